@@ -152,5 +152,23 @@ def test_memory_and_sqlite_agree(sequence: list[tuple[float, Step]]) -> None:
         asyncio.run(agree([*seed, *sequence], Path(folder) / "store.db"))
 
 
+async def test_rollouts_overdue_at_once_are_tried_again_in_the_order_of_creation(tmp_path: Path) -> None:
+    names, config = ("r2", "r0", "r1"), CONFIGS[2]
+    queued = [EnqueueRollout(input=1, rollout_id=name, config=config) for name in names]
+    sequence = [
+        (0.0, Step("enqueue_many_rollouts", {"rollouts": queued})),
+        (0.0, Step("dequeue_many_rollouts", {"limit": 3})),
+        (3.0, Step("dequeue_many_rollouts", {"limit": 3})),
+    ]
+    await agree(sequence, tmp_path / "store.db")
+    clock = Clock()
+    store = MemoryStore(clock)
+    for _, operation in sequence[:2]:
+        await operation.run(store)
+    clock.now += 3.0
+    assert [claim.rollout_id for claim in await store.dequeue_many_rollouts(limit=3)] == list(names)
+    await store.close()
+
+
 def _seeded() -> list[EnqueueRollout]:
     return [EnqueueRollout(input=1, rollout_id=f"r{n}", config=CONFIGS[n]) for n in (1, 2)]

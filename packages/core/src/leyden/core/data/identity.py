@@ -5,7 +5,6 @@ in a path. Whoever holds it speaks for its attempt, and can read the attempt's i
 attempt is still open; the gateway asks the store.
 """
 
-import hashlib
 import hmac
 import secrets
 from base64 import urlsafe_b64decode, urlsafe_b64encode
@@ -44,7 +43,7 @@ def verify(key: bytes, token: str) -> tuple[str, str] | None:
 
 
 def _sign(key: bytes, body: str) -> bytes:
-    return hmac.digest(key, body.encode(), hashlib.sha256)[:SIGNATURE_BYTES]
+    return hmac.digest(key, body.encode(), "sha256")[:SIGNATURE_BYTES]
 
 
 def _encode(raw: bytes) -> str:

@@ -102,7 +102,7 @@ class Keeper:
 
     def _put(self, spans: Sequence[Span]) -> None:
         for span in spans:
-            size = _size(span)
+            size = span.size()
             self._buffer.append((span, size))
             self._bytes += size
         if self._writer is None and not self._closed:
@@ -150,8 +150,3 @@ class Keeper:
         if self._failing:
             self._failing = False
             _log.warning("the store takes records again")
-
-
-def _size(span: Span) -> int:
-    """About how many bytes a span holds."""
-    return 512 + sum(len(value) for value in span.attributes.values() if isinstance(value, str | bytes | list))

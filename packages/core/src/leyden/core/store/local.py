@@ -76,12 +76,7 @@ class LocalStore(ReadingStore):
 
     async def _read(self, work: Callable[[Rows], T]) -> T:
         self._check_open()
-
-        def look(rows: Rows) -> tuple[T] | None:
-            due = rows.next_deadline()
-            return (work(rows),) if due is None or due > rows.now else None
-
-        found = await self._transact(look, write=False)
+        found = await self._transact(unless_due(work), write=False)
         return await self._write(work) if found is None else found[0]
 
     def _check_open(self) -> None:
@@ -275,6 +270,16 @@ class LocalStore(ReadingStore):
         """Record a heartbeat."""
         stats = None if heartbeat_stats is UNSET else encode_stats(heartbeat_stats)
         return await self._write(lambda rows: worker_noun(lifecycle.record_heartbeat(rows, worker_id, stats)))
+
+
+def unless_due(work: Callable[[Rows], T]) -> Callable[[Rows], tuple[T] | None]:
+    """Return `work`, its result in a tuple, that does nothing where the health check has to write something first."""
+
+    def look(rows: Rows) -> tuple[T] | None:
+        due = rows.next_deadline()
+        return (work(rows),) if due is None or due > rows.now else None
+
+    return look
 
 
 def _healthy(rows: Rows, work: Callable[[Rows], T]) -> T:

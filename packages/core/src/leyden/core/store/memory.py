@@ -69,7 +69,9 @@ class MemoryRows(Rows):
         self._open: dict[str, dict[AttemptKey, int]] = {}
         self._serials: dict[AttemptKey, int] = {}
         self._serial = count()
-        self._deadlines: list[tuple[float, str]] = []
+        self._places: dict[str, int] = {}
+        """Rollouts in the order of creation, in which those with the same deadline are due."""
+        self._deadlines: list[tuple[float, int, str]] = []
 
     def counts(self) -> dict[str, int]:
         """Sizes of the dicts."""
@@ -94,26 +96,28 @@ class MemoryRows(Rows):
 
     def insert_rollouts(self, rows: Sequence[RolloutRow]) -> None:
         """Append."""
-        self._rollouts.update((row.rollout_id, row) for row in rows)
+        for row in rows:
+            self._rollouts[row.rollout_id] = row
+            self._places[row.rollout_id] = len(self._places)
 
     def update_rollout(self, rollout_id: str, changes: Changes) -> None:
         """Replace, and remember the deadline."""
         self._rollouts[rollout_id] = replace(self._rollouts[rollout_id], **changes)
         if changes.get("deadline") is not None:
-            heapq.heappush(self._deadlines, (changes["deadline"], rollout_id))
+            heapq.heappush(self._deadlines, (changes["deadline"], self._places[rollout_id], rollout_id))
 
     def overdue(self) -> list[RolloutRow]:
         """Take what is due off the heap; the caller moves its deadline."""
         due: dict[str, RolloutRow] = {}
         while (soonest := self.next_deadline()) is not None and soonest <= self.now:
-            _, rollout_id = heapq.heappop(self._deadlines)
+            *_, rollout_id = heapq.heappop(self._deadlines)
             due[rollout_id] = self._rollouts[rollout_id]
         return list(due.values())
 
     def next_deadline(self) -> float | None:
         """Top of the heap, after deadlines that have moved are thrown away."""
         heap = self._deadlines
-        while heap and self._rollouts[heap[0][1]].deadline != heap[0][0]:
+        while heap and self._rollouts[heap[0][2]].deadline != heap[0][0]:
             heapq.heappop(heap)
         return heap[0][0] if heap else None
 

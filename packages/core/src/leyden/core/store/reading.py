@@ -115,6 +115,10 @@ class ReadingStore(LightningStore):
 
         return await self._read(work)
 
+    async def find_attempt(self, rollout_id: str, attempt_id: str) -> tuple[Rollout, Attempt] | None:
+        """An attempt with its rollout."""
+        return await self._read(finding_attempt(rollout_id, attempt_id))
+
     async def query_attempts(
         self,
         rollout_id: str,
@@ -259,6 +263,19 @@ def rollout_nouns(rows: Rows, found: Sequence[RolloutRow]) -> list[Rollout]:
     """Return rollouts as readers see them, each with its latest attempt."""
     latest = rows.latest_attempts(found)
     return [rollout_noun(row, latest.get(row.rollout_id)) for row in found]
+
+
+def finding_attempt(rollout_id: str, attempt_id: str) -> Callable[[Rows], tuple[Rollout, Attempt] | None]:
+    """Return what looks an attempt up, with its rollout."""
+
+    def work(rows: Rows) -> tuple[Rollout, Attempt] | None:
+        found, attempt = rows.rollouts([rollout_id]), rows.attempts([(rollout_id, attempt_id)])
+        if not found or not attempt:
+            return None
+        (rollout,) = rollout_nouns(rows, list(found.values()))
+        return rollout, attempt_noun(attempt[rollout_id, attempt_id])
+
+    return work
 
 
 LATEST = "latest"

@@ -150,7 +150,7 @@ class Rows(ABC):
 
     @abstractmethod
     def overdue(self) -> list[RolloutRow]:
-        """Rollouts whose deadline is not after `now`."""
+        """Rollouts whose deadline is not after `now`: by deadline, then in the order of creation."""
 
     @abstractmethod
     def next_deadline(self) -> float | None:

@@ -1,7 +1,8 @@
 """`SqlStore`: rows in a SQLite file, shared by any number of processes on one machine.
 
 Transactions run on the store's own threads, one that writes and a few that read: a whole transaction costs the event
-loop one hop instead of one for every statement, and is never left half done by a cancelled caller. The file is in WAL
+loop one hop instead of one for every statement, and is never left half done by a cancelled caller. Spans, which come
+with every model call, are written without the hop where nobody else writes. The file is in WAL
 mode with `synchronous=NORMAL`: what was acknowledged survives the death of any process (a power cut may take the last
 moments, but never the order).
 """
@@ -11,10 +12,9 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,8 +25,10 @@ from leyden.core.data.rollout import Attempt, Rollout
 from leyden.core.data.span import Span
 from leyden.core.errors import StoreError, UsageError
 from leyden.core.store import schema, spans
+from leyden.core.store.group_commit import Answer, GroupCommit
 from leyden.core.store.lifecycle import check_health
-from leyden.core.store.local import LocalStore
+from leyden.core.store.local import LocalStore, unless_due
+from leyden.core.store.reading import finding_attempt
 from leyden.core.store.recent import RecentAttempts
 from leyden.core.store.rows import Rows
 from leyden.core.store.sql_rows import SqlRows
@@ -36,16 +38,13 @@ T = TypeVar("T")
 RECHECK = 0.5
 """Seconds after which a waiting caller looks for what other processes have written."""
 _READERS = 2
-_GATHER_SECONDS = 0.001
-"""How long a batch of spans waits for more where the last one was from several callers: a transaction costs as much as
-several spans. A caller who is alone never waits."""
+_CHECKPOINT_BYTES = 4 << 20
+"""After so many in SQLite's log, and so many of spans stored on callers' own threads, a checkpoint is made."""
+_PAGE_BYTES = 4096
 _BUSY_SECONDS = 20.0
 """How long to wait for another process's transaction."""
-_WRITE = "leyden_write"
 _ERRORS = (SQLAlchemyError, sqlite3.Error)
 """The driver's own come through bare while a connection is being made."""
-
-Answer = list[Span] | Exception
 
 
 class SqlStore(LocalStore):
@@ -56,10 +55,14 @@ class SqlStore(LocalStore):
         self._engine = engine
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="leyden-store-write")
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="leyden-store-read")
-        self._pending: list[_Waiting] = []
-        self._pending_lock = threading.Lock()
-        self._crowd = 0
-        """How many callers the last batch of spans was from."""
+        self._count = threading.Lock()
+        self._submitted = 0
+        """Transactions that the writing thread has yet to end."""
+        self._turn = threading.Lock()
+        self._connection_here: Connection | None = None
+        """For the one who holds `_turn`, on whatever thread; never waits for another process's transaction."""
+        self._uncheckpointed = 0
+        self._spans = GroupCommit(self._store_spans, self._store_spans_here, self._submit)
         self._recent = RecentAttempts(recheck)
 
     @classmethod
@@ -79,16 +82,31 @@ class SqlStore(LocalStore):
         return {"durable": True, "multi_process": True, "otlp_traces": False}
 
     async def _transact(self, work: Callable[[Rows], T], *, write: bool) -> T:
-        threads = self._writer if write else self._readers
-        return await asyncio.get_running_loop().run_in_executor(threads, self._run, work, write)
+        submit = self._submit if write else self._readers.submit
+        return await asyncio.wrap_future(submit(self._run, work, write))
+
+    def _submit(self, function: Callable[..., T], *arguments: Any) -> "Future[T]":
+        with self._count:
+            self._submitted += 1
+        future = self._writer.submit(function, *arguments)
+        future.add_done_callback(self._ended)
+        return future
+
+    def _ended(self, _future: object) -> None:
+        with self._count:
+            self._submitted -= 1
 
     def _run(self, work: Callable[[Rows], T], write: bool) -> T:
         try:
-            with self._engine.connect().execution_options(**{_WRITE: write}) as connection, connection.begin():
-                rows = SqlRows(connection, self._clock())
-                result = work(rows)
+            with self._engine.connect() as connection:
+                return self._work_on(connection, work, write)
         except _ERRORS as error:
             raise StoreError(f"{self._engine.url.database}: {_cause(error)}") from error
+
+    def _work_on(self, connection: Connection, work: Callable[[Rows], T], write: bool) -> T:
+        with _transaction(connection, write):
+            rows = SqlRows(connection, self._clock())
+            result = work(rows)
         self._recent.forget(rows.changed)
         self._bell.ring(rows.rung)
         return result
@@ -97,51 +115,58 @@ class SqlStore(LocalStore):
         """Return an attempt with its rollout; without a transaction where it was looked at a moment ago."""
         self._check_open()
         found = self._recent.get((rollout_id, attempt_id))
-        if found is None:
-            changes = self._recent.changes()
-            found = await super().find_attempt(rollout_id, attempt_id)
-            if found is not None:
-                self._recent.put((rollout_id, attempt_id), found, changes)
+        if found is not None:
+            return found
+        changes, looking = self._recent.changes(), finding_attempt(rollout_id, attempt_id)
+        at_once = self._at_once(unless_due(looking), write=False)
+        found = at_once[0] if at_once else await self._read(looking)
+        if found is not None:
+            self._recent.put((rollout_id, attempt_id), found, changes)
         return found
 
     async def add_many_spans(self, spans: Sequence[Span]) -> list[Span]:
         """Store spans, all or none, in one transaction with those of every other caller waiting to be written."""
         self._check_open()
-        loop = asyncio.get_running_loop()
-        waiting = _Waiting(spans, loop, loop.create_future())
-        with self._pending_lock:
-            self._pending.append(waiting)
-            first = len(self._pending) == 1
-        if first:
-            self._writer.submit(self._flush)
-        return await waiting.answer
+        return await self._spans.add(spans)
 
-    def _flush(self) -> None:
-        if self._crowd > 1:
-            time.sleep(_GATHER_SECONDS)
-        with self._pending_lock:
-            pending, self._pending = self._pending, []
-        self._crowd = len(pending)
-        pending = [waiting for waiting in pending if not waiting.answer.cancelled()]
-        answers = self._store([waiting.spans for waiting in pending])
-        by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[list[Span]], Answer]]] = {}
-        for waiting, answer in zip(pending, answers, strict=True):
-            by_loop.setdefault(waiting.loop, []).append((waiting.answer, answer))
-        for loop, mine in by_loop.items():
-            with suppress(RuntimeError):  # it is closed: nobody waits there any more
-                loop.call_soon_threadsafe(_settle, mine)
-
-    def _store(self, batches: Sequence[Sequence[Span]]) -> list[Answer]:
-        def work(rows: Rows) -> list[Answer]:
-            check_health(rows)
-            return spans.add_spans(rows, batches)
-
+    def _store_spans(self, batches: Sequence[Sequence[Span]]) -> list[Answer]:
         try:
-            return self._run(work, True)
+            return self._run(_adding(batches), True)
         except Exception as error:
             if len(batches) < 2:
                 return [error] * len(batches)
-            return [answer for batch in batches for answer in self._store([batch])]
+            return [answer for batch in batches for answer in self._store_spans([batch])]
+
+    def _store_spans_here(self, batches: Sequence[Sequence[Span]], size: int) -> list[Answer] | None:
+        """Store on the calling thread, or return None: because others write, or to have a checkpoint made.
+
+        A checkpoint waits for the disk, so it is left to the writing thread, which gets a batch now and then.
+        """
+        self._uncheckpointed += size
+        if self._uncheckpointed > _CHECKPOINT_BYTES:
+            self._uncheckpointed = 0
+            return None
+        return None if self._submitted else self._at_once(_adding(batches), write=True)
+
+    def _at_once(self, work: Callable[[Rows], T | None], *, write: bool) -> T | None:
+        """Run `work` on the calling thread; None where another must, which may wait, and says what fails."""
+        if not self._turn.acquire(blocking=False):
+            return None
+        try:
+            return None if self._closed else self._work_on(self._here(), work, write)
+        except Exception:
+            return None
+        finally:
+            self._turn.release()
+
+    def _here(self) -> Connection:
+        if self._connection_here is None:
+            connection = self._engine.connect()
+            driver: Any = connection.connection.driver_connection
+            driver.execute("PRAGMA busy_timeout=0")
+            driver.execute("PRAGMA wal_autocheckpoint=0")
+            self._connection_here = connection
+        return self._connection_here
 
     async def _release(self) -> None:
         await asyncio.to_thread(self._shut_down)
@@ -149,27 +174,18 @@ class SqlStore(LocalStore):
     def _shut_down(self) -> None:
         for threads in (self._writer, self._readers):
             threads.shutdown(wait=True)
+        with self._turn:
+            if self._connection_here is not None:
+                self._connection_here.close()
         self._engine.dispose()
 
 
-@dataclass(frozen=True, slots=True)
-class _Waiting:
-    """A caller whose spans are to be stored."""
+def _adding(batches: Sequence[Sequence[Span]]) -> Callable[[Rows], list[Answer]]:
+    def work(rows: Rows) -> list[Answer]:
+        check_health(rows)
+        return spans.add_spans(rows, batches)
 
-    spans: Sequence[Span]
-    loop: asyncio.AbstractEventLoop
-    answer: "asyncio.Future[list[Span]]"
-
-
-def _settle(answers: "list[tuple[asyncio.Future[list[Span]], Answer]]") -> None:
-    """Tell the callers of one event loop, woken once for all of them."""
-    for future, answer in answers:
-        if future.done():
-            continue
-        if isinstance(answer, Exception):
-            future.set_exception(answer)
-        else:
-            future.set_result(answer)
+    return work
 
 
 def _open(path: Path) -> Engine:
@@ -179,15 +195,15 @@ def _open(path: Path) -> Engine:
         raise UsageError(f"cannot open the store {path}: {error.strerror}") from error
     engine = create_engine(
         URL.create("sqlite", database=str(path)),
-        pool_size=_READERS + 1,
+        pool_size=_READERS + 2,
         max_overflow=0,
+        isolation_level="AUTOCOMMIT",
         connect_args={"timeout": _BUSY_SECONDS},
     )
     event.listen(engine, "connect", _configure)
-    event.listen(engine, "begin", _begin)
     try:
         _use_wal(engine, path)
-        with engine.connect().execution_options(**{_WRITE: True}) as connection, connection.begin():
+        with engine.connect() as connection, _transaction(connection, write=True):
             _migrate(connection, path)
     except _ERRORS as error:
         engine.dispose()
@@ -199,12 +215,21 @@ def _open(path: Path) -> Engine:
 
 
 def _configure(connection: Any, _record: object) -> None:
-    connection.isolation_level = None  # the driver would otherwise begin transactions of its own
     connection.execute("PRAGMA synchronous=NORMAL")
+    connection.execute(f"PRAGMA wal_autocheckpoint={_CHECKPOINT_BYTES // _PAGE_BYTES}")
 
 
-def _begin(connection: Connection) -> None:
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if connection.get_execution_options().get(_WRITE) else "BEGIN")
+@contextmanager
+def _transaction(connection: Connection, write: bool) -> Generator[None]:
+    """A transaction of the driver's own, which is in autocommit mode otherwise."""
+    driver: Any = connection.connection.driver_connection
+    driver.execute("BEGIN IMMEDIATE" if write else "BEGIN")
+    try:
+        yield
+        driver.commit()
+    except BaseException:
+        driver.rollback()
+        raise
 
 
 def _use_wal(engine: Engine, path: Path) -> None:

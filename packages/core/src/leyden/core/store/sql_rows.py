@@ -94,7 +94,11 @@ _KEY, _SECOND_KEY, _KEYS = (
     bindparam("keys", type_=Text),
 )
 _ROLLOUTS_BY_ID = select(*_ROLLOUT).where(_among(_rollouts.rollout_id, _KEYS))
-_OVERDUE = select(*_ROLLOUT).where(_rollouts.deadline <= bindparam("now", type_=Float))
+_OVERDUE = (
+    select(*_ROLLOUT)
+    .where(_rollouts.deadline <= bindparam("now", type_=Float))
+    .order_by(_rollouts.deadline, schema.rollouts.c.id)
+)
 _NEXT_DEADLINE = select(func.min(_rollouts.deadline)).where(_rollouts.deadline.is_not(None))
 _DROP = delete(schema.queue).where(_queue.rollout_id == _KEY)
 _HEAD = select(_queue.rollout_id).order_by(_queue.position).limit(bindparam("limit", type_=Integer))

@@ -1,0 +1,141 @@
+"""`GroupCommit`: one transaction for the spans of every caller who waits. Knows no tables and no connections.
+
+What comes within one turn of an event loop is stored on that loop's own thread, where that can be done at once: the hop
+to another thread and back costs a lone caller more than the transaction, and in a crowd the two threads hinder each
+other. What is large, or would have to wait for another writer, goes to the store's writing thread.
+"""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from weakref import WeakSet
+
+from leyden.core.data.span import Span
+from leyden.core.errors import StoreError
+
+_GATHER_SECONDS = 0.001
+"""How long the writing thread waits for more where its last batch was from several callers: a transaction costs as much
+as several spans. A caller who is alone never waits."""
+_MOST_HERE, _MOST_BYTES_HERE = 128, 2 << 20
+"""A batch of more spans, or of more bytes, would keep the event loop from its other work for too long."""
+
+Answer = list[Span] | Exception
+Store = Callable[[Sequence[Sequence[Span]]], list[Answer]]
+StoreHere = Callable[[Sequence[Sequence[Span]], int], list[Answer] | None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """A caller whose spans are to be stored."""
+
+    spans: Sequence[Span]
+    loop: asyncio.AbstractEventLoop
+    answer: "asyncio.Future[list[Span]]"
+
+
+class GroupCommit:
+    """Safe from any number of event loops.
+
+    `store_here`, told about how many bytes they hold, stores several callers' spans on the calling thread, or returns
+    None where that cannot be done at once; `store` may wait, and `submit` runs it on the writing thread.
+    """
+
+    def __init__(self, store: Store, store_here: StoreHere, submit: Callable[[Callable[[], None]], object]) -> None:
+        self._store, self._store_here, self._submit = store, store_here, submit
+        self._lock = threading.Lock()
+        self._new: list[_Waiting] = []
+        self._called: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
+        """Loops that will look at what is new. More than one may: a loop may end before it comes to that."""
+        self._for_thread: list[_Waiting] = []
+        self._crowd = 0
+        """How many callers the writing thread's last batch was from."""
+
+    async def add(self, spans: Sequence[Span]) -> list[Span]:
+        """Store spans, all or none, with those of every other caller who waits."""
+        loop = asyncio.get_running_loop()
+        waiting = _Waiting(spans, loop, loop.create_future())
+        with self._lock:
+            self._new.append(waiting)
+            called = loop in self._called
+            self._called.add(loop)
+        if not called:
+            loop.call_soon(self._look, loop)
+        return await waiting.answer
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        with self._lock:
+            self._called.discard(loop)
+            taken, self._new = self._new, []
+        batch = _still_wanted(taken)
+        if not batch or self._done_here(batch):
+            return
+        with self._lock:
+            submitted = bool(self._for_thread)
+            self._for_thread += batch
+        if not submitted:
+            try:
+                self._submit(self._flush)
+            except RuntimeError:  # the thread is gone
+                self._give_up()
+
+    def _done_here(self, batch: Sequence[_Waiting]) -> bool:
+        if sum(len(waiting.spans) for waiting in batch) > _MOST_HERE:
+            return False
+        size = sum(span.size() for waiting in batch for span in waiting.spans)
+        if size > _MOST_BYTES_HERE:
+            return False
+        answers = self._store_here([waiting.spans for waiting in batch], size)
+        if answers is not None:
+            _tell(batch, answers)
+        return answers is not None
+
+    def _give_up(self) -> None:
+        with self._lock:
+            taken, self._for_thread = self._for_thread, []
+        _tell(taken, [StoreError("this store is closed") for _ in taken])
+
+    def _flush(self) -> None:
+        if self._crowd > 1:
+            time.sleep(_GATHER_SECONDS)
+        with self._lock:
+            taken, self._for_thread = self._for_thread, []
+        self._crowd = len(taken)
+        batch = _still_wanted(taken)
+        _tell(batch, self._store([waiting.spans for waiting in batch]))
+
+
+def _still_wanted(taken: Sequence[_Waiting]) -> list[_Waiting]:
+    return [waiting for waiting in taken if not waiting.answer.cancelled()]
+
+
+def _tell(batch: Sequence[_Waiting], answers: Sequence[Answer]) -> None:
+    """Tell the callers, each on its own event loop, which is woken once for all of its callers."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[list[Span]], Answer]]] = {}
+    for waiting, answer in zip(batch, answers, strict=True):
+        by_loop.setdefault(waiting.loop, []).append((waiting.answer, answer))
+    for loop, mine in by_loop.items():
+        if loop is _this_loop():
+            _settle(mine)
+        else:
+            with suppress(RuntimeError):  # it is closed: nobody waits there any more
+                loop.call_soon_threadsafe(_settle, mine)
+
+
+def _this_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+def _settle(answers: "list[tuple[asyncio.Future[list[Span]], Answer]]") -> None:
+    for future, answer in answers:
+        if future.done():
+            continue
+        if isinstance(answer, Exception):
+            future.set_exception(answer)
+        else:
+            future.set_result(answer)

@@ -1,0 +1,168 @@
+"""Where spans are stored: on the caller's own thread, unless that would keep its event loop waiting."""
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import AsyncGenerator, Callable, Sequence
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from leyden.core.data.rollout import AttemptedRollout
+from leyden.core.data.span import Span
+from leyden.core.errors import StoreError
+from leyden.core.store import spans
+from leyden.core.store.group_commit import Answer, GroupCommit
+from leyden.core.store.rows import Rows
+from leyden.core.store.sql import SqlStore
+from leyden.core.testing.store_contract.shared import claimed, span_of
+
+HERE = threading.current_thread().name
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncGenerator[SqlStore]:
+    store = await SqlStore.open(tmp_path / "store.db")
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+def threads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The name of the thread of each transaction in which spans are stored."""
+    names: list[str] = []
+    add = spans.add_spans
+
+    def noted(rows: Rows, batches: Sequence[Sequence[Span]]) -> list[Answer]:
+        names.append(threading.current_thread().name)
+        return add(rows, batches)
+
+    monkeypatch.setattr(spans, "add_spans", noted)
+    return names
+
+
+async def count(store: SqlStore, got: AttemptedRollout) -> int:
+    return len(await store.query_spans(got.rollout_id))
+
+
+async def test_a_lone_callers_spans_are_stored_on_its_own_thread(store: SqlStore, threads: list[str]) -> None:
+    got = await claimed(store)
+    for n in range(5):
+        await store.add_span(span_of(got.attempt, f"{n:x}"))
+    assert threads == [HERE] * 5
+    assert await count(store, got) == 5
+
+
+async def test_all_that_come_in_one_turn_share_a_transaction(store: SqlStore, threads: list[str]) -> None:
+    got = await claimed(store)
+    await asyncio.gather(*(store.add_span(span_of(got.attempt, f"{n:x}")) for n in range(50)))
+    assert threads == [HERE]
+    assert await count(store, got) == 50
+
+
+async def test_a_large_batch_does_not_keep_the_event_loop(store: SqlStore, threads: list[str]) -> None:
+    got = await claimed(store)
+    await store.add_many_spans([span_of(got.attempt, f"{n:x}") for n in range(500)])
+    assert len(threads) == 1 and threads[0] != HERE
+    assert await count(store, got) == 500
+
+
+async def test_another_writer_is_waited_for_without_keeping_the_event_loop(store: SqlStore, tmp_path: Path) -> None:
+    got = await claimed(store)
+    await store.add_span(span_of(got.attempt, "1"))
+    blocker = sqlite3.connect(tmp_path / "store.db", isolation_level=None)
+    blocker.execute("BEGIN IMMEDIATE")
+    adding = asyncio.create_task(store.add_span(span_of(got.attempt, "2")))
+    async with asyncio.timeout(5):
+        await asyncio.sleep(0.1)
+    assert not adding.done()
+    blocker.execute("ROLLBACK")
+    blocker.close()
+    async with asyncio.timeout(15):
+        assert await adding is not None
+    assert await count(store, got) == 2
+
+
+async def test_spans_never_overtake_what_was_asked_for_before(store: SqlStore) -> None:
+    got = await claimed(store)
+    numbers = asyncio.create_task(store.get_many_span_sequence_ids([(got.rollout_id, got.attempt.attempt_id)] * 3))
+    await asyncio.sleep(0)
+    stored = await store.add_span(span_of(got.attempt, "1"))
+    assert await numbers == [1, 2, 3]
+    assert stored is not None and stored.sequence_id == 4
+
+
+async def test_the_log_of_writes_does_not_grow_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checkpoints are made though none is made on the caller's thread."""
+    monkeypatch.setattr("leyden.core.store.sql._CHECKPOINT_BYTES", 1 << 20)
+    store = await SqlStore.open(tmp_path / "store.db")
+    got = await claimed(store)
+    large = "x" * 10_000
+    for n in range(1_500):
+        await store.add_span(replace(span_of(got.attempt, f"{n:x}"), attributes={"text": large}))
+    assert (tmp_path / "store.db").stat().st_size > 10_000_000
+    assert (tmp_path / "store.db-wal").stat().st_size < 4_000_000
+    await store.close()
+
+
+async def test_a_wrong_span_is_refused_alone(store: SqlStore) -> None:
+    got = await claimed(store)
+    adding = [store.add_span(span_of(got.attempt, f"{n:x}")) for n in range(3)]
+    wrong = store.add_span(replace(span_of(got.attempt, "9"), attributes={"a": object()}))
+    answers = await asyncio.gather(adding[0], wrong, *adding[1:], return_exceptions=True)
+    assert [isinstance(answer, ValueError) for answer in answers] == [False, True, False, False]
+    assert await count(store, got) == 3
+
+
+async def test_several_event_loops_write_at_once(store: SqlStore) -> None:
+    got = await claimed(store)
+
+    async def write(name: int) -> None:
+        for n in range(50):
+            await store.add_span(span_of(got.attempt, f"{name:x}0{n:02x}"))
+
+    await asyncio.gather(*(asyncio.to_thread(asyncio.run, write(name)) for name in range(1, 5)))
+    stored = await store.query_spans(got.rollout_id)
+    assert sorted(span.sequence_id for span in stored) == list(range(1, 201))
+
+
+async def test_whoever_waits_while_the_store_closes_is_told(store: SqlStore) -> None:
+    got = await claimed(store)
+    adding = asyncio.create_task(store.add_span(span_of(got.attempt, "1")))
+    await asyncio.sleep(0)
+    await store.close()
+    async with asyncio.timeout(5):
+        (answer,) = await asyncio.gather(adding, return_exceptions=True)
+    assert isinstance(answer, Span | StoreError)
+
+
+def commits(submit: Callable[[Callable[[], None]], object]) -> GroupCommit:
+    def store(batches: Sequence[Sequence[Span]]) -> list[Answer]:
+        return [list(batch) for batch in batches]
+
+    return GroupCommit(store, lambda _batches, _size: None, submit)
+
+
+async def test_a_thread_that_is_gone_is_an_error_and_not_a_wait() -> None:
+    def gone(_function: Callable[[], None]) -> None:
+        raise RuntimeError("cannot schedule new futures after shutdown")
+
+    async with asyncio.timeout(5):
+        with pytest.raises(StoreError, match="closed"):
+            await commits(gone).add([])
+
+
+async def test_a_loop_that_ended_early_leaves_nobody_waiting() -> None:
+    group = commits(lambda function: function())
+    ended = asyncio.new_event_loop()
+
+    async def leave() -> None:
+        # The loop stops at the end of this very turn, before it comes to what `add` called for.
+        _tasks.append(asyncio.ensure_future(group.add([])))
+
+    _tasks: list[asyncio.Future[list[Span]]] = []
+    await asyncio.to_thread(ended.run_until_complete, leave())
+    ended.close()
+    async with asyncio.timeout(5):
+        assert await group.add([]) == []
