@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+FRAMEWORKS := $(VENV)/.frameworks
 CLIENTS := .clients/.made
 TORCH  := torch==2.13.0
 
@@ -22,6 +23,12 @@ $(STAMP): constraints.txt pyproject.toml $(wildcard packages/*/pyproject.toml)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(TORCH)
 	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet -c constraints.txt $(TORCH) \
 		-e 'packages/core[train,tensorboard]' -e 'packages/langchain-adapter[example]' httpx httpx2 --group pyproject.toml:dev
+	@touch $@
+
+# Every framework that has an adapter, in the same environment. Only developers need them all.
+$(FRAMEWORKS): $(STAMP)
+	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet -c constraints.txt $(TORCH) -e 'packages/core[train,tensorboard]' \
+		-e 'packages/autogen-adapter[example]' -e packages/openai-agents-adapter -e packages/crewai-adapter --group pyproject.toml:dev
 	@touch $@
 
 clients: $(CLIENTS) ## Create the environments of the real clients that tests/clients drives
@@ -44,14 +51,14 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 
-types: $(STAMP)
+types: $(FRAMEWORKS)
 	$(BIN)/pyright --warnings
 
-imports: $(STAMP)
+imports: $(FRAMEWORKS)
 	$(BIN)/lint-imports --no-cache
 
 # One torch thread: on a shared machine two of them cost a tiny model up to seven times as much.
-pytest: $(STAMP) clients
+pytest: $(FRAMEWORKS) clients
 	OMP_NUM_THREADS=1 $(BIN)/pytest
 
 bench: $(STAMP) ## Run every benchmark; JSON goes to benchmarks/results

@@ -24,6 +24,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from leyden.core.data import semconv
 from leyden.core.tracing.context import Caller, OpenAttempt, current_caller, open_attempt, set_caller
 from leyden.core.tracing.emit import emit_reward
+from leyden.core.tracing.export import CONTENT
 from leyden.langchain import LangChainInstrumentor, LeydenCallbackHandler
 
 HI: Any = {"messages": [("user", "hi")]}
@@ -56,7 +57,8 @@ class Tape:
 
 
 @pytest.fixture
-def tape() -> Tape:
+def tape(monkeypatch: pytest.MonkeyPatch) -> Tape:
+    monkeypatch.setenv(CONTENT, "true")
     return Tape()
 
 

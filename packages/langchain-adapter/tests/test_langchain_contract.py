@@ -1,6 +1,8 @@
 # The framework's own types are partly unknown:
 # pyright: reportUnknownVariableType=false, reportUnknownMemberType=false
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import Any
 
 from langchain.agents import create_agent
@@ -9,6 +11,7 @@ from langchain_core.runnables import RunnableLambda
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
 from langgraph.graph import END, START, MessagesState, StateGraph
+from langsmith import tracing_context
 from pydantic import SecretStr
 
 from leyden.core.testing.adapter_contract import API_KEY, AdapterContract
@@ -23,23 +26,26 @@ def double(number: int) -> int:
     return 2 * number
 
 
-def model(base_url: str, stream: bool) -> ChatOpenAI:
+def model(base_url: str, stream: bool, retries: int = 0) -> ChatOpenAI:
     return ChatOpenAI(
         model="gpt-4.1-mini",
         base_url=base_url,
         api_key=SecretStr(API_KEY),
         temperature=0,
-        max_retries=0,
+        max_retries=retries,
         streaming=stream,
     )
 
 
 class TestLangChainContract(AdapterContract):
+    package = "leyden.langchain"
+    framework = ("langchain", "langchain_core", "langgraph", "langsmith")
+
     def make_adapter(self) -> LangChainAdapter:
         return LangChainAdapter()
 
-    def make_solver(self, base_url: str, *, stream: bool) -> Any:
-        return create_agent(model(base_url, stream), [double], name="solver")
+    def make_solver(self, base_url: str, *, stream: bool, retries: int = 0) -> Any:
+        return create_agent(model(base_url, stream, retries), [double], name="solver")
 
     def make_team(self, base_url: str, *, stream: bool) -> Any:
         """Two nodes that run in parallel, one of them async where the graph is."""
@@ -69,3 +75,14 @@ class TestLangChainContract(AdapterContract):
 
     def answer(self, result: Any) -> str:
         return result["messages"][-1].text
+
+    async def stream_a_little(self, agent: Any, text: str) -> None:
+        stream = agent.astream({"messages": [("user", text)]}, stream_mode="messages")
+        async for _ in stream:
+            break
+        await stream.aclose()
+
+    @contextmanager
+    def without_own_tracing(self) -> Generator[None]:
+        with tracing_context(enabled=False):
+            yield

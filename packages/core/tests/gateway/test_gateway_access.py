@@ -188,7 +188,7 @@ async def test_a_client_that_leaves_the_line_is_not_answered() -> None:
 
 async def test_no_token_is_logged_even_when_something_breaks(caplog: pytest.LogCaptureFixture) -> None:
     class BrokenStore(MemoryStore):
-        async def get_rollout_by_id(self, rollout_id: str) -> Any:
+        async def find_attempt(self, rollout_id: str, attempt_id: str) -> Any:
             raise OSError("unreadable")
 
     caplog.set_level(logging.DEBUG)

@@ -2,10 +2,14 @@ import logging
 from collections.abc import AsyncIterator
 
 import pytest
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import StatusCode
 
 from leyden.core.data import semconv
 from leyden.core.data.span import Span
-from leyden.core.tracing import run_tree
+from leyden.core.tracing import export, run_tree
 from leyden.core.tracing.context import OpenAttempt, current_caller, open_attempt
 from leyden.core.tracing.export import Recorder, start_recording
 from leyden.core.tracing.quietly import quietly
@@ -87,3 +91,62 @@ def test_quietly_logs_what_it_catches(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.ERROR, logger="leyden.tracing"):
         callback(3)
     assert "callback could not be recorded" in caplog.text
+
+
+async def test_a_foreign_backend_is_told_what_happened_and_not_what_was_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def record() -> list[ReadableSpan]:
+        kept = InMemorySpanExporter()
+        provider, tree = TracerProvider(), RunTree("some")
+        provider.add_span_processor(SimpleSpanProcessor(kept))
+        tree.open_workflow(begun(tree.start("crew", None, "crew")), "crew", provider=provider)
+        tree.open_tool(begun(tree.start("tool", "crew", "t")), "look", arguments='{"secret": 1}', provider=provider)
+        tree.end("tool", ValueError("the secret is 1"), {semconv.TOOL_RESULT: "secret"})
+        tree.end("crew")
+        return list(kept.get_finished_spans())
+
+    tool, crew = record()
+    assert (crew.name, tool.name) == ("invoke_workflow crew", "execute_tool look")
+    assert "secret" not in tool.to_json()
+    assert dict(tool.attributes or {})[semconv.ERROR_TYPE] == "ValueError"
+    assert tool.status.status_code is StatusCode.ERROR
+    monkeypatch.setenv(export.CONTENT, "span_only")
+    tool, _ = record()
+    assert (tool.attributes or {})[semconv.TOOL_RESULT] == "secret"
+    assert tool.status.description == "the secret is 1"
+
+
+async def test_a_handoff_is_noted_and_changes_no_speaker(recorder: Recorder) -> None:
+    tree = RunTree("some")
+    with open_attempt(attempt()):
+        tree.open_agent(begun(tree.start("root", None, "triage")), "triage")
+        speaking = current_caller()
+        tree.handoff("root", "triage", "solver")
+        assert current_caller() is speaking
+        tree.end("root")
+    await recorder.flush()
+    handoff, root = STORED
+    assert (handoff.name, handoff.parent_id) == ("handoff solver", root.span_id)
+    assert handoff.attributes[semconv.HANDOFF_FROM] == "triage"
+    assert handoff.attributes[semconv.HANDOFF_TO] == "solver"
+
+
+async def test_a_root_agent_is_captured_in_production(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[tuple[str, object]] = []
+
+    class Noted:
+        def __init__(self, name: str) -> None:
+            self._name = name
+
+        def __enter__(self) -> None:
+            told.append(("begin", self._name))
+
+        def __exit__(self, kind: object, *_: object) -> None:
+            told.append(("end", kind))
+
+    monkeypatch.setattr(run_tree, "root_agent", Noted)
+    tree = RunTree("some")
+    tree.open_agent(begun(tree.start("root", None, "planner")), "planner")
+    tree.open_agent(begun(tree.start("inner", "root", "solver")), "solver")
+    tree.end("inner")
+    tree.end("root", ValueError("no"))
+    assert told == [("begin", "planner"), ("end", ValueError)]

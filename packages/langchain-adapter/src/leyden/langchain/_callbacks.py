@@ -67,13 +67,9 @@ class LeydenCallbackHandler(BaseCallbackHandler):
         name = str(known.get("name") or serialized["name"])
         run, inputs = self._start(run_id, name, known), known.get("inputs")
         if run is not None:
-            attributes = {
-                semconv.OPERATION: "execute_tool",
-                semconv.TOOL_NAME: name,
-                semconv.TOOL_CALL_ID: known.get("tool_call_id"),
-                semconv.TOOL_ARGUMENTS: input_str if inputs is None else _text(inputs),
-            }
-            _RUNS.open(run, f"execute_tool {name}", attributes, provider=self._provider)
+            arguments = input_str if inputs is None else _text(inputs)
+            call_id = known.get("tool_call_id")
+            _RUNS.open_tool(run, name, call_id=call_id, arguments=arguments, provider=self._provider)
 
     @quietly
     def on_retriever_start(self, serialized: Any, query: str, *, run_id: UUID, **known: Any) -> None:

@@ -5,7 +5,7 @@ The conventions' published constants are marked as moved, so the strings live he
 
 # OpenTelemetry GenAI conventions
 OPERATION = "gen_ai.operation.name"
-"""One of `chat`, `invoke_agent`, `execute_tool`, `invoke_workflow`."""
+"""One of `chat`, `text_completion`, `invoke_agent`, `execute_tool`, `invoke_workflow`."""
 PROVIDER = "gen_ai.provider.name"
 REQUEST_MODEL = "gen_ai.request.model"
 REQUEST_STREAM = "gen_ai.request.stream"
@@ -18,12 +18,16 @@ INPUT_MESSAGES = "gen_ai.input.messages"
 OUTPUT_MESSAGES = "gen_ai.output.messages"
 TOOL_DEFINITIONS = "gen_ai.tool.definitions"
 AGENT_NAME = "gen_ai.agent.name"
+AGENT_ID = "gen_ai.agent.id"
+AGENT_DESCRIPTION = "gen_ai.agent.description"
 WORKFLOW_NAME = "gen_ai.workflow.name"
 TOOL_NAME = "gen_ai.tool.name"
 TOOL_CALL_ID = "gen_ai.tool.call.id"
 TOOL_ARGUMENTS = "gen_ai.tool.call.arguments"
 TOOL_RESULT = "gen_ai.tool.call.result"
 ERROR_TYPE = "error.type"
+CONTENT_ATTRIBUTES = frozenset({INPUT_MESSAGES, OUTPUT_MESSAGES, TOOL_DEFINITIONS, TOOL_ARGUMENTS, TOOL_RESULT})
+"""What may hold what was said; a foreign backend is told of it only on request."""
 
 # Ours: who and where
 ROLLOUT_ID = "leyden.rollout.id"
@@ -31,6 +35,10 @@ ATTEMPT_ID = "leyden.attempt.id"
 NODE = "leyden.node"
 """The graph node that spoke, where the framework has nodes."""
 FRAMEWORK = "leyden.framework"
+HANDOFF = "leyden.handoff"
+"""Operation of a span that says that one agent passes the conversation, or a task, on to another."""
+HANDOFF_FROM = "leyden.handoff.from"
+HANDOFF_TO = "leyden.handoff.to"
 
 # Ours: the exact call, on the gateway's `chat` span
 CALL_ID = "leyden.call.id"

@@ -5,7 +5,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from leyden.core.data.resources import Resource
-from leyden.core.data.rollout import Task
+from leyden.core.data.rollout import Attempt, Task
+from leyden.core.data.transition import Trajectory
+from leyden.core.errors import NotFound
+from leyden.core.store.base import LightningStore
+from leyden.core.trajectory.assemble import assemble
+from leyden.core.trajectory.select import Selector
 
 
 class Adapter(ABC):
@@ -45,3 +50,17 @@ class Adapter(ABC):
     def returned_reward(self, result: Any) -> Any:
         """The reward inside what `run` returned, for agents that score themselves; None when there is none."""
         return None
+
+    async def collect_trajectory(
+        self, store: LightningStore, attempt: Attempt, select: Selector | None = None
+    ) -> Trajectory:
+        """The transitions of an attempt, in order, of all agents or of those that `select` names, and its reward.
+
+        Everything the attempt left must be stored, as it is when a runner has marked it or calls `on_rollout_end`.
+        Raises NotFound when the store does not know the attempt.
+        """
+        found = await store.find_attempt(attempt.rollout_id, attempt.attempt_id)
+        if found is None:
+            raise NotFound(f"there is no attempt {attempt.attempt_id} of a rollout {attempt.rollout_id}")
+        spans = await store.query_spans(attempt.rollout_id, attempt.attempt_id)
+        return assemble(*found, spans.items, select or Selector())

@@ -35,8 +35,15 @@ class Turn(NamedTuple):
     text: str
 
 
-Answer: TypeAlias = Callable[[list[Turn]], str | Exception]
-"""What the model writes next: text (a tool call as `<tool_call>` JSON), or an error to raise."""
+class Late(NamedTuple):
+    """A text that takes its time."""
+
+    text: str
+    seconds: float
+
+
+Answer: TypeAlias = Callable[[list[Turn]], str | Exception | Late]
+"""What the model writes next: text (a tool call as `<tool_call>` JSON), maybe late, or an error to raise."""
 
 
 def turns(ids: Sequence[int]) -> list[Turn]:
@@ -122,7 +129,8 @@ class GatewayBench:
         answer = self._answer(turns(request.prompt_ids))
         if isinstance(answer, Exception):
             return answer
-        return ScriptedAnswer(ids=self.gateway.codec.answer(answer), chunk_size=CHUNK)
+        text, delay = answer if isinstance(answer, Late) else (answer, 0.0)
+        return ScriptedAnswer(ids=self.gateway.codec.answer(text), chunk_size=CHUNK, delay=delay)
 
     def _there(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE_SECONDS)

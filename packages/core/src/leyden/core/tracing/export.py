@@ -6,6 +6,7 @@ only the spans that are still open. Knows nothing of stores.
 
 import asyncio
 import logging
+import os
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias
@@ -31,6 +32,8 @@ Sink: TypeAlias = Callable[[list[Span]], Awaitable[object]]
 
 BATCH = 512
 INTERVAL_SECONDS = 0.2
+CONTENT = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
+_WANTED = ("true", "1", "span_only", "span_and_event")
 QUEUE_LIMIT = 100_000
 """While the sink fails, spans wait; beyond this many the oldest are dropped."""
 
@@ -161,8 +164,19 @@ async def start_recording(sink: Sink) -> Recorder:
 
 def tracer(given: trace.TracerProvider | None = None) -> trace.Tracer:
     """Return the tracer that an adapter writes to: of the provider given, ours while recording, or the global."""
-    chosen = given or (provider() if _switch.recorders else trace.get_tracer_provider())
-    return chosen.get_tracer("leyden")
+    return _chosen(given).get_tracer("leyden")
+
+
+def may_tell_content(given: trace.TracerProvider | None = None) -> bool:
+    """Whether what was said may be written to the tracer of `given`: always to ours, elsewhere if it is asked for.
+
+    It is asked for by the environment variable of OpenTelemetry's own instrumentors, `CONTENT`.
+    """
+    return _chosen(given) is _provider or os.environ.get(CONTENT, "").lower() in _WANTED
+
+
+def _chosen(given: trace.TracerProvider | None) -> trace.TracerProvider:
+    return given or (provider() if _switch.recorders else trace.get_tracer_provider())
 
 
 def _span(readable: ReadableSpan) -> Span | None:

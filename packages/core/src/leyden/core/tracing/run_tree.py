@@ -14,7 +14,8 @@ from opentelemetry.context import Context
 
 from leyden.core.data import semconv
 from leyden.core.tracing.context import Caller, OpenAttempt, current_attempt, current_caller, set_caller
-from leyden.core.tracing.export import tracer
+from leyden.core.tracing.export import may_tell_content, tracer
+from leyden.core.tracing.production import Capture, root_agent
 
 LIVE_LIMIT = 4096
 """Beyond this many live runs, those of closed attempts, whose end was never told, are forgotten."""
@@ -34,6 +35,9 @@ class Run:
     attempt: OpenAttempt | None
     span: trace.Span | None = None
     caller: Caller | None = None
+    capture: Capture | None = None
+    """In production, the rollout around it."""
+    tells_content: bool = True
 
     def visible(self) -> "Run | None":
         """The nearest run, this one or above, that has a span."""
@@ -80,16 +84,67 @@ class RunTree:
             **attributes,
         }
         given = {name: value for name, value in known.items() if value is not None}
+        run.tells_content = may_tell_content(provider)
+        if not run.tells_content:
+            given = {name: value for name, value in given.items() if name not in semconv.CONTENT_ATTRIBUTES}
         run.span = tracer(provider).start_span(title, under, kind, given, start_time=run.started)
         context = run.span.get_span_context()
         ids = (f"{context.trace_id:032x}", f"{context.span_id:016x}") if context.is_valid else (None, None)
         run.caller = Caller(agent=run.agent, node=run.node, trace_id=ids[0], span_id=ids[1], outer=current_caller())
         set_caller(run.caller)
 
-    def open_agent(self, run: Run, agent: str, *, provider: trace.TracerProvider | None = None) -> None:
-        """Give `run` the span of an agent; what starts below it from now on works for `agent`."""
+    def open_agent(
+        self,
+        run: Run,
+        agent: str,
+        attributes: Mapping[str, Any] | None = None,
+        *,
+        provider: trace.TracerProvider | None = None,
+    ) -> None:
+        """Give `run` the span of an agent; what starts below it from now on works for `agent`.
+
+        In production a root's span has a rollout of its own around it, if the environment asks for that.
+        """
         run.agent = agent
-        self.open(run, f"invoke_agent {agent}", {semconv.OPERATION: "invoke_agent"}, provider=provider)
+        self._capture(run, agent)
+        known = {semconv.OPERATION: "invoke_agent", **(attributes or {})}
+        self.open(run, f"invoke_agent {agent}", known, provider=provider)
+
+    def open_workflow(self, run: Run, name: str, *, provider: trace.TracerProvider | None = None) -> None:
+        """Give `run` the span of a workflow (a team, a crew), which is no agent. A root is captured like an agent."""
+        self._capture(run, name)
+        known = {semconv.OPERATION: "invoke_workflow", semconv.WORKFLOW_NAME: name}
+        self.open(run, f"invoke_workflow {name}", known, provider=provider)
+
+    def open_tool(
+        self,
+        run: Run,
+        name: str,
+        *,
+        call_id: str | None = None,
+        arguments: str | None = None,
+        provider: trace.TracerProvider | None = None,
+    ) -> None:
+        """Give `run` the span of a tool; `arguments` is JSON."""
+        known = {
+            semconv.OPERATION: "execute_tool",
+            semconv.TOOL_NAME: name,
+            semconv.TOOL_CALL_ID: call_id,
+            semconv.TOOL_ARGUMENTS: arguments,
+        }
+        self.open(run, f"execute_tool {name}", known, provider=provider)
+
+    def handoff(
+        self, parent: Hashable | None, source: str, target: str, *, provider: trace.TracerProvider | None = None
+    ) -> None:
+        """Note that `source` passes on to `target`, below the run `parent`; it takes no time and changes no speaker."""
+        speaking, key = current_caller(), object()
+        run = self.start(key, parent, "handoff")
+        if run is not None:
+            known = {semconv.OPERATION: semconv.HANDOFF, semconv.HANDOFF_FROM: source, semconv.HANDOFF_TO: target}
+            self.open(run, f"handoff {target}", known, provider=provider)
+            self.end(key)
+            set_caller(speaking)
 
     def end(
         self, key: Hashable, error: BaseException | None = None, attributes: Mapping[str, Any] | None = None
@@ -101,12 +156,20 @@ class RunTree:
         if run.caller is not None:
             run.caller.ended.set()
         for name, value in (attributes or {}).items():
-            if value is not None:
+            if value is not None and (run.tells_content or name not in semconv.CONTENT_ATTRIBUTES):
                 run.span.set_attribute(name, value)
         if error is not None:
             run.span.set_attribute(semconv.ERROR_TYPE, type(error).__qualname__)
-            run.span.set_status(trace.StatusCode.ERROR, str(error))
+            run.span.set_status(trace.StatusCode.ERROR, str(error) if run.tells_content else None)
         run.span.end()
+        if run.capture is not None:
+            run.capture.__exit__(None if error is None else type(error), error, None)
+
+    def _capture(self, run: Run, name: str) -> None:
+        if run.parent is None:
+            run.capture = root_agent(name)
+            run.capture.__enter__()
+            run.attempt = current_attempt()
 
     def _forget_closed(self) -> None:
         for key, run in list(self._live.items()):

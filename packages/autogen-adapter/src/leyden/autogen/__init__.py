@@ -1,0 +1,1 @@
+"""AutoGen agents and teams for Leyden, unchanged. Importing this does not load the framework."""

@@ -1,0 +1,26 @@
+"""`AdapterContract`: what every adapter promises, as a test class to subclass. An implementation overrides no test.
+
+Its agents run unchanged against the real gateway and a scripted engine, and whatever an adapter records is compared
+with the engine's own log:
+
+    class TestMyAdapterContract(AdapterContract):
+        package = "leyden.mine"
+        framework = ("mine",)
+
+        def make_adapter(self) -> MyAdapter:
+            return MyAdapter()
+
+and the other hooks of `AdapterTests`. Needs pytest with pytest-asyncio in auto mode. Knows no framework.
+"""
+
+from leyden.core.testing.adapter_contract.concurrency import ConcurrencyTests
+from leyden.core.testing.adapter_contract.instrumenting import InstrumentingTests
+from leyden.core.testing.adapter_contract.shared import API_KEY
+from leyden.core.testing.adapter_contract.structure import StructureTests
+from leyden.core.testing.adapter_contract.transparency import TransparencyTests
+
+__all__ = ["API_KEY", "AdapterContract"]
+
+
+class AdapterContract(TransparencyTests, StructureTests, ConcurrencyTests, InstrumentingTests):
+    """Every promise."""

@@ -1,0 +1,182 @@
+"""What the parts of the adapter contract share: the hooks that an implementation fills in, the model, small steps."""
+
+import json
+import re
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, ClassVar
+
+import pytest
+
+from leyden.core.data import semconv
+from leyden.core.data.span import Span
+from leyden.core.errors import EngineError
+from leyden.core.runner.adapter import Adapter
+from leyden.core.testing.gateway_bench import GatewayBench, Late, Turn, only_this_machine
+from leyden.core.tracing import carry, gateway_pool, routing
+from leyden.core.tracing.context import OpenAttempt, open_attempt
+from leyden.core.tracing.export import Recorder, start_recording
+
+PROVIDER = "https://api.openai.com/v1"
+"""Where the agents think they send their calls; nothing may arrive there."""
+API_KEY = "sk-secret-of-the-agent"
+UNLUCKY = 13
+"""The tool raises ValueError for it."""
+SLOW_SECONDS = 60.0
+STREAMED = pytest.mark.parametrize("stream", [False, True], ids=["plain", "streamed"])
+
+_QUESTION = re.compile(r"(?:(left|right) )?(double|broken|flaky|slow) (\d+)")
+
+
+class Question:
+    """What a conversation is about: `double 7` for the solver, `left double 7` for a member of the team."""
+
+    def __init__(self, conversation: list[Turn]) -> None:
+        asked = [turn.text for turn in conversation if turn.role == "user"]
+        found = next((match for text in asked if (match := _QUESTION.search(text))), None)
+        assert found is not None, f"no question in {conversation}"
+        self.speaker, self.kind, self.number = found[1] or "solver", found[2], int(found[3])
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.number}"
+
+
+class ContractModel:
+    """The contract's model: the solver's doubles the number in the question with the tool, a member's only listens.
+
+    `broken` questions fail, `flaky` ones fail once, `slow` ones take a minute. A system prompt that says `hand over
+    to NAME` makes it call `transfer_to_NAME`, for frameworks in which only a model can say who is next.
+    """
+
+    def __init__(self) -> None:
+        self._failed: set[str] = set()
+
+    def __call__(self, conversation: list[Turn]) -> str | Exception | Late:
+        """Return what the model writes next."""
+        question = Question(conversation)
+        results = [turn.text for turn in conversation if turn.role == "tool"]
+        if question.kind == "slow":
+            return Late("I am late.", SLOW_SECONDS)
+        if question.kind == "broken":
+            return EngineError("the engine is broken")
+        if question.kind == "flaky" and str(question) not in self._failed:
+            self._failed.add(str(question))
+            return EngineError("the engine is broken for once")
+        instructions = conversation[0].text if conversation[0].role == "system" else ""
+        if handed := re.search(r"hand over to (\w+)", instructions):
+            return _tool_call(f"transfer_to_{handed[1]}", {})
+        if results:
+            return f"It is {results[-1]}."
+        if '"double"' in instructions:
+            return _tool_call("double", {"number": question.number})
+        return f"I heard: {question}"
+
+
+def _tool_call(name: str, arguments: Mapping[str, Any]) -> str:
+    return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
+
+
+class AdapterTests(ABC):
+    """The hooks, and what every test starts from.
+
+    The agents ask `base_url` with the key `API_KEY` and temperature 0, stream if told to, and let their client try
+    again as often as `retries` says.
+    """
+
+    package: ClassVar[str]
+    """The adapter's own package, such as `leyden.langchain`."""
+    framework: ClassVar[tuple[str, ...]]
+    """The framework's top-level modules, of which importing the package may load none."""
+
+    @abstractmethod
+    def make_adapter(self) -> Adapter:
+        """Return the adapter."""
+
+    @abstractmethod
+    def make_solver(self, base_url: str, *, stream: bool, retries: int = 0) -> Any:
+        """Return an agent named `solver` with one tool `double(number: int)`: twice the number, ValueError for 13."""
+
+    @abstractmethod
+    def make_team(self, base_url: str, *, stream: bool) -> Any:
+        """Return two agents or nodes, `left` and `right`, side by side where the framework can.
+
+        Each asks its model once; the first user message that names a question is its own: `left double 7`.
+        """
+
+    @abstractmethod
+    def call(self, agent: Any, text: str) -> Any:
+        """Run `agent` synchronously on a question, as its author would, where no event loop runs."""
+
+    @abstractmethod
+    async def stream_a_little(self, agent: Any, text: str) -> None:
+        """Begin to stream the answer of `agent` as its author would, and stop after the first piece of it."""
+
+    @abstractmethod
+    def answer(self, result: Any) -> str:
+        """Return the solver's final answer in `result`, of `call` or of the adapter's `run`."""
+
+    @abstractmethod
+    def without_own_tracing(self) -> AbstractContextManager[None]:
+        """Switch the framework's own tracing off inside the block, in the way its documentation gives users."""
+
+    @pytest.fixture
+    def bench(self) -> Iterator[GatewayBench]:
+        """The gateway before a scripted engine."""
+        bench = GatewayBench(ContractModel())
+        bench.start()
+        yield bench
+        bench.stop()
+
+    @pytest.fixture
+    async def recorder(self, bench: GatewayBench) -> AsyncIterator[Recorder]:
+        """Routing, carriers and span export, as in a runner's process, and no way to any provider."""
+        recorder = await start_recording(bench.store.add_many_spans)
+        carry.install()
+        routing.install(fail_closed=True)
+        with only_this_machine() as asked:
+            yield recorder
+        await gateway_pool.aclose()
+        routing.uninstall()
+        carry.uninstall()
+        await recorder.stop()
+        assert not asked
+
+    @pytest.fixture
+    def adapter(self, recorder: Recorder) -> Iterator[Adapter]:
+        """The adapter, instrumented."""
+        adapter = self.make_adapter()
+        adapter.instrument()
+        yield adapter
+        adapter.uninstrument()
+
+    async def run(self, bench: GatewayBench, adapter: Adapter, agent: Any, text: str) -> tuple[Any, OpenAttempt]:
+        """Run a fresh `agent` in an attempt of its own."""
+        attempt = await bench.attempt({"question": text})
+        with open_attempt(attempt):
+            result = await adapter.run(adapter.fresh(agent), {"question": text}, {})
+        return result, attempt
+
+
+def is_served(span: Span) -> bool:
+    """Whether `span` is the gateway's own."""
+    return semconv.CALL_ID in span.attributes
+
+
+def operation(span: Span) -> str:
+    """Return what a framework's span says that it is."""
+    return str(span.attributes.get(semconv.OPERATION))
+
+
+def speakers(span: Span) -> list[str]:
+    """Return agent and node of `span`."""
+    return [str(span.attributes.get(name)) for name in (semconv.AGENT_NAME, semconv.NODE)]
+
+
+def above(span: Span, by_id: Mapping[str, Span]) -> list[Span]:
+    """Return the spans above `span`, nearest first."""
+    found: list[Span] = []
+    while span.parent_id is not None:
+        span = by_id[span.parent_id]
+        found.append(span)
+    return found

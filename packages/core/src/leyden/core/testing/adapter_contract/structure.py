@@ -1,0 +1,153 @@
+"""What is recorded: one tree of spans for each attempt, failures, retries and streams that are cut off included."""
+
+# ruff: noqa: D102 (a test's name is its documentation)
+
+import asyncio
+import json
+from contextlib import suppress
+
+import pytest
+
+from leyden.core.data import semconv
+from leyden.core.data.span import Span
+from leyden.core.runner.adapter import Adapter
+from leyden.core.testing.adapter_contract.shared import (
+    PROVIDER,
+    STREAMED,
+    UNLUCKY,
+    AdapterTests,
+    above,
+    is_served,
+    operation,
+    speakers,
+)
+from leyden.core.testing.gateway_bench import GatewayBench
+from leyden.core.tracing.context import current_caller, open_attempt
+from leyden.core.tracing.export import Recorder
+
+LONGEST_SECONDS = 20.0
+
+
+class StructureTests(AdapterTests):
+    """The tree, and what becomes of it when something goes wrong."""
+
+    @STREAMED
+    async def test_agent_calls_and_tool_form_one_tree(
+        self, bench: GatewayBench, adapter: Adapter, recorder: Recorder, stream: bool
+    ) -> None:
+        result, attempt = await self.run(bench, adapter, self.make_solver(PROVIDER, stream=stream), "double 7")
+        assert self.answer(result) == "It is 14."
+        await recorder.flush()
+        spans = await bench.spans(attempt)
+        assert {span.trace_id for span in spans} == {attempt.trace_id}
+        assert {span.status.code for span in spans} <= {"unset", "ok"}
+        self._check_tree(spans, 7)
+
+    async def test_the_tree_stands_without_the_frameworks_own_tracing(
+        self, bench: GatewayBench, adapter: Adapter, recorder: Recorder
+    ) -> None:
+        with self.without_own_tracing():
+            _, attempt = await self.run(bench, adapter, self.make_solver(PROVIDER, stream=False), "double 7")
+        await recorder.flush()
+        self._check_tree(await bench.spans(attempt), 7)
+
+    def _check_tree(self, spans: list[Span], number: int) -> None:
+        """`spans` is one whole run of the solver, two calls and a tool, and nothing else."""
+        by_id = {span.span_id: span for span in spans}
+        assert len(by_id) == len(spans)
+        [root] = [span for span in spans if span.parent_id is None]
+        assert operation(root) in ("invoke_agent", "invoke_workflow")
+        [agent] = [
+            span
+            for span in spans
+            if operation(span) == "invoke_agent" and span.attributes[semconv.AGENT_NAME] == "solver"
+        ]
+        assert agent is root or root in above(agent, by_id)
+        served = [span for span in spans if is_served(span)]
+        assert len(served) == 2
+        for span in served:
+            assert span.attributes[semconv.AGENT_NAME] == "solver"
+            parent = by_id[str(span.parent_id)]
+            assert operation(parent) in ("chat", "invoke_agent") and not is_served(parent)
+            assert parent is agent or agent in above(parent, by_id)
+        [tool] = [span for span in spans if operation(span) == "execute_tool"]
+        assert tool.name == "execute_tool double"
+        assert tool.attributes[semconv.TOOL_NAME] == "double"
+        assert json.loads(str(tool.attributes[semconv.TOOL_ARGUMENTS])) == {"number": number}
+        assert str(2 * number) in str(tool.attributes[semconv.TOOL_RESULT])
+        assert agent in above(tool, by_id)
+
+    async def test_a_failing_tool_and_a_failing_model_are_recorded(
+        self, bench: GatewayBench, adapter: Adapter, recorder: Recorder
+    ) -> None:
+        for question in (f"double {UNLUCKY}", "broken 1"):
+            attempt = await bench.attempt("x")
+            raised = False
+            with open_attempt(attempt):
+                try:
+                    await adapter.run(self.make_solver(PROVIDER, stream=False), {"question": question}, {})
+                except Exception:
+                    raised = True
+            await recorder.flush()
+            spans = [span for span in await bench.spans(attempt) if not is_served(span)]
+            failed = {operation(span) for span in spans if span.status.code == "error"}
+            if question == "broken 1":
+                # Only what the framework has a span of its own for can fail there.
+                assert raised and {"invoke_agent"} <= failed
+                assert [span.status.code for span in spans if operation(span) == "chat"] in ([], ["error"])
+            else:
+                assert "execute_tool" in failed
+                assert raised == ("invoke_agent" in failed)
+            assert all(span.end_time is not None for span in spans)
+
+    async def test_a_retry_of_the_client_is_part_of_the_same_step(
+        self, bench: GatewayBench, adapter: Adapter, recorder: Recorder
+    ) -> None:
+        agent = self.make_solver(PROVIDER, stream=False, retries=2)
+        result, attempt = await self.run(bench, adapter, agent, "flaky 7")
+        assert self.answer(result) == "It is 14."
+        await recorder.flush()
+        spans = await bench.spans(attempt)
+        served = sorted((span for span in spans if is_served(span)), key=lambda span: span.start_time)
+        assert [span.status.code for span in served].count("error") == 1
+        assert len({span.parent_id for span in served[:2]}) == 1
+        assert {speakers(span)[0] for span in served} == {"solver"}
+
+    async def test_a_stream_that_is_left_half_way_is_recorded_as_it_was(
+        self, bench: GatewayBench, adapter: Adapter, recorder: Recorder
+    ) -> None:
+        attempt = await bench.attempt("x")
+        with open_attempt(attempt):
+            await self.stream_a_little(self.make_solver(PROVIDER, stream=True), "double 7")
+        async with asyncio.timeout(LONGEST_SECONDS):
+            while not any(is_served(span) for span in await bench.spans(attempt)):
+                await asyncio.sleep(0.02)
+        await recorder.flush()
+        served = [span for span in await bench.spans(attempt) if is_served(span)]
+        assert {speakers(span)[0] for span in served} == {"solver"}
+        _, later = await self.run(bench, adapter, self.make_solver(PROVIDER, stream=False), "double 8")
+        await recorder.flush()
+        self._check_tree(await bench.spans(later), 8)
+
+    async def test_a_run_that_is_cancelled_ends_and_the_next_one_is_not_disturbed(
+        self, bench: GatewayBench, adapter: Adapter, recorder: Recorder
+    ) -> None:
+        attempt = await bench.attempt("x")
+        agent = self.make_solver(PROVIDER, stream=False)
+
+        async def work() -> None:
+            with open_attempt(attempt):
+                await adapter.run(adapter.fresh(agent), {"question": "slow 7"}, {})
+
+        task = asyncio.create_task(work())
+        async with asyncio.timeout(LONGEST_SECONDS):
+            while not bench.gateway.engine.requests:
+                await asyncio.sleep(0.02)
+            task.cancel()
+            with suppress(asyncio.CancelledError), pytest.raises(Exception):  # noqa: B017  (each framework has its own)
+                await task
+        assert current_caller() is None
+        _, later = await self.run(bench, adapter, agent, "double 8")
+        await recorder.flush()
+        self._check_tree(await bench.spans(later), 8)
+        assert all(span.end_time is not None for span in await bench.spans(attempt))

@@ -1,0 +1,108 @@
+"""The agent must not notice: same answers, same errors, nothing of another task, nothing that leaves the process."""
+
+# ruff: noqa: D102 (a test's name is its documentation)
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Awaitable
+from typing import Any
+
+import pytest
+
+from leyden.core.errors import TaskError
+from leyden.core.runner.adapter import Adapter
+from leyden.core.testing.adapter_contract.shared import PROVIDER, STREAMED, UNLUCKY, AdapterTests
+from leyden.core.testing.gateway_bench import GatewayBench, only_this_machine, turns
+from leyden.core.tracing import gateway_pool, routing
+from leyden.core.tracing.context import open_attempt
+from leyden.core.tracing.export import start_recording
+
+
+class TransparencyTests(AdapterTests):
+    """What the agent's author must not see."""
+
+    @STREAMED
+    async def test_the_agent_gets_what_it_would_have_got(self, bench: GatewayBench, stream: bool) -> None:
+        bare = await bench.attempt("bare")
+        adapter = self.make_adapter()
+        before = await asyncio.to_thread(
+            self.call, self.make_solver(f"{bench.url}/a/{bare.token}/v1", stream=stream), "double 7"
+        )
+        recorder = await start_recording(bench.store.add_many_spans)
+        routing.install(fail_closed=True)
+        adapter.instrument()
+        try:
+            with only_this_machine() as asked:
+                result, _ = await self.run(bench, adapter, self.make_solver(PROVIDER, stream=stream), "double 7")
+        finally:
+            adapter.uninstrument()
+            await gateway_pool.aclose()
+            routing.uninstall()
+            await recorder.stop()
+        assert not asked
+        assert self.answer(result) == self.answer(before) == "It is 14."
+        prompts = [turns(record.prompt_ids) for record in bench.log]
+        assert prompts[2:] == prompts[:2]
+
+    async def test_errors_of_tools_and_models_reach_the_agents_caller_unchanged(
+        self, bench: GatewayBench, adapter: Adapter
+    ) -> None:
+        for question in (f"double {UNLUCKY}", "broken 1"):
+            bare = await bench.attempt("bare")
+            agent = self.make_solver(f"{bench.url}/a/{bare.token}/v1", stream=False)
+            with open_attempt(bare):
+                before = await _outcome(asyncio.to_thread(self.call, agent, question))
+            after = await _outcome(self.run(bench, adapter, self.make_solver(PROVIDER, stream=False), question))
+            if isinstance(before, Exception):
+                assert type(after) is type(before)
+                assert question == "broken 1" or str(after) == str(before)
+            else:  # a framework that tells the model of a failing tool
+                assert question != "broken 1" and self.answer(after[0]) == self.answer(before)
+
+    async def test_two_tasks_see_nothing_of_each_other(self, bench: GatewayBench, adapter: Adapter) -> None:
+        agent = self.make_solver(PROVIDER, stream=False)
+        for number in (101, 202):
+            await self.run(bench, adapter, agent, f"double {number}")
+        assert len(bench.log) == 4
+        for record in bench.log[2:]:
+            assert "101" not in str(turns(record.prompt_ids))
+
+    async def test_without_an_attempt_no_call_leaves_the_process(self, bench: GatewayBench, adapter: Adapter) -> None:
+        with pytest.raises(Exception) as failure:
+            await asyncio.to_thread(self.call, self.make_solver(PROVIDER, stream=False), "double 7")
+        chain: list[BaseException] = [failure.value]
+        while (cause := chain[-1].__cause__ or chain[-1].__context__) is not None:
+            chain.append(cause)
+        assert any("no attempt is open" in str(error) for error in chain)
+        assert not bench.log
+
+    def test_it_knows_its_own_agents_and_no_others(self) -> None:
+        adapter = self.make_adapter()
+        for agent in (self.make_solver(PROVIDER, stream=False), self.make_team(PROVIDER, stream=False)):
+            assert adapter.supports(agent)
+            adapter.check(agent, {"question": "double 7"})
+            with pytest.raises(TaskError, match="zzz"):
+                adapter.check(agent, {"zzz": 1})
+        assert not any(adapter.supports(other) for other in (None, 3, "agent", object(), self.answer, dict))
+
+    def test_importing_the_adapter_loads_no_framework(self) -> None:
+        code = (
+            f"import sys, {self.package} as package\n"
+            "from leyden.core.runner.registry import installed_adapters\n"
+            "adapters = installed_adapters()\n"
+            f"found = [name for name in {self.framework!r} if name in sys.modules]\n"
+            "assert not found, found\n"
+            "ours = [one for one in adapters if type(one).__module__.startswith(package.__name__ + '.')]\n"
+            "assert len(ours) == 1, adapters\n"
+            "assert not any(adapter.supports(3) for adapter in adapters)\n"
+        )
+        subprocess.run([sys.executable, "-c", code], check=True)
+
+
+async def _outcome(work: Awaitable[Any]) -> Any:
+    """Return what `work` returns, or the error it raises."""
+    try:
+        return await work
+    except Exception as error:
+        return error

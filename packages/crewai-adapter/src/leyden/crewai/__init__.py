@@ -1,0 +1,1 @@
+"""CrewAI crews and flows for Leyden, unchanged. Importing this does not load the framework."""

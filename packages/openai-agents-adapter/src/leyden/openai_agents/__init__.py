@@ -1,0 +1,1 @@
+"""OpenAI Agents SDK agents for Leyden, unchanged. Importing this does not load the framework."""
