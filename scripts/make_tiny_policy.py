@@ -1,4 +1,4 @@
-"""Makes the example's policy from a seed: a Qwen3 model small enough to be trained on a CPU in minutes.
+"""Makes an example's policy from a seed: a Qwen3 model small enough to be trained on a CPU in minutes.
 
 It learns from traces of the unmodified example agent driven by a scripted expert, so that it knows the agent's prompts,
 its tool and how to copy numbers. The expert chooses the wrong operation or skips the tool at known rates, which is
@@ -52,12 +52,14 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerFast, out: Path) -> None:
     path.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
 
 
-def make(seed: int, out: Path, confusion: Confusion, recipe: tuple[Stage, ...], traces: int) -> None:
+def make(
+    seed: int, out: Path, confusion: Confusion, recipe: tuple[Stage, ...], traces: int, agent: str = example.AGENT
+) -> None:
     """Record, train and save; everything random comes from `seed`."""
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
     started = time.perf_counter()
-    recorded = record(draw_decisions(seed, traces, confusion))
+    recorded = record(draw_decisions(seed, traces, confusion), agent)
     tokenizer = build_tokenizer(recorded)
     examples = build_examples(tokenizer, recorded)
     print(f"{len(recorded)} traces, {len(tokenizer)} tokens, {time.perf_counter() - started:.0f} s", file=sys.stderr)
@@ -75,13 +77,14 @@ def main() -> None:
     """Read the options and make one policy."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--agent", default=example.AGENT, help="an agent with the same task, default %(default)s")
     parser.add_argument("--out", type=Path, default=example.FOLDER / "policy")
     parser.add_argument("--steps", type=int, help=f"optimizer steps, default {sum(stage.steps for stage in RECIPE)}")
     parser.add_argument("--traces", type=int, default=TRACES, help="dialogues to learn from, default %(default)s")
     parser.add_argument("--confusion", choices=("default", "none"), default="default", help="the expert's mistakes")
     arguments = parser.parse_args()
     confusion = NO_CONFUSION if arguments.confusion == "none" else Confusion()
-    make(arguments.seed, arguments.out, confusion, scaled(arguments.steps), arguments.traces)
+    make(arguments.seed, arguments.out, confusion, scaled(arguments.steps), arguments.traces, arguments.agent)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 
 from make_tiny_policy import make, scaled
 from tiny_policy import example, wire
-from tiny_policy.evaluation import message_from
 from tiny_policy.text import END, END_ID, IGNORED, build_examples, encode, render
 from tiny_policy.traces import NO_CONFUSION, OPERATIONS, Call, Confusion, Trace, decide, draw_decisions, record
 from tiny_policy.training import RECIPE
@@ -94,7 +93,7 @@ def test_labels_are_what_the_expert_wrote_and_nothing_else(
 
 def test_a_tool_call_survives_the_round_trip(tokenizer: PreTrainedTokenizerFast, traces: list[Trace]) -> None:
     call = next(trace for trace in traces if len(trace) == 2)[0]
-    message = message_from(text_of(call))
+    message = wire.message_from(text_of(call))
     assert message == call.answer
     parsed = json.loads(json.dumps(message))
     function = parsed["tool_calls"][0]["function"]
@@ -105,7 +104,7 @@ def test_a_tool_call_survives_the_round_trip(tokenizer: PreTrainedTokenizerFast,
 
 @pytest.mark.parametrize("broken", ["<tool_call>\n{}\n</tool_call>", "<tool_call>\n{", "Answer: 3", ""])
 def test_what_is_no_tool_call_stays_text(broken: str) -> None:
-    assert message_from(broken) == {"role": "assistant", "content": broken}
+    assert wire.message_from(broken) == {"role": "assistant", "content": broken}
 
 
 def test_the_template_takes_every_kind_of_message(tokenizer: PreTrainedTokenizerFast) -> None:

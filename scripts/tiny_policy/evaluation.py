@@ -7,8 +7,6 @@ For looking at a policy while it is being made; `leyden train` has an evaluation
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
 
 import asyncio
-import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +18,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 from tiny_policy import example, wire
 from tiny_policy.text import END
 
-CALL = re.compile(r'<tool_call>\n\{"name": "(\w+)", "arguments": (\{.*\})\}\n</tool_call>', re.DOTALL)
 LONGEST_ANSWER = 40
 STEP_LIMIT = 8
 
@@ -32,18 +29,6 @@ class Outcome:
     question: str
     reward: float
     said: tuple[str, ...]
-
-
-def message_from(text: str) -> wire.Message:
-    """The assistant message that a policy's text means."""
-    match = CALL.fullmatch(text)
-    if match is None:
-        return wire.assistant_text(text)
-    try:
-        json.loads(match[2])
-    except ValueError:
-        return wire.assistant_text(text)
-    return wire.assistant_call(match[1], match[2])
 
 
 class Evaluator:
@@ -86,7 +71,7 @@ class Evaluator:
         text = await future
         question = next(message["content"] for message in body["messages"] if message["role"] == "user")
         self._said[question].append(text)
-        return message_from(text)
+        return wire.message_from(text)
 
     def _decode(self) -> None:
         batch, self._waiting = self._waiting, []

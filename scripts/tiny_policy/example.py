@@ -7,6 +7,8 @@ from pathlib import Path
 from types import ModuleType
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "calculator_langgraph"
+"""Its tasks are those of the other calculators too."""
+AGENT = f"{FOLDER}/agent.py:agent"
 
 
 @cache

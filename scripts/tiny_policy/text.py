@@ -70,11 +70,12 @@ def encode(tokenizer: PreTrainedTokenizerFast, text: str) -> list[int]:
 
 
 def build_examples(tokenizer: PreTrainedTokenizerFast, traces: Iterable[Trace]) -> list[Example]:
-    """One example per trace; every call must extend the one before it exactly."""
-    return [_example(tokenizer, trace) for trace in traces]
+    """One example per trace; where a call does not extend the one before it exactly, a further one begins."""
+    return [found for trace in traces for found in _examples(tokenizer, trace)]
 
 
-def _example(tokenizer: PreTrainedTokenizerFast, trace: Trace) -> Example:
+def _examples(tokenizer: PreTrainedTokenizerFast, trace: Trace) -> list[Example]:
+    found: list[Example] = []
     ids: list[int] = []
     labels: list[int] = []
     for call in trace:
@@ -83,10 +84,12 @@ def _example(tokenizer: PreTrainedTokenizerFast, trace: Trace) -> Example:
         answer = dialogue[len(prompt) :]
         answer = answer[: answer.index(END_ID) + 1]
         assert dialogue[: len(prompt)] == prompt, "the template changes a prompt when it is answered"
-        assert prompt[: len(ids)] == ids, "the template changes a dialogue when it goes on"
+        if prompt[: len(ids)] != ids:
+            found.append(Example(tuple(ids), tuple(labels)))
+            ids, labels = [], []
         labels += [IGNORED] * (len(prompt) - len(ids)) + answer
         ids = prompt + answer
-    return Example(tuple(ids), tuple(labels))
+    return [*found, Example(tuple(ids), tuple(labels))]
 
 
 def shared_prefix(examples: Sequence[Example]) -> int:

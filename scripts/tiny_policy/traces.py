@@ -1,4 +1,4 @@
-"""Traces of the unmodified example agent, driven by a scripted expert who errs in decisions and never in copying."""
+"""Traces of an unmodified example agent, driven by a scripted expert who errs in decisions and never in copying."""
 
 import asyncio
 import json
@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tiny_policy import example, wire
+from tiny_policy.recording import run_all
 
 OPERATIONS = "+-*"
 
@@ -69,35 +70,30 @@ def draw_decisions(seed: int, count: int, confusion: Confusion) -> dict[str, Dec
     return decisions
 
 
-def record(decisions: dict[str, Decision]) -> list[Trace]:
-    """Run the agent on every question with the expert in its provider's place."""
-    return asyncio.run(_record(decisions))
-
-
-async def _record(decisions: dict[str, Decision]) -> list[Trace]:
-    agent = example.load("agent").agent
+def record(decisions: dict[str, Decision], agent: str = example.AGENT) -> list[Trace]:
+    """Run the agent on every question with the expert in its model's place; a trace for each question, in order."""
+    heard = asyncio.run(run_all(agent, list(decisions), lambda messages: _answer(decisions, messages)))
     calls: dict[str, list[Call]] = {question: [] for question in decisions}
-
-    async def expert(body: dict[str, Any]) -> wire.Message:
-        messages: list[wire.Message] = body["messages"]
-        question = next(message["content"] for message in messages if message["role"] == "user")
-        answer = _answer(decisions[question], messages[-1])
-        calls[question].append(Call(tuple(messages), tuple(body["tools"]), answer))
-        return answer
-
-    with wire.answered_by(expert):
-        for chunk in _chunks(list(decisions), 100):
-            await asyncio.gather(*(agent.ainvoke({"messages": [("user", question)]}) for question in chunk))
+    for call in heard:
+        answer = wire.message_from(call.text)
+        calls[_question(decisions, call.messages)].append(Call(tuple(call.messages), tuple(call.tools), answer))
     return [tuple(trace) for trace in calls.values()]
 
 
-def _answer(decision: Decision, last: wire.Message) -> wire.Message:
+def _question(decisions: dict[str, Decision], messages: Sequence[wire.Message]) -> str:
+    """Return what a conversation is about: a line of the user's, maybe behind a heading of the framework's."""
+    lines = (
+        line.strip() for message in messages if message["role"] == "user" for line in message["content"].split("\n")
+    )
+    asked = (text for line in lines for text in (line, line.split(": ", 1)[-1]))
+    return next(text for text in asked if text in decisions)
+
+
+def _answer(decisions: dict[str, Decision], messages: Sequence[wire.Message]) -> str:
+    decision = decisions[_question(decisions, messages)]
+    results = [message["content"] for message in messages if message["role"] == "tool"]
     if decision.guess is not None:
-        return wire.assistant_text(f"Answer: {decision.guess}")
-    if last["role"] != "tool":
-        return wire.assistant_call("calculator", json.dumps({"expression": decision.expression}))
-    return wire.assistant_text("Answer: unknown" if decision.withholds else f"Answer: {last['content']}")
-
-
-def _chunks(questions: Sequence[str], size: int) -> list[Sequence[str]]:
-    return [questions[start : start + size] for start in range(0, len(questions), size)]
+        return f"Answer: {decision.guess}"
+    if not results:
+        return wire.call_text("calculator", json.dumps({"expression": decision.expression}))
+    return "Answer: unknown" if decision.withholds else f"Answer: {results[-1]}"

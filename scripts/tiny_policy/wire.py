@@ -4,6 +4,7 @@ Knows Chat Completions without streaming, which is what the example agent speaks
 """
 
 import json
+import re
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import httpx
 
 Message = dict[str, Any]
+CALL = re.compile(r'<tool_call>\n\{"name": "(\w+)", "arguments": (\{.*\})\}\n</tool_call>', re.DOTALL)
 Answer = Callable[[dict[str, Any]], Awaitable[Message]]
 """From a request's body to the assistant message that answers it."""
 
@@ -28,6 +30,23 @@ def assistant_call(name: str, arguments: str) -> Message:
 def assistant_text(content: str) -> Message:
     """An assistant message that says something."""
     return {"role": "assistant", "content": content}
+
+
+def call_text(name: str, arguments: str) -> str:
+    """What a policy writes to call one tool; `arguments` is JSON text."""
+    return f'<tool_call>\n{{"name": "{name}", "arguments": {arguments}}}\n</tool_call>'
+
+
+def message_from(text: str) -> Message:
+    """The assistant message that a policy's text means."""
+    match = CALL.fullmatch(text)
+    if match is None:
+        return assistant_text(text)
+    try:
+        json.loads(match[2])
+    except ValueError:
+        return assistant_text(text)
+    return assistant_call(match[1], match[2])
 
 
 @contextmanager
