@@ -1,7 +1,8 @@
 """Takes the figures of docs/results.md: the whole chain, supervised stage included, for several seeds.
 
 For each seed a policy is made from nothing, then trained by the command that the quickstart prints, with the second
-held-out set beside the first. Policies and runs that are already in the folder are used, not made again.
+held-out set beside the first. Policies and runs that are already in the folder are used, not made again. For another
+calculator than LangGraph's give `--agent` and `--reward`; with `--policy` every seed trains that policy.
 """
 
 import argparse
@@ -9,6 +10,7 @@ import json
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,31 +18,42 @@ ROOT = Path(__file__).parents[1]
 EXAMPLE = Path("examples/calculator_langgraph")
 
 
-def made_policy(folder: Path, seed: int, confusion: str) -> Path:
+@dataclass(frozen=True)
+class Subject:
+    """Whose figures are taken, and where they are kept."""
+
+    agent: str
+    reward: str
+    folder: Path
+    steps: int
+
+
+def made_policy(subject: Subject, seed: int, confusion: str) -> Path:
     """The supervised policy of a seed; made if it is not there."""
-    path = folder / "policies" / (f"seed{seed}" if confusion == "full" else f"{confusion}_seed{seed}")
+    path = subject.folder / "policies" / (f"seed{seed}" if confusion == "full" else f"{confusion}_seed{seed}")
     if not (path / "model.safetensors").exists():
-        command = [sys.executable, "scripts/make_tiny_policy.py", "--seed", str(seed), "--out", str(path)]
+        command = [sys.executable, "scripts/make_tiny_policy.py", "--agent", subject.agent]
+        command += ["--seed", str(seed), "--out", str(path)]
         began = time.monotonic()
         subprocess.run(command + (["--confusion", confusion] if confusion != "full" else []), cwd=ROOT, check=True)
         (path / "supervised_seconds.json").write_text(json.dumps(time.monotonic() - began))
     return path
 
 
-def trained_run(folder: Path, name: str, policy: Path, seed: int, steps: int) -> dict[str, Any]:
+def trained_run(subject: Subject, name: str, policy: Path, seed: int) -> dict[str, Any]:
     """The report of a run; trained if it is not there."""
-    report = folder / "runs" / name / "report.json"
+    runs = subject.folder / "runs"
+    report = runs / name / "report.json"
     if not report.exists():
-        command = [sys.executable, "-m", "leyden.core.cli", "train", f"{EXAMPLE}/agent.py:agent"]
-        command += ["--tasks", f"{EXAMPLE}/train.jsonl", "--reward", f"{EXAMPLE}/reward.py:score"]
+        command = [sys.executable, "-m", "leyden.core.cli", "train", subject.agent]
+        command += ["--tasks", f"{EXAMPLE}/train.jsonl", "--reward", subject.reward]
         command += ["--val", f"{EXAMPLE}/val.jsonl", "--val", f"{EXAMPLE}/val_unseen.jsonl"]
-        command += ["--policy", str(policy), "--learning-rate", "6e-4", "--steps", str(steps), "--seed", str(seed)]
-        done = subprocess.run(
-            [*command, "--runs", str(folder / "runs"), "--name", name, "--quiet"], cwd=ROOT, check=False
-        )
+        command += ["--policy", str(policy), "--learning-rate", "6e-4", "--steps", str(subject.steps)]
+        command += ["--seed", str(seed), "--runs", str(runs), "--name", name, "--quiet"]
+        done = subprocess.run(command, cwd=ROOT, check=False)
         if not report.exists():
             print(f"{name} did not finish: exit code {done.returncode}", flush=True)
-            return unfinished(folder / "runs" / name)
+            return unfinished(runs / name)
     return json.loads(report.read_text())
 
 
@@ -71,19 +84,23 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="where policies and runs are kept")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--steps", type=int, default=25)
+    parser.add_argument("--agent", default=f"{EXAMPLE}/agent.py:agent")
+    parser.add_argument("--reward", default=f"{EXAMPLE}/reward.py:score")
+    parser.add_argument("--policy", type=Path, help="one policy for all seeds")
     options = parser.parse_args()
-    folder: Path = options.folder.resolve()
+    subject = Subject(options.agent, options.reward, options.folder.resolve(), options.steps)
     lines = [
         "| run | val greedy before | after | sampled before | after "
         "| unseen greedy before | after | sampled before | after | s | CPU s |",
         "|---|" + "---|" * 10,
     ]
     for seed in options.seeds:
-        policy = made_policy(folder, seed, "full")
-        lines.append(row(f"seed {seed}", trained_run(folder, f"seed{seed}", policy, seed, options.steps)))
+        policy = options.policy or made_policy(subject, seed, "full")
+        lines.append(row(f"seed {seed}", trained_run(subject, f"seed{seed}", policy, seed)))
         print(lines[-1], flush=True)
-    policy = made_policy(folder, 0, "none")
-    lines.append(row("no confusion", trained_run(folder, "none_seed0", policy, 0, options.steps)))
+    if options.policy is None:
+        policy = made_policy(subject, 0, "none")
+        lines.append(row("no confusion", trained_run(subject, "none_seed0", policy, 0)))
     print("\n".join(lines))
 
 
