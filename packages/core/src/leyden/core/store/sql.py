@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -138,15 +138,33 @@ class SqlStore(LocalStore):
             return [answer for batch in batches for answer in self._store_spans([batch])]
 
     def _store_spans_here(self, batches: Sequence[Sequence[Span]], size: int) -> list[Answer] | None:
-        """Store on the calling thread, or return None: because others write, or to have a checkpoint made.
-
-        A checkpoint waits for the disk, so it is left to the writing thread, which gets a batch now and then.
-        """
+        """Store on the calling thread, or return None where others write."""
         self._uncheckpointed += size
         if self._uncheckpointed > _CHECKPOINT_BYTES:
             self._uncheckpointed = 0
-            return None
+            self._readers.submit(self._checkpoint)
         return None if self._submitted else self._at_once(_adding(batches), write=True)
+
+    def _checkpoint(self) -> None:
+        """Bring SQLite's log into the file beside those who write, and what they add meanwhile while none of ours does.
+
+        The log starts anew only after all of it was brought in; that is quick when most of it was before.
+        """
+        self._checkpointed("PASSIVE")
+        with suppress(RuntimeError):  # the store closes
+            self._submit(self._checkpointed, "RESTART")
+
+    def _checkpointed(self, kind: str) -> None:
+        raw = self._engine.raw_connection()
+        try:
+            cursor: Any = raw.cursor()
+            cursor.execute("PRAGMA busy_timeout=0")  # a long query, or another process, is not waited for
+            cursor.execute(f"PRAGMA wal_checkpoint({kind})")
+            cursor.execute(f"PRAGMA busy_timeout={round(1000 * _BUSY_SECONDS)}")
+        except sqlite3.Error:
+            raw.invalidate()  # the next one goes on where this one stopped
+        finally:
+            raw.close()
 
     def _at_once(self, work: Callable[[Rows], T | None], *, write: bool) -> T | None:
         """Run `work` on the calling thread; None where another must, which may wait, and says what fails."""
