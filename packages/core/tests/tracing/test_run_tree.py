@@ -150,3 +150,38 @@ async def test_a_root_agent_is_captured_in_production(monkeypatch: pytest.Monkey
     tree.end("inner")
     tree.end("root", ValueError("no"))
     assert told == [("begin", "planner"), ("end", ValueError)]
+
+
+async def test_nothing_of_ours_hangs_from_a_foreign_span(recorder: Recorder) -> None:
+    """A user's own tracing may be on beside ours; its spans are not in our record."""
+    tree, foreign = RunTree("some"), TracerProvider().get_tracer("the user's")
+    with open_attempt(attempt()), foreign.start_as_current_span("request"):
+        tree.open_agent(begun(tree.start("root", None, "solver")), "solver")
+        with foreign.start_as_current_span("tool"):
+            other = RunTree("other")
+            other.open_agent(begun(other.start("root", None, "helper")), "helper")
+            inner = current_caller()
+        tree.end("root")
+    await recorder.flush()
+    [root] = STORED
+    assert (root.parent_id, root.trace_id) == (None, "ab" * 16)
+    assert inner is not None
+    assert inner.trace_id == root.trace_id
+
+
+async def test_of_a_speaker_and_a_current_span_the_newer_one_is_the_parent(recorder: Recorder) -> None:
+    crew, graph = RunTree("crew"), RunTree("graph")
+    with open_attempt(attempt()), export.tracer().start_as_current_span("request"):
+        crew.open_agent(begun(crew.start("crew", None, "crew")), "crew")
+        graph.open_agent(begun(graph.start("in the crew", None, "graph")), "graph")
+        with export.tracer().start_as_current_span("the user's own"):
+            graph.open_agent(begun(graph.start("in a span", None, "deep")), "deep")
+            graph.end("in a span")
+        graph.end("in the crew")
+        crew.end("crew")
+    await recorder.flush()
+    parents = {span.name: span.parent_id for span in STORED}
+    ids = {span.name: span.span_id for span in STORED}
+    assert parents["invoke_agent crew"] == ids["request"]
+    assert parents["invoke_agent graph"] == ids["invoke_agent crew"]
+    assert parents["invoke_agent deep"] == ids["the user's own"]

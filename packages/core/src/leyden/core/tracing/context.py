@@ -5,7 +5,9 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from threading import Event
-from typing import Any
+from typing import Any, NamedTuple
+
+from opentelemetry import trace
 
 from leyden.core.data.rollout import RolloutMode
 from leyden.core.data.route import Route
@@ -48,7 +50,17 @@ class Caller:
     """The framework's own `chat` span."""
     outer: "Caller | None" = field(default=None, repr=False, compare=False)
     """Who speaks again once this one has ended."""
+    beside: int = field(default_factory=lambda: _current_span_id(), repr=False, compare=False)
+    """OpenTelemetry's current span when this one began to speak; another one is newer than the caller."""
     ended: Event = field(default_factory=Event, repr=False, compare=False)
+
+
+class Place(NamedTuple):
+    """What a context works for, and who speaks there; see `where`."""
+
+    attempt: OpenAttempt | None
+    caller: Caller | None
+    outside: bool
 
 
 _ATTEMPT: ContextVar[OpenAttempt | None] = ContextVar("leyden_attempt", default=None)
@@ -89,6 +101,21 @@ def set_caller(caller: Caller | None) -> None:
     _CALLER.set(caller)
 
 
+def where() -> Place:
+    """Return what this context works for, to `move` there from another.
+
+    The steps of one generator may be taken by several tasks.
+    """
+    return Place(_ATTEMPT.get(), _CALLER.get(), _OUTSIDE.get())
+
+
+def move(place: Place) -> None:
+    """Work for what the context that `place` was taken from works for, from here on."""
+    _ATTEMPT.set(place.attempt)
+    _CALLER.set(place.caller)
+    _OUTSIDE.set(place.outside)
+
+
 @contextmanager
 def open_attempt(attempt: OpenAttempt) -> Generator[OpenAttempt]:
     """Make `attempt` the current one inside the block; leaving the outermost block closes it."""
@@ -118,3 +145,7 @@ def outside_attempt() -> Generator[None]:
     finally:
         _OUTSIDE.reset(outside)
         _ATTEMPT.reset(token)
+
+
+def _current_span_id() -> int:
+    return trace.get_current_span().get_span_context().span_id

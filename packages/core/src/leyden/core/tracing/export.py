@@ -172,7 +172,22 @@ def may_tell_content(given: trace.TracerProvider | None = None) -> bool:
 
     It is asked for by the environment variable of OpenTelemetry's own instrumentors, `CONTENT`.
     """
-    return _chosen(given) is _provider or os.environ.get(CONTENT, "").lower() in _WANTED
+    return is_ours(given) or os.environ.get(CONTENT, "").lower() in _WANTED
+
+
+def is_ours(given: trace.TracerProvider | None = None) -> bool:
+    """Whether the spans of the tracer of `given` are recorded by Leyden and go nowhere else."""
+    return _chosen(given) is _provider
+
+
+def is_global(given: trace.TracerProvider | None = None) -> bool:
+    """Whether `tracer(given)` writes where frameworks with spans of their own write theirs: to the global provider."""
+    return _chosen(given) is trace.get_tracer_provider()
+
+
+def is_beside(span: trace.Span, given: trace.TracerProvider | None = None) -> bool:
+    """Whether what the tracer of `given` writes can hang from `span`: nothing that is ours hangs from foreign spans."""
+    return not is_ours(given) or getattr(span, "resource", None) is provider().resource
 
 
 def _chosen(given: trace.TracerProvider | None) -> trace.TracerProvider:

@@ -14,7 +14,7 @@ from opentelemetry.context import Context
 
 from leyden.core.data import semconv
 from leyden.core.tracing.context import Caller, OpenAttempt, current_attempt, current_caller, set_caller
-from leyden.core.tracing.export import may_tell_content, tracer
+from leyden.core.tracing.export import is_beside, may_tell_content, tracer
 from leyden.core.tracing.production import Capture, root_agent
 
 LIVE_LIMIT = 4096
@@ -76,7 +76,11 @@ class RunTree:
     ) -> None:
         """Give `run` a span, and let `run` be who speaks in this context. Attributes that are None are left out."""
         above = run.parent.visible() if run.parent is not None else None
-        under = _ambient() if above is None or above.span is None else trace.set_span_in_context(above.span, Context())
+        under = (
+            _ambient(provider)
+            if above is None or above.span is None
+            else trace.set_span_in_context(above.span, Context())
+        )
         known = {
             semconv.FRAMEWORK: self._framework,
             semconv.AGENT_NAME: run.agent,
@@ -177,12 +181,16 @@ class RunTree:
                 self._live.pop(key, None)
 
 
-def _ambient() -> Context:
-    """Return where a root belongs: under the current span, or under whoever speaks, be it another framework."""
-    current = trace.get_current_span()
-    if current.get_span_context().is_valid:
+def _ambient(provider: trace.TracerProvider | None) -> Context:
+    """Return where a root belongs: under the current span, or under whoever speaks, be it another framework.
+
+    Of the two, the newer one: frameworks that speak need not make their spans the current ones.
+    """
+    current, caller = trace.get_current_span(), current_caller()
+    context = current.get_span_context()
+    newer = caller is None or caller.span_id is None or context.span_id != caller.beside
+    if context.is_valid and newer and is_beside(current, provider):
         return trace.set_span_in_context(current, Context())
-    caller = current_caller()
     if caller is None or caller.trace_id is None or caller.span_id is None:
         return Context()
     sampled = trace.TraceFlags(trace.TraceFlags.SAMPLED)
