@@ -62,11 +62,14 @@ def turns(ids: Sequence[int]) -> list[Turn]:
 
 
 class GatewayBench:
-    """Start it, open attempts, look at `spans` and at the engine's own `log`; then stop it."""
+    """Start it, open attempts, look at `spans` and at the engine's own `log`; then stop it.
 
-    def __init__(self, answer: Answer) -> None:
+    With a `capture_token` it takes captures of agents in production too.
+    """
+
+    def __init__(self, answer: Answer, *, capture_token: str | None = None) -> None:
         self.store = MemoryStore()
-        self._answer, self._stack = answer, AsyncExitStack()
+        self._answer, self._capture_token, self._stack = answer, capture_token, AsyncExitStack()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="gateway bench")
         self._gateway: ScriptedGateway | None = None
@@ -74,7 +77,9 @@ class GatewayBench:
     def start(self) -> None:
         """Listen on a free port."""
         self._thread.start()
-        server = scripted_gateway(self._script, store=self.store, context_length=CONTEXT)
+        server = scripted_gateway(
+            self._script, store=self.store, context_length=CONTEXT, capture_token=self._capture_token
+        )
         self._gateway = self._there(self._stack.enter_async_context(server))
 
     def stop(self) -> None:

@@ -11,6 +11,7 @@ from leyden.core.data.sampling import Sampling
 from leyden.core.data.span import Span
 from leyden.core.engine.base import ModelInfo
 from leyden.core.gateway.app import Gateway, GatewayLimits
+from leyden.core.gateway.production import PATH, capture_app
 from leyden.core.gateway.server import GatewayServer
 from leyden.core.gateway.serving import ServedPolicy
 from leyden.core.store.base import LightningStore
@@ -65,15 +66,17 @@ async def scripted_gateway(
     sampling: Sampling | None = None,
     context_length: int = 4096,
     limits: GatewayLimits | None = None,
+    capture_token: str | None = None,
 ) -> AsyncGenerator[ScriptedGateway]:
-    """Serve `answers`, whose ids are `ByteCodec`'s, until the block ends."""
+    """Serve `answers`, whose ids are `ByteCodec`'s, until the block ends; with a token, take captures too."""
     codec, key = ByteCodec(), new_key()
     engine = ScriptedEngine(
         answers, model=ModelInfo(name="scripted", context_length=context_length, vocab_size=VOCABULARY)
     )
     kept = store or MemoryStore()
     policy = ServedPolicy(name="policy", engine=engine, codec=codec, sampling=sampling or Sampling())
-    server = GatewayServer(Gateway(kept, policy, key, limits=limits).app)
+    mounts = {PATH: capture_app(kept, key, authorize=lambda given: given == capture_token)} if capture_token else {}
+    server = GatewayServer(Gateway(kept, policy, key, mounts=mounts, limits=limits).app)
     url = await server.start()
     try:
         yield ScriptedGateway(url=url, key=key, store=kept, engine=engine, codec=codec)

@@ -1,0 +1,103 @@
+"""`otlp_sink`: a little OTLP/HTTP endpoint that remembers the spans it is sent. Stands in for a foreign backend.
+
+Needs `opentelemetry-proto`, which every OTLP exporter brings.
+"""
+
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenSpan:
+    """A span as it arrived."""
+
+    name: str
+    span_id: str
+    parent_id: str | None
+    trace_id: str
+    start: int
+    """Unix nanoseconds."""
+    attributes: dict[str, Any]
+    scope: str
+    """Name of the tracer."""
+
+
+@dataclass(kw_only=True)
+class OtlpSink:
+    """What arrived, in the order in which it did."""
+
+    url: str = ""
+    """Root URL, for `OTEL_EXPORTER_OTLP_ENDPOINT`."""
+    spans: list[SeenSpan] = field(default_factory=list[SeenSpan])
+    raw: bytearray = field(default_factory=bytearray)
+    """Every body, one after the other: what is not in here has not arrived in any form."""
+
+    def tree(self) -> list[str]:
+        """Each span in the order of its start, indented by depth; KeyError when a parent did not arrive."""
+        names = {span.span_id: span for span in self.spans}
+
+        def depth(span: SeenSpan) -> int:
+            return 0 if span.parent_id is None else 1 + depth(names[span.parent_id])
+
+        return ["  " * depth(span) + span.name for span in sorted(self.spans, key=lambda span: span.start)]
+
+
+@contextmanager
+def otlp_sink() -> Generator[OtlpSink]:
+    """Serve on a free loopback port inside the block."""
+    sink = OtlpSink()
+
+    class Handler(BaseHTTPRequestHandler):
+        def log_message(self, format: str, *args: Any) -> None:
+            """Say nothing."""
+
+        def do_POST(self) -> None:
+            """Take spans."""
+            body = self.rfile.read(int(self.headers["content-length"]))
+            sink.raw += body
+            sink.spans += _spans(ExportTraceServiceRequest.FromString(body))
+            self.send_response(200)
+            self.send_header("content-type", "application/x-protobuf")
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    sink.url = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield sink
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def _spans(request: ExportTraceServiceRequest) -> list[SeenSpan]:
+    return [
+        SeenSpan(
+            name=span.name,
+            span_id=span.span_id.hex(),
+            parent_id=span.parent_span_id.hex() or None,
+            trace_id=span.trace_id.hex(),
+            start=span.start_time_unix_nano,
+            attributes={pair.key: _value(pair.value) for pair in span.attributes},
+            scope=scoped.scope.name,
+        )
+        for resource in request.resource_spans
+        for scoped in resource.scope_spans
+        for span in scoped.spans
+    ]
+
+
+def _value(value: Any) -> Any:
+    kind = value.WhichOneof("value")
+    if kind == "array_value":
+        return [_value(one) for one in value.array_value.values]
+    return None if kind is None else getattr(value, kind)

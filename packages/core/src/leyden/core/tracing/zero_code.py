@@ -1,0 +1,77 @@
+"""Zero code: an OpenTelemetry SDK for what `opentelemetry-instrument` starts, where nobody else sets one up.
+
+Runs after all configurators and before any instrumentor. It reads OpenTelemetry's own environment variables and sets
+up traces only. A distribution that is installed comes first, and an application that sets a tracer provider itself
+gets its own. Knows nothing of agents.
+"""
+
+import logging
+import os
+from collections.abc import Callable
+from importlib.metadata import entry_points
+from typing import Any
+
+import wrapt
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
+
+log = logging.getLogger("leyden.zero_code")
+
+EXPORTERS = "OTEL_TRACES_EXPORTER"
+ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+OTLP = {"grpc": "otlp_proto_grpc", "http/protobuf": "otlp_proto_http"}
+"""Entry points by protocol; the first that is installed is taken where none is asked for."""
+
+
+def set_up() -> None:
+    """Set up the SDK if the environment names an exporter and nobody has; what cannot work is a line in the log."""
+    try:
+        if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider) and (names := _exporters_asked_for()):
+            _become_global([_exporter(name) for name in names])
+    except Exception as error:  # the instrumentors are still to be loaded
+        log.error("No spans are exported: %s", error)
+
+
+def _exporters_asked_for() -> list[str]:
+    """Return the exporters that the environment names; an endpoint alone asks for OTLP."""
+    named = [name for part in os.environ.get(EXPORTERS, "").split(",") if (name := part.strip())]
+    if named:
+        return [name for name in named if name.lower() != "none"]
+    return ["otlp"] if any(map(os.environ.get, ENDPOINTS)) else []
+
+
+def _exporter(name: str) -> SpanExporter:
+    found = {entry.name: entry for entry in entry_points(group="opentelemetry_traces_exporter")}
+    wanted = next((name for name in _otlp() if name in found), name) if name == "otlp" else name
+    if wanted not in found:
+        raise ValueError(f"no exporter is called {name!r}; installed are: {', '.join(sorted(found))}")
+    return found[wanted].load()()
+
+
+def _otlp() -> list[str]:
+    """Return the entry points that would do for OTLP."""
+    protocol = next((value.strip() for name in PROTOCOLS if (value := os.environ.get(name))), None)
+    if protocol is None:
+        return list(OTLP.values())
+    if protocol not in OTLP:
+        raise ValueError(f"there is no OTLP protocol {protocol!r} here; there are: {', '.join(OTLP)}")
+    return [OTLP[protocol]]
+
+
+def _become_global(exporters: list[SpanExporter]) -> None:
+    """Make a provider global, until the application sets its own."""
+    provider = TracerProvider()
+    for exporter in exporters:
+        provider.add_span_processor(BatchSpanProcessor(exporter))
+    standing: Any = wrapt.ObjectProxy(provider)
+    trace.set_tracer_provider(standing)
+
+    def give_way(wrapped: Callable[..., None], _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if standing.__wrapped__ is not provider:  # OpenTelemetry's own answer to setting it twice
+            return wrapped(*args, **kwargs)
+        standing.__wrapped__ = args[0] if args else kwargs["tracer_provider"]
+        return None
+
+    wrapt.wrap_function_wrapper("opentelemetry.trace", "set_tracer_provider", give_way)
