@@ -13,6 +13,7 @@ from leyden.core.gateway.server import GatewayServer
 from leyden.core.gateway.serving import ServedPolicy
 from leyden.core.runner.adapters import AgentSource
 from leyden.core.runner.live import run_live
+from leyden.core.runner.loaded import LoadedAgent
 from leyden.core.store.client import HttpStore
 from leyden.core.store.memory import MemoryStore
 from leyden.core.store.server import store_app
@@ -61,9 +62,8 @@ class Thread(threading.Thread):
     async def live(self) -> None:
         self.loop, self.stopped = asyncio.get_running_loop(), asyncio.Event()
         await run_live(
-            AgentSource.of(self.agent),
+            LoadedAgent(source=AgentSource.of(self.agent), reward=self.reward),
             HttpStore(f"{self.url}/store", "token"),
-            reward=self.reward,
             gateway_url=self.url,
             key=TEST_KEY,
             concurrency=8,

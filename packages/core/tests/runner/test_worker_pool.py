@@ -91,6 +91,18 @@ def score(task, result):
     return float(len(result))
 
 
+def shout(task):
+    return {"said": task["said"].upper()}
+
+
+def says(task):
+    return task["said"]
+
+
+def is_louder(task, result):
+    return float(task["said"] != result)
+
+
 def score_of_one(task):
     return 1.0
 """
@@ -259,6 +271,17 @@ async def test_workers_that_always_die_are_given_up(site: Site, monkeypatch: pyt
     assert error_of(ended[0])["kind"] == "worker"
 
 
+async def test_a_worker_makes_the_agents_input_and_keeps_the_row_for_the_reward(site: Site) -> None:
+    rollout = await site.store.enqueue_rollout({"said": "hello"})
+    shout, is_louder = f"{site.agents}:shout", f"{site.agents}:is_louder"
+    async with site.workers("says", input=shout, reward=is_louder):
+        (ended,) = await finished(site.store, [rollout.rollout_id])
+    spans = (await site.store.query_spans(rollout.rollout_id)).items
+    assert ended.input == {"said": "hello"}
+    assert rewards_in(spans) == [1.0]
+    assert [span.attributes[semconv.RESULT] for span in spans if span.name == semconv.RESULT] == ["HELLO"]
+
+
 @pytest.mark.parametrize("agent", ["hangs", "hangs_in_thread"])
 async def test_a_stop_is_quick_and_puts_unfinished_rollouts_back(site: Site, agent: str) -> None:
     ids = [(await site.store.enqueue_rollout(n)).rollout_id for n in range(3)]
@@ -280,6 +303,7 @@ async def test_a_stop_is_quick_and_puts_unfinished_rollouts_back(site: Site, age
         ("agent", "{agents}:askz", AgentNotFound, "did you mean asks"),
         ("agent", "{agents}:number", UnknownAgent, "agents.py:number is of type int"),
         ("reward", "{agents}:score_of_one", RewardError, "score_of_one(task) cannot be called as score(task, result)"),
+        ("input", "{agents}:score", UsageError, "--input score(task, result) cannot be called with one task"),
         ("hooks", "{agents}:number", UsageError, "agents.py:number is of type int, not a Hook"),
         ("key", "not hexadecimal", LeydenError, "a worker could not start: ValueError"),
     ],

@@ -9,6 +9,8 @@ import typer
 from leyden.core.cli.options import (
     ApiKeyEnvOption,
     EndpointOption,
+    HookOption,
+    InputOption,
     JsonOption,
     ModelOption,
     PolicyOption,
@@ -26,6 +28,8 @@ def dev(
     tasks: Annotated[Path, typer.Option(help="Tasks, JSON Lines.")],
     count: Annotated[int, typer.Option("--count", "-n", help="Run the first so many tasks.")] = 3,
     reward: Annotated[str | None, typer.Option(help="Reward function `score(task, result)`, as file.py:score.")] = None,
+    input: InputOption = None,
+    hook: HookOption = None,
     policy: PolicyOption = None,
     endpoint: EndpointOption = None,
     model: ModelOption = None,
@@ -43,7 +47,7 @@ def dev(
     if named is None:
         raise UsageError("missing AGENT, or -- COMMAND; see `leyden dev --help`")
     resources = answering(policy, endpoint, model, api_key_env)
-    plan = DevPlan(policy=policy, resources=resources, timeout_seconds=timeout)
+    plan = DevPlan(policy=policy, resources=resources, timeout_seconds=timeout, input=input, hooks=tuple(hook or ()))
     results = dry_run(plan, named, load_tasks(tasks)[:count], reward, show=not json)
     if json:
         import msgspec

@@ -28,6 +28,13 @@ EndpointOption = Annotated[
 ModelOption = Annotated[str | None, typer.Option("--model", help="Model name at the endpoint.")]
 ApiKeyEnvOption = Annotated[str, typer.Option("--api-key-env", help="Environment variable with the endpoint's key.")]
 
+InputOption = Annotated[
+    str | None, typer.Option("--input", help="Function from a task to the agent's input, as file.py:make.")
+]
+HookOption = Annotated[
+    list[str] | None, typer.Option("--hook", metavar="HOOK", help="A Hook, as file.py:name; may be given twice.")
+]
+
 RUNS = Path("runs")
 _COMMAND = "leyden.command"
 
@@ -99,6 +106,17 @@ def read_settings(pairs: list[str]) -> dict[str, Any]:
         except json.JSONDecodeError:
             settings[key] = value
     return settings
+
+
+def read_attribute_match(pairs: list[str]) -> dict[str, str]:
+    """Read `attribute=regex` pairs; raises UsageError for what is none."""
+    named: dict[str, str] = {}
+    for pair in pairs:
+        name, equals, pattern = pair.partition("=")
+        if not equals or not name or name in named:
+            raise UsageError(f"--attribute-match takes attribute=regex, each attribute once, not {pair!r}")
+        named[name] = pattern
+    return named
 
 
 def read_frozen(pairs: list[str]) -> dict[str, str]:

@@ -8,6 +8,8 @@ import typer
 
 from leyden.core.cli.options import (
     RUNS,
+    HookOption,
+    InputOption,
     JsonOption,
     NameOption,
     QuietOption,
@@ -16,6 +18,7 @@ from leyden.core.cli.options import (
     chosen_agent,
     default_name,
     given_command,
+    read_attribute_match,
     read_frozen,
     read_held_out,
     read_settings,
@@ -38,6 +41,8 @@ def train(
     tasks: Annotated[Path | None, typer.Option(help="Training tasks, JSON Lines.")] = None,
     val: Annotated[list[Path] | None, typer.Option(help="Held-out tasks, JSON Lines; may be given twice.")] = None,
     reward: Annotated[str | None, typer.Option(help="Reward function `score(task, result)`, as file.py:score.")] = None,
+    input: InputOption = None,
+    hook: HookOption = None,
     policy: Annotated[str | None, typer.Option(help="Hugging Face causal LM to train: folder or hub name.")] = None,
     name: NameOption = None,
     resume: Annotated[str | None, typer.Option(metavar="RUN", help="Go on with this run.")] = None,
@@ -48,6 +53,15 @@ def train(
     learning_rate: Annotated[float | None, typer.Option(help="The same as --set learning_rate=...")] = None,
     temperature: Annotated[float, typer.Option(help="Of training; overrides the agent's own.")] = 1.0,
     agent_match: Annotated[str | None, typer.Option(help="Train only agents or nodes this regex finds.")] = None,
+    span_match: Annotated[
+        str | None, typer.Option(help="Train only calls in or below a span this regex finds.")
+    ] = None,
+    attribute_match: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=REGEX", help="The same, by an attribute of such a span.")
+    ] = None,
+    predicate: Annotated[
+        str | None, typer.Option(help="The same, by `predicate(span, above)`, as file.py:name.")
+    ] = None,
     workers: Annotated[int, typer.Option(help="Agent processes.")] = 1,
     concurrency: Annotated[int, typer.Option(help="Rollouts at once in each agent process.")] = 24,
     timeout: Annotated[float, typer.Option(help="Seconds one attempt may take.")] = 120.0,
@@ -101,6 +115,8 @@ def train(
         agent=named,
         policy=policy,
         reward=reward,
+        input=input,
+        hooks=tuple(hook or ()),
         tasks=str(tasks),
         held_out=tuple(EvaluationSet(name=path.stem, source=str(path)) for path in val or []),
         steps=25 if steps is None else steps,
@@ -109,6 +125,9 @@ def train(
         seed=seed,
         sampling=Sampling(temperature=temperature),
         agent_match=agent_match,
+        span_match=span_match,
+        attribute_match=read_attribute_match(attribute_match or []),
+        predicate=predicate,
         workers=workers,
         concurrency=concurrency,
         timeout_seconds=timeout,

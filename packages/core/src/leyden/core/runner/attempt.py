@@ -19,6 +19,7 @@ from leyden.core.runner.agent_tracer import AgentTracer
 from leyden.core.runner.annotations import Failure, exception_span, result_span, reward_span, text_of
 from leyden.core.runner.builtin_adapters import ROLLOUT
 from leyden.core.runner.hooks import Hook
+from leyden.core.runner.input_function import make_input
 from leyden.core.runner.reward import Reward, as_reward, score
 from leyden.core.tracing import out_of_reach
 from leyden.core.tracing.context import OpenAttempt, open_attempt
@@ -130,7 +131,7 @@ class AttemptRun:
 
     async def _run_agent(self) -> Any:
         resources = await self._resources()
-        task, rollout, tracer = self.rollout.input, self.rollout, AgentTracer()
+        task, rollout, tracer = await self._input(), self.rollout, AgentTracer()
         with open_attempt(self._attempt):
             agent = self._agent = self._runner.source.fresh()
             self._adapter.check(agent, task)
@@ -143,6 +144,11 @@ class AttemptRun:
             finally:
                 if not self._cancelling:
                     await self._call_hooks(lambda hook: hook.on_trace_end(**given, tracer=tracer))
+
+    async def _input(self) -> Any:
+        """What stands for the task before the agent; the reward function gets the row itself."""
+        task = self.rollout.input
+        return task if self._config.input is None else await make_input(self._config.input, task)
 
     async def _reward(self, result: Any) -> Reward | None:
         weights = self._config.reward_weights

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from leyden.core.data.route import Route
 from leyden.core.runner.hooks import Hook
+from leyden.core.runner.input_function import InputFunction
 from leyden.core.runner.reward import RewardFunction
 
 
@@ -26,6 +27,8 @@ class RunnerConfig:
     """`score(task, result)`; None when agents return or emit their own rewards."""
     reward_weights: Mapping[str, float] | None = None
     """Weight of each of the reward's dimensions."""
+    input: InputFunction | None = None
+    """`make(task)`: the agent's input; None when the adapter tells it from the task."""
     hooks: tuple[Hook, ...] = ()
     poll_seconds: float = 0.5
     """The longest wait of one claim, and so of the runner's stop."""

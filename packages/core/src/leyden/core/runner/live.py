@@ -4,9 +4,8 @@ import asyncio
 import secrets
 
 from leyden.core.data.route import Route
-from leyden.core.runner.adapters import AgentSource
 from leyden.core.runner.config import RunnerConfig
-from leyden.core.runner.reward import RewardFunction
+from leyden.core.runner.loaded import LoadedAgent
 from leyden.core.runner.runner import Runner
 from leyden.core.runner.threads import AgentThreads
 from leyden.core.store.client import HttpStore
@@ -15,10 +14,9 @@ from leyden.core.tracing.export import start_recording
 
 
 async def run_live(
-    source: AgentSource,
+    agent: LoadedAgent,
     store: HttpStore,
     *,
-    reward: RewardFunction | None,
     gateway_url: str,
     key: bytes,
     routes: tuple[Route, ...] = (),
@@ -30,7 +28,7 @@ async def run_live(
     Closed by somebody else before, because its server is gone for good, it is not waited for.
 
     Meanwhile every model call of this process belongs to an attempt or fails; afterwards the process is as it was.
-    Raises RewardError when `reward` cannot be called with a task and a result.
+    Raises RewardError when the agent's reward cannot be called with a task and a result.
     """
     config = RunnerConfig(
         worker_id=f"live-{secrets.token_hex(3)}",
@@ -38,18 +36,20 @@ async def run_live(
         key=key,
         routes=routes,
         concurrency=concurrency,
-        reward=reward,
+        reward=agent.reward,
+        input=agent.input,
+        hooks=agent.hooks,
     )
     asyncio.get_running_loop().set_default_executor(AgentThreads())
     carry.install()
     routing.install(fail_closed=True)
     recorder = await start_recording(store.add_many_spans)
     try:
-        source.adapter.instrument()
-        await Runner(store, source, config=config, flush=recorder.flush).run_until(stopped)
+        agent.source.adapter.instrument()
+        await Runner(store, agent.source, config=config, flush=recorder.flush).run_until(stopped)
     finally:
         await recorder.stop()
         await store.close()
-        source.adapter.uninstrument()
+        agent.source.adapter.uninstrument()
         routing.uninstall()
         carry.uninstall()

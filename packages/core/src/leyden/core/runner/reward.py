@@ -7,7 +7,6 @@ misspelt name is an error and not a silent zero.
 
 import inspect
 import math
-import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from numbers import Real
@@ -15,13 +14,10 @@ from typing import Any, cast
 
 from leyden.core.data.rollout import Task
 from leyden.core.errors import RewardError
-from leyden.core.runner.threads import in_thread
-from leyden.core.tracing.context import outside_attempt
+from leyden.core.runner.calling import call_outside, name_of, raised, shortened
 
 RewardFunction = Callable[[Task, Any], Any]
 """`score(task, result)`, sync or async."""
-
-TASK_CHARACTERS = 160
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +36,7 @@ def check_reward_function(function: object) -> None:
         inspect.signature(function).bind(None, None)
     except TypeError:
         wanted = inspect.signature(function)
-        raise RewardError(f"reward {_name(function)}{wanted} cannot be called as score(task, result)") from None
+        raise RewardError(f"reward {name_of(function)}{wanted} cannot be called as score(task, result)") from None
     except ValueError:  # a builtin without a signature: calling it will tell
         return
 
@@ -52,15 +48,15 @@ async def score(
 
     Raises RewardError, naming the task, when the function raises or returns something that is not a reward.
     """
-    name = f"reward {_name(function)}"
+    name = f"reward {name_of(function)}"
     try:
-        returned = await _call(function, task, result)
+        returned = await call_outside(function, task, result)
     except (Exception, SystemExit) as error:
-        raise RewardError(f"{name} raised {_raised(error)} for task {_shortened(task)}") from error
+        raise RewardError(f"{name} raised {raised(error)} for task {shortened(task)}") from error
     try:
         return as_reward(returned, weights)
     except ValueError as error:
-        raise RewardError(f"{name} returned {error} for task {_shortened(task)}") from None
+        raise RewardError(f"{name} returned {error} for task {shortened(task)}") from None
 
 
 def as_reward(returned: Any, weights: Mapping[str, float] | None = None) -> Reward:
@@ -98,31 +94,9 @@ def _finite(value: Real | float) -> float:
     return number
 
 
-async def _call(function: RewardFunction, task: Task, result: Any) -> Any:
-    with outside_attempt():
-        if inspect.iscoroutinefunction(function):
-            return await function(task, result)
-        returned = await in_thread(function, task, result)
-        return await returned if inspect.isawaitable(returned) else returned
-
-
-def _raised(error: BaseException) -> str:
-    last = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__}: {_shortened(str(error), quote=False)} ({last.filename}, line {last.lineno})"
-
-
-def _name(function: object) -> str:
-    return str(getattr(function, "__qualname__", None) or type(function).__name__)
-
-
 def _kind(value: object) -> str:
-    return "None" if value is None else f"{_shortened(value)} ({type(value).__name__})"
+    return "None" if value is None else f"{shortened(value)} ({type(value).__name__})"
 
 
 def _listed(names: Mapping[str, float]) -> str:
     return ", ".join(sorted(names))
-
-
-def _shortened(value: object, *, quote: bool = True) -> str:
-    text = " ".join((repr(value) if quote else str(value)).split())
-    return text if len(text) <= TASK_CHARACTERS else f"{text[:TASK_CHARACTERS]}…"

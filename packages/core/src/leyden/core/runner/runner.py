@@ -15,6 +15,7 @@ from leyden.core.runner.adapters import AgentSource
 from leyden.core.runner.annotations import Failure
 from leyden.core.runner.attempt import AttemptRun
 from leyden.core.runner.config import RunnerConfig
+from leyden.core.runner.input_function import check_input_function
 from leyden.core.runner.reward import check_reward_function
 from leyden.core.store.base import LightningStore
 
@@ -32,7 +33,8 @@ class Runner:
     """Runs what the store has queued, `config.concurrency` attempts at once, each with an agent of its own.
 
     `flush` is awaited before an attempt is marked: it must store the spans that are still on their way.
-    Raises RewardError when the configured reward cannot be called with a task and a result.
+    Raises RewardError when the configured reward cannot be called with a task and a result, UsageError when the
+    input function cannot be called with a task.
     """
 
     def __init__(
@@ -45,6 +47,8 @@ class Runner:
     ) -> None:
         if config.reward is not None:
             check_reward_function(config.reward)
+        if config.input is not None:
+            check_input_function(config.input)
         self.store, self.source, self.config, self.flush = store, source, config, flush
         self.finished = 0
         """Attempts run to their end."""

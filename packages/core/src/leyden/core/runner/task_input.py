@@ -1,6 +1,7 @@
 """From a task row to what an agent takes, as far as it can be told without knowing the framework.
 
-Adapters share these rules, so that one dataset fits the agents of all of them.
+Adapters share these rules, so that one dataset fits the agents of all of them. What a user's own function made of the
+row (`--input`) comes in place of the row, and is given as it is.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,6 +18,10 @@ ANSWER_KEYS = frozenset({"answer", "expected", "ground_truth", "label", "referen
 TEXT = f"{', '.join(TEXT_KEYS[:-1])} or {TEXT_KEYS[-1]}"
 
 
+class MadeInput(dict[str, Any]):
+    """A mapping that a user's own function made of a row: each of its keys is meant for the agent, answers too."""
+
+
 def row_of(task: Task) -> Mapping[str, Any]:
     """Return `task` if it is a mapping, else an empty one."""
     return cast("Mapping[str, Any]", task) if isinstance(task, Mapping) else {}
@@ -31,10 +36,15 @@ def text_of(task: Task) -> str | None:
 
 
 def text_for(task: Task) -> Any:
-    """Return what an agent that takes a text or messages is given; raises TaskError when `task` has neither."""
+    """Return what an agent that takes a text or messages is given; raises TaskError when `task` has neither.
+
+    A list is messages.
+    """
+    if isinstance(task, list):
+        return cast("list[Any]", task)
     given = row_of(task).get("messages", text_of(task))
     if given is None:
-        raise TaskError(f"{_described(task)}; the agent takes a text: call it {TEXT}, or give messages")
+        raise TaskError(f"{_described(task)}; the agent takes a text: call it {TEXT}, or give messages{_hint(task)}")
     return given
 
 
@@ -43,22 +53,35 @@ def mapping_for(
 ) -> dict[str, Any]:
     """Return what an agent that takes a mapping of `keys` is given: `ready`, and what `task` has by the same names.
 
-    Where the agent takes but one key, the task's text will do. Raises TaskError when nothing fits, or a `required` key
-    is missing.
+    Where the agent takes but one key, the task's text will do. A `MadeInput` with one of the keys is given as it is.
+    Raises TaskError when nothing fits, or a `required` key is missing.
     """
+    if isinstance(task, MadeInput) and not task.keys().isdisjoint(keys):
+        given = dict(task)
+    else:
+        given = _fitting(task, keys, required, ready)
+    missing = sorted(required - set(given))
+    if missing or not given:
+        text = f", or a text called {TEXT}" if "messages" in keys else ""
+        raise TaskError(f"{_described(task)}; the agent takes {', '.join(missing or keys)}{text}{_hint(task)}")
+    return given
+
+
+def _fitting(task: Task, keys: Sequence[str], required: AbstractSet[str], ready: Mapping[str, Any]) -> dict[str, Any]:
     row, text = row_of(task), text_of(task)
     given = {key: row[key] for key in keys if key in row and (key in required or key not in ANSWER_KEYS)}
     given.update(ready)
     if not given and text is not None and len(keys) == 1:
         given = {keys[0]: text}
-    missing = sorted(required - set(given))
-    if missing or not given:
-        hint = f", or a text called {TEXT}" if "messages" in keys else ""
-        raise TaskError(f"{_described(task)}; the agent takes {', '.join(missing or keys)}{hint}")
     return given
 
 
 def _described(task: Task) -> str:
     if isinstance(task, Mapping):
-        return f"the task has the keys {', '.join(map(str, row_of(task))) or '(none)'}"
+        has = "what --input made has" if isinstance(task, MadeInput) else "the task has"
+        return f"{has} the keys {', '.join(map(str, row_of(task))) or '(none)'}"
     return f"the task is a {type(task).__name__}"
+
+
+def _hint(task: Task) -> str:
+    return "" if isinstance(task, MadeInput) else "; or name a function with --input that makes the input of a task"

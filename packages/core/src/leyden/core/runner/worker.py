@@ -5,23 +5,18 @@ or its parent's end. Knows nothing of learning, and holds its signing key nowher
 """
 
 import asyncio
-import inspect
 import logging
 import os
 import signal
 import sys
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from leyden.core.errors import UsageError
-from leyden.core.runner.adapters import AgentSource
 from leyden.core.runner.config import RunnerConfig
-from leyden.core.runner.hooks import Hook
-from leyden.core.runner.loading import load_object
+from leyden.core.runner.loaded import LoadedAgent
 from leyden.core.runner.pipes import Beat, ParentPipes, Ready, Refused, flush_output
-from leyden.core.runner.reward import check_reward_function
 from leyden.core.runner.runner import Runner
 from leyden.core.runner.threads import AgentThreads
 from leyden.core.runner.worker_spec import WorkerSpec
@@ -45,17 +40,8 @@ GRACE_SECONDS = 3.0
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Loaded:
-    """The user's objects."""
-
-    source: AgentSource
-    reward: Any
-    hooks: tuple[Hook, ...]
-
-
 def main() -> None:
-    """Run until told to stop. Exits with 0, or with 2 when the agent, reward or a hook cannot be loaded."""
+    """Run until told to stop. Exits with 0, or with 2 when the agent or what is given with it cannot be loaded."""
     pipes = ParentPipes()
     code = 1
     try:
@@ -95,25 +81,13 @@ def _prepare(spec: WorkerSpec, pipes: ParentPipes) -> None:
     routing.install(fail_closed=True)
 
 
-def _load(spec: WorkerSpec) -> _Loaded:
-    source = AgentSource.load(spec.agent)
-    reward = load_object(spec.reward) if spec.reward else None
-    if reward is not None:
-        check_reward_function(reward)
-    hooks = tuple(_hook(reference) for reference in spec.hooks)
-    source.adapter.instrument()
-    return _Loaded(source=source, reward=reward, hooks=hooks)
+def _load(spec: WorkerSpec) -> LoadedAgent:
+    loaded = LoadedAgent.of(spec.agent, spec.reward, input=spec.input, hooks=spec.hooks)
+    loaded.source.adapter.instrument()
+    return loaded
 
 
-def _hook(reference: str) -> Hook:
-    found = load_object(reference)
-    hook = found() if inspect.isclass(found) else found
-    if not isinstance(hook, Hook):
-        raise UsageError(f"{reference} is of type {type(hook).__name__}, not a Hook")
-    return hook
-
-
-async def _serve(spec: WorkerSpec, loaded: _Loaded, pipes: ParentPipes) -> None:
+async def _serve(spec: WorkerSpec, loaded: LoadedAgent, pipes: ParentPipes) -> None:
     loop, stopped = asyncio.get_running_loop(), asyncio.Event()
     loop.set_default_executor(AgentThreads())  # frameworks run sync agents here: the usual pool would limit how many
     loop.add_signal_handler(signal.SIGTERM, stopped.set)
@@ -128,6 +102,7 @@ async def _serve(spec: WorkerSpec, loaded: _Loaded, pipes: ParentPipes) -> None:
         concurrency=spec.concurrency,
         reward=loaded.reward,
         reward_weights=spec.reward_weights,
+        input=loaded.input,
         hooks=loaded.hooks,
     )
     runner = Runner(store, loaded.source, config=config, flush=recorder.flush)

@@ -23,6 +23,8 @@ class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     reward: str | None = None
     """Import string of `score(task, result)`."""
     reward_weights: dict[str, float] | None = None
+    input: str | None = None
+    """Import string of `make(task)`, the agent's input; None: the adapter tells it from the task."""
     hooks: tuple[str, ...] = ()
     """Import strings of `Hook` objects or classes."""
     concurrency: int = 16

@@ -29,6 +29,8 @@ class AgentPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     agent: AgentReference
     reward: str | None = None
+    input: str | None = None
+    hooks: tuple[str, ...] = ()
     workers: int = 1
     concurrency: int = 24
     log_file: str | None = None
@@ -46,6 +48,8 @@ def worker_agents(plan: AgentPlan) -> AgentSide:
         spec = WorkerSpec(
             agent=plan.agent,
             reward=plan.reward,
+            input=plan.input,
+            hooks=plan.hooks,
             store_url=f"{address.url}/store",
             store_token=address.token,
             gateway_url=address.url,

@@ -23,10 +23,10 @@ from leyden.core.store.base import LightningStore
 from leyden.core.trainer.abandoned import fatal_error, take_up
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.display import Display
+from leyden.core.trainer.selection import make_selector
 from leyden.core.trainer.tasks import batch
 from leyden.core.trajectory.assemble import assemble, is_recorded_call
 from leyden.core.trajectory.group import group_by_task
-from leyden.core.trajectory.select import Selector
 
 log = logging.getLogger(__name__)
 
@@ -100,7 +100,7 @@ class Collector:
         self.tasks, self.held_out = tasks, held_out
         self.check_workers = check_workers
         self.flush = flush
-        self.selector = Selector(agent_match=config.agent_match)
+        self.selector = make_selector(config)
         self.rollout_config = RolloutConfig(
             timeout_seconds=config.timeout_seconds,
             unresponsive_seconds=max(30.0, config.timeout_seconds / 4),

@@ -36,6 +36,10 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Folder or hub name of a Hugging Face causal language model."""
     reward: str | None = None
     """Import string of the reward function; None when the agent itself returns or emits its rewards."""
+    input: str | None = None
+    """Import string of a function from a task row to the agent's input; None when the adapter tells it from the row."""
+    hooks: tuple[str, ...] = ()
+    """Import strings of `Hook` objects or classes."""
     tasks: str = ""
     """Where the training tasks came from; their rows are kept in the run folder."""
     held_out: tuple[EvaluationSet, ...] = ()
@@ -50,6 +54,12 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Overrides the agent's own in training."""
     agent_match: str | None = None
     """Regular expression over agent or node name; calls of other agents are answered but not trained."""
+    span_match: str | None = None
+    """Regular expression over the names of a call's span and of the spans above it; narrows further, as do the next."""
+    attribute_match: dict[str, str] = {}
+    """Attribute name to a regular expression over its value on a call's span or on one above it."""
+    predicate: str | None = None
+    """Import string of a function of a call's span and the spans above it."""
     workers: int = 1
     """Agent processes."""
     concurrency: int = 24
@@ -91,7 +101,7 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             raise UsageError(f"group-size must be at least 2 (a group is its own baseline), not {self.group_size}")
         if self.timeout_seconds <= 0:
             raise UsageError(f"timeout must be positive, not {self.timeout_seconds}")
-        Selector(agent_match=self.agent_match)
+        Selector(agent_match=self.agent_match, span_match=self.span_match, attribute_match=self.attribute_match)
         for route in self.routes:
             if route.to not in (POLICY, PROVIDER, *self.frozen):
                 known = ", ".join((POLICY, PROVIDER, *self.frozen))

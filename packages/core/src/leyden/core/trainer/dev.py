@@ -33,6 +33,10 @@ class DevPlan(msgspec.Struct, frozen=True, kw_only=True):
     """An LLM among them is the endpoint that answers instead."""
     concurrency: int = 4
     timeout_seconds: float | None = 120.0
+    input: Any = None
+    """From a task to the agent's input: a function, or its import string."""
+    hooks: tuple[Any, ...] = ()
+    """Hooks, or import strings of such."""
 
 
 def dry_run(
@@ -89,7 +93,10 @@ async def _answering(plan: DevPlan) -> "AsyncGenerator[ServedPolicy | Upstream]"
 def _agents(plan: DevPlan, agent: Any, reward: Any, store: LightningStore, address: Address) -> Any:
     if isinstance(agent, str | tuple):
         reference = cast(AgentReference, agent)
-        return worker_agents(AgentPlan(agent=reference, reward=reward, concurrency=plan.concurrency))(address)
+        given = AgentPlan(
+            agent=reference, reward=reward, input=plan.input, hooks=plan.hooks, concurrency=plan.concurrency
+        )
+        return worker_agents(given)(address)
     if isinstance(agent, CommandAgent):
         return _commands(plan, agent, reward, store, address)
     return _live_agents(plan, agent, reward, address)
@@ -100,21 +107,23 @@ async def _commands(
     plan: DevPlan, agent: CommandAgent, reward: Any, store: LightningStore, address: Address
 ) -> AsyncGenerator[Any]:
     """Commands on this very loop: an agent that is a process of its own cannot block it."""
-    from leyden.core.runner.adapters import AgentSource
     from leyden.core.runner.config import RunnerConfig
-    from leyden.core.runner.loading import load_object
+    from leyden.core.runner.loaded import LoadedAgent
     from leyden.core.runner.runner import Runner
 
+    loaded = LoadedAgent.of(agent, reward, input=plan.input, hooks=plan.hooks)
     config = RunnerConfig(
         worker_id="commands",
         gateway_url=address.url,
         key=address.key,
         concurrency=plan.concurrency,
-        reward=load_object(reward) if isinstance(reward, str) else reward,
+        reward=loaded.reward,
+        input=loaded.input,
+        hooks=loaded.hooks,
         poll_seconds=0.1,
     )
     stopped = asyncio.Event()
-    running = asyncio.create_task(Runner(store, AgentSource.of(agent), config=config).run_until(stopped))
+    running = asyncio.create_task(Runner(store, loaded.source, config=config).run_until(stopped))
     try:
 
         async def check() -> None:
@@ -132,14 +141,12 @@ async def _live_agents(plan: DevPlan, agent: Any, reward: Any, address: Address)
     """The agent in this process, in a thread with a loop of its own: the gateway's loop is never the agent's."""
     import threading
 
-    from leyden.core.runner.adapters import AgentSource
-    from leyden.core.runner.loading import load_object
+    from leyden.core.runner.loaded import LoadedAgent
     from leyden.core.trainer.live import AgentThread
 
-    source = AgentSource.of(agent)
-    score = load_object(reward) if isinstance(reward, str) else reward
+    loaded = LoadedAgent.of(agent, reward, input=plan.input, hooks=plan.hooks)
     ended = threading.Event()
-    thread = AgentThread(address, source, score, plan.concurrency, ended)
+    thread = AgentThread(address, loaded, plan.concurrency, ended)
     thread.start()
     try:
 

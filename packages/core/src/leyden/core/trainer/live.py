@@ -7,20 +7,16 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
-from typing import Any
 
 import msgspec
 
 from leyden.core import errors
 from leyden.core.errors import LeydenError, TrainingError
-from leyden.core.runner.adapters import AgentSource
+from leyden.core.runner.loaded import LoadedAgent
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.folder import RunFolder
 from leyden.core.trainer.report import RunReport
 from leyden.core.trainer.serving import Address
-
-Reward = Callable[..., Any] | None
 
 
 class _Message(msgspec.Struct, frozen=True):
@@ -30,15 +26,13 @@ class _Message(msgspec.Struct, frozen=True):
     error: dict[str, str] | None = None
 
 
-def sit_with_live_agent(
-    folder: RunFolder, config: RunConfig, source: AgentSource, reward: Reward, shown: str
-) -> RunReport:
+def sit_with_live_agent(folder: RunFolder, config: RunConfig, agent: LoadedAgent, shown: str) -> RunReport:
     """Train while the agent object runs in this process, on an event loop of its own."""
     run = _Child(folder, shown)
     try:
         address = run.receive().address
         if address is not None:
-            run.finish(AgentThread(address, source, reward, config.concurrency, run.ended))
+            run.finish(AgentThread(address, agent, config.concurrency, run.ended))
     finally:
         run.close()
     return msgspec.json.decode(folder.report_file.read_bytes(), type=RunReport)
@@ -52,11 +46,9 @@ class AgentThread(threading.Thread):
 
     is_lost = False
 
-    def __init__(
-        self, address: Address, source: AgentSource, reward: Reward, concurrency: int, ended: threading.Event
-    ) -> None:
+    def __init__(self, address: Address, agent: LoadedAgent, concurrency: int, ended: threading.Event) -> None:
         super().__init__(name="leyden-live-agent")
-        self._address, self._source, self._reward = address, source, reward
+        self._address, self._agent = address, agent
         self._concurrency, self._ended = concurrency, ended
         self._failure: BaseException | None = None
 
@@ -88,9 +80,8 @@ class AgentThread(threading.Thread):
 
         threading.Thread(target=watch, daemon=True).start()
         await run_live(
-            self._source,
+            self._agent,
             store,
-            reward=self._reward,
             gateway_url=self._address.url,
             key=self._address.key,
             routes=self._address.routes,

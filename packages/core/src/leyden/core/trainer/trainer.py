@@ -18,12 +18,15 @@ from leyden.core.trainer.display import make_display
 from leyden.core.trainer.folder import RunFolder
 from leyden.core.trainer.launch import begin, resume, sit_here
 from leyden.core.trainer.report import RunReport
+from leyden.core.trainer.selection import Selection, read_selection
 
 if TYPE_CHECKING:
+    from leyden.core.runner.hooks import Hook
     from leyden.core.trainer.recorded import RecordedRollout
 
 Dataset = Iterable[Task]
 RewardFunction = Callable[..., Any]
+InputFunction = Callable[[Task], Any]
 
 
 class Trainer:
@@ -31,7 +34,8 @@ class Trainer:
 
     `fit` takes the framework's own object, a `LitAgent`, a function of a task, or an import string. With an import
     string the agent runs in `n_workers` processes; a live object runs in the calling process, and learning in a
-    spawned one.
+    spawned one. `input` makes the agent's input of a task, where the adapter cannot tell it; `hooks` run around every
+    attempt. Like the reward, both are objects or import strings, beside an import string import strings only.
     """
 
     def __init__(  # noqa: PLR0913 -- the keywords of the original's Trainer, so that tutorials run as they are
@@ -41,8 +45,10 @@ class Trainer:
         policy: str | Path | None = None,
         n_runners: int = 24,
         n_workers: int = 1,
-        select: Mapping[str, str] | None = None,
-        adapter: Mapping[str, str] | None = None,
+        select: Mapping[str, Any] | None = None,
+        adapter: Mapping[str, Any] | None = None,
+        input: "InputFunction | str | None" = None,
+        hooks: "Sequence[Hook | type[Hook] | str]" = (),
         initial_resources: NamedResources | None = None,
         name: str | None = None,
         steps: int = 25,
@@ -62,7 +68,8 @@ class Trainer:
         self.algorithm = algorithm or LightningRL()
         self.policy = None if policy is None else str(policy)
         self.n_runners, self.n_workers = n_runners, n_workers
-        self.agent_match = _agent_match(select, adapter)
+        self.selection = _selection(select, adapter)
+        self.input, self.hooks = input, tuple(hooks)
         self.initial_resources = initial_resources or {}
         self.name, self.runs = name, Path(runs)
         self.steps, self.seed = steps, seed
@@ -113,26 +120,32 @@ class Trainer:
             resources=self.initial_resources,
             concurrency=self.n_runners,
             timeout_seconds=self.timeout_seconds,
+            input=self.input,
+            hooks=self.hooks,
         )
+        if isinstance(agent, str):
+            self._check_importable(reward)
         return dry_run(plan, agent, list(dev_dataset), reward, show=not self.quiet)
 
     def _sit(self, agent: Any, reward: RewardFunction | str | None) -> Callable[[RunFolder, RunConfig], RunReport]:
         if isinstance(agent, str):
-            if reward is not None and not isinstance(reward, str):
-                raise UsageError("an agent given by import string runs in other processes: give the reward so too")
+            self._check_importable(reward)
             return sit_here(make_display(quiet=self.quiet), self.initial_resources)
 
         def sit(folder: RunFolder, config: RunConfig) -> RunReport:
-            from leyden.core.runner.adapters import AgentSource
-            from leyden.core.runner.loading import load_object
+            from leyden.core.runner.loaded import LoadedAgent
             from leyden.core.trainer.live import sit_with_live_agent
 
-            source = AgentSource.of(agent)
-            score: Any = load_object(reward) if isinstance(reward, str) else reward
+            loaded = LoadedAgent.of(agent, reward, input=self.input, hooks=self.hooks)
             folder.save_resources(self.initial_resources)
-            return sit_with_live_agent(folder, config, source, score, "quiet" if self.quiet else "bars")
+            return sit_with_live_agent(folder, config, loaded, "quiet" if self.quiet else "bars")
 
         return sit
+
+    def _check_importable(self, reward: RewardFunction | str | None) -> None:
+        for what, given in (("reward", reward), ("input", self.input), *(("hooks", hook) for hook in self.hooks)):
+            if given is not None and not isinstance(given, str):
+                raise UsageError(f"an agent given by import string runs in other processes: give the {what} so too")
 
     def _config(self, agent: Any, reward: RewardFunction | str | None) -> RunConfig:
         import time
@@ -144,14 +157,16 @@ class Trainer:
             name=check_name(self.name or f"run-{time.strftime('%m%d-%H%M%S')}"),
             agent=described,
             policy=self.policy,
-            reward=reward if isinstance(reward, str) else None,
+            reward=_named(reward),
+            input=_named(self.input),
+            hooks=tuple(hook for hook in self.hooks if isinstance(hook, str)),
             tasks="train_dataset",
             steps=self.steps,
             tasks_per_step=self.tasks_per_step,
             group_size=self.group_size,
             seed=self.seed,
             sampling=self.sampling,
-            agent_match=self.agent_match,
+            **self.selection,
             workers=self.n_workers,
             concurrency=self.n_runners,
             timeout_seconds=self.timeout_seconds,
@@ -165,11 +180,12 @@ class Trainer:
         )
 
 
-def _agent_match(select: Mapping[str, str] | None, adapter: Mapping[str, str] | None) -> str | None:
-    given: Sequence[Mapping[str, str]] = [mapping for mapping in (select, adapter) if mapping is not None]
-    if len(given) > 1:
+def _named(given: object) -> str | None:
+    """An import string, for `config.yaml`; a live object has none."""
+    return given if isinstance(given, str) else None
+
+
+def _selection(select: Mapping[str, Any] | None, adapter: Mapping[str, Any] | None) -> Selection:
+    if select is not None and adapter is not None:
         raise UsageError("give select= or its older name adapter=, not both")
-    unknown = {key for mapping in given for key in mapping} - {"agent_match"}
-    if unknown:
-        raise UsageError(f"select= knows agent_match, not {', '.join(sorted(unknown))}")
-    return given[0].get("agent_match") if given else None
+    return read_selection(select or adapter or {})

@@ -6,7 +6,7 @@ under the reason why.
 
 import math
 from collections import Counter
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from typing import cast
 
 import msgspec
@@ -51,11 +51,13 @@ def assemble(rollout: Rollout, attempt: Attempt, spans: Sequence[Span], select: 
     own = sorted((span for span in spans if span.attempt_id == attempt.attempt_id), key=lambda span: span.sequence_id)
     calls = sorted(filter(is_recorded_call, own), key=lambda span: span.start_time)
     unused = unused_choices(calls, own)
+    by_id = {span.span_id: span for span in own}
     transitions: list[Transition] = []
     excluded: Counter[str] = Counter()
     for span in calls:
         try:
-            transitions.append(_transition(span, select, unused))
+            _check_wanted(span, select, by_id, unused)
+            transitions.append(_transition(span))
         except _Excluded as reason:
             excluded[str(reason)] += 1
     reward, dimensions = _last_reward(own)
@@ -70,14 +72,16 @@ def assemble(rollout: Rollout, attempt: Attempt, spans: Sequence[Span], select: 
     )
 
 
-def _transition(span: Span, select: Selector, unused: Set[str]) -> Transition:
-    attributes = span.attributes
-    if semconv.NOT_TRAINED in attributes:
-        raise _Excluded(str(attributes[semconv.NOT_TRAINED]))
-    if not select.selects(span):
+def _check_wanted(span: Span, select: Selector, by_id: Mapping[str, Span], unused: Set[str]) -> None:
+    if semconv.NOT_TRAINED in span.attributes:
+        raise _Excluded(str(span.attributes[semconv.NOT_TRAINED]))
+    if not select.selects(span, by_id):
         raise _Excluded(NOT_SELECTED)
     if span.span_id in unused:
         raise _Excluded(CHOICE_NOT_USED)
+
+
+def _transition(span: Span) -> Transition:
     sampling = _sampling(span)
     prompt_ids, response_ids, logprobs = _tokens(span)
     versions = _versions(span, len(response_ids))

@@ -1,0 +1,113 @@
+"""What a user gives with an agent by import strings: its input, hooks, and which of its calls are trained."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+EXAMPLE = Path("examples/calculator_langgraph")
+
+AGENT = """
+from openai import AsyncOpenAI
+from leyden.core import operation
+
+client = AsyncOpenAI(base_url="https://api.openai.com/v1", api_key="sk-not-a-real-key", max_retries=0)
+
+async def ask(stage, text):
+    with operation(stage):
+        messages = [{"role": "user", "content": text}]
+        answer = await client.chat.completions.create(model="gpt-4.1-mini", max_tokens=6, messages=messages)
+    return answer.choices[0].message.content or "nothing"
+
+async def agent(text):
+    assert isinstance(text, str), text
+    return await ask("check it", await ask("draft", text) + await ask("draft nothing", text))
+"""
+
+GIVEN = """
+import itertools
+from pathlib import Path
+from leyden.core import Hook
+
+turns = itertools.count()
+
+def make(row):
+    return f"What is {row.pop('sum')}?"
+
+def make_wrong(row):
+    return row["question"]
+
+def score(row, result):
+    assert set(row) == {"sum"}, row
+    return next(turns) % 2
+
+def says_something(span, above):
+    assert [one.name for one in above] in (["draft"], ["draft nothing"]), above
+    return above[0].name == "draft"
+
+class Notes(Hook):
+    async def on_rollout_end(self, *, agent, runner, rollout, spans):
+        trajectory = await runner.source.adapter.collect_trajectory(runner.store, rollout.attempt)
+        with (Path(__file__).parent / "notes").open("a") as notes:
+            notes.write(f"{rollout.mode} {len(trajectory.transitions)} {trajectory.reward}\\n")
+"""
+
+pytestmark = pytest.mark.timeout(180)
+
+
+def run(leyden: Callable[..., Any], folder: Path, *more: str) -> Any:
+    (folder / "agent.py").write_text(AGENT)
+    (folder / "given.py").write_text(GIVEN)
+    (folder / "tasks.jsonl").write_text(json.dumps({"sum": "3 plus 4"}) + "\n")
+    return leyden(
+        *("train", f"{folder}/agent.py:agent", "--tasks", f"{folder}/tasks.jsonl", "--steps", "1"),
+        *("--reward", f"{folder}/given.py:score", "--policy", f"{EXAMPLE}/policy", "--learning-rate", "1e-4"),
+        *("--tasks-per-step", "1", "--group-size", "8", "--runs", str(folder / "runs"), "--name", "given", *more),
+    )
+
+
+def test_input_hooks_and_selection_reach_the_processes_they_belong_to(
+    leyden: Callable[..., Any], tmp_path: Path
+) -> None:
+    given = f"{tmp_path}/given.py"
+    done = run(
+        *(leyden, tmp_path, "--input", f"{given}:make", "--hook", f"{given}:Notes", "--span-match", "^draft"),
+        *("--predicate", f"{given}:says_something", "--attribute-match", "leyden.policy.name=policy"),
+    )
+    assert done.returncode == 0, done.stderr
+    report = json.loads((tmp_path / "runs/given/report.json").read_text())
+    assert (report["steps"], report["failed_rollouts"], report["rollouts"]) == (1, 0, 8)
+    assert report["transitions"] == 8
+    assert report["excluded_calls"] == {"not selected": 16}
+    notes = [line.split() for line in (tmp_path / "notes").read_text().splitlines()]
+    assert [(mode, calls) for mode, calls, _ in notes] == [("train", "3")] * 8
+    assert sorted(reward for _, _, reward in notes) == ["0.0"] * 4 + ["1.0"] * 4
+    config = yaml.safe_load((tmp_path / "runs/given/config.yaml").read_text())
+    assert (config["input"], config["hooks"], config["span_match"]) == (f"{given}:make", [f"{given}:Notes"], "^draft")
+    assert config["predicate"] == f"{given}:says_something"
+    assert config["attribute_match"] == {"leyden.policy.name": "policy"}
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("--input", "{given}:make_wrong", "--input make_wrong raised KeyError: 'question'"),
+        ("--input", "{given}:score", "--input score(row, result) cannot be called with one task"),
+        ("--hook", "{given}:score", "given.py:score is of type function, not a Hook"),
+        ("--span-match", "(", "span_match '(' is not a regular expression"),
+        ("--attribute-match", "nameless", "--attribute-match takes attribute=regex"),
+        ("--predicate", "{given}:make", "make cannot be called as predicate(span, above)"),
+    ],
+)
+def test_what_cannot_work_is_one_clear_line_and_leaves_no_run(
+    leyden: Callable[..., Any], tmp_path: Path, option: str, value: str, said: str
+) -> None:
+    done = run(leyden, tmp_path, option, value.format(given=f"{tmp_path}/given.py"))
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert len([line for line in done.stderr.splitlines() if line.startswith("leyden: ")]) == 1
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "runs/given").exists()
