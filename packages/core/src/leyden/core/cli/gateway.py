@@ -1,0 +1,75 @@
+"""`leyden gateway`: answers agents that run in production, and records each of their runs as a rollout."""
+
+import asyncio
+import os
+import secrets
+import signal
+import sys
+from typing import Annotated
+
+import typer
+
+from leyden.core.cli.options import ApiKeyEnvOption, EndpointOption, JsonOption, ModelOption, PolicyOption, answering
+from leyden.core.data.resources import LLM
+from leyden.core.errors import UsageError
+
+TOKEN = "LEYDEN_CAPTURE_TOKEN"
+"""Environment variable, here and in the agents' processes."""
+
+
+def gateway(
+    *,
+    policy: PolicyOption = None,
+    endpoint: EndpointOption = None,
+    model: ModelOption = None,
+    api_key_env: ApiKeyEnvOption = "OPENAI_API_KEY",
+    store: Annotated[str, typer.Option(help="Record into the store at this URI.")] = "sqlite:///captures.db",
+    host: Annotated[str, typer.Option(help="Address to listen on; others than this machine's reach 0.0.0.0.")] = (
+        "127.0.0.1"
+    ),
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8765,
+    json: JsonOption = False,
+) -> None:
+    """Answer agents in production and record their runs, until SIGTERM or Ctrl-C.
+
+    The capture token, without which no process may begin a rollout, is taken from LEYDEN_CAPTURE_TOKEN, or made and
+    printed.
+    """
+    named = [one for one in answering(policy, endpoint, model, api_key_env).values() if isinstance(one, LLM)]
+    token = os.environ.get(TOKEN) or secrets.token_urlsafe(24)
+    if not token.isascii() or not token.isprintable() or " " in token:
+        raise UsageError(f"{TOKEN} must be printable ASCII without spaces: it travels in a header")
+    from leyden.core.trainer.capturing import CapturePlan, serve_captures
+    from leyden.core.trainer.launch import run_loop
+
+    by = named[0] if named else str(policy)
+    plan = CapturePlan(answering=by, store=store, token=token, host=host, port=port)
+
+    async def serve() -> None:
+        stopped = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
+        await serve_captures(plan, lambda url: _show(url, plan.store, token, json=json), stopped)
+
+    run_loop(serve())
+
+
+def _show(url: str, store: str, token: str, *, json: bool) -> None:
+    """Say what an agent's process needs; a token that the environment gave is not repeated."""
+    known = {"LEYDEN_CAPTURE": "production", "LEYDEN_GATEWAY_URL": url}
+    if not os.environ.get(TOKEN):
+        known[TOKEN] = token
+    if json:
+        import msgspec
+
+        line = msgspec.json.encode({"url": url, "store": _masked(store), "environment": known}).decode()
+    else:
+        variables = "\n".join(f"  {name}={value}" for name, value in known.items())
+        line = f"Recording into {_masked(store)}. The environment of an agent's process:\n{variables}"
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def _masked(uri: str) -> str:
+    from leyden.core.gateway.masking import mask_text
+
+    return mask_text(uri)

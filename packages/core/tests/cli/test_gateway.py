@@ -1,0 +1,167 @@
+"""`leyden gateway` as a process of its own, with agents that are captured by it."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+import leyden.core
+from leyden.core.cli.main import run
+from leyden.core.data import semconv
+from leyden.core.data.rollout import AttemptedRollout
+from leyden.core.data.span import Span
+from leyden.core.store.open import open_store
+from leyden.core.testing.echo_endpoint import Endpoint, echo_endpoint
+from leyden.core.tracing import carry, production, routing
+
+POLICY = Path(__file__).parents[4] / "examples/calculator_langgraph/policy"
+NOBODY = "http://127.0.0.1:9"
+CHAT: dict[str, Any] = {"model": "big", "max_tokens": 4, "messages": [{"role": "user", "content": "hello"}]}
+SECONDS = 60
+
+Serving = tuple["subprocess.Popen[str]", dict[str, Any]]
+Start = Callable[..., Serving]
+
+
+@pytest.fixture
+def endpoint() -> Iterator[Endpoint]:
+    with echo_endpoint() as found:
+        yield found
+
+
+@pytest.fixture(autouse=True)
+def clean(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(production, "BEGIN_SECONDS", 10.0)  # a busy machine is no failure
+    monkeypatch.delenv("LEYDEN_CAPTURE_TOKEN", raising=False)
+    yield
+    routing.uninstall()
+    carry.uninstall()
+    vars(production)["_gateways"].clear()
+    vars(production)["_told"].clear()
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Start `leyden gateway --json` on a free port; returns its process and what it printed."""
+    started: list[subprocess.Popen[str]] = []
+
+    def begin(*arguments: str, **variables: str) -> Serving:
+        command = [sys.executable, "-m", "leyden.core.cli", "gateway", "--json", "--port", "0", *arguments]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=pipe, stderr=pipe, text=True)
+        started.append(process)
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line, process.communicate()
+        return process, json.loads(line)
+
+    yield begin
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def ends(process: "subprocess.Popen[str]", by: signal.Signals) -> int:
+    process.send_signal(by)
+    output, errors = process.communicate(timeout=SECONDS)
+    assert (output, errors) == ("", "")
+    return process.returncode
+
+
+def ask() -> int:
+    with httpx.Client(timeout=SECONDS) as client:
+        return client.post(f"{NOBODY}/v1/chat/completions", json=CHAT).status_code
+
+
+def recorded(path: Path) -> tuple[AttemptedRollout, list[Span]]:
+    async def read() -> tuple[AttemptedRollout, list[Span]]:
+        store = await open_store(f"sqlite:///{path}")
+        try:
+            [rollout] = (await store.query_rollouts()).items
+            assert isinstance(rollout, AttemptedRollout)
+            return rollout, (await store.query_spans(rollout.rollout_id)).items
+        finally:
+            await store.close()
+
+    return asyncio.run(read())
+
+
+def test_a_policy_answers_an_agent_and_its_run_is_a_rollout_with_tokens(start: Start, tmp_path: Path) -> None:
+    process, said = start("--policy", str(POLICY), "--store", "sqlite:///kept.db")
+    assert said["store"] == "sqlite:///kept.db"
+    environment = said["environment"]
+    assert environment["LEYDEN_CAPTURE"] == "production"
+    assert environment["LEYDEN_GATEWAY_URL"] == said["url"]
+    with leyden.core.capture({"q": "hello"}, gateway=said["url"], token=environment["LEYDEN_CAPTURE_TOKEN"]) as attempt:
+        assert attempt is not None
+        assert ask() == 200
+        leyden.core.emit_reward(0.5)
+    vars(production)["_wait_for_ends"]()
+    assert ends(process, signal.SIGTERM) == 0
+    rollout, spans = recorded(tmp_path / "kept.db")
+    assert (rollout.status, rollout.input) == ("succeeded", {"q": "hello"})
+    [call] = [span for span in spans if semconv.CALL_ID in span.attributes]
+    assert call.attributes[semconv.PROMPT_IDS] and call.attributes[semconv.RESPONSE_IDS]
+    assert [span.attributes[semconv.REWARD_VALUE] for span in spans if span.name == semconv.REWARD] == [0.5]
+
+
+def test_an_endpoint_answers_with_its_own_key(start: Start, tmp_path: Path, endpoint: Endpoint) -> None:
+    options = ["--endpoint", f"{endpoint.url}/v1", "--model", "local", "--api-key-env", "UPSTREAM_KEY"]
+    process, said = start(*options, UPSTREAM_KEY="sk-upstream", LEYDEN_CAPTURE_TOKEN="chosen")
+    assert "LEYDEN_CAPTURE_TOKEN" not in said["environment"]  # what was given is not printed
+    with leyden.core.capture(gateway=said["url"], token="wrong") as attempt:
+        assert attempt is None
+    with leyden.core.capture(gateway=said["url"], token="chosen") as attempt:
+        assert attempt is not None
+        assert ask() == 200
+    vars(production)["_wait_for_ends"]()
+    assert ends(process, signal.SIGINT) == 130
+    [call] = endpoint.seen
+    assert call["headers"]["authorization"] == "Bearer sk-upstream"
+    assert json.loads(call["body"])["model"] == "local"
+    rollout, spans = recorded(tmp_path / "captures.db")
+    assert rollout.status == "succeeded"
+    assert len([span for span in spans if semconv.CALL_ID in span.attributes]) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "token", "says"),
+    [
+        ([], "t", "give either --policy"),
+        (["--endpoint", "http://x/v1"], "t", "--endpoint needs --model"),
+        (["--endpoint", "http://x/v1", "--model", "m", "--store", "kept.db"], "t", "'kept.db' is not a store's URI"),
+        (["--endpoint", "http://x/v1", "--model", "m"], "schlüssel", "LEYDEN_CAPTURE_TOKEN must be printable ASCII"),
+        (["--endpoint", "http://x/v1", "--model", "m", "--port", "70000"], "t", "--port"),
+    ],
+)
+def test_what_cannot_work_is_said_before_anything_is_served(
+    arguments: list[str],
+    token: str,
+    says: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LEYDEN_CAPTURE_TOKEN", token)
+    assert run(["gateway", *arguments]) == 2
+    assert says in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_port_that_is_taken_is_one_line(
+    endpoint: Endpoint, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    port = endpoint.url.rpartition(":")[2]
+    assert run(["gateway", "--endpoint", f"{endpoint.url}/v1", "--model", "m", "--port", port]) == 1
+    assert f"cannot listen on 127.0.0.1:{port}" in capsys.readouterr().err
