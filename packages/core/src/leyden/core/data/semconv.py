@@ -39,6 +39,10 @@ HANDOFF = "leyden.handoff"
 """Operation of a span that says that one agent passes the conversation, or a task, on to another."""
 HANDOFF_FROM = "leyden.handoff.from"
 HANDOFF_TO = "leyden.handoff.to"
+GUARDRAIL = "leyden.guardrail"
+"""Operation of a span around a check of what goes into an agent or comes out of it."""
+GUARDRAIL_TRIGGERED = "leyden.guardrail.triggered"
+"""Whether the check objected."""
 
 # Ours: the exact call, on the gateway's `chat` span
 CALL_ID = "leyden.call.id"

@@ -63,7 +63,7 @@ class ContractModel:
         if question.kind == "flaky" and str(question) not in self._failed:
             self._failed.add(str(question))
             return EngineError("the engine is broken for once")
-        instructions = conversation[0].text if conversation[0].role == "system" else ""
+        instructions = "\n".join(turn.text for turn in conversation if turn.role == "system")
         if handed := re.search(r"hand over to (\w+)", instructions):
             return _tool_call(f"transfer_to_{handed[1]}", {})
         if results:

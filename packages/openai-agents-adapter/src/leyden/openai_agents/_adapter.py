@@ -1,0 +1,96 @@
+"""`OpenAIAgentsAdapter`: runs agents of the OpenAI Agents SDK for a task. Knows nothing of spans."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from leyden.core.data.resources import Resource
+from leyden.core.data.rollout import Task
+from leyden.core.errors import UnknownAgent
+from leyden.core.runner.adapter import Adapter
+from leyden.openai_agents._instrumentor import OpenAIAgentsInstrumentor
+from leyden.openai_agents._runs import Run, fresh, input_for, run_of, team_of, why_not
+
+
+class OpenAIAgentsAdapter(Adapter):
+    """Runs an `Agent`, or a `functools.partial` of a `Runner`'s method, as its author would."""
+
+    name = "openai_agents"
+
+    def __init__(self) -> None:
+        self._instrumentor: OpenAIAgentsInstrumentor | None = None
+        self._let_export: Callable[[], None] | None = None
+
+    def supports(self, agent: object) -> bool:
+        """Whether `agent` is an `Agent`, or runs one and lacks nothing but the input."""
+        return run_of(agent) is not None
+
+    def fresh(self, agent: Any) -> Any:
+        """Return `agent` with a session and a context of its own, where it has them."""
+        return fresh(agent)
+
+    def check(self, agent: Any, task: Task) -> None:
+        """Raise TaskError when `task` cannot be given to `agent`, and UnknownAgent when it cannot run unattended."""
+        if (reason := why_not(_run(agent).agent)) is not None:
+            raise UnknownAgent(reason)
+        input_for(task)
+
+    async def run(self, agent: Any, task: Task, resources: Mapping[str, Resource]) -> Any:
+        """Return the SDK's result, of a streamed run when it is complete.
+
+        MCP servers that nobody has connected are connected for the run. Raises UnknownAgent when the agent
+        interrupts itself.
+        """
+        from agents import Runner
+
+        from leyden.openai_agents._mcp import connected
+
+        run, given = _run(agent), input_for(task)
+        servers = [server for one in team_of(run.agent) for server in one.mcp_servers if hasattr(server, "session")]
+        async with connected(servers):
+            if run.streamed:
+                result: Any = Runner.run_streamed(run.agent, given, **run.options)
+                try:
+                    async for _ in result.stream_events():
+                        continue
+                finally:
+                    if not result.is_complete:
+                        result.cancel()
+            else:
+                result = await Runner.run(run.agent, given, **run.options)
+        if result.interruptions:
+            names = [getattr(item, "name", "a tool") for item in result.interruptions]
+            raise UnknownAgent(f"the agent waits for a human to approve {names}: it cannot run unattended")
+        return result
+
+    def instrument(self) -> None:
+        """Record every run of this process, and keep the SDK's own traces from leaving it for OpenAI."""
+        from leyden.openai_agents._export import stop_export
+
+        if self._let_export is None:
+            self._let_export = stop_export()
+        instrumentor = OpenAIAgentsInstrumentor()
+        if not instrumentor.is_instrumented_by_opentelemetry:
+            instrumentor.instrument()
+            self._instrumentor = instrumentor
+
+    def uninstrument(self) -> None:
+        """Undo `instrument`; what the user had instrumented before us stays."""
+        if self._let_export is not None:
+            self._let_export()
+            self._let_export = None
+        if self._instrumentor is not None:
+            self._instrumentor.uninstrument()
+            self._instrumentor = None
+
+    def callback_handler(self) -> object:
+        """Return a trace processor for `agents.add_trace_processor`."""
+        from leyden.openai_agents._processor import LeydenTraceProcessor
+
+        return LeydenTraceProcessor()
+
+
+def _run(agent: Any) -> Run:
+    run = run_of(agent)
+    if run is None:
+        raise UnknownAgent(f"{type(agent).__name__} is nothing that a Runner runs")
+    return run

@@ -1,0 +1,52 @@
+"""Listens to every trace and span of the SDK in this process, traced or not, as an OpenTelemetry instrumentor."""
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+from opentelemetry.instrumentation.instrumentor import BaseInstrumentor
+
+from leyden.openai_agents._patches import Method, Patches
+
+
+class OpenAIAgentsInstrumentor(BaseInstrumentor):
+    """`instrument()` takes `tracer_provider`; without one, spans go where Leyden records or to the global provider.
+
+    It adds no trace processor, so none that others set or replace can push it out.
+    """
+
+    def instrumentation_dependencies(self) -> Collection[str]:
+        """What must be installed, checked before anything is loaded."""
+        return ("openai-agents >= 0.10",)
+
+    def _instrument(self, **kwargs: Any) -> None:
+        from agents.tracing import spans, traces
+
+        from leyden.openai_agents import _spans
+
+        provider = kwargs.get("tracer_provider")
+        self._patches = Patches()
+        for kinds, started in (
+            ((traces.TraceImpl, traces.NoOpTrace), _spans.trace_started),
+            ((spans.SpanImpl, spans.NoOpSpan), _spans.span_started),
+        ):
+            for kind in kinds:
+                self._patches.put(kind, "start", _first(started, provider))
+                self._patches.put(kind, "finish", _first(_spans.ended, provider))
+        for kind in (spans.SpanImpl, spans.NoOpSpan):
+            self._patches.put(kind, "set_error", _first(_spans.error_noted))
+
+    def _uninstrument(self, **kwargs: Any) -> None:
+        self._patches.undo()
+
+
+def _first(tell: Callable[..., None], *known: Any) -> Callable[[Method], Method]:
+    """Return a patch that tells of the object before its own method runs."""
+
+    def patch(original: Method) -> Method:
+        def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+            tell(self, *known)
+            return original(self, *args, **kwargs)
+
+        return method
+
+    return patch

@@ -1,0 +1,85 @@
+"""MCP servers that are connected around the runs that need them. Knows nothing of agents.
+
+Runs at the same time share a connection. A task of its own connects and closes it, because what MCP opens must be
+closed by the task that opened it.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
+from contextvars import Context
+from typing import Any
+from weakref import WeakKeyDictionary
+
+
+class _Shared:
+    """One server that this module connects, and how many runs are using it."""
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self._users = 0
+        self._owner: asyncio.Task[None] | None = None
+        self._unused = asyncio.Event()
+
+    async def enter(self, server: Any) -> bool:
+        """Connect for the first user; False where somebody else has."""
+        if self._users == 0:
+            if server.session is not None:
+                return False
+            connected = asyncio.get_running_loop().create_future()
+            self._unused = asyncio.Event()
+            # In a context of its own: what it starts works for no attempt in particular.
+            self._owner = asyncio.create_task(_own(server, connected, self._unused), context=Context())
+            try:
+                await asyncio.shield(connected)
+            except BaseException:
+                self._unused.set()
+                raise
+        self._users += 1
+        return True
+
+    async def leave(self) -> None:
+        """Close after the last user."""
+        self._users -= 1
+        if self._users == 0 and self._owner is not None:
+            self._unused.set()
+            await asyncio.wait({self._owner})
+
+
+_SHARED: WeakKeyDictionary[Any, _Shared] = WeakKeyDictionary()
+
+
+@asynccontextmanager
+async def connected(servers: Iterable[Any]) -> AsyncGenerator[None]:
+    """Connect those of `servers` that nobody has connected, inside the block; errors of connecting pass through."""
+    async with AsyncExitStack() as stack:
+        for server in servers:
+            await stack.enter_async_context(_connected(server))
+        yield
+
+
+@asynccontextmanager
+async def _connected(server: Any) -> AsyncGenerator[None]:
+    shared = _SHARED.setdefault(server, _Shared())
+    async with shared.lock:
+        ours = await shared.enter(server)
+    try:
+        yield
+    finally:
+        if ours:
+            async with shared.lock:
+                await shared.leave()
+
+
+async def _own(server: Any, connected: asyncio.Future[None], unused: asyncio.Event) -> None:
+    try:
+        await server.connect()
+    except BaseException as error:
+        if not connected.done():
+            connected.set_exception(error)
+        return
+    connected.set_result(None)
+    try:
+        await unused.wait()
+    finally:
+        await server.cleanup()

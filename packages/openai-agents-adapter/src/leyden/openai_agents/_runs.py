@@ -1,0 +1,119 @@
+"""What of the SDK's objects can be run for a task, with which options, and why not. Knows nothing of spans.
+
+An `Agent`, or a `functools.partial` of `Runner.run`, `run_sync` or `run_streamed` that lacks nothing but the input.
+"""
+
+import copy
+import functools
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple, cast
+from uuid import uuid4
+
+from leyden.core.data.rollout import Task
+from leyden.core.errors import TaskError, UnknownAgent
+from leyden.core.runner.task_input import text_for
+
+RUNNERS = ("run", "run_sync", "run_streamed")
+
+
+class Run(NamedTuple):
+    """An agent and how its author runs it."""
+
+    agent: Any
+    streamed: bool
+    options: Mapping[str, Any]
+
+
+def run_of(given: Any) -> Run | None:
+    """Return how to run `given`; None when it is nothing of the SDK's."""
+    sdk = sys.modules.get("agents")
+    if sdk is None or not hasattr(sdk, "Agent") or not hasattr(sdk, "Runner"):  # somebody else's `agents`
+        return None
+    if isinstance(given, sdk.Agent):
+        return Run(given, False, {})
+    if not isinstance(given, functools.partial):
+        return None
+    partial = cast("functools.partial[Any]", given)
+    how, owner = getattr(partial.func, "__name__", None), getattr(partial.func, "__self__", None)
+    if how not in RUNNERS or not isinstance(owner, type) or not issubclass(owner, sdk.Runner):
+        return None
+    options = {**dict(zip(("starting_agent", "input"), partial.args, strict=False)), **partial.keywords}
+    agent = options.pop("starting_agent", None)
+    if not isinstance(agent, sdk.Agent) or "input" in options:
+        return None
+    return Run(agent, how == "run_streamed", options)
+
+
+def fresh(given: Any) -> Any:
+    """Return `given` with a session and a context of its own; an agent itself keeps nothing between its runs."""
+    run = run_of(given)
+    if run is None or not {"session", "context"} & set(run.options):
+        return given
+    options = dict(run.options)
+    if options.get("session") is not None:
+        from agents import SQLiteSession
+
+        options["session"] = SQLiteSession(f"leyden-{uuid4().hex}")  # in memory, until it is forgotten
+    try:
+        options["context"] = copy.deepcopy(options.get("context"))
+    except Exception as error:
+        kind = type(options["context"]).__name__
+        raise UnknownAgent(f"the context, a {kind}, cannot be copied for each attempt: give a factory") from error
+    return functools.partial(given.func, run.agent, **options)
+
+
+def input_for(task: Task) -> str | list[Any]:
+    """Return the input for a run; raises TaskError, naming the keys found, when it cannot be told."""
+    given = text_for(task)
+    if isinstance(given, str):
+        return given
+    items = cast("list[Any]", given) if isinstance(given, list) else []
+    if not items or not all(isinstance(item, Mapping) for item in items):
+        raise TaskError(f"the task's messages are {given!r:.80}; the agent takes a text, or a list of messages")
+    return items
+
+
+def team_of(agent: Any) -> list[Any]:
+    """Return `agent` and those that it may hand over to or call as tools, as far as the SDK lets them be seen."""
+    found: dict[int, Any] = {}
+    waiting = [agent]
+    while waiting:
+        one = waiting.pop()
+        if id(one) not in found:
+            found[id(one)] = one
+            waiting += _below(one)
+    return list(found.values())
+
+
+def why_not(agent: Any) -> str | None:
+    """Return why `agent` cannot run unattended, or not under training; None when nothing speaks against it."""
+    for one in team_of(agent):
+        for tool in one.tools:
+            if getattr(tool, "needs_approval", False) is True:
+                return f"the agent {one.name!r} waits for a human to approve its tool {tool.name!r}"
+        if _over_websockets(one.model):
+            return f"the agent {one.name!r} calls its model over WebSockets, which cannot be routed: use HTTP"
+    return None
+
+
+def _over_websockets(model: Any) -> bool:
+    """Whether `model`, or the default transport where only a name is given, is the Responses API over WebSockets."""
+    if model is None or isinstance(model, str):
+        from agents.models import _openai_shared
+
+        transport: Any = getattr(_openai_shared, "get_default_openai_responses_transport", None)
+        return transport is not None and transport() == "websocket"
+    return type(model).__name__ == "OpenAIResponsesWSModel"
+
+
+def _below(agent: Any) -> Iterator[Any]:
+    for handoff in agent.handoffs:
+        target = getattr(handoff, "_agent_ref", None)
+        other = handoff if hasattr(handoff, "handoffs") else target and target()
+        if other is not None:
+            yield other
+    for tool in agent.tools:
+        other = getattr(tool, "_agent_instance", None)
+        if other is not None:
+            yield other

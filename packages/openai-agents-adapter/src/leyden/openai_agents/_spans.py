@@ -1,0 +1,153 @@
+"""The SDK's traces and spans as ours, and as "who speaks now". Never raises into the agent. Knows nothing of tokens.
+
+Where tracing is switched off, the SDK makes the same spans of another class, which tells nobody: the instrumentor
+listens to both classes, `LeydenTraceProcessor` to what is traced. Whoever tells of a span first is listened to.
+"""
+
+import json
+import sys
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from agents.tracing.scope import Scope
+from opentelemetry.trace import SpanKind, TracerProvider
+
+from leyden.core.data import semconv
+from leyden.core.tracing.quietly import quietly
+from leyden.core.tracing.run_tree import Run, RunTree
+
+WORKFLOW = "Agent workflow"
+"""The SDK's own name for a workflow that has none; one that is not traced does not know its name."""
+UNTRACED = "no-op"
+"""Every id of what is not traced."""
+CHAT = ("generation", "response")
+
+
+class SpanFailure(Exception):
+    """An error that the SDK noted without raising one; only ever recorded."""
+
+
+@dataclass(slots=True)
+class _Told:
+    """What is known of a trace or span of the SDK's beside its `Run`."""
+
+    key: Hashable
+    parent: Hashable | None
+    handling: BaseException | None
+    """What was being handled when it started, which is no failure of its own."""
+    noted: BaseException | None = None
+    """What was being handled when the SDK noted an error on it."""
+
+
+_RUNS = RunTree("openai_agents")
+_TOLD: WeakKeyDictionary[Any, _Told] = WeakKeyDictionary()
+"""By the SDK's own object."""
+
+
+@quietly
+def trace_started(trace: Any, provider: TracerProvider | None) -> None:
+    """Open a workflow: all runs under one trace are its own."""
+    traced = trace.trace_id != UNTRACED
+    run = _begin(trace, trace.trace_id if traced else object(), None, "trace")
+    if run is not None:
+        _RUNS.open_workflow(run, trace.name if traced else WORKFLOW, provider=provider)
+
+
+@quietly
+def span_started(span: Any, provider: TracerProvider | None) -> None:
+    """Open what `span` is: an agent, a model call, a tool, a guardrail, a span of the user's own, or nothing."""
+    data = span.span_data
+    if span.span_id == UNTRACED:
+        above = _TOLD.get(Scope.get_current_span() or Scope.get_current_trace())
+        run = _begin(span, object(), above and above.key, data.type)
+    else:
+        run = _begin(span, span.span_id, span.parent_id or span.trace_id, data.type)
+    if run is None:
+        return
+    if data.type == "agent":
+        _RUNS.open_agent(run, data.name, provider=provider)
+    elif data.type in CHAT:
+        _open_chat(run, data, provider)
+    elif data.type == "function":
+        _RUNS.open_tool(run, data.name, provider=provider)
+    elif data.type == "guardrail":
+        _RUNS.open(run, f"guardrail {data.name}", {semconv.OPERATION: semconv.GUARDRAIL}, provider=provider)
+    elif data.type == "custom":
+        _RUNS.open(run, data.name, {}, provider=provider)
+
+
+@quietly
+def error_noted(span: Any) -> None:
+    """Keep the exception that is being handled while the SDK notes an error on `span`."""
+    told, raised = _TOLD.get(span), sys.exception()
+    if told is not None and raised is not told.handling:
+        told.noted = raised
+
+
+@quietly
+def ended(ending: Any, provider: TracerProvider | None) -> None:
+    """End a trace or span, failed if it is left by an exception or the SDK noted an error on it."""
+    told = _TOLD.pop(ending, None)
+    if told is None:
+        return
+    data = getattr(ending, "span_data", None)
+    _RUNS.end(told.key, _failure(told, ending), {} if data is None else _learned(data))
+    if data is not None and data.type == "handoff" and data.to_agent:
+        _RUNS.handoff(told.parent, data.from_agent, data.to_agent, provider=provider)
+
+
+def _begin(started: Any, key: Hashable, parent: Hashable | None, name: str) -> Run | None:
+    if started in _TOLD:
+        return None
+    _TOLD[started] = _Told(key, parent, sys.exception())
+    return _RUNS.start(key, parent, name)
+
+
+def _open_chat(run: Run, data: Any, provider: TracerProvider | None) -> None:
+    """Only a Chat Completions call knows its model beforehand."""
+    model: str | None = getattr(data, "model", None)
+    config: Mapping[str, Any] = getattr(data, "model_config", None) or {}
+    known = {
+        semconv.OPERATION: "chat",
+        semconv.PROVIDER: config.get("model_impl", "openai"),
+        semconv.REQUEST_MODEL: model,
+    }
+    _RUNS.open(run, f"chat {model}" if model else "chat", known, provider=provider, kind=SpanKind.CLIENT)
+
+
+def _failure(told: _Told, ending: Any) -> BaseException | None:
+    """Return why it failed: best the error itself, else what it is left by, else what the SDK says of it."""
+    if told.noted is not None:
+        return told.noted
+    raised = sys.exception()
+    if raised is not None and raised is not told.handling:
+        return None if isinstance(raised, GeneratorExit) else raised
+    noted: Mapping[str, Any] | None = getattr(ending, "error", None)
+    if noted is None:
+        return None
+    details: Mapping[str, Any] = noted.get("data") or {}
+    return SpanFailure(f"{noted['message']}: {details['error']}" if "error" in details else noted["message"])
+
+
+def _learned(data: Any) -> dict[str, Any]:
+    """Return what a span knows at its end only."""
+    if data.type == "function":
+        return {semconv.TOOL_ARGUMENTS: data.input, semconv.TOOL_RESULT: _text(data.output)}
+    if data.type == "guardrail":
+        return {semconv.GUARDRAIL_TRIGGERED: bool(data.triggered)}
+    if data.type not in CHAT:
+        return {}
+    response: Any = getattr(data, "response", None)
+    usage: Mapping[str, Any] = getattr(data, "usage", None) or {}
+    return {
+        semconv.RESPONSE_ID: getattr(response, "id", None),
+        semconv.RESPONSE_MODEL: getattr(response, "model", None),
+        semconv.INPUT_TOKENS: usage.get("input_tokens"),
+        semconv.OUTPUT_TOKENS: usage.get("output_tokens"),
+    }
+
+
+def _text(value: Any) -> str | None:
+    return value if value is None or isinstance(value, str) else json.dumps(value, default=str)
