@@ -1,0 +1,132 @@
+"""What recording adds to an agent: to a model call, a rollout, memory and imports, beside what others add, in one run.
+
+Every framework's driver (`overhead/on_<framework>.py`) makes the same calls, of about a thousand tokens, to a fake
+model in its own process, and runs an agent that calls the model twice and a tool between. What is recorded goes to
+something that keeps nothing. `bare` is the agent alone, the floor, measured in every environment; `span` is a bare span
+of OpenTelemetry's around the model's answer; `leyden` the adapter as in a runner, `leyden-otel` its instrumentor
+writing to a provider of the user's. OpenInference and AgentOps take part when the Python of an environment that holds
+them, and the frameworks, is given.
+
+    python benchmarks/adapters.py --json adapters.json --openinference ENV/bin/python --agentops ENV/bin/python
+
+Every measurement is a fresh process, and the ways take turns. CPU time is compared, because neighbours disturb the
+clock more; only differences and ratios within a run count.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, TypeAlias
+
+HERE = Path(__file__).parent
+FRAMEWORKS = sorted(path.stem.removeprefix("on_") for path in (HERE / "overhead").glob("on_*.py"))
+OURS = ("bare", "span", "leyden", "leyden-otel")
+COLUMNS = ("call_cpu_us", "call_p50_us", "rollout_cpu_us", "rollout_p50_us", "held_bytes", "kept_bytes", "import_s")
+LIMIT_SECONDS = 300
+NOTHING_FOR_IT = "LookupError"
+
+Environments: TypeAlias = dict[str, tuple[str, tuple[str, ...]]]
+"""By name: a Python, and the ways that it is there for; `bare` is the floor of the others."""
+
+
+def measure(python: str, framework: str, way: str, calls: int, rollouts: int) -> dict[str, float] | None:
+    """Measure in a fresh process; None where `way` has nothing for the framework."""
+    command = [python, "-m", "overhead.worker", framework, way, str(calls), str(rollouts)]
+    environment = {**os.environ, "OTEL_SDK_DISABLED": "false", "CREWAI_DISABLE_TELEMETRY": "true"}
+    done = subprocess.run(
+        command, cwd=HERE, env=environment, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False
+    )
+    if done.returncode:
+        *_, last = done.stderr.strip().splitlines() or ["no word"]
+        if last.startswith(NOTHING_FOR_IT):
+            return None
+        raise SystemExit(f"{framework}, {way}: {last}\n{done.stderr[-2000:]}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def compare(frameworks: list[str], environments: Environments, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Measure every way for every framework, in turns."""
+    found: list[dict[str, Any]] = []
+    for number in range(options.rounds):
+        for framework in frameworks:
+            for environment, (python, ways) in environments.items():
+                for way in ways:
+                    row = measure(python, framework, way, options.calls, options.rollouts)
+                    place = {"framework": framework, "environment": environment, "way": way, "round": number}
+                    found += [place | row] if row else []
+    return found
+
+
+def summarise(rounds: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Medians over the rounds, less those of the bare agent in the same environment; the bare agents' as they are."""
+    rows: list[dict[str, Any]] = []
+    for place in dict.fromkeys((r["framework"], r["environment"], r["way"]) for r in rounds):
+        here, floor = _medians(rounds, *place), _medians(rounds, *place[:2], "bare")
+        values = here if place[2] == "bare" else {key: here[key] - floor[key] for key in COLUMNS}
+        rows.append({**dict(zip(("framework", "environment", "way"), place, strict=True)), **values})
+    return rows
+
+
+def ratios(rows: list[dict[str, Any]]) -> dict[str, float]:
+    """CPU time that the others add over what `leyden` adds, for each framework."""
+    added = {(row["framework"], row["way"]): row for row in rows if row["way"] != "bare"}
+    return {
+        f"{framework}: {way} over leyden, {what}": row[f"{what}_cpu_us"] / added[framework, "leyden"][f"{what}_cpu_us"]
+        for (framework, way), row in added.items()
+        if not way.startswith("leyden")
+        for what in ("call", "rollout")
+    }
+
+
+def _medians(rounds: list[dict[str, Any]], framework: str, environment: str, way: str) -> dict[str, float]:
+    place = (framework, environment, way)
+    mine = [r for r in rounds if (r["framework"], r["environment"], r["way"]) == place]
+    return {key: statistics.median(r[key] for r in mine) for key in COLUMNS}
+
+
+def show(rows: list[dict[str, Any]]) -> None:
+    """Print the table."""
+    titles = ("framework", "environment", "way")
+    print("".join(f"{title:>15}" for title in (*titles, *COLUMNS)))
+    for row in rows:
+        print(
+            "".join(f"{row[t]:>15}" for t in titles)
+            + "".join(f"{row[c]:>15,.{2 if c == 'import_s' else 0}f}" for c in COLUMNS)
+        )
+
+
+def main() -> None:
+    """Run the comparison, print its table, write its JSON."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--calls", type=int, default=400, help="model calls in each measurement")
+    parser.add_argument("--rollouts", type=int, default=60, help="rollouts in each measurement")
+    parser.add_argument("--frameworks", default=",".join(FRAMEWORKS), help=f"some of {', '.join(FRAMEWORKS)}")
+    parser.add_argument("--openinference", metavar="PYTHON")
+    parser.add_argument("--agentops", metavar="PYTHON")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    options = parser.parse_args()
+    environments: Environments = {"ours": (sys.executable, OURS)}
+    for peer in ("openinference", "agentops"):
+        if python := getattr(options, peer):
+            environments[peer] = (
+                os.path.abspath(python),
+                ("bare", peer),
+            )  # not resolved: a link says which environment
+    rounds = compare(options.frameworks.split(","), environments, options)
+    rows = summarise(rounds)
+    print("Added to the bare agent of the same environment (bare: as it is), medians of", options.rounds, "rounds:")
+    show(rows)
+    print("\nCPU time that others add, over what leyden adds:")
+    print("\n".join(f"  {name:<60}{ratio:8.2f} x" for name, ratio in ratios(rows).items()))
+    if options.json:
+        result = {"rows": rows, "ratios": ratios(rows), "rounds": rounds}
+        options.json.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
