@@ -1,0 +1,93 @@
+"""`AutoGenAdapter`: runs AutoGen agents and teams for a task. Knows nothing of spans."""
+
+import asyncio
+import logging
+import sys
+from collections.abc import Mapping
+from typing import Any
+from weakref import WeakSet
+
+from leyden.autogen._instrumentor import AutoGenInstrumentor
+from leyden.core.data.resources import Resource
+from leyden.core.data.rollout import Task
+from leyden.core.runner.adapter import Adapter
+
+log = logging.getLogger("leyden.autogen")
+
+
+class AutoGenAdapter(Adapter):
+    """Runs what AutoGen's `run` runs: assistants and other agents, teams of them, teams of teams."""
+
+    name = "autogen"
+
+    def __init__(self) -> None:
+        self._instrumentor: AutoGenInstrumentor | None = None
+        self._ours: WeakSet[Any] = WeakSet()
+        """Copies that `fresh` made."""
+        self._checked: Any = None
+        """The agent that was looked at last: thousands of tasks go to one."""
+
+    def supports(self, agent: object) -> bool:
+        """Whether `agent` is an agent or a team."""
+        base = sys.modules.get("autogen_agentchat.base")
+        return base is not None and isinstance(agent, (base.ChatAgent, base.Team))
+
+    def fresh(self, agent: Any) -> Any:
+        """Return a copy of `agent` that has heard of nothing; raises UnknownAgent where something in it has no copy.
+
+        AutoGen's model clients, which remember nothing, are shared: each new one reads all root certificates.
+        """
+        from leyden.autogen._agents import copied
+
+        ours = copied(agent)
+        self._ours.add(ours)
+        return ours
+
+    def check(self, agent: Any, task: Task) -> None:
+        """Raise TaskError when `task` cannot be given to `agent`, and UnknownAgent when it cannot run unattended."""
+        from leyden.autogen._agents import refuse
+        from leyden.autogen._input import input_for
+
+        if agent is not self._checked:
+            refuse(agent)
+            self._checked = agent
+        input_for(task)
+
+    async def run(self, agent: Any, task: Task, resources: Mapping[str, Resource]) -> Any:
+        """Await `agent.run` for `task`, and return its `TaskResult`; when cancelled, stop the agent by its token."""
+        from autogen_core import CancellationToken
+
+        from leyden.autogen._agents import close
+        from leyden.autogen._input import input_for
+
+        token = CancellationToken()
+        running = asyncio.ensure_future(agent.run(task=input_for(task), cancellation_token=token))
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            token.cancel()  # without it, a team goes on to its end
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            raise
+        finally:
+            if agent in self._ours:
+                await close(agent)
+
+    def instrument(self) -> None:
+        """Record every AutoGen run of this process."""
+        instrumentor = AutoGenInstrumentor()
+        if not instrumentor.is_instrumented_by_opentelemetry:
+            instrumentor.instrument()
+            self._instrumentor = instrumentor
+
+    def uninstrument(self) -> None:
+        """Undo `instrument`, unless the user had instrumented before us."""
+        if self._instrumentor is not None:
+            self._instrumentor.uninstrument()
+            self._instrumentor = None
+
+    def callback_handler(self) -> object:
+        """Return a handler for AutoGen's event log."""
+        from leyden.autogen._log_handler import LeydenLogHandler
+
+        return LeydenLogHandler()

@@ -1,0 +1,108 @@
+# Agents, teams and clients keep what they are made of under private names:
+# pyright: reportPrivateUsage=false
+"""AutoGen's agents and teams as objects: what they are made of, copies that remember nothing, what cannot run alone.
+
+Knows nothing of spans. AutoGen's own copies (`dump_component`) would write the source of every tool anew, without the
+module that it is from; deep copies keep functions as they are.
+"""
+
+import asyncio
+import copy
+import logging
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from autogen_agentchat.agents import UserProxyAgent
+from autogen_agentchat.base import Team
+from autogen_agentchat.teams import BaseGroupChat, RoundRobinGroupChat, SelectorGroupChat, Swarm
+from autogen_core import SingleThreadedAgentRuntime
+
+from leyden.core.errors import UnknownAgent
+
+log = logging.getLogger("leyden.autogen")
+
+HELD = ("_team", "_wrapped_agent", "_task_runner")
+"""Where agents and tools keep an agent or a team of their own."""
+ENDLESS = (RoundRobinGroupChat, SelectorGroupChat, Swarm)
+"""Teams that go on until they are told to stop."""
+
+
+def refuse(agent: Any) -> None:
+    """Raise UnknownAgent where `agent` cannot run unattended, or where there can be no copy of it."""
+    console = UserProxyAgent("console").input_func
+    for part in parts(agent):
+        name = getattr(part, "name", type(part).__name__)
+        if isinstance(part, UserProxyAgent) and part.input_func is console:
+            raise UnknownAgent(f"the agent {name!r} asks a human at the console: give it an input_func that answers")
+        if not isinstance(part, BaseGroupChat):
+            continue
+        if not getattr(part, "_embedded_runtime", True):
+            raise UnknownAgent(f"the team {name!r} has a runtime= that all attempts would share: leave it out")
+        ends = getattr(part, "_termination_condition", True) or getattr(part, "_max_turns", True)
+        if type(part) in ENDLESS and not ends:
+            raise UnknownAgent(f"the team {name!r} would never end: give it a termination_condition or max_turns")
+    copied(agent)
+
+
+def copied(agent: Any) -> Any:
+    """Return a deep copy of `agent` as it was before it heard of anything."""
+    memo: dict[int, Any] = {}
+    for part in parts(agent):
+        _take_client(getattr(part, "_model_client", None), memo)
+        if isinstance(part, BaseGroupChat):
+            memo[id(part._runtime)] = SingleThreadedAgentRuntime(ignore_unhandled_exceptions=False)
+            memo[id(part._output_message_queue)] = asyncio.Queue()
+    try:
+        ours = copy.deepcopy(agent, memo)
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise UnknownAgent(
+            f"the agent has no copy for each attempt ({reason}): give a function that makes it"
+        ) from None
+    for part in parts(ours):
+        _forget(part)
+    return ours
+
+
+def parts(agent: Any) -> Iterator[Any]:
+    """Yield `agent` and the agents and teams inside it, those that are tools included."""
+    waiting, seen = [agent], set[int]()
+    while waiting:
+        part = waiting.pop()
+        if id(part) in seen:
+            continue
+        seen.add(id(part))
+        yield part
+        waiting.extend(getattr(part, "_participants", ()))
+        tools = [tool for workbench in getattr(part, "_workbench", ()) for tool in getattr(workbench, "_tools", ())]
+        waiting.extend(getattr(holder, name) for holder in (part, *tools) for name in HELD if hasattr(holder, name))
+
+
+async def close(agent: Any) -> None:
+    """Stop the servers that the tools of a copy have started."""
+    for part in parts(agent):
+        for workbench in getattr(part, "_workbench", ()):
+            try:
+                await workbench.stop()
+            except Exception as error:
+                log.debug("a workbench was not stopped: %r", error)
+
+
+def _take_client(client: Any, memo: dict[int, Any]) -> None:
+    """Let copies hold `client` itself where it remembers nothing, and no cache: that would hide calls from training."""
+    cached = sys.modules.get("autogen_ext.models.cache")
+    if cached is not None and isinstance(client, cached.ChatCompletionCache):
+        _take_client(client.client, memo)
+        memo[id(client)] = copy.deepcopy(client.client, memo)
+    elif hasattr(client, "__setstate__"):  # it can be made anew from its settings alone
+        memo[id(client)] = client
+
+
+def _forget(part: Any) -> None:
+    """Leave `part` with the messages that its author gave it, without the answers that others drew."""
+    context: Any = getattr(part, "_model_context", None)
+    if hasattr(context, "_initial_messages"):
+        context._messages = list(context._initial_messages or ())
+    if isinstance(part, Team):
+        vars(part).update(_initialized=False, _is_running=False)

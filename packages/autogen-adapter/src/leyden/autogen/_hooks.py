@@ -1,0 +1,225 @@
+"""Where Leyden hooks into AutoGen, and what it reads there. Never raises into the agent. Knows nothing of tokens.
+
+AutoGen opens spans of its own through three functions, wherever their provider sends them. Asked through here, they
+give way where they would write beside ours; what they do not tell is read at the methods that AutoGen's classes share.
+"""
+
+import json
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from typing import Any
+
+from opentelemetry import trace
+from opentelemetry.trace import SpanKind, TracerProvider
+
+from leyden.autogen._steps import RUNS, Step, ToolFailure, in_step, in_steps, innermost
+from leyden.core.data import semconv
+from leyden.core.tracing.export import is_global, is_ours
+from leyden.core.tracing.quietly import quietly
+from leyden.core.tracing.run_tree import Run
+
+CLIENTS = "autogen_ext.models."
+"""AutoGen's own model clients live in modules named after their provider."""
+
+
+class Hooks:
+    """The hooks of one instrumentor. A disabled one starts nothing more; what has started still ends."""
+
+    def __init__(self, provider: TracerProvider | None = None) -> None:
+        self.enabled = True
+        self._provider = provider
+
+    @contextmanager
+    def agent_span(self, wrapped: Any, _: Any, args: Any, kwargs: Any) -> Generator[Any]:
+        """AutoGen's `trace_invoke_agent_span`."""
+        name = str(_argument(args, kwargs, 0, "agent_name"))
+        attributes = {
+            semconv.AGENT_ID: kwargs.get("agent_id"),
+            semconv.AGENT_DESCRIPTION: kwargs.get("agent_description"),
+        }
+        with self._agent(name, attributes), self._theirs(wrapped, args, kwargs) as span:
+            yield span
+
+    @contextmanager
+    def tool_span(self, wrapped: Any, _: Any, args: Any, kwargs: Any) -> Generator[Any]:
+        """AutoGen's `trace_tool_span`."""
+        name = str(_argument(args, kwargs, 0, "tool_name"))
+        with self._tool(name, None, kwargs.get("tool_call_id")), self._theirs(wrapped, args, kwargs) as span:
+            yield span
+
+    def create_span(self, wrapped: Any, _: Any, args: Any, kwargs: Any) -> Any:
+        """AutoGen's `trace_create_agent_span`: that an agent is made is nothing that it does."""
+        return self._theirs(wrapped, args, kwargs, unless=is_ours(self._provider))
+
+    def runtime_span(self, wrapped: Any, runtime: Any, args: Any, kwargs: Any) -> Any:
+        """A message of the runtime's: AutoGen's inner life, and where it would reach our record, left out of it."""
+        given = getattr(runtime, "tracer_provider", None)
+        theirs = given is trace.get_tracer_provider() or isinstance(given, trace.ProxyTracerProvider)
+        return self._theirs(wrapped, args, kwargs, unless=theirs and is_ours(self._provider))
+
+    async def agent_call(self, wrapped: Any, agent: Any, args: Any, kwargs: Any) -> Any:
+        """`on_messages` of an agent, which AutoGen has no span for where users call it themselves."""
+        with self._agent(_name(agent), {}):
+            return await wrapped(*args, **kwargs)
+
+    def agent_stream(self, wrapped: Any, agent: Any, args: Any, kwargs: Any) -> AsyncGenerator[Any, None]:
+        """`on_messages_stream` of an agent."""
+        step, stream = innermost(), wrapped(*args, **kwargs)
+        if not self.enabled or (step is not None and step.is_again("agent", _name(agent))):
+            return stream
+        return in_steps(_stream(self._agent(_name(agent), {}), stream))
+
+    def run_stream(self, wrapped: Any, agent: Any, args: Any, kwargs: Any) -> AsyncGenerator[Any, None]:
+        """`run_stream` of an agent; its span is AutoGen's affair."""
+        stream = wrapped(*args, **kwargs)
+        return in_steps(stream) if self.enabled else stream
+
+    def team_stream(self, wrapped: Any, team: Any, args: Any, kwargs: Any) -> AsyncGenerator[Any, None]:
+        """`run_stream` of a team. What its members do not say themselves, its manager says: it asks who is next."""
+        stream = wrapped(*args, **kwargs)
+        if not self.enabled:
+            return stream
+        step = Step("team", _name(team), getattr(team, "_group_chat_manager_name", None))
+        return in_steps(_stream(self._in(step, partial(RUNS.open_workflow, name=step.name)), stream))
+
+    async def published(self, wrapped: Any, container: Any, args: Any, kwargs: Any) -> Any:
+        """What a member of a team tells the others: its answer may hand over to another."""
+        self._handoff(_argument(args, kwargs, 0, "message"))
+        return await wrapped(*args, **kwargs)
+
+    async def tool_call(self, wrapped: Any, tool: Any, args: Any, kwargs: Any) -> Any:
+        """`run_json` of a tool."""
+        with self._tool(_name(tool), *_called(args, kwargs, 0)) as step:
+            result = await wrapped(*args, **kwargs)
+            _tool_result(step, tool, result)
+            return result
+
+    def tool_stream(self, wrapped: Any, tool: Any, args: Any, kwargs: Any) -> AsyncGenerator[Any, None]:
+        """`run_json_stream` of a tool, such as an agent or a team that is one; the last piece is the result."""
+        stream = wrapped(*args, **kwargs)
+        if not self.enabled:
+            return stream
+        step = self._tool(_name(tool), *_called(args, kwargs, 0))
+        return in_steps(_stream(step, stream, lambda step, last: _tool_result(step, tool, last)))
+
+    async def workbench_call(self, wrapped: Any, workbench: Any, args: Any, kwargs: Any) -> Any:
+        """`call_tool` of a workbench; one that has tools of its own only passes the call on to them."""
+        if hasattr(workbench, "_tools"):
+            return await wrapped(*args, **kwargs)
+        name = str(_argument(args, kwargs, 0, "name"))
+        with self._tool(name, *_called(args, kwargs, 1)) as step:
+            result = await wrapped(*args, **kwargs)
+            _workbench_result(step, result)
+            return result
+
+    async def model_call(self, wrapped: Any, client: Any, args: Any, kwargs: Any) -> Any:
+        """`create` of a model client."""
+        with self._chat(client, None) as step:
+            result = await wrapped(*args, **kwargs)
+            _answer(step, result)
+            return result
+
+    def model_stream(self, wrapped: Any, client: Any, args: Any, kwargs: Any) -> AsyncGenerator[Any, None]:
+        """`create_stream` of a model client; the last piece is the whole answer."""
+        stream = wrapped(*args, **kwargs)
+        return in_steps(_stream(self._chat(client, True), stream, _answer)) if self.enabled else stream
+
+    def _agent(self, name: str, attributes: dict[str, Any]) -> AbstractContextManager[Step]:
+        return self._in(Step("agent", name), partial(RUNS.open_agent, agent=name, attributes=attributes))
+
+    def _tool(self, name: str, arguments: Any, call_id: str | None) -> AbstractContextManager[Step]:
+        def opening(run: Run, provider: TracerProvider | None) -> None:
+            text = None if arguments is None else json.dumps(arguments, default=str)
+            RUNS.open_tool(run, name, call_id=call_id, arguments=text, provider=provider)
+
+        return self._in(Step("tool", name), opening)
+
+    def _chat(self, client: Any, stream: bool | None) -> AbstractContextManager[Step]:
+        model, module = _model(client), type(client).__module__
+        attributes = {
+            semconv.OPERATION: "chat",
+            semconv.PROVIDER: module.removeprefix(CLIENTS).split(".")[0] if module.startswith(CLIENTS) else None,
+            semconv.REQUEST_MODEL: model,
+            semconv.REQUEST_STREAM: stream,
+        }
+        opening = partial(RUNS.open, title=f"chat {model}", attributes=attributes, kind=SpanKind.CLIENT)
+        return self._in(Step("chat", model), opening)
+
+    def _in(self, step: Step, opening: Callable[..., None]) -> AbstractContextManager[Step]:
+        if not self.enabled:
+            return nullcontext(step)
+        step.current = is_global(self._provider)
+        return in_step(step, partial(opening, provider=self._provider))
+
+    def _theirs(self, wrapped: Any, args: Any, kwargs: Any, unless: bool | None = None) -> AbstractContextManager[Any]:
+        """AutoGen's own span, unless it would stand beside ours in one trace."""
+        given_way = is_global(self._provider) if unless is None else unless
+        if self.enabled and given_way:
+            return nullcontext(trace.get_current_span())
+        return wrapped(*args, **kwargs)
+
+    @quietly
+    def _handoff(self, message: Any) -> None:
+        said: Any = getattr(getattr(message, "response", None), "chat_message", None)
+        target = getattr(said, "target", None)
+        if self.enabled and target is not None:
+            RUNS.handoff(innermost(), said.source, target, provider=self._provider)
+
+
+async def _stream(
+    block: AbstractContextManager[Step],
+    stream: AsyncGenerator[Any, None],
+    last: Callable[[Step, Any], None] | None = None,
+) -> AsyncGenerator[Any, None]:
+    """Yield what `stream` yields, inside `block`; its last piece is told to `last`."""
+    piece: Any = None
+    with block as step:
+        try:
+            async for piece in stream:
+                yield piece
+            if last is not None:
+                last(step, piece)
+        finally:
+            await stream.aclose()
+
+
+@quietly
+def _tool_result(step: Step, tool: Any, result: Any) -> None:
+    step.known[semconv.TOOL_RESULT] = tool.return_value_as_string(result)
+
+
+@quietly
+def _workbench_result(step: Step, result: Any) -> None:
+    step.known[semconv.TOOL_RESULT] = text = result.to_text()
+    if result.is_error:
+        step.failure = ToolFailure(text)
+
+
+@quietly
+def _answer(step: Step, result: Any) -> None:
+    """Note what AutoGen still knows of an answer; the gateway's record has the rest."""
+    usage = result.usage
+    step.known[semconv.FINISH_REASONS] = [result.finish_reason]
+    step.known[semconv.INPUT_TOKENS] = usage.prompt_tokens
+    step.known[semconv.OUTPUT_TOKENS] = usage.completion_tokens
+
+
+def _called(args: Any, kwargs: Any, first: int) -> tuple[Any, str | None]:
+    """Return arguments and id of a tool call: `(arguments, cancellation_token, call_id)` from the `first` place on."""
+    arguments = _argument(args, kwargs, first, "arguments" if first else "args")
+    return arguments, _argument(args, kwargs, first + 2, "call_id")
+
+
+def _argument(args: Any, kwargs: Any, index: int, name: str) -> Any:
+    return args[index] if len(args) > index else kwargs.get(name)
+
+
+def _name(thing: Any) -> str:
+    return str(getattr(thing, "name", type(thing).__name__))
+
+
+def _model(client: Any) -> str:
+    """Return the model's name; AutoGen's clients keep it among what every request starts from."""
+    given: Mapping[str, Any] = getattr(client, "_create_args", {})
+    return str(given.get("model", type(client).__name__))

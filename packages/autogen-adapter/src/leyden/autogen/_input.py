@@ -1,0 +1,43 @@
+"""From a task row to what AutoGen's `run` takes. Knows nothing of running it."""
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+from leyden.core.data.rollout import Task
+from leyden.core.errors import TaskError
+from leyden.core.runner.task_input import text_for
+
+
+def input_for(task: Task) -> Any:
+    """Return a text, or messages of AutoGen's; raises TaskError, naming what it found, when `task` has neither."""
+    given = text_for(task)
+    return given if isinstance(given, str) else _messages(given)
+
+
+def _messages(given: Any) -> list[Any]:
+    from autogen_agentchat.messages import BaseChatMessage, TextMessage
+
+    found: list[Any] = []
+    for message in cast("list[Any]", given) if isinstance(given, list) else [given]:
+        if isinstance(message, BaseChatMessage):
+            found.append(message)
+            continue
+        source, content = _parts(message)
+        if source in ("assistant", "system", "tool") or not isinstance(content, str):
+            said = f"a message of role {source!r}" if isinstance(content, str) else f"the message {message!r}"
+            raise TaskError(
+                f"the task's messages hold {said}; AutoGen's agents take texts of users, or its own messages"
+            )
+        found.append(TextMessage(content=content, source=source))
+    if not found:
+        raise TaskError("the task's messages are empty; the agent takes at least one")
+    return found
+
+
+def _parts(message: Any) -> tuple[str, Any]:
+    """Return who said what: `{"role": …, "content": …}`, AutoGen's `source` for the role, or a pair of both."""
+    if isinstance(message, Mapping):
+        row = cast("Mapping[str, Any]", message)
+        return str(row.get("source", row.get("role", "user"))), row.get("content")
+    pair = cast("list[Any]", message) if isinstance(message, list | tuple) else []
+    return (str(pair[0]), pair[1]) if len(pair) == 2 else ("user", cast("Any", message))

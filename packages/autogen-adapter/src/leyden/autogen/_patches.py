@@ -1,0 +1,75 @@
+"""Replaces functions and methods of other people's modules, and puts every one of them back."""
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from inspect import getattr_static
+from typing import Any
+
+from wrapt import FunctionWrapper
+
+Wrapper = Callable[[Any, Any, Any, Any], Any]
+"""Takes what is wrapped (bound), its instance, arguments and keyword arguments."""
+
+_ABSENT = object()
+
+
+class Patches:
+    """What was replaced, until `undo`."""
+
+    def __init__(self) -> None:
+        self._before: list[tuple[Any, str, Any]] = []
+
+    def put(self, owner: Any, name: str, replacement: Any) -> None:
+        """Set an attribute of a module or class."""
+        own: Mapping[str, Any] = owner.__dict__
+        self._before.append((owner, name, own.get(name, _ABSENT)))
+        setattr(owner, name, replacement)
+
+    def function(self, home: Any, name: str, wrapper: Wrapper) -> None:
+        """Wrap a function of the package that the module `home` is of, under every module's own name for it."""
+        original = getattr(home, name)
+        replacement = FunctionWrapper(original, wrapper)
+        package = home.__name__.partition("_")[0]
+        for module in [module for where, module in sys.modules.items() if where.startswith(package)]:
+            if vars(module).get(name) is original:
+                self.put(module, name, replacement)
+
+    def methods(self, base: type, wrappers: Mapping[str, Wrapper]) -> None:
+        """Wrap methods wherever `base` or a class below it defines them, those yet to be defined included."""
+        for kind in _family(base):
+            self._own(kind, wrappers)
+
+        def begin_subclass(cls: type, **kwargs: Any) -> None:
+            super(base, cls).__init_subclass__(**kwargs)
+            self._own(cls, wrappers)
+
+        self.put(base, "__init_subclass__", classmethod(begin_subclass))
+
+    def method(self, kind: type, name: str, wrapper: Wrapper) -> None:
+        """Wrap a method of one class only, be it inherited."""
+        self.put(kind, name, FunctionWrapper(getattr_static(kind, name), wrapper))
+
+    def undo(self) -> None:
+        """Put everything back."""
+        while self._before:
+            owner, name, before = self._before.pop()
+            if before is _ABSENT:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, before)
+
+    def _own(self, kind: type, wrappers: Mapping[str, Wrapper]) -> None:
+        for name, wrapper in wrappers.items():
+            method = vars(kind).get(name)
+            if callable(method) and not getattr(method, "__isabstractmethod__", False):
+                self.put(kind, name, FunctionWrapper(method, wrapper))
+
+
+def _family(base: type) -> Iterator[type]:
+    seen = {base}
+    waiting = [base]
+    while waiting:
+        yield (kind := waiting.pop())
+        below = [found for found in kind.__subclasses__() if found not in seen]
+        seen.update(below)
+        waiting.extend(below)

@@ -1,0 +1,137 @@
+"""Steps of an AutoGen run (teams, agents, tools, model calls) as spans and as who speaks. Knows nothing of AutoGen.
+
+A step ends in the context it began in, or in one that has moved there: `in_steps` sees to that where the pieces of
+one stream are taken by several tasks.
+"""
+
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+from opentelemetry import context as otel
+from opentelemetry import trace
+
+from leyden.core.tracing.context import current_caller, move, where
+from leyden.core.tracing.quietly import quietly
+from leyden.core.tracing.run_tree import Run, RunTree
+
+RUNS = RunTree("autogen")
+OF_THEIR_AGENT = ("chat", "tool")
+"""Steps that belong to the node of the step around them."""
+
+_STEP: ContextVar["Step | None"] = ContextVar("leyden_autogen_step", default=None)
+
+
+class ToolFailure(Exception):
+    """A tool answered with an error instead of raising one; only ever recorded."""
+
+
+@dataclass(slots=True, eq=False)
+class Step:
+    """One thing that AutoGen does, from its beginning to its end."""
+
+    kind: str
+    name: str
+    node: str | None = None
+    current: bool = False
+    """Whether its span is made OpenTelemetry's current one."""
+    known: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Attributes that are known at its end."""
+    failure: BaseException | None = None
+    """What it failed with, where it raises nothing."""
+    outer: "Step | None" = None
+    run: Run | None = None
+    before: otel.Context | None = None
+    ended: bool = False
+
+    def is_again(self, kind: str, name: str) -> bool:
+        """Whether `name` is this very step, told of twice: a model client inside a model client is one call."""
+        return self.kind == kind and kind != "team" and (self.name == name or kind == "chat")
+
+
+def innermost() -> Step | None:
+    """The step that this context is in; what has ended holds nothing."""
+    step = _STEP.get()
+    while step is not None and step.ended:
+        step = step.outer
+    return step
+
+
+@contextmanager
+def in_step(step: Step, begin: Callable[[Run], None]) -> Generator[Step]:
+    """Be in `step` inside the block; `begin` opens the span of its run. A step told of twice is recorded once."""
+    step.outer = outer = innermost()
+    if outer is not None and outer.is_again(step.kind, step.name):
+        yield outer
+        return
+    _begin(step, begin)
+    try:
+        yield step
+    except GeneratorExit:  # a stream that nobody listens to any more has not failed
+        raise
+    except BaseException as error:
+        step.failure = error
+        raise
+    finally:
+        _end(step)
+
+
+async def in_steps(stream: AsyncGenerator[Any, None]) -> AsyncGenerator[Any, None]:
+    """Yield what `stream` yields, each piece made in the place where the one before was, whichever task takes it."""
+    inside: Any = None
+    try:
+        while True:
+            outside = _here()
+            if inside is not None:
+                _go(inside)
+            try:
+                piece = await anext(stream)
+            except StopAsyncIteration:
+                return
+            finally:
+                inside = _here()
+                _go(outside)
+            yield piece
+    finally:
+        if inside is not None:
+            _go(inside)
+        await stream.aclose()
+
+
+@quietly
+def _begin(step: Step, begin: Callable[[Run], None]) -> None:
+    speaking, outer = current_caller(), step.outer
+    if outer is not None and (outer.run is None or outer.run.caller is not speaking):
+        outer = None  # another framework, or a block of the user's, is in between
+    step.run = run = RUNS.start(step, outer, step.name, step.node)
+    if run is None:
+        return
+    if speaking is not None:
+        run.agent = run.agent or speaking.agent
+        run.node = run.node or (speaking.node if step.kind in OF_THEIR_AGENT else None)
+    begin(run)
+    _STEP.set(step)
+    if step.current and run.span is not None and run.span.get_span_context().is_valid:
+        step.before = otel.get_current()
+        otel.attach(trace.set_span_in_context(run.span))
+
+
+@quietly
+def _end(step: Step) -> None:
+    step.ended = True
+    if step.run is not None and step.before is not None and trace.get_current_span() is step.run.span:
+        otel.attach(step.before)  # by token it could not be undone in another context
+    RUNS.end(step, step.failure, step.known)
+
+
+def _here() -> Any:
+    return where(), _STEP.get(), otel.get_current()
+
+
+def _go(place: Any) -> None:
+    attempt, step, context = place
+    move(attempt)
+    _STEP.set(step)
+    otel.attach(context)

@@ -1,0 +1,110 @@
+import asyncio
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from autogen_agentchat.agents import AssistantAgent
+from autogen_agentchat.teams import DiGraphBuilder, GraphFlow
+from autogen_core.model_context import UnboundedChatCompletionContext
+from autogen_core.models import LLMMessage, UserMessage
+from autogen_ext.models.openai import OpenAIChatCompletionClient
+from opentelemetry import trace
+
+from leyden.autogen import AutoGenAdapter
+from leyden.core.testing.adapter_contract import API_KEY, AdapterContract
+
+# AutoGen expects an answer from a dated model; the gateway answers as the model that was asked for.
+pytestmark = pytest.mark.filterwarnings("ignore:Resolved model mismatch:UserWarning")
+
+
+def double(number: int) -> int:
+    """Double a number."""
+    if number == 13:
+        raise ValueError("13 is unlucky")
+    return 2 * number
+
+
+class Addressed(UnboundedChatCompletionContext):
+    """Puts a member's name before what it is asked."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self._name = name
+
+    async def get_messages(self) -> list[LLMMessage]:
+        """Return the messages as this member reads them."""
+        return [
+            UserMessage(content=f"{self._name} {message.content}", source=message.source)
+            if isinstance(message, UserMessage)
+            else message
+            for message in await super().get_messages()
+        ]
+
+
+def client(base_url: str, retries: int = 0) -> OpenAIChatCompletionClient:
+    return OpenAIChatCompletionClient(
+        model="gpt-4.1-mini",
+        base_url=base_url,
+        api_key=API_KEY,
+        temperature=0,
+        max_retries=retries,
+        default_headers={
+            "connection": "close"
+        },  # each `call` has a loop of its own, which a connection must not outlive
+    )
+
+
+class TestAutoGenContract(AdapterContract):
+    package = "leyden.autogen"
+    framework = ("autogen_agentchat", "autogen_core", "autogen_ext")
+
+    def make_adapter(self) -> AutoGenAdapter:
+        return AutoGenAdapter()
+
+    def make_solver(self, base_url: str, *, stream: bool, retries: int = 0) -> Any:
+        return AssistantAgent(
+            "solver",
+            client(base_url, retries),
+            tools=[double],
+            system_message="You solve.",
+            model_client_stream=stream,
+            reflect_on_tool_use=True,
+        )
+
+    def make_team(self, base_url: str, *, stream: bool) -> Any:
+        """Two members side by side; a graph's nodes without an edge into them all begin at once."""
+        llm = client(base_url)
+        members = [
+            AssistantAgent(
+                name,
+                llm,
+                system_message="You listen.",
+                model_client_stream=stream,
+                model_context=Addressed(name),
+            )
+            for name in ("left", "right")
+        ]
+        graph = DiGraphBuilder().add_node(members[0]).add_node(members[1]).build()
+        return GraphFlow([*members], graph)
+
+    def call(self, agent: Any, text: str) -> Any:
+        return asyncio.run(agent.run(task=text))
+
+    def answer(self, result: Any) -> str:
+        return result.messages[-1].content
+
+    async def stream_a_little(self, agent: Any, text: str) -> None:
+        stream = agent.run_stream(task=text)
+        async for event in stream:
+            if event.source == "solver":
+                break
+        await stream.aclose()
+
+    @contextmanager
+    def without_own_tracing(self) -> Generator[None]:
+        """AutoGen traces to the global provider; its runtime looks at a variable of its own."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("AUTOGEN_DISABLE_RUNTIME_TRACING", "true")
+            patch.setattr(trace, "_TRACER_PROVIDER", trace.NoOpTracerProvider())
+            yield
