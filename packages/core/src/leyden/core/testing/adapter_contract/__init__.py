@@ -10,17 +10,30 @@ with the engine's own log:
         def make_adapter(self) -> MyAdapter:
             return MyAdapter()
 
-and the other hooks of `AdapterTests`. Needs pytest with pytest-asyncio in auto mode. Knows no framework.
+and the other hooks of `AdapterTests`. Agents without a framework have no structure to record; what they are promised is
+`PlainContract`, and `ForeignContract` if they are processes of their own. Needs pytest with pytest-asyncio in auto
+mode. Knows no framework.
 """
 
 from leyden.core.testing.adapter_contract.concurrency import ConcurrencyTests
 from leyden.core.testing.adapter_contract.instrumenting import InstrumentingTests
+from leyden.core.testing.adapter_contract.plain import PlainTests
 from leyden.core.testing.adapter_contract.shared import API_KEY
 from leyden.core.testing.adapter_contract.structure import StructureTests
-from leyden.core.testing.adapter_contract.transparency import TransparencyTests
+from leyden.core.testing.adapter_contract.transparency import InProcessTests, RecognisingTests, TransparencyTests
 
-__all__ = ["API_KEY", "AdapterContract"]
+__all__ = ["API_KEY", "AdapterContract", "ForeignContract", "PlainContract"]
 
 
-class AdapterContract(TransparencyTests, StructureTests, ConcurrencyTests, InstrumentingTests):
+class AdapterContract(
+    TransparencyTests, InProcessTests, RecognisingTests, StructureTests, ConcurrencyTests, InstrumentingTests
+):
     """Every promise."""
+
+
+class ForeignContract(TransparencyTests, PlainTests):
+    """Every promise that needs neither structure nor the agent in our own process."""
+
+
+class PlainContract(ForeignContract, InProcessTests):
+    """Every promise that needs no structure."""

@@ -77,17 +77,12 @@ def _tool_call(name: str, arguments: Mapping[str, Any]) -> str:
     return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
 
 
-class AdapterTests(ABC):
+class AgentTests(ABC):
     """The hooks, and what every test starts from.
 
     The agents ask `base_url` with the key `API_KEY` and temperature 0, stream if told to, and let their client try
     again as often as `retries` says.
     """
-
-    package: ClassVar[str]
-    """The adapter's own package, such as `leyden.langchain`."""
-    framework: ClassVar[tuple[str, ...]]
-    """The framework's top-level modules, of which importing the package may load none."""
 
     @abstractmethod
     def make_adapter(self) -> Adapter:
@@ -96,13 +91,6 @@ class AdapterTests(ABC):
     @abstractmethod
     def make_solver(self, base_url: str, *, stream: bool, retries: int = 0) -> Any:
         """Return an agent named `solver` with one tool `double(number: int)`: twice the number, ValueError for 13."""
-
-    @abstractmethod
-    def make_team(self, base_url: str, *, stream: bool) -> Any:
-        """Return two agents or nodes, `left` and `right`, side by side where the framework can.
-
-        Each asks its model once; the first user message that names a question is its own: `left double 7`.
-        """
 
     @abstractmethod
     def call(self, agent: Any, text: str) -> Any:
@@ -115,10 +103,6 @@ class AdapterTests(ABC):
     @abstractmethod
     def answer(self, result: Any) -> str:
         """Return the solver's final answer in `result`, of `call` or of the adapter's `run`."""
-
-    @abstractmethod
-    def without_own_tracing(self) -> AbstractContextManager[None]:
-        """Switch the framework's own tracing off inside the block, in the way its documentation gives users."""
 
     @pytest.fixture
     def bench(self) -> Iterator[GatewayBench]:
@@ -156,6 +140,26 @@ class AdapterTests(ABC):
         with open_attempt(attempt):
             result = await adapter.run(adapter.fresh(agent), {"question": text}, {})
         return result, attempt
+
+
+class AdapterTests(AgentTests):
+    """The further hooks of an adapter, which records structure."""
+
+    package: ClassVar[str]
+    """The adapter's own package, such as `leyden.langchain`."""
+    framework: ClassVar[tuple[str, ...]]
+    """The framework's top-level modules, of which importing the package may load none."""
+
+    @abstractmethod
+    def make_team(self, base_url: str, *, stream: bool) -> Any:
+        """Return two agents or nodes, `left` and `right`, side by side where the framework can.
+
+        Each asks its model once; the first user message that names a question is its own: `left double 7`.
+        """
+
+    @abstractmethod
+    def without_own_tracing(self) -> AbstractContextManager[None]:
+        """Switch the framework's own tracing off inside the block, in the way its documentation gives users."""
 
 
 def is_served(span: Span) -> bool:

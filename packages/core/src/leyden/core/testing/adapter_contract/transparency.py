@@ -12,14 +12,14 @@ import pytest
 
 from leyden.core.errors import TaskError
 from leyden.core.runner.adapter import Adapter
-from leyden.core.testing.adapter_contract.shared import PROVIDER, STREAMED, UNLUCKY, AdapterTests
+from leyden.core.testing.adapter_contract.shared import PROVIDER, STREAMED, UNLUCKY, AdapterTests, AgentTests
 from leyden.core.testing.gateway_bench import GatewayBench, only_this_machine, turns
 from leyden.core.tracing import gateway_pool, routing
 from leyden.core.tracing.context import open_attempt
 from leyden.core.tracing.export import start_recording
 
 
-class TransparencyTests(AdapterTests):
+class TransparencyTests(AgentTests):
     """What the agent's author must not see."""
 
     @STREAMED
@@ -45,6 +45,18 @@ class TransparencyTests(AdapterTests):
         prompts = [turns(record.prompt_ids) for record in bench.log]
         assert prompts[2:] == prompts[:2]
 
+    async def test_two_tasks_see_nothing_of_each_other(self, bench: GatewayBench, adapter: Adapter) -> None:
+        agent = self.make_solver(PROVIDER, stream=False)
+        for number in (101, 202):
+            await self.run(bench, adapter, agent, f"double {number}")
+        assert len(bench.log) == 4
+        for record in bench.log[2:]:
+            assert "101" not in str(turns(record.prompt_ids))
+
+
+class InProcessTests(AgentTests):
+    """What is promised beside that to an agent in our own process."""
+
     async def test_errors_of_tools_and_models_reach_the_agents_caller_unchanged(
         self, bench: GatewayBench, adapter: Adapter
     ) -> None:
@@ -60,14 +72,6 @@ class TransparencyTests(AdapterTests):
             else:  # a framework that tells the model of a failing tool
                 assert question != "broken 1" and self.answer(after[0]) == self.answer(before)
 
-    async def test_two_tasks_see_nothing_of_each_other(self, bench: GatewayBench, adapter: Adapter) -> None:
-        agent = self.make_solver(PROVIDER, stream=False)
-        for number in (101, 202):
-            await self.run(bench, adapter, agent, f"double {number}")
-        assert len(bench.log) == 4
-        for record in bench.log[2:]:
-            assert "101" not in str(turns(record.prompt_ids))
-
     async def test_without_an_attempt_no_call_leaves_the_process(self, bench: GatewayBench, adapter: Adapter) -> None:
         with pytest.raises(Exception) as failure:
             await asyncio.to_thread(self.call, self.make_solver(PROVIDER, stream=False), "double 7")
@@ -76,6 +80,10 @@ class TransparencyTests(AdapterTests):
             chain.append(cause)
         assert any("no attempt is open" in str(error) for error in chain)
         assert not bench.log
+
+
+class RecognisingTests(AdapterTests):
+    """Which agents are an adapter's own, and what it costs to ask."""
 
     def test_it_knows_its_own_agents_and_no_others(self) -> None:
         adapter = self.make_adapter()
