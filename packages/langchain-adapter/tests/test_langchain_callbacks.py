@@ -3,7 +3,7 @@
 
 import asyncio
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,11 +17,9 @@ from langchain_core.tracers import context
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import interrupt
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from leyden.core.data import semconv
+from leyden.core.testing.span_tape import SpanTape
 from leyden.core.tracing.context import Caller, OpenAttempt, current_caller, open_attempt, set_caller
 from leyden.core.tracing.emit import emit_reward
 from leyden.core.tracing.export import CONTENT
@@ -30,40 +28,14 @@ from leyden.langchain import LangChainInstrumentor, LeydenCallbackHandler
 HI: Any = {"messages": [("user", "hi")]}
 
 
-class Tape:
-    """A tracer provider that keeps its spans."""
-
-    def __init__(self) -> None:
-        self.provider, self._exporter = TracerProvider(), InMemorySpanExporter()
-        self.provider.add_span_processor(SimpleSpanProcessor(self._exporter))
-
-    def spans(self) -> Sequence[ReadableSpan]:
-        return self._exporter.get_finished_spans()
-
-    def tree(self) -> list[str]:
-        """Each span in the order of its start, indented by depth."""
-        spans = sorted(self.spans(), key=lambda span: span.start_time or 0)
-        depth: dict[int, int] = {}
-        lines: list[str] = []
-        for span in spans:
-            assert span.context is not None
-            depth[span.context.span_id] = depth[span.parent.span_id] + 1 if span.parent else 0
-            lines.append("  " * depth[span.context.span_id] + span.name)
-        return lines
-
-    def attribute(self, span_name: str, attribute: str) -> Any:
-        [found] = [(span.attributes or {}).get(attribute) for span in self.spans() if span.name == span_name]
-        return found
-
-
 @pytest.fixture
-def tape(monkeypatch: pytest.MonkeyPatch) -> Tape:
+def tape(monkeypatch: pytest.MonkeyPatch) -> SpanTape:
     monkeypatch.setenv(CONTENT, "true")
-    return Tape()
+    return SpanTape()
 
 
 @pytest.fixture
-def instrumented(tape: Tape) -> Iterator[None]:
+def instrumented(tape: SpanTape) -> Iterator[None]:
     LangChainInstrumentor().instrument(tracer_provider=tape.provider)
     yield
     LangChainInstrumentor().uninstrument()
@@ -112,7 +84,7 @@ def nested() -> Any:
 
 
 NESTED = [
-    "invoke_agent school",
+    "invoke_workflow school",
     "  node study",
     "    invoke_agent scholar",
     "      node model",
@@ -132,9 +104,11 @@ NESTED = [
 ]
 
 
-async def test_graphs_agents_nodes_calls_and_tools_form_one_tree(tape: Tape, instrumented: None) -> None:
+async def test_graphs_agents_nodes_calls_and_tools_form_one_tree(tape: SpanTape, instrumented: None) -> None:
     await nested().ainvoke(HI)
     assert tape.tree() == NESTED
+    assert tape.attribute("invoke_workflow school", semconv.OPERATION) == "invoke_workflow"
+    assert tape.attribute("invoke_workflow school", semconv.WORKFLOW_NAME) == "school"
     chats = [span.attributes or {} for span in tape.spans() if span.name == "chat model"]
     speakers = [(chat[semconv.AGENT_NAME], chat[semconv.NODE]) for chat in chats]
     assert speakers == [("scholar", "study"), ("scholar", "study"), ("LangGraph", "sub"), ("helper", "ask")]
@@ -144,21 +118,21 @@ async def test_graphs_agents_nodes_calls_and_tools_form_one_tree(tape: Tape, ins
     assert current_caller() is None
 
 
-async def test_a_bare_agent_speaks_as_itself(tape: Tape, instrumented: None) -> None:
+async def test_a_bare_agent_speaks_as_itself(tape: SpanTape, instrumented: None) -> None:
     await create_agent(saying(), [], name="solo").ainvoke(HI)
     assert tape.tree() == ["invoke_agent solo", "  node model", "    chat model"]
     assert tape.attribute("chat model", semconv.AGENT_NAME) == "solo"
     assert tape.attribute("chat model", semconv.NODE) == "model"
 
 
-async def test_a_chain_is_its_root_and_its_calls(tape: Tape, instrumented: None) -> None:
+async def test_a_chain_is_its_root_and_its_calls(tape: SpanTape, instrumented: None) -> None:
     chain = ChatPromptTemplate.from_template("{x}") | saying() | RunnableLambda(lambda message: message)
     await chain.ainvoke({"x": 1})
     saying().invoke("x")
     assert tape.tree() == ["invoke_agent RunnableSequence", "  chat model", "chat model"]
 
 
-async def test_every_form_at_once_records_every_run_once(tape: Tape, instrumented: None) -> None:
+async def test_every_form_at_once_records_every_run_once(tape: SpanTape, instrumented: None) -> None:
     explicit = LeydenCallbackHandler(tape.provider)
     model = FakeListChatModel(responses=["fine"], callbacks=[LeydenCallbackHandler(tape.provider)])
     agent = create_agent(model, [], name="solo")
@@ -166,12 +140,12 @@ async def test_every_form_at_once_records_every_run_once(tape: Tape, instrumente
     assert tape.tree() == ["invoke_agent solo", "  node model", "    chat model"]
 
 
-async def test_an_explicit_handler_needs_no_instrumentor(tape: Tape) -> None:
+async def test_an_explicit_handler_needs_no_instrumentor(tape: SpanTape) -> None:
     await nested().ainvoke(HI, {"callbacks": [LeydenCallbackHandler(tape.provider)]})
     assert tape.tree() == NESTED
 
 
-def test_uninstrument_leaves_langchain_as_it_was(tape: Tape) -> None:
+def test_uninstrument_leaves_langchain_as_it_was(tape: SpanTape) -> None:
     before = list(context._configure_hooks)  # pyright: ignore[reportPrivateUsage]  # what the instrumentor adds to
     for _ in range(2):
         LangChainInstrumentor().instrument(tracer_provider=tape.provider)
@@ -182,7 +156,7 @@ def test_uninstrument_leaves_langchain_as_it_was(tape: Tape) -> None:
     assert not tape.spans()
 
 
-async def test_runs_under_way_end_even_if_uninstrumented_meanwhile(tape: Tape) -> None:
+async def test_runs_under_way_end_even_if_uninstrumented_meanwhile(tape: SpanTape) -> None:
     LangChainInstrumentor().instrument(tracer_provider=tape.provider)
 
     def stop(state: MessagesState) -> dict[str, Any]:
@@ -196,7 +170,7 @@ async def test_runs_under_way_end_even_if_uninstrumented_meanwhile(tape: Tape) -
     assert tape.tree() == ["invoke_agent cut", "  node stop"]
 
 
-async def test_an_interrupt_is_no_failure_and_an_error_is(tape: Tape, instrumented: None) -> None:
+async def test_an_interrupt_is_no_failure_and_an_error_is(tape: SpanTape, instrumented: None) -> None:
     graph = StateGraph(MessagesState)
     graph.add_node("ask", lambda state: {"messages": [interrupt("may I?")]})
     graph.add_edge(START, "ask")
@@ -213,7 +187,7 @@ async def test_an_interrupt_is_no_failure_and_an_error_is(tape: Tape, instrument
     assert tape.attribute("invoke_agent bad", semconv.ERROR_TYPE) == "ZeroDivisionError"
 
 
-async def test_a_tool_that_answers_with_an_error_has_failed(tape: Tape, instrumented: None) -> None:
+async def test_a_tool_that_answers_with_an_error_has_failed(tape: SpanTape, instrumented: None) -> None:
     @tool
     def refuse(word: str) -> Any:
         """Refuse."""
@@ -225,7 +199,7 @@ async def test_a_tool_that_answers_with_an_error_has_failed(tape: Tape, instrume
     assert (span.attributes or {})[semconv.TOOL_RESULT] == "no"
 
 
-async def test_a_stream_left_half_way_and_a_cancelled_run_still_end(tape: Tape, instrumented: None) -> None:
+async def test_a_stream_left_half_way_and_a_cancelled_run_still_end(tape: SpanTape, instrumented: None) -> None:
     agent = create_agent(calling("look_up", {"word": "tea"}), [look_up], name="solo")
     stream: Any = agent.astream(HI)
     await anext(stream)
@@ -247,7 +221,7 @@ async def test_a_stream_left_half_way_and_a_cancelled_run_still_end(tape: Tape, 
     assert tape.attribute("invoke_agent waiting", semconv.ERROR_TYPE) == "CancelledError"
 
 
-async def test_a_root_hangs_from_whoever_speaks(tape: Tape, instrumented: None) -> None:
+async def test_a_root_hangs_from_whoever_speaks(tape: SpanTape, instrumented: None) -> None:
     """A graph inside another framework's tool, or inside an `operation`."""
     set_caller(Caller(agent="crew", trace_id="ab" * 16, span_id="12" * 8))
     try:
@@ -261,7 +235,7 @@ async def test_a_root_hangs_from_whoever_speaks(tape: Tape, instrumented: None) 
         set_caller(None)
 
 
-async def test_what_is_emitted_in_a_tool_hangs_from_the_tool(tape: Tape, instrumented: None) -> None:
+async def test_what_is_emitted_in_a_tool_hangs_from_the_tool(tape: SpanTape, instrumented: None) -> None:
     attempt = OpenAttempt(rollout_id="r", attempt_id="a", token="t", gateway_url="http://x", trace_id="ab" * 16)
     with open_attempt(attempt):
         await nested().ainvoke(HI)
@@ -272,7 +246,7 @@ async def test_what_is_emitted_in_a_tool_hangs_from_the_tool(tape: Tape, instrum
 
 
 async def test_our_own_failure_is_logged_and_the_agent_notices_nothing(
-    tape: Tape, instrumented: None, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    tape: SpanTape, instrumented: None, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*args: Any, **kwargs: Any) -> None:
         raise RuntimeError("ours")

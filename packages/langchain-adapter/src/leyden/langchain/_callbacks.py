@@ -1,11 +1,13 @@
 """LangChain's callbacks, as spans and as "who speaks now". Never raises into the agent. Knows nothing of tokens.
 
-Roots and graphs become `invoke_agent` spans, graph nodes `node` spans; the links of a chain get none of their own.
+Roots and graphs become `invoke_agent` spans, those that hold other agents `invoke_workflow`, and graph nodes `node`
+spans; the links of a chain get none of their own.
 """
 
 import json
+from collections.abc import Iterator
 from threading import Lock
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 from langchain_core.callbacks import BaseCallbackHandler
@@ -19,6 +21,9 @@ NODE_TAG = "graph:step:"
 """LangGraph tags the runs of its nodes with their step."""
 CONTROL_FLOW = "GraphBubbleUp"
 """LangGraph's base class of what is raised for control flow, such as interrupts, and is no failure."""
+CREATED = "langchain_create_agent"
+END, PARENT = "__end__", "__parent__"
+"""What LangGraph calls the end of a graph, and the graph around one, in a `Command`."""
 
 _RUNS = RunTree("langchain")
 _promoting = Lock()
@@ -49,9 +54,11 @@ class LeydenCallbackHandler(BaseCallbackHandler):
         if run is None:
             return
         if run.parent is None:
-            _RUNS.open_agent(run, metadata.get("lc_agent_name") or run.name, provider=self._provider)
-        elif any(tag.startswith(NODE_TAG) for tag in known.get("tags") or ()):
-            run.agent = self._graph(run.parent, metadata.get("lc_agent_name"))
+            agent = metadata.get("lc_agent_name")
+            run.by_shape = agent is None and not _is_created(metadata)
+            _RUNS.open_agent(run, agent or run.name, provider=self._provider)
+        elif _is_node(known):
+            run.agent = self._graph(run.parent, metadata)
             _RUNS.open(run, f"node {run.name}", {}, provider=self._provider)
 
     @quietly
@@ -83,16 +90,26 @@ class LeydenCallbackHandler(BaseCallbackHandler):
     def on_tool_end(self, output: Any, *, run_id: UUID, **known: Any) -> None:
         result = _text(getattr(output, "content", output))
         error = ToolFailure(result) if getattr(output, "status", None) == "error" else None
-        _RUNS.end(run_id, error, {semconv.TOOL_RESULT: result})
+        # Older releases say at the end alone which call of the model's this was.
+        told = {semconv.TOOL_RESULT: result, semconv.TOOL_CALL_ID: getattr(output, "tool_call_id", None)}
+        _RUNS.end(run_id, error, told)
 
     @quietly
     def on_chain_end(self, outputs: Any, *, run_id: UUID, **known: Any) -> None:
-        _RUNS.end(run_id)
+        try:
+            if _is_node(known):
+                self._handoffs(run_id, outputs)
+        finally:
+            _RUNS.end(run_id)
 
     @quietly
     def on_chain_error(self, error: BaseException, *, run_id: UUID, **known: Any) -> None:
         intended = any(kind.__name__ == CONTROL_FLOW for kind in type(error).__mro__)
-        _RUNS.end(run_id, None if intended else error)
+        try:
+            if intended and _is_node(known):
+                self._handoffs(run_id, [command for command in error.args if _graph_of(command) == PARENT])
+        finally:
+            _RUNS.end(run_id, None if intended else error)
 
     @quietly
     def on_retriever_end(self, documents: Any, *, run_id: UUID, **known: Any) -> None:
@@ -108,13 +125,27 @@ class LeydenCallbackHandler(BaseCallbackHandler):
         place = metadata.get("langgraph_checkpoint_ns") or metadata.get("langgraph_node") or ""
         return _RUNS.start(run_id, known.get("parent_run_id"), name, place.split("|")[0].split(":")[0] or None)
 
-    def _graph(self, graph: Run, agent: str | None) -> str | None:
+    def _graph(self, graph: Run, metadata: dict[str, Any]) -> str | None:
         """Return the agent that `graph` is: what holds nodes is a graph, which shows when its first node starts."""
         with _promoting:  # the first nodes may start at once
             if graph.span is None:
+                agent = metadata.get("lc_agent_name")  # maybe of the agent around it
                 name = graph.name if agent in (None, graph.agent) else agent
+                graph.by_shape = name is not agent and not _is_created(metadata)
                 _RUNS.open_agent(graph, name, provider=self._provider)
+                if graph.parent is not None:
+                    _RUNS.hold_agents(graph.parent)
         return graph.agent
+
+    def _handoffs(self, node: UUID, commands: Any) -> None:
+        """Note whom a node passes on to: by what it returns, or, from a graph to the one around it, raises."""
+        run = _RUNS.find(node)
+        if run is None:
+            return
+        for command in _listed(commands):
+            source = run.agent if _graph_of(command) == PARENT else run.name
+            for target in _targets(command):
+                _RUNS.handoff(node, source or run.name, target, provider=self._provider)
 
     def _model(self, operation: str, run_id: UUID, known: dict[str, Any]) -> None:
         metadata, parameters = _mapping(known, "metadata"), _mapping(known, "invocation_params")
@@ -132,6 +163,31 @@ class LeydenCallbackHandler(BaseCallbackHandler):
 
 def _mapping(known: dict[str, Any], name: str) -> dict[str, Any]:
     return known.get(name) or {}
+
+
+def _is_node(known: dict[str, Any]) -> bool:
+    return any(tag.startswith(NODE_TAG) for tag in known.get("tags") or ())
+
+
+def _is_created(metadata: dict[str, Any]) -> bool:
+    """Whether it is said to be an agent, by `create_agent`."""
+    return metadata.get("ls_integration") == CREATED
+
+
+def _graph_of(command: Any) -> str | None:
+    return getattr(command, "graph", None)
+
+
+def _targets(command: Any) -> Iterator[str]:
+    """Yield the nodes that a `Command` names; nothing where it is none, or only updates."""
+    for one in _listed(getattr(command, "goto", ())):
+        target = getattr(one, "node", one)  # of a `Send`
+        if isinstance(target, str) and target != END:
+            yield target
+
+
+def _listed(value: Any) -> list[Any]:
+    return list(cast("list[Any]", value)) if isinstance(value, list | tuple) else [value]
 
 
 def _answer(response: Any) -> dict[str, Any]:

@@ -38,6 +38,8 @@ class Run:
     capture: Capture | None = None
     """In production, the rollout around it."""
     tells_content: bool = True
+    by_shape: bool = False
+    """It is called an agent for its shape, not by its author: a workflow, should it turn out to hold agents."""
 
     def visible(self) -> "Run | None":
         """The nearest run, this one or above, that has a span."""
@@ -64,6 +66,10 @@ class RunTree:
         agent = None if above is None else above.agent
         run = self._live[key] = Run(above, name, agent, node, time.time_ns(), current_attempt())
         return run
+
+    def find(self, key: Hashable) -> Run | None:
+        """Return a run that has started and not ended."""
+        return self._live.get(key)
 
     def open(
         self,
@@ -120,6 +126,16 @@ class RunTree:
         known = {semconv.OPERATION: "invoke_workflow", semconv.WORKFLOW_NAME: name}
         self.open(run, f"invoke_workflow {name}", known, provider=provider)
 
+    def hold_agents(self, run: Run) -> None:
+        """Note that an agent starts below `run`: whatever is above and called an agent for its shape is a workflow."""
+        above: Run | None = run
+        while above is not None:
+            if above.by_shape and above.span is not None:
+                above.by_shape, name = False, str(above.agent)
+                above.span.update_name(f"invoke_workflow {name}")
+                above.span.set_attributes({semconv.OPERATION: "invoke_workflow", semconv.WORKFLOW_NAME: name})
+            above = above.parent
+
     def open_tool(
         self,
         run: Run,
@@ -159,9 +175,13 @@ class RunTree:
             return
         if run.caller is not None:
             run.caller.ended.set()
-        for name, value in (attributes or {}).items():
-            if value is not None and (run.tells_content or name not in semconv.CONTENT_ATTRIBUTES):
-                run.span.set_attribute(name, value)
+        told = {
+            name: value
+            for name, value in (attributes or {}).items()
+            if value is not None and (run.tells_content or name not in semconv.CONTENT_ATTRIBUTES)
+        }
+        if told:
+            run.span.set_attributes(told)
         if error is not None:
             run.span.set_attribute(semconv.ERROR_TYPE, type(error).__qualname__)
             run.span.set_status(trace.StatusCode.ERROR, str(error) if run.tells_content else None)

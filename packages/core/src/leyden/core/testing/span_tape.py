@@ -1,0 +1,35 @@
+"""`SpanTape`: a tracer provider of somebody else's, in memory, that shows its spans as a tree. For testing adapters."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+
+class SpanTape:
+    """Give `provider` to an instrumentor, run an agent, then look at what ended."""
+
+    def __init__(self) -> None:
+        self.provider, self._exporter = TracerProvider(), InMemorySpanExporter()
+        self.provider.add_span_processor(SimpleSpanProcessor(self._exporter))
+
+    def spans(self, name: str | None = None) -> Sequence[ReadableSpan]:
+        """Return every span that has ended, or those called `name`, in the order in which they ended."""
+        return [span for span in self._exporter.get_finished_spans() if name in (None, span.name)]
+
+    def tree(self) -> list[str]:
+        """Return each span's name in the order of its start, indented by depth."""
+        depth: dict[int, int] = {}
+        lines: list[str] = []
+        for span in sorted(self.spans(), key=lambda span: span.start_time or 0):
+            assert span.context is not None
+            depth[span.context.span_id] = depth[span.parent.span_id] + 1 if span.parent else 0
+            lines.append("  " * depth[span.context.span_id] + span.name)
+        return lines
+
+    def attribute(self, span_name: str, attribute: str) -> Any:
+        """Return an attribute of the only span of that name; ValueError when there is not exactly one."""
+        [found] = [(span.attributes or {}).get(attribute) for span in self.spans(span_name)]
+        return found
