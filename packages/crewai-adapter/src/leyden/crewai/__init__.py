@@ -1,1 +1,20 @@
-"""CrewAI crews and flows for Leyden, unchanged. Importing this does not load the framework."""
+"""CrewAI crews, flows and agents for Leyden, unchanged. Importing this does not load the framework."""
+
+from typing import TYPE_CHECKING, Any
+
+from leyden.crewai._adapter import CrewAIAdapter
+from leyden.crewai._instrumentor import CrewAIInstrumentor
+
+if TYPE_CHECKING:
+    from leyden.crewai._listener import LeydenEventListener
+
+__all__ = ["CrewAIAdapter", "CrewAIInstrumentor", "LeydenEventListener"]
+
+
+def __getattr__(name: str) -> Any:
+    """Load the event listener, whose base class is CrewAI's, when it is first asked for."""
+    if name == "LeydenEventListener":
+        from leyden.crewai._listener import LeydenEventListener
+
+        return LeydenEventListener
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

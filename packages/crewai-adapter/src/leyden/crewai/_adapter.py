@@ -1,0 +1,137 @@
+"""`CrewAIAdapter`: runs crews, flows and lone agents for a task. Knows nothing of spans."""
+
+import inspect
+import os
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from importlib.util import find_spec
+from threading import Lock
+from typing import Any
+
+from leyden.core.data.resources import Resource
+from leyden.core.data.rollout import Task
+from leyden.core.errors import UnknownAgent
+from leyden.core.runner.adapter import Adapter
+from leyden.core.runner.task_input import text_for
+from leyden.core.runner.threads import in_thread
+from leyden.crewai._fresh import fresh, kind_of, made, makes_crew, refusals
+from leyden.crewai._input import crew_inputs, flow_inputs
+from leyden.crewai._instrumentor import CrewAIInstrumentor
+from leyden.crewai._runs import whole
+
+QUIET = {
+    "CREWAI_DISABLE_TELEMETRY": "true",
+    "CREWAI_TRACING_ENABLED": "false",
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+}
+"""Environment variables that keep CrewAI and LiteLLM from telling anybody, or looking anything up, on their own."""
+
+_importing = Lock()
+_imported = False
+
+
+class CrewAIAdapter(Adapter):
+    """Runs what has `kickoff`: crews, flows, agents. A `@CrewBase` class, or an object of one, stands for its crew."""
+
+    name = "crewai"
+
+    def __init__(self) -> None:
+        self._instrumentor: CrewAIInstrumentor | None = None
+        self._environment: dict[str, str | None] = {}
+        self._caches: list[Any] = []
+
+    def supports(self, agent: object) -> bool:
+        """Whether `agent` is a crew, a flow or an agent, or a class that makes a crew or a flow."""
+        if "crewai" not in sys.modules:
+            return False
+        return makes_crew(agent) or kind_of(agent) in (
+            ("Flow",) if inspect.isclass(agent) else ("Crew", "Flow", "Agent")
+        )
+
+    def fresh(self, agent: Any) -> Any:
+        """Return a copy of a crew or an agent, or another flow of the same class, that remembers nothing."""
+        return fresh(agent)
+
+    def check(self, agent: Any, task: Task) -> None:
+        """Raise TaskError when `task` cannot be given to `agent`, and UnknownAgent when it cannot run unattended."""
+        agent = made(agent)
+        for reason in refusals(agent):
+            raise UnknownAgent(reason)
+        _inputs(agent, task)
+
+    async def run(self, agent: Any, task: Task, resources: Mapping[str, Resource]) -> Any:
+        """Call `agent.kickoff` for `task` in a thread of its own, for it refuses to run where an event loop does.
+
+        What streams is taken to its end. Cancelled, the thread goes on unheard until its next model call, which fails.
+        """
+        agent = made(agent)
+        inputs = _inputs(agent, task)
+        if kind_of(agent) == "Flow":
+            await in_thread(_import_litellm)  # which it may make models with; others have made theirs
+        self._disable_cache()
+        with whole():
+            result = await in_thread(_to_the_end, agent.kickoff, inputs)
+        if type(result).__name__ == "HumanFeedbackPending":
+            raise UnknownAgent(f"the flow waits for a human ({result}): it cannot run unattended")
+        return result
+
+    def instrument(self) -> None:
+        """Record every CrewAI run of this process, and let nothing be told or looked up on CrewAI's own account."""
+        if not self._environment:
+            self._environment = {name: os.environ.get(name) for name in QUIET}
+            os.environ.update(QUIET)
+        self._disable_cache()
+        instrumentor = CrewAIInstrumentor()
+        if not instrumentor.is_instrumented_by_opentelemetry:
+            instrumentor.instrument()
+            self._instrumentor = instrumentor
+
+    def uninstrument(self) -> None:
+        """Undo `instrument`, unless the user had instrumented before us."""
+        if self._instrumentor is not None:
+            self._instrumentor.uninstrument()
+            self._instrumentor = None
+        for name, before in self._environment.items():
+            if before is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = before
+        self._environment = {}
+        if self._caches:
+            sys.modules["litellm"].__dict__["cache"] = self._caches[-1]
+            self._caches.clear()
+
+    def _disable_cache(self) -> None:
+        """A cached answer was drawn by another version of the policy, and never reaches the gateway."""
+        litellm: Any = sys.modules.get("litellm")
+        if (cache := getattr(litellm, "cache", None)) is not None:
+            self._caches.append(cache)
+            litellm.cache = None
+
+
+def _inputs(agent: Any, task: Task) -> Any:
+    if kind_of(agent) == "Agent":
+        return text_for(task)
+    return crew_inputs(agent, task) if kind_of(agent) == "Crew" else flow_inputs(agent, task)
+
+
+def _to_the_end(kickoff: Callable[[Any], Any], inputs: Any) -> Any:
+    result = kickoff(inputs)
+    if type(result).__module__ == "crewai.types.streaming":
+        for _ in result:
+            continue
+        return result.result
+    return result
+
+
+def _import_litellm() -> None:
+    """Import LiteLLM before a crowd does: CrewAI takes a half imported one for none at all."""
+    global _imported
+    with _importing:
+        if not _imported and find_spec("litellm") is not None:
+            from crewai import LLM
+
+            with suppress(ImportError):  # CrewAI will say so itself, to those who need it
+                LLM(model="openai/gpt-4.1-mini", is_litellm=True)
+        _imported = True

@@ -1,0 +1,95 @@
+"""Hears what CrewAI's event bus is told, in the context of whoever tells it. Knows nothing of what events mean.
+
+The bus calls its handlers on other threads, in a copy of the context: a handler sets nothing that a model call could
+see, and usually comes too late to tell. So `emit` is wrapped, on the bus's class, from the bus's import on.
+"""
+
+import sys
+from collections.abc import Callable
+from functools import wraps
+from threading import Lock
+from types import ModuleType
+from typing import Any
+
+from opentelemetry.trace import TracerProvider
+
+from leyden.crewai import _runs
+
+BUS = "crewai.events.event_bus"
+
+
+class Listening:
+    """One who listens; of several, the latest decides where spans go."""
+
+    def __init__(self, provider: TracerProvider | None) -> None:
+        self.provider = provider
+
+
+_lock = Lock()
+_listening: tuple[Listening, ...] = ()
+_wrapped: tuple[Callable[..., Any], Callable[..., Any]] | None = None
+"""What `emit` was, and what we put in its place."""
+_hooked = False
+
+
+def listen(provider: TracerProvider | None) -> Listening:
+    """Record runs, from the import of CrewAI on if that is still to come."""
+    global _listening, _hooked
+    made = Listening(provider)
+    with _lock:
+        _listening = (*_listening, made)
+        hook, _hooked = not _hooked, True
+        if BUS in sys.modules:
+            _wrap(sys.modules[BUS])
+    if hook:
+        import wrapt
+
+        wrapt.register_post_import_hook(_on_import, BUS)
+    return made
+
+
+def stop_listening(made: Listening) -> None:
+    """Undo one `listen`; with the last, `emit` is what it was, and what is still running ends."""
+    global _listening
+    with _lock:
+        _listening = tuple(other for other in _listening if other is not made)
+        if _listening:
+            return
+        if BUS in sys.modules:
+            _unwrap(sys.modules[BUS])
+    _runs.end_all()
+
+
+def _on_import(module: ModuleType) -> None:
+    with _lock:
+        if _listening:
+            _wrap(module)
+
+
+def _wrap(module: Any) -> None:
+    global _wrapped
+    if _wrapped is None:
+        emit = module.CrewAIEventsBus.emit
+        heard = module.CrewAIEventsBus.emit = _hearing(emit)
+        _wrapped = emit, heard
+
+
+def _unwrap(module: Any) -> None:
+    global _wrapped
+    if _wrapped is not None and module.CrewAIEventsBus.emit is _wrapped[1]:
+        module.CrewAIEventsBus.emit = _wrapped[0]
+        _wrapped = None  # else somebody wrapped ours, which stays and hears nothing
+
+
+def _hearing(emit: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(emit)
+    def heard(bus: Any, source: Any, event: Any) -> Any:
+        # A start before the bus's handlers, whose copy of the context then tells who speaks; an end after them.
+        if listening := _listening:
+            _runs.begin(source, event, listening[-1].provider)
+        told = emit(bus, source, event)
+        if listening:
+            _runs.end(source, event)
+        return told
+
+    return heard

@@ -1,0 +1,118 @@
+"""What each attempt gets: a crew, a flow or an agent that remembers nothing of another attempt.
+
+Knows nothing of tasks, nor of running anything.
+"""
+
+import inspect
+from collections.abc import Iterator
+from typing import Any
+from uuid import uuid4
+
+from leyden.core.errors import UnknownAgent
+from leyden.crewai._input import AGENT_TEXTS, TASK_TEXTS, template
+
+KINDS = ("Crew", "Flow", "Agent")
+
+
+def kind_of(agent: object) -> str | None:
+    """Return which of `KINDS` `agent`, or the class `agent`, is; found by name, so that nothing is loaded for it."""
+    cls = agent if inspect.isclass(agent) else type(agent)
+    return next((base.__name__ for base in cls.__mro__ if _is_crewais(base) and base.__name__ in KINDS), None)
+
+
+def makes_crew(agent: object) -> bool:
+    """Whether `agent` is of a `@CrewBase` class, or is one."""
+    return getattr(agent, "is_crew_class", None) is True and callable(getattr(agent, "crew", None))
+
+
+def made(agent: Any) -> Any:
+    """Return the crew, flow or agent that `agent` is or makes; raises UnknownAgent when its class wants arguments."""
+    if inspect.isclass(agent):
+        agent = _call(agent, agent.__qualname__)
+    return agent.crew() if makes_crew(agent) else agent
+
+
+def fresh(agent: Any) -> Any:
+    """Return another of the same kind that has not run; raises UnknownAgent when there is no way to make one."""
+    agent = made(agent)
+    if kind_of(agent) == "Flow":
+        return _fresh_flow(agent)
+    return _fresh_crew(agent) if kind_of(agent) == "Crew" else agent.copy()
+
+
+def refusals(agent: Any) -> Iterator[str]:
+    """Yield why `agent` cannot be run unattended, again and again."""
+    if kind_of(agent) == "Flow":
+        methods: dict[str, Any] = agent._definition.methods  # its definition has no public name on the object
+        for name, method in methods.items():
+            if method.human_feedback is not None:
+                yield f"the flow waits for a human at {name!r}: run it without @human_feedback"
+        fields: dict[str, Any] = _class(agent).model_fields
+        if _remembers(fields["memory"].default):
+            yield "the flow's class has a memory, which all attempts would share: leave it out, or make it read_only"
+        return
+    is_crew = kind_of(agent) == "Crew"
+    for number, task in enumerate(agent.tasks if is_crew else ()):
+        if task.human_input:
+            yield f"the crew waits for a human at task {task.name or number}: run it without human_input"
+    for holder in (agent, *agent.agents, agent.manager_agent) if is_crew else (agent,):
+        if _remembers(getattr(holder, "memory", None)):
+            yield (
+                f"{getattr(holder, 'role', None) or 'the crew'} has a memory, which all attempts would share: "
+                "leave it out, or make it read_only"
+            )
+
+
+def _fresh_crew(crew: Any) -> Any:
+    copy = crew.copy()
+    if type(copy) is not type(crew):
+        raise UnknownAgent(f"a {type(crew).__qualname__} cannot be copied, only a Crew: give a function that makes it")
+    # CrewAI fills a crew's placeholders in on its own texts, and tells agents apart by role alone.
+    agents = {id(theirs): ours for theirs, ours in zip(crew.agents, copy.agents, strict=True)}
+    for theirs, ours in zip(crew.agents, copy.agents, strict=True):
+        _restore(ours, theirs, AGENT_TEXTS)
+    for theirs, ours in zip(crew.tasks, copy.tasks, strict=True):
+        _restore(ours, theirs, TASK_TEXTS)
+        ours.output = None
+        ours.agent = agents.get(id(theirs.agent), ours.agent)
+    copy.tracing = False  # else prompts and answers leave for CrewAI's own service
+    return copy
+
+
+def _restore(ours: Any, theirs: Any, names: tuple[str, ...]) -> None:
+    for name in names:
+        if (text := template(theirs, name)) != getattr(ours, name, None):
+            setattr(ours, name, text)
+
+
+def _fresh_flow(flow: Any) -> Any:
+    cls = _class(flow)
+    if cls.__name__ == "Flow" and _is_crewais(cls):
+        other = cls.from_declaration(contents=flow._definition)
+    else:
+        given = {name: getattr(flow, name) for name in flow.model_fields_set if name not in ("memory", "tracing")}
+        other = _call(cls, cls.__qualname__, **given)
+    other.tracing = False
+    if isinstance(root := getattr(other.memory, "root_scope", None), str):
+        other.memory.root_scope = f"{root}/leyden-{uuid4().hex}"  # every flow is given a memory, on disk
+    return other
+
+
+def _call(cls: Any, name: str, **given: Any) -> Any:
+    try:
+        return cls(**given)
+    except TypeError as error:
+        raise UnknownAgent(f"{name} cannot be made anew ({error}): give a function that makes it") from error
+
+
+def _class(agent: Any) -> Any:
+    return agent.__class__
+
+
+def _remembers(memory: Any) -> bool:
+    views = (memory, getattr(memory, "_memory", None))
+    return bool(memory) and not any(getattr(view, "read_only", False) for view in views)
+
+
+def _is_crewais(cls: type) -> bool:
+    return cls.__module__.startswith("crewai.")

@@ -1,0 +1,69 @@
+"""From a task row to what a crew, a flow or an agent takes. Knows nothing of running them."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from leyden.core.data.rollout import Task
+from leyden.core.errors import TaskError
+from leyden.core.runner.task_input import ANSWER_KEYS, mapping_for, row_of
+
+PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_\-]*)}")
+"""What CrewAI fills in; other braces it leaves alone."""
+TASK_TEXTS, AGENT_TEXTS = ("description", "expected_output", "output_file"), ("role", "goal", "backstory")
+STATE_ID = "id"
+"""CrewAI's own key of a flow's inputs: it would restore the state of an earlier flow that had the same."""
+
+
+def template(holder: Any, name: str) -> str | None:
+    """Return a text of a task or an agent with its placeholders; CrewAI fills them in on the object itself."""
+    original = getattr(holder, f"_original_{name}", None)
+    return getattr(holder, name, None) if original is None else original
+
+
+def crew_inputs(crew: Any, task: Task) -> dict[str, Any]:
+    """Return what `crew.kickoff` takes as inputs; raises TaskError, naming the keys found, when it cannot be told."""
+    wanted = tuple(dict.fromkeys(_placeholders(crew)))
+    if not crew.before_kickoff_callbacks:
+        if not wanted:
+            raise TaskError(f"{_keys(task)}; no task or agent of the crew has a placeholder, such as {{question}}")
+        return mapping_for(task, wanted, frozenset(wanted), {})
+    # What runs before the crew may take any key, and add what the placeholders need.
+    row = _unanswered(task, wanted)
+    return row or mapping_for(task, wanted, frozenset(), {})
+
+
+def flow_inputs(flow: Any, task: Task) -> dict[str, Any]:
+    """Return what `flow.kickoff` takes as inputs: what its state has a place for, or all, where that is a dict.
+
+    Raises TaskError, naming the keys found, when nothing fits.
+    """
+    state = flow.state
+    if isinstance(state, dict):
+        row = _unanswered(task, keys := _places(state))
+        if row:
+            return {key: value for key, value in row.items() if key != STATE_ID}
+    else:
+        keys = _places(state.__class__.model_fields)
+    if not keys:
+        raise TaskError(f"{_keys(task)}; the flow's state has no place for any")
+    return mapping_for(task, keys, frozenset(), {})
+
+
+def _placeholders(crew: Any) -> Iterator[str]:
+    for holders, names in ((crew.tasks, TASK_TEXTS), (crew.agents, AGENT_TEXTS)):
+        for holder in holders:
+            for name in names:
+                yield from PLACEHOLDER.findall(template(holder, name) or "")
+
+
+def _places(state: Any) -> tuple[str, ...]:
+    return tuple(key for key in state if key != STATE_ID)
+
+
+def _unanswered(task: Task, wanted: tuple[str, ...]) -> dict[str, Any]:
+    return {key: value for key, value in row_of(task).items() if key in wanted or key not in ANSWER_KEYS}
+
+
+def _keys(task: Task) -> str:
+    return f"the task has the keys {', '.join(map(str, row_of(task))) or '(none)'}"

@@ -1,0 +1,267 @@
+"""CrewAI's events, as spans and as "who speaks now". Never raises into the agent. Knows nothing of tokens.
+
+CrewAI's own pairing of ends with starts cannot be relied on: a failed call is told twice, and the second time closes
+what is not its own; a call over LiteLLM that ends in a tool call is never told to have ended. So starts are kept here,
+by context, and an end is held against what it is the end of. What has ended takes along what it left open below.
+"""
+
+import json
+import sys
+from collections.abc import Callable, Generator, Hashable, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+from opentelemetry.trace import SpanKind, TracerProvider
+
+from leyden.core.data import semconv
+from leyden.core.tracing.context import is_left_over
+from leyden.core.tracing.quietly import quietly
+from leyden.core.tracing.run_tree import Run, RunTree
+
+AGENT, CALL, CREW, FLOW, METHOD, TASK, TOOL = "agent", "call", "crew", "flow", "method", "task", "tool"
+DELEGATION = ("delegate_work_to_coworker", "ask_question_to_coworker")
+"""CrewAI's own tools by which an agent gives work to another."""
+
+
+class Reported(Exception):
+    """What CrewAI told of in words only, or a tool that answers with a failure; only ever recorded."""
+
+
+@dataclass(slots=True, eq=False)
+class Open:
+    """Something that has started and was not told to have ended."""
+
+    key: str
+    kind: str
+    identity: Hashable
+    """What an end of this kind has in common with its start."""
+    source: Any
+    above: "Open | None"
+    agent: str | None = None
+    node: str | None = None
+    tool: str | None = None
+    below: set["Open"] = field(default_factory=set["Open"])
+    ended: bool = False
+
+    @property
+    def siblings(self) -> set["Open"]:
+        """Those beside it, and itself while it is open."""
+        return _roots if self.above is None else self.above.below
+
+
+_TREE = RunTree("crewai")
+_innermost: ContextVar[Open | None] = ContextVar("leyden_crewai_innermost", default=None)
+_within: ContextVar[set[Open] | None] = ContextVar("leyden_crewai_within", default=None)
+_roots: set[Open] = set()
+
+
+@contextmanager
+def whole() -> Generator[None]:
+    """When the block is left, end what began in it, in whatever thread: CrewAI does not tell of cancellations."""
+    began: set[Open] = set()
+    token = _within.set(began)
+    error: BaseException | None = None
+    try:
+        yield
+    except BaseException as raised:
+        error = raised
+        raise
+    finally:
+        _within.reset(token)
+        for root in list(began):
+            _end(root, error)
+
+
+def end_all() -> None:
+    """End everything, because nobody will hear of its end."""
+    for root in list(_roots):
+        _end(root, None)
+
+
+@quietly
+def begin(source: Any, event: Any, provider: TracerProvider | None) -> None:
+    """Take note of what starts with `event`, if anything, and let it be who speaks in this context."""
+    if event.type not in _STARTS or is_left_over():
+        return
+    kind, open_span = _STARTS[event.type]
+    if kind in (FLOW, METHOD) and getattr(source, "is_crewai_internal", False):
+        return  # an agent's own loop is built as a flow
+    identity = _identity(kind, source, event)
+    above = _above(kind, identity, source)
+    found = Open(event.event_id, kind, identity, source, above)
+    if above is not None:
+        found.agent, found.node = above.agent, above.node
+    run = _TREE.start(found.key, None if above is None else above.key, kind, found.node)
+    if run is not None:
+        found.siblings.add(found)
+        if above is None and (began := _within.get()) is not None:
+            began.add(found)
+        _innermost.set(found)
+        open_span(found, run, event, provider)
+
+
+@quietly
+def end(source: Any, event: Any) -> None:
+    """Take note of what ends with `event`, if it is known and has not ended before."""
+    kind = _ENDS.get(event.type)
+    if kind is None or (found := _open(kind, _identity(kind, source, event))) is None:
+        return
+    attributes = _ended(kind, event)
+    _innermost.set(found.above)
+    _end(found, _failure(event), attributes)
+
+
+def _identity(kind: str, source: Any, event: Any) -> Hashable:
+    if kind == CALL:
+        return event.call_id
+    if kind == TOOL:
+        return None
+    return id(source), id(getattr(event, "task", None)), getattr(event, "method_name", None)
+
+
+def _innermost_open() -> Open | None:
+    found = _innermost.get()
+    while found is not None and found.ended:
+        found = found.above
+    return found
+
+
+def _open(kind: str, identity: Hashable) -> Open | None:
+    found = _innermost_open()
+    while found is not None and (found.ended or (found.kind, found.identity) != (kind, identity)):
+        found = found.above
+    return found
+
+
+def _above(kind: str, identity: Hashable, source: Any) -> Open | None:
+    """Return what a start is below, having ended what it proves to have ended."""
+    above = _innermost_open()
+    if above is not None and above.kind == CALL and above.source is not source:
+        _end(above, None)  # only a tool that the model's own client runs is inside a call
+        above = _innermost_open()
+    if kind == AGENT and (again := _open(kind, identity)) is not None:
+        _end(again, sys.exception())
+        return again.above
+    if above is not None and above.kind == AGENT and kind in (CALL, TOOL):
+        for call in [one for one in list(above.below) if one.kind == CALL and getattr(one.source, "is_litellm", False)]:
+            _end(call, None)
+    return above
+
+
+def _end(found: Open, error: BaseException | None, attributes: Mapping[str, Any] | None = None) -> None:
+    if found.ended:
+        return
+    found.ended = True
+    found.siblings.discard(found)
+    for below in list(found.below):
+        _end(below, error)
+    _TREE.end(found.key, error, attributes)
+
+
+def _failure(event: Any) -> BaseException | None:
+    """Return what went wrong, as an exception: often it is only told in words, while it is being handled."""
+    told = getattr(event, "error", None)
+    if told is None:
+        failure = getattr(event, "failure", None)
+        return None if failure is None else Reported(str(failure.message))
+    return told if isinstance(told, BaseException) else sys.exception() or Reported(str(told))
+
+
+# --- What each start opens
+
+
+def _open_crew(found: Open, run: Run, event: Any, provider: TracerProvider | None) -> None:
+    _TREE.open_workflow(run, event.crew_name or "crew", provider=provider)
+
+
+def _open_flow(found: Open, run: Run, event: Any, provider: TracerProvider | None) -> None:
+    _TREE.open_workflow(run, event.flow_name, provider=provider)
+
+
+def _open_node(found: Open, run: Run, event: Any, provider: TracerProvider | None) -> None:
+    """A method of a flow, or a task that has a name; the description of one that has none is what was said."""
+    name = found.source.name if found.kind == TASK else event.method_name
+    if name:
+        run.node = found.node = found.node or name
+        _TREE.open(run, f"node {name}", {}, provider=provider)
+
+
+def _open_agent(found: Open, run: Run, event: Any, provider: TracerProvider | None) -> None:
+    known: Any = found.source
+    role = str(known.role).strip()
+    above = found.above
+    if above is not None and above.tool in DELEGATION and above.agent is not None:
+        _TREE.handoff(above.key, above.agent, role, provider=provider)
+    found.agent = role
+    _TREE.open_agent(run, role, {semconv.AGENT_ID: str(known.id)}, provider=provider)
+
+
+def _open_call(found: Open, run: Run, event: Any, provider: TracerProvider | None) -> None:
+    if event.agent_role:
+        run.agent = found.agent = event.agent_role.strip()
+    known = {
+        semconv.OPERATION: "chat",
+        semconv.PROVIDER: getattr(found.source, "provider", None),
+        semconv.REQUEST_MODEL: event.model,
+        semconv.REQUEST_STREAM: event.stream,
+    }
+    _TREE.open(run, f"chat {event.model}", known, provider=provider, kind=SpanKind.CLIENT)
+
+
+def _open_tool(found: Open, run: Run, event: Any, provider: TracerProvider | None) -> None:
+    found.tool = event.tool_name.lower().replace(" ", "_")
+    _TREE.open_tool(run, event.tool_name, arguments=_text(event.tool_args), provider=provider)
+
+
+def _ended(kind: str, event: Any) -> dict[str, Any]:
+    """Return what CrewAI still knows of an answer, or of a tool's result; the gateway's record has the rest."""
+    if kind == TOOL:
+        return {semconv.TOOL_RESULT: _text(output) if (output := getattr(event, "output", None)) is not None else None}
+    if kind != CALL:
+        return {}
+    usage: dict[str, Any] = getattr(event, "usage", None) or {}
+    reason = getattr(event, "finish_reason", None)
+    return {
+        semconv.RESPONSE_ID: getattr(event, "response_id", None),
+        semconv.FINISH_REASONS: None if reason is None else [reason],
+        semconv.INPUT_TOKENS: usage.get("prompt_tokens"),
+        semconv.OUTPUT_TOKENS: usage.get("completion_tokens"),
+    }
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, default=str)
+
+
+_STARTS: dict[str, tuple[str, Callable[[Open, Run, Any, TracerProvider | None], None]]] = {
+    "crew_kickoff_started": (CREW, _open_crew),
+    "flow_started": (FLOW, _open_flow),
+    "method_execution_started": (METHOD, _open_node),
+    "task_started": (TASK, _open_node),
+    "agent_execution_started": (AGENT, _open_agent),
+    "lite_agent_execution_started": (AGENT, _open_agent),
+    "llm_call_started": (CALL, _open_call),
+    "tool_usage_started": (TOOL, _open_tool),
+}
+_ENDS = {
+    "crew_kickoff_completed": CREW,
+    "crew_kickoff_failed": CREW,
+    "flow_finished": FLOW,
+    "flow_failed": FLOW,
+    "flow_paused": FLOW,
+    "method_execution_finished": METHOD,
+    "method_execution_failed": METHOD,
+    "method_execution_paused": METHOD,
+    "task_completed": TASK,
+    "task_failed": TASK,
+    "agent_execution_completed": AGENT,
+    "agent_execution_error": AGENT,
+    "lite_agent_execution_completed": AGENT,
+    "lite_agent_execution_error": AGENT,
+    "llm_call_completed": CALL,
+    "llm_call_failed": CALL,
+    "tool_usage_finished": TOOL,
+    "tool_usage_error": TOOL,
+}
