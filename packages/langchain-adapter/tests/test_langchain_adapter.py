@@ -151,6 +151,20 @@ async def test_agents_that_wait_for_a_human_are_refused() -> None:
         ADAPTER.check(asking, "hi")
 
 
+def test_a_subgraph_that_waits_for_a_human_is_refused() -> None:
+    """Without memory it would end there without a word."""
+    middle = StateGraph(MessagesState)
+    middle.add_node("inner", graph(interrupt_before=["only"]))
+    middle.add_edge(START, "inner")
+    outer = StateGraph(MessagesState)
+    outer.add_node("middle", middle.compile())
+    outer.add_edge(START, "middle")
+    with pytest.raises(
+        UnknownAgent, match=r"the subgraph 'middle\|inner' of the agent waits for a human at \['only'\]"
+    ):
+        ADAPTER.check(outer.compile().with_config({"recursion_limit": 5}), "hi")
+
+
 async def test_recursion_errors_pass_through() -> None:
     looping = StateGraph(MessagesState)
     looping.add_node("again", lambda state: {})

@@ -3,7 +3,7 @@
 
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 from langchain.agents import create_agent
 from langchain_core.messages import HumanMessage
@@ -15,6 +15,7 @@ from langsmith import tracing_context
 from pydantic import SecretStr
 
 from leyden.core.testing.adapter_contract import API_KEY, AdapterContract
+from leyden.core.testing.adapter_contract.structure import StructureTests
 from leyden.langchain import LangChainAdapter
 
 
@@ -26,7 +27,7 @@ def double(number: int) -> int:
     return 2 * number
 
 
-def model(base_url: str, stream: bool, retries: int = 0) -> ChatOpenAI:
+def model(base_url: str, stream: bool, retries: int = 0, **more: Any) -> ChatOpenAI:
     return ChatOpenAI(
         model="gpt-4.1-mini",
         base_url=base_url,
@@ -34,10 +35,14 @@ def model(base_url: str, stream: bool, retries: int = 0) -> ChatOpenAI:
         temperature=0,
         max_retries=retries,
         streaming=stream,
+        **more,
     )
 
 
-class TestLangChainContract(AdapterContract):
+class Agents:
+    """The contract's agents; `dialect` is what their model objects are told of the API to speak."""
+
+    dialect: ClassVar[dict[str, Any]] = {}
     package = "leyden.langchain"
     framework = ("langchain", "langchain_core", "langgraph", "langsmith")
 
@@ -45,11 +50,11 @@ class TestLangChainContract(AdapterContract):
         return LangChainAdapter()
 
     def make_solver(self, base_url: str, *, stream: bool, retries: int = 0) -> Any:
-        return create_agent(model(base_url, stream, retries), [double], name="solver")
+        return create_agent(model(base_url, stream, retries, **self.dialect), [double], name="solver")
 
     def make_team(self, base_url: str, *, stream: bool) -> Any:
         """Two nodes that run in parallel, one of them async where the graph is."""
-        llm = model(base_url, stream)
+        llm = model(base_url, stream, **self.dialect)
 
         def prompt(name: str, state: MessagesState) -> list[HumanMessage]:
             return [HumanMessage(f"{name} {state['messages'][0].text}")]
@@ -86,3 +91,13 @@ class TestLangChainContract(AdapterContract):
     def without_own_tracing(self) -> Generator[None]:
         with tracing_context(enabled=False):
             yield
+
+
+class TestLangChainContract(Agents, AdapterContract):
+    """Every promise, over Chat Completions."""
+
+
+class TestLangChainResponses(Agents, StructureTests):
+    """The tree, over Responses."""
+
+    dialect: ClassVar[dict[str, Any]] = {"use_responses_api": True}

@@ -48,10 +48,10 @@ class LangChainAdapter(Adapter):
         """Raise TaskError when `task` cannot be given to `agent`, and UnknownAgent when it cannot run unattended."""
         if _is_uncompiled(agent):
             raise UnknownAgent("the agent is a StateGraph that is not compiled: give what its .compile() returns")
-        for layer in _layers(agent):
-            before, after = (getattr(layer, f"interrupt_{when}_nodes", ()) for when in ("before", "after"))
+        for name, graph in _graphs(agent):
+            before, after = (getattr(graph, f"interrupt_{when}_nodes", ()) for when in ("before", "after"))
             if before or after:
-                raise UnknownAgent(f"the agent waits for a human at {before or after}: compile it without interrupts")
+                raise UnknownAgent(f"{name} waits for a human at {before or after}: compile it without interrupts")
         input_for(agent, task)
 
     async def run(self, agent: Any, task: Task, resources: Mapping[str, Resource]) -> Any:
@@ -112,6 +112,18 @@ def _layers(agent: Any) -> Iterator[Any]:
     while agent is not None:
         yield agent
         agent = getattr(agent, "bound", None)
+
+
+def _graphs(agent: Any) -> Iterator[tuple[str, Any]]:
+    """Yield `agent`, what it wraps, and the graphs among its nodes, each with what to call it.
+
+    A graph among nodes that has no memory ends at its interrupts without a word.
+    """
+    for layer in _layers(agent):
+        yield "the agent", layer
+        if hasattr(layer, "get_subgraphs"):
+            for name, graph in layer.get_subgraphs(recurse=True):
+                yield f"the subgraph {name!r} of the agent", graph
 
 
 async def _forget(agent: Any) -> None:
