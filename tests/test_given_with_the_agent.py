@@ -49,10 +49,27 @@ def says_something(span, above):
     return above[0].name == "draft"
 
 class Notes(Hook):
+    def __init__(self):
+        self.seen = {}
+
+    def note(self, rollout, moment):
+        self.seen.setdefault(rollout.rollout_id, []).append(moment)
+
+    async def on_rollout_start(self, *, agent, runner, rollout):
+        self.note(rollout, "start")
+
+    async def on_trace_start(self, *, agent, runner, tracer, rollout):
+        self.note(rollout, "trace")
+
+    async def on_trace_end(self, *, agent, runner, tracer, rollout):
+        self.note(rollout, "traced")
+
     async def on_rollout_end(self, *, agent, runner, rollout, spans):
+        self.note(rollout, "end")
         trajectory = await runner.source.adapter.collect_trajectory(runner.store, rollout.attempt)
+        moments = ",".join(self.seen[rollout.rollout_id])
         with (Path(__file__).parent / "notes").open("a") as notes:
-            notes.write(f"{rollout.mode} {len(trajectory.transitions)} {trajectory.reward}\\n")
+            notes.write(f"{moments} {len(trajectory.transitions)} {trajectory.reward}\\n")
 """
 
 pytestmark = pytest.mark.timeout(180)
@@ -83,7 +100,7 @@ def test_input_hooks_and_selection_reach_the_processes_they_belong_to(
     assert report["transitions"] == 8
     assert report["excluded_calls"] == {"not selected": 16}
     notes = [line.split() for line in (tmp_path / "notes").read_text().splitlines()]
-    assert [(mode, calls) for mode, calls, _ in notes] == [("train", "3")] * 8
+    assert [(moments, calls) for moments, calls, _ in notes] == [("start,trace,traced,end", "3")] * 8
     assert sorted(reward for _, _, reward in notes) == ["0.0"] * 4 + ["1.0"] * 4
     config = yaml.safe_load((tmp_path / "runs/given/config.yaml").read_text())
     assert (config["input"], config["hooks"], config["span_match"]) == (f"{given}:make", [f"{given}:Notes"], "^draft")

@@ -12,22 +12,28 @@ if TYPE_CHECKING:
 
 
 class Hook:
-    """Override what is needed. A hook that raises is logged, and changes nothing."""
+    """Override what is needed. A hook that raises is logged, and changes nothing.
+
+    One hook object serves all attempts of its process, many at once.
+    """
 
     async def on_rollout_start(self, *, agent: Any, runner: "Runner", rollout: AttemptedRollout) -> None:
-        """Before the attempt is opened."""
+        """First of all, once the attempt's agent is made and its task can be given to it."""
 
     async def on_trace_start(
         self, *, agent: Any, runner: "Runner", tracer: AgentTracer, rollout: AttemptedRollout
     ) -> None:
-        """Inside the attempt, before the agent runs."""
+        """Right before the agent runs, inside the attempt."""
 
     async def on_trace_end(
         self, *, agent: Any, runner: "Runner", tracer: AgentTracer, rollout: AttemptedRollout
     ) -> None:
-        """Inside the attempt, after the agent ran or failed; a reward emitted here counts."""
+        """Right after the agent ran or failed, inside the attempt: a reward emitted here counts.
+
+        Not called for an attempt that timed out or was cancelled: its agent may still run.
+        """
 
     async def on_rollout_end(
         self, *, agent: Any, runner: "Runner", rollout: AttemptedRollout, spans: Sequence[Span]
     ) -> None:
-        """After the attempt's spans are stored; `spans` is all of them."""
+        """Last of all, whatever became of it: the attempt is marked, and `spans` is all that is stored of it."""
