@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -185,6 +186,8 @@ def test_an_app_gives_one_tree_without_content_and_in_production_a_rollout_with_
     done = run(tmp_path, APPS[framework], NOBODY, **to(sink), **capturing, LEYDEN_CAPTURE_TOKEN=CAPTURE_TOKEN)
     assert "Not captured" not in done.stderr
     check_tree(framework, sink)
+    if framework == "langchain":
+        assert sink.tree() == LANGCHAIN
     told = bytes(sink.raw)
     assert not any(content in told for content in (b"double 7", b"It is 14", b'"number"', KEY.encode()))
 
@@ -200,20 +203,18 @@ def test_an_app_gives_one_tree_without_content_and_in_production_a_rollout_with_
 
 
 def check_tree(framework: str, sink: OtlpSink) -> None:
-    ours = [span for span in sink.spans if semconv.FRAMEWORK in span.attributes]
-    assert {span.attributes[semconv.FRAMEWORK] for span in ours} == {framework}
-    assert len({span.trace_id for span in ours}) == 1
-    assert len([span for span in ours if span.parent_id is None]) == 1
-    by_id = {span.span_id: span for span in sink.spans}
-    [tool] = [span for span in ours if span.name == "execute_tool double"]
+    """Our spans are one tree, with the tool below its agent."""
+    ours = {span.span_id: span for span in sink.spans if semconv.FRAMEWORK in span.attributes}
+    assert {span.attributes[semconv.FRAMEWORK] for span in ours.values()} == {framework}
+    assert len({span.trace_id for span in ours.values()}) == 1
+    assert len([span for span in ours.values() if span.parent_id not in ours]) == 1
+    [tool] = [span for span in ours.values() if span.name == "execute_tool double"]
     above = [tool]
-    while (parent := above[-1].parent_id) is not None:
-        above.append(by_id[parent])
+    while (parent := ours.get(above[-1].parent_id or "")) is not None:
+        above.append(parent)
     agents = [span.attributes.get(semconv.AGENT_NAME) for span in above if span.name == "invoke_agent solver"]
     assert agents == ["solver"]
     assert tool.attributes[semconv.TOOL_NAME] == "double"
-    if framework == "langchain":
-        assert sink.tree() == LANGCHAIN
 
 
 def test_content_goes_out_when_it_is_asked_for(tmp_path: Path, provider: str, sink: OtlpSink) -> None:
@@ -229,6 +230,33 @@ def test_a_gateway_that_is_down_is_not_noticed(tmp_path: Path, provider: str, be
     done = run(tmp_path, APPS["langchain"], provider, **capturing)
     assert "Not captured at http://127.0.0.1:9" in done.stderr
     assert len(bench.log) == 2  # the app's own provider answered
+
+
+@pytest.mark.skipif(
+    "langchain" not in INSTALLED, reason="neither OpenInference's instrumentor nor OpenLLMetry's is here"
+)
+def test_other_instrumentors_beside_ours_double_and_lose_nothing(
+    tmp_path: Path, bench: GatewayBench, provider: str
+) -> None:
+    """Whichever are installed: `{openinference,opentelemetry}-instrumentation-langchain`, both called `langchain`."""
+    with otlp_sink() as alone:
+        disabled = {"OTEL_PYTHON_DISABLED_INSTRUMENTATIONS": "leyden_langchain"}
+        run(tmp_path, APPS["langchain"], provider, **to(alone), **disabled)
+    assert names_of(alone)
+    capturing = {"LEYDEN_CAPTURE": "production", "LEYDEN_GATEWAY_URL": bench.url, "LEYDEN_CAPTURE_TOKEN": CAPTURE_TOKEN}
+    with otlp_sink() as together:
+        run(tmp_path, APPS["langchain"], NOBODY, **to(together), **capturing)
+    assert names_of(together) == names_of(alone) + Counter(line.strip() for line in LANGCHAIN)
+    check_tree("langchain", together)
+    [rollout] = [one for one in asyncio.run(bench.store.query_rollouts()).items if one.metadata]
+    calls = [span for span in asyncio.run(bench.store.query_spans(rollout.rollout_id)).items if is_served(span)]
+    chats = {span.span_id for span in together.spans if span.name == LANGCHAIN[2].strip()}
+    assert {span.parent_id for span in calls} == chats
+    assert len(calls) == 2
+
+
+def names_of(sink: OtlpSink) -> Counter[str]:
+    return Counter(span.name for span in sink.spans)
 
 
 def test_spans_go_to_the_console(tmp_path: Path, provider: str) -> None:
