@@ -16,7 +16,7 @@ class OpenAIAgentsInstrumentor(BaseInstrumentor):
 
     def instrumentation_dependencies(self) -> Collection[str]:
         """What must be installed, checked before anything is loaded."""
-        return ("openai-agents >= 0.10",)
+        return ("openai-agents >= 0.8",)
 
     def _instrument(self, **kwargs: Any) -> None:
         from agents.tracing import spans, traces
