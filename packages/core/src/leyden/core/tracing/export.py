@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
-import msgspec
 from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.sdk.resources import Resource
@@ -51,8 +50,7 @@ class Recorder(SpanProcessor):
         """Note for whom `span` works; a span started outside any attempt stays unmarked."""
         attempt = current_attempt()
         if attempt is not None:
-            span.set_attribute(semconv.ROLLOUT_ID, attempt.rollout_id)
-            span.set_attribute(semconv.ATTEMPT_ID, attempt.attempt_id)
+            span.set_attributes({semconv.ROLLOUT_ID: attempt.rollout_id, semconv.ATTEMPT_ID: attempt.attempt_id})
 
     def on_end(self, span: ReadableSpan) -> None:
         """Queue `span` if it works for an attempt."""
@@ -133,6 +131,8 @@ class _AttemptIds(RandomIdGenerator):
 
 _switch = _Switch()
 _provider: TracerProvider | None = None
+_tracer: tuple[trace.TracerProvider | None, trace.Tracer] = (None, trace.NoOpTracer())
+"""The provider that was asked last, and its tracer."""
 
 
 def provider() -> TracerProvider:
@@ -164,7 +164,13 @@ async def start_recording(sink: Sink) -> Recorder:
 
 def tracer(given: trace.TracerProvider | None = None) -> trace.Tracer:
     """Return the tracer that an adapter writes to: of the provider given, ours while recording, or the global."""
-    return _chosen(given).get_tracer("leyden")
+    global _tracer
+    chosen, (last, known) = _chosen(given), _tracer
+    if chosen is last:  # making one costs as much as a span
+        return known
+    made = chosen.get_tracer("leyden")
+    _tracer = chosen, made
+    return made
 
 
 def may_tell_content(given: trace.TracerProvider | None = None) -> bool:
@@ -200,5 +206,5 @@ def _span(readable: ReadableSpan) -> Span | None:
     if semconv.ATTEMPT_ID not in marks:
         return None
     span = span_from_otel(readable, str(marks[semconv.ROLLOUT_ID]), str(marks[semconv.ATTEMPT_ID]))
-    attributes = {k: v for k, v in span.attributes.items() if k not in (semconv.ROLLOUT_ID, semconv.ATTEMPT_ID)}
-    return msgspec.structs.replace(span, attributes=attributes)
+    del span.attributes[semconv.ROLLOUT_ID], span.attributes[semconv.ATTEMPT_ID]  # its own dict, made just now
+    return span
