@@ -1,11 +1,15 @@
 """Routes, frozen policies and the ways an update and a record may wait, through `leyden train`."""
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from leyden.core.data import semconv
+from leyden.core.store.open import open_store
 
 EXAMPLE = Path("examples/calculator_langgraph")
 
@@ -24,6 +28,22 @@ async def agent(task):
     return [drafted, await ask("judge-1", drafted or "nothing")]
 """
 
+TEAM = """
+from langchain.agents import create_agent
+from langchain_openai import ChatOpenAI
+from langgraph.graph import END, START, MessagesState, StateGraph
+
+model = ChatOpenAI(model="gpt-4.1-mini", api_key="sk-not-a-real-key", max_tokens=6, max_retries=0)
+graph = StateGraph(MessagesState)
+for name in ("writer", "critic", "editor"):
+    graph.add_node(name, create_agent(model, name=name))
+graph.add_edge(START, "writer")
+graph.add_edge("writer", "critic")
+graph.add_edge("critic", "editor")
+graph.add_edge("editor", END)
+agent = graph.compile(name="team")
+"""
+
 REWARD = """
 import itertools
 
@@ -36,8 +56,8 @@ def score(task, result):
 pytestmark = pytest.mark.timeout(180)
 
 
-def run(leyden: Callable[..., Any], folder: Path, *more: str) -> Any:
-    (folder / "agent.py").write_text(AGENT)
+def run(leyden: Callable[..., Any], folder: Path, *more: str, agent: str = AGENT) -> Any:
+    (folder / "agent.py").write_text(agent)
     (folder / "reward.py").write_text(REWARD)
     (folder / "tasks.jsonl").write_text(json.dumps({"question": "What is 3 plus 4?"}) + "\n")
     return leyden(
@@ -57,6 +77,33 @@ def test_a_route_sends_calls_to_a_frozen_policy_that_never_learns(leyden: Callab
     assert (report["steps"], report["failed_rollouts"], report["empty_rollouts"]) == (2, 0, 0)
     assert report["transitions"] == report["rollouts"] == 16
     assert report["excluded_calls"] == {"frozen policy": 16}
+
+
+async def test_each_agent_of_a_team_has_the_policy_that_its_route_says(
+    leyden: Callable[..., Any], tmp_path: Path
+) -> None:
+    frozen = ("--frozen", f"first={EXAMPLE}/policy", "--frozen", f"second={EXAMPLE}/policy")
+    routes = ("--route", "agent=critic,to=first", "--route", "agent=edit*,to=second")
+    done = run(leyden, tmp_path, *frozen, *routes, "--agent-match", "writer|critic", agent=TEAM)
+    assert done.returncode == 0, done.stderr
+    report = json.loads((tmp_path / "runs" / "routed" / "report.json").read_text())
+    assert (report["steps"], report["failed_rollouts"]) == (2, 0)
+    assert report["transitions"] == report["rollouts"] == 16
+    assert report["excluded_calls"] == {"frozen policy": 32}
+    store = await open_store(f"sqlite:///{tmp_path / 'runs' / 'routed' / 'store.db'}")
+    try:
+        spans = [
+            span
+            for rollout in await store.query_rollouts()
+            for span in (await store.query_spans(rollout.rollout_id)).items
+            if semconv.CALL_ID in span.attributes
+        ]
+    finally:
+        await store.close()
+    answered = Counter((span.attributes[semconv.AGENT_NAME], span.attributes[semconv.POLICY]) for span in spans)
+    assert answered == {("writer", "policy"): 16, ("critic", "first"): 16, ("editor", "second"): 16}
+    versions = {(s.attributes[semconv.POLICY], s.attributes[semconv.POLICY_VERSION]) for s in spans}
+    assert versions == {("policy", 0), ("policy", 1), ("first", 0), ("second", 0)}
 
 
 @pytest.mark.parametrize(
