@@ -8,12 +8,11 @@ import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from typing import Any, NamedTuple, cast
-
-import msgspec
+from typing import NamedTuple
 
 from leyden.core.data import semconv
 from leyden.core.data.span import Span
+from leyden.core.trajectory.messages import objects, read_messages, text_of
 
 CHOICE_NOT_USED = "choice not used"
 HEAD = 200
@@ -110,30 +109,10 @@ def _said(messages: object) -> _Said:
     """Read messages or response items as the agent sent them, or as it was answered; what is neither says nothing."""
     texts: Counter[str] = Counter()
     call_ids: set[object] = set()
-    for message in _objects(_decoded(messages)):
-        calls = _objects(message.get("tool_calls"))
+    for message in read_messages(messages):
+        calls = objects(message.get("tool_calls"))
         call_ids.update([message.get("tool_call_id"), message.get("call_id"), *(call.get("id") for call in calls)])
-        text = _text(message.get("content")).strip() if message.get("role") == "assistant" else ""
+        text = text_of(message.get("content")).strip() if message.get("role") == "assistant" else ""
         if text:
             texts[text] += 1
     return _Said(texts, frozenset(value for value in call_ids if isinstance(value, str)))
-
-
-def _decoded(messages: object) -> object:
-    try:
-        return msgspec.json.decode(messages) if isinstance(messages, str | bytes) else None
-    except (msgspec.DecodeError, RecursionError):
-        return None
-
-
-def _text(content: object) -> str:
-    """Return a message's text: a string, or parts that hold strings."""
-    if isinstance(content, str):
-        return content
-    texts = (part.get("text") or part.get("refusal") for part in _objects(content))
-    return "".join(text for text in texts if isinstance(text, str))
-
-
-def _objects(value: object) -> list[dict[str, Any]]:
-    members = cast("list[object]", value) if isinstance(value, list) else []
-    return [cast("dict[str, Any]", member) for member in members if isinstance(member, dict)]

@@ -1,0 +1,166 @@
+"""What became of the tools that a model's calls asked for: one attempt's spans → the outcomes of each call.
+
+Invariant: every tool span of the attempt is in the outcomes of exactly one call, or among those that no call asked for.
+Knows nothing of rewards.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from leyden.core.data import semconv
+from leyden.core.data.span import Span
+from leyden.core.trajectory.assemble import is_recorded_call
+from leyden.core.trajectory.messages import ToolRequest, read_messages, tool_requests, tool_results
+from leyden.core.trajectory.select import spans_above
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolOutcome:
+    """One run of a tool."""
+
+    tool: str
+    status: Literal["returned", "failed", "unknown"]
+    """`unknown`: no span says how it ended, but a later call shows the model its result."""
+    result: str | None = None
+    """As text; of one that failed, what its caller was told instead; None where that is not recorded."""
+    error: str | None = None
+    """Why it failed, as far as recorded; empty where nobody said."""
+    arguments: str | None = None
+    """JSON, as far as recorded."""
+    call_id: str | None = None
+    """The model's id of the tool call."""
+    span_id: str | None = None
+    """Of the tool's span; None where there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcomes:
+    """The tools of one attempt."""
+
+    by_call: Mapping[str, tuple[ToolOutcome, ...]]
+    """Span id of every recorded call (`Transition.span_id`) to the tools that ran because of it, as they began."""
+    unasked: tuple[ToolOutcome, ...] = ()
+    """Tools that no recorded call asked for."""
+
+
+class _Call(NamedTuple):
+    """A recorded call."""
+
+    span: Span
+    began: float
+    """By the agent's clock, where its framework has a span for the call."""
+    above: frozenset[str]
+    asked: list[ToolRequest]
+
+
+def tool_outcomes(spans: Sequence[Span]) -> Outcomes:
+    """Return the outcomes of the tools in the `spans` of one attempt.
+
+    A tool belongs to the call that wrote its call id, where ids repeat to the latest before it. Without one that is
+    known, it belongs to a call that began before it and shares the innermost span with it: to one that asked for it by
+    name, else to one that asked for no tool in the provider's own way, as text protocols do; of several, to the latest.
+    What was asked for and has no span is read from the conversation of later calls.
+    """
+    by_id = {span.span_id: span for span in spans}
+    calls = sorted((_call(span, by_id) for span in spans if is_recorded_call(span)), key=_order)
+    tools = sorted((span for span in spans if _is_tool(span)), key=lambda span: (span.start_time, span.span_id))
+    found: dict[str, list[ToolOutcome]] = {call.span.span_id: [] for call in calls}
+    unasked: list[ToolOutcome] = []
+    for tool in tools:
+        call = _asking(tool, calls, spans_above(tool, by_id))
+        (unasked if call is None else found[call.span.span_id]).append(_outcome(tool))
+    _add_unseen(found, calls)
+    return Outcomes(by_call={span_id: tuple(own) for span_id, own in found.items()}, unasked=tuple(unasked))
+
+
+def _call(span: Span, by_id: Mapping[str, Span]) -> _Call:
+    above = spans_above(span, by_id)
+    view = above[0] if above and above[0].attributes.get(semconv.OPERATION) == "chat" else span
+    written = read_messages(span.attributes.get(semconv.OUTPUT_MESSAGES))
+    return _Call(span, view.start_time, frozenset(one.span_id for one in above), tool_requests(written))
+
+
+def _order(call: _Call) -> tuple[float, str]:
+    return call.began, call.span.span_id
+
+
+def _is_tool(span: Span) -> bool:
+    return span.attributes.get(semconv.OPERATION) == "execute_tool"
+
+
+def _asking(tool: Span, calls: Sequence[_Call], above: Sequence[Span]) -> _Call | None:
+    call_id, name = tool.attributes.get(semconv.TOOL_CALL_ID), _name(tool)
+    by_call_id = [call for call in calls if call_id is not None and call_id in {one.call_id for one in call.asked}]
+    if by_call_id:
+        earlier = [call for call in by_call_id if call.began <= tool.start_time]
+        return earlier[-1] if earlier else by_call_id[0]
+    depth = {span.span_id: len(above) - place for place, span in enumerate(above)}
+
+    def fit(call: _Call) -> tuple[int, bool, float, str]:
+        shared = max((depth.get(span_id, 0) for span_id in call.above), default=0)
+        return shared, name in {one.tool for one in call.asked}, *_order(call)
+
+    possible = [call for call in calls if call.began <= tool.start_time and _may_ask_for(call, name)]
+    return max(possible, key=fit, default=None)
+
+
+def _may_ask_for(call: _Call, name: str) -> bool:
+    return call.span.status.code != "error" and (not call.asked or name in {one.tool for one in call.asked})
+
+
+def _name(tool: Span) -> str:
+    return str(tool.attributes.get(semconv.TOOL_NAME, tool.name.removeprefix("execute_tool ")))
+
+
+def _outcome(tool: Span) -> ToolOutcome:
+    error = tool.attributes.get(semconv.ERROR_TYPE)
+    failed = tool.status.code == "error" or error is not None
+    return ToolOutcome(
+        tool=_name(tool),
+        status="failed" if failed else "returned",
+        result=_text(tool, semconv.TOOL_RESULT),
+        error=(tool.status.description or str(error or "")) if failed else None,
+        arguments=_text(tool, semconv.TOOL_ARGUMENTS),
+        call_id=_text(tool, semconv.TOOL_CALL_ID),
+        span_id=tool.span_id,
+    )
+
+
+def _text(span: Span, key: str) -> str | None:
+    value = span.attributes.get(key)
+    return value if isinstance(value, str) else None
+
+
+def _without_span(asked: Sequence[ToolRequest], own: Sequence[ToolOutcome]) -> list[ToolRequest]:
+    """What was asked for and is not among the outcomes that spans tell: by call id, else by name, each once."""
+    ids = {outcome.call_id for outcome in own} - {None}
+    names = [outcome.tool for outcome in own if outcome.call_id is None]
+    left: list[ToolRequest] = []
+    for request in asked:
+        if request.call_id in ids:
+            continue
+        if request.tool in names:
+            names.remove(request.tool)
+            continue
+        left.append(request)
+    return left
+
+
+def _add_unseen(found: Mapping[str, list[ToolOutcome]], calls: Sequence[_Call]) -> None:
+    """Add what no span tells: of each request, its result in the first later call that read one."""
+    unseen = [_without_span(call.asked, found[call.span.span_id]) for call in calls]
+    if not any(unseen):
+        return
+    shown = [tool_results(read_messages(call.span.attributes.get(semconv.INPUT_MESSAGES))) for call in calls]
+    for place, (call, requests) in enumerate(zip(calls, unseen, strict=True)):
+        for request in requests:
+            result = next((seen[request.call_id] for seen in shown[place + 1 :] if request.call_id in seen), None)
+            if result is not None:
+                found[call.span.span_id].append(_unseen_outcome(request, result))
+
+
+def _unseen_outcome(request: ToolRequest, result: str) -> ToolOutcome:
+    return ToolOutcome(
+        tool=request.tool, status="unknown", result=result, arguments=request.arguments, call_id=request.call_id
+    )
