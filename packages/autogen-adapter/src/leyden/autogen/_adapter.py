@@ -14,6 +14,9 @@ from leyden.core.runner.adapter import Adapter
 
 log = logging.getLogger("leyden.autogen")
 
+GRACE_SECONDS = 10.0
+"""A cancelled agent that has not ended by then is left to itself; its calls reach no model any more."""
+
 
 class AutoGenAdapter(Adapter):
     """Runs what AutoGen's `run` runs: assistants and other agents, teams of them, teams of teams."""
@@ -57,7 +60,7 @@ class AutoGenAdapter(Adapter):
         """Await `agent.run` for `task`, and return its `TaskResult`; when cancelled, stop the agent by its token."""
         from autogen_core import CancellationToken
 
-        from leyden.autogen._agents import close
+        from leyden.autogen._agents import close, stop
         from leyden.autogen._input import input_for
 
         token = CancellationToken()
@@ -66,8 +69,10 @@ class AutoGenAdapter(Adapter):
             return await asyncio.shield(running)
         except asyncio.CancelledError:
             token.cancel()  # without it, a team goes on to its end
+            stop(agent)
             running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
+            if not (await asyncio.wait([running], timeout=GRACE_SECONDS))[0]:
+                log.warning("%s goes on although it was cancelled", type(agent).__name__)
             raise
         finally:
             if agent in self._ours:

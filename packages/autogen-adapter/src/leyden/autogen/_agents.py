@@ -79,6 +79,13 @@ def parts(agent: Any) -> Iterator[Any]:
         waiting.extend(getattr(holder, name) for holder in (part, *tools) for name in HELD if hasattr(holder, name))
 
 
+def stop(agent: Any) -> None:
+    """Cancel what the teams in `agent` are doing: a member whose tool was cancelled would wait for it for ever."""
+    for part in parts(agent):
+        for task in list(getattr(getattr(part, "_runtime", None), "_background_tasks", ())):
+            task.cancel()
+
+
 async def close(agent: Any) -> None:
     """Stop the servers that the tools of a copy have started."""
     for part in parts(agent):

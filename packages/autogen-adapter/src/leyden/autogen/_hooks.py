@@ -5,10 +5,10 @@ give way where they would write beside ours; what they do not tell is read at th
 """
 
 import json
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from opentelemetry import trace
 from opentelemetry.trace import SpanKind, TracerProvider
@@ -221,5 +221,6 @@ def _name(thing: Any) -> str:
 
 def _model(client: Any) -> str:
     """Return the model's name; AutoGen's clients keep it among what every request starts from."""
-    given: Mapping[str, Any] = getattr(client, "_create_args", {})
-    return str(given.get("model", type(client).__name__))
+    given = getattr(client, "_create_args", None)
+    model: Any = cast("dict[str, Any]", given).get("model") if isinstance(given, dict) else None
+    return str(model or type(client).__name__)

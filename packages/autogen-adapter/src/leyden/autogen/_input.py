@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, cast
 
+from autogen_agentchat.messages import BaseChatMessage, TextMessage
+
 from leyden.core.data.rollout import Task
 from leyden.core.errors import TaskError
 from leyden.core.runner.task_input import text_for
@@ -10,13 +12,13 @@ from leyden.core.runner.task_input import text_for
 
 def input_for(task: Task) -> Any:
     """Return a text, or messages of AutoGen's; raises TaskError, naming what it found, when `task` has neither."""
+    if isinstance(task, BaseChatMessage):
+        return task
     given = text_for(task)
     return given if isinstance(given, str) else _messages(given)
 
 
 def _messages(given: Any) -> list[Any]:
-    from autogen_agentchat.messages import BaseChatMessage, TextMessage
-
     found: list[Any] = []
     for message in cast("list[Any]", given) if isinstance(given, list) else [given]:
         if isinstance(message, BaseChatMessage):

@@ -17,12 +17,12 @@ class Patches:
     """What was replaced, until `undo`."""
 
     def __init__(self) -> None:
-        self._before: list[tuple[Any, str, Any]] = []
+        self._put: list[tuple[Any, str, Any, Any]] = []
 
     def put(self, owner: Any, name: str, replacement: Any) -> None:
         """Set an attribute of a module or class."""
         own: Mapping[str, Any] = owner.__dict__
-        self._before.append((owner, name, own.get(name, _ABSENT)))
+        self._put.append((owner, name, own.get(name, _ABSENT), replacement))
         setattr(owner, name, replacement)
 
     def function(self, home: Any, name: str, wrapper: Wrapper) -> None:
@@ -50,9 +50,11 @@ class Patches:
         self.put(kind, name, FunctionWrapper(getattr_static(kind, name), wrapper))
 
     def undo(self) -> None:
-        """Put everything back."""
-        while self._before:
-            owner, name, before = self._before.pop()
+        """Put everything back, but what others have replaced since: they may still call what we put there."""
+        while self._put:
+            owner, name, before, ours = self._put.pop()
+            if owner.__dict__.get(name) is not ours:
+                continue
             if before is _ABSENT:
                 delattr(owner, name)
             else:
