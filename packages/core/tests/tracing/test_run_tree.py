@@ -185,3 +185,43 @@ async def test_of_a_speaker_and_a_current_span_the_newer_one_is_the_parent(recor
     assert parents["invoke_agent crew"] == ids["request"]
     assert parents["invoke_agent graph"] == ids["invoke_agent crew"]
     assert parents["invoke_agent deep"] == ids["the user's own"]
+
+
+async def test_what_another_framework_calls_hangs_from_it_not_from_the_outer_run_it_belongs_to(
+    recorder: Recorder,
+) -> None:
+    """A framework knows its own runs only: a graph in a tool of another's agent that a node of a graph runs."""
+    outer, inner = RunTree("outer"), RunTree("inner")
+    with open_attempt(attempt()):
+        outer.open_agent(begun(outer.start("node", None, "node")), "node")
+        inner.open_tool(begun(inner.start("tool", None, "tool")), "double")
+        outer.open(begun(outer.start("within", "node", "within")), "within", {})
+        outer.end("within")
+        inner.end("tool")
+        outer.open(begun(outer.start("sibling", "node", "sibling")), "sibling", {})
+        outer.open(begun(outer.start("beside", "node", "beside")), "beside", {})  # of the same framework: no child
+        for key in ("beside", "sibling", "node"):
+            outer.end(key)
+    await recorder.flush()
+    ids = {span.span_id: span.name for span in STORED}
+    parents = {span.name: ids.get(span.parent_id or "") for span in STORED}
+    node, tool = "invoke_agent node", "execute_tool double"
+    assert parents == {"within": tool, tool: node, "sibling": node, "beside": node, node: None}
+
+
+async def test_an_agent_by_its_shape_that_holds_agents_is_a_workflow(recorder: Recorder) -> None:
+    tree = RunTree("some")
+    with open_attempt(attempt()):
+        graph, named = begun(tree.start("graph", None, "graph")), begun(tree.start("named", "graph", "named"))
+        graph.by_shape = True
+        tree.open_agent(graph, "graph")
+        tree.open_agent(named, "named")
+        tree.hold_agents(graph)
+        tree.open_agent(begun(tree.start("inner", "named", "inner")), "inner")
+        tree.hold_agents(named)
+        for key in ("inner", "named", "graph"):
+            tree.end(key)
+    await recorder.flush()
+    assert [span.name for span in STORED] == ["invoke_agent inner", "invoke_agent named", "invoke_workflow graph"]
+    workflow = STORED[-1].attributes
+    assert (workflow[semconv.OPERATION], workflow[semconv.WORKFLOW_NAME]) == ("invoke_workflow", "graph")

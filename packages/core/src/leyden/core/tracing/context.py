@@ -48,6 +48,7 @@ class Caller:
     trace_id: str | None = None
     span_id: str | None = None
     """The framework's own `chat` span."""
+    framework: str | None = field(default=None, compare=False)
     outer: "Caller | None" = field(default=None, repr=False, compare=False)
     """Who speaks again once this one has ended."""
     beside: int = field(default_factory=lambda: _current_span_id(), repr=False, compare=False)

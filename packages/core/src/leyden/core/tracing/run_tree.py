@@ -84,7 +84,7 @@ class RunTree:
         above = run.parent.visible() if run.parent is not None else None
         under = (
             _ambient(provider)
-            if above is None or above.span is None
+            if above is None or above.span is None or self._is_left(above)
             else trace.set_span_in_context(above.span, Context())
         )
         known = {
@@ -100,7 +100,14 @@ class RunTree:
         run.span = tracer(provider).start_span(title, under, kind, given, start_time=run.started)
         context = run.span.get_span_context()
         ids = (f"{context.trace_id:032x}", f"{context.span_id:016x}") if context.is_valid else (None, None)
-        run.caller = Caller(agent=run.agent, node=run.node, trace_id=ids[0], span_id=ids[1], outer=current_caller())
+        run.caller = Caller(
+            agent=run.agent,
+            node=run.node,
+            trace_id=ids[0],
+            span_id=ids[1],
+            framework=self._framework,
+            outer=current_caller(),
+        )
         set_caller(run.caller)
 
     def open_agent(
@@ -188,6 +195,15 @@ class RunTree:
         run.span.end()
         if run.capture is not None:
             run.capture.__exit__(None if error is None else type(error), error, None)
+
+    def _is_left(self, run: Run) -> bool:
+        """Whether another framework speaks here, that was called from within `run`: it is nearer than `run` is."""
+        caller = current_caller()
+        if caller is None or caller.framework in (None, self._framework):
+            return False
+        while caller is not None and caller is not run.caller:
+            caller = caller.outer
+        return caller is not None
 
     def _capture(self, run: Run, name: str) -> None:
         if run.parent is None:
