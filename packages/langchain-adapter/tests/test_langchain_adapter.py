@@ -2,6 +2,7 @@
 # pyright: reportUnknownVariableType=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownLambdaType=false
 
+import asyncio
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from typing import Any, TypedDict
 
 import pytest
 from langchain.agents import create_agent
+from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langchain_core.caches import InMemoryCache
 from langchain_core.chat_history import InMemoryChatMessageHistory
 from langchain_core.globals import get_llm_cache, set_llm_cache
@@ -163,6 +165,36 @@ def test_a_subgraph_that_waits_for_a_human_is_refused() -> None:
         UnknownAgent, match=r"the subgraph 'middle\|inner' of the agent waits for a human at \['only'\]"
     ):
         ADAPTER.check(outer.compile().with_config({"recursion_limit": 5}), "hi")
+
+
+async def test_a_tool_that_a_human_must_allow_is_refused_when_it_is_called() -> None:
+    class Model(GenericFakeChatModel):
+        def bind_tools(self, tools: Any, **kwargs: Any) -> Any:
+            return self
+
+    def wire(amount: int) -> str:
+        """Wire money."""
+        raise AssertionError("nobody allowed it")
+
+    call = {"name": "wire", "args": {"amount": 9}, "id": "call-1"}
+    model = Model(messages=iter([AIMessage("", tool_calls=[call])]))
+    middleware = HumanInTheLoopMiddleware(interrupt_on={"wire": True})
+    agent = create_agent(model, [wire], middleware=[middleware], checkpointer=InMemorySaver())
+    with pytest.raises(UnknownAgent, match=r"waits for a human.*wire"):
+        await ADAPTER.run(ADAPTER.fresh(agent), "hi", {})
+
+
+async def test_errors_and_time_outs_of_a_graph_pass_through() -> None:
+    async def forever(state: MessagesState) -> None:
+        await asyncio.Event().wait()
+
+    built = StateGraph(MessagesState)
+    built.add_node("wait", forever)
+    built.add_edge(START, "wait")
+    agent = built.compile()
+    agent.step_timeout = 0.01
+    with pytest.raises(TimeoutError):
+        await ADAPTER.run(agent, "hi", {})
 
 
 async def test_recursion_errors_pass_through() -> None:
