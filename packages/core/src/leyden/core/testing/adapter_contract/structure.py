@@ -24,6 +24,7 @@ from leyden.core.testing.adapter_contract.shared import (
 from leyden.core.testing.gateway_bench import GatewayBench
 from leyden.core.tracing.context import current_caller, open_attempt
 from leyden.core.tracing.export import Recorder
+from leyden.core.trajectory.outcomes import tool_outcomes
 
 LONGEST_SECONDS = 20.0
 
@@ -42,6 +43,21 @@ class StructureTests(AdapterTests):
         assert {span.trace_id for span in spans} == {attempt.trace_id}
         assert {span.status.code for span in spans} <= {"unset", "ok"}
         self._check_tree(spans, 7)
+
+    async def test_a_tools_outcome_belongs_to_the_call_that_asked_for_it(
+        self, bench: GatewayBench, adapter: Adapter, recorder: Recorder
+    ) -> None:
+        for number in (7, UNLUCKY):
+            attempt = await bench.attempt("x")
+            with open_attempt(attempt), suppress(Exception):  # whether it is raised or told to the model
+                await adapter.run(self.make_solver(PROVIDER, stream=False), {"question": f"double {number}"}, {})
+            await recorder.flush()
+            outcomes = tool_outcomes(await bench.spans(attempt))
+            (asked, *further) = outcomes.by_call.values()
+            (double,) = asked
+            assert not any(further) and not outcomes.unasked
+            assert (double.tool, double.status) == ("double", "failed" if number == UNLUCKY else "returned")
+            assert number == UNLUCKY or "14" in str(double.result)
 
     async def test_the_tree_stands_without_the_frameworks_own_tracing(
         self, bench: GatewayBench, adapter: Adapter, recorder: Recorder
