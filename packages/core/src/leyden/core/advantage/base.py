@@ -1,36 +1,108 @@
-"""`AdvantageEstimator`, the seam between rewards and what the policy is pushed towards."""
+"""`AdvantageEstimator`, the seam between what calls are answerable for and what the policy is pushed towards."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-Rewards: TypeAlias = Sequence[NDArray[np.float64]]
-"""For each rollout of a group, `rewards_N`: one reward per transition."""
+from leyden.core.errors import TrainingError
 
-DropReason = Literal["fewer than two rewards", "no spread"]
+Floats: TypeAlias = NDArray[np.float64]
+DropReason = Literal["fewer than two rewards", "no credited call", "no spread"]
+
+SPREAD = 1e-9
+"""Returns closer together than this, relative to the largest, differ by rounding only."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CreditedRollout:
+    """One rewarded rollout as estimators see it. Raises TrainingError for numbers that are not finite."""
+
+    returns_N: Floats
+    """What each of its N credited transitions is answerable for, in order; empty when it has none."""
+    values_N: Floats | None = None
+    """What a critic expected of each before it was made; None where there is no critic."""
+
+    def __post_init__(self) -> None:
+        for what, numbers in (("returns", self.returns_N), ("values", self.values_N)):
+            if numbers is not None and not np.isfinite(numbers).all():
+                raise TrainingError(f"{what} must be finite numbers, got {numbers.tolist()}")
+        if self.values_N is not None and self.values_N.shape != self.returns_N.shape:
+            raise TrainingError(f"{self.values_N.shape} values do not match {self.returns_N.shape} returns")
+
+
+Group: TypeAlias = Sequence[CreditedRollout]
+"""The rewarded rollouts of one task."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupAdvantages:
     """The advantages of one group, or why it has none."""
 
-    advantages: tuple[NDArray[np.float64], ...] = ()
+    advantages: tuple[Floats, ...] = ()
     """For each rollout, in the order given, `advantages_N`: one per transition. Empty when the group is dropped."""
     dropped: DropReason | None = None
     """Why the group teaches nothing; None when it does."""
 
 
 class AdvantageEstimator(ABC):
-    """Turns the rewards of one task's rollouts into advantages."""
+    """Turns the returns of a step's rollouts into advantages. Its fields are its options."""
+
+    needs_values: ClassVar[bool] = False
+    """Whether it cannot do without a critic."""
 
     @abstractmethod
-    def estimate(self, rewards: Rewards) -> GroupAdvantages:
-        """Return advantages of the same shapes as `rewards`, or why the group is dropped.
+    def estimate(self, groups: Sequence[Group]) -> list[GroupAdvantages]:
+        """Return for each group advantages of the same shapes as its returns, or why it is dropped.
 
-        A rollout without transitions is an empty array; it has no reward to count and gets an empty array.
-        Raises TrainingError when a reward is not finite.
+        A group is dropped only when it cannot be compared, or when all of its advantages would be 0: leaving it out
+        then changes no sum.
         """
+
+
+class GroupEstimator(AdvantageEstimator):
+    """An estimator that compares the rollouts of a group with each other, and looks at no other group."""
+
+    def estimate(self, groups: Sequence[Group]) -> list[GroupAdvantages]:
+        """Estimate each group on its own."""
+        return [self._estimate(group) for group in groups]
+
+    @abstractmethod
+    def centred(self, returns: Sequence[Floats]) -> list[Floats]:
+        """Subtract the baseline from the returns of at least two rollouts, none of them empty."""
+
+    def scaled(self, centred: Sequence[Floats]) -> Sequence[Floats]:
+        """Return the advantages: the centred returns, not all of them 0, in the estimator's own unit."""
+        return centred
+
+    def _estimate(self, group: Group) -> GroupAdvantages:
+        reason = incomparable(group)
+        if reason is not None:
+            return GroupAdvantages(dropped=reason)
+        returns = [rollout.returns_N for rollout in group if len(rollout.returns_N)]
+        centred = self.centred(returns)
+        if is_zero(centred, returns):
+            return GroupAdvantages(dropped="no spread")
+        return GroupAdvantages(advantages=in_order(group, self.scaled(centred)))
+
+
+def incomparable(group: Group) -> DropReason | None:
+    """Why the rollouts of a group cannot be compared with each other, or None."""
+    if len(group) < 2:
+        return "fewer than two rewards"
+    return "no credited call" if sum(len(rollout.returns_N) > 0 for rollout in group) < 2 else None
+
+
+def is_zero(centred: Sequence[Floats], returns: Sequence[Floats]) -> bool:
+    """Whether centred returns differ from 0 by rounding only."""
+    largest = max(np.abs(returns_N).max() for returns_N in returns)
+    return max(np.abs(centred_N).max() for centred_N in centred) <= SPREAD * largest
+
+
+def in_order(group: Group, advantages: Sequence[Floats]) -> tuple[Floats, ...]:
+    """Give the advantages of the rollouts that have transitions their places among those that have none."""
+    rest = iter(advantages)
+    return tuple(next(rest) if len(rollout.returns_N) else rollout.returns_N for rollout in group)

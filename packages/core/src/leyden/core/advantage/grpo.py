@@ -1,45 +1,35 @@
-"""GRPO: the group's mean as baseline (arXiv 2402.03300, section 4.1.2), taken over rollouts."""
+"""GRPO: the group as its own baseline, and its spread as the unit (arXiv 2402.03300, section 4.1.2)."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
-from leyden.core.advantage.base import AdvantageEstimator, GroupAdvantages, Rewards
-from leyden.core.errors import TrainingError
-
-SPREAD = 1e-9
-"""Rewards closer together than this, relative to the largest, differ by rounding only."""
+from leyden.core.advantage.base import Floats, GroupEstimator
+from leyden.core.advantage.baselines import deviation, minus_group_mean
+from leyden.core.advantage.checks import check_eps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GRPO(AdvantageEstimator):
-    """A_g = (R_g - mean(R)) / (std(R) + eps), for every transition of rollout g.
+class GRPO(GroupEstimator):
+    """A_(g,n) = (G_(g,n) - b_n) / (std + eps), b_n the group's mean return at turn n, std the deviation from it.
 
-    R_g is the mean of the rollout's transition rewards (under uniform credit: the rollout's reward), so the baseline
-    counts each rollout once, however many transitions it has. The standard deviation is the unbiased one (G - 1).
+    A rollout that has ended before turn n counts there with its last return, so that each counts once, at every turn
+    and in the deviation (Bessel's correction, G - 1). Under uniform credit that is (R_g - mean(R)) / (std(R) + eps).
+
+    Biased: a group's deviation weighs tasks that are nearly always or never solved more than others, and correlates
+    with the rollout's own return. Over three rollouts of the test's MDP the expected gradient points 0.4 degrees away
+    from the true one.
     """
 
-    normalize_std: bool = True
-    """False leaves the centred rewards as they are (Dr. GRPO, arXiv 2503.20783)."""
     eps: float = 1e-6
 
-    def estimate(self, rewards: Rewards) -> GroupAdvantages:
-        """Return advantages, or why the group is dropped; see `AdvantageEstimator.estimate`."""
-        counted = [index for index, rewards_N in enumerate(rewards) if len(rewards_N)]
-        if len(counted) < 2:
-            return GroupAdvantages(dropped="fewer than two rewards")
-        rewards_G = np.array([rewards[index].mean() for index in counted], dtype=np.float64)
-        if not np.isfinite(rewards_G).all():
-            raise TrainingError(f"rewards must be finite numbers, got {rewards_G.tolist()}")
-        if np.ptp(rewards_G) <= SPREAD * np.abs(rewards_G).max():
-            return GroupAdvantages(dropped="no spread")
-        advantages_G = rewards_G - rewards_G.mean()
-        if self.normalize_std:
-            advantages_G /= rewards_G.std(ddof=1) + self.eps
-        of_rollout = dict(zip(counted, advantages_G.tolist(), strict=True))
-        return GroupAdvantages(
-            advantages=tuple(
-                np.full(len(rewards_N), of_rollout.get(index, 0.0), dtype=np.float64)
-                for index, rewards_N in enumerate(rewards)
-            )
-        )
+    def __post_init__(self) -> None:
+        check_eps(self.eps)
+
+    def centred(self, returns: Sequence[Floats]) -> list[Floats]:
+        """Subtract the group's mean."""
+        return minus_group_mean(returns)
+
+    def scaled(self, centred: Sequence[Floats]) -> Sequence[Floats]:
+        """Divide by the group's deviation."""
+        unit = deviation(centred) + self.eps
+        return [centred_N / unit for centred_N in centred]

@@ -5,7 +5,6 @@ The loop is synchronous: each step learns from rollouts of the policy it starts 
 
 import logging
 from collections import Counter
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -13,12 +12,13 @@ import numpy as np
 
 from leyden.core.advantage.registry import ADVANTAGE
 from leyden.core.algorithm.base import Algorithm, Context
+from leyden.core.algorithm.weighing import WeighedBatch, absent_roles, weigh
 from leyden.core.credit.registry import CREDIT
+from leyden.core.data.scheme import SchemeSettings
 from leyden.core.data.transition import TrajectoryGroup, Transition
 from leyden.core.errors import TrainingError, UsageError
 
 if TYPE_CHECKING:
-    from leyden.core.policy.entries import WeightedTransition
     from leyden.core.policy.update import Updater, UpdateReport
 
 log = logging.getLogger(__name__)
@@ -27,8 +27,10 @@ log = logging.getLogger(__name__)
 class LightningRLConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Defaults are the tested setting."""
 
-    credit: str = "uniform"
-    advantage: str = "grpo"
+    credit: SchemeSettings = "uniform"
+    """What each call answers for: a credit scheme's name, or `{name: ..., option: value}`."""
+    advantage: SchemeSettings = "grpo"
+    """What that is compared with: an advantage estimator, given the same way."""
     learning_rate: float = 1e-6
     """For full weights of a model of some billion parameters; a tiny policy takes 1e-4 to 1e-3."""
     clip_low: float = 0.2
@@ -43,15 +45,6 @@ class LightningRLConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     """Batches in a row without anything to learn from before the run stops with an error."""
 
 
-@dataclass(frozen=True, slots=True)
-class WeighedBatch:
-    """What a batch of groups came to."""
-
-    transitions: "list[WeightedTransition]"
-    dropped: Counter[str]
-    """Groups without a lesson, by the reason why."""
-
-
 class LightningRL(Algorithm):
     """Uniform credit, group-relative advantages, clipped policy gradient; each part by name from its registry."""
 
@@ -62,8 +55,16 @@ class LightningRL(Algorithm):
 
     def __init__(self, config: LightningRLConfig | None = None) -> None:
         super().__init__(config or LightningRLConfig())
-        self.credit = _registered(CREDIT, self.config.credit, "credit assignment")()
-        self.advantage = _registered(ADVANTAGE, self.config.advantage, "advantage estimator")()
+        self.credit = CREDIT.make(self.config.credit)
+        self.advantage = ADVANTAGE.make(self.config.advantage)
+        if self.advantage.needs_values:
+            raise UsageError(f"advantage estimator {self.config.advantage!r} needs a critic, and lightning_rl has none")
+        self._roles_seen = False
+
+    def settings(self) -> dict[str, Any]:
+        """The configuration as plain values, every option of credit and advantage included."""
+        schemes = {"credit": CREDIT.settings(self.credit), "advantage": ADVANTAGE.settings(self.advantage)}
+        return super().settings() | schemes
 
     async def run(self, context: Context) -> None:
         """Collect, weigh, update, publish; until the planned steps are taken."""
@@ -83,7 +84,7 @@ class LightningRL(Algorithm):
             empty = 0
             report = await context.compute("update", updater.step, batch.transitions)
             gap = await context.publish(updater.model)
-            context.log(metrics(groups, report, gap))
+            context.log(metrics(groups, report, gap) | {"transitions_uncredited": batch.uncredited})
             await context.checkpoint(updater)
         await context.evaluate("after")
 
@@ -108,34 +109,17 @@ class LightningRL(Algorithm):
         )
 
     def weigh(self, groups: list[TrajectoryGroup]) -> WeighedBatch:
-        """Rewards of attempts -> rewards of transitions -> an advantage for each transition."""
-        from leyden.core.policy.entries import WeightedTransition
-
-        weighed: list[WeightedTransition] = []
-        dropped: Counter[str] = Counter()
-        for group in groups:
-            rewarded = [t for t in group.trajectories if t.reward is not None and t.transitions]
-            rewards_G = [self.credit.assign(trajectory) for trajectory in rewarded]
-            estimate = self.advantage.estimate(rewards_G)
-            if estimate.dropped is not None:
-                dropped[estimate.dropped] += 1
-                continue
-            for trajectory, advantages in zip(rewarded, estimate.advantages, strict=True):
-                for transition, advantage in zip(trajectory.transitions, advantages, strict=True):
-                    weighed.append(WeightedTransition(transition=transition, advantage=float(advantage)))
-        return WeighedBatch(weighed, dropped)
+        """Rewards of attempts -> returns of transitions -> an advantage for each transition."""
+        if not self._roles_seen and (absent := absent_roles(self.credit, groups)):
+            log.warning("credit names roles that nobody spoke in so far: %s", ", ".join(absent))
+        self._roles_seen = True
+        return weigh(groups, self.credit, self.advantage)
 
     def _complain(self, empty: int, dropped: Counter[str]) -> None:
         reasons = ", ".join(f"{count} × {reason}" for reason, count in dropped.items()) or "no rollout was rewarded"
         if empty >= self.config.max_empty_batches:
             raise TrainingError(f"nothing to learn from in {empty} batches in a row; the last one's groups: {reasons}")
         log.warning("a batch had nothing to learn from (%s); going on with the next tasks", reasons)
-
-
-def _registered(registry: dict[str, Any], name: str, what: str) -> Any:
-    if name not in registry:
-        raise UsageError(f"unknown {what} {name!r}; there is {', '.join(sorted(registry))}")
-    return registry[name]
 
 
 def metrics(groups: list[TrajectoryGroup], report: "UpdateReport", gap: float) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The algorithms by name. A dict, and how to make one from its name and its configuration."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -16,12 +16,35 @@ ALGORITHMS: dict[str, type[Algorithm]] = {LightningRL.name: LightningRL}
 def make_algorithm(name: str, config: Mapping[str, Any]) -> Algorithm:
     """The algorithm registered as `name`, or named by an import string, with its typed configuration.
 
-    Raises UsageError for an unknown name, an unknown key or a value of the wrong type.
+    A key with dots reaches into an option that is a mapping: `credit.gamma` changes the `gamma` of what `credit` is
+    before it, so that a command line can override a part of what a file says. Raises UsageError for an unknown name, an
+    unknown key or a value of the wrong type.
     """
     kind: Any = ALGORITHMS.get(name) or (load_object(name) if ":" in name else None)
     if not (isinstance(kind, type) and issubclass(kind, Algorithm)):
         raise UsageError(f"unknown algorithm {name!r}; there is {', '.join(sorted(ALGORITHMS))}, or an import string")
     try:
-        return kind(msgspec.convert(dict(config), kind.Config))
+        return kind(msgspec.convert(nested(config), kind.Config))
     except msgspec.ValidationError as error:
         raise UsageError(f"configuration of algorithm {name!r}: {error}") from None
+
+
+def nested(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `config` with keys such as `credit.gamma` as mappings in mappings; later keys override earlier ones.
+
+    A name that is given options becomes a mapping: `credit` `discounted` and `credit.gamma` 0.9 are
+    `{"name": "discounted", "gamma": 0.9}`.
+    """
+    whole: dict[str, Any] = {}
+    for key, value in config.items():
+        *path, last = key.split(".")
+        inner = whole
+        for step in path:
+            found = inner.get(step)
+            if isinstance(found, Mapping):
+                inner[step] = dict(cast("Mapping[str, Any]", found))
+            else:
+                inner[step] = {} if found is None else {"name": found}
+            inner = inner[step]
+        inner[last] = value
+    return whole

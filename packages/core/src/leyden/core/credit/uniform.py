@@ -1,18 +1,22 @@
 """Uniform credit: the default of Agent Lightning (arXiv 2508.03680)."""
 
+from dataclasses import dataclass
+
 import numpy as np
-from numpy.typing import NDArray
 
-from leyden.core.credit.base import CreditAssigner
+from leyden.core.credit.base import Credit, CreditAssigner
 from leyden.core.data.transition import Trajectory
-from leyden.core.errors import TrainingError
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class UniformCredit(CreditAssigner):
-    """Every transition gets the trajectory's reward: r_n = R for all n."""
+    """Every transition is answerable for the whole reward: G_n = R for all n.
 
-    def assign(self, trajectory: Trajectory) -> NDArray[np.float64]:
-        """Return `rewards_N`, all equal to the trajectory's reward."""
+    Unbiased: the policy gradient of E[R] is the expectation of Σ_n ∇log π(a_n | s_n) R (Williams 1992).
+    """
+
+    def assign(self, trajectory: Trajectory) -> Credit | None:
+        """Return the trajectory's reward for each transition."""
         if trajectory.reward is None:
-            raise TrainingError(f"rollout {trajectory.rollout_id} has no reward, so there is no credit to assign")
-        return np.full(len(trajectory.transitions), trajectory.reward, dtype=np.float64)
+            return None
+        return Credit.of(np.full(len(trajectory.transitions), trajectory.reward))

@@ -4,8 +4,22 @@ Invariant: the ids of a transition are exactly those the engine read and wrote, 
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 from leyden.core.data.tokens import LogProbs, TokenIds
+
+OutcomeKind = Literal["tool", "operation", "answer"]
+"""A tool that the call asked for; an `operation` of the agent's code that followed it; its own answer, read by code."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What came of one thing that a call asked for or wrote."""
+
+    kind: OutcomeKind
+    name: str
+    """The tool's name, the operation's, or what read the answer."""
+    succeeded: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -33,6 +47,8 @@ class Transition:
     agent: str | None = None
     node: str | None = None
     finish_reason: str | None = None
+    outcomes: tuple[Outcome, ...] = ()
+    """What came of it, in the order it became known: what automatic intermediate rewards are read from."""
 
     def __post_init__(self) -> None:
         if not self.versions:

@@ -1,0 +1,20 @@
+"""RLOO: the other rollouts as the baseline (arXiv 2402.14740, eq. 9)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from leyden.core.advantage.base import Floats, GroupEstimator
+from leyden.core.advantage.baselines import minus_mean_of_others
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RLOO(GroupEstimator):
+    """A_(g,n) = G_(g,n) - b_n, b_n the mean over the other rollouts of their return at turn n.
+
+    One that has ended before turn n counts there with its last return, so under uniform credit b is the mean of the
+    others' rewards. Unbiased for credit that is: nothing of the rollout itself is in its baseline.
+    """
+
+    def centred(self, returns: Sequence[Floats]) -> list[Floats]:
+        """Subtract the mean of the others."""
+        return minus_mean_of_others(returns)

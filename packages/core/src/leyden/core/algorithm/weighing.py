@@ -1,0 +1,91 @@
+"""From trajectories to weighted transitions: credit first, then advantages. Knows nothing of loops or updates."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from leyden.core.advantage.base import AdvantageEstimator, CreditedRollout
+from leyden.core.credit.base import Credit, CreditAssigner, roles_of
+from leyden.core.data.transition import Trajectory, TrajectoryGroup, Transition
+from leyden.core.errors import TrainingError
+from leyden.core.policy.entries import WeightedTransition
+
+Critic = Callable[[Sequence[Transition]], NDArray[np.float64]]
+"""Credited transitions of one rollout, in order -> what is to be expected of each, before it is made."""
+
+
+@dataclass(frozen=True, slots=True)
+class WeighedBatch:
+    """What a batch of groups came to."""
+
+    transitions: list[WeightedTransition]
+    dropped: Counter[str]
+    """Groups without a lesson, by the reason why."""
+    uncredited: int
+    """Transitions of rewarded rollouts that the credit scheme leaves out."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Rewarded:
+    """A rewarded rollout: its credited transitions, and their weights."""
+
+    transitions: list[Transition]
+    weights: list[float]
+    credited: CreditedRollout
+    uncredited: int
+
+
+def weigh(
+    groups: Sequence[TrajectoryGroup],
+    credit: CreditAssigner,
+    advantage: AdvantageEstimator,
+    critic: Critic | None = None,
+) -> WeighedBatch:
+    """Rewards of attempts -> returns of transitions -> an advantage for each, multiplied by its weight."""
+    rewarded = [_rewarded(group, credit, critic) for group in groups]
+    estimates = advantage.estimate([[rollout.credited for rollout in group] for group in rewarded])
+    weighed: list[WeightedTransition] = []
+    dropped: Counter[str] = Counter()
+    for group, estimate in zip(rewarded, estimates, strict=True):
+        if estimate.dropped is not None:
+            dropped[estimate.dropped] += 1
+            continue
+        for rollout, advantages_N in zip(group, estimate.advantages, strict=True):
+            for call, weight, value in zip(rollout.transitions, rollout.weights, advantages_N.tolist(), strict=True):
+                weighed.append(WeightedTransition(transition=call, advantage=weight * value))
+    return WeighedBatch(weighed, dropped, sum(rollout.uncredited for group in rewarded for rollout in group))
+
+
+def absent_roles(credit: CreditAssigner, groups: Sequence[TrajectoryGroup]) -> list[str]:
+    """Roles that the credit scheme names and that no transition of `groups` was made in."""
+    spoke = {role for group in groups for t in group.trajectories for call in t.transitions for role in roles_of(call)}
+    return sorted(credit.roles - spoke)
+
+
+def _rewarded(group: TrajectoryGroup, scheme: CreditAssigner, critic: Critic | None) -> list[_Rewarded]:
+    found: list[_Rewarded] = []
+    for trajectory in group.trajectories:
+        credit = scheme.assign(trajectory) if trajectory.transitions else None
+        if credit is not None:
+            found.append(_credited(trajectory, credit, critic))
+    return found
+
+
+def _credited(trajectory: Trajectory, credit: Credit, critic: Critic | None) -> _Rewarded:
+    if len(credit.returns_N) != len(trajectory.transitions):
+        raise TrainingError(
+            f"rollout {trajectory.rollout_id} has {len(trajectory.transitions)} transitions, "
+            f"and its credit is for {len(credit.returns_N)}"
+        )
+    kept_N = credit.weights_N > 0
+    transitions = [call for call, kept in zip(trajectory.transitions, kept_N, strict=True) if kept]
+    values_N = None if critic is None else critic(transitions)
+    return _Rewarded(
+        transitions=transitions,
+        weights=credit.weights_N[kept_N].tolist(),
+        credited=CreditedRollout(returns_N=credit.returns_N[kept_N], values_N=values_N),
+        uncredited=len(kept_N) - len(transitions),
+    )

@@ -1,0 +1,52 @@
+"""Several schemes at once."""
+
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+
+from leyden.core.credit.base import Credit, CreditAssigner
+from leyden.core.credit.checks import check_finite
+from leyden.core.data.transition import Trajectory
+from leyden.core.errors import UsageError
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One scheme of a combination."""
+
+    credit: CreditAssigner
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Check the weight."""
+        check_finite("weight", self.weight)
+        if self.weight == 0:
+            raise UsageError("a part with weight 0 does nothing: leave it out")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CombinedCredit(CreditAssigner):
+    """G_n = Σ_k weight_k G_(n,k) over the parts; a transition's weight is the product of the weights the parts give it.
+
+    Unbiased for the weighted sum of the parts' objectives where every part is unbiased.
+    """
+
+    parts: tuple[Part, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.parts:
+            raise UsageError("combined needs parts: at least one {credit: ..., weight: ...}")
+
+    @property
+    def roles(self) -> frozenset[str]:
+        """The parts' together."""
+        return frozenset[str]().union(*(part.credit.roles for part in self.parts))
+
+    def assign(self, trajectory: Trajectory) -> Credit | None:
+        """Return the parts' credit together; None when one of them has none to give."""
+        credits = [part.credit.assign(trajectory) for part in self.parts]
+        known = [credit for credit in credits if credit is not None]
+        if len(known) < len(credits):
+            return None
+        returns = [part.weight * credit.returns_N for part, credit in zip(self.parts, known, strict=True)]
+        return Credit.of(np.sum(returns, axis=0), np.prod([credit.weights_N for credit in known], axis=0))

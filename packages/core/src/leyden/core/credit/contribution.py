@@ -1,0 +1,52 @@
+"""Contribution weights: a user's function says how much each call had to do with the result."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from leyden.core.credit.base import Credit, CreditAssigner, Floats
+from leyden.core.credit.checks import load_function
+from leyden.core.credit.uniform import UniformCredit
+from leyden.core.data.transition import Trajectory
+from leyden.core.errors import TrainingError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContributionCredit(CreditAssigner):
+    """The base's returns, each transition trained as strongly as its share: w_n = base's w_n · N · share_n.
+
+    Shares are scaled to sum to 1, so equal shares change nothing. A weight keeps the sign of an advantage, where a
+    smaller return would make a small contributor to a success look like a failure. Biased unless all shares are equal.
+    """
+
+    shares: str
+    """Import string of a function from a Trajectory to N numbers, none negative, one for each transition."""
+    base: CreditAssigner = field(default_factory=UniformCredit)
+
+    def __post_init__(self) -> None:
+        load_function("shares", self.shares)
+
+    @property
+    def roles(self) -> frozenset[str]:
+        """The base's."""
+        return self.base.roles
+
+    def assign(self, trajectory: Trajectory) -> Credit | None:
+        """Return the base's credit, weighted; raises TrainingError when the function's answer cannot be shares."""
+        credit = self.base.assign(trajectory)
+        if credit is None:
+            return None
+        return weighted(
+            credit, np.asarray(load_function("shares", self.shares)(trajectory), dtype=np.float64), self.shares
+        )
+
+
+def weighted(credit: Credit, shares_N: Floats, source: str) -> Credit:
+    """Return `credit` with its weights multiplied by N · share; all of them 0 when no transition has a share."""
+    if shares_N.shape != credit.returns_N.shape or not (np.isfinite(shares_N) & (shares_N >= 0)).all():
+        raise TrainingError(
+            f"{source} returned {shares_N.tolist()}: there must be {len(credit.returns_N)} shares, none negative"
+        )
+    total = shares_N.sum()
+    factor_N = shares_N * len(shares_N) / total if total > 0 else np.zeros_like(shares_N)
+    return Credit.of(credit.returns_N, credit.weights_N * factor_N)

@@ -1,0 +1,54 @@
+"""Leave one role out: a role has earned what would be missing without it."""
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from leyden.core.credit.base import Credit, CreditAssigner, roles_of
+from leyden.core.credit.checks import as_number, load_function
+from leyden.core.credit.contribution import weighted
+from leyden.core.credit.uniform import UniformCredit
+from leyden.core.data.transition import Trajectory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaveOneOutCredit(CreditAssigner):
+    """Contribution weights with share(role) = max(0, value(all) - value(all but the role)), split among its calls.
+
+    `value` judges a trajectory that some role's calls are taken out of, so it must be able to: comparing rollouts in
+    which a role happened to speak with those in which it did not blames whoever is called when things go wrong.
+    Biased, as all contribution weights are.
+    """
+
+    value: str
+    """Import string of a function from a Trajectory, perhaps with calls missing, to a number."""
+    base: CreditAssigner = field(default_factory=UniformCredit)
+
+    def __post_init__(self) -> None:
+        load_function("value", self.value)
+
+    @property
+    def roles(self) -> frozenset[str]:
+        """The base's."""
+        return self.base.roles
+
+    def assign(self, trajectory: Trajectory) -> Credit | None:
+        """Return the base's credit, weighted by what each transition's role contributed."""
+        credit = self.base.assign(trajectory)
+        if credit is None:
+            return None
+        role_N = [next(iter(roles_of(transition)), None) for transition in trajectory.transitions]
+        calls = Counter(role_N)
+        whole = self._value(trajectory)
+        share = {role: max(0.0, whole - self._value(_without(trajectory, role_N, role))) for role in calls}
+        shares_N = np.array([share[role] / calls[role] for role in role_N], dtype=np.float64)
+        return weighted(credit, shares_N, self.value)
+
+    def _value(self, trajectory: Trajectory) -> float:
+        return as_number(self.value, load_function("value", self.value)(trajectory))
+
+
+def _without(trajectory: Trajectory, role_N: list[str | None], role: str | None) -> Trajectory:
+    left = (call for call, own in zip(trajectory.transitions, role_N, strict=True) if own != role)
+    return replace(trajectory, transitions=tuple(left))

@@ -1,0 +1,110 @@
+"""`Schemes`: named ways of doing one thing, each a class whose fields are its options. Knows none of them.
+
+A scheme is chosen by its name, or by a mapping of its `name` and its options, which is what YAML and the command line
+write; options that are themselves schemes are given the same way.
+"""
+
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from importlib.metadata import entry_points
+from typing import Any, Generic, TypeVar, cast
+
+import msgspec
+
+from leyden.core.errors import UsageError
+
+T = TypeVar("T")
+SchemeSettings = str | dict[str, Any]
+"""A name, or `{name: ..., option: value, ...}`."""
+
+
+class Schemes(Generic[T]):
+    """The schemes of one kind: those built in, and those that installed packages add under an entry-point group.
+
+    A scheme with options is a dataclass that checks them in `__post_init__`, with UsageError or ValueError.
+    """
+
+    def __init__(self, what: str, kind: type[T], group: str, built_in: Mapping[str, type[T]]) -> None:
+        self.what = what
+        """What messages call it."""
+        self.kind = kind
+        self.group = group
+        """Entry-point group; a built-in name cannot be taken over."""
+        self.built_in = dict(built_in)
+
+    def names(self) -> list[str]:
+        """Every name there is, sorted."""
+        return sorted({*self.built_in, *(entry.name for entry in entry_points(group=self.group))})
+
+    def make(self, settings: str | Mapping[str, Any] | T) -> T:
+        """Return the scheme that `settings` describe; a scheme that is already made is returned as it is.
+
+        Raises UsageError, in one line, for an unknown name, an unknown option or a value that does not fit.
+        """
+        if isinstance(settings, self.kind):
+            return settings
+        if isinstance(settings, str):
+            settings = {"name": settings}
+        options = dict(cast("Mapping[str, Any]", settings)) if isinstance(settings, Mapping) else {}
+        name = options.pop("name", None)
+        if not isinstance(name, str):
+            raise UsageError(f"{self.what} is given by a name or a mapping with a `name`, not {settings!r}")
+        kind = self._find(name)
+        known = [field.name for field in fields(kind) if field.init] if is_dataclass(kind) else []
+        if unknown := sorted(set(options) - set(known)):
+            there = f"it has {', '.join(known)}" if known else "it has none"
+            raise UsageError(f"{self.what} {name!r} has no option {unknown[0]!r}; {there}")
+        if not is_dataclass(kind):
+            return kind()
+        try:
+            return cast("T", msgspec.convert(options, kind, dec_hook=self._nested))
+        except msgspec.ValidationError as error:
+            raise UsageError(f"{self.what} {name!r}: {error}") from None
+
+    def settings(self, scheme: T) -> dict[str, Any]:
+        """Return what `make` would make `scheme` from again, as plain values, every option included."""
+        name = next((name for name, kind in self.built_in.items() if kind is type(scheme)), None)
+        if name is None:
+            entries = entry_points(group=self.group)
+            home = f"{type(scheme).__module__}:{type(scheme).__qualname__}"
+            name = next((entry.name for entry in entries if entry.value == home), None)
+        if name is None:
+            raise UsageError(
+                f"{type(scheme).__qualname__} is no {self.what} that can be named; there is {self._there()}"
+            )
+        options = fields(scheme) if is_dataclass(scheme) else ()
+        return {"name": name} | {option.name: self._plain(getattr(scheme, option.name)) for option in options}
+
+    def _find(self, name: str) -> type[T]:
+        if name in self.built_in:
+            return self.built_in[name]
+        entry = next(iter(entry_points(group=self.group, name=name)), None)
+        if entry is None:
+            raise UsageError(f"unknown {self.what} {name!r}; there is {self._there()}")
+        try:
+            found = entry.load()
+        except Exception as error:
+            raise UsageError(f"{self.what} {name!r} ({entry.value}) cannot be loaded: {error}") from error
+        if not (isinstance(found, type) and issubclass(found, self.kind)):
+            raise UsageError(f"{self.what} {name!r} ({entry.value}) is not a {self.kind.__name__}")
+        return found
+
+    def _there(self) -> str:
+        return ", ".join(self.names())
+
+    def _nested(self, kind: Any, value: Any) -> Any:
+        """Make an option that is a scheme of this kind itself."""
+        if kind is self.kind:
+            return self.make(value)
+        raise UsageError(f"{self.what}: an option of type {kind} cannot be given by configuration")
+
+    def _plain(self, value: Any) -> Any:
+        if isinstance(value, self.kind):
+            return self.settings(value)
+        if isinstance(value, msgspec.Struct):
+            return {name: self._plain(getattr(value, name)) for name in value.__struct_fields__}
+        if isinstance(value, tuple | list):
+            return [self._plain(member) for member in cast("list[Any]", value)]
+        if isinstance(value, Mapping):
+            return {key: self._plain(member) for key, member in cast("Mapping[str, Any]", value).items()}
+        return msgspec.to_builtins(value)

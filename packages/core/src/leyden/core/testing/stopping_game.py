@@ -1,0 +1,210 @@
+"""A small game whose policy decides when to stop, and the exact bias of credit and advantages on it.
+
+Everything is enumerated: all rollouts, all groups of them, no sampling. So a credit scheme and an estimator, those of a
+plug-in too, are unbiased on it or not, to the last digits. Knows no scheme and no estimator by name.
+
+The game: at each of three turns the policy may answer, plainly or boldly, which ends it, or at the first two turns ask
+a tool, which works or fails by chance. What an answer earns depends on the turn and on whether the tool worked last.
+Odd turns are the planner's, even turns the worker's.
+"""
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from leyden.core.advantage.base import AdvantageEstimator
+from leyden.core.algorithm.weighing import Critic, weigh
+from leyden.core.credit.base import Credit, CreditAssigner
+from leyden.core.data.tokens import log_probs, token_ids
+from leyden.core.data.transition import Outcome, Trajectory, TrajectoryGroup, Transition
+
+Floats: TypeAlias = NDArray[np.float64]
+PLAIN, BOLD, TOOL = range(3)
+START, SECOND_OK, SECOND_FAILED, THIRD_OK, THIRD_FAILED = range(5)
+STATES = 5
+AGENTS = ("planner", "worker", "worker", "planner", "planner")
+"""Who speaks in each state."""
+ANSWERS = ((0.2, 0.5), (0.6, 1.0), (0.3, 0.0), (0.9, 1.2), (0.4, -0.3))
+"""What the two answers earn in each state."""
+TOOL_WORKS = (0.7, 0.4, 0.6)
+"""Chance that the tool works when it is asked for in each of the first three states."""
+NEXT = ((SECOND_FAILED, SECOND_OK), (THIRD_FAILED, THIRD_OK), (THIRD_FAILED, THIRD_OK))
+LOGITS = np.array(
+    [[0.3, -0.4, 0.6], [-0.2, 0.5, 0.4], [0.7, 0.1, 0.2], [-0.3, 0.2, -np.inf], [0.1, 0.4, -np.inf]], dtype=np.float64
+)
+"""The policy: a softmax over three actions in each state; there is no tool at the third turn."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bias:
+    """How an expected gradient differs from the true one."""
+
+    relative: float
+    """Length of the difference, by the true gradient's length."""
+    degrees: float
+    """Angle between the two: what no learning rate makes up for."""
+    scale: float
+    """Length along the true gradient, by its length."""
+
+
+def policy(logits: NDArray[Any] = LOGITS) -> NDArray[Any]:
+    """Return `pi_SA`, the probability of each action in each state."""
+    weight = np.exp(logits)
+    return weight / weight.sum(axis=1, keepdims=True)
+
+
+def rollouts() -> list[tuple[Trajectory, float]]:
+    """Every rollout there can be, with its probability; its reward is what its answer earned."""
+    return list(_rollouts(START, (), 1.0))
+
+
+def expected_reward(logits: NDArray[Any] = LOGITS, worked: float = 0.0, failed: float = 0.0) -> Any:
+    """What the policy earns on average, a tool that worked or failed paying too; by recursion, without rollouts."""
+    return expected_rewards(logits, worked, failed)[START]
+
+
+def expected_rewards(logits: NDArray[Any] = LOGITS, worked: float = 0.0, failed: float = 0.0) -> NDArray[Any]:
+    """What it still earns on average from each state on: the values that a critic would learn."""
+    pi_SA = policy(logits)
+    values = np.zeros(STATES, dtype=pi_SA.dtype)
+    for state in reversed(range(STATES)):
+        values[state] = sum(pi_SA[state, action] * ANSWERS[state][action] for action in (PLAIN, BOLD))
+        if state < len(NEXT):
+            chance, (after_failure, after_success) = TOOL_WORKS[state], NEXT[state]
+            works, fails = worked + values[after_success], failed + values[after_failure]
+            values[state] += pi_SA[state, TOOL] * (chance * works + (1 - chance) * fails)
+    return values
+
+
+def true_gradient(worked: float = 0.0, failed: float = 0.0) -> Floats:
+    """Return `gradient_SA` of the expected reward by the logits, by complex steps, exact to rounding."""
+    step = 1e-30
+    gradient = np.zeros_like(LOGITS)
+    for state, action in np.argwhere(np.isfinite(LOGITS)):
+        moved = LOGITS.astype(np.complex128)
+        moved[state, action] += 1j * step
+        gradient[state, action] = expected_reward(moved, worked, failed).imag / step
+    return gradient
+
+
+def expected_gradient(
+    credit: CreditAssigner,
+    advantage: AdvantageEstimator,
+    group_size: int,
+    groups: int = 1,
+    critic: Critic | None = None,
+) -> Floats:
+    """Return `gradient_SA` as estimated from a batch of groups, averaged over every batch there can be.
+
+    The estimate of one batch of B rollouts is 1/B Σ_b Σ_n A_(b,n) ∇log π(a_n | s_n). Groups and batches are enumerated
+    without regard to order, which an estimator must not mind.
+    """
+    every = rollouts()
+    remembered = _Remembered(credit)
+    possible = [
+        (
+            TrajectoryGroup(task_id="game", trajectories=tuple(every[number][0] for number in chosen)),
+            math.prod(every[number][1] for number in chosen) * _orders(chosen),
+        )
+        for chosen in itertools.combinations_with_replacement(range(len(every)), group_size)
+    ]
+    scores = {id(call): score(call) for trajectory, _ in every for call in trajectory.transitions}
+    total = np.zeros_like(LOGITS)
+    for batch in itertools.combinations_with_replacement(range(len(possible)), groups):
+        probability = math.prod(possible[number][1] for number in batch) * _orders(batch)
+        weighed = weigh([possible[number][0] for number in batch], remembered, advantage, critic)
+        for item in weighed.transitions:
+            total += probability / (groups * group_size) * item.advantage * scores[id(item.transition)]
+    return total
+
+
+def score(transition: Transition) -> Floats:
+    """Return ∇log π of a transition, as `gradient_SA`."""
+    state, action = transition.prompt_ids[0], transition.response_ids[0]
+    gradient = np.zeros_like(LOGITS)
+    gradient[state] = -policy()[state]
+    gradient[state, action] += 1.0
+    return gradient
+
+
+def bias(estimate: Floats, truth: Floats) -> Bias:
+    """Compare an expected gradient with the true one."""
+    length = float(np.linalg.norm(truth))
+    along = float((estimate * truth).sum()) / length
+    across = float(np.linalg.norm(estimate - truth * (along / length)))
+    return Bias(
+        relative=float(np.linalg.norm(estimate - truth)) / length,
+        degrees=math.degrees(math.atan2(across, along)),
+        scale=along / length,
+    )
+
+
+def critic_saying(values_S: Sequence[float] | Floats) -> Critic:
+    """Return the critic that expects `values_S` of the states."""
+    return lambda transitions: np.array([values_S[call.prompt_ids[0]] for call in transitions], dtype=np.float64)
+
+
+class _Remembered(CreditAssigner):
+    """Asks a scheme once for each rollout."""
+
+    def __init__(self, scheme: CreditAssigner) -> None:
+        self._scheme = scheme
+        self._known: dict[int, Credit | None] = {}
+
+    def assign(self, trajectory: Trajectory) -> Credit | None:
+        if id(trajectory) not in self._known:
+            self._known[id(trajectory)] = self._scheme.assign(trajectory)
+        return self._known[id(trajectory)]
+
+
+def _orders(chosen: Sequence[int]) -> int:
+    return math.factorial(len(chosen)) // math.prod(math.factorial(n) for n in Counter(chosen).values())
+
+
+def _rollouts(state: int, before: tuple[Transition, ...], probability: float) -> "Sequence[tuple[Trajectory, float]]":
+    pi_A = policy()[state]
+    found = [
+        (_trajectory((*before, _call(state, action)), ANSWERS[state][action]), probability * float(pi_A[action]))
+        for action in (PLAIN, BOLD)
+    ]
+    if state < len(NEXT):
+        for worked, chance in ((True, TOOL_WORKS[state]), (False, 1 - TOOL_WORKS[state])):
+            asked = (*before, _call(state, TOOL, worked))
+            found.extend(_rollouts(NEXT[state][worked], asked, probability * float(pi_A[TOOL]) * chance))
+    return found
+
+
+def _call(state: int, action: int, worked: bool | None = None) -> Transition:
+    outcomes = () if worked is None else (Outcome(kind="tool", name="search", succeeded=worked),)
+    return Transition(
+        rollout_id="game",
+        attempt_id="game",
+        span_id="game",
+        call_id="game",
+        prompt_ids=token_ids([state]),
+        response_ids=token_ids([action]),
+        logprobs=log_probs([math.log(policy()[state, action])]),
+        temperature=1.0,
+        policy="game",
+        version=0,
+        agent=AGENTS[state],
+        outcomes=outcomes,
+    )
+
+
+def _trajectory(calls: tuple[Transition, ...], reward: float) -> Trajectory:
+    return Trajectory(
+        rollout_id="game",
+        attempt_id="game",
+        transitions=calls,
+        reward=reward,
+        dimensions={"answer": reward, "turns": float(len(calls))},
+        succeeded=True,
+        excluded={},
+    )
