@@ -11,7 +11,8 @@ OWN_WARNINGS = (
     "ignore:deprecated$:DeprecationWarning",
 )
 
-os.environ["CREWAI_DISABLE_TELEMETRY"] = "true"  # uninstrumented, it tells of every run, and adapters are not to blame
+# Uninstrumented, it tells of every run, and waits for seconds for what models that are no service never tell it.
+os.environ.update(CREWAI_DISABLE_TELEMETRY="true", CREWAI_TRACING_ENABLED="false")
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")

@@ -6,7 +6,7 @@ from typing import Any
 
 from leyden.core.data.rollout import Task
 from leyden.core.errors import TaskError
-from leyden.core.runner.task_input import ANSWER_KEYS, mapping_for, row_of
+from leyden.core.runner.task_input import ANSWER_KEYS, TEXT_KEYS, MadeInput, mapping_for, row_of, text_of
 
 PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_\-]*)}")
 """What CrewAI fills in; other braces it leaves alone."""
@@ -24,13 +24,12 @@ def template(holder: Any, name: str) -> str | None:
 def crew_inputs(crew: Any, task: Task) -> dict[str, Any]:
     """Return what `crew.kickoff` takes as inputs; raises TaskError, naming the keys found, when it cannot be told."""
     wanted = tuple(dict.fromkeys(_placeholders(crew)))
-    if not crew.before_kickoff_callbacks:
-        if not wanted:
-            raise TaskError(f"{_keys(task)}; no task or agent of the crew has a placeholder, such as {{question}}")
-        return mapping_for(task, wanted, frozenset(wanted), {})
-    # What runs before the crew may take any key, and add what the placeholders need.
-    row = _unanswered(task, wanted)
-    return row or mapping_for(task, wanted, frozenset(), {})
+    if crew.before_kickoff_callbacks and (row := _unanswered(task, wanted)):
+        return row  # they may take any key, and add what the placeholders need
+    if not wanted:
+        raise TaskError(f"{_keys(task)}; no task or agent of the crew has a placeholder, such as {{question}}")
+    required = () if crew.before_kickoff_callbacks else wanted
+    return mapping_for(task, wanted, frozenset(required), {})
 
 
 def flow_inputs(flow: Any, task: Task) -> dict[str, Any]:
@@ -39,15 +38,14 @@ def flow_inputs(flow: Any, task: Task) -> dict[str, Any]:
     Raises TaskError, naming the keys found, when nothing fits.
     """
     state = flow.state
-    if isinstance(state, dict):
-        row = _unanswered(task, keys := _places(state))
-        if row:
-            return {key: value for key, value in row.items() if key != STATE_ID}
-    else:
-        keys = _places(state.__class__.model_fields)
+    keys = _places(state if isinstance(state, dict) else state.__class__.model_fields)
+    if isinstance(state, dict) and (row := _unanswered(task, keys)):
+        return row if isinstance(task, MadeInput) else {key: value for key, value in row.items() if key != STATE_ID}
     if not keys:
         raise TaskError(f"{_keys(task)}; the flow's state has no place for any")
-    return mapping_for(task, keys, frozenset(), {})
+    text, place = text_of(task), next((key for key in TEXT_KEYS if key in keys), None)
+    asked = {} if text is None or place is None or place in row_of(task) else {place: text}
+    return mapping_for(task, keys, frozenset(), asked)
 
 
 def _placeholders(crew: Any) -> Iterator[str]:
@@ -62,6 +60,8 @@ def _places(state: Any) -> tuple[str, ...]:
 
 
 def _unanswered(task: Task, wanted: tuple[str, ...]) -> dict[str, Any]:
+    if isinstance(task, MadeInput):
+        return dict(task)
     return {key: value for key, value in row_of(task).items() if key in wanted or key not in ANSWER_KEYS}
 
 

@@ -90,6 +90,8 @@ def begin(source: Any, event: Any, provider: TracerProvider | None) -> None:
         return  # an agent's own loop is built as a flow
     identity = _identity(kind, source, event)
     above = _above(kind, identity, source)
+    if kind == AGENT and above is not None and above.tool in DELEGATION:
+        _TREE.handoff(above.key, above.agent or "", _role(source), provider=provider)
     found = Open(event.event_id, kind, identity, source, above)
     if above is not None:
         found.agent, found.node = above.agent, above.node
@@ -189,13 +191,8 @@ def _open_node(found: Open, run: Run, event: Any, provider: TracerProvider | Non
 
 
 def _open_agent(found: Open, run: Run, event: Any, provider: TracerProvider | None) -> None:
-    known: Any = found.source
-    role = str(known.role).strip()
-    above = found.above
-    if above is not None and above.tool in DELEGATION and above.agent is not None:
-        _TREE.handoff(above.key, above.agent, role, provider=provider)
-    found.agent = role
-    _TREE.open_agent(run, role, {semconv.AGENT_ID: str(known.id)}, provider=provider)
+    found.agent = _role(found.source)
+    _TREE.open_agent(run, found.agent, {semconv.AGENT_ID: str(found.source.id)}, provider=provider)
 
 
 def _open_call(found: Open, run: Run, event: Any, provider: TracerProvider | None) -> None:
@@ -229,6 +226,10 @@ def _ended(kind: str, event: Any) -> dict[str, Any]:
         semconv.INPUT_TOKENS: usage.get("prompt_tokens"),
         semconv.OUTPUT_TOKENS: usage.get("completion_tokens"),
     }
+
+
+def _role(agent: Any) -> str:
+    return agent.role.strip()
 
 
 def _text(value: Any) -> str:
