@@ -10,6 +10,10 @@ from typing import Any
 import pytest
 
 from leyden.core.cli.main import run
+from leyden.core.data.resources import LLM
+from leyden.core.runner.command import CommandAgent
+from leyden.core.runner.hooks import Hook
+from leyden.core.trainer.trainer import Trainer
 
 AGENT = '''
 from openai import AsyncOpenAI
@@ -98,3 +102,65 @@ def test_a_failed_rollout_makes_the_exit_code_1(
     assert run([*arguments, "--model", "local"]) == 1
     (line,) = capfd.readouterr().out.splitlines()
     assert "no luck today" in json.loads(line)["attempts"][0][0]["metadata"]["error"]["message"]
+
+
+GIVEN = """
+from leyden.core import Hook
+
+def make(row):
+    return {"question": f"What is {row['sum']}?"}
+
+def score(row, result):
+    return float(row == {"sum": "2+2"})
+
+class Says(Hook):
+    async def on_rollout_end(self, *, agent, runner, rollout, spans):
+        print(f"{rollout.rollout_id} left {len(spans)} spans")
+"""
+
+
+def test_a_dry_run_takes_an_input_and_hooks(
+    endpoint: tuple[str, list[dict[str, Any]]], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    url, seen = endpoint
+    for name, text in (("agent.py", AGENT), ("given.py", GIVEN), ("t.jsonl", '{"sum": "2+2"}\n')):
+        (tmp_path / name).write_text(text)
+    arguments = ["dev", f"{tmp_path}/agent.py:agent", "--tasks", f"{tmp_path}/t.jsonl", "--endpoint", url]
+    arguments += ["--model", "local", "--input", f"{tmp_path}/given.py:make", "--hook", f"{tmp_path}/given.py:Says"]
+    assert run([*arguments, "--reward", f"{tmp_path}/given.py:score"]) == 0
+    shown = capfd.readouterr()
+    assert "reward 1.0" in shown.out
+    assert "dev-0 left 3 spans" in shown.out + shown.err
+    assert [asked["body"]["messages"][0]["content"] for asked in seen] == ["What is 2+2?"]
+
+
+def says_it_again(task: Any) -> Any:
+    return task["question"]
+
+
+def ask_for(row: Any) -> Any:
+    return {"question": row["sum"] + "?"}
+
+
+def is_the_question(row: Any, result: Any) -> float:
+    return float(result == row["sum"] + "?")
+
+
+@pytest.mark.parametrize("agent", [says_it_again, CommandAgent(["echo", "{question}"])])
+def test_live_agents_and_commands_take_them_as_objects(agent: Any, tmp_path: Path) -> None:
+    seen: list[Any] = []
+
+    class Notes(Hook):
+        async def on_rollout_start(self, *, agent: Any, runner: Any, rollout: Any) -> None:
+            seen.append(rollout.input)
+
+    trainer = Trainer(
+        initial_resources={"main_llm": LLM(endpoint="http://127.0.0.1:9", model="none")},
+        input=ask_for,
+        hooks=[Notes, Notes()],
+        quiet=True,
+    )
+    (recorded,) = trainer.dev(agent, [{"sum": "2+2"}], reward=is_the_question)
+    assert recorded.rollout.status == "succeeded"
+    assert seen == [{"sum": "2+2"}] * 2
+    assert any(span.attributes.get("leyden.reward.value") == 1.0 for _, spans in recorded.attempts for span in spans)

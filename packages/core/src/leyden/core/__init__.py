@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from leyden.core.tracing.production import capture
     from leyden.core.trainer.report import RunReport
     from leyden.core.trainer.trainer import Trainer
+    from leyden.core.trajectory.select import Selector
 
 _HOME = {
     "Adapter": "runner.adapter",
@@ -59,6 +60,7 @@ _HOME = {
     "RolloutConfig": "data.rollout",
     "RunReport": "trainer.report",
     "Sampling": "data.sampling",
+    "Selector": "trajectory.select",
     "Span": "data.span",
     "Task": "data.rollout",
     "Trainer": "trainer.trainer",
@@ -102,6 +104,7 @@ __all__ = [
     "RolloutConfig",
     "RunReport",
     "Sampling",
+    "Selector",
     "Span",
     "Task",
     "Trainer",
