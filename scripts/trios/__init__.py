@@ -1,0 +1,1 @@
+"""What the adapters' campaign is made of: a system of three agents in each framework, its model, and what must hold."""
