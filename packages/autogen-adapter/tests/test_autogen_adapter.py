@@ -2,6 +2,7 @@ import asyncio
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -239,6 +240,18 @@ async def test_errors_and_turn_limits_are_the_agents_own(replay: Replay) -> None
         await given(AssistantAgent("dry", replay()), "hi")
     result = await given(RoundRobinGroupChat([AssistantAgent("a", replay(*"123"))], max_turns=2), "hi")
     assert result.stop_reason == "Maximum number of turns 2 reached."
+
+
+def test_only_while_instrumented_nobody_is_warned_of_the_policys_name() -> None:
+    before, adapter = list(warnings.filters), AutoGenAdapter()
+    for _ in range(2):
+        adapter.instrument()
+    warnings.warn("Resolved model mismatch: gpt-4.1-mini-2025-04-14 != gpt-4.1-mini", stacklevel=1)
+    for _ in range(2):
+        adapter.uninstrument()
+    assert warnings.filters == before
+    with pytest.warns(UserWarning, match="Resolved model mismatch"):
+        warnings.warn("Resolved model mismatch: a != b", stacklevel=1)
 
 
 async def test_servers_that_a_copys_tools_start_are_stopped(replay: Replay) -> None:

@@ -5,14 +5,20 @@ from typing import Any
 
 import pytest
 from autogen_agentchat.agents import AssistantAgent
-from autogen_agentchat.teams import DiGraphBuilder, GraphFlow
+from autogen_agentchat.teams import DiGraphBuilder, GraphFlow, SelectorGroupChat
 from autogen_core.model_context import UnboundedChatCompletionContext
-from autogen_core.models import LLMMessage, UserMessage
+from autogen_core.models import LLMMessage, ModelInfo, UserMessage
 from autogen_ext.models.openai import OpenAIChatCompletionClient
 from opentelemetry import trace
 
 from leyden.autogen import AutoGenAdapter
+from leyden.core.runner.adapter import Adapter
 from leyden.core.testing.adapter_contract import API_KEY, AdapterContract
+from leyden.core.testing.adapter_contract.shared import PROVIDER
+from leyden.core.testing.gateway_bench import GatewayBench
+from leyden.core.tracing.export import Recorder
+from leyden.core.trajectory.assemble import NOT_SELECTED, assemble
+from leyden.core.trajectory.select import Selector
 
 # AutoGen expects an answer from a dated model; the gateway answers as the model that was asked for.
 pytestmark = pytest.mark.filterwarnings("ignore:Resolved model mismatch:UserWarning")
@@ -108,3 +114,21 @@ class TestAutoGenContract(AdapterContract):
             patch.setenv("AUTOGEN_DISABLE_RUNTIME_TRACING", "true")
             patch.setattr(trace, "_TRACER_PROVIDER", trace.NoOpTracerProvider())
             yield
+
+    async def test_what_a_teams_manager_asks_is_its_own_at_the_gateway_too(
+        self, bench: GatewayBench, adapter: Adapter, recorder: Recorder
+    ) -> None:
+        """It names nobody, so the first member is next."""
+        info = ModelInfo(
+            vision=False, function_calling=True, json_output=False, family="unknown", structured_output=False
+        )
+        chooser = OpenAIChatCompletionClient(model="gpt-4.1-mini", base_url=PROVIDER, api_key=API_KEY, model_info=info)
+        members = [AssistantAgent(name, client(PROVIDER), model_context=Addressed(name)) for name in ("left", "right")]
+        team = SelectorGroupChat([*members], chooser, max_turns=1, max_selector_attempts=1)
+        _, attempt = await self.run(bench, adapter, team, "double 7")
+        await recorder.flush()
+        rollout, spans = await bench.rollout(attempt), await bench.spans(attempt)
+        for name in ("SelectorGroupChatManager", "left"):
+            trajectory = assemble(rollout, rollout.attempt, spans, Selector(agent_match=f"^{name}$"))
+            assert [(one.agent or one.node) for one in trajectory.transitions] == [name]
+            assert trajectory.excluded == {NOT_SELECTED: 1}

@@ -3,8 +3,9 @@
 import asyncio
 import logging
 import sys
+import warnings
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 from weakref import WeakSet
 
 from leyden.autogen._instrumentor import AutoGenInstrumentor
@@ -29,6 +30,8 @@ class AutoGenAdapter(Adapter):
         """Copies that `fresh` made."""
         self._checked: Any = None
         """The agent that was looked at last: thousands of tasks go to one."""
+        self._quiet: list[Any] = []
+        """Filters of warnings that are ours."""
 
     def supports(self, agent: object) -> bool:
         """Whether `agent` is an agent or a team."""
@@ -79,7 +82,14 @@ class AutoGenAdapter(Adapter):
                 await close(agent)
 
     def instrument(self) -> None:
-        """Record every AutoGen run of this process."""
+        """Record every AutoGen run of this process.
+
+        AutoGen knows the dated name that a provider answers under, and warns of the policy's.
+        """
+        if not self._quiet:
+            before = list(warnings.filters)
+            warnings.filterwarnings("ignore", "Resolved model mismatch", UserWarning)
+            self._quiet = [one for one in warnings.filters if one not in before]
         instrumentor = AutoGenInstrumentor()
         if not instrumentor.is_instrumented_by_opentelemetry:
             instrumentor.instrument()
@@ -90,6 +100,10 @@ class AutoGenAdapter(Adapter):
         if self._instrumentor is not None:
             self._instrumentor.uninstrument()
             self._instrumentor = None
+        for one in self._quiet:
+            if one in warnings.filters:
+                cast("list[Any]", warnings.filters).remove(one)
+        self._quiet.clear()
 
     def callback_handler(self) -> object:
         """Return a handler for AutoGen's event log."""
