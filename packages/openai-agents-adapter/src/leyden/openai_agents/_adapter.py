@@ -8,7 +8,7 @@ from leyden.core.data.rollout import Task
 from leyden.core.errors import UnknownAgent
 from leyden.core.runner.adapter import Adapter
 from leyden.openai_agents._instrumentor import OpenAIAgentsInstrumentor
-from leyden.openai_agents._runs import Run, fresh, input_for, run_of, team_of, why_not
+from leyden.openai_agents._runs import Run, forget, fresh, input_for, run_of, team_of, why_not
 
 
 class OpenAIAgentsAdapter(Adapter):
@@ -46,17 +46,11 @@ class OpenAIAgentsAdapter(Adapter):
 
         run, given = _run(agent), input_for(task)
         servers = [server for one in team_of(run.agent) for server in one.mcp_servers if hasattr(server, "session")]
-        async with connected(servers):
-            if run.streamed:
-                result: Any = Runner.run_streamed(run.agent, given, **run.options)
-                try:
-                    async for _ in result.stream_events():
-                        continue
-                finally:
-                    if not result.is_complete:
-                        result.cancel()
-            else:
-                result = await Runner.run(run.agent, given, **run.options)
+        try:
+            async with connected(servers):
+                result = await (_streamed(run, given) if run.streamed else Runner.run(run.agent, given, **run.options))
+        finally:
+            forget(run)
         if result.interruptions:
             names = [getattr(item, "name", "a tool") for item in result.interruptions]
             raise UnknownAgent(f"the agent waits for a human to approve {names}: it cannot run unattended")
@@ -87,6 +81,19 @@ class OpenAIAgentsAdapter(Adapter):
         from leyden.openai_agents._processor import LeydenTraceProcessor
 
         return LeydenTraceProcessor()
+
+
+async def _streamed(run: Run, given: Any) -> Any:
+    from agents import Runner
+
+    result: Any = Runner.run_streamed(run.agent, given, **run.options)
+    try:
+        async for _ in result.stream_events():
+            continue
+    finally:
+        if not result.is_complete:
+            result.cancel()
+    return result
 
 
 def _run(agent: Any) -> Run:

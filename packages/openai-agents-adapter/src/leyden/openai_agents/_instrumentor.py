@@ -19,7 +19,7 @@ class OpenAIAgentsInstrumentor(BaseInstrumentor):
         return ("openai-agents >= 0.8",)
 
     def _instrument(self, **kwargs: Any) -> None:
-        from agents.tracing import spans, traces
+        from agents.tracing import TraceCtxManager, spans, traces
 
         from leyden.openai_agents import _spans
 
@@ -34,6 +34,7 @@ class OpenAIAgentsInstrumentor(BaseInstrumentor):
                 self._patches.put(kind, "finish", _first(_spans.ended, provider))
         for kind in (spans.SpanImpl, spans.NoOpSpan):
             self._patches.put(kind, "set_error", _first(_spans.error_noted))
+        self._patches.put(TraceCtxManager, "__enter__", _spans.masking)
 
     def _uninstrument(self, **kwargs: Any) -> None:
         self._patches.undo()

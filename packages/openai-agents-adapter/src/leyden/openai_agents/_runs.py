@@ -15,6 +15,8 @@ from leyden.core.errors import TaskError, UnknownAgent
 from leyden.core.runner.task_input import text_for
 
 RUNNERS = ("run", "run_sync", "run_streamed")
+SESSION = "leyden-"
+"""Our sessions' ids begin so, and only such sessions are closed."""
 
 
 class Run(NamedTuple):
@@ -54,13 +56,20 @@ def fresh(given: Any) -> Any:
     if options.get("session") is not None:
         from agents import SQLiteSession
 
-        options["session"] = SQLiteSession(f"leyden-{uuid4().hex}")  # in memory, until it is forgotten
+        options["session"] = SQLiteSession(f"{SESSION}{uuid4().hex}")  # in memory
     try:
         options["context"] = copy.deepcopy(options.get("context"))
     except Exception as error:
         kind = type(options["context"]).__name__
         raise UnknownAgent(f"the context, a {kind}, cannot be copied for each attempt: give a factory") from error
     return functools.partial(given.func, run.agent, **options)
+
+
+def forget(run: Run) -> None:
+    """Close the session that `fresh` opened, if it did."""
+    session = run.options.get("session")
+    if str(getattr(session, "session_id", "")).startswith(SESSION):
+        cast("Any", session).close()
 
 
 def input_for(task: Task) -> str | list[Any]:

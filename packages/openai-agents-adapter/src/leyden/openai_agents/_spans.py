@@ -7,7 +7,8 @@ listens to both classes, `LeydenTraceProcessor` to what is traced. Whoever tells
 import json
 import sys
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -17,11 +18,14 @@ from opentelemetry.trace import SpanKind, TracerProvider
 from leyden.core.data import semconv
 from leyden.core.tracing.quietly import quietly
 from leyden.core.tracing.run_tree import Run, RunTree
+from leyden.openai_agents._patches import Method
 
 WORKFLOW = "Agent workflow"
 """The SDK's own name for a workflow that has none; one that is not traced does not know its name."""
 UNTRACED = "no-op"
 """Every id of what is not traced."""
+MASK = "Agent run"
+"""Name of the span that hides, from a run that is not traced, the spans around it; it says nothing itself."""
 CHAT = ("generation", "response")
 
 
@@ -39,31 +43,44 @@ class _Told:
     """What was being handled when it started, which is no failure of its own."""
     noted: BaseException | None = None
     """What was being handled when the SDK noted an error on it."""
+    waiting: list[Run] = field(default_factory=list[Run])
+    """The workflow that the first thing in it opens."""
 
 
 _RUNS = RunTree("openai_agents")
 _TOLD: WeakKeyDictionary[Any, _Told] = WeakKeyDictionary()
 """By the SDK's own object."""
+_masking: ContextVar[bool] = ContextVar("leyden_openai_agents_masking", default=False)
 
 
 @quietly
 def trace_started(trace: Any, provider: TracerProvider | None) -> None:
-    """Open a workflow: all runs under one trace are its own."""
+    """Open a workflow: all runs under one trace are its own. One that hides another trace is no workflow."""
     traced = trace.trace_id != UNTRACED
-    run = _begin(trace, trace.trace_id if traced else object(), None, "trace")
-    if run is not None:
+    above = None if traced else _above()
+    run = _begin(trace, trace.trace_id if traced else object(), above, "trace")
+    if run is None or above is not None:
+        return
+    if traced or not _masking.get():
         _RUNS.open_workflow(run, trace.name if traced else WORKFLOW, provider=provider)
+    else:
+        _TOLD[trace].waiting.append(run)
 
 
 @quietly
 def span_started(span: Any, provider: TracerProvider | None) -> None:
     """Open what `span` is: an agent, a model call, a tool, a guardrail, a span of the user's own, or nothing."""
     data = span.span_data
-    if span.span_id == UNTRACED:
-        above = _TOLD.get(Scope.get_current_span() or Scope.get_current_trace())
-        run = _begin(span, object(), above and above.key, data.type)
-    else:
+    if span.span_id != UNTRACED:
         run = _begin(span, span.span_id, span.parent_id or span.trace_id, data.type)
+    elif data.type == "custom" and data.name == MASK:
+        _hide(span)
+        return
+    else:
+        above = _above()
+        while above is not None and above.waiting:
+            _RUNS.open_workflow(above.waiting.pop(), WORKFLOW, provider=provider)
+        run = _begin(span, object(), above, data.type)
     if run is None:
         return
     if data.type == "agent":
@@ -98,11 +115,40 @@ def ended(ending: Any, provider: TracerProvider | None) -> None:
         _RUNS.handoff(told.parent, data.from_agent, data.to_agent, provider=provider)
 
 
-def _begin(started: Any, key: Hashable, parent: Hashable | None, name: str) -> Run | None:
+def masking(original: Method) -> Method:
+    """Patch what begins a run's own trace: one that is not traced may only be there to hide others for a moment."""
+
+    def method(self: Any) -> Any:
+        token = _masking.set(True)
+        try:
+            return original(self)
+        finally:
+            _masking.reset(token)
+
+    return method
+
+
+def _hide(span: Any) -> None:
+    """Let what is below a mask be below what it hides; one that hides nothing comes before its run's own trace."""
+    above = _above()
+    if above is not None and _begin(span, object(), above, MASK) is not None:
+        _TOLD[span].waiting = above.waiting
+
+
+def _above() -> _Told | None:
+    """Return what is current in this context: what is not traced does not know its parent."""
+    for current in (Scope.get_current_span(), Scope.get_current_trace()):
+        if current is not None and (told := _TOLD.get(current)) is not None:
+            return told
+    return None
+
+
+def _begin(started: Any, key: Hashable, parent: Hashable | _Told | None, name: str) -> Run | None:
     if started in _TOLD:
         return None
-    _TOLD[started] = _Told(key, parent, sys.exception())
-    return _RUNS.start(key, parent, name)
+    above = parent.key if isinstance(parent, _Told) else parent
+    _TOLD[started] = _Told(key, above, sys.exception())
+    return _RUNS.start(key, above, name)
 
 
 def _open_chat(run: Run, data: Any, provider: TracerProvider | None) -> None:
