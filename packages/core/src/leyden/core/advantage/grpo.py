@@ -16,8 +16,8 @@ class GRPO(GroupEstimator):
     and in the deviation (Bessel's correction, G - 1). Under uniform credit that is (R_g - mean(R)) / (std(R) + eps).
 
     Biased: a group's deviation weighs tasks that are nearly always or never solved more than others, and correlates
-    with the rollout's own return. Over three rollouts of the test's MDP the expected gradient points 0.4 degrees away
-    from the true one.
+    with the rollout's own return. On the game of `testing.stopping_game`, in groups of three, its expected gradient is
+    11.0 degrees off the true one; larger groups are better.
     """
 
     eps: float = 1e-6

@@ -14,7 +14,8 @@ class ReinforcePlusPlus(AdvantageEstimator):
 
     Needs no group: a single rollout of a task counts, and so does a task whose rollouts all earned the same. The
     paper's KL penalty belongs to the rewards and is not here. Biased, the less the larger the batch: mean and deviation
-    hold the rollout's own return, and over transitions also its length.
+    hold the rollout's own return, and over transitions also its length. In a batch of three rollouts of the game of
+    `testing.stopping_game` 11.0 degrees off, as `grpo` is in every batch.
     """
 
     counting: Counting = "rollout"

@@ -13,7 +13,8 @@ class FinalCredit(CreditAssigner):
     """The last transition is answerable for the reward, G_N = R; the others are not trained.
 
     Biased wherever an earlier call matters: it is the gradient of the last call's choice alone, as if what led there
-    were given. For agents whose earlier calls are not worth teaching, and where one call does all the work.
+    were given. For agents whose earlier calls are not worth teaching, and where one call does all the work. On the
+    game of `testing.stopping_game` 18.2 degrees off.
     """
 
     def assign(self, trajectory: Trajectory) -> Credit | None:

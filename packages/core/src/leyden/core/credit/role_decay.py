@@ -16,7 +16,7 @@ class RoleDecayCredit(CreditAssigner):
     """G_n = gamma_role(n)^(N - n) R: each call's credit decays, at its own role's rate, with the calls that follow it.
 
     A role with gamma 1 answers for the whole reward however early it spoke. Biased, like discounted credit, for every
-    gamma below 1.
+    gamma below 1: with 0.5 for the planner of the game of `testing.stopping_game` 55.8 degrees off.
     """
 
     gamma: Mapping[str, float] = field(default_factory=dict[str, float])
