@@ -58,6 +58,8 @@ def refused(capfd: pytest.CaptureFixture[str]) -> Refused:
         ({"--group-size": "1"}, "group-size must be at least 2"),
         ({"--agent-match": "("}, "regular expression"),
         ({"--set": "learning_rat=1"}, "learning_rat"),
+        ({"--set": "kl_estimator=k3"}, "kl_estimator has no effect without kl_loss"),
+        ({"--set": 'loss={"name": "reinforce", "clip_low": 0.1}'}, "loss 'reinforce' has no option 'clip_low'"),
         ({"--steps": "many"}, "--steps"),
         ({"--colour": "blue"}, "--colour"),
     ],

@@ -162,9 +162,9 @@ def test_the_baseline_counts_each_rollout_once() -> None:
 
 
 def test_algorithms_come_by_name_with_typed_configuration() -> None:
-    algorithm = make_algorithm("lightning_rl", {"learning_rate": 0.5, "clip_high": 0.3})
+    algorithm = make_algorithm("lightning_rl", {"learning_rate": 0.5, "loss": "gspo", "loss.clip_high": 0.3})
     assert isinstance(algorithm, LightningRL)
-    assert algorithm.config == LightningRLConfig(learning_rate=0.5, clip_high=0.3)
+    assert algorithm.config == LightningRLConfig(learning_rate=0.5, loss={"name": "gspo", "clip_high": 0.3})
     assert make_algorithm(algorithm.reference(), algorithm.settings()).settings() == algorithm.settings()
 
 
@@ -175,12 +175,32 @@ def test_algorithms_come_by_name_with_typed_configuration() -> None:
         ("lightning_rl", {"learning_rat": 1.0}, "learning_rat"),
         ("lightning_rl", {"epochs": "two"}, "epochs"),
         ("lightning_rl", {"credit": "fair"}, "unknown credit assignment 'fair'"),
+        ("lightning_rl", {"loss": "sft"}, "loss 'sft' ignores advantages"),
+        ("lightning_rl", {"loss": "gspo", "loss.clip_dual": 3.0}, "'gspo' has no option 'clip_dual'"),
+        ("lightning_rl", {"loss.clip_high": 0.3}, "loss is given by a name"),
+        ("lightning_rl", {"kl_estimator": "k3"}, "kl_estimator has no effect without kl_loss"),
     ],
 )
 def test_what_cannot_work_is_refused_in_one_line(name: str, config: dict[str, Any], says: str) -> None:
     with pytest.raises(UsageError, match=says) as caught:
         make_algorithm(name, config)
     assert "\n" not in str(caught.value)
+
+
+async def test_the_options_of_the_update_reach_it() -> None:
+    context = ScriptedContext([[[1.0, 0.0]], [[0.0, 1.0]]], steps=2)
+    config = LightningRLConfig(
+        learning_rate=1e-3,
+        schedule="linear",
+        loss={"name": "gspo", "clip_low": 0.1, "clip_high": 0.2},
+        correction="truncated",
+        kl_loss=0.1,
+        entropy_bonus=0.01,
+    )
+    await LightningRL(config).run(context)
+    assert [line["learning_rate"] for line in context.lines] == pytest.approx([1e-3, 5e-4])
+    assert context.lines[1]["reference_kl"] > 0
+    assert context.lines[0]["mismatch_ratio_p50"] == 1.0
 
 
 def test_a_missing_file_of_an_algorithm_is_refused(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ def sequences(count: int, seed: int = 0, shape: RolloutShape = SHAPE) -> list[To
 def read_back(batch: MicroBatch, prefix: tuple[int, ...]) -> Counter[Seen]:
     """Each entry of a batch with all the tokens it sees."""
     found: Counter[Seen] = Counter()
-    numbers = torch.stack([batch.behaviour_N, batch.advantage_N, batch.weight_N], dim=1)
+    numbers = torch.stack([batch.proximal_N, batch.advantage_N, batch.weight_N], dim=1)
     for n in range(len(batch.row_N)):
         row = batch.ids_BT[int(batch.row_N[n]), : int(batch.column_N[n]) + 1]
         behaviour, advantage, weight = (float(number) for number in numbers[n])

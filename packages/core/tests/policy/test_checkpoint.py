@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
+from msgspec.structs import replace
 
 from leyden.core.errors import PolicyError, RunError
 from leyden.core.policy import checkpoint
 from leyden.core.policy.checkpoint import latest_checkpoint, load_checkpoint, mark_checkpoint, save_checkpoint
-from leyden.core.policy.update import UpdateConfig, Updater
+from leyden.core.policy.config import UpdateConfig
+from leyden.core.policy.update import Updater
 from leyden.core.testing.policies import TinyShape, synthetic_rollouts, tiny_policy
 
 # Two epochs of two random minibatches, so that resuming needs the state of the optimizer and of the shuffle.
@@ -46,6 +48,18 @@ def test_four_steps_equal_two_a_checkpoint_and_two_bit_for_bit(tmp_path: Path) -
     assert len(expected) == len(found) > 20
     assert all(torch.equal(one, other) for one, other in zip(expected, found, strict=True))
     assert not torch.equal(first.generator.get_state(), second.generator.get_state())
+
+
+def test_the_schedule_and_the_reference_go_on_where_they_were(tmp_path: Path) -> None:
+    config = replace(CONFIG, schedule="cosine", warmup_steps=1, steps=4, kl_loss=0.1, correction="truncated")
+    straight, first, second = (Updater(tiny_policy(), config) for _ in range(3))
+    train(straight, range(4))
+    train(first, range(2))
+    load_checkpoint(save_checkpoint(tmp_path, 2, first, {}), second)
+    train(second, range(2, 4))
+
+    assert second.steps_taken == 4
+    assert all(torch.equal(a, b) for a, b in zip(everything(straight), everything(second), strict=True))
 
 
 def test_the_random_states_of_the_process_are_put_back(tmp_path: Path) -> None:
@@ -148,4 +162,4 @@ def test_nothing_in_a_checkpoint_needs_pickled_objects(tmp_path: Path) -> None:
 
     state = torch.load(path / checkpoint.TRAINING, weights_only=True)
 
-    assert set(state) == {"optimizer", "minibatches", "torch", "python", "numpy"}
+    assert set(state) == {"optimizer", "steps_taken", "minibatches", "torch", "python", "numpy"}

@@ -12,11 +12,12 @@ from torch import Tensor, nn
 
 from leyden.core.policy.entries import WeightedTransition, step_weights
 from leyden.core.policy.exactness import Exactness, prove
-from leyden.core.policy.gradient import Loss, accumulate
+from leyden.core.policy.gradient import accumulate
 from leyden.core.policy.logprobs import head_logprobs, score
-from leyden.core.policy.loss import clipped_policy_gradient
+from leyden.core.policy.losses.ppo_clip import PPOClip
 from leyden.core.policy.merge import merged, unmerged
 from leyden.core.policy.model import PolicyModel
+from leyden.core.policy.objective import Objective
 from leyden.core.testing.policies import RolloutShape, TinyShape, synthetic_rollouts, tiny_policy
 
 VOCAB = 64
@@ -24,7 +25,7 @@ LONG_PREFIX = RolloutShape(system=20, question=3, calls=(4, 3), observation=4)
 PLAIN = Exactness(plain_head=True, shared_prefix=False)
 SHARED = Exactness(plain_head=True, shared_prefix=True)
 WHOLE_MODEL = Exactness(plain_head=False, shared_prefix=False)
-LOSS: Loss = functools.partial(clipped_policy_gradient, clip_low=0.2, clip_high=0.3)
+LOSS = Objective(loss=PPOClip(clip_low=0.2, clip_high=0.3))
 
 
 def in_float64(model: PolicyModel) -> PolicyModel:
@@ -252,7 +253,7 @@ def test_other_families_are_trained_exactly_with_the_short_cuts_they_allow(
 
 def test_bfloat16_computes_over_float32_weights(trained: list[WeightedTransition]) -> None:
     full = tiny_policy()
-    unclipped: Loss = functools.partial(clipped_policy_gradient, clip_low=1.0, clip_high=1e6)
+    unclipped = Objective(loss=PPOClip(clip_low=1.0, clip_high=1e6))
     half = PolicyModel(tiny_policy().module, "half", precision="bfloat16")
     sequences = merged(trained, step_weights(trained, "token"))
     for model in (full, half):

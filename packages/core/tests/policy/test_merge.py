@@ -41,7 +41,7 @@ def entries(sequences: Sequence[TokenSequence]) -> Counter[Entry]:
             at = int(e.position_N[n])
             assert sequence.ids[at + 1] == e.target_N[n]
             read = tuple(sequence.ids[: at + 1])
-            behaviour, advantage = float(e.behaviour_N[n]), float(e.advantage_N[n])
+            behaviour, advantage = float(e.proximal_N[n]), float(e.advantage_N[n])
             weight, temperature = float(e.weight_N[n]), float(e.temperature_N[n])
             transition, target = int(e.transition_N[n]), int(e.target_N[n])
             found[(transition, at, target, behaviour, advantage, weight, temperature, read)] += 1

@@ -1,19 +1,20 @@
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from msgspec.structs import replace
 from torch import Tensor
 
 from leyden.core.data.tokens import log_probs, token_ids
 from leyden.core.data.transition import Transition
 from leyden.core.errors import TrainingError, UsageError
+from leyden.core.policy.config import UpdateConfig
 from leyden.core.policy.entries import WeightedTransition
 from leyden.core.policy.logprobs import score
 from leyden.core.policy.model import PolicyModel
-from leyden.core.policy.update import UpdateConfig, Updater
+from leyden.core.policy.update import Updater
 from leyden.core.testing.policies import synthetic_rollouts, tiny_policy
 
 CONFIG = UpdateConfig(learning_rate=1e-3)
@@ -107,7 +108,7 @@ def test_epochs_and_minibatches_deal_out_every_rollout_each_epoch() -> None:
     assert report.optimizer_steps == 6
     assert report.diagnostics.tokens == 2 * report.tokens
     assert report.sequences == 7
-    assert report.importance_ratio_deviation < 1e-4 < report.diagnostics.ratio_deviation
+    assert report.importance_ratio_deviation < 1e-4 < report.diagnostics.ratios.deviation
 
 
 def test_more_minibatches_than_rollouts_are_one_each() -> None:
@@ -189,6 +190,69 @@ def test_metrics_are_flat_finite_numbers() -> None:
     assert metrics["optimizer_steps"] == 1
 
 
+def test_the_learning_rate_follows_the_schedule_step_by_step() -> None:
+    model = tiny_policy()
+    updater = Updater(model, replace(CONFIG, schedule="linear", warmup_steps=1, steps=3, minibatches=2))
+    rates = [updater.step(on_policy(model)).learning_rate for _ in range(3)]
+    assert rates == pytest.approx([1e-3, 1e-3, 5e-4])
+
+
+def test_a_step_that_failed_is_not_counted_by_the_schedule() -> None:
+    model = tiny_policy()
+    updater = Updater(model, replace(CONFIG, schedule="linear", steps=2))
+    trained = on_policy(model)
+    with pytest.raises(TrainingError):
+        updater.step([changed(trained[0], advantage=math.nan), *trained[1:]])
+    assert updater.step(trained).learning_rate == 1e-3
+
+
+@pytest.mark.parametrize("values", [{"kl_loss": 0.5}, {"kl_loss": 0.5, "kl_estimator": "k3"}, {"kl_reward": 0.2}])
+def test_kl_keeps_the_policy_near_where_it_began(values: dict[str, Any]) -> None:
+    def distance(updater: Updater) -> float:
+        trained = on_policy(updater.model, count=4)
+        for _ in range(7):
+            updater.step(replayed(updater.model, trained))
+        return updater.step(replayed(updater.model, trained)).metrics()["reference_kl"]
+
+    def replayed(model: PolicyModel, trained: Sequence[WeightedTransition]) -> list[WeightedTransition]:
+        own = [score(model, [*i.transition.prompt_ids, *i.transition.response_ids]) for i in trained]
+        found = zip(trained, own, strict=True)
+        return [changed(i, logprobs=log_probs(values[len(i.transition.prompt_ids) - 1 :])) for i, values in found]
+
+    free = distance(Updater(tiny_policy(), replace(CONFIG, kl_loss=1e-12)))
+    held = distance(Updater(tiny_policy(), replace(CONFIG, **values)))
+
+    assert 0 < held < 0.8 * free
+
+
+def test_the_reference_is_frozen_and_kept_only_for_kl() -> None:
+    model = tiny_policy()
+    assert Updater(model, CONFIG).reference is None
+    updater = Updater(model, replace(CONFIG, kl_loss=0.1))
+    updater.step(on_policy(model))
+    assert updater.reference is not None
+    assert same(weights(updater.reference), weights(tiny_policy()))
+    assert not any(parameter.requires_grad for parameter in updater.reference.parameters())
+    assert not same(weights(updater.reference), weights(model))
+
+
+def test_on_policy_diagnostics_say_so() -> None:
+    model = tiny_policy()
+    metrics = Updater(model, replace(CONFIG, correction="truncated")).step(on_policy(model)).metrics()
+    assert metrics["mismatch_ratio_p50"] == 1.0
+    assert metrics["mismatch_ratio_effective_share"] == pytest.approx(1.0)
+    assert metrics["mismatch_kl"] == pytest.approx(0.0, abs=1e-6)
+    assert metrics["corrected_fraction"] == 0.0
+
+
+def test_stale_tokens_show_in_the_mismatch() -> None:
+    model = tiny_policy()
+    stale = [changed(i, logprobs=log_probs(v - 1.0 for v in i.transition.logprobs)) for i in on_policy(model)]
+    metrics = Updater(model, replace(CONFIG, correction="truncated")).step(stale).metrics()
+    assert metrics["mismatch_ratio_p50"] == pytest.approx(math.e, rel=0.006)
+    assert metrics["corrected_fraction"] == 1.0
+
+
 @pytest.mark.parametrize(
     "values",
     [
@@ -196,9 +260,6 @@ def test_metrics_are_flat_finite_numbers() -> None:
         {"minibatches": 0},
         {"token_budget": 0},
         {"max_grad_norm": 0.0},
-        {"clip_low": 0.0},
-        {"clip_low": 1.5},
-        {"clip_high": -0.1},
         {"learning_rate": -1.0},
         {"learning_rate": math.nan},
         {"weight_decay": -0.1},

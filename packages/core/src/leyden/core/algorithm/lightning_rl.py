@@ -5,9 +5,8 @@ The loop is synchronous: each step learns from rollouts of the policy it starts 
 
 import logging
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-import msgspec
 import numpy as np
 
 from leyden.core.advantage.registry import ADVANTAGE
@@ -17,6 +16,7 @@ from leyden.core.credit.registry import CREDIT
 from leyden.core.data.scheme import SchemeSettings
 from leyden.core.data.transition import TrajectoryGroup, Transition
 from leyden.core.errors import TrainingError, UsageError
+from leyden.core.policy.config import UpdateOptions, update_config
 
 if TYPE_CHECKING:
     from leyden.core.policy.update import Updater, UpdateReport
@@ -24,25 +24,20 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class LightningRLConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Defaults are the tested setting."""
+class LightningRLConfig(UpdateOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is learned from a batch, on top of how the weights change. Defaults are the tested setting."""
 
     credit: SchemeSettings = "uniform"
     """What each call answers for: a credit scheme's name, or `{name: ..., option: value}`."""
     advantage: SchemeSettings = "grpo"
     """What that is compared with: an advantage estimator, given the same way."""
-    learning_rate: float = 1e-6
-    """For full weights of a model of some billion parameters; a tiny policy takes 1e-4 to 1e-3."""
-    clip_low: float = 0.2
-    clip_high: float = 0.2
-    epochs: int = 1
-    minibatches: int = 1
-    max_grad_norm: float = 1.0
-    normalisation: Literal["token", "rollout"] = "token"
-    token_budget: int = 4096
-    """Padded tokens in one forward and backward pass; bounds memory, changes no number."""
     max_empty_batches: int = 8
     """Batches in a row without anything to learn from before the run stops with an error."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.make_loss().reads_advantages:
+            raise UsageError(f"loss {self.loss!r} ignores advantages, so lightning_rl cannot learn with it")
 
 
 class LightningRL(Algorithm):
@@ -62,9 +57,9 @@ class LightningRL(Algorithm):
         self._roles_seen = False
 
     def settings(self) -> dict[str, Any]:
-        """The configuration as plain values, every option of credit and advantage included."""
+        """The configuration as plain values, every option of its schemes included."""
         schemes = {"credit": CREDIT.settings(self.credit), "advantage": ADVANTAGE.settings(self.advantage)}
-        return super().settings() | schemes
+        return super().settings() | schemes | self.config.scheme_settings()
 
     async def run(self, context: Context) -> None:
         """Collect, weigh, update, publish; until the planned steps are taken."""
@@ -90,23 +85,9 @@ class LightningRL(Algorithm):
 
     def make_updater(self, context: Context) -> "Updater":
         """The policy with its optimizer."""
-        from leyden.core.policy.update import UpdateConfig, Updater
+        from leyden.core.policy.update import Updater
 
-        config = self.config
-        return Updater(
-            context.load_policy(),
-            UpdateConfig(
-                learning_rate=config.learning_rate,
-                clip_low=config.clip_low,
-                clip_high=config.clip_high,
-                epochs=config.epochs,
-                minibatches=config.minibatches,
-                max_grad_norm=config.max_grad_norm,
-                normalisation=config.normalisation,
-                token_budget=config.token_budget,
-                seed=context.seed,
-            ),
-        )
+        return Updater(context.load_policy(), update_config(self.config, steps=context.steps, seed=context.seed))
 
     def weigh(self, groups: list[TrajectoryGroup]) -> WeighedBatch:
         """Rewards of attempts -> returns of transitions -> an advantage for each transition."""

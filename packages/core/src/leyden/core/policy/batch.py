@@ -24,7 +24,9 @@ class MicroBatch:
     column_N: Tensor
     """`ids_BT[row, column]` is the token whose output predicts the entry's target."""
     target_N: Tensor
-    behaviour_N: Tensor
+    transition_N: Tensor
+    proximal_N: Tensor
+    reference_N: Tensor
     advantage_N: Tensor
     weight_N: Tensor
     temperature_N: Tensor
@@ -36,7 +38,9 @@ class MicroBatch:
             row_N=self.row_N.to(device),
             column_N=self.column_N.to(device),
             target_N=self.target_N.to(device),
-            behaviour_N=self.behaviour_N.to(device, dtype),
+            transition_N=self.transition_N.to(device),
+            proximal_N=self.proximal_N.to(device, dtype),
+            reference_N=self.reference_N.to(device, dtype),
             advantage_N=self.advantage_N.to(device, dtype),
             weight_N=self.weight_N.to(device, dtype),
             temperature_N=self.temperature_N.to(device, dtype),
@@ -53,20 +57,29 @@ def shared_prefix(sequences: Sequence[TokenSequence]) -> int:
     return length
 
 
-def micro_batches(sequences: Sequence[TokenSequence], token_budget: int, prefix: int = 0) -> list[MicroBatch]:
+def micro_batches(
+    sequences: Sequence[TokenSequence], token_budget: int, prefix: int = 0, together: int = 1
+) -> list[MicroBatch]:
     """Return batches of similar lengths, at most `token_budget` tokens each, padding included and prefix left out.
 
-    A sequence longer than the budget is a batch of its own. Tokens after a sequence's last entry are not read.
+    Each run of `together` sequences, in the order given, stays in one batch, and so does all of a sequence: a loss sees
+    whole units. A unit larger than the budget is a batch of its own. Tokens after a sequence's last entry are not read.
     """
-    by_length = sorted(sequences, key=_read_length, reverse=True)
+    units = [sequences[at : at + together] for at in range(0, len(sequences), together)]
+    by_length = sorted(units, key=_longest, reverse=True)
     batches: list[MicroBatch] = []
     start = 0
     while start < len(by_length):
-        longest = _read_length(by_length[start]) - prefix
-        rows = max(1, token_budget // longest)
-        batches.append(_padded(by_length[start : start + rows], longest, prefix))
-        start += rows
+        columns = _longest(by_length[start]) - prefix
+        count = max(1, token_budget // (columns * together))
+        rows = [sequence for unit in by_length[start : start + count] for sequence in unit]
+        batches.append(_padded(rows, columns, prefix))
+        start += count
     return batches
+
+
+def _longest(unit: Sequence[TokenSequence]) -> int:
+    return max(map(_read_length, unit))
 
 
 def _read_length(sequence: TokenSequence) -> int:
@@ -85,7 +98,9 @@ def _padded(sequences: Sequence[TokenSequence], columns: int, prefix: int) -> Mi
         row_N=torch.as_tensor(row_N),
         column_N=torch.as_tensor(entries.position_N - prefix),
         target_N=torch.as_tensor(entries.target_N),
-        behaviour_N=torch.as_tensor(entries.behaviour_N),
+        transition_N=torch.as_tensor(entries.transition_N),
+        proximal_N=torch.as_tensor(entries.proximal_N),
+        reference_N=torch.as_tensor(entries.reference_N),
         advantage_N=torch.as_tensor(entries.advantage_N),
         weight_N=torch.as_tensor(entries.weight_N),
         temperature_N=torch.as_tensor(entries.temperature_N),

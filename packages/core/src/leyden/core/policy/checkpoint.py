@@ -47,8 +47,9 @@ def save_checkpoint(
 def load_checkpoint(path: Path, updater: Updater) -> dict[str, Any]:
     """Put model, optimizer and random states back as they were saved, and return the caller's progress.
 
-    The optimizer's settings, its learning rate included, are those saved. Raises RunError when the checkpoint cannot be
-    read, PolicyError when it is of another model.
+    The optimizer's settings, its learning rate included, are those saved. A reference policy is not saved: it is the
+    policy the updater was made with, which a run loads anew from where it began. Raises RunError when the checkpoint
+    cannot be read, PolicyError when it is of another model.
     """
     try:
         weights = _FILES.load_file(path / MODEL, device=str(updater.model.device))
@@ -58,6 +59,7 @@ def load_checkpoint(path: Path, updater: Updater) -> dict[str, Any]:
         raise RunError(f"checkpoint {path} cannot be read: {error}") from error
     updater.model.load_weights(weights)
     updater.optimizer.load_state_dict(state["optimizer"])
+    updater.steps_taken = int(state["steps_taken"])
     _restore_random(state, updater)
     return progress
 
@@ -105,6 +107,7 @@ def _training_state(updater: Updater) -> dict[str, Any]:
     algorithm, keys, *position = np.random.get_state(legacy=True)
     state: dict[str, Any] = {
         "optimizer": updater.optimizer.state_dict(),
+        "steps_taken": updater.steps_taken,
         "minibatches": updater.generator.get_state(),
         "torch": torch.get_rng_state(),
         "python": random.getstate(),

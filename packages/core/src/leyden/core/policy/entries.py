@@ -1,8 +1,8 @@
 """Entries: what a loss sees, one per trained token. Knows nothing of sequences sharing tokens, batches or models.
 
-An entry is (transition, position, target, behaviour log-probability, advantage, weight) and the temperature the target
-was drawn at. Weights are fixed here, before anything is merged or batched, so that no later arrangement changes what
-the entries' sum means.
+An entry is (transition, position, target, log-probability the ratio is taken against, advantage, weight), the
+temperature the target was drawn at and, where one is used, a reference policy's log-probability. Weights are fixed
+here, before anything is merged or batched, so that no later arrangement changes what the entries' sum means.
 """
 
 from collections import Counter
@@ -15,9 +15,30 @@ from numpy.typing import NDArray
 
 from leyden.core.data.transition import Transition
 
-Normalisation = Literal["token", "rollout"]
+Normalisation = Literal["token", "rollout", "constant"]
 Ints: TypeAlias = NDArray[np.int64]
 Floats: TypeAlias = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Measured:
+    """What a trainer found out, before a step, about the T response tokens of a transition."""
+
+    proximal_T: Floats
+    """Log-probabilities under the policy whose ratio to the trained one is clipped."""
+    reference_T: Floats
+    """Log-probabilities under the reference policy; NaN where there is none, so that none can be used by mistake."""
+    adjustment_T: Floats
+    """Added to the advantage."""
+    factor_T: Floats
+    """Multiplies the weight."""
+
+    @classmethod
+    def nothing(cls, transition: Transition) -> "Measured":
+        """The behaviour policy is the proximal one, and nothing is adjusted."""
+        behaviour_T = behaviour(transition)
+        zeros_T = np.zeros_like(behaviour_T)
+        return cls(behaviour_T, zeros_T + np.nan, zeros_T, zeros_T + 1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -26,6 +47,8 @@ class WeightedTransition:
 
     transition: Transition
     advantage: float
+    measured: Measured | None = None
+    """The trainer's own findings; None: there are none."""
 
     @property
     def rollout(self) -> tuple[str, str]:
@@ -42,7 +65,9 @@ class Entries:
     position_N: Ints
     """Index, in the sequence, of the token whose output predicts the target: the target stands at position + 1."""
     target_N: Ints
-    behaviour_N: Floats
+    proximal_N: Floats
+    """The behaviour policy's log-probability, as recorded, unless the trainer measured another to compare with."""
+    reference_N: Floats
     advantage_N: Floats
     weight_N: Floats
     temperature_N: Floats
@@ -51,17 +76,30 @@ class Entries:
         return len(self.target_N)
 
 
-def step_weights(trained: Sequence[WeightedTransition], normalisation: Normalisation) -> list[float]:
-    """Return for each transition the weight of each of its response tokens; a step's weights sum to 1.
+def behaviour(transition: Transition) -> Floats:
+    """Return the recorded log-probabilities of the response, `behaviour_T`."""
+    return np.asarray(transition.logprobs, dtype=np.float64)
+
+
+def step_weights(
+    trained: Sequence[WeightedTransition], normalisation: Normalisation, tokens_per_rollout: int | None = None
+) -> list[float]:
+    """Return for each transition the weight of each of its response tokens.
 
     `token`: every token of the step weighs the same. `rollout`: every rollout weighs the same, and so do its tokens.
+    With either, a step's weights sum to 1. `constant`: every token weighs 1 / (rollouts × `tokens_per_rollout`), which
+    no length enters (Dr. GRPO, arXiv 2503.20783).
     """
     tokens = Counter[tuple[str, str]]()
     for item in trained:
         tokens[item.rollout] += len(item.transition.response_ids)
+    if normalisation == "rollout":
+        return [1.0 / (len(tokens) * tokens[item.rollout]) for item in trained]
     if normalisation == "token":
         return [1.0 / tokens.total()] * len(trained)
-    return [1.0 / (len(tokens) * tokens[item.rollout]) for item in trained]
+    if tokens_per_rollout is None:
+        raise ValueError("constant normalisation needs tokens_per_rollout")
+    return [1.0 / (len(tokens) * tokens_per_rollout)] * len(trained)
 
 
 def entries_of(index: int, item: WeightedTransition, weight: float) -> Entries:
@@ -69,13 +107,15 @@ def entries_of(index: int, item: WeightedTransition, weight: float) -> Entries:
     transition = item.transition
     count = len(transition.response_ids)
     first = len(transition.prompt_ids) - 1
+    measured = item.measured or Measured.nothing(transition)
     return Entries(
         transition_N=np.full(count, index, dtype=np.int64),
         position_N=np.arange(first, first + count, dtype=np.int64),
         target_N=np.asarray(transition.response_ids, dtype=np.int64),
-        behaviour_N=np.asarray(transition.logprobs, dtype=np.float64),
-        advantage_N=np.full(count, item.advantage, dtype=np.float64),
-        weight_N=np.full(count, weight, dtype=np.float64),
+        proximal_N=measured.proximal_T,
+        reference_N=measured.reference_T,
+        advantage_N=item.advantage + measured.adjustment_T,
+        weight_N=weight * measured.factor_T,
         temperature_N=np.full(count, transition.temperature, dtype=np.float64),
     )
 

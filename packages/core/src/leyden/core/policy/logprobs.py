@@ -20,24 +20,32 @@ CHUNK_ELEMENTS = 1 << 24
 """Logits held at once: 64 MiB in float32. Beyond one chunk, each is computed again in the backward pass."""
 
 Scored: TypeAlias = tuple[Tensor, Tensor]
-"""`logprobs_N` and, without gradient, `entropy_N`."""
+"""`logprobs_N` and `entropy_N`."""
 
 
 def entry_logprobs(
-    model: PolicyModel, batch: MicroBatch, prefix: SharedPrefix | None = None, *, plain_head: bool = True
+    model: PolicyModel,
+    batch: MicroBatch,
+    prefix: SharedPrefix | None = None,
+    *,
+    plain_head: bool = True,
+    entropy_gradient: bool = False,
 ) -> Scored:
     """Return log-probability and entropy of each entry of `batch`, at the temperature its target was drawn at.
 
     `prefix` is what the batch's rows have read before. `plain_head` says that the model's logits are its output head's
-    and nothing more, so that they may be computed in chunks (`policy.exactness` proves it).
+    and nothing more, so that they may be computed in chunks (`policy.exactness` proves it). The entropy carries a
+    gradient only where it is asked for.
     """
     cache = None if prefix is None else prefix.cache(len(batch.ids_BT))
     with model.computing():
         with model.selecting(batch.row_N, batch.column_N, logits=not plain_head) as received:
             output = model.module(input_ids=batch.ids_BT, past_key_values=cache, use_cache=cache is not None)
         if plain_head:
-            return head_logprobs(model.head, received[0], batch.target_N, batch.temperature_N)
-        return _from_logits(output.logits[0], batch.target_N, batch.temperature_N)
+            return head_logprobs(
+                model.head, received[0], batch.target_N, batch.temperature_N, entropy_gradient=entropy_gradient
+            )
+        return _from_logits(output.logits[0], batch.target_N, batch.temperature_N, entropy_gradient)
 
 
 def head_logprobs(
@@ -46,11 +54,13 @@ def head_logprobs(
     target_N: Tensor,
     temperature_N: Tensor,
     chunk_elements: int = CHUNK_ELEMENTS,
+    *,
+    entropy_gradient: bool = False,
 ) -> Scored:
     """Return log-probabilities and entropies of softmax(head(hidden) / temperature), chunk by chunk."""
 
     def chunk(hidden_CH: Tensor, target_C: Tensor, temperature_C: Tensor) -> Scored:
-        return _from_logits(head(hidden_CH), target_C, temperature_C)
+        return _from_logits(head(hidden_CH), target_C, temperature_C, entropy_gradient)
 
     vocab = _width(head, hidden_NH)
     rows = max(1, chunk_elements // vocab)
@@ -72,11 +82,12 @@ def score(model: PolicyModel, ids: Iterable[int]) -> list[float]:
     return logprobs_T.double().cpu().numpy().tolist()
 
 
-def _from_logits(logits_NV: Tensor, target_N: Tensor, temperature_N: Tensor) -> Scored:
+def _from_logits(logits_NV: Tensor, target_N: Tensor, temperature_N: Tensor, entropy_gradient: bool = False) -> Scored:
     wide = logits_NV if logits_NV.dtype == torch.float64 else logits_NV.float()
     all_NV = (wide / temperature_N.to(wide.dtype)[:, None]).log_softmax(-1)
-    with torch.no_grad():
-        entropy_N = -(all_NV.exp() * all_NV).nan_to_num(0.0).sum(-1)
+    with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
+        # A token that cannot be drawn has log-probability -inf and adds nothing.
+        entropy_N = -(all_NV.exp() * all_NV.masked_fill(all_NV.isneginf(), 0.0)).sum(-1)
     return all_NV.gather(1, target_N[:, None])[:, 0], entropy_N
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, Literal
 
@@ -97,6 +98,13 @@ class PolicyModel:
             raise PolicyError(f"these weights do not belong to {self.source}: their names or shapes differ")
         for name, tensor in own.items():
             tensor.copy_(weights[name])
+
+    def frozen_copy(self) -> "PolicyModel":
+        """Return a copy that no gradient reaches: once more the memory of the weights."""
+        copy = PolicyModel(deepcopy(self.module), self.source, self.precision)
+        for parameter in copy.parameters():
+            parameter.requires_grad_(False)
+        return copy
 
     def computing(self) -> AbstractContextManager[object]:
         """Context in which a forward pass uses the chosen precision."""

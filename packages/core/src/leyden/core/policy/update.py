@@ -1,6 +1,5 @@
 """`Updater`: trained transitions in, better weights out. Knows nothing of rewards, rollouts' origin or engines."""
 
-import functools
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -8,49 +7,17 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from leyden.core.errors import TrainingError, UsageError
-from leyden.core.policy.entries import Normalisation, WeightedTransition, step_weights
+from leyden.core.errors import TrainingError
+from leyden.core.policy.config import UpdateConfig
+from leyden.core.policy.diagnostics import Diagnostics
+from leyden.core.policy.entries import WeightedTransition, step_weights
 from leyden.core.policy.exactness import Exactness, prove
 from leyden.core.policy.gradient import Accumulated, accumulate
-from leyden.core.policy.loss import Diagnostics, clipped_policy_gradient, combined
+from leyden.core.policy.measure import Mismatch, measure
 from leyden.core.policy.merge import merged, unmerged
 from leyden.core.policy.model import PolicyModel
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpdateConfig:
-    """How one step's transitions change the weights. Raises UsageError for values that cannot work."""
-
-    learning_rate: float
-    betas: tuple[float, float] = (0.9, 0.99)
-    weight_decay: float = 0.0
-    clip_low: float = 0.2
-    clip_high: float = 0.2
-    max_grad_norm: float = 1.0
-    epochs: int = 1
-    """Times a step's transitions are gone through."""
-    minibatches: int = 1
-    """Optimizer steps per epoch; rollouts are dealt out whole, at random where there is more than one."""
-    token_budget: int = 4096
-    """Tokens in one forward pass. It changes speed and memory, never the gradient."""
-    normalisation: Normalisation = "token"
-    merge: bool = True
-    """Read a rollout's calls as one sequence where one extends the other."""
-    share_prefix: bool = True
-    """Read a prefix that all sequences share once, where that is exact for the model."""
-    seed: int = 0
-    """Deals rollouts into minibatches."""
-
-    def __post_init__(self) -> None:
-        positive = {"max_grad_norm": self.max_grad_norm, "epochs": self.epochs, "minibatches": self.minibatches}
-        positive |= {"token_budget": self.token_budget, "clip_high": self.clip_high}
-        for name, value in positive.items():
-            if not value > 0:
-                raise UsageError(f"{name} must be above 0, got {value}")
-        if not (self.learning_rate >= 0 and self.weight_decay >= 0):
-            raise UsageError("learning_rate and weight_decay must not be negative")
-        if not 0 < self.clip_low <= 1:
-            raise UsageError(f"clip_low must be above 0 and at most 1, got {self.clip_low}")
+from leyden.core.policy.objective import Objective
+from leyden.core.policy.schedule import learning_rate_share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,8 +28,9 @@ class UpdateReport:
     """Mean over the optimizer steps."""
     grad_norm: float
     """Before clipping; the largest of the optimizer steps."""
-    importance_ratio_deviation: float
-    """Largest |ratio - 1| before any weight changed: rounding only, when the trainer replays what the engine served."""
+    learning_rate: float
+    mismatch: Mismatch
+    """Of all tokens where a correction measures it, else of the first minibatch, before any weight changed."""
     diagnostics: Diagnostics
     """Over all optimizer steps."""
     tokens: int
@@ -77,17 +45,20 @@ class UpdateReport:
     skipped: dict[str, int]
     """Transitions that could not be trained, by reason."""
 
+    @property
+    def importance_ratio_deviation(self) -> float:
+        """Largest |π / π_behaviour - 1| before any weight changed: rounding, where what it served is replayed."""
+        return self.mismatch.ratios.deviation
+
     def metrics(self) -> dict[str, float]:
         """The report as flat numbers, for a log."""
-        seen = self.diagnostics
-        numbers = {
+        return {
             "loss": self.loss,
             "grad_norm": self.grad_norm,
+            "learning_rate": self.learning_rate,
             "importance_ratio_deviation": self.importance_ratio_deviation,
-            "ratio_mean": seen.ratio_mean,
-            "ratio_max": seen.ratio_max,
-            "clip_fraction": seen.clip_fraction,
-            "approx_kl": seen.approx_kl,
+            **self.diagnostics.metrics(),
+            **self.mismatch.metrics(),
             "tokens_trained": self.tokens,
             "tokens_read": self.tokens_read,
             "transitions_trained": self.transitions,
@@ -95,7 +66,6 @@ class UpdateReport:
             "sequences": self.sequences,
             "optimizer_steps": self.optimizer_steps,
         }
-        return numbers if seen.entropy is None else numbers | {"entropy": seen.entropy}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,11 +78,19 @@ class _Pass:
 
 
 class Updater:
-    """Trains one policy with AdamW and PPO's clipped surrogate, a step of transitions at a time."""
+    """Trains one policy with AdamW, a step of transitions at a time.
+
+    Memory: the weights, their gradients and AdamW's two moments, 16 bytes a parameter in float32; 4 more for a frozen
+    copy of the weights it began with, kept only where a KL coefficient is above 0.
+    """
 
     def __init__(self, model: PolicyModel, config: UpdateConfig) -> None:
         self.model = model
         self.config = config
+        self.steps_taken = 0
+        """Calls of `step` that succeeded; the learning rate's schedule goes by them."""
+        self.reference = model.frozen_copy() if config.compares_with_reference else None
+        """The policy as it was given, which KL is taken to."""
         self.optimizer: torch.optim.Optimizer = torch.optim.AdamW(
             model.parameters(),
             lr=config.learning_rate,
@@ -120,12 +98,19 @@ class Updater:
             weight_decay=config.weight_decay,
             fused=True,
         )
+        for group in self.optimizer.param_groups:
+            group["initial_lr"] = config.learning_rate
         self.generator = torch.Generator().manual_seed(config.seed)
         proved = prove(model)
         self._exactness = Exactness(
             plain_head=proved.plain_head, shared_prefix=proved.shared_prefix and config.share_prefix
         )
-        self._loss = functools.partial(clipped_policy_gradient, clip_low=config.clip_low, clip_high=config.clip_high)
+        self._objective = Objective(
+            loss=config.make_loss(),
+            kl=config.kl_loss,
+            kl_estimator="k3" if config.kl_estimator == "k3" else "k2",
+            entropy=config.entropy_bonus,
+        )
 
     def step(self, trained: Sequence[WeightedTransition]) -> UpdateReport:
         """Update the weights from `trained`.
@@ -136,13 +121,17 @@ class Updater:
         usable, skipped = self._usable(trained)
         if not usable:
             raise TrainingError(f"no transition to train on: {len(trained)} given, skipped {skipped}")
-        per_epoch = [[self._optimize(part) for part in self._minibatches(usable)] for _ in range(self.config.epochs)]
+        measured, mismatch = measure(self.model, self.reference, usable, self.config, self._exactness)
+        learning_rate = self._set_learning_rate()
+        per_epoch = [[self._optimize(part) for part in self._minibatches(measured)] for _ in range(self.config.epochs)]
         passes = [done for epoch in per_epoch for done in epoch]
+        self.steps_taken += 1
         return UpdateReport(
             loss=sum(done.accumulated.loss for done in passes) / len(passes),
             grad_norm=max(done.grad_norm for done in passes),
-            importance_ratio_deviation=passes[0].accumulated.diagnostics.ratio_deviation,
-            diagnostics=combined([done.accumulated.diagnostics for done in passes]),
+            learning_rate=learning_rate,
+            mismatch=mismatch or Mismatch(ratios=passes[0].accumulated.diagnostics.ratios),
+            diagnostics=Diagnostics.combined([done.accumulated.diagnostics for done in passes]),
             tokens=sum(len(item.transition.response_ids) for item in usable),
             tokens_read=sum(done.accumulated.tokens_read for done in passes),
             transitions=len(usable),
@@ -151,6 +140,16 @@ class Updater:
             optimizer_steps=len(passes),
             skipped=skipped,
         )
+
+    def _set_learning_rate(self) -> float:
+        """Set and return the learning rate of the step about to be taken."""
+        config = self.config
+        share = learning_rate_share(
+            self.steps_taken, config.schedule, config.warmup_steps, config.steps, config.decay_to or 0.0
+        )
+        for group in self.optimizer.param_groups:
+            group["lr"] = group["initial_lr"] * share
+        return self.optimizer.param_groups[0]["lr"]
 
     def _usable(self, trained: Sequence[WeightedTransition]) -> tuple[list[WeightedTransition], dict[str, int]]:
         limit = self.model.context_length
@@ -178,9 +177,9 @@ class Updater:
 
     def _optimize(self, trained: Sequence[WeightedTransition]) -> _Pass:
         self.optimizer.zero_grad(set_to_none=True)
-        weights = step_weights(trained, self.config.normalisation)
+        weights = step_weights(trained, self.config.normalisation, self.config.tokens_per_rollout)
         sequences = (merged if self.config.merge else unmerged)(trained, weights)
-        accumulated = accumulate(self.model, sequences, self._loss, self.config.token_budget, self._exactness)
+        accumulated = accumulate(self.model, sequences, self._objective, self.config.token_budget, self._exactness)
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.config.max_grad_norm).item()
         if not torch.isfinite(torch.tensor([accumulated.loss, norm])).all():
             self.optimizer.zero_grad(set_to_none=True)

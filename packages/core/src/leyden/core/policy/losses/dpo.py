@@ -1,0 +1,45 @@
+"""DPO: of two answers to the same state, make the better one likelier."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from leyden.core.errors import UsageError
+from leyden.core.policy.entries import WeightedTransition
+from leyden.core.policy.losses.base import EntryLosses, Loss, LossEntries
+from leyden.core.policy.losses.segments import transition_sums
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DPO(Loss):
+    """-log σ(β (log π/π_ref of the chosen - log π/π_ref of the rejected)), for a pair (arXiv 2305.18290, eq. 7).
+
+    Transitions 2p and 2p + 1 are the chosen and the rejected of pair p. Every token of a pair carries the pair's whole
+    loss, so with `pair_weights` the sum is the mean over pairs.
+    """
+
+    together: ClassVar[int] = 2
+    reads_advantages: ClassVar[bool] = False
+    reads_ratios: ClassVar[bool] = False
+    reads_reference: ClassVar[bool] = True
+
+    beta: float = 0.1
+
+    def __post_init__(self) -> None:
+        if not self.beta > 0:
+            raise UsageError(f"beta must be above 0, got {self.beta}")
+
+    def of(self, seen: LossEntries) -> EntryLosses:
+        """Return the loss of each entry."""
+        sums_M, which_N = transition_sums(seen.transition_N, seen.logprobs_N - seen.reference_N)
+        chosen_P, rejected_P = sums_M[0::2], sums_M[1::2]
+        margin_P = self.beta * (chosen_P - rejected_P)
+        # log(1 + exp(-margin)), written so that neither side of it overflows.
+        loss_P = (-margin_P).logaddexp(margin_P.new_zeros(()))
+        return EntryLosses(loss_N=loss_P[which_N // 2])
+
+
+def pair_weights(pairs: Sequence[WeightedTransition]) -> list[float]:
+    """Return the weight of each token of each transition such that every pair of 2p and 2p + 1 weighs the same."""
+    lengths = [len(item.transition.response_ids) for item in pairs]
+    return [1.0 / ((len(pairs) // 2) * (lengths[i - i % 2] + lengths[i - i % 2 + 1])) for i in range(len(pairs))]

@@ -1,0 +1,20 @@
+"""REINFORCE: the policy gradient as it stands."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from leyden.core.policy.losses.base import EntryLosses, Loss, LossEntries
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reinforce(Loss):
+    """-A log π (Williams 1992). Unbiased for tokens the policy itself would draw now, and bounded by nothing.
+
+    Its first optimizer step is on policy; later epochs and minibatches are not, and no ratio corrects them.
+    """
+
+    reads_ratios: ClassVar[bool] = False
+
+    def of(self, seen: LossEntries) -> EntryLosses:
+        """Return the loss of each entry."""
+        return EntryLosses(loss_N=-seen.advantages_N * seen.logprobs_N)

@@ -1,0 +1,53 @@
+"""Log-probabilities of what was written, as a model computes them now, without gradient. Knows nothing of losses.
+
+It reads sequences the way the gradient does, so that a policy compared with itself differs by nothing or by rounding.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from leyden.core.policy.batch import micro_batches, shared_prefix
+from leyden.core.policy.entries import Floats, WeightedTransition
+from leyden.core.policy.exactness import Exactness
+from leyden.core.policy.logprobs import entry_logprobs
+from leyden.core.policy.merge import TokenSequence, merged, unmerged
+from leyden.core.policy.model import PolicyModel
+from leyden.core.policy.prefix import SharedPrefix
+
+WORTH_SHARING = 16
+"""Shorter prefixes cost more to share than to read again."""
+
+
+def read_prefix(
+    model: PolicyModel, sequences: Sequence[TokenSequence], exactness: Exactness
+) -> tuple[SharedPrefix | None, int]:
+    """Read the prefix that all `sequences` share, where there is one worth it; return it and its length."""
+    if not exactness.shared_prefix or len(sequences) < 2:
+        return None, 0
+    length = shared_prefix(sequences)
+    prefix = SharedPrefix.read(model, sequences[0].ids[:length]) if length >= WORTH_SHARING else None
+    return prefix, 0 if prefix is None else length
+
+
+@torch.no_grad()
+def replay(
+    model: PolicyModel,
+    trained: Sequence[WeightedTransition],
+    token_budget: int,
+    exactness: Exactness,
+    *,
+    merge: bool = True,
+) -> list[Floats]:
+    """Return the log-probabilities of each transition's response, at the temperature it was drawn at."""
+    sequences = (merged if merge else unmerged)(trained, [0.0] * len(trained))
+    prefix, length = read_prefix(model, sequences, exactness)
+    found: dict[int, Floats] = {}
+    for batch in micro_batches(sequences, token_budget, length):
+        part = batch.to(model.device, model.dtype)
+        logprobs_N, _ = entry_logprobs(model, part, prefix, plain_head=exactness.plain_head)
+        numbers_N, values_N = batch.transition_N.numpy(), logprobs_N.double().cpu().numpy()
+        starts = np.flatnonzero(np.diff(numbers_N, prepend=-1))
+        found |= dict(zip(numbers_N[starts].tolist(), np.split(values_N, starts[1:]), strict=True))
+    return [found[index] for index in range(len(trained))]
