@@ -1,5 +1,4 @@
 import asyncio
-import importlib
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
@@ -10,15 +9,13 @@ import pytest
 from autogen_agentchat.agents import AssistantAgent, BaseChatAgent, SocietyOfMindAgent
 from autogen_agentchat.base import Response
 from autogen_agentchat.messages import BaseChatMessage, TextMessage
-from autogen_agentchat.teams import BaseGroupChat, RoundRobinGroupChat, SelectorGroupChat, Swarm
+from autogen_agentchat.teams import RoundRobinGroupChat, SelectorGroupChat, Swarm
 from autogen_agentchat.tools import AgentTool
 from autogen_core import CancellationToken
-from autogen_core.models import ChatCompletionClient
 from autogen_core.tools import TextResultContent, ToolResult, ToolSchema, Workbench
 from autogen_ext.models.replay import ReplayChatCompletionClient
 from opentelemetry import trace
 
-from leyden.autogen import AutoGenInstrumentor
 from leyden.core.data import semconv
 from leyden.core.testing.span_tape import SpanTape
 from leyden.core.tracing import carry
@@ -265,44 +262,6 @@ async def test_agents_that_users_wrote_or_call_directly_are_agents_too(tape: Spa
     ]
 
 
-async def test_clients_defined_after_instrumenting_are_recorded(tape: SpanTape, replay: Replay) -> None:
-    AutoGenInstrumentor().instrument(tracer_provider=tape.provider)
-    try:
-
-        class Later(ReplayChatCompletionClient):
-            async def create(self, *args: Any, **kwargs: Any) -> Any:
-                return await super().create(*args, **kwargs)
-
-        await AssistantAgent("solo", Later(["fine"])).run(task="hi")
-    finally:
-        AutoGenInstrumentor().uninstrument()
-    assert tape.tree() == ["invoke_agent solo", "  chat Later"]  # what calls its base class is one call
-    await Later(["fine"]).create([])
-    assert len(tape.spans()) == 2
-
-
-def test_uninstrument_leaves_autogen_as_it_was(tape: SpanTape) -> None:
-    def state() -> list[Any]:
-        tools = importlib.import_module("autogen_core.tools")
-        base = importlib.import_module("autogen_agentchat.agents._base_chat_agent")
-        container = importlib.import_module("autogen_agentchat.teams._group_chat._chat_agent_container")
-        tracing = importlib.import_module("autogen_core._telemetry._tracing")
-        kinds: list[Any] = [autogen_core, base, container, container.ChatAgentContainer, tracing.TraceHelper]
-        kinds += [BaseChatAgent, AssistantAgent, BaseGroupChat, ChatCompletionClient, ReplayChatCompletionClient]
-        kinds += [Workbench, tools.BaseTool]
-        return [contents(kind) for kind in kinds]
-
-    def contents(kind: Any) -> dict[str, Any]:
-        return dict(kind.__dict__)
-
-    before = state()
-    for _ in range(2):
-        AutoGenInstrumentor().instrument(tracer_provider=tape.provider)
-        assert state() != before
-        AutoGenInstrumentor().uninstrument()
-        assert state() == before
-
-
 @recorded
 async def test_a_root_hangs_from_whoever_speaks_and_others_hang_from_it(tape: SpanTape, replay: Replay) -> None:
     """AutoGen inside another framework, inside AutoGen."""
@@ -355,57 +314,3 @@ async def test_our_own_failure_is_logged_and_the_agent_notices_nothing(
         result = await RoundRobinGroupChat([solo(replay)], max_turns=1).run(task="hi")
     assert result.messages[-1].to_text() == "fine"
     assert "could not be recorded" in caplog.text
-
-
-@pytest.fixture
-def own(monkeypatch: pytest.MonkeyPatch) -> SpanTape:
-    """The user's own tracing, as OpenTelemetry's global one."""
-    own = SpanTape()
-    monkeypatch.setattr(trace, "_TRACER_PROVIDER", own.provider)
-    return own
-
-
-async def test_where_all_goes_to_one_backend_nothing_stands_there_twice(own: SpanTape, replay: Replay) -> None:
-    agent = solo(replay)
-    AutoGenInstrumentor().instrument()
-    try:
-        with own.provider.get_tracer("the user's").start_as_current_span("request"):
-            await agent.run(task="hi")
-    finally:
-        AutoGenInstrumentor().uninstrument()
-    assert [line for line in own.tree() if "create_agent" not in line] == ["request", *("  " + line for line in SOLO)]
-    assert all("fine" not in span.to_json() and "tea" not in span.to_json() for span in own.spans())
-
-
-async def test_the_users_own_tracing_gets_what_it_got_before(own: SpanTape, tape: SpanTape, replay: Replay) -> None:
-    async def run() -> list[str]:
-        before = len(own.spans())
-        await RoundRobinGroupChat([solo(replay)], max_turns=1).run(task="hi")
-        return sorted(span.name.partition("_")[0] for span in own.spans()[before:])
-
-    alone = await run()
-    assert "execute" in alone
-    AutoGenInstrumentor().instrument(tracer_provider=tape.provider)
-    try:
-        assert await run() == alone
-    finally:
-        AutoGenInstrumentor().uninstrument()
-    assert tape.tree()[1:] == ["  " + line for line in SOLO]
-
-
-async def test_a_users_span_in_a_tool_hangs_from_the_tool_and_holds_what_is_below(
-    own: SpanTape, replay: Replay
-) -> None:
-    async def ask(word: str) -> str:
-        """Ask another agent."""
-        with own.provider.get_tracer("the user's").start_as_current_span("mine"):
-            await AssistantAgent("inner", replay("a")).run(task=word)
-        return word
-
-    agent = AssistantAgent("solo", replay(("ask", {"word": "x"})), tools=[ask])
-    AutoGenInstrumentor().instrument()
-    try:
-        await agent.run(task="hi")
-    finally:
-        AutoGenInstrumentor().uninstrument()
-    assert [line for line in own.tree() if "create_agent" not in line][2:4] == ["  execute_tool ask", "    mine"]

@@ -23,6 +23,7 @@ class AutoGenAdapter(Adapter):
     """Runs what AutoGen's `run` runs: assistants and other agents, teams of them, teams of teams."""
 
     name = "autogen"
+    module = "autogen_agentchat"
 
     def __init__(self) -> None:
         self._instrumentor: AutoGenInstrumentor | None = None

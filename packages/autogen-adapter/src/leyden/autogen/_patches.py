@@ -30,8 +30,8 @@ class Patches:
         original = getattr(home, name)
         replacement = FunctionWrapper(original, wrapper)
         package = home.__name__.partition("_")[0]
-        for module in [module for where, module in sys.modules.items() if where.startswith(package)]:
-            if vars(module).get(name) is original:
+        for module in [module for where, module in list(sys.modules.items()) if where.startswith(package)]:
+            if getattr(module, "__dict__", {}).get(name) is original:
                 self.put(module, name, replacement)
 
     def methods(self, base: type, wrappers: Mapping[str, Wrapper]) -> None:
