@@ -35,6 +35,7 @@ class CrewAIAdapter(Adapter):
     """Runs what has `kickoff`: crews, flows, agents. A `@CrewBase` class, or an object of one, stands for its crew."""
 
     name = "crewai"
+    module = "crewai"
 
     def __init__(self) -> None:
         self._instrumentor: CrewAIInstrumentor | None = None

@@ -23,6 +23,7 @@ class LangChainAdapter(Adapter):
     """Runs what `Runnable.ainvoke` runs: chains, `create_agent`, compiled graphs."""
 
     name = "langchain"
+    module = "langchain_core"
 
     def __init__(self) -> None:
         self._instrumentor: LangChainInstrumentor | None = None

@@ -15,6 +15,7 @@ class OpenAIAgentsAdapter(Adapter):
     """Runs an `Agent`, or a `functools.partial` of a `Runner`'s method, as its author would."""
 
     name = "openai_agents"
+    module = "agents.tracing"
 
     def __init__(self) -> None:
         self._instrumentor: OpenAIAgentsInstrumentor | None = None

@@ -18,6 +18,8 @@ class Adapter(ABC):
 
     name: str
     """Short name, as in the entry point: `langchain`."""
+    module: str | None = None
+    """The framework's own module, once which is loaded `instrument` works; None where there is no framework."""
 
     @abstractmethod
     def supports(self, agent: object) -> bool:

@@ -2,9 +2,11 @@
 
 import asyncio
 import secrets
+from collections.abc import Callable
 
 from leyden.core.data.route import Route
 from leyden.core.runner.config import RunnerConfig
+from leyden.core.runner.instrumenting import instrument_all
 from leyden.core.runner.loaded import LoadedAgent
 from leyden.core.runner.runner import Runner
 from leyden.core.runner.threads import AgentThreads
@@ -44,12 +46,14 @@ async def run_live(
     carry.install()
     routing.install(fail_closed=True)
     recorder = await start_recording(store.add_many_spans)
+    undo: Callable[[], None] | None = None
     try:
-        agent.source.adapter.instrument()
+        undo = instrument_all(agent.source.adapter)
         await Runner(store, agent.source, config=config, flush=recorder.flush).run_until(stopped)
     finally:
         await recorder.stop()
         await store.close()
-        agent.source.adapter.uninstrument()
+        if undo is not None:
+            undo()
         routing.uninstall()
         carry.uninstall()

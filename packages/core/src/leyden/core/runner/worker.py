@@ -15,6 +15,7 @@ import msgspec
 
 from leyden.core.errors import UsageError
 from leyden.core.runner.config import RunnerConfig
+from leyden.core.runner.instrumenting import instrument_all
 from leyden.core.runner.loaded import LoadedAgent
 from leyden.core.runner.pipes import Beat, ParentPipes, Ready, Refused, flush_output
 from leyden.core.runner.runner import Runner
@@ -83,7 +84,7 @@ def _prepare(spec: WorkerSpec, pipes: ParentPipes) -> None:
 
 def _load(spec: WorkerSpec) -> LoadedAgent:
     loaded = LoadedAgent.of(spec.agent, spec.reward, input=spec.input, hooks=spec.hooks)
-    loaded.source.adapter.instrument()
+    instrument_all(loaded.source.adapter)
     return loaded
 
 
