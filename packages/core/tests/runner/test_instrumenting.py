@@ -45,7 +45,7 @@ class Noting(Adapter):
 def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name in ("framework_here", "framework_later", "framework_after"):
         (tmp_path / f"{name}.py").write_text("")
-    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     importlib.import_module("framework_here")
     yield
     for name in ("framework_here", "framework_later", "framework_after"):
