@@ -26,6 +26,7 @@ from crewai.tools import tool
 from pydantic import BaseModel
 
 from leyden.core.errors import TaskError, UnknownAgent
+from leyden.core.runner.adapters import AgentSource
 from leyden.core.runner.task_input import MadeInput
 from leyden.crewai import CrewAIAdapter
 
@@ -223,12 +224,22 @@ class Own(Crew):
     """A crew of a class of its own."""
 
 
-def test_what_cannot_be_made_anew_is_refused() -> None:
-    with pytest.raises(UnknownAgent, match=r"wish.*a function that makes it"):
-        ADAPTER.fresh(Demanding("x"))
+def own_crew() -> Any:
     worker = member()
-    with pytest.raises(UnknownAgent, match="Own cannot be copied"):
-        ADAPTER.fresh(Own(agents=[worker], tasks=[Task(description="x", expected_output="y", agent=worker)]))
+    return Own(agents=[worker], tasks=[Task(description="x", expected_output="y", agent=worker)])
+
+
+@pytest.mark.parametrize(("make", "words"), [(lambda: Demanding("x"), "wish"), (own_crew, "Own cannot be copied")])
+def test_what_cannot_be_made_anew_serves_once_so_that_a_function_can_make_it(make: Any, words: str) -> None:
+    source = AgentSource.of(make)
+    assert isinstance(source.fresh(), type(source.agent))
+    assert source.fresh() is not source.fresh()
+    alone = AgentSource.of(make())
+    assert alone.fresh() is alone.agent
+    with pytest.raises(UnknownAgent, match=f"{words}.*a function that makes it"):
+        alone.fresh()
+    with pytest.raises(UnknownAgent, match="wants arguments"):
+        ADAPTER.check(Demanding, "x")
 
 
 def test_agents_that_wait_for_a_human_are_refused() -> None:

@@ -7,11 +7,13 @@ import inspect
 from collections.abc import Iterator
 from typing import Any
 from uuid import uuid4
+from weakref import WeakValueDictionary
 
 from leyden.core.errors import UnknownAgent
 from leyden.crewai._input import AGENT_TEXTS, TASK_TEXTS, template
 
 KINDS = ("Crew", "Flow", "Agent")
+_given_away = WeakValueDictionary[int, Any]()
 
 
 def kind_of(agent: object) -> str | None:
@@ -28,12 +30,21 @@ def makes_crew(agent: object) -> bool:
 def made(agent: Any) -> Any:
     """Return the crew, flow or agent that `agent` is or makes; raises UnknownAgent when its class wants arguments."""
     if inspect.isclass(agent):
-        agent = _call(agent, agent.__qualname__)
+        try:
+            agent = agent()
+        except TypeError as error:
+            raise UnknownAgent(
+                f"{agent.__qualname__} wants arguments ({error}): give a function that makes it"
+            ) from error
     return agent.crew() if makes_crew(agent) else agent
 
 
 def fresh(agent: Any) -> Any:
-    """Return another of the same kind that has not run; raises UnknownAgent when there is no way to make one."""
+    """Return another of the same kind that has not run.
+
+    What there is no other of is returned itself, once; then raises UnknownAgent. A function that makes agents has
+    each of its own asked for once.
+    """
     agent = made(agent)
     if kind_of(agent) == "Flow":
         return _fresh_flow(agent)
@@ -66,7 +77,7 @@ def refusals(agent: Any) -> Iterator[str]:
 def _fresh_crew(crew: Any) -> Any:
     copy = crew.copy()
     if type(copy) is not type(crew):
-        raise UnknownAgent(f"a {type(crew).__qualname__} cannot be copied, only a Crew: give a function that makes it")
+        return _once(crew, f"a {type(crew).__qualname__} cannot be copied, only a Crew")
     # CrewAI fills a crew's placeholders in on its own texts, and tells agents apart by role alone.
     agents = {id(theirs): ours for theirs, ours in zip(crew.agents, copy.agents, strict=True)}
     for theirs, ours in zip(crew.agents, copy.agents, strict=True):
@@ -91,18 +102,21 @@ def _fresh_flow(flow: Any) -> Any:
         other = cls.from_declaration(contents=flow._definition)
     else:
         given = {name: getattr(flow, name) for name in flow.model_fields_set if name not in ("memory", "tracing")}
-        other = _call(cls, cls.__qualname__, **given)
+        try:
+            other = cls(**given)
+        except TypeError as error:
+            other = _once(flow, f"{cls.__qualname__} cannot be made anew ({error})")
     other.tracing = False
     if isinstance(root := getattr(other.memory, "root_scope", None), str):
         other.memory.root_scope = f"{root}/leyden-{uuid4().hex}"  # every flow is given a memory, on disk
     return other
 
 
-def _call(cls: Any, name: str, **given: Any) -> Any:
-    try:
-        return cls(**given)
-    except TypeError as error:
-        raise UnknownAgent(f"{name} cannot be made anew ({error}): give a function that makes it") from error
+def _once(agent: Any, reason: str) -> Any:
+    if _given_away.get(id(agent)) is agent:
+        raise UnknownAgent(f"{reason}: give a function that makes it")
+    _given_away[id(agent)] = agent
+    return agent
 
 
 def _class(agent: Any) -> Any:
