@@ -54,7 +54,7 @@ def measure(
         log_ratios = [start_T - own_T for start_T, own_T in zip(proximal, behaviours, strict=True)]
         factors = [correction.factors(log_ratio_T) for log_ratio_T in log_ratios]
         unbounded = [correction.unbounded(log_ratio_T) for log_ratio_T in log_ratios]
-        corrected = np.count_nonzero(np.concatenate(factors) != np.concatenate(unbounded))
+        corrected = int(np.count_nonzero(np.concatenate(factors) != np.concatenate(unbounded)))
         ratios = RatioSpread.of(np.concatenate(log_ratios))
         mismatch = Mismatch(ratios=ratios, corrected_fraction=corrected / ratios.count)
     references = [own_T + np.nan for own_T in behaviours]
