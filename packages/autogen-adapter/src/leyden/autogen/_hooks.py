@@ -13,11 +13,11 @@ from typing import Any, cast
 from opentelemetry import trace
 from opentelemetry.trace import SpanKind, TracerProvider
 
-from leyden.autogen._steps import RUNS, Step, ToolFailure, in_step, in_steps, innermost
+from leyden.autogen._steps import RUNS, Step, in_step, in_steps, innermost
 from leyden.core.data import semconv
 from leyden.core.tracing.export import is_global, is_ours
 from leyden.core.tracing.quietly import quietly
-from leyden.core.tracing.run_tree import Run
+from leyden.core.tracing.run_tree import Run, ToolFailure
 
 CLIENTS = "autogen_ext.models."
 """AutoGen's own model clients live in modules named after their provider."""

@@ -7,7 +7,7 @@ from opentelemetry.instrumentation.instrumentor import BaseInstrumentor
 
 if TYPE_CHECKING:
     from leyden.autogen._hooks import Hooks
-    from leyden.autogen._patches import Patches
+    from leyden.core.tracing.patches import Patches
 
 
 class AutoGenInstrumentor(BaseInstrumentor):
@@ -25,8 +25,8 @@ class AutoGenInstrumentor(BaseInstrumentor):
 
     def _instrument(self, **kwargs: Any) -> None:
         from leyden.autogen._hooks import Hooks
-        from leyden.autogen._patches import Patches
         from leyden.autogen._places import install
+        from leyden.core.tracing.patches import Patches
 
         self._hooks, self._patches = Hooks(kwargs.get("tracer_provider")), Patches()
         install(self._hooks, self._patches)

@@ -9,7 +9,7 @@ from autogen_core.models import ChatCompletionClient
 from autogen_core.tools import BaseTool, Workbench
 
 from leyden.autogen._hooks import Hooks
-from leyden.autogen._patches import Patches
+from leyden.core.tracing.patches import Patches
 
 
 def install(hooks: Hooks, patches: Patches) -> None:

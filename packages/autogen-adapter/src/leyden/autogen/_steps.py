@@ -24,10 +24,6 @@ OF_THEIR_AGENT = ("chat", "tool")
 _STEP: ContextVar["Step | None"] = ContextVar("leyden_autogen_step", default=None)
 
 
-class ToolFailure(Exception):
-    """A tool answered with an error instead of raising one; only ever recorded."""
-
-
 @dataclass(slots=True, eq=False)
 class Step:
     """One thing that AutoGen does, from its beginning to its end."""

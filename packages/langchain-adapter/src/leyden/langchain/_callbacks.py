@@ -15,7 +15,7 @@ from opentelemetry.trace import SpanKind, TracerProvider
 
 from leyden.core.data import semconv
 from leyden.core.tracing.quietly import quietly
-from leyden.core.tracing.run_tree import Run, RunTree
+from leyden.core.tracing.run_tree import Run, RunTree, ToolFailure
 
 NODE_TAG = "graph:step:"
 """LangGraph tags the runs of its nodes with their step."""
@@ -27,10 +27,6 @@ END, PARENT = "__end__", "__parent__"
 
 _RUNS = RunTree("langchain")
 _promoting = Lock()
-
-
-class ToolFailure(Exception):
-    """A tool answered with an error instead of raising one; only ever recorded."""
 
 
 class LeydenCallbackHandler(BaseCallbackHandler):

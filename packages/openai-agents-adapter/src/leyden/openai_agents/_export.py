@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from leyden.openai_agents._patches import Method, Patches
+from leyden.core.tracing.patches import Patches
 
 
 def stop_export() -> Callable[[], None]:
@@ -13,14 +13,11 @@ def stop_export() -> Callable[[], None]:
     """
     from agents.tracing.processors import BackendSpanExporter, BatchTraceProcessor
 
-    def patch(original: Method) -> Method:
-        def method(self: Any, told: Any) -> None:
-            if not isinstance(getattr(self, "_exporter", None), BackendSpanExporter):
-                original(self, told)
-
-        return method
+    def kept(wrapped: Any, queue: Any, args: Any, kwargs: Any) -> None:
+        if not isinstance(getattr(queue, "_exporter", None), BackendSpanExporter):
+            wrapped(*args, **kwargs)
 
     patches = Patches()
-    patches.put(BatchTraceProcessor, "on_trace_start", patch)
-    patches.put(BatchTraceProcessor, "on_span_end", patch)
+    patches.method(BatchTraceProcessor, "on_trace_start", kept)
+    patches.method(BatchTraceProcessor, "on_span_end", kept)
     return patches.undo

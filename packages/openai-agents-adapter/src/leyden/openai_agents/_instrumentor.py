@@ -5,7 +5,7 @@ from typing import Any
 
 from opentelemetry.instrumentation.instrumentor import BaseInstrumentor
 
-from leyden.openai_agents._patches import Method, Patches
+from leyden.core.tracing.patches import Patches, Wrapper
 
 
 class OpenAIAgentsInstrumentor(BaseInstrumentor):
@@ -30,24 +30,21 @@ class OpenAIAgentsInstrumentor(BaseInstrumentor):
             ((spans.SpanImpl, spans.NoOpSpan), _spans.span_started),
         ):
             for kind in kinds:
-                self._patches.put(kind, "start", _first(started, provider))
-                self._patches.put(kind, "finish", _first(_spans.ended, provider))
+                self._patches.method(kind, "start", _first(started, provider))
+                self._patches.method(kind, "finish", _first(_spans.ended, provider))
         for kind in (spans.SpanImpl, spans.NoOpSpan):
-            self._patches.put(kind, "set_error", _first(_spans.error_noted))
-        self._patches.put(TraceCtxManager, "__enter__", _spans.masking)
+            self._patches.method(kind, "set_error", _first(_spans.error_noted))
+        self._patches.method(TraceCtxManager, "__enter__", _spans.masking)
 
     def _uninstrument(self, **kwargs: Any) -> None:
         self._patches.undo()
 
 
-def _first(tell: Callable[..., None], *known: Any) -> Callable[[Method], Method]:
-    """Return a patch that tells of the object before its own method runs."""
+def _first(tell: Callable[..., None], *known: Any) -> Wrapper:
+    """Return a wrapper that tells of the object before its own method runs."""
 
-    def patch(original: Method) -> Method:
-        def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-            tell(self, *known)
-            return original(self, *args, **kwargs)
+    def told(wrapped: Any, it: Any, args: Any, kwargs: Any) -> Any:
+        tell(it, *known)
+        return wrapped(*args, **kwargs)
 
-        return method
-
-    return patch
+    return told

@@ -18,7 +18,6 @@ from opentelemetry.trace import SpanKind, TracerProvider
 from leyden.core.data import semconv
 from leyden.core.tracing.quietly import quietly
 from leyden.core.tracing.run_tree import Run, RunTree
-from leyden.openai_agents._patches import Method
 
 WORKFLOW = "Agent workflow"
 """The SDK's own name for a workflow that has none; one that is not traced does not know its name."""
@@ -115,17 +114,13 @@ def ended(ending: Any, provider: TracerProvider | None) -> None:
         _RUNS.handoff(told.parent, data.from_agent, data.to_agent, provider=provider)
 
 
-def masking(original: Method) -> Method:
-    """Patch what begins a run's own trace: one that is not traced may only be there to hide others for a moment."""
-
-    def method(self: Any) -> Any:
-        token = _masking.set(True)
-        try:
-            return original(self)
-        finally:
-            _masking.reset(token)
-
-    return method
+def masking(wrapped: Any, _: Any, args: Any, kwargs: Any) -> Any:
+    """What begins a run's own trace: one that is not traced may only be there to hide others for a moment."""
+    token = _masking.set(True)
+    try:
+        return wrapped(*args, **kwargs)
+    finally:
+        _masking.reset(token)
 
 
 def _hide(span: Any) -> None:

@@ -21,6 +21,10 @@ LIVE_LIMIT = 4096
 """Beyond this many live runs, those of closed attempts, whose end was never told, are forgotten."""
 
 
+class ToolFailure(Exception):
+    """A tool answered with an error instead of raising one; only ever recorded."""
+
+
 @dataclass(slots=True, eq=False)
 class Run:
     """One run of a framework's."""

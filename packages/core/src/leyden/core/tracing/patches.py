@@ -1,4 +1,4 @@
-"""Replaces functions and methods of other people's modules, and puts every one of them back."""
+"""`Patches`: replaces functions and methods of other people's modules, and puts every one back. Knows no framework."""
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -17,6 +17,7 @@ class Patches:
     """What was replaced, until `undo`."""
 
     def __init__(self) -> None:
+        self._on = True
         self._put: list[tuple[Any, str, Any, Any]] = []
 
     def put(self, owner: Any, name: str, replacement: Any) -> None:
@@ -28,7 +29,7 @@ class Patches:
     def function(self, home: Any, name: str, wrapper: Wrapper) -> None:
         """Wrap a function of the package that the module `home` is of, under every module's own name for it."""
         original = getattr(home, name)
-        replacement = FunctionWrapper(original, wrapper)
+        replacement = self._wrapped(original, wrapper)
         package = home.__name__.partition("_")[0]
         for module in [module for where, module in list(sys.modules.items()) if where.startswith(package)]:
             if getattr(module, "__dict__", {}).get(name) is original:
@@ -47,10 +48,11 @@ class Patches:
 
     def method(self, kind: type, name: str, wrapper: Wrapper) -> None:
         """Wrap a method of one class only, be it inherited."""
-        self.put(kind, name, FunctionWrapper(getattr_static(kind, name), wrapper))
+        self.put(kind, name, self._wrapped(getattr_static(kind, name), wrapper))
 
     def undo(self) -> None:
-        """Put everything back, but what others have replaced since: they may still call what we put there."""
+        """Put everything back, but what others have replaced since: what they may still call of ours passes on."""
+        self._on = False
         while self._put:
             owner, name, before, ours = self._put.pop()
             if owner.__dict__.get(name) is not ours:
@@ -60,11 +62,14 @@ class Patches:
             else:
                 setattr(owner, name, before)
 
+    def _wrapped(self, original: Any, wrapper: Wrapper) -> Any:
+        return FunctionWrapper(original, wrapper, enabled=lambda: self._on)
+
     def _own(self, kind: type, wrappers: Mapping[str, Wrapper]) -> None:
         for name, wrapper in wrappers.items():
             method = vars(kind).get(name)
             if callable(method) and not getattr(method, "__isabstractmethod__", False):
-                self.put(kind, name, FunctionWrapper(method, wrapper))
+                self.put(kind, name, self._wrapped(method, wrapper))
 
 
 def _family(base: type) -> Iterator[type]:
