@@ -9,7 +9,7 @@ from leyden.core.policy.exactness import Exactness
 from leyden.core.policy.gradient import accumulate
 from leyden.core.policy.losses.base import LossEntries
 from leyden.core.policy.losses.dpo import DPO, pair_weights
-from leyden.core.policy.merge import unmerged
+from leyden.core.policy.merge import merged, unmerged
 from leyden.core.policy.objective import Objective
 from leyden.core.testing.policies import synthetic_rollouts, tiny_policy
 
@@ -71,6 +71,14 @@ def test_pairs_are_kept_together_whatever_the_batches() -> None:
     for loss, gradient in found[1:]:
         assert loss == pytest.approx(found[0][0], rel=1e-6)
         torch.testing.assert_close(gradient, found[0][1], rtol=1e-4, atol=1e-6)
+
+
+def test_pairs_that_were_merged_are_refused() -> None:
+    model = tiny_policy()
+    pairs = synthetic_rollouts(2, 64)
+    exactness = Exactness(plain_head=True, shared_prefix=False)
+    with pytest.raises(ValueError, match="each must be a sequence of its own"):
+        accumulate(model, merged(pairs, pair_weights(pairs)), Objective(loss=DPO()), 1000, exactness)
 
 
 def test_a_missing_reference_cannot_go_unnoticed() -> None:

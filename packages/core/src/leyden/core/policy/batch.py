@@ -65,6 +65,8 @@ def micro_batches(
     Each run of `together` sequences, in the order given, stays in one batch, and so does all of a sequence: a loss sees
     whole units. A unit larger than the budget is a batch of its own. Tokens after a sequence's last entry are not read.
     """
+    if together > 1 and not _one_transition_each(sequences):
+        raise ValueError(f"{together} transitions are taken together, so each must be a sequence of its own, in order")
     units = [sequences[at : at + together] for at in range(0, len(sequences), together)]
     by_length = sorted(units, key=_longest, reverse=True)
     batches: list[MicroBatch] = []
@@ -76,6 +78,10 @@ def micro_batches(
         batches.append(_padded(rows, columns, prefix))
         start += count
     return batches
+
+
+def _one_transition_each(sequences: Sequence[TokenSequence]) -> bool:
+    return all(bool((sequence.entries.transition_N == at).all()) for at, sequence in enumerate(sequences))
 
 
 def _longest(unit: Sequence[TokenSequence]) -> int:
