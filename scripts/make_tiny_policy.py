@@ -19,11 +19,14 @@ import torch
 from transformers import GenerationConfig, PreTrainedTokenizerFast
 
 from tiny_policy import example
+from tiny_policy.likeness import Likeness
 from tiny_policy.text import END_ID, PAD_ID, build_examples, build_tokenizer
-from tiny_policy.traces import NO_CONFUSION, Confusion, draw_decisions, record
+from tiny_policy.traces import NO_CONFUSION, Confusion, Decision, Trace, draw_decisions, record
 from tiny_policy.training import RECIPE, Shape, Stage, build_model, train
 
 TRACES = 12000
+RUN = 200
+"""Dialogues that are really run where the others are made in their likeness."""
 
 
 def scaled(steps: int | None) -> tuple[Stage, ...]:
@@ -52,6 +55,15 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerFast, out: Path) -> None:
     path.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
 
 
+def recorded_traces(decisions: dict[str, Decision], agent: str) -> list[Trace]:
+    """Run the shipped example's agent on every question; another one on some, the others in their likeness."""
+    if agent == example.AGENT:
+        return record(decisions)
+    run = dict(list(decisions.items())[:RUN])
+    likeness = Likeness(run, record(run, agent))
+    return [likeness.trace(question, decision) for question, decision in decisions.items()]
+
+
 def make(
     seed: int, out: Path, confusion: Confusion, recipe: tuple[Stage, ...], traces: int, agent: str = example.AGENT
 ) -> None:
@@ -59,7 +71,7 @@ def make(
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
     started = time.perf_counter()
-    recorded = record(draw_decisions(seed, traces, confusion), agent)
+    recorded = recorded_traces(draw_decisions(seed, traces, confusion), agent)
     tokenizer = build_tokenizer(recorded)
     examples = build_examples(tokenizer, recorded)
     print(f"{len(recorded)} traces, {len(tokenizer)} tokens, {time.perf_counter() - started:.0f} s", file=sys.stderr)

@@ -18,6 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 
 from make_tiny_policy import make, scaled
 from tiny_policy import example, wire
+from tiny_policy.likeness import Likeness
 from tiny_policy.text import END, END_ID, IGNORED, build_examples, encode, render
 from tiny_policy.traces import NO_CONFUSION, OPERATIONS, Call, Confusion, Trace, decide, draw_decisions, record
 from tiny_policy.training import RECIPE
@@ -184,6 +185,24 @@ def test_without_confusion_the_expert_is_always_right() -> None:
         (trace,) = record({problem.question: decision})
         said = SimpleNamespace(content=trace[-1].answer["content"])
         assert reward({"answer": problem.answer}, {"messages": [said]}) == 1.0
+
+
+def test_a_likeness_is_the_trace_that_a_run_would_have_been(
+    tokenizer: PreTrainedTokenizerFast, traces: list[Trace]
+) -> None:
+    decisions = draw_decisions(3, 40, Confusion())
+    run = dict(list(decisions.items())[:20])
+    likeness = Likeness(run, traces[:20])
+    made = [likeness.trace(question, decision) for question, decision in decisions.items()]
+    assert build_examples(tokenizer, made) == build_examples(tokenizer, traces)
+
+
+def test_a_likeness_of_an_agent_that_shows_more_is_refused(traces: list[Trace]) -> None:
+    decisions = draw_decisions(3, 40, Confusion())
+    call = traces[0][0]
+    told = Call((*call.messages[:-1], call.messages[-1] | {"content": "By the way."}), call.tools, call.answer)
+    with pytest.raises(ValueError, match="more than its question"):
+        Likeness(decisions, [(told, *traces[0][1:]), *traces[1:]])
 
 
 def share(flags: Iterable[bool]) -> float:

@@ -90,7 +90,11 @@ def _question(decisions: dict[str, Decision], messages: Sequence[wire.Message]) 
 
 
 def _answer(decisions: dict[str, Decision], messages: Sequence[wire.Message]) -> str:
-    decision = decisions[_question(decisions, messages)]
+    return answer_to(decisions[_question(decisions, messages)], messages)
+
+
+def answer_to(decision: Decision, messages: Sequence[wire.Message]) -> str:
+    """Return what the expert writes next in a conversation."""
     results = [message["content"] for message in messages if message["role"] == "tool"]
     if decision.guess is not None:
         return f"Answer: {decision.guess}"
