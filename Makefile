@@ -8,7 +8,7 @@ CLIENTS := .clients/.made
 TORCH  := torch==2.13.0
 
 .DEFAULT_GOAL := help
-.PHONY: help install clients quickstart test check format lint types imports pytest bench lock clean
+.PHONY: help install clients quickstart test check format lint types imports pytest bench lock test-newest test-oldest lock-versions clean
 
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -67,5 +67,14 @@ bench: $(STAMP) ## Run every benchmark; JSON goes to benchmarks/results
 lock: $(STAMP) ## Resolve constraints.txt again from the packages' own floors
 	scripts/lock
 
+test-newest: $(STAMP) ## Run the adapters' tests on the newest frameworks (openai 3, without CrewAI), in an environment of its own
+	$(BIN)/python scripts/adapter_versions.py test newest
+
+test-oldest: $(STAMP) ## Run each adapter's tests on the oldest framework it declares
+	$(BIN)/python scripts/adapter_versions.py test oldest
+
+lock-versions: $(STAMP) ## Resolve tests/versions again, and write docs/versions.md
+	$(BIN)/python scripts/adapter_versions.py lock
+
 clean: ## Remove the environment and caches
-	rm -rf $(VENV) .clients .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .clients .versions .pytest_cache .ruff_cache .hypothesis

@@ -15,7 +15,7 @@ class LangChainInstrumentor(BaseInstrumentor):
 
     def instrumentation_dependencies(self) -> Collection[str]:
         """What must be installed, checked before anything is loaded."""
-        return ("langchain-core >= 1.0",)
+        return ("langchain-core >= 1.2.10",)
 
     def _instrument(self, **kwargs: Any) -> None:
         from langchain_core.tracers.context import register_configure_hook
