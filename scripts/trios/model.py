@@ -9,6 +9,8 @@ from leyden.core.testing.gateway_bench import Turn
 PROVIDER = "https://api.openai.com/v1"
 API_KEY = "sk-nobody"
 MODEL = "gpt-4.1-mini"
+TIMEOUT_SECONDS = 120.0
+"""Of the clients, also to connect: their own 5 s are soon over where a crowd shares one event loop."""
 PLANNER, SOLVER, CRITIC = AGENTS = ("planner", "solver", "critic")
 CALLS = {PLANNER: 1, SOLVER: 2, CRITIC: 1}
 """How often each agent of one rollout asks its model: the solver once for its tool, and once with what that gave."""

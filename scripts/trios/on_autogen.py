@@ -6,7 +6,7 @@ from autogen_agentchat.agents import AssistantAgent
 from autogen_agentchat.teams import DiGraphBuilder, GraphFlow
 from autogen_ext.models.openai import OpenAIChatCompletionClient
 
-from trios.model import AGENTS, API_KEY, MODEL, PROVIDER, SOLVER, double, instructions
+from trios.model import AGENTS, API_KEY, MODEL, PROVIDER, SOLVER, TIMEOUT_SECONDS, double, instructions
 
 ADAPTER = "leyden.autogen:AutoGenAdapter"
 NODES: dict[str, str] = {}
@@ -14,7 +14,9 @@ NODES: dict[str, str] = {}
 
 def make() -> Any:
     """Return the team."""
-    client = OpenAIChatCompletionClient(model=MODEL, base_url=PROVIDER, api_key=API_KEY, max_retries=0)
+    client = OpenAIChatCompletionClient(
+        model=MODEL, base_url=PROVIDER, api_key=API_KEY, max_retries=0, timeout=TIMEOUT_SECONDS
+    )
     planner, solver, critic = (
         AssistantAgent(
             name,

@@ -8,7 +8,7 @@ from typing import Any
 from crewai import LLM, Agent, Crew, Task
 from crewai.tools import tool
 
-from trios.model import AGENTS, API_KEY, MODEL, PROVIDER, SOLVER, double
+from trios.model import AGENTS, API_KEY, MODEL, PROVIDER, SOLVER, TIMEOUT_SECONDS, double
 
 ADAPTER = "leyden.crewai:CrewAIAdapter"
 NODES: dict[str, str] = {}
@@ -16,7 +16,7 @@ NODES: dict[str, str] = {}
 
 def make() -> Any:
     """Return the crew, whose system prompts begin with the role of the agent, as CrewAI writes them."""
-    llm = LLM(model=f"openai/{MODEL}", base_url=PROVIDER, api_key=API_KEY, max_retries=0)
+    llm = LLM(model=f"openai/{MODEL}", base_url=PROVIDER, api_key=API_KEY, max_retries=0, timeout=TIMEOUT_SECONDS)
     agents = [
         Agent(
             role=name,

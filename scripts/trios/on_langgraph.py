@@ -11,7 +11,7 @@ from langchain_openai import ChatOpenAI
 from langgraph.graph import START, MessagesState, StateGraph
 from pydantic import SecretStr
 
-from trios.model import API_KEY, CRITIC, MODEL, PLANNER, PROVIDER, SOLVER, double, instructions
+from trios.model import API_KEY, CRITIC, MODEL, PLANNER, PROVIDER, SOLVER, TIMEOUT_SECONDS, double, instructions
 
 ADAPTER = "leyden.langchain:LangChainAdapter"
 NODES = {PLANNER: "plan", SOLVER: "solve", CRITIC: "review"}
@@ -19,7 +19,7 @@ NODES = {PLANNER: "plan", SOLVER: "solve", CRITIC: "review"}
 
 def make() -> Any:
     """Return the graph."""
-    llm = ChatOpenAI(model=MODEL, base_url=PROVIDER, api_key=SecretStr(API_KEY), max_retries=0)
+    llm = ChatOpenAI(model=MODEL, base_url=PROVIDER, api_key=SecretStr(API_KEY), max_retries=0, timeout=TIMEOUT_SECONDS)
     graph = StateGraph(MessagesState)
     for name, node in NODES.items():
         tools = [tool(double)] if name == SOLVER else []

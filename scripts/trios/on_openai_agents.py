@@ -5,7 +5,7 @@ from typing import Any
 from agents import Agent, OpenAIChatCompletionsModel, function_tool
 from openai import AsyncOpenAI
 
-from trios.model import API_KEY, CRITIC, MODEL, PLANNER, PROVIDER, SOLVER, double, instructions
+from trios.model import API_KEY, CRITIC, MODEL, PLANNER, PROVIDER, SOLVER, TIMEOUT_SECONDS, double, instructions
 
 ADAPTER = "leyden.openai_agents:OpenAIAgentsAdapter"
 NODES: dict[str, str] = {}
@@ -13,7 +13,7 @@ NODES: dict[str, str] = {}
 
 def make() -> Any:
     """Return the planner."""
-    client = AsyncOpenAI(base_url=PROVIDER, api_key=API_KEY, max_retries=0)
+    client = AsyncOpenAI(base_url=PROVIDER, api_key=API_KEY, max_retries=0, timeout=TIMEOUT_SECONDS)
 
     def agent(name: str, **given: Any) -> Agent[Any]:
         model = OpenAIChatCompletionsModel(MODEL, client)
