@@ -16,7 +16,9 @@ os.environ.update(CREWAI_DISABLE_TELEMETRY="true", CREWAI_TRACING_ENABLED="false
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    importlib.import_module("crewai")
+    crews = importlib.import_module("crews")
+
+bench, instrumented, llm, tape = crews.bench, crews.instrumented, crews.llm, crews.tape
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

@@ -5,172 +5,49 @@
 # pyright: reportUntypedFunctionDecorator=false
 
 import asyncio
-import json
-import logging
-import subprocess
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from crewai import LLM, Agent, Crew, Flow, Process, Task
+from crewai import LLM, Crew, Flow, Process, Task
 from crewai.events import crewai_event_bus
-from crewai.events.event_bus import CrewAIEventsBus
 from crewai.events.types.llm_events import LLMCallStartedEvent, LLMCallType
 from crewai.events.types.task_events import TaskCompletedEvent
 from crewai.events.types.tool_usage_events import ToolUsageStartedEvent
 from crewai.flow.flow import listen, start
 from crewai.tools import tool
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from crews import (
+    CAPTURE_TOKEN,
+    CHAT,
+    CREW_OF_TWO,
+    Tape,
+    crew,
+    crew_of_two,
+    look_up,
+    member,
+)
 
 from leyden.core.data import semconv
 from leyden.core.data.rollout import AttemptedRollout
-from leyden.core.errors import EngineError
-from leyden.core.testing.gateway_bench import GatewayBench, Turn
+from leyden.core.testing.gateway_bench import GatewayBench
 from leyden.core.tracing import carry, production, routing
 from leyden.core.tracing.context import Caller, OpenAttempt, current_caller, open_attempt, set_caller
 from leyden.core.tracing.emit import emit_reward
 from leyden.core.tracing.export import CONTENT
-from leyden.crewai import CrewAIInstrumentor, LeydenEventListener
-
-CAPTURE_TOKEN = "captures-only"
-CHAT = "chat gpt-4.1-mini"
-
-
-class Tape:
-    """A tracer provider that keeps its spans."""
-
-    def __init__(self) -> None:
-        self.provider, self._exporter = TracerProvider(), InMemorySpanExporter()
-        self.provider.add_span_processor(SimpleSpanProcessor(self._exporter))
-
-    def spans(self, name: str | None = None) -> Sequence[ReadableSpan]:
-        return [span for span in self._exporter.get_finished_spans() if name in (None, span.name)]
-
-    def tree(self) -> list[str]:
-        """Each span in the order of its start, indented by depth."""
-        spans = sorted(self.spans(), key=lambda span: span.start_time or 0)
-        depth: dict[int, int] = {}
-        lines: list[str] = []
-        for span in spans:
-            assert span.context is not None
-            depth[span.context.span_id] = depth[span.parent.span_id] + 1 if span.parent else 0
-            lines.append("  " * depth[span.context.span_id] + span.name)
-        return lines
-
-    def attribute(self, span_name: str, attribute: str) -> list[Any]:
-        return [(span.attributes or {}).get(attribute) for span in self.spans(span_name)]
-
-
-@pytest.fixture
-def tape(monkeypatch: pytest.MonkeyPatch) -> Tape:
-    monkeypatch.setenv(CONTENT, "true")
-    return Tape()
-
-
-@pytest.fixture
-def instrumented(tape: Tape) -> Iterator[None]:
-    CrewAIInstrumentor().instrument(tracer_provider=tape.provider)
-    yield
-    CrewAIInstrumentor().uninstrument()
-
-
-def call_of(name: str, **arguments: Any) -> str:
-    return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
-
-
-class Model:
-    """Uses the tool it has, once; a chief gives work to its scholar. `broken` fails, `flaky` fails once."""
-
-    def __init__(self) -> None:
-        self.failures = 1
-
-    def __call__(self, conversation: list[Turn]) -> str | Exception:
-        asked = " ".join(turn.text for turn in conversation if turn.role == "user")
-        tools = conversation[0].text if conversation[0].text.startswith("[{") else ""
-        if "broken" in asked or ("flaky" in asked and self.failures):
-            self.failures -= 1
-            return EngineError("the engine is broken")
-        if conversation[-1].role == "tool":
-            return "done"
-        if '"delegate_work_to_coworker"' in tools:
-            return call_of("delegate_work_to_coworker", task="look it up", context="tea", coworker="scholar")
-        return call_of("look_up", word="tea") if '"look_up"' in tools else "fine"
-
-
-@pytest.fixture
-def bench() -> Iterator[GatewayBench]:
-    bench = GatewayBench(Model(), capture_token=CAPTURE_TOKEN)
-    bench.start()
-    yield bench
-    bench.stop()
-
-
-@pytest.fixture
-def llm(bench: GatewayBench) -> Callable[..., Any]:
-    """Makes models whose provider is the gateway."""
-    base_url = f"{bench.url}/a/{asyncio.run(bench.attempt('x')).token}/v1"
-
-    def make() -> Any:
-        return LLM(model="openai/gpt-4.1-mini", base_url=base_url, api_key="sk-x", max_retries=0)
-
-    return make
-
-
-@tool("look_up")
-def look_up(word: str) -> str:
-    """Look a word up."""
-    emit_reward(0.5)
-    return f"{word}!"
-
-
-def member(role: str, llm: Any, **more: Any) -> Any:
-    return Agent(role=role, goal="answer", backstory="You work.", llm=llm, **more)
-
-
-def crew(members: Any, wish: str = "speak", **more: Any) -> Any:
-    tasks: list[Any] = [Task(description=wish, expected_output="words", agent=one) for one in members]
-    return Crew(agents=members, tasks=tasks, **more)
-
-
-def crew_of_two(llm: Any) -> Any:
-    scholar = member("scholar", llm(), tools=[look_up])
-    critic = member(" critic\n", llm())
-    return Crew(
-        agents=[scholar, critic],
-        name="school",
-        tasks=[
-            Task(name="study", description="read", expected_output="words", agent=scholar),
-            Task(description="judge", expected_output="words", agent=critic),
-        ],
-    )
-
-
-CREW_OF_TWO = [
-    "invoke_workflow school",
-    "  node study",
-    "    invoke_agent scholar",
-    f"      {CHAT}",
-    "      execute_tool look_up",
-    f"      {CHAT}",
-    "  invoke_agent critic",
-    f"    {CHAT}",
-]
+from leyden.crewai import CrewAIInstrumentor
 
 
 def test_tasks_agents_calls_and_tools_form_one_tree(tape: Tape, instrumented: None, llm: Any) -> None:
     crew_of_two(llm).kickoff()
     assert tape.tree() == CREW_OF_TWO
-    assert tape.attribute(CHAT, semconv.AGENT_NAME) == ["scholar", "scholar", "critic"]
-    assert tape.attribute(CHAT, semconv.NODE) == ["study", "study", None]
-    assert tape.attribute(CHAT, semconv.REQUEST_MODEL) == ["gpt-4.1-mini"] * 3
-    assert tape.attribute(CHAT, semconv.FINISH_REASONS) == [("tool_calls",), ("stop",), ("stop",)]
-    assert all(tape.attribute(CHAT, semconv.OUTPUT_TOKENS)) and all(tape.attribute(CHAT, semconv.RESPONSE_ID))
-    assert tape.attribute("execute_tool look_up", semconv.TOOL_ARGUMENTS) == ['{"word": "tea"}']
-    assert tape.attribute("execute_tool look_up", semconv.TOOL_RESULT) == ["tea!"]
-    assert all(tape.attribute("invoke_agent scholar", semconv.AGENT_ID))
+    assert tape.attributes(CHAT, semconv.AGENT_NAME) == ["scholar", "scholar", "critic"]
+    assert tape.attributes(CHAT, semconv.NODE) == ["study", "study", None]
+    assert tape.attributes(CHAT, semconv.REQUEST_MODEL) == ["gpt-4.1-mini"] * 3
+    assert tape.attributes(CHAT, semconv.FINISH_REASONS) == [("tool_calls",), ("stop",), ("stop",)]
+    assert all(tape.attributes(CHAT, semconv.OUTPUT_TOKENS)) and all(tape.attributes(CHAT, semconv.RESPONSE_ID))
+    assert tape.attributes("execute_tool look_up", semconv.TOOL_ARGUMENTS) == ['{"word": "tea"}']
+    assert tape.attributes("execute_tool look_up", semconv.TOOL_RESULT) == ["tea!"]
+    assert all(tape.attributes("invoke_agent scholar", semconv.AGENT_ID))
     assert current_caller() is None
 
 
@@ -185,7 +62,7 @@ async def test_async_and_streamed_runs_give_the_same_tree(
     output = await getattr(streaming, method)()
     assert [chunk async for chunk in output]
     assert tape.tree() == [*CREW_OF_TWO, *CREW_OF_TWO]
-    assert tape.attribute(CHAT, semconv.REQUEST_STREAM)[3:] == [True] * 3
+    assert tape.attributes(CHAT, semconv.REQUEST_STREAM)[3:] == [True] * 3
 
 
 DELEGATED = [
@@ -211,8 +88,8 @@ def test_delegated_work_hangs_from_who_gave_it(tape: Tape, instrumented: None, l
         work = Task(description="ask", expected_output="words")
         Crew(agents=[scholar], tasks=[work], process=process, manager_agent=chief).kickoff()
     assert tape.tree() == ["invoke_workflow crew", "  invoke_agent chief", *[f"    {line}" for line in DELEGATED]]
-    assert tape.attribute("handoff scholar", semconv.HANDOFF_FROM) == ["chief"]
-    assert tape.attribute(CHAT, semconv.AGENT_NAME) == ["chief", "scholar", "scholar", "chief"]
+    assert tape.attributes("handoff scholar", semconv.HANDOFF_FROM) == ["chief"]
+    assert tape.attributes(CHAT, semconv.AGENT_NAME) == ["chief", "scholar", "scholar", "chief"]
 
 
 def school(llm: Any) -> Any:
@@ -248,7 +125,7 @@ def test_a_flow_holds_its_methods_and_what_they_run(tape: Tape, instrumented: No
         "    invoke_agent critic",
         f"      {CHAT}",
     ]
-    assert tape.attribute(CHAT, semconv.NODE) == ["wonder", "study", "judge"]
+    assert tape.attributes(CHAT, semconv.NODE) == ["wonder", "study", "judge"]
 
 
 def test_a_lone_agent_speaks_as_itself(tape: Tape, instrumented: None, llm: Any) -> None:
@@ -262,7 +139,7 @@ def test_a_failure_that_is_told_twice_ends_only_its_own_call(tape: Tape, instrum
     tries = ["  invoke_agent solver", f"    {CHAT}"]
     assert tape.tree() == ["invoke_workflow crew", *tries, *tries]
     assert {span.status.status_code.name for span in tape.spans()} == {"ERROR"}
-    assert tape.attribute("invoke_workflow crew", semconv.ERROR_TYPE) == [type(raised.value).__qualname__]
+    assert tape.attributes("invoke_workflow crew", semconv.ERROR_TYPE) == [type(raised.value).__qualname__]
 
 
 def test_what_crewai_tries_again_is_another_run_of_the_agent(tape: Tape, instrumented: None, llm: Any) -> None:
@@ -282,67 +159,6 @@ def test_a_tool_that_raises_has_failed(tape: Tape, instrumented: None, llm: Any)
     [span] = tape.spans("execute_tool look_up")
     assert (span.status.status_code.name, span.status.description) == ("ERROR", "no tea")
     assert (span.attributes or {})[semconv.ERROR_TYPE] == "ValueError"
-
-
-def test_every_form_at_once_records_every_run_once(tape: Tape, instrumented: None, llm: Any) -> None:
-    other = Tape()
-    listeners = [LeydenEventListener(other.provider), LeydenEventListener(tape.provider)]
-    crew_of_two(llm).kickoff()
-    for listener in listeners:
-        listener.close()
-    assert tape.tree() == CREW_OF_TWO
-    assert not other.spans()
-
-
-def test_a_listener_needs_no_instrumentor_and_leaves_the_bus_as_it_was(tape: Tape, llm: Any) -> None:
-    emit = CrewAIEventsBus.emit
-    listener = LeydenEventListener(tape.provider)
-    crew_of_two(llm).kickoff()
-    listener.close()
-    crew_of_two(llm).kickoff()
-    assert tape.tree() == CREW_OF_TWO
-    assert CrewAIEventsBus.emit is emit
-
-
-def test_uninstrument_leaves_crewai_as_it_was_and_ends_what_runs(tape: Tape, llm: Any) -> None:
-    emit = CrewAIEventsBus.emit
-    for _ in range(2):
-        CrewAIInstrumentor().instrument(tracer_provider=tape.provider)
-        assert CrewAIEventsBus.emit is not emit
-        CrewAIInstrumentor().uninstrument()
-        assert CrewAIEventsBus.emit is emit
-    CrewAIInstrumentor().instrument(tracer_provider=tape.provider)
-
-    @tool("look_up")
-    def stop(word: str) -> str:
-        """Look a word up."""
-        CrewAIInstrumentor().uninstrument()
-        return word
-
-    crew([member("solver", llm(), tools=[stop])]).kickoff()
-    assert tape.tree() == ["invoke_workflow crew", "  invoke_agent solver", f"    {CHAT}", "    execute_tool look_up"]
-    assert current_caller() is None
-
-
-def test_a_wrapper_around_ours_outlives_it(tape: Tape, monkeypatch: pytest.MonkeyPatch, llm: Any) -> None:
-    CrewAIInstrumentor().instrument(tracer_provider=tape.provider)
-    ours: Any = CrewAIEventsBus.emit
-    told: list[str] = []
-
-    def theirs(bus: Any, source: Any, event: Any) -> Any:
-        told.append(event.type)
-        return ours(bus, source, event)
-
-    monkeypatch.setattr(CrewAIEventsBus, "emit", theirs)
-    CrewAIInstrumentor().uninstrument()
-    crew([member("solver", llm())]).kickoff()
-    assert "llm_call_started" in told
-    assert not tape.spans()
-    CrewAIInstrumentor().instrument(tracer_provider=tape.provider)
-    crew([member("solver", llm())]).kickoff()
-    assert tape.tree() == ["invoke_workflow crew", "  invoke_agent solver", f"    {CHAT}"]
-    monkeypatch.undo()
-    CrewAIInstrumentor().uninstrument()
 
 
 def test_a_call_whose_end_is_never_told_ends_with_what_follows(
@@ -424,18 +240,6 @@ def test_what_is_emitted_in_tools_callbacks_and_handlers_hangs_from_where_it_is(
     assert where == {0.5: "execute_tool look_up", 0.25: "node study"}
 
 
-def test_our_own_failure_is_logged_and_the_agent_notices_nothing(
-    tape: Tape, instrumented: None, llm: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken(*args: Any, **kwargs: Any) -> None:
-        raise RuntimeError("ours")
-
-    monkeypatch.setattr("leyden.core.tracing.run_tree.tracer", broken)
-    with caplog.at_level(logging.ERROR, logger="leyden.tracing"):
-        assert crew([member("solver", llm())]).kickoff().raw == "fine"
-    assert "could not be recorded" in caplog.text
-
-
 def test_a_foreign_backend_is_told_the_structure_and_nothing_of_what_was_said(
     tape: Tape, instrumented: None, llm: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -483,14 +287,3 @@ def test_in_production_each_root_run_is_a_rollout(
 
 def rollouts(bench: GatewayBench) -> list[Any]:
     return asyncio.run(bench.store.query_rollouts()).items
-
-
-def test_instrumenting_does_not_load_crewai() -> None:
-    script = """
-import sys
-from leyden.crewai import CrewAIInstrumentor
-CrewAIInstrumentor().instrument()
-CrewAIInstrumentor().uninstrument()
-assert "crewai" not in sys.modules
-"""
-    subprocess.run([sys.executable, "-c", script], check=True)
