@@ -33,8 +33,9 @@ TEXT = """\
 # Versions
 
 Written by `make lock-versions`. `make test` runs everything on the set where all frameworks live together
-(`constraints.txt`). `make test-newest` runs the adapters' tests on the newest releases, with openai 3, from which CrewAI
-keeps the others; `make test-oldest` runs each adapter's on the oldest releases that its `pyproject.toml` declares. Both
+(`constraints.txt`). `make test-newest` runs the adapters' tests on the newest releases, with openai 3, from which
+CrewAI keeps the others; `make test-oldest` runs each adapter's on the oldest releases that its `pyproject.toml`
+declares. Both
 build environments of their own in `.versions` from the pins in `tests/versions`, without torch, which no adapter needs.
 Where a framework's oldest release breaks by itself with the newest of what it is made of, that too is the oldest that
 fits (langgraph-prebuilt; openai and griffe under openai-agents).
@@ -59,10 +60,9 @@ class Set:
 
 
 def adapters() -> list[str]:
-    """Return the adapters that there are: `langchain` of packages/langchain-adapter."""
-    return sorted(
-        path.parents[1].name.removesuffix("-adapter") for path in ROOT.glob("packages/*-adapter/tests/test_*")
-    )
+    """Return the adapters that have tests: `langchain` of packages/langchain-adapter."""
+    tested = ROOT.glob("packages/*-adapter/tests/test_*.py")
+    return sorted({path.parents[1].name.removesuffix("-adapter") for path in tested})
 
 
 def sets() -> dict[str, list[Set]]:
