@@ -16,7 +16,7 @@ class CrewAIInstrumentor(BaseInstrumentor):
 
     def instrumentation_dependencies(self) -> Collection[str]:
         """What must be installed, checked before anything is loaded."""
-        return ("crewai >= 1.15",)
+        return ("crewai >= 1.15.25",)
 
     def _instrument(self, **kwargs: Any) -> None:
         self._listening = listen(kwargs.get("tracer_provider"))
