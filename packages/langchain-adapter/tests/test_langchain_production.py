@@ -136,7 +136,7 @@ async def test_an_agent_that_fails_fails_its_rollout(bench: GatewayBench) -> Non
 
 
 async def test_a_bare_model_call_is_no_agent_and_goes_where_it_went(bench: GatewayBench, provider: Endpoint) -> None:
-    with pytest.raises(Exception, match="Unexpected response|model_dump"):  # an echo is no completion
+    with pytest.raises(Exception, match=r"Unexpected response|model_dump"):  # an echo is no completion
         await model(f"{provider.url}/v1").ainvoke("double 7")
     assert not await rollouts(bench)
     assert [call["headers"]["authorization"] for call in provider.seen] == [f"Bearer {KEY}"]
@@ -149,7 +149,7 @@ async def test_without_the_gateway_the_agents_provider_answers(
     agent = create_agent(model(f"{provider.url}/v1"), [double], name="solver")
     with caplog.at_level(logging.WARNING, logger="leyden.production"):
         for _ in range(2):
-            with pytest.raises(Exception, match="Unexpected response|model_dump"):
+            with pytest.raises(Exception, match=r"Unexpected response|model_dump"):
                 await agent.ainvoke(asking(7))
     assert [call["headers"]["authorization"] for call in provider.seen] == [f"Bearer {KEY}"] * 2
     assert len([r for r in caplog.records if r.name == "leyden.production"]) == 1
