@@ -25,25 +25,43 @@ from typing import Any, TypeAlias
 HERE = Path(__file__).parent
 FRAMEWORKS = sorted(path.stem.removeprefix("on_") for path in (HERE / "overhead").glob("on_*.py"))
 OURS = ("bare", "span", "leyden", "leyden-otel")
-COLUMNS = ("call_cpu_us", "call_p50_us", "rollout_cpu_us", "rollout_p50_us", "held_bytes", "kept_bytes", "import_s")
+TITLES = ("framework", "environment", "way")
+COLUMNS = {
+    **dict.fromkeys(("call_cpu_us", "call_p50_us", "rollout_cpu_us", "rollout_p50_us", "held_bytes", "kept_bytes"), 0),
+    **{"import_s": 2, "call_spans": 1, "rollout_spans": 1},
+}
+"""With how many decimal places they are shown."""
 LIMIT_SECONDS = 300
-NOTHING_FOR_IT = "LookupError"
+NOT_THERE = ("LookupError", "ModuleNotFoundError")
+"""Ends of a measurement that say that a way has nothing for the framework, or the environment lacks one of both."""
+QUIET = {
+    "OTEL_SDK_DISABLED": "false",
+    "CREWAI_DISABLE_TELEMETRY": "true",
+    "CREWAI_TRACING_ENABLED": "false",
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+    "OPENAI_API_KEY": "",  # with one, the Agents SDK would send its own traces to OpenAI
+}
 
 Environments: TypeAlias = dict[str, tuple[str, tuple[str, ...]]]
 """By name: a Python, and the ways that it is there for; `bare` is the floor of the others."""
 
 
-def measure(python: str, framework: str, way: str, calls: int, rollouts: int) -> dict[str, float] | None:
-    """Measure in a fresh process; None where `way` has nothing for the framework."""
+def measure(python: str, framework: str, way: str, calls: int, rollouts: int) -> dict[str, Any]:
+    """Measure in a fresh process; where there is nothing to measure, `missing` says why."""
     command = [python, "-m", "overhead.worker", framework, way, str(calls), str(rollouts)]
-    environment = {**os.environ, "OTEL_SDK_DISABLED": "false", "CREWAI_DISABLE_TELEMETRY": "true"}
     done = subprocess.run(
-        command, cwd=HERE, env=environment, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False
+        command,
+        cwd=HERE,
+        env={**os.environ, **QUIET},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_SECONDS,
+        check=False,
     )
     if done.returncode:
         *_, last = done.stderr.strip().splitlines() or ["no word"]
-        if last.startswith(NOTHING_FOR_IT):
-            return None
+        if last.startswith(NOT_THERE):
+            return {"missing": last.partition(": ")[2]}
         raise SystemExit(f"{framework}, {way}: {last}\n{done.stderr[-2000:]}")
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -57,46 +75,57 @@ def compare(frameworks: list[str], environments: Environments, options: argparse
                 for way in ways:
                     row = measure(python, framework, way, options.calls, options.rollouts)
                     place = {"framework": framework, "environment": environment, "way": way, "round": number}
-                    found += [place | row] if row else []
+                    found.append(place | row)
     return found
 
 
 def summarise(rounds: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Medians over the rounds, less those of the bare agent in the same environment; the bare agents' as they are."""
     rows: list[dict[str, Any]] = []
-    for place in dict.fromkeys((r["framework"], r["environment"], r["way"]) for r in rounds):
+    for place in dict.fromkeys(map(_place, rounds)):
+        if missing := _missing(rounds, *place):
+            rows.append({**dict(zip(TITLES, place, strict=True)), "missing": missing})
+            continue
         here, floor = _medians(rounds, *place), _medians(rounds, *place[:2], "bare")
         values = here if place[2] == "bare" else {key: here[key] - floor[key] for key in COLUMNS}
-        rows.append({**dict(zip(("framework", "environment", "way"), place, strict=True)), **values})
+        rows.append({**dict(zip(TITLES, place, strict=True)), **values})
     return rows
 
 
 def ratios(rows: list[dict[str, Any]]) -> dict[str, float]:
-    """CPU time that the others add over what `leyden` adds, for each framework."""
-    added = {(row["framework"], row["way"]): row for row in rows if row["way"] != "bare"}
+    """CPU time that the others add over what `leyden` adds, for each framework; who records no span is left out."""
+    added = {(row["framework"], row["way"]): row for row in rows if row["way"] != "bare" and "missing" not in row}
     return {
         f"{framework}: {way} over leyden, {what}": row[f"{what}_cpu_us"] / added[framework, "leyden"][f"{what}_cpu_us"]
         for (framework, way), row in added.items()
-        if not way.startswith("leyden")
+        if not way.startswith("leyden") and (framework, "leyden") in added
         for what in ("call", "rollout")
+        if row[f"{what}_spans"]
     }
+
+
+def _place(row: dict[str, Any]) -> tuple[str, str, str]:
+    return row["framework"], row["environment"], row["way"]
+
+
+def _missing(rounds: list[dict[str, Any]], framework: str, environment: str, way: str) -> str | None:
+    places = ((framework, environment, way), (framework, environment, "bare"))
+    return next((r["missing"] for r in rounds if "missing" in r and _place(r) in places), None)
 
 
 def _medians(rounds: list[dict[str, Any]], framework: str, environment: str, way: str) -> dict[str, float]:
     place = (framework, environment, way)
-    mine = [r for r in rounds if (r["framework"], r["environment"], r["way"]) == place]
+    mine = [r for r in rounds if _place(r) == place]
     return {key: statistics.median(r[key] for r in mine) for key in COLUMNS}
 
 
 def show(rows: list[dict[str, Any]]) -> None:
     """Print the table."""
-    titles = ("framework", "environment", "way")
-    print("".join(f"{title:>15}" for title in (*titles, *COLUMNS)))
+    print("".join(f"{title:>15}" for title in (*TITLES, *COLUMNS)))
     for row in rows:
-        print(
-            "".join(f"{row[t]:>15}" for t in titles)
-            + "".join(f"{row[c]:>15,.{2 if c == 'import_s' else 0}f}" for c in COLUMNS)
-        )
+        place = "".join(f"{row[title]:>15}" for title in TITLES)
+        values = "".join(f"{row[key]:>15,.{places}f}" for key, places in COLUMNS.items() if key in row)
+        print(place + (values or f"  not measured: {row['missing']}"))
 
 
 def main() -> None:

@@ -14,14 +14,14 @@ class Driver(Protocol):
     OPENINFERENCE: str
     """`module:class` of OpenInference's instrumentor."""
     AGENT: Any
-    """What `run` and the adapter run: `CALLS` model calls with a tool between them, on `model.PROMPT`."""
+    """What the adapter runs: `CALLS` model calls with a tool between them, on `model.PROMPT`."""
 
     async def call(self) -> Any:
         """Make one model call in the framework's own way."""
         ...
 
-    async def run(self, agent: Any) -> Any:
-        """Run `agent` as its author would."""
+    async def run(self) -> Any:
+        """Run `AGENT` as its author would, or one like it, where it cannot take many tasks at once."""
         ...
 
     def agentops(self, provider: Any) -> None:
@@ -35,6 +35,14 @@ class Driver(Protocol):
 def driver_for(framework: str) -> Driver:
     """Return the driver of `framework`."""
     return cast("Driver", importlib.import_module(f"overhead.on_{framework}"))
+
+
+def instrumented(instrumentor: Any, provider: Any) -> None:
+    """Let `instrumentor` record to `provider`; raises LookupError where it will not take what is installed."""
+    instrumentor.instrument(tracer_provider=provider)
+    if not instrumentor.is_instrumented_by_opentelemetry:  # it only logs why
+        wants = ", ".join(instrumentor.instrumentation_dependencies())
+        raise LookupError(f"{type(instrumentor).__name__} wants {wants}")
 
 
 def named(target: str) -> Any:

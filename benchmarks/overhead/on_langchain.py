@@ -57,9 +57,9 @@ async def call() -> Any:
     return await CHAT.ainvoke([("user", model.PROMPT)])
 
 
-async def run(agent: Any) -> Any:
+async def run() -> Any:
     """Run the agent."""
-    return await agent.ainvoke({"messages": [("user", model.PROMPT)]})
+    return await AGENT.ainvoke({"messages": [("user", model.PROMPT)]})
 
 
 def agentops(provider: Any) -> None:

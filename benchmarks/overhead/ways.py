@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from overhead import model
-from overhead.driver import Driver, named
+from overhead.driver import Driver, instrumented, named
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,21 +19,40 @@ class Work:
     """Ends when all that is recorded so far has been passed on."""
 
 
+@dataclass(slots=True)
+class Tally:
+    """How many spans were recorded."""
+
+    spans: int = 0
+
+
+tally = Tally()
+
+
 def _provider() -> Any:
-    """A provider of OpenTelemetry's own, whose spans end in a processor that does nothing."""
-    from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+    """A provider of OpenTelemetry's own, whose spans end in a processor that only counts them."""
+    from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
+
+    class Counting(SpanProcessor):
+        def on_end(self, span: ReadableSpan) -> None:
+            tally.spans += 1
 
     provider = TracerProvider()
-    provider.add_span_processor(SpanProcessor())
+    provider.add_span_processor(Counting())
     return provider
 
 
-async def _nothing(*_: object) -> None:
-    """Keep nothing."""
+async def _count(spans: list[Any]) -> None:
+    """Take our spans, and keep nothing."""
+    tally.spans += len(spans)
+
+
+async def _nothing() -> None:
+    """Nothing waits to be passed on."""
 
 
 def _unchanged(driver: Driver) -> Work:
-    return Work(driver.call, lambda: driver.run(driver.AGENT), _nothing)
+    return Work(driver.call, driver.run, _nothing)
 
 
 @asynccontextmanager
@@ -77,7 +96,7 @@ async def leyden(driver: Driver) -> AsyncGenerator[Work]:
             adapter.check(driver.AGENT, task)
             await adapter.run(adapter.fresh(driver.AGENT), task, {})
 
-    recorder = await start_recording(_nothing)
+    recorder = await start_recording(_count)
     carry.install()
     adapter.instrument()
     with open_attempt(attempt()):
@@ -90,14 +109,14 @@ async def leyden(driver: Driver) -> AsyncGenerator[Work]:
 @asynccontextmanager
 async def leyden_otel(driver: Driver) -> AsyncGenerator[Work]:
     """The adapter's instrumentor alone, writing to a provider of the user's, as the others do."""
-    named(driver.INSTRUMENTOR)().instrument(tracer_provider=_provider())
+    instrumented(named(driver.INSTRUMENTOR)(), _provider())
     yield _unchanged(driver)
 
 
 @asynccontextmanager
 async def openinference(driver: Driver) -> AsyncGenerator[Work]:
     """OpenInference's instrumentor, as it comes."""
-    named(driver.OPENINFERENCE)().instrument(tracer_provider=_provider())
+    instrumented(named(driver.OPENINFERENCE)(), _provider())
     yield _unchanged(driver)
 
 

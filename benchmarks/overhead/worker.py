@@ -18,12 +18,10 @@ from typing import Any
 
 from overhead import model
 from overhead.driver import driver_for
-from overhead.ways import WAYS, Work
+from overhead.ways import WAYS, Work, tally
 
 WARM_UP = 10
 """One in so many of the measured runs comes before, unmeasured, and at least three do."""
-CROWD = 64
-"""Rollouts that wait for their model at once while memory is looked at."""
 
 
 async def main(framework: str, way: str, calls: int, rollouts: int) -> dict[str, Any]:
@@ -40,12 +38,13 @@ async def main(framework: str, way: str, calls: int, rollouts: int) -> dict[str,
 
 
 async def _timed(make: Callable[[], Awaitable[object]], work: Work, count: int) -> dict[str, float]:
-    """CPU time of this process for each run, and the median by the clock."""
+    """CPU time of this process and spans for each run, and the median by the clock."""
     for _ in range(max(3, count // WARM_UP)):
         await make()
     await work.settle()
     gc.collect()
     clock: list[float] = []
+    spans = tally.spans
     began = time.process_time()
     for _ in range(count):
         started = time.perf_counter()
@@ -53,7 +52,11 @@ async def _timed(make: Callable[[], Awaitable[object]], work: Work, count: int) 
         clock.append(time.perf_counter() - started)
     await work.settle()
     spent = time.process_time() - began
-    return {"cpu_us": 1e6 * spent / count, "p50_us": 1e6 * statistics.median(clock)}
+    return {
+        "cpu_us": 1e6 * spent / count,
+        "p50_us": 1e6 * statistics.median(clock),
+        "spans": (tally.spans - spans) / count,
+    }
 
 
 async def _memory(work: Work, rollouts: int) -> dict[str, float]:
@@ -62,8 +65,8 @@ async def _memory(work: Work, rollouts: int) -> dict[str, float]:
     await work.run()
     before = await _settled(work)
     model.gate.shut()
-    running = [asyncio.ensure_future(work.run()) for _ in range(CROWD)]
-    while model.gate.waiting < CROWD:
+    running = [asyncio.ensure_future(work.run()) for _ in range(model.CROWD)]
+    while model.gate.waiting < model.CROWD:
         await asyncio.sleep(0.01)
     held = await _settled(work) - before
     model.gate.let_go()
@@ -75,7 +78,7 @@ async def _memory(work: Work, rollouts: int) -> dict[str, float]:
             await work.run()
         sizes.append(await _settled(work))
     kept = sizes[1] - sizes[0]
-    return {"held_bytes": held / CROWD, "kept_bytes": kept / rollouts}
+    return {"held_bytes": held / model.CROWD, "kept_bytes": kept / rollouts}
 
 
 async def _settled(work: Work) -> int:
