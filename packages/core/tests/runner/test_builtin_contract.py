@@ -33,6 +33,8 @@ from leyden.core.tracing.context import current_attempt
 from leyden.core.tracing.emit import emit_reward
 
 EXAMPLE = Path(__file__).parents[4] / "examples/calculator_node"
+PATIENCE = 120.0
+"""Seconds; by default a client waits five for a connection, which 64 at once may need on a busy machine."""
 TOOL = {
     "type": "function",
     "function": {
@@ -82,7 +84,7 @@ def put_together(chunks: Iterable[Any]) -> dict[str, Any]:
 def solve(base_url: str, stream: bool, retries: int, task: Any) -> str:
     """An agent as a plain script on the `openai` package would have it."""
     messages = first_messages(task["question"])
-    with OpenAI(base_url=base_url, api_key=API_KEY, max_retries=retries) as client:
+    with OpenAI(base_url=base_url, api_key=API_KEY, max_retries=retries, timeout=PATIENCE) as client:
         create: Any = client.chat.completions.create
         while True:
             if stream:
@@ -98,7 +100,7 @@ def solve(base_url: str, stream: bool, retries: int, task: Any) -> str:
 
 async def solve_async(base_url: str, stream: bool, retries: int, task: Any) -> str:
     messages = first_messages(task["question"])
-    async with AsyncOpenAI(base_url=base_url, api_key=API_KEY, max_retries=retries) as client:
+    async with AsyncOpenAI(base_url=base_url, api_key=API_KEY, max_retries=retries, timeout=PATIENCE) as client:
         create: Any = client.chat.completions.create
         while True:
             if stream:
@@ -119,7 +121,7 @@ class AsksOnce:
     base_url = ""
 
     async def stream_a_little(self, agent: Any, text: str) -> None:
-        async with AsyncOpenAI(base_url=self.base_url, api_key=API_KEY, max_retries=0) as client:
+        async with AsyncOpenAI(base_url=self.base_url, api_key=API_KEY, max_retries=0, timeout=PATIENCE) as client:
             stream = await client.chat.completions.create(**request(first_messages(text)), stream=True)
             async for _ in stream:
                 break
