@@ -85,10 +85,18 @@ class GatewayBench:
 
     def stop(self) -> None:
         """Cut off what is still in flight, and end the thread."""
-        self._there(self._stack.aclose())
+        self._there(self._end())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+    async def _end(self) -> None:
+        await self._stack.aclose()
+        left = asyncio.all_tasks() - {asyncio.current_task()}  # of calls that no server waits for any more
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+        await asyncio.sleep(0)  # a connection closes one turn after its task
 
     @property
     def gateway(self) -> ScriptedGateway:
