@@ -33,16 +33,10 @@ from leyden.core.tracing.context import current_attempt
 from leyden.core.tracing.emit import emit_reward
 
 EXAMPLE = Path(__file__).parents[4] / "examples/calculator_node"
-PATIENCE = 120.0
-"""Seconds; by default a client waits five for a connection, which 64 at once may need on a busy machine."""
-TOOL = {
-    "type": "function",
-    "function": {
-        "name": "double",
-        "description": "Double a number.",
-        "parameters": {"type": "object", "properties": {"number": {"type": "integer"}}, "required": ["number"]},
-    },
-}
+PATIENCE = 120.0  # seconds; a client waits five for a connection, which 64 at once may need on a busy machine
+PARAMETERS = {"type": "object", "properties": {"number": {"type": "integer"}}, "required": ["number"]}
+FUNCTION = {"name": "double", "description": "Double a number.", "parameters": PARAMETERS}
+TOOL = {"type": "function", "function": FUNCTION}
 
 
 def double(number: int) -> int:
