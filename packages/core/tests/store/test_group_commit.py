@@ -137,6 +137,18 @@ async def test_whoever_waits_while_the_store_closes_is_told(store: SqlStore) -> 
     assert isinstance(answer, Span | StoreError)
 
 
+async def test_whoever_waits_is_told_also_when_a_checkpoint_is_due(
+    store: SqlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    got = await claimed(store)
+    monkeypatch.setattr("leyden.core.store.sql._CHECKPOINT_BYTES", 0)
+    waiting = store._spans.add([span_of(got.attempt, "1")])  # pyright: ignore[reportPrivateUsage]  # asked for in time
+    await store.close()
+    async with asyncio.timeout(5):
+        with pytest.raises(StoreError, match="closed"):
+            await waiting
+
+
 def commits(submit: Callable[[Callable[[], None]], object]) -> GroupCommit:
     def store(batches: Sequence[Sequence[Span]]) -> list[Answer]:
         return [list(batch) for batch in batches]

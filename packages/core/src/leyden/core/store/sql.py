@@ -138,7 +138,9 @@ class SqlStore(LocalStore):
             return [answer for batch in batches for answer in self._store_spans([batch])]
 
     def _store_spans_here(self, batches: Sequence[Sequence[Span]], size: int) -> list[Answer] | None:
-        """Store on the calling thread, or return None where others write."""
+        """Store on the calling thread, or return None where others write, or where the store is closed."""
+        if self._closed:
+            return None
         self._uncheckpointed += size
         if self._uncheckpointed > _CHECKPOINT_BYTES:
             self._uncheckpointed = 0
