@@ -3,15 +3,16 @@
 # ruff: noqa: D102 (a test's name is its documentation)
 
 import asyncio
-import threading
 
 from leyden.core.data import semconv
 from leyden.core.runner.adapter import Adapter
 from leyden.core.testing.adapter_contract.shared import (
+    CROWD,
     PROVIDER,
     STREAMED,
     AdapterTests,
     Question,
+    in_threads,
     is_served,
     operation,
     speakers,
@@ -21,9 +22,6 @@ from leyden.core.tracing.context import OpenAttempt, open_attempt
 from leyden.core.tracing.export import Recorder
 from leyden.core.trajectory.assemble import NOT_SELECTED, assemble
 from leyden.core.trajectory.select import Selector
-
-CROWD = 32
-"""Attempts at once of each agent, solver and team."""
 
 
 class ConcurrencyTests(AdapterTests):
@@ -54,10 +52,7 @@ class ConcurrencyTests(AdapterTests):
             except Exception as error:
                 failures.append(error)
 
-        threads = [threading.Thread(target=work, args=(number,)) for number in range(2 * CROWD)]
-        for thread in threads:
-            thread.start()
-        await asyncio.to_thread(lambda: [thread.join() for thread in threads])
+        await in_threads(2 * CROWD, work)
         assert not failures
         await recorder.flush()
         await self._check_crowd(bench, attempts)

@@ -3,23 +3,25 @@
 # ruff: noqa: D102 (a test's name is its documentation)
 
 import asyncio
-import threading
-from contextlib import suppress
 from typing import Any
 
 from leyden.core.data import semconv
 from leyden.core.data.span import Span
 from leyden.core.runner.adapter import Adapter
-from leyden.core.testing.adapter_contract.shared import PROVIDER, STREAMED, AgentTests, Question, is_served
+from leyden.core.testing.adapter_contract.shared import (
+    CROWD,
+    PROVIDER,
+    STREAMED,
+    AgentTests,
+    Question,
+    in_threads,
+    is_served,
+)
 from leyden.core.testing.gateway_bench import GatewayBench, turns
-from leyden.core.tracing.context import OpenAttempt, current_caller, open_attempt
+from leyden.core.tracing.context import OpenAttempt, open_attempt
 from leyden.core.tracing.export import Recorder
 from leyden.core.trajectory.assemble import assemble
 from leyden.core.trajectory.select import Selector
-
-CROWD = 32
-"""Attempts at once that stream, and that do not."""
-LONGEST_SECONDS = 20.0
 
 
 class PlainTests(AgentTests):
@@ -68,12 +70,7 @@ class PlainTests(AgentTests):
     async def test_a_stream_that_is_left_half_way_is_recorded_as_it_was(
         self, bench: GatewayBench, adapter: Adapter, recorder: Recorder
     ) -> None:
-        attempt = await bench.attempt("x")
-        with open_attempt(attempt):
-            await self.stream_a_little(self.make_solver(PROVIDER, stream=True), "double 7")
-        async with asyncio.timeout(LONGEST_SECONDS):
-            while not await bench.spans(attempt):
-                await asyncio.sleep(0.02)
+        attempt = await self.leave_half_way(bench)
         [call] = await bench.spans(attempt)
         assert is_served(call)
         await self._check_undisturbed(bench, adapter, recorder)
@@ -81,23 +78,10 @@ class PlainTests(AgentTests):
     async def test_a_run_that_is_cancelled_ends_and_the_next_one_is_not_disturbed(
         self, bench: GatewayBench, adapter: Adapter, recorder: Recorder
     ) -> None:
-        attempt = await bench.attempt("x")
         agent = self.make_solver(PROVIDER, stream=False)
-
-        async def work() -> None:
-            with open_attempt(attempt):
-                await adapter.run(adapter.fresh(agent), {"question": "slow 7"}, {})
-
-        task = asyncio.create_task(work())
-        async with asyncio.timeout(LONGEST_SECONDS):
-            while not bench.gateway.engine.requests:
-                await asyncio.sleep(0.02)
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
+        task, attempt = await self.cancel_half_way(bench, adapter, agent)
         assert task.cancelled()
         assert attempt.closed.is_set()
-        assert current_caller() is None
         await self._check_undisturbed(bench, adapter, recorder)
 
     async def _check_undisturbed(self, bench: GatewayBench, adapter: Adapter, recorder: Recorder) -> None:
@@ -133,10 +117,7 @@ class PlainTests(AgentTests):
             except Exception as error:
                 results[number] = error
 
-        threads = [threading.Thread(target=work, args=(number,)) for number in range(2 * CROWD)]
-        for thread in threads:
-            thread.start()
-        await asyncio.to_thread(lambda: [thread.join() for thread in threads])
+        await in_threads(2 * CROWD, work)
         assert not [result for result in results if isinstance(result, Exception)]
         await recorder.flush()
         await self._check_crowd(bench, results, attempts)

@@ -1,9 +1,11 @@
 """What the parts of the adapter contract share: the hooks that an implementation fills in, the model, small steps."""
 
+import asyncio
 import json
 import re
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 
@@ -15,7 +17,7 @@ from leyden.core.errors import EngineError
 from leyden.core.runner.adapter import Adapter
 from leyden.core.testing.gateway_bench import GatewayBench, Late, Turn, only_this_machine
 from leyden.core.tracing import carry, gateway_pool, routing
-from leyden.core.tracing.context import OpenAttempt, open_attempt
+from leyden.core.tracing.context import OpenAttempt, current_caller, open_attempt
 from leyden.core.tracing.export import Recorder, start_recording
 
 PROVIDER = "https://api.openai.com/v1"
@@ -24,6 +26,10 @@ API_KEY = "sk-secret-of-the-agent"
 UNLUCKY = 13
 """The tool raises ValueError for it."""
 SLOW_SECONDS = 60.0
+LONGEST_SECONDS = 20.0
+"""After which what a test waits for will not come."""
+CROWD = 32
+"""Attempts at once of each of two agents."""
 STREAMED = pytest.mark.parametrize("stream", [False, True], ids=["plain", "streamed"])
 
 _QUESTION = re.compile(r"(?:(left|right) )?(double|broken|flaky|slow) (\d+)")
@@ -141,6 +147,35 @@ class AgentTests(ABC):
             result = await adapter.run(adapter.fresh(agent), {"question": text}, {})
         return result, attempt
 
+    async def leave_half_way(self, bench: GatewayBench) -> OpenAttempt:
+        """Stream a little of the solver's answer, and return once a call is recorded."""
+        attempt = await bench.attempt("x")
+        with open_attempt(attempt):
+            await self.stream_a_little(self.make_solver(PROVIDER, stream=True), "double 7")
+        async with asyncio.timeout(LONGEST_SECONDS):
+            while not any(is_served(span) for span in await bench.spans(attempt)):
+                await asyncio.sleep(0.02)
+        return attempt
+
+    async def cancel_half_way(
+        self, bench: GatewayBench, adapter: Adapter, agent: Any
+    ) -> tuple[asyncio.Task[None], OpenAttempt]:
+        """Cancel a run of `agent` while its model is asked; return the task, which has ended."""
+        attempt = await bench.attempt("x")
+
+        async def work() -> None:
+            with open_attempt(attempt):
+                await adapter.run(adapter.fresh(agent), {"question": "slow 7"}, {})
+
+        task = asyncio.create_task(work())
+        async with asyncio.timeout(LONGEST_SECONDS):
+            while not bench.gateway.engine.requests:
+                await asyncio.sleep(0.02)
+            task.cancel()
+            await asyncio.wait({task})
+        assert current_caller() is None
+        return task, attempt
+
 
 class AdapterTests(AgentTests):
     """The further hooks of an adapter, which records structure."""
@@ -160,6 +195,14 @@ class AdapterTests(AgentTests):
     @abstractmethod
     def without_own_tracing(self) -> AbstractContextManager[None]:
         """Switch the framework's own tracing off inside the block, in the way its documentation gives users."""
+
+
+async def in_threads(count: int, work: Callable[[int], None]) -> None:
+    """Run `work(0)`, `work(1)`, ... in a thread each, all at once; raises nothing, so `work` must keep its errors."""
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    await asyncio.to_thread(lambda: [thread.join() for thread in threads])
 
 
 def is_served(span: Span) -> bool:

@@ -2,11 +2,8 @@
 
 # ruff: noqa: D102 (a test's name is its documentation)
 
-import asyncio
 import json
 from contextlib import suppress
-
-import pytest
 
 from leyden.core.data import semconv
 from leyden.core.data.span import Span
@@ -22,11 +19,9 @@ from leyden.core.testing.adapter_contract.shared import (
     speakers,
 )
 from leyden.core.testing.gateway_bench import GatewayBench
-from leyden.core.tracing.context import current_caller, open_attempt
+from leyden.core.tracing.context import open_attempt
 from leyden.core.tracing.export import Recorder
 from leyden.core.trajectory.outcomes import tool_outcomes
-
-LONGEST_SECONDS = 20.0
 
 
 class StructureTests(AdapterTests):
@@ -132,12 +127,7 @@ class StructureTests(AdapterTests):
     async def test_a_stream_that_is_left_half_way_is_recorded_as_it_was(
         self, bench: GatewayBench, adapter: Adapter, recorder: Recorder
     ) -> None:
-        attempt = await bench.attempt("x")
-        with open_attempt(attempt):
-            await self.stream_a_little(self.make_solver(PROVIDER, stream=True), "double 7")
-        async with asyncio.timeout(LONGEST_SECONDS):
-            while not any(is_served(span) for span in await bench.spans(attempt)):
-                await asyncio.sleep(0.02)
+        attempt = await self.leave_half_way(bench)
         await recorder.flush()
         served = [span for span in await bench.spans(attempt) if is_served(span)]
         assert {speakers(span)[0] for span in served} == {"solver"}
@@ -148,21 +138,9 @@ class StructureTests(AdapterTests):
     async def test_a_run_that_is_cancelled_ends_and_the_next_one_is_not_disturbed(
         self, bench: GatewayBench, adapter: Adapter, recorder: Recorder
     ) -> None:
-        attempt = await bench.attempt("x")
         agent = self.make_solver(PROVIDER, stream=False)
-
-        async def work() -> None:
-            with open_attempt(attempt):
-                await adapter.run(adapter.fresh(agent), {"question": "slow 7"}, {})
-
-        task = asyncio.create_task(work())
-        async with asyncio.timeout(LONGEST_SECONDS):
-            while not bench.gateway.engine.requests:
-                await asyncio.sleep(0.02)
-            task.cancel()
-            with suppress(asyncio.CancelledError), pytest.raises(Exception):  # noqa: B017  (each framework has its own)
-                await task
-        assert current_caller() is None
+        task, attempt = await self.cancel_half_way(bench, adapter, agent)
+        assert task.cancelled() or task.exception() is not None  # each framework has its own
         _, later = await self.run(bench, adapter, agent, "double 8")
         await recorder.flush()
         self._check_tree(await bench.spans(later), 8)
