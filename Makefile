@@ -6,6 +6,7 @@ STAMP  := $(VENV)/.installed
 FRAMEWORKS := $(VENV)/.frameworks
 CLIENTS := .clients/.made
 TORCH  := torch==2.13.0
+WORKERS ?= auto
 
 .DEFAULT_GOAL := help
 .PHONY: help install clients quickstart test check format lint types imports pytest bench lock test-newest test-oldest lock-versions clean
@@ -57,9 +58,10 @@ types: $(FRAMEWORKS)
 imports: $(FRAMEWORKS)
 	$(BIN)/lint-imports --no-cache
 
-# One torch thread: on a shared machine two of them cost a tiny model up to seven times as much.
+# One torch thread: on a shared machine two of them cost a tiny model up to seven times as much. Bytecode is kept, whatever
+# the shell says: the tests start hundreds of processes, and each would compile its libraries again.
 pytest: $(FRAMEWORKS) clients
-	OMP_NUM_THREADS=1 $(BIN)/pytest
+	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n $(WORKERS) --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
 bench: $(STAMP) ## Run every benchmark; JSON goes to benchmarks/results
 	mkdir -p benchmarks/results; for file in benchmarks/*.py; do $(BIN)/python $$file --json benchmarks/results/$$(basename $$file .py).json || exit 1; done
