@@ -1,12 +1,15 @@
 """Fixtures of the end-to-end tests: the command line as a user runs it, on the shipped example."""
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from observing import CLIENTS
+from warm_process import run_leyden
 
 ROOT = Path(__file__).parents[1]
 EXAMPLE = Path("examples/calculator_langgraph")
@@ -22,14 +25,17 @@ def command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "leyden.core.cli", *arguments]
 
 
+@pytest.fixture(name="environment")
+def command_environment() -> dict[str, str]:
+    return environment()
+
+
 @pytest.fixture(scope="session")
 def leyden() -> Leyden:
     """Run `leyden` in the repository's root and return what it said."""
 
     def run(*arguments: str, timeout: float = 170) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run(
-            command(*arguments), cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=timeout
-        )
+        return run_leyden(arguments, cwd=ROOT, environment=environment(), timeout=timeout)
 
     return run
 
@@ -51,6 +57,17 @@ def small_training(runs: Path, name: str, *more: str) -> list[str]:
 @pytest.fixture(scope="session")
 def train_arguments() -> Callable[..., list[str]]:
     return small_training
+
+
+@pytest.fixture(scope="session")
+def node_example(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the example in JavaScript, its package installed; skips the test where that is not there."""
+    if (missing := CLIENTS["node"].missing) is not None:
+        pytest.skip(missing)
+    folder = tmp_path_factory.mktemp("examples") / "calculator_node"
+    shutil.copytree(ROOT / "examples/calculator_node", folder, ignore=shutil.ignore_patterns("node_modules"))
+    (folder / "node_modules").symlink_to(ROOT / ".clients/node/node_modules")
+    return folder
 
 
 @pytest.fixture(scope="session")

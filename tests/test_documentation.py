@@ -3,12 +3,11 @@
 import os
 import re
 import shlex
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from observing import node_program
+from warm_process import run_leyden, run_script
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "packages").glob("*/README.md"))]
@@ -34,12 +33,23 @@ def blocks(language: str) -> list[tuple[str, str]]:
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder that looks like the checkout, so that nothing a page does is left in it."""
     folder = tmp_path_factory.mktemp("docs")
-    (folder / "examples").symlink_to(ROOT / "examples")
+    (folder / "examples").mkdir()
+    for example in (ROOT / "examples").iterdir():
+        (folder / "examples" / example.name).symlink_to(example)
     return folder
 
 
 def environment() -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+
+
+@pytest.fixture
+def with_node(checkout: Path, node_example: Path) -> dict[str, str]:
+    """The environment of somebody who has installed Node, and the package that the example in JavaScript needs."""
+    example = checkout / "examples/calculator_node"
+    example.unlink()
+    example.symlink_to(node_example)
+    return environment() | {"PATH": f"{Path(node_program()).parent}{os.pathsep}{os.environ['PATH']}"}
 
 
 def test_there_is_something_to_check() -> None:
@@ -51,9 +61,7 @@ def test_there_is_something_to_check() -> None:
 def test_python_blocks_run(where: str, code: str, checkout: Path) -> None:
     script = checkout / (re.sub(r"\W", "_", where) + ".py")
     script.write_text(code)
-    done = subprocess.run(
-        [sys.executable, script.name], cwd=checkout, env=environment(), capture_output=True, text=True, timeout=200
-    )
+    done = run_script(script, cwd=checkout, environment=environment(), timeout=200)
     assert done.returncode == 0, done.stderr
 
 
@@ -63,21 +71,16 @@ def commands() -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("where", "line"), commands(), ids=[line[:60] for _, line in commands()])
-def test_commands_run(where: str, line: str, checkout: Path, few_held_out: Path) -> None:
+def test_commands_run(
+    where: str, line: str, checkout: Path, few_held_out: Path, request: pytest.FixtureRequest
+) -> None:
     arguments = shlex.split(line)[1:]
+    needs_node = " node " in line
+    variables: dict[str, str] = request.getfixturevalue("with_node") if needs_node else environment()
     at = arguments.index("--") if "--" in arguments else len(arguments)
     arguments[at:at] = SHORT.get(arguments[0], [])
-    if "node" in arguments[at:] and shutil.which("node") is None:
-        pytest.skip("node is not installed")
     arguments = [str(few_held_out) if argument.endswith("/val.jsonl") else argument for argument in arguments]
-    done = subprocess.run(
-        [sys.executable, "-m", "leyden.core.cli", *arguments],
-        cwd=checkout,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
+    done = run_leyden(arguments, cwd=checkout, environment=variables, timeout=200)
     assert done.returncode == 0, done.stderr
 
 

