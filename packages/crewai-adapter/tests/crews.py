@@ -14,7 +14,7 @@ from crewai import LLM, Agent, Crew, Task
 from crewai.tools import tool
 
 from leyden.core.errors import EngineError
-from leyden.core.testing.gateway_bench import GatewayBench, Turn
+from leyden.core.testing.gateway_bench import GatewayBench, Late, Turn
 from leyden.core.testing.span_tape import SpanTape
 from leyden.core.tracing.emit import emit_reward
 from leyden.core.tracing.export import CONTENT
@@ -47,17 +47,19 @@ def call_of(name: str, **arguments: Any) -> str:
 
 
 class Model:
-    """Uses the tool it has, once; a chief gives work to its scholar. `broken` fails, `flaky` fails once."""
+    """Uses the tool it has, once; a chief gives work to its scholar. `broken` fails, `flaky` once, `slow` waits."""
 
     def __init__(self) -> None:
         self.failures = 1
 
-    def __call__(self, conversation: list[Turn]) -> str | Exception:
+    def __call__(self, conversation: list[Turn]) -> str | Exception | Late:
         asked = " ".join(turn.text for turn in conversation if turn.role == "user")
         tools = conversation[0].text if conversation[0].text.startswith("[{") else ""
         if "broken" in asked or ("flaky" in asked and self.failures):
             self.failures -= 1
             return EngineError("the engine is broken")
+        if "slow" in asked:
+            return Late("too late", 5)
         if conversation[-1].role == "tool":
             return "done"
         if '"delegate_work_to_coworker"' in tools:

@@ -287,3 +287,21 @@ def test_in_production_each_root_run_is_a_rollout(
 
 def rollouts(bench: GatewayBench) -> list[Any]:
     return asyncio.run(bench.store.query_rollouts()).items
+
+
+async def test_in_production_a_crew_that_is_cancelled_is_a_failed_rollout(
+    bench: GatewayBench, tape: Tape, instrumented: None, capturing: None
+) -> None:
+    llm = LLM(model="openai/gpt-4.1-mini", base_url="http://127.0.0.1:9/v1", api_key="sk-x", max_retries=0)
+    work = asyncio.create_task(crew([member("solver", llm)], "be slow").akickoff())
+    async with asyncio.timeout(30):
+        while not bench.gateway.engine.requests:
+            await asyncio.sleep(0.02)
+    work.cancel()
+    await asyncio.wait({work})
+    [waiting] = (await bench.store.query_rollouts()).items
+    async with asyncio.timeout(30):
+        [rollout] = await bench.store.wait_for_rollouts(rollout_ids=[waiting.rollout_id])
+    assert work.cancelled()
+    assert rollout.status == "failed"
+    assert tape.tree()[:2] == ["invoke_workflow crew", "  invoke_agent solver"]

@@ -5,6 +5,7 @@ what is not its own; a call over LiteLLM that ends in a tool call is never told 
 by context, and an end is held against what it is the end of. What has ended takes along what it left open below.
 """
 
+import asyncio
 import json
 import sys
 from collections.abc import Callable, Generator, Hashable, Mapping
@@ -98,8 +99,8 @@ def begin(source: Any, event: Any, provider: TracerProvider | None) -> None:
     run = _TREE.start(found.key, None if above is None else above.key, kind, found.node)
     if run is not None:
         found.siblings.add(found)
-        if above is None and (began := _within.get()) is not None:
-            began.add(found)
+        if above is None:
+            _watch(found)
         _innermost.set(found)
         open_span(found, run, event, provider)
 
@@ -113,6 +114,26 @@ def end(source: Any, event: Any) -> None:
     attributes = _ended(kind, event)
     _innermost.set(found.above)
     _end(found, _failure(event), attributes)
+
+
+def _watch(root: Open) -> None:
+    """See to it that `root` ends with what began it: an adapter's run, else the task of an event loop it began in."""
+    began = _within.get()
+    if began is not None:
+        began.add(root)
+        return
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # no event loop: a thread that began it comes to its end
+        return
+    if task is not None:
+        task.add_done_callback(lambda done: _end_with(root, done))
+
+
+@quietly
+def _end_with(root: Open, task: "asyncio.Task[Any]") -> None:
+    if not root.ended:
+        _end(root, asyncio.CancelledError() if task.cancelled() else task.exception())
 
 
 def _identity(kind: str, source: Any, event: Any) -> Hashable:
