@@ -3,20 +3,25 @@
 Invariant: the gradient is the same, up to rounding, whatever the token budget and whichever short cuts are taken.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
+from torch import Tensor
 
 from leyden.core.policy.batch import micro_batches
 from leyden.core.policy.diagnostics import Diagnostics
 from leyden.core.policy.exactness import Exactness
-from leyden.core.policy.logprobs import entry_logprobs
+from leyden.core.policy.logprobs import read_entries
 from leyden.core.policy.losses.base import LossEntries
 from leyden.core.policy.merge import TokenSequence
 from leyden.core.policy.model import PolicyModel
 from leyden.core.policy.objective import Objective
 from leyden.core.policy.replay import read_prefix
+
+StateLoss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+"""`transition_N` and `hidden_NH` of a batch's entries -> a loss of the states they were written in, to be added."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,17 +40,20 @@ def accumulate(
     objective: Objective,
     token_budget: int,
     exactness: Exactness,
+    state_loss: StateLoss | None = None,
 ) -> Accumulated:
     """Add the gradient of `objective` over all entries of `sequences` to the model's gradients.
 
-    Where a loss takes several transitions together, each must be a sequence of its own, in order.
+    `state_loss` is a second objective on the same forward pass: one backward for both, and the loss returned is the
+    first's alone. A transition's entries lie together; what the head receives for the first is the state it was
+    written in. Where a loss takes several transitions together, each must be a sequence of its own, in order.
     """
     prefix, length = read_prefix(model, sequences, exactness)
     total, tokens_read = 0.0, length
     diagnostics: list[Diagnostics] = []
     for batch in micro_batches(sequences, token_budget, length, objective.loss.together):
         part = batch.to(model.device, model.dtype)
-        logprobs_N, entropy_N = entry_logprobs(
+        hidden_NH, (logprobs_N, entropy_N) = read_entries(
             model, part, prefix, plain_head=exactness.plain_head, entropy_gradient=objective.entropy > 0
         )
         found = objective.of(
@@ -59,7 +67,8 @@ def accumulate(
                 weights_N=part.weight_N,
             )
         )
-        torch.autograd.backward(found.value)
+        beside = () if state_loss is None else (state_loss(part.transition_N, hidden_NH),)
+        torch.autograd.backward([found.value, *beside])
         total += found.value.item()
         tokens_read += part.ids_BT.numel()
         diagnostics.append(found.diagnostics)

@@ -37,15 +37,35 @@ def entry_logprobs(
     and nothing more, so that they may be computed in chunks (`policy.exactness` proves it). The entropy carries a
     gradient only where it is asked for.
     """
-    cache = None if prefix is None else prefix.cache(len(batch.ids_BT))
+    return read_entries(model, batch, prefix, plain_head=plain_head, entropy_gradient=entropy_gradient)[1]
+
+
+def read_entries(
+    model: PolicyModel,
+    batch: MicroBatch,
+    prefix: SharedPrefix | None = None,
+    *,
+    plain_head: bool = True,
+    entropy_gradient: bool = False,
+) -> tuple[Tensor, Scored]:
+    """Return what the output head receives for each entry, `hidden_NH`, and what `entry_logprobs` makes of it."""
     with model.computing():
-        with model.selecting(batch.row_N, batch.column_N, logits=not plain_head) as received:
-            output = model.module(input_ids=batch.ids_BT, past_key_values=cache, use_cache=cache is not None)
+        hidden_NH, logits_NV = hidden_states(model, batch, prefix, logits=not plain_head)
         if plain_head:
-            return head_logprobs(
-                model.head, received[0], batch.target_N, batch.temperature_N, entropy_gradient=entropy_gradient
+            return hidden_NH, head_logprobs(
+                model.head, hidden_NH, batch.target_N, batch.temperature_N, entropy_gradient=entropy_gradient
             )
-        return _from_logits(output.logits[0], batch.target_N, batch.temperature_N, entropy_gradient)
+        return hidden_NH, _from_logits(logits_NV, batch.target_N, batch.temperature_N, entropy_gradient)
+
+
+def hidden_states(
+    model: PolicyModel, batch: MicroBatch, prefix: SharedPrefix | None = None, *, logits: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Return `hidden_NH`, what the output head receives for each entry, and its `logits_NV`, empty unless asked for."""
+    cache = None if prefix is None else prefix.cache(len(batch.ids_BT))
+    with model.computing(), model.selecting(batch.row_N, batch.column_N, logits=logits) as received:
+        output = model.module(input_ids=batch.ids_BT, past_key_values=cache, use_cache=cache is not None)
+    return received[0], output.logits[0]
 
 
 def head_logprobs(

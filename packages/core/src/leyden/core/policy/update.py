@@ -3,18 +3,19 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
 
-from leyden.core.errors import TrainingError
+from leyden.core.errors import PolicyError, TrainingError
 from leyden.core.policy.config import UpdateConfig
 from leyden.core.policy.diagnostics import Diagnostics
 from leyden.core.policy.entries import WeightedTransition, step_weights
 from leyden.core.policy.exactness import Exactness, prove
 from leyden.core.policy.gradient import Accumulated, accumulate
 from leyden.core.policy.measure import Mismatch, measure
-from leyden.core.policy.merge import merged, unmerged
+from leyden.core.policy.merge import TokenSequence, merged, unmerged
 from leyden.core.policy.model import PolicyModel
 from leyden.core.policy.objective import Objective
 from leyden.core.policy.schedule import learning_rate_share
@@ -141,6 +142,15 @@ class Updater:
             skipped=skipped,
         )
 
+    def extra_state(self) -> dict[str, Any]:
+        """What a checkpoint keeps beside model, optimizer and random states: tensors and plain values, or nothing."""
+        return {}
+
+    def load_extra_state(self, state: dict[str, Any]) -> None:
+        """Take back what `extra_state` gave. Raises PolicyError when it is not of such an updater."""
+        if state:
+            raise PolicyError(f"the checkpoint holds {', '.join(sorted(state))}, which this run does not train")
+
     def _set_learning_rate(self) -> float:
         """Set and return the learning rate of the step about to be taken."""
         config = self.config
@@ -179,7 +189,7 @@ class Updater:
         self.optimizer.zero_grad(set_to_none=True)
         weights = step_weights(trained, self.config.normalisation, self.config.tokens_per_rollout)
         sequences = (merged if self.config.merge else unmerged)(trained, weights)
-        accumulated = accumulate(self.model, sequences, self._objective, self.config.token_budget, self._exactness)
+        accumulated = self._accumulate(trained, sequences)
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.config.max_grad_norm).item()
         if not torch.isfinite(torch.tensor([accumulated.loss, norm])).all():
             self.optimizer.zero_grad(set_to_none=True)
@@ -188,6 +198,10 @@ class Updater:
             )
         self.optimizer.step()
         return _Pass(accumulated=accumulated, grad_norm=norm, sequences=len(sequences))
+
+    def _accumulate(self, trained: Sequence[WeightedTransition], sequences: Sequence[TokenSequence]) -> Accumulated:
+        """Leave the gradient of `sequences`, which `trained` are read as, in the model."""
+        return accumulate(self.model, sequences, self._objective, self.config.token_budget, self._exactness)
 
 
 def _unusable(item: WeightedTransition, context_length: int | None) -> str | None:
