@@ -1,0 +1,173 @@
+"""`RunOptions`: what `leyden train` and `leyden check` both take, written once, and the run that it describes."""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+
+import typer
+
+from leyden.core.cli.options import (
+    RUNS,
+    HookOption,
+    InputOption,
+    JsonOption,
+    NameOption,
+    QuietOption,
+    RunsOption,
+    SeedOption,
+    chosen_agent,
+    default_name,
+    given_command,
+    read_attribute_match,
+    read_frozen,
+    read_held_out,
+    read_settings,
+    read_update,
+)
+from leyden.core.data.rollout import Task
+from leyden.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from leyden.core.runner.loading import AgentReference
+    from leyden.core.trainer.config import RunConfig
+
+AgentArgument = Annotated[str | None, typer.Argument(help="path/to/file.py:attribute or package.module:attribute")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """The values as they were given; each field is an option of every command that `takes_run`."""
+
+    context: typer.Context
+    agent: AgentArgument = None
+    tasks: Annotated[Path | None, typer.Option(help="Training tasks, JSON Lines.")] = None
+    val: Annotated[list[Path] | None, typer.Option(help="Held-out tasks, JSON Lines; may be given twice.")] = None
+    reward: Annotated[str | None, typer.Option(help="Reward function `score(task, result)`, as file.py:score.")] = None
+    input: InputOption = None
+    hook: HookOption = None
+    policy: Annotated[str | None, typer.Option(help="Hugging Face causal LM to train: folder or hub name.")] = None
+    name: NameOption = None
+    steps: Annotated[int | None, typer.Option(help="Weight updates to take. [default: 25]")] = None
+    seed: SeedOption = 0
+    tasks_per_step: Annotated[int, typer.Option(help="Tasks drawn for each step.")] = 16
+    group_size: Annotated[int, typer.Option(help="Rollouts of each task.")] = 8
+    learning_rate: Annotated[float | None, typer.Option(help="The same as --set learning_rate=...")] = None
+    temperature: Annotated[float, typer.Option(help="Of training; overrides the agent's own.")] = 1.0
+    agent_match: Annotated[str | None, typer.Option(help="Train only agents or nodes this regex finds.")] = None
+    span_match: Annotated[str | None, typer.Option(help="Train only calls in or below a span this regex finds.")] = None
+    attribute_match: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=REGEX", help="The same, by an attribute of such a span.")
+    ] = None
+    predicate: Annotated[str | None, typer.Option(help="The same, by `predicate(span, above)`, as file.py:name.")] = (
+        None
+    )
+    workers: Annotated[int, typer.Option(help="Agent processes.")] = 1
+    concurrency: Annotated[int, typer.Option(help="Rollouts at once in each agent process.")] = 24
+    timeout: Annotated[float, typer.Option(help="Seconds one attempt may take.")] = 120.0
+    device: Annotated[str, typer.Option(help="cpu, or cuda for one GPU.")] = "cpu"
+    threads: Annotated[int | None, typer.Option(help="Torch threads of the engine. [default: by size]")] = None
+    sampled_eval: Annotated[bool, typer.Option(help="Evaluate with the training sampling too.")] = True
+    checkpoint_every: Annotated[int, typer.Option(help="Steps between checkpoints.")] = 1
+    keep_checkpoints: Annotated[int, typer.Option(help="Latest checkpoints that stay.")] = 2
+    tracker: Annotated[str | None, typer.Option(help="Also log to: tensorboard.")] = None
+    algorithm: Annotated[str, typer.Option(help="A registered algorithm, or an import string.")] = "lightning_rl"
+    set_: Annotated[list[str] | None, typer.Option("--set", help="key=value of the algorithm's configuration.")] = None
+    route: Annotated[
+        list[str] | None, typer.Option(metavar="PATTERNS", help="agent=judge,to=provider: where model calls go.")
+    ] = None
+    frozen: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=POLICY", help="A policy that routes may name, and never learns.")
+    ] = None
+    update: Annotated[str, typer.Option(help="New weights: swap between tokens, or drain calls first.")] = "swap"
+    record_within: Annotated[float, typer.Option(help="Seconds a call's record may wait; 0: durable at once.")] = 0.0
+    engine_log: Annotated[bool, typer.Option("--engine-log", help="Keep the engine's own record of calls.")] = False
+    runs: RunsOption = RUNS
+    quiet: QuietOption = False
+    json: JsonOption = False
+
+    def named_agent(self) -> "AgentReference | None":
+        """The agent that was named, or the command that was given in its place; None if neither was."""
+        return chosen_agent(self.agent, given_command(self.context))
+
+    def read(self) -> "tuple[RunConfig, list[Task], dict[str, list[Task]]]":
+        """The run's configuration, its training tasks and its held-out sets; raises UsageError in one line."""
+        from leyden.core.trainer.tasks import load_tasks
+
+        named = self.named_agent()
+        if named is None or self.tasks is None or self.policy is None:
+            given = {"AGENT": named, "--tasks": self.tasks, "--policy": self.policy}
+            missing = ", ".join(name for name, value in given.items() if value is None)
+            command = self.context.info_name
+            raise UsageError(f"missing {missing}; see `leyden {command} --help`, or `leyden quickstart`")
+        rows, held_out = load_tasks(self.tasks), read_held_out(self.val or [])
+        return self._config(named, str(self.tasks), self.policy), rows, held_out
+
+    def _config(self, agent: "AgentReference", tasks: str, policy: str) -> "RunConfig":
+        from leyden.core.data.route import parse_routes
+        from leyden.core.data.sampling import Sampling
+        from leyden.core.trainer.config import EvaluationSet, RunConfig, check_name
+
+        return RunConfig(
+            name=check_name(self.name or default_name(agent)),
+            agent=agent,
+            policy=policy,
+            reward=self.reward,
+            input=self.input,
+            hooks=tuple(self.hook or ()),
+            tasks=tasks,
+            held_out=tuple(EvaluationSet(name=path.stem, source=str(path)) for path in self.val or []),
+            steps=25 if self.steps is None else self.steps,
+            tasks_per_step=self.tasks_per_step,
+            group_size=self.group_size,
+            seed=self.seed,
+            sampling=Sampling(temperature=self.temperature),
+            agent_match=self.agent_match,
+            span_match=self.span_match,
+            attribute_match=read_attribute_match(self.attribute_match or []),
+            predicate=self.predicate,
+            workers=self.workers,
+            concurrency=self.concurrency,
+            timeout_seconds=self.timeout,
+            evaluate_sampled=self.sampled_eval,
+            checkpoint_every=self.checkpoint_every,
+            keep_checkpoints=self.keep_checkpoints,
+            device=self.device,
+            threads=self.threads,
+            tracker=self.tracker,
+            algorithm=self.algorithm,
+            algorithm_config=self._algorithm_config(),
+            routes=parse_routes(self.route or []),
+            frozen=read_frozen(self.frozen or []),
+            update=read_update(self.update),
+            record_within=self.record_within,
+            engine_log=self.engine_log,
+        )
+
+    def _algorithm_config(self) -> dict[str, Any]:
+        settings = read_settings(self.set_ or [])
+        return settings if self.learning_rate is None else settings | {"learning_rate": self.learning_rate}
+
+
+def takes_run(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options of a run: it gets them as `given`, beside the options that are its own."""
+    hints = get_type_hints(RunOptions, include_extras=True)
+    shared = [_parameter(option.name, option.default, hints[option.name]) for option in fields(RunOptions)]
+    own = [parameter for parameter in inspect.signature(command).parameters.values() if parameter.name != "given"]
+
+    def merged(**values: Any) -> Any:
+        given = RunOptions(**{option.name: values.pop(option.name) for option in fields(RunOptions)})
+        return command(given, **values)
+
+    parameters = [*shared, *own]
+    described: Any = merged
+    described.__doc__ = command.__doc__
+    described.__signature__ = inspect.Signature(parameters)
+    described.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return merged
+
+
+def _parameter(name: str, default: Any, annotation: Any) -> inspect.Parameter:
+    optional = {} if name == "context" else {"default": default}
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, **optional)
