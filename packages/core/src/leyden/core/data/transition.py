@@ -49,6 +49,8 @@ class Transition:
     finish_reason: str | None = None
     outcomes: tuple[Outcome, ...] = ()
     """What came of it, in the order it became known: what automatic intermediate rewards are read from."""
+    value: float | None = None
+    """What a critic expected of the rollout from here on, before the call was made; None: none was asked."""
 
     def __post_init__(self) -> None:
         if not self.versions:
