@@ -1,12 +1,15 @@
 """`Algorithm`, which owns a training loop, and `Context`, the verbs it is written in. Knows no particular method."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import msgspec
 
+from leyden.core.algorithm.loops import Pace
 from leyden.core.data.transition import TrajectoryGroup
+from leyden.core.errors import UsageError
 
 if TYPE_CHECKING:
     from leyden.core.policy.model import PolicyModel
@@ -35,7 +38,20 @@ class Context(ABC):
 
     @abstractmethod
     async def collect(self) -> list[TrajectoryGroup]:
-        """Run the agent on the next tasks with the policy as it is now; one group a task."""
+        """Run the agent on the next tasks; one group a task.
+
+        With the policy as it is now, unless the algorithm collects at another pace.
+        """
+
+    @asynccontextmanager
+    async def collecting(self, pace: Pace) -> AsyncGenerator[None]:
+        """Let `collect` run ahead of the updates inside the block, as `pace` says; what is in flight ends with it.
+
+        Raises UsageError in a context that knows no other pace than in step.
+        """
+        if pace.loop != "sync":
+            raise UsageError(f"{type(self).__name__} collects in step with the updates, not at loop {pace.loop}")
+        yield
 
     @abstractmethod
     async def evaluate(self, label: str) -> None:

@@ -1,6 +1,6 @@
 """LightningRL (arXiv 2508.03680, section 3): credit over an attempt's calls first, then any single-turn update on each.
 
-The loop is synchronous: each step learns from rollouts of the policy it starts with.
+Each step learns from rollouts of the policy it starts with, unless collecting runs ahead: see `algorithm.loops`.
 """
 
 import logging
@@ -11,6 +11,7 @@ import numpy as np
 
 from leyden.core.advantage.registry import ADVANTAGE
 from leyden.core.algorithm.base import Algorithm, Context
+from leyden.core.algorithm.loops import Loop, Pace, staleness
 from leyden.core.algorithm.weighing import WeighedBatch, absent_roles, weigh
 from leyden.core.credit.registry import CREDIT
 from leyden.core.data.scheme import SchemeSettings
@@ -33,11 +34,21 @@ class LightningRLConfig(UpdateOptions, frozen=True, kw_only=True, forbid_unknown
     """What that is compared with: an advantage estimator, given the same way."""
     max_empty_batches: int = 8
     """Batches in a row without anything to learn from before the run stops with an error."""
+    loop: Loop = "sync"
+    """How collecting and learning take turns: sync, one_off (the next batch meanwhile) or async (all the time)."""
+    max_staleness: int | None = None
+    """Of loop async: the most updates between the weights that drew a token and those that learn from it. [2]"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.make_loss().reads_advantages:
             raise UsageError(f"loss {self.loss!r} ignores advantages, so lightning_rl cannot learn with it")
+        self.pace()
+
+    def pace(self) -> Pace:
+        """How far collecting may run ahead; raises UsageError for what cannot work."""
+        accounts_for_age = self.make_loss().reads_ratios or self.correction is not None
+        return Pace.of(self.loop, self.max_staleness, accounts_for_age=accounts_for_age)
 
 
 class LightningRL(Algorithm):
@@ -67,6 +78,11 @@ class LightningRL(Algorithm):
         await context.restore(updater)
         if context.step == 0:
             await context.evaluate("before")
+        async with context.collecting(self.config.pace()):
+            await self._take_steps(context, updater)
+        await context.evaluate("after")
+
+    async def _take_steps(self, context: Context, updater: "Updater") -> None:
         empty = 0
         while context.step < context.steps:
             groups = await context.collect()
@@ -77,11 +93,11 @@ class LightningRL(Algorithm):
                 self._complain(empty, batch.dropped)
                 continue
             empty = 0
+            ages = staleness([item.transition for item in batch.transitions], context.step)
             report = await context.compute("update", updater.step, batch.transitions)
             gap = await context.publish(updater.model)
-            context.log(metrics(groups, report, gap) | {"transitions_uncredited": batch.uncredited})
+            context.log(metrics(groups, report, gap) | ages | {"transitions_uncredited": batch.uncredited})
             await context.checkpoint(updater)
-        await context.evaluate("after")
 
     def make_updater(self, context: Context) -> "Updater":
         """The policy with its optimizer."""

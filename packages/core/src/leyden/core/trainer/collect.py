@@ -23,6 +23,7 @@ from leyden.core.store.base import LightningStore
 from leyden.core.trainer.abandoned import fatal_error, take_up
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.display import Display
+from leyden.core.trainer.idle import Idle
 from leyden.core.trainer.selection import make_selector
 from leyden.core.trainer.tasks import batch
 from leyden.core.trajectory.assemble import assemble, is_recorded_call
@@ -48,7 +49,20 @@ class Collected:
     unrewarded: int = 0
     tokens: int = 0
     """Response tokens of every recorded call, trained or not."""
+    seconds: float = 0.0
+    """How long it took until all had finished."""
     excluded: Counter[str] = field(default_factory=Counter[str])
+
+    def include(self, other: "Collected") -> None:
+        """Add what was collected apart from this."""
+        self.groups.extend(other.groups)
+        self.rollouts += other.rollouts
+        self.failed += other.failed
+        self.empty += other.empty
+        self.unrewarded += other.unrewarded
+        self.tokens += other.tokens
+        self.seconds += other.seconds
+        self.excluded.update(other.excluded)
 
     @property
     def success(self) -> float:
@@ -100,6 +114,8 @@ class Collector:
         self.tasks, self.held_out = tasks, held_out
         self.check_workers = check_workers
         self.flush = flush
+        self.idle = Idle()
+        """Time in which no rollout was waited for: the engine had nothing to do."""
         self.selector = make_selector(config)
         self.rollout_config = RolloutConfig(
             timeout_seconds=config.timeout_seconds,
@@ -108,10 +124,11 @@ class Collector:
             retry_condition=("timeout", "unresponsive"),
         )
 
-    async def train(self, index: int, *, version: int) -> Collected:
+    async def train(self, index: int, *, version: int, told: Callable[[int], None] | None = None) -> Collected:
         """The rollouts of batch `index`, `group_size` of each task.
 
-        Their ids name batch and version: a batch that an earlier sitting began is finished, not begun again.
+        Their ids name batch and version: a batch that an earlier sitting began is finished, not begun again. `told`
+        hears in the place of the display how many have finished.
         """
         chosen = batch(self.tasks, index, self.config.tasks_per_step, self.config.seed)
         requests = [
@@ -121,7 +138,21 @@ class Collector:
             for place, (row, task) in enumerate(chosen)
             for copy in range(self.config.group_size)
         ]
-        return await self._run(requests, "rollouts")
+        if told is None:
+            self.display.phase("rollouts", len(requests))
+        return await self._run(requests, told or self.display.advance)
+
+    async def group(self, number: int, told: Callable[[int], None]) -> Collected:
+        """The `group_size` rollouts of the task at place `number` of the run; `told` hears how many have finished.
+
+        Their ids name the place alone: whenever an earlier sitting began them, they are not run again.
+        """
+        ((row, task),) = batch(self.tasks, number, 1, self.config.seed)
+        requests = [
+            self._request(f"train-g{number}-{copy}", task, "train", {"task": f"g{number}", "row": row})
+            for copy in range(self.config.group_size)
+        ]
+        return await self._run(requests, told)
 
     async def evaluate(self, name: str, label: str, *, sampled: bool, version: int) -> Collected:
         """Each task of a held-out set once."""
@@ -130,22 +161,27 @@ class Collector:
             self._request(f"val-{name}-{label}-v{version}-{how}-{row}", task, "val", {"task": row, "sampling": how})
             for row, task in enumerate(self.held_out[name])
         ]
-        return await self._run(requests, f"held out, {label}" + (", sampled" if sampled else ""))
+        self.display.phase(f"held out, {label}" + (", sampled" if sampled else ""), len(requests))
+        return await self._run(requests, self.display.advance)
 
     def _request(self, rollout_id: str, task: Task, mode: RolloutMode, metadata: dict[str, Any]) -> EnqueueRollout:
         return EnqueueRollout(
             rollout_id=rollout_id, input=task, mode=mode, config=self.rollout_config, metadata=metadata
         )
 
-    async def _run(self, requests: list[EnqueueRollout], phase: str) -> Collected:
-        self.display.phase(phase, len(requests))
-        await take_up(self.store, await self.store.enqueue_many_rollouts(requests))
+    async def _run(self, requests: list[EnqueueRollout], told: Callable[[int], None]) -> Collected:
+        began = time.monotonic()
         ids = [request.rollout_id or "" for request in requests]
-        rollouts = await self._finish(ids)
+        with self.idle.busy():
+            await take_up(self.store, await self.store.enqueue_many_rollouts(requests))
+            rollouts = await self._finish(ids, told)
         await self.flush()
-        return await self._read([rollouts[rollout_id] for rollout_id in ids])
+        seconds = time.monotonic() - began
+        collected = await self._read([rollouts[rollout_id] for rollout_id in ids])
+        collected.seconds = seconds
+        return collected
 
-    async def _finish(self, ids: list[str]) -> dict[str, Rollout]:
+    async def _finish(self, ids: list[str], told: Callable[[int], None]) -> dict[str, Rollout]:
         finished: dict[str, Rollout] = {}
         stalled = _Stall(self.config.timeout_seconds + STALL_SECONDS)
         while len(finished) < len(ids):
@@ -155,7 +191,7 @@ class Collector:
                     raise error
                 finished[rollout.rollout_id] = rollout
             await self.check_workers()
-            self.display.advance(len(finished))
+            told(len(finished))
             if stalled.is_new(len(finished)):
                 log.warning(
                     "no rollout has finished for %.0f s; what the agents' processes say is in agents.log",

@@ -3,15 +3,17 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import msgspec
 
 from leyden.core.algorithm.base import Context
+from leyden.core.algorithm.loops import Pace
 from leyden.core.data.transition import TrajectoryGroup
 from leyden.core.errors import TrainingError
+from leyden.core.trainer.batches import Batches, make_batches
 from leyden.core.trainer.collect import Collected, Collector
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.display import Display
@@ -48,14 +50,16 @@ class RunContext(Context):
         self._began = began
         self.steps, self.seed = config.steps, config.seed
         self.step = 0
-        self.batch = 0
-        """Batches of tasks taken; runs ahead of `step` when a batch had nothing to learn from."""
+        self.batches: Batches = make_batches(Pace(), collector, self, {})
         self.report = RunReport(name=config.name, seed=config.seed)
         """What all sittings came to; its seconds are those of the earlier ones, see `report_now`."""
         self._model: PolicyModel | None = None
+        self._position: dict[str, Any] = {}
+        """Where the last checkpoint left the run's tasks."""
         self._step_began = time.monotonic()
         self._rollout_seconds = 0.0
         self._rollout_tokens = 0
+        self._waited = self._engine_idle = 0.0
 
     # --- The policy
 
@@ -82,7 +86,8 @@ class RunContext(Context):
             self.folder.rewind_metrics(-1)
         else:
             progress = load_checkpoint(latest, updater)
-            self.step, self.batch = progress["step"], progress["batch"]
+            self.step, self._position = progress["step"], progress["position"]
+            self.batches = make_batches(Pace(), self.collector, self, self._position)
             self.report = msgspec.convert(progress["report"], RunReport)
             self.folder.rewind_metrics(self.step, evaluations=self.step < self.steps)
             self.display.say(f"going on after step {self.step} of {self.steps}")
@@ -97,9 +102,11 @@ class RunContext(Context):
 
     async def publish(self, model: "PolicyModel") -> float:
         """Serve the model's weights as the next version and compare served with trained log-probabilities."""
+        await self._wait(self.batches.settle)
         with self.phase("publish"):
             gap = await self.serving.serve(model, self.step + 1)
         self.step += 1
+        self.batches.step_taken()
         return gap
 
     async def checkpoint(self, updater: "Updater") -> None:
@@ -119,23 +126,46 @@ class RunContext(Context):
             )
 
     def _progress(self) -> dict[str, Any]:
-        return {"step": self.step, "batch": self.batch, "report": msgspec.to_builtins(self.report_now())}
+        report = msgspec.to_builtins(self.report_now())
+        return {"step": self.step, "position": self.batches.position(), "report": report}
 
     # --- Rollouts
 
+    @asynccontextmanager
+    async def collecting(self, pace: Pace) -> AsyncGenerator[None]:
+        """Collect at `pace` inside the block, from where the last checkpoint left the run's tasks."""
+        self.batches = make_batches(pace, self.collector, self, self._position)
+        try:
+            yield
+        finally:
+            await self.batches.close()
+
     async def collect(self) -> list[TrajectoryGroup]:
         """Run the agent on the next tasks; groups of a batch that an earlier sitting finished are not run again."""
-        self._step_began = time.monotonic()
-        with self.phase("rollouts"):
-            collected = await self.collector.train(self.batch, version=self.step)
-        self._rollout_seconds = time.monotonic() - self._step_began
-        self._rollout_tokens = collected.tokens
-        self.batch += 1
+        self._step_began, self._waited = time.monotonic(), 0.0
+        self._engine_idle = self.collector.idle.seconds
+        collected = await self._wait(self.batches.next)
+        self._rollout_seconds, self._rollout_tokens = collected.seconds, collected.tokens
         self._count(collected)
         return collected.groups
 
+    async def _wait(self, function: Callable[[], Awaitable[R]]) -> R:
+        """Wait for rollouts, by way of `function`: learning stands still."""
+        began = time.monotonic()
+        with self.phase("rollouts"):
+            result = await function()
+        self._waited += time.monotonic() - began
+        return result
+
     async def evaluate(self, label: str) -> None:
-        """Run every held-out task once with the agent's own sampling, and once with the training sampling."""
+        """Run every held-out task once with the agent's own sampling, and once with the training sampling.
+
+        One version answers all of it: whoever publishes waits for this. No training rollout is begun meanwhile.
+        """
+        with self.batches.paused():
+            await self._evaluate(label)
+
+    async def _evaluate(self, label: str) -> None:
         for number, held_out in enumerate(self.config.held_out):
             result = self.report.held_out.get(held_out.name)
             for sampled in (False, True) if self.config.evaluate_sampled else (False,):
@@ -195,6 +225,8 @@ class RunContext(Context):
             **metrics,
             "tokens_per_second": self._rollout_tokens / max(self._rollout_seconds, 1e-9),
             "seconds_rollouts": self._rollout_seconds,
+            "seconds_trainer_idle": self._waited,
+            "seconds_engine_idle": self.collector.idle.seconds - self._engine_idle,
             "seconds": time.monotonic() - self._step_began,
         }
         self.folder.append_metrics(line)
