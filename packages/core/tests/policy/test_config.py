@@ -25,7 +25,7 @@ def test_a_run_adds_its_length_and_seed() -> None:
 @pytest.mark.parametrize(
     ("values", "says"),
     [
-        ({"loss": "ppo"}, "unknown loss 'ppo'; there is cispo, dual_clip, gspo, ppo_clip"),
+        ({"loss": "ppo"}, "unknown loss 'ppo'; there is cispo, dpo, dual_clip, gspo, ppo_clip"),
         ({"loss": {"name": "reinforce", "clip_low": 0.1}}, "loss 'reinforce' has no option 'clip_low'; it has none"),
         ({"loss": {"name": "gspo", "clip_dual": 3.0}}, "has no option 'clip_dual'; it has clip_low, clip_high"),
         ({"loss": {"name": "dual_clip", "clip_dual": 1.1}}, "clip_dual must be above 1"),

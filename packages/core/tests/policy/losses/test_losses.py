@@ -139,7 +139,7 @@ def batches(draw: st.DrawFn) -> list[Token]:
 
 
 def test_every_registered_loss_is_checked_here() -> None:
-    assert set(LOSSES.names()) == set(CASES) - {"dpo"}
+    assert set(LOSSES.names()) == set(CASES)
 
 
 @each_loss

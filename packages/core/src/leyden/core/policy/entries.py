@@ -77,7 +77,9 @@ class Entries:
 
 
 def behaviour(transition: Transition) -> Floats:
-    """Return the recorded log-probabilities of the response, `behaviour_T`."""
+    """Return the recorded log-probabilities of the response, `behaviour_T`; NaN where none were recorded."""
+    if not transition.logprobs:
+        return np.full(len(transition.response_ids), np.nan)
     return np.asarray(transition.logprobs, dtype=np.float64)
 
 

@@ -22,7 +22,7 @@ class Mismatch:
     """How the policy that a step starts from differs from the one that drew its tokens."""
 
     ratios: RatioSpread
-    """π_start / π_behaviour of single tokens."""
+    """π_start / π_behaviour of single tokens, where it is recorded how they were drawn."""
     corrected_fraction: float = 0.0
     """Share of tokens whose importance weight was truncated or masked."""
 
@@ -30,7 +30,7 @@ class Mismatch:
         """The mismatch as flat numbers, for a log."""
         return {
             **self.ratios.metrics("mismatch_ratio"),
-            "mismatch_kl": self.ratios.kl,
+            **({"mismatch_kl": self.ratios.kl} if self.ratios.count else {}),
             "corrected_fraction": self.corrected_fraction,
         }
 

@@ -4,14 +4,14 @@ A pure function of flat entries: it knows nothing of models, sequences or batche
 partition of the entries into the loss's units add up to the objective of all of them.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from leyden.core.policy.diagnostics import Diagnostics
 from leyden.core.policy.kl import KLEstimator, kl_terms
-from leyden.core.policy.losses.base import Loss, LossEntries
+from leyden.core.policy.losses.base import EntryLosses, Loss, LossEntries
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -40,16 +40,24 @@ class Objective:
             total_N = total_N + self.kl * kl_terms(seen.logprobs_N, seen.reference_N, self.kl_estimator)
         if self.entropy:
             total_N = total_N - self.entropy * seen.entropy_N
-        return ObjectiveValue(value=(seen.weights_N * total_N).sum(), diagnostics=_diagnostics(seen, losses.clipped_N))
+        return ObjectiveValue(value=(seen.weights_N * total_N).sum(), diagnostics=_diagnostics(seen, losses))
 
 
 @torch.no_grad()
-def _diagnostics(seen: LossEntries, clipped_N: Tensor | None) -> Diagnostics:
+def _diagnostics(seen: LossEntries, losses: EntryLosses) -> Diagnostics:
     """One transfer from the device: it would wait for it once per number otherwise."""
+    clipped_N = losses.clipped_N
+    # A model that computes no number is as far off as can be; NaN says that there is nothing to compare it with.
+    log_ratio_N = (seen.logprobs_N - seen.proximal_N).nan_to_num(nan=torch.inf)
     columns = [
-        seen.logprobs_N - seen.proximal_N,
+        log_ratio_N.masked_fill(seen.proximal_N.isnan(), torch.nan),
         torch.zeros_like(seen.logprobs_N) if clipped_N is None else clipped_N.to(seen.logprobs_N.dtype),
         seen.entropy_N,
         kl_terms(seen.logprobs_N, seen.reference_N, "k3"),
     ]
-    return Diagnostics.of(*torch.stack(columns).cpu().double().numpy())
+    found = Diagnostics.of(*torch.stack(columns).cpu().double().numpy())
+    if not losses.noted:
+        return found
+    totals = torch.stack([noted_U.double().sum() for noted_U in losses.noted.values()]).cpu().numpy().tolist()
+    units = len(next(iter(losses.noted.values())))
+    return replace(found, units=units, noted=dict(zip(losses.noted, totals, strict=True)))

@@ -23,7 +23,10 @@ BIN = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RatioSpread:
-    """The spread of N ratios p/q of tokens drawn from q. Sums are exact up to rounding, counts bit for bit."""
+    """The spread of N ratios p/q of tokens drawn from q. Sums are exact up to rounding, counts bit for bit.
+
+    Where N is 0 there is nothing to tell: means and quantiles do not exist, and there are no metrics.
+    """
 
     count: int
     total: float
@@ -41,7 +44,18 @@ class RatioSpread:
 
     @classmethod
     def of(cls, log_ratio_N: Floats) -> "RatioSpread":
-        """Return the spread of exp(log_ratio_N), N at least 1; what is not a number counts as far too large."""
+        """Return the spread of exp(log_ratio_N); what is not a number counts as far too large."""
+        if not len(log_ratio_N):
+            return cls(
+                count=0,
+                total=0.0,
+                squares=0.0,
+                smallest=math.inf,
+                largest=-math.inf,
+                deviation=0.0,
+                kl_total=0.0,
+                bins={},
+            )
         held_N = np.clip(np.nan_to_num(log_ratio_N, nan=LOG_RATIO_LIMIT), -LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
         excess_N = np.expm1(held_N)
         ratio_N = np.exp(held_N)
@@ -101,7 +115,9 @@ class RatioSpread:
         return self.largest
 
     def metrics(self, name: str) -> dict[str, float]:
-        """The spread as flat numbers, each named `<name>_...`, for a log."""
+        """The spread as flat numbers, each named `<name>_...`, for a log; none where there is no ratio."""
+        if not self.count:
+            return {}
         return {
             f"{name}_mean": self.mean,
             f"{name}_max": self.largest,

@@ -1,13 +1,13 @@
 """Task files, and the order in which a run goes through its tasks. Knows nothing of agents."""
 
 import json
-import random
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from leyden.core.data.order import drawn
 from leyden.core.data.rollout import Task
 from leyden.core.errors import TaskError
 
@@ -56,15 +56,4 @@ def batch(tasks: Sequence[Task], index: int, size: int, seed: int) -> list[tuple
 
     A pure function of its arguments, so that a resumed run goes on exactly where it stopped.
     """
-    chosen: list[tuple[int, Task]] = []
-    for position in range(index * size, (index + 1) * size):
-        epoch, place = divmod(position, len(tasks))
-        row = _order(len(tasks), seed, epoch)[place]
-        chosen.append((row, tasks[row]))
-    return chosen
-
-
-def _order(count: int, seed: int, epoch: int) -> list[int]:
-    order = list(range(count))
-    random.Random(f"{seed}/{epoch}").shuffle(order)
-    return order
+    return [(row, tasks[row]) for row in drawn(len(tasks), index, size, seed)]

@@ -6,7 +6,8 @@ unit is a transition, or `together` consecutive ones. Losses know nothing of mod
 """
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from leyden.core.policy.ratios import LOG_RATIO_LIMIT
@@ -26,7 +27,8 @@ class LossEntries:
     entropy_N: "Tensor"
     """Entropy, in nats, of the distribution each target was drawn from."""
     proximal_N: "Tensor"
-    """Log-probabilities that ratios are taken against: the behaviour policy's, or the trainer's own before the step."""
+    """Log-probabilities that ratios are taken against: the behaviour policy's, or the trainer's own before the step.
+    NaN where none were recorded, which only a loss that takes no ratios is shown."""
     reference_N: "Tensor"
     """Log-probabilities under the reference policy, NaN where there is none."""
     advantages_N: "Tensor"
@@ -45,6 +47,8 @@ class EntryLosses:
     loss_N: "Tensor"
     clipped_N: "Tensor | None" = None
     """Which entries the loss holds back from moving the policy as they would; None: it holds none back."""
+    noted: "Mapping[str, Tensor]" = field(default_factory=dict[str, "Tensor"])
+    """Numbers of the U units, by name, for the log, which shows their means; all of one length."""
 
 
 class Loss(ABC):

@@ -14,6 +14,9 @@ from leyden.core.policy.losses.segments import transition_sums
 class DPO(Loss):
     """-log σ(β (log π/π_ref of the chosen - log π/π_ref of the rejected)), for a pair (arXiv 2305.18290, eq. 7).
 
+    With label smoothing ε it is (1 - ε) times that and ε times that of the pair turned round (section "conservative
+    DPO" of the authors' note on noisy preferences). Notes the margin inside σ, its two parts, and how often it is > 0.
+
     Transitions 2p and 2p + 1 are the chosen and the rejected of pair p. Every token of a pair carries the pair's whole
     loss, so with `pair_weights` the sum is the mean over pairs.
     """
@@ -24,19 +27,30 @@ class DPO(Loss):
     reads_reference: ClassVar[bool] = True
 
     beta: float = 0.1
+    """How much a pair may move the policy from where it began: the larger, the less."""
+    label_smoothing: float = 0.0
+    """Share of the pairs that are taken to be the wrong way round (conservative DPO)."""
 
     def __post_init__(self) -> None:
         if not self.beta > 0:
             raise UsageError(f"beta must be above 0, got {self.beta}")
+        if not 0 <= self.label_smoothing < 0.5:
+            raise UsageError(f"label_smoothing must be at least 0 and below 0.5, got {self.label_smoothing}")
 
     def of(self, seen: LossEntries) -> EntryLosses:
         """Return the loss of each entry."""
         sums_M, which_N = transition_sums(seen.transition_N, seen.logprobs_N - seen.reference_N)
         chosen_P, rejected_P = sums_M[0::2], sums_M[1::2]
         margin_P = self.beta * (chosen_P - rejected_P)
-        # log(1 + exp(-margin)), written so that neither side of it overflows.
-        loss_P = (-margin_P).logaddexp(margin_P.new_zeros(()))
-        return EntryLosses(loss_N=loss_P[which_N // 2])
+        # log(1 + exp(-margin)), written so that neither side of it overflows; of the opposite, it is margin more.
+        loss_P = (-margin_P).logaddexp(margin_P.new_zeros(())) + self.label_smoothing * margin_P
+        noted = {
+            "dpo_margin": margin_P.detach(),
+            "dpo_accuracy": (margin_P > 0).to(margin_P.dtype),
+            "dpo_chosen": self.beta * chosen_P.detach(),
+            "dpo_rejected": self.beta * rejected_P.detach(),
+        }
+        return EntryLosses(loss_N=loss_P[which_N // 2], noted=noted)
 
 
 def pair_weights(pairs: Sequence[WeightedTransition]) -> list[float]:

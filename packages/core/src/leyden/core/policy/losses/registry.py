@@ -1,11 +1,12 @@
 """The losses by name; installed packages add theirs under the entry-point group `leyden.loss`.
 
-Those of single transitions: DPO takes pairs, which only an algorithm of its own can make.
+DPO takes pairs, which only an algorithm that deals pairs can learn from.
 """
 
 from leyden.core.data.scheme import Schemes
 from leyden.core.policy.losses.base import Loss
 from leyden.core.policy.losses.cispo import CISPO
+from leyden.core.policy.losses.dpo import DPO
 from leyden.core.policy.losses.dual_clip import DualClip
 from leyden.core.policy.losses.gspo import GSPO
 from leyden.core.policy.losses.ppo_clip import PPOClip
@@ -18,6 +19,7 @@ LOSSES = Schemes[Loss](
     "leyden.loss",
     {
         "ppo_clip": PPOClip,
+        "dpo": DPO,
         "dual_clip": DualClip,
         "cispo": CISPO,
         "gspo": GSPO,
