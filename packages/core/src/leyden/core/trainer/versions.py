@@ -1,0 +1,102 @@
+"""`ModelVersion`: what is kept about each published version of a run's policy, and the one file where it lies.
+
+`versions.jsonl` has a line for each version; where a version has several, the last is true. Knows nothing of how
+versions come about: `VersionFile` is the only reader and the only writer.
+"""
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from leyden.core.errors import RunError
+
+
+class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
+    """What a version earned on a held-out set, each task run once."""
+
+    success: float | None
+    """Mean reward; a rollout that failed has earned 0, one without a reward is left out. None: there was no other."""
+    rewards: dict[str, float] = {}
+    """By the number of the task's row."""
+
+
+class ModelVersion(msgspec.Struct, frozen=True, kw_only=True):
+    """A version of a run's policy: where it comes from, how it did, and where its weights lie."""
+
+    run: str
+    version: int
+    """The number of weight updates that led to it; 0 is the policy the run began with."""
+    parent: int | None
+    """The version it was trained from; None for the first."""
+    created: float
+    """Seconds since the epoch."""
+    algorithm: str
+    seed: int
+    policy: str
+    """Folder or hub name of the policy the run began with."""
+    weights: str | None = None
+    """The checkpoint that holds them, relative to the run's folder; None where they are not kept."""
+    metrics: dict[str, float] = {}
+    """The numbers of the step that made it."""
+    held_out: dict[str, Evaluation] = {}
+    """By the held-out set, with the agent's own sampling."""
+    sampled: dict[str, Evaluation] = {}
+    """The same with the training sampling."""
+
+
+class VersionFile:
+    """The versions of the run in `folder`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.path = folder / "versions.jsonl"
+
+    def append(self, version: ModelVersion) -> None:
+        """Keep `version`, in place of what was kept of it before; it is on the disk when this returns."""
+        with self.path.open("ab") as file:
+            file.write(msgspec.json.encode(version) + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def read(self) -> dict[int, ModelVersion]:
+        """All versions by their number; `weights` only where they are there. A line cut off by a crash is left out."""
+        if not self.path.exists():
+            return {}
+        found: dict[int, ModelVersion] = {}
+        for number, line in enumerate(self.path.read_bytes().split(b"\n")[:-1], 1):
+            try:
+                version = msgspec.json.decode(line, type=ModelVersion)
+            except msgspec.DecodeError as error:
+                raise RunError(f"{self.path}, line {number} cannot be read: {error}") from None
+            found[version.version] = self._with_weights(version)
+        return dict(sorted(found.items()))
+
+    def rewind(self, version: int) -> list[ModelVersion]:
+        """Forget the versions after `version`, all at once, and return them."""
+        known = self.read()
+        later = [known.pop(number) for number in list(known) if number > version]
+        if later:
+            write_versions(self.path, known.values())
+        return later
+
+    def _with_weights(self, version: ModelVersion) -> ModelVersion:
+        if version.weights is None or is_checkpoint(self._folder / version.weights):
+            return version
+        return msgspec.structs.replace(version, weights=None)
+
+
+def write_versions(path: Path, versions: Iterable[ModelVersion]) -> None:
+    """Write the file anew, whole or not at all."""
+    temporary = path.with_name(path.name + ".tmp")
+    with temporary.open("wb") as file:
+        file.write(b"".join(msgspec.json.encode(version) + b"\n" for version in versions))
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
+def is_checkpoint(path: Path) -> bool:
+    """Whether a whole checkpoint lies at `path`; tells it without loading torch."""
+    return (path / "progress.json").is_file()
