@@ -16,7 +16,7 @@ from leyden.core.errors import TrainingError, UsageError
 RULES = [
     {"kind": "tool", "name": "sql", "succeeded": 0.5, "failed": -0.25},
     {"kind": "tool", "succeeded": 0.1},
-    {"kind": "answer", "failed": -1.0},
+    {"kind": "answer", "failed": -1.0, "matches": ""},
 ]
 
 

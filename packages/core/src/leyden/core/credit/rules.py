@@ -1,5 +1,6 @@
 """`Rule`: what an outcome is worth. Typed rules are how automatic intermediate rewards are said."""
 
+import functools
 import re
 from collections.abc import Sequence
 
@@ -7,13 +8,19 @@ import msgspec
 import numpy as np
 
 from leyden.core.credit.base import Floats
-from leyden.core.credit.checks import check_finite
+from leyden.core.credit.checks import check_finite, load_function
 from leyden.core.data.transition import Outcome, OutcomeKind, Transition
-from leyden.core.errors import UsageError
+from leyden.core.errors import TrainingError, UsageError
+
+_reader = functools.cache(load_function)
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What outcomes of one kind, or of some names, are worth. Raises UsageError for a rule that can do nothing."""
+    """What outcomes of one kind, or of some names, are worth. Raises UsageError for a rule that can do nothing.
+
+    What the record calls failed has failed. Of the rest, `matches` or `reads` decides by the outcome's text, where one
+    is given; without them an outcome of which nobody said how it ended is worth nothing.
+    """
 
     kind: OutcomeKind | None = None
     """None: any kind."""
@@ -21,6 +28,10 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Regular expression, searched for in the outcome's name; None: any name."""
     succeeded: float = 0.0
     failed: float = 0.0
+    matches: str | None = None
+    """Regular expression, searched for in what the tool returned or in the answer: found is succeeded."""
+    reads: str | None = None
+    """Import string of a function of that text: it failed if the function returns False or raises ValueError."""
 
     def __post_init__(self) -> None:
         """Check the rule."""
@@ -28,14 +39,35 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         check_finite("failed", self.failed)
         if self.succeeded == 0 and self.failed == 0:
             raise UsageError("a rule needs a reward or a penalty: give succeeded, failed or both")
-        try:
-            re.compile(self.name or "")
-        except re.error as error:
-            raise UsageError(f"a rule's name {self.name!r} is not a regular expression: {error}") from None
+        for option, pattern in (("name", self.name), ("matches", self.matches)):
+            try:
+                re.compile(pattern or "")
+            except re.error as error:
+                raise UsageError(f"a rule's {option} {pattern!r} is not a regular expression: {error}") from None
+        if self.matches is not None and self.reads is not None:
+            raise UsageError("a rule has matches or reads, not both: each alone says what succeeded")
+        if self.reads is not None:
+            _reader("reads", self.reads)
+        if self.kind == "answer" and self.matches is None and self.reads is None:
+            raise UsageError("a rule for answers needs matches or reads: nothing else says whether an answer succeeded")
 
     def fits(self, outcome: Outcome) -> bool:
         """Whether the rule is about `outcome`."""
         return self.kind in (None, outcome.kind) and re.search(self.name or "", outcome.name) is not None
+
+    def worth(self, outcome: Outcome) -> float:
+        """The reward of an outcome that fits; raises TrainingError when `reads` fails in a way of its own."""
+        succeeded = self._judge(outcome)
+        if succeeded is None:
+            return 0.0
+        return self.succeeded if succeeded else self.failed
+
+    def _judge(self, outcome: Outcome) -> bool | None:
+        if outcome.succeeded is False or outcome.text is None:
+            return outcome.succeeded
+        if self.matches is not None:
+            return re.search(self.matches, outcome.text) is not None
+        return outcome.succeeded if self.reads is None else _read(self.reads, outcome.text)
 
 
 def check_rules(rules: Sequence[Rule], scheme: str) -> None:
@@ -51,6 +83,13 @@ def intermediate_rewards(rules: Sequence[Rule], transitions: Sequence[Transition
 
 def _worth(rules: Sequence[Rule], outcome: Outcome) -> float:
     rule = next((rule for rule in rules if rule.fits(outcome)), None)
-    if rule is None:
-        return 0.0
-    return rule.succeeded if outcome.succeeded else rule.failed
+    return 0.0 if rule is None else rule.worth(outcome)
+
+
+def _read(reference: str, text: str) -> bool:
+    try:
+        return _reader("reads", reference)(text) is not False
+    except ValueError:
+        return False
+    except Exception as error:
+        raise TrainingError(f"{reference} raised {type(error).__name__}: {error} for {text[:80]!r}") from error

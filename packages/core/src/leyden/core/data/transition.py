@@ -9,7 +9,7 @@ from typing import Literal
 from leyden.core.data.tokens import LogProbs, TokenIds
 
 OutcomeKind = Literal["tool", "operation", "answer"]
-"""A tool that the call asked for; an `operation` of the agent's code that followed it; its own answer, read by code."""
+"""A tool that the call asked for; an `operation` of the agent's code that followed it; its own `answer`, a text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,8 +18,11 @@ class Outcome:
 
     kind: OutcomeKind
     name: str
-    """The tool's name, the operation's, or what read the answer."""
-    succeeded: bool
+    """The tool's name, the operation's, or that of who answered."""
+    succeeded: bool | None
+    """None where nobody said."""
+    text: str | None = None
+    """What the tool returned, or the answer, as far as recorded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -16,7 +16,9 @@ from leyden.core.data.rollout import Attempt, Rollout
 from leyden.core.data.sampling import Sampling
 from leyden.core.data.span import Span
 from leyden.core.data.tokens import LogProbs, TokenIds, unpack_ids, unpack_log_probs
-from leyden.core.data.transition import Trajectory, Transition
+from leyden.core.data.transition import Outcome, Trajectory, Transition
+from leyden.core.trajectory.all_outcomes import outcomes_by_call
+from leyden.core.trajectory.calls import is_recorded_call
 from leyden.core.trajectory.choices import CHOICE_NOT_USED, unused_choices
 from leyden.core.trajectory.select import Selector
 
@@ -28,16 +30,9 @@ EMPTY_RESPONSE = "empty response"
 BAD_LOGPROBS = "log-probabilities missing or not finite"
 UNKNOWN_VERSION = "policy version unknown"
 
-_CALL_MARKS = (semconv.PROMPT_IDS, semconv.NOT_TRAINED, semconv.CALL_ID)
-
 
 class _Excluded(Exception):
     """A call that yields no transition; the text is the reason it is counted under."""
-
-
-def is_recorded_call(span: Span) -> bool:
-    """Whether `span` is the gateway's own record of a model call, rather than a framework's view of it."""
-    return any(mark in span.attributes for mark in _CALL_MARKS)
 
 
 def assemble(rollout: Rollout, attempt: Attempt, spans: Sequence[Span], select: Selector) -> Trajectory:
@@ -52,12 +47,13 @@ def assemble(rollout: Rollout, attempt: Attempt, spans: Sequence[Span], select: 
     calls = sorted(filter(is_recorded_call, own), key=lambda span: span.start_time)
     unused = unused_choices(calls, own)
     by_id = {span.span_id: span for span in own}
+    outcomes = outcomes_by_call([span for span in own if span.span_id not in unused])
     transitions: list[Transition] = []
     excluded: Counter[str] = Counter()
     for span in calls:
         try:
             _check_wanted(span, select, by_id, unused)
-            transitions.append(_transition(span))
+            transitions.append(_transition(span, outcomes[span.span_id]))
         except _Excluded as reason:
             excluded[str(reason)] += 1
     reward, dimensions = _last_reward(own)
@@ -81,7 +77,7 @@ def _check_wanted(span: Span, select: Selector, by_id: Mapping[str, Span], unuse
         raise _Excluded(CHOICE_NOT_USED)
 
 
-def _transition(span: Span) -> Transition:
+def _transition(span: Span, outcomes: tuple[Outcome, ...]) -> Transition:
     sampling = _sampling(span)
     prompt_ids, response_ids, logprobs = _tokens(span)
     versions = _versions(span, len(response_ids))
@@ -100,6 +96,7 @@ def _transition(span: Span) -> Transition:
         agent=_text(span, semconv.AGENT_NAME),
         node=_text(span, semconv.NODE),
         finish_reason=_finish_reason(span),
+        outcomes=outcomes,
     )
 
 

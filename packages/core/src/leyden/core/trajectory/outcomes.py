@@ -6,12 +6,12 @@ Knows nothing of rewards.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from leyden.core.data import semconv
 from leyden.core.data.span import Span
-from leyden.core.trajectory.assemble import is_recorded_call
-from leyden.core.trajectory.messages import ToolRequest, read_messages, tool_requests, tool_results
+from leyden.core.trajectory.calls import Call, innermost_shared, read_calls
+from leyden.core.trajectory.messages import ToolRequest, read_messages, tool_results
 from leyden.core.trajectory.select import spans_above
 
 
@@ -44,16 +44,6 @@ class Outcomes:
     """Tools that no recorded call asked for."""
 
 
-class _Call(NamedTuple):
-    """A recorded call."""
-
-    span: Span
-    began: float
-    """By the agent's clock, where its framework has a span for the call."""
-    above: frozenset[str]
-    asked: list[ToolRequest]
-
-
 def tool_outcomes(spans: Sequence[Span]) -> Outcomes:
     """Return the outcomes of the tools in the `spans` of one attempt.
 
@@ -63,7 +53,7 @@ def tool_outcomes(spans: Sequence[Span]) -> Outcomes:
     What was asked for and has no span is read from the conversation of later calls.
     """
     by_id = {span.span_id: span for span in spans}
-    calls = sorted((_call(span, by_id) for span in spans if is_recorded_call(span)), key=_order)
+    calls = read_calls(spans, by_id)
     tools = sorted((span for span in spans if _is_tool(span)), key=lambda span: (span.start_time, span.span_id))
     found: dict[str, list[ToolOutcome]] = {call.span.span_id: [] for call in calls}
     unasked: list[ToolOutcome] = []
@@ -74,38 +64,25 @@ def tool_outcomes(spans: Sequence[Span]) -> Outcomes:
     return Outcomes(by_call={span_id: tuple(own) for span_id, own in found.items()}, unasked=tuple(unasked))
 
 
-def _call(span: Span, by_id: Mapping[str, Span]) -> _Call:
-    above = spans_above(span, by_id)
-    view = above[0] if above and above[0].attributes.get(semconv.OPERATION) == "chat" else span
-    written = read_messages(span.attributes.get(semconv.OUTPUT_MESSAGES))
-    return _Call(span, view.start_time, frozenset(one.span_id for one in above), tool_requests(written))
-
-
-def _order(call: _Call) -> tuple[float, str]:
-    return call.began, call.span.span_id
-
-
 def _is_tool(span: Span) -> bool:
     return span.attributes.get(semconv.OPERATION) == "execute_tool"
 
 
-def _asking(tool: Span, calls: Sequence[_Call], above: Sequence[Span]) -> _Call | None:
+def _asking(tool: Span, calls: Sequence[Call], above: Sequence[Span]) -> Call | None:
     call_id, name = tool.attributes.get(semconv.TOOL_CALL_ID), _name(tool)
     by_call_id = [call for call in calls if call_id is not None and call_id in {one.call_id for one in call.asked}]
     if by_call_id:
         earlier = [call for call in by_call_id if call.began <= tool.start_time]
         return earlier[-1] if earlier else by_call_id[0]
-    depth = {span.span_id: len(above) - place for place, span in enumerate(above)}
 
-    def fit(call: _Call) -> tuple[int, bool, float, str]:
-        shared = max((depth.get(span_id, 0) for span_id in call.above), default=0)
-        return shared, name in {one.tool for one in call.asked}, *_order(call)
+    def fit(call: Call) -> tuple[int, bool, float, str]:
+        return innermost_shared(call, above), name in {one.tool for one in call.asked}, call.began, call.span.span_id
 
     possible = [call for call in calls if call.began <= tool.start_time and _may_ask_for(call, name)]
     return max(possible, key=fit, default=None)
 
 
-def _may_ask_for(call: _Call, name: str) -> bool:
+def _may_ask_for(call: Call, name: str) -> bool:
     return call.span.status.code != "error" and (not call.asked or name in {one.tool for one in call.asked})
 
 
@@ -147,7 +124,7 @@ def _without_span(asked: Sequence[ToolRequest], own: Sequence[ToolOutcome]) -> l
     return left
 
 
-def _add_unseen(found: Mapping[str, list[ToolOutcome]], calls: Sequence[_Call]) -> None:
+def _add_unseen(found: Mapping[str, list[ToolOutcome]], calls: Sequence[Call]) -> None:
     """Add what no span tells: of each request, its result in the first later call that read one."""
     unseen = [_without_span(call.asked, found[call.span.span_id]) for call in calls]
     if not any(unseen):
