@@ -206,3 +206,19 @@ async def test_the_options_of_the_update_reach_it() -> None:
 def test_a_missing_file_of_an_algorithm_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError):
         make_algorithm(f"{tmp_path}/none.py:Mine", {})
+def test_a_missing_file_of_an_algorithm_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError):
+        make_algorithm(f"{tmp_path}/none.py:Mine", {})
+
+
+async def test_a_context_that_collects_in_step_refuses_another_loop() -> None:
+    context = ScriptedContext([[[1.0, 0.0]]], steps=1)
+    with pytest.raises(UsageError, match="ScriptedContext collects in step with the updates, not at loop async"):
+        await LightningRL(LightningRLConfig(loop="async")).run(context)
+    assert "update" not in context.asked
+
+
+async def test_the_log_says_how_old_the_tokens_were() -> None:
+    context = ScriptedContext([[[1.0, 0.0]], [[0.0, 1.0]]], steps=2)
+    await LightningRL(FAST).run(context)
+    assert [line["staleness_max"] for line in context.lines] == [0.0, 1.0], "the script's calls are all of version 0"
