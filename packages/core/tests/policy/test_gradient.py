@@ -18,6 +18,7 @@ from leyden.core.policy.losses.ppo_clip import PPOClip
 from leyden.core.policy.merge import merged, unmerged
 from leyden.core.policy.model import PolicyModel
 from leyden.core.policy.objective import Objective
+from leyden.core.policy.options import LoraOptions
 from leyden.core.testing.policies import RolloutShape, TinyShape, synthetic_rollouts, tiny_policy
 
 VOCAB = 64
@@ -128,8 +129,14 @@ def test_merging_and_sharing_read_fewer_tokens(model: PolicyModel, trained: list
     assert len(set(read)) == 3
 
 
-def test_in_float32_batching_changes_the_gradient_by_rounding_only(trained: list[WeightedTransition]) -> None:
+@pytest.mark.parametrize("lora", [False, True])
+def test_in_float32_batching_changes_the_gradient_by_rounding_only(
+    trained: list[WeightedTransition], lora: bool
+) -> None:
     model = tiny_policy()
+    if lora:
+        model.adapt(LoraOptions(rank=3))
+        model.load_weights({name: tensor + 0.1 for name, tensor in model.trained_weights().items()})
     sequences = merged(trained, step_weights(trained, "token"))
     gradients: list[Tensor] = []
     for exactness, budget in ((PLAIN, 1), (PLAIN, 500), (SHARED, 100_000)):

@@ -1,4 +1,7 @@
-"""Every loss through the real `Updater`, in float64: against a plain loop, and however it is batched or merged."""
+"""Every loss through the real `Updater`, in float64: against a plain loop, and however it is batched or merged.
+
+Of all weights, and of adapters alone.
+"""
 
 import math
 import random
@@ -13,17 +16,30 @@ from leyden.core.policy.config import UpdateConfig
 from leyden.core.policy.entries import WeightedTransition, behaviour, step_weights
 from leyden.core.policy.logprobs import score
 from leyden.core.policy.model import PolicyModel
+from leyden.core.policy.options import LoraOptions
 from leyden.core.policy.update import Updater
 from leyden.core.testing.policies import RolloutShape, synthetic_rollouts
 from leyden.core.testing.tiny_models import tiny_model
 
 SHAPE = RolloutShape(system=20, question=3, calls=(4, 3), observation=4)
 STEADY = {"learning_rate": 0.0, "max_grad_norm": 1e9}
+LORA = LoraOptions(rank=3, alpha=5.0)
 
 
 def policy(seed: int = 0) -> PolicyModel:
     """gpt2, because its layer norms stay in float64."""
     return PolicyModel(tiny_model("gpt2", seed).double(), f"gpt2-{seed}")
+
+
+def adapted() -> PolicyModel:
+    """The same with adapters, which were trained: their B is not 0."""
+    model = policy()
+    model.adapt(LORA)
+    generator = torch.Generator().manual_seed(1)
+    for name, tensor in model.trained_weights().items():
+        if ".lora_B." in name:
+            tensor.copy_(0.1 * torch.randn(tensor.shape, generator=generator))
+    return model
 
 
 @pytest.fixture(scope="module")
@@ -39,10 +55,13 @@ def trained() -> list[WeightedTransition]:
     return drawn
 
 
-def step(trained: list[WeightedTransition], values: dict[str, Any], **how: Any) -> tuple[Tensor, Any]:
+def step(
+    trained: list[WeightedTransition], values: dict[str, Any], *, lora: bool = False, **how: Any
+) -> tuple[Tensor, Any]:
     """Gradient and report of one step of a policy that has moved away from its reference."""
-    updater = Updater(policy(), UpdateConfig(**STEADY, **values, **how))
-    if updater.reference is not None:
+    model, options = (adapted(), LORA) if lora else (policy(), None)
+    updater = Updater(model, UpdateConfig(**STEADY, **values, **how, lora=options))
+    if updater.reference is not None and not lora:
         updater.reference.load_weights(policy(seed=1).weights())
     report = updater.step(trained)
     found = [p.grad.flatten() for p in updater.model.parameters() if p.grad is not None]
@@ -107,9 +126,15 @@ def token_logprobs(model: PolicyModel, item: WeightedTransition) -> Tensor:
     return logits.log_softmax(-1).gather(1, torch.tensor([list(t.response_ids)]).T)[:, 0]
 
 
-def by_loop(trained: list[WeightedTransition], values: dict[str, Any], formula: Formula) -> tuple[float, Tensor]:
+def by_loop(
+    trained: list[WeightedTransition],
+    values: dict[str, Any],
+    formula: Formula,
+    model: PolicyModel | None = None,
+    reference: PolicyModel | None = None,
+) -> tuple[float, Tensor]:
     """One plain forward pass per transition."""
-    model, reference = policy(), policy(seed=1)
+    model, reference = model or policy(), reference or policy(seed=1)
     weights = step_weights(trained, values.get("normalisation", "token"), values.get("tokens_per_rollout"))
     total = torch.zeros((), dtype=torch.float64)
     for item, weight in zip(trained, weights, strict=True):
@@ -132,6 +157,29 @@ def test_a_step_has_the_gradient_of_the_formula(trained: list[WeightedTransition
     assert relative_error(found, expected) < 1e-10
 
 
+@pytest.mark.parametrize("name", FORMULAS)
+def test_a_step_of_adapters_has_the_gradient_of_the_merged_weights(
+    trained: list[WeightedTransition], name: str
+) -> None:
+    """By the chain rule through W + s B A: dA = s Bᵀ dW and dB = s dW Aᵀ, dW being that of a plain model."""
+    values, formula = FORMULAS[name]
+    own, merged = adapted(), policy()
+    merged.load_weights(own.weights())
+    expected_loss, _ = by_loop(trained, values, formula, merged, policy())
+    scale, weights, gradients = 5.0 / 3, own.trained_weights(), list[Tensor]()
+    for parameter in weights:
+        layer = parameter.partition(".lora_")[0]
+        slope: Any = merged.module.get_parameter(f"{layer}.weight").grad
+        down, up = (weights[f"{layer}.lora_{which}.default.weight"] for which in "AB")
+        # gpt2 keeps its weights as (in, out)
+        gradients.append(scale * (up.T @ slope.T if ".lora_A." in parameter else slope.T @ down.T))
+
+    found, report = step(trained, values, lora=True, token_budget=90)
+
+    assert report.loss == pytest.approx(expected_loss, rel=1e-10)
+    assert relative_error(found, torch.cat([gradient.flatten() for gradient in gradients])) < 1e-10
+
+
 SETTINGS: dict[str, dict[str, Any]] = {
     **{name: values for name, (values, _) in FORMULAS.items() if name in ("gspo", "cispo", "k3")},
     "truncated": {"correction": {"name": "truncated", "high": 1.2}, "loss": "reinforce"},
@@ -149,10 +197,11 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.parametrize("lora", [False, True])
 @pytest.mark.parametrize("name", SETTINGS)
-def test_batching_merging_and_order_change_nothing(trained: list[WeightedTransition], name: str) -> None:
+def test_batching_merging_and_order_change_nothing(trained: list[WeightedTransition], name: str, lora: bool) -> None:
     values = SETTINGS[name]
-    plain, first = step(trained, values, token_budget=1, merge=False, share_prefix=False)
+    plain, first = step(trained, values, lora=lora, token_budget=1, merge=False, share_prefix=False)
     ways: list[dict[str, Any]] = [
         {"token_budget": 100_000},
         {"token_budget": 100, "merge": False},
@@ -166,7 +215,7 @@ def test_batching_merging_and_order_change_nothing(trained: list[WeightedTransit
     given = [trained, trained, [item for rollout in mixed for item in rollout]]
 
     for way, items in zip(ways, given, strict=True):
-        found, report = step(items, values, **way)
+        found, report = step(items, values, lora=lora, **way)
         assert relative_error(found, plain) < 1e-10
         assert report.loss == pytest.approx(first.loss, rel=1e-10)
         assert report.metrics() == pytest.approx(

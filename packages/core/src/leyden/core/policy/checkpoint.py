@@ -1,7 +1,8 @@
 """Checkpoints: everything needed to go on exactly where a run was. Knows nothing of runs, stores or steps' meaning.
 
 A checkpoint is a folder `step-00000012` (`.2`, `.3` when the same step was saved again), written whole or not at all:
-`model.safetensors`, `training.pt` (optimizer and random states, no pickled objects) and `progress.json`.
+`model.safetensors` (what is trained: the weights, or adapters alone), `training.pt` (optimizer and random states, no
+pickled objects) and `progress.json`.
 """
 
 import json
@@ -34,7 +35,7 @@ def save_checkpoint(
     """
     target = _unused(folder, step)
     with whole_folder(target) as pending:
-        weights = {name: tensor.contiguous() for name, tensor in updater.model.weights().items()}
+        weights = {name: tensor.contiguous() for name, tensor in updater.model.trained_weights().items()}
         _FILES.save_file(weights, pending / MODEL, metadata={"format": "pt"})
         torch.save(_training_state(updater), pending / TRAINING)
         (pending / PROGRESS).write_text(json.dumps(dict(progress)), encoding="utf-8")
@@ -60,6 +61,7 @@ def load_checkpoint(path: Path, updater: Updater) -> dict[str, Any]:
     updater.model.load_weights(weights)
     updater.optimizer.load_state_dict(state["optimizer"])
     updater.steps_taken = int(state["steps_taken"])
+    updater.load_extra_state(state.get("extra", {}))
     _restore_random(state, updater)
     return progress
 
@@ -113,6 +115,8 @@ def _training_state(updater: Updater) -> dict[str, Any]:
         "python": random.getstate(),
         "numpy": (str(algorithm), torch.as_tensor(np.asarray(keys, dtype=np.int64)), *position),
     }
+    if extra := updater.extra_state():
+        state["extra"] = extra
     if updater.model.device.type == "cuda":
         state["cuda"] = torch.cuda.get_rng_state_all()
     return state

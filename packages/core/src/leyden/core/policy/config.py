@@ -11,6 +11,7 @@ from leyden.core.policy.correction import CORRECTIONS, Correction, Recomputed
 from leyden.core.policy.entries import Normalisation
 from leyden.core.policy.losses.base import Loss
 from leyden.core.policy.losses.registry import LOSSES
+from leyden.core.policy.options import LoraOptions, Precision
 from leyden.core.policy.schedule import Schedule
 
 
@@ -46,13 +47,19 @@ class UpdateOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     costs one forward pass, for the trainer's log-probabilities before the step, and takes ratios against them."""
 
     kl_loss: float = 0.0
-    """Coefficient of KL to the initial policy in the loss. It and kl_reward keep a copy of the initial weights."""
+    """Coefficient of KL to the initial policy in the loss. It and kl_reward keep a copy of the initial weights,
+    unless adapters are trained: those are turned off for it."""
     kl_estimator: str | None = None
     """Of kl_loss: k2, whose gradient is that of KL(policy ‖ initial), or k3, of KL(initial ‖ policy). [k2]"""
     kl_reward: float = 0.0
     """Coefficient of KL to the initial policy as a reward of every token."""
     entropy_bonus: float = 0.0
     """Coefficient of the entropy added to the objective."""
+
+    lora: LoraOptions | None = None
+    """Train low-rank adapters in the place of the weights, with these options; `{}` for their defaults."""
+    precision: Precision = "float32"
+    """Of forward and backward passes: float32 or bfloat16. The weights and their updates are float32 in either."""
 
     def __post_init__(self) -> None:
         self._check_numbers()

@@ -36,7 +36,7 @@ class Exactness:
 @torch.no_grad()
 def prove(model: PolicyModel) -> Exactness:
     """Compare each short cut with plain forward passes over a few fixed random sequences, in float32."""
-    exact = PolicyModel(model.module, model.source)
+    exact = model.in_precision("float32")
     ids = torch.randint(model.vocab_size, (_PREFIX + _ROWS * _COLUMNS,), generator=torch.Generator().manual_seed(0))
     prefix, rows = ids[:_PREFIX], ids[_PREFIX:].view(_ROWS, _COLUMNS)
     whole = torch.cat([prefix.expand(_ROWS, -1), rows], dim=1)

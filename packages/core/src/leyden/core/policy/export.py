@@ -1,4 +1,7 @@
-"""A trained policy as a plain Hugging Face folder, that anything can load. Knows nothing of checkpoints or runs."""
+"""A trained policy as a plain Hugging Face folder, that anything can load. Knows nothing of checkpoints or runs.
+
+Adapters are merged into it, and written once more in a folder of their own beside it, in PEFT's format.
+"""
 
 import shutil
 from pathlib import Path
@@ -14,6 +17,7 @@ def export_policy(model: PolicyModel, source: str | Path, folder: Path) -> Path:
     """Write configuration, weights, tokenizer and chat template into `folder`, replacing what was there; return it.
 
     The tokenizer's files are copied unchanged from `source` when that is a folder, and fetched by name when it is not.
+    Adapters go into `adapter_folder(folder)` as well.
     """
     module: Any = model.module
     with replaced_folder(folder) as pending:
@@ -22,8 +26,17 @@ def export_policy(model: PolicyModel, source: str | Path, folder: Path) -> Path:
         else:
             _save_tokenizer(str(source), pending)
         with no_progress_bars():
-            module.save_pretrained(pending)
+            # Without adapters it is left to transformers to read the weights, which knows best which are tied.
+            module.save_pretrained(pending, state_dict=None if model.adapters is None else model.weights())
+    if model.adapters is not None:
+        with replaced_folder(adapter_folder(folder)) as pending:
+            model.adapters.save(pending)
     return folder
+
+
+def adapter_folder(folder: Path) -> Path:
+    """Where the adapters of a policy that is exported to `folder` lie: beside it, as `NAME-adapter`."""
+    return folder.with_name(f"{folder.name}-adapter")
 
 
 def _copy_companions(source: Path, target: Path) -> None:

@@ -1,17 +1,17 @@
 """`PolicyModel`: a Hugging Face causal language model held for training. Knows nothing of losses or engines."""
 
 from collections.abc import Generator, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from copy import deepcopy
+from contextlib import contextmanager, nullcontext
+from copy import copy, deepcopy
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from leyden.core.errors import PolicyError
-
-Precision = Literal["float32", "bfloat16"]
+from leyden.core.policy.lora import Adapters
+from leyden.core.policy.options import LoraOptions, Precision
 
 
 class PolicyModel:
@@ -27,6 +27,9 @@ class PolicyModel:
         self.source = str(source)
         """Folder or hub name the model and its tokenizer come from."""
         self.precision: Precision = precision
+        self.adapters: Adapters | None = None
+        """What is trained in the place of the weights, where it is not the weights."""
+        self._original = False
         self.head = _output_head(module, self.source)
         self.config: Any = module.config
         for parameter in module.parameters():
@@ -74,41 +77,79 @@ class PolicyModel:
         """Number of logits."""
         return int(self.config.get_text_config().vocab_size)
 
+    def adapt(self, options: LoraOptions, seed: int = 0) -> None:
+        """Train low-rank adapters in the place of the weights from here on; they change nothing until they are trained.
+
+        Raises UsageError for layers that the blocks do not have, PolicyError when there are other adapters already.
+        """
+        if self.adapters is None:
+            self.adapters = Adapters(self.module, options, self.source, seed)
+        elif self.adapters.options != options:
+            raise PolicyError(f"{self.source} has adapters already, of {self.adapters.options}")
+
     def parameters(self) -> Iterator[nn.Parameter]:
-        """The weights, a tied one once."""
-        return self.module.parameters()
+        """What is trained: the weights, a tied one once, or the adapters."""
+        return self.module.parameters() if self.adapters is None else iter(self.adapters.parameters())
 
     def weights(self) -> dict[str, Tensor]:
         """Return the weights under their state-dict names, a tied one once (under its first name), for an engine.
 
         They are views: the next update changes them, so whoever serves them copies (`Engine.update_weights` does).
+        Adapters are merged into copies of the weights they adapt, which takes the memory of those weights for as long
+        as the result is kept; the model itself is left as it is.
         """
         seen: set[int] = set()
         weights: dict[str, Tensor] = {}
-        for name, tensor in self.module.state_dict(keep_vars=True).items():
+        for name, tensor in self._all_weights().items():
             if id(tensor) not in seen:
                 seen.add(id(tensor))
                 weights[name] = tensor.detach()
         return weights
 
+    def trained_weights(self) -> dict[str, Tensor]:
+        """Return what training changes, for a checkpoint: the same as `weights`, or the adapters alone, as views."""
+        return self.weights() if self.adapters is None else self.adapters.weights()
+
     def load_weights(self, weights: dict[str, Tensor]) -> None:
-        """Copy `weights`, named as by `weights()`, into the model; raises PolicyError when they are another model's."""
-        own = self.weights()
+        """Copy `weights`, named as by `trained_weights`, into the model; PolicyError when they are another model's."""
+        own = self.trained_weights()
         if own.keys() != weights.keys() or any(own[name].shape != weights[name].shape for name in own):
             raise PolicyError(f"these weights do not belong to {self.source}: their names or shapes differ")
         for name, tensor in own.items():
             tensor.copy_(weights[name])
 
     def frozen_copy(self) -> "PolicyModel":
-        """Return a copy that no gradient reaches: once more the memory of the weights."""
-        copy = PolicyModel(deepcopy(self.module), self.source, self.precision)
-        for parameter in copy.parameters():
-            parameter.requires_grad_(False)
-        return copy
+        """Return the policy as it is now, which no gradient reaches: once more the memory of the weights.
 
-    def computing(self) -> AbstractContextManager[object]:
-        """Context in which a forward pass uses the chosen precision."""
-        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.precision == "bfloat16")
+        With adapters it is the policy as it was before they were trained, and takes no memory: the same module, which
+        computes without them.
+        """
+        if self.adapters is not None:
+            original = copy(self)
+            original._original = True
+            return original
+        frozen = PolicyModel(deepcopy(self.module), self.source, self.precision)
+        for parameter in frozen.parameters():
+            parameter.requires_grad_(False)
+        return frozen
+
+    def in_precision(self, precision: Precision) -> "PolicyModel":
+        """Return the same model, its weights shared, that computes in `precision`."""
+        other = copy(self)
+        other.precision = precision
+        return other
+
+    @contextmanager
+    def computing(self) -> Generator[None]:
+        """Context in which a forward pass uses the chosen precision, and adapters where they belong to the policy."""
+        off = self.adapters.off() if self.adapters is not None and self._original else nullcontext()
+        with off, torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.precision == "bfloat16"):
+            yield
+
+    def _all_weights(self) -> dict[str, Tensor]:
+        if self.adapters is None:
+            return self.module.state_dict(keep_vars=True)
+        return self.adapters.plain() if self._original else self.adapters.merged()
 
     @contextmanager
     def selecting(self, row_N: Tensor, column_N: Tensor, *, logits: bool) -> Generator[list[Tensor]]:

@@ -82,12 +82,16 @@ class Updater:
     """Trains one policy with AdamW, a step of transitions at a time.
 
     Memory: the weights, their gradients and AdamW's two moments, 16 bytes a parameter in float32; 4 more for a frozen
-    copy of the weights it began with, kept only where a KL coefficient is above 0.
+    copy of the weights it began with, kept only where a KL coefficient is above 0. With `config.lora`, which puts
+    adapters into `model`: 4 bytes a weight, and 16 for each of an adapter.
     """
 
     def __init__(self, model: PolicyModel, config: UpdateConfig) -> None:
         self.model = model
         self.config = config
+        model.precision = config.precision
+        if config.lora is not None:
+            model.adapt(config.lora, config.seed)
         self.steps_taken = 0
         """Calls of `step` that succeeded; the learning rate's schedule goes by them."""
         self.reference = model.frozen_copy() if config.compares_with_reference else None

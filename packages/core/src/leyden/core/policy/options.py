@@ -1,0 +1,42 @@
+"""How a policy is held for training: which weights change, and in which precision. Loads no torch; knows no update."""
+
+from typing import Literal
+
+import msgspec
+
+from leyden.core.errors import UsageError
+
+Precision = Literal["float32", "bfloat16"]
+"""Of forward and backward passes; the weights themselves are float32."""
+
+
+class LoraOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Low-rank adapters (Hu et al. 2021, arXiv 2106.09685): W + alpha / rank × B A, of which only A and B train."""
+
+    rank: int = 16
+    alpha: float | None = None
+    """Scale of the adapters, times the rank. [2 × rank]"""
+    target_modules: tuple[str, ...] | None = None
+    """Names of linear layers, such as `q_proj`, or ends of such names. [every linear layer of the blocks]"""
+    dropout: float = 0.0
+    """Nothing but 0: it is here to say why."""
+
+    def __post_init__(self) -> None:
+        if self.rank < 1:
+            raise UsageError(f"lora.rank must be at least 1, got {self.rank}")
+        if self.alpha is not None and not 0 < self.alpha < float("inf"):
+            raise UsageError(f"lora.alpha must be above 0, got {self.alpha}")
+        if self.target_modules is not None and not all(self.target_modules):
+            raise UsageError("lora.target_modules names linear layers; leave it out for all of the blocks")
+        if self.target_modules == ():
+            raise UsageError("lora.target_modules names no layer, so nothing would be trained; leave it out for all")
+        if self.dropout:
+            raise UsageError(
+                f"lora.dropout is {self.dropout}, and must be 0: the policy trained would not be the one served, and "
+                "importance ratios would compare the two"
+            )
+
+    @property
+    def scale(self) -> float:
+        """Alpha, given or not."""
+        return 2.0 * self.rank if self.alpha is None else self.alpha
