@@ -171,7 +171,7 @@ def test_algorithms_come_by_name_with_typed_configuration() -> None:
 @pytest.mark.parametrize(
     ("name", "config", "says"),
     [
-        ("lightningrl", {}, "there is lightning_rl"),
+        ("lightningrl", {}, "there is dpo, lightning_rl, sft"),
         ("lightning_rl", {"learning_rat": 1.0}, "learning_rat"),
         ("lightning_rl", {"epochs": "two"}, "epochs"),
         ("lightning_rl", {"credit": "fair"}, "unknown credit assignment 'fair'"),
@@ -203,9 +203,6 @@ async def test_the_options_of_the_update_reach_it() -> None:
     assert context.lines[0]["mismatch_ratio_p50"] == 1.0
 
 
-def test_a_missing_file_of_an_algorithm_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError):
-        make_algorithm(f"{tmp_path}/none.py:Mine", {})
 def test_a_missing_file_of_an_algorithm_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError):
         make_algorithm(f"{tmp_path}/none.py:Mine", {})
