@@ -5,6 +5,7 @@ from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.context import RunContext, held_out_curve
 from leyden.core.trainer.display import Display
 from leyden.core.trainer.folder import RunFolder
+from leyden.core.trainer.tracker import Trackers
 from leyden.core.trainer.usage import Usage
 
 
@@ -12,7 +13,7 @@ def test_seconds_add_up_over_sittings_however_often_they_are_read(tmp_path: Path
     config = RunConfig(name="r", agent="a", policy="p")
     began = Usage.now()
     unused: Any = cast(Any, None)
-    context = RunContext(RunFolder(tmp_path), config, unused, unused, Display(), tracker=None, began=began)
+    context = RunContext(RunFolder(tmp_path), config, unused, unused, Display(), trackers=Trackers(), began=began)
     context.report.seconds, context.report.cpu_seconds = 100.0, 200.0
     for _ in range(2):
         report = context.report_now()

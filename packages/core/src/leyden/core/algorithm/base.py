@@ -79,7 +79,10 @@ class Context(ABC):
 
     @abstractmethod
     async def checkpoint(self, updater: "Updater") -> None:
-        """Keep everything needed to go on from here."""
+        """End the step: evaluate if it is time, and keep everything needed to go on from here.
+
+        The run may end early with it: `steps` is then `step`.
+        """
 
 
 class Algorithm(ABC):

@@ -127,6 +127,7 @@ def metrics(groups: list[TrajectoryGroup], report: "UpdateReport", gap: float) -
     return {
         "reward": float(rewards.mean()),
         "reward_std": float(rewards.std()),
+        "groups": len(groups),
         "groups_with_spread": sum(len({t.reward for t in group.trajectories} - {None}) > 1 for group in groups),
         "rollouts": len(trajectories),
         "transitions": len(transitions),

@@ -69,9 +69,15 @@ class RunOptions:
     device: Annotated[str, typer.Option(help="cpu, or cuda for one GPU.")] = "cpu"
     threads: Annotated[int | None, typer.Option(help="Torch threads of the engine. [default: by size]")] = None
     sampled_eval: Annotated[bool, typer.Option(help="Evaluate with the training sampling too.")] = True
+    eval_every: Annotated[int, typer.Option(help="Steps between evaluations on --val; keeps the best version.")] = 0
+    patience: Annotated[
+        int | None, typer.Option(help="Stop after so many of them without a rise. [default: never]")
+    ] = None
     checkpoint_every: Annotated[int, typer.Option(help="Steps between checkpoints.")] = 1
     keep_checkpoints: Annotated[int, typer.Option(help="Latest checkpoints that stay.")] = 2
-    tracker: Annotated[str | None, typer.Option(help="Also log to: tensorboard.")] = None
+    tracker: Annotated[
+        list[str] | None, typer.Option(help="Also log to: tensorboard, wandb, mlflow; may be given twice.")
+    ] = None
     algorithm: Annotated[str, typer.Option(help="A registered algorithm, or an import string.")] = "lightning_rl"
     set_: Annotated[list[str] | None, typer.Option("--set", help="key=value of the algorithm's configuration.")] = None
     route: Annotated[
@@ -131,11 +137,13 @@ class RunOptions:
             concurrency=self.concurrency,
             timeout_seconds=self.timeout,
             evaluate_sampled=self.sampled_eval,
+            eval_every=self.eval_every,
+            patience=self.patience,
             checkpoint_every=self.checkpoint_every,
             keep_checkpoints=self.keep_checkpoints,
             device=self.device,
             threads=self.threads,
-            tracker=self.tracker,
+            tracker=tuple(self.tracker or ()),
             algorithm=self.algorithm,
             algorithm_config=self._algorithm_config(),
             routes=parse_routes(self.route or []),

@@ -67,13 +67,19 @@ class Collected:
     @property
     def success(self) -> float:
         """Mean reward over the rollouts; one that failed has earned 0, one that has no reward is left out."""
-        rewards = [
-            t.reward if t.reward is not None else 0.0
-            for group in self.groups
-            for t in group.trajectories
-            if t.reward is not None or not t.succeeded
-        ]
+        rewards = [reward for group in self.groups for reward in _earned(group)]
         return sum(rewards) / len(rewards) if rewards else float("nan")
+
+    @property
+    def rewards(self) -> dict[str, float]:
+        """The same for each task by its id, where it has been rewarded at all."""
+        earned = {group.task_id: _earned(group) for group in self.groups}
+        return {task: sum(rewards) / len(rewards) for task, rewards in earned.items() if rewards}
+
+
+def _earned(group: TrajectoryGroup) -> list[float]:
+    rewarded = [t for t in group.trajectories if t.reward is not None or not t.succeeded]
+    return [0.0 if t.reward is None else t.reward for t in rewarded]
 
 
 class _Stall:
@@ -114,6 +120,8 @@ class Collector:
         self.tasks, self.held_out = tasks, held_out
         self.check_workers = check_workers
         self.flush = flush
+        self.lineage = ""
+        """Begins the ids of rollouts: after a rollback the same steps are taken again, from rollouts of their own."""
         self.idle = Idle()
         """Time in which no rollout was waited for: the engine had nothing to do."""
         self.selector = make_selector(config)
@@ -166,7 +174,7 @@ class Collector:
 
     def _request(self, rollout_id: str, task: Task, mode: RolloutMode, metadata: dict[str, Any]) -> EnqueueRollout:
         return EnqueueRollout(
-            rollout_id=rollout_id, input=task, mode=mode, config=self.rollout_config, metadata=metadata
+            rollout_id=self.lineage + rollout_id, input=task, mode=mode, config=self.rollout_config, metadata=metadata
         )
 
     async def _run(self, requests: list[EnqueueRollout], told: Callable[[int], None]) -> Collected:

@@ -13,6 +13,7 @@ from leyden.core.data.sampling import Sampling
 from leyden.core.errors import RunError, UsageError
 from leyden.core.gateway.keeper import KeeperLimits
 from leyden.core.runner.loading import AgentReference
+from leyden.core.trainer.tracker import tracker_names
 from leyden.core.trajectory.select import Selector
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -70,13 +71,18 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Tries for a rollout whose attempt timed out or lost its worker; an agent that raises is not tried again."""
     evaluate_sampled: bool = True
     """Evaluate with the training sampling too, beside the agent's own."""
+    eval_every: int = 0
+    """Steps between evaluations; the best version is then kept. 0: before the first step and after the last alone."""
+    patience: int | None = None
+    """Evaluations in a row without a noticeable rise before the run stops early; None never does."""
     checkpoint_every: int = 1
     keep_checkpoints: int = 2
     device: str = "cpu"
     """Where policy and engine live: `cpu`, or `cuda` for one GPU."""
     threads: int | None = None
     """Torch threads of the engine; None chooses by the size of the policy."""
-    tracker: str | None = None
+    tracker: tuple[str, ...] | str | None = None
+    """Where else the numbers of the steps go."""
     algorithm: str = "lightning_rl"
     """Name of a registered algorithm, or an import string."""
     algorithm_config: dict[str, Any] = {}
@@ -109,8 +115,22 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         if taken := {POLICY, PROVIDER} & self.frozen.keys():
             raise UsageError(f"a frozen policy cannot be called {min(taken)!r}: that name has a meaning of its own")
         KeeperLimits(within=self.record_within)
+        tracker_names(self.tracker)
+        self._check_evaluation()
         if not self.sampling.trainable:
             raise UsageError("training needs a temperature above 0 and top-p 1: other tokens cannot be learned from")
+
+    def _check_evaluation(self) -> None:
+        if self.eval_every < 0:
+            raise UsageError(f"eval-every must not be negative, got {self.eval_every}")
+        if self.eval_every and not self.held_out:
+            raise UsageError("eval-every has no effect without held-out tasks; give some with --val")
+        if self.patience is None:
+            return
+        if self.patience < 1:
+            raise UsageError(f"patience must be at least 1, got {self.patience}")
+        if not self.eval_every:
+            raise UsageError("patience has no effect without eval-every, which says how often it is tried")
 
 
 def check_name(name: str) -> str:

@@ -1,6 +1,7 @@
 """`RunContext`: the verbs of `algorithm.base.Context` over a real store, gateway, engine and run folder."""
 
 import asyncio
+import math
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
@@ -13,15 +14,18 @@ from leyden.core.algorithm.base import Context
 from leyden.core.algorithm.loops import Pace
 from leyden.core.data.transition import TrajectoryGroup
 from leyden.core.errors import TrainingError
+from leyden.core.trainer.alerts import Watch
 from leyden.core.trainer.batches import Batches, make_batches
 from leyden.core.trainer.collect import Collected, Collector
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.display import Display
 from leyden.core.trainer.folder import RunFolder
-from leyden.core.trainer.report import HeldOutResult, RunReport, percent
+from leyden.core.trainer.report import HeldOutResult, KeptVersion, RaisedAlert, RunReport, percent
 from leyden.core.trainer.serving import Serving
-from leyden.core.trainer.tracker import Tracker
+from leyden.core.trainer.standing import Scores, Standing
+from leyden.core.trainer.tracker import Trackers
 from leyden.core.trainer.usage import Usage
+from leyden.core.trainer.versions import Evaluation, VersionFile
 
 if TYPE_CHECKING:
     from leyden.core.policy.model import PolicyModel
@@ -42,17 +46,19 @@ class RunContext(Context):
         collector: Collector,
         display: Display,
         *,
-        tracker: Tracker | None,
+        trackers: Trackers,
         began: Usage,
     ) -> None:
         self.folder, self.config, self.serving, self.collector = folder, config, serving, collector
-        self.display, self.tracker = display, tracker
+        self.display, self.trackers = display, trackers
         self._began = began
         self.steps, self.seed = config.steps, config.seed
         self.step = 0
         self.batches: Batches = make_batches(Pace(), collector, self, {})
         self.report = RunReport(name=config.name, seed=config.seed)
         """What all sittings came to; its seconds are those of the earlier ones, see `report_now`."""
+        self._standing = Standing(folder, config)
+        self._watch = Watch()
         self._model: PolicyModel | None = None
         self._position: dict[str, Any] = {}
         """Where the last checkpoint left the run's tasks."""
@@ -84,12 +90,20 @@ class RunContext(Context):
         latest = latest_checkpoint(self.folder.checkpoints)
         if latest is None:
             self.folder.rewind_metrics(-1)
+            self._standing.begin()
         else:
             progress = load_checkpoint(latest, updater)
             self.step, self._position = progress["step"], progress["position"]
             self.batches = make_batches(Pace(), self.collector, self, self._position)
             self.report = msgspec.convert(progress["report"], RunReport)
-            self.folder.rewind_metrics(self.step, evaluations=self.step < self.steps)
+            self.collector.lineage = progress.get("lineage", "")
+            if self._standing.restore(self.step, latest, progress):
+                self.steps = self.step
+            else:
+                self.report.stopped_early = None
+            evaluated = self.step < self.steps or self._standing.is_scored(self.step)
+            self.folder.rewind_metrics(self.step, evaluations=evaluated)
+            self._watch = Watch([line for line in self.folder.metrics() if not line.keys() & {"held_out", "alert"}])
             self.display.say(f"going on after step {self.step} of {self.steps}")
         await self.serving.serve(updater.model, self.step)
         self.display.start(self.steps, self.step)
@@ -110,24 +124,55 @@ class RunContext(Context):
         return gap
 
     async def checkpoint(self, updater: "Updater") -> None:
-        """Keep model, optimizer, random states and position, every `checkpoint_every` steps and after the last."""
-        if self.step % self.config.checkpoint_every and self.step != self.steps:
+        """End the step: evaluate if it is time, and keep model, optimizer, random states and position.
+
+        They are kept every `checkpoint_every` steps, after the last, and where the version is the best so far.
+        """
+        if self._standing.is_due(self.step, self.steps):
+            await self.evaluate("during")
+            self._stop_early()
+        self._standing.record(self.step)
+        best = self._standing.is_best(self.step)
+        if self.step % self.config.checkpoint_every and self.step != self.steps and not best:
             return
         from leyden.core.policy.checkpoint import save_checkpoint
 
         with self.phase("checkpoint"):
-            await asyncio.to_thread(
+            saved = await asyncio.to_thread(
                 save_checkpoint,
                 self.folder.checkpoints,
                 self.step,
                 updater,
                 self._progress(),
                 self.config.keep_checkpoints,
+                mark=best,
             )
+        self._standing.saved(self.step, saved)
 
     def _progress(self) -> dict[str, Any]:
-        report = msgspec.to_builtins(self.report_now())
-        return {"step": self.step, "position": self.batches.position(), "report": report}
+        return {
+            "step": self.step,
+            "position": self.batches.position(),
+            "lineage": self.collector.lineage,
+            "report": msgspec.to_builtins(self.report_now()),
+            **self._standing.progress(self.step),
+        }
+
+    def _stop_early(self) -> None:
+        why = self._standing.stop_early(self.step, self.steps)
+        if why is not None:
+            self.steps, self.report.stopped_early = self.step, why
+            self.display.say(f"stopping early: {why}")
+
+    @property
+    def versions(self) -> VersionFile:
+        """The records of the run's versions."""
+        return self._standing.versions
+
+    def keep_for_good(self) -> KeptVersion:
+        """Decide, at the end, which version the run keeps, and put it into the report."""
+        self.report.kept = self._standing.kept(self.step)
+        return self.report.kept
 
     # --- Rollouts
 
@@ -166,30 +211,31 @@ class RunContext(Context):
             await self._evaluate(label)
 
     async def _evaluate(self, label: str) -> None:
-        for number, held_out in enumerate(self.config.held_out):
-            result = self.report.held_out.get(held_out.name)
+        if not self._standing.is_scored(self.step):
+            self._standing.score(await self._run_held_out(label))
+        if self._standing.scores is not None and label in ("before", "after"):
+            self.report.note_held_out(label, self._standing.scores.held_out, self._standing.scores.sampled)
+
+    async def _run_held_out(self, label: str) -> Scores:
+        scores = Scores(self.step)
+        for held_out in self.config.held_out:
             for sampled in (False, True) if self.config.evaluate_sampled else (False,):
                 with self.phase("evaluate"):
                     collected = await self.collector.evaluate(held_out.name, label, sampled=sampled, version=self.step)
                 self._count(collected)
-                result = result or HeldOutResult(tasks=len(collected.groups))
-                self._note(result, label, sampled, collected.success, held_out.name, headline=number == 0)
-            if result is not None:
-                self.report.held_out[held_out.name] = result
+                self.report.held_out.setdefault(held_out.name, HeldOutResult(tasks=len(collected.groups)))
+                success = None if math.isnan(collected.success) else collected.success
+                found = Evaluation(success=success, rewards=collected.rewards)
+                (scores.sampled if sampled else scores.held_out)[held_out.name] = found
+                self._tell(held_out.name, label, sampled, success)
+        return scores
 
-    def _note(
-        self, result: HeldOutResult, label: str, sampled: bool, success: float, name: str, *, headline: bool
-    ) -> None:
-        how = "sampled" if sampled else "success"
-        said = " (sampled, temperature 1)" if sampled else ""
-        self.display.say(f"held out, {label}: {percent(success)} on {name}{said}")
-        if label in ("before", "after"):
-            setattr(result, f"sampled_{label}" if sampled else label, success)
-            if headline:
-                setattr(self.report, f"{how}_{label}", success)
+    def _tell(self, name: str, label: str, sampled: bool, success: float | None) -> None:
+        how, said = ("sampled", " (sampled, temperature 1)") if sampled else ("success", "")
+        when = f"after step {self.step}" if label == "during" else label
+        self.display.say(f"held out, {when}: {percent(success)} on {name}{said}")
         self.folder.append_metrics({"step": self.step, "held_out": name, how: success})
-        if self.tracker is not None:
-            self.tracker.log(self.step, {f"held_out/{name}/{how}": success})
+        self.trackers.log(self.step, {f"held_out/{name}/{how}": success})
 
     def _count(self, collected: Collected) -> None:
         report = self.report
@@ -230,9 +276,21 @@ class RunContext(Context):
             "seconds": time.monotonic() - self._step_began,
         }
         self.folder.append_metrics(line)
-        if self.tracker is not None:
-            self.tracker.log(self.step, line)
+        self._standing.note(line)
+        self.trackers.log(self.step, line | self._alerts(line))
         self.display.step(self.step, line)
+
+    def _alerts(self, line: Mapping[str, Any]) -> dict[str, float]:
+        """Tell of the alerts that begin with the step; returns, for each there has been, whether it is on."""
+        begun = self._watch.see(line)
+        for alert in self.report.alerts:
+            if alert.until is None and alert.name not in self._watch.active:
+                alert.until = self.step
+        for name, message in begun.items():
+            self.report.alerts.append(RaisedAlert(name=name, since=self.step, message=message))
+            self.folder.append_metrics({"step": self.step, "alert": name, "message": message})
+            self.display.say(f"alert, step {self.step}: {message}")
+        return {f"alert/{alert.name}": float(alert.name in self._watch.active) for alert in self.report.alerts}
 
     @contextmanager
     def phase(self, name: str) -> Generator[None]:

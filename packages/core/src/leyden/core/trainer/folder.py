@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import msgspec
+import yaml
 
 from leyden.core.data.resources import LLM, NamedResources
 from leyden.core.data.rollout import Task
@@ -32,6 +33,8 @@ class RunFolder:
         self.worker_log = path / "agents.log"
         self.checkpoints = path / "checkpoints"
         self.policy = path / "policy"
+        self.last_policy = path / "policy-last"
+        """Where the last version is, when another is kept."""
         self.trackers = path / "trackers"
 
     @property
@@ -67,6 +70,10 @@ class RunFolder:
             known = sorted(p.parent.name for p in runs.glob("*/config.yaml"))
             raise RunError(f"no run {name!r} in {runs}; there is {', '.join(known) if known else 'none yet'}")
         return cls(path), load_config(path / "config.yaml")
+
+    def written_config(self) -> dict[str, Any]:
+        """The run's configuration as it lies in the folder, credentials masked; nothing if there is none."""
+        return yaml.safe_load(self.config_file.read_text()) if self.config_file.exists() else {}
 
     def tasks_file(self, held_out: str | None = None) -> Path:
         """Where the rows of the training tasks, or of a held-out set, are kept."""

@@ -1,8 +1,11 @@
 """`RunReport`: what a run came to, and the table that closes it."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
+
+from leyden.core.trainer.versions import Evaluation
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -18,6 +21,26 @@ class HeldOutResult(msgspec.Struct, kw_only=True):
     sampled_before: float | None = None
     """With the training sampling (temperature 1)."""
     sampled_after: float | None = None
+
+
+class KeptVersion(msgspec.Struct, frozen=True, kw_only=True):
+    """The version whose weights are in `policy/`."""
+
+    version: int
+    success: float | None
+    """On the first held-out set, with the agent's own sampling; the best of many is likely to be lucky, too."""
+    why: str
+
+
+class RaisedAlert(msgspec.Struct, kw_only=True):
+    """Something that ruins runs, seen in the numbers of the steps."""
+
+    name: str
+    since: int
+    """The step it began with."""
+    until: int | None = None
+    """The first step without it; None while it lasts."""
+    message: str
 
 
 class RunReport(msgspec.Struct, kw_only=True):
@@ -52,6 +75,21 @@ class RunReport(msgspec.Struct, kw_only=True):
     """CPU time, likewise, of learning and of worker processes; those of a sitting that was cut off are not in it."""
     seconds_by_phase: dict[str, float] = {}
     held_out: dict[str, HeldOutResult] = {}
+    kept: KeptVersion | None = None
+    """None while the run is not finished."""
+    stopped_early: str | None = None
+    """Why the run ended before the steps planned were taken, if it did."""
+    alerts: list[RaisedAlert] = []
+
+    def note_held_out(
+        self, when: Literal["before", "after"], own: Mapping[str, Evaluation], sampled: Mapping[str, Evaluation]
+    ) -> None:
+        """Put what was earned on the held-out sets, the first of which makes the headline, into its places."""
+        for field, found in ((when, own), (f"sampled_{when}", sampled)):
+            for number, (name, evaluation) in enumerate(found.items()):
+                setattr(self.held_out[name], field, evaluation.success)
+                if number == 0:
+                    setattr(self, field if found is sampled else f"success_{when}", evaluation.success)
 
 
 def closing_table(report: RunReport) -> "Table":
@@ -73,7 +111,20 @@ def closing_table(report: RunReport) -> "Table":
     table.add_section()
     for phase, seconds in report.seconds_by_phase.items():
         table.add_row(f"seconds: {phase}", "", f"{seconds:,.1f}")
+    table.caption = "\n".join(_remarks(report)) or None
+    table.caption_justify = "left"
     return table
+
+
+def _remarks(report: RunReport) -> list[str]:
+    """What a person has to know beside the numbers, a line each."""
+    remarks = [] if report.kept is None else [f"policy/ holds version {report.kept.version}: {report.kept.why}"]
+    if report.stopped_early is not None:
+        remarks.append(f"stopped early: {report.stopped_early}")
+    for alert in report.alerts:
+        when = f"from step {alert.since} on" if alert.until is None else f"steps {alert.since} to {alert.until - 1}"
+        remarks.append(f"alert {alert.name}, {when}: {alert.message}")
+    return remarks
 
 
 def _totals(report: RunReport) -> list[tuple[str, str]]:

@@ -1,8 +1,9 @@
 """One sitting of a run: brings everything up, lets the algorithm work, writes down what it came to."""
 
+import asyncio
+import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from leyden.core.algorithm.registry import make_algorithm
 from leyden.core.data.resources import NamedResources
@@ -16,11 +17,9 @@ from leyden.core.trainer.display import Display
 from leyden.core.trainer.folder import RunFolder
 from leyden.core.trainer.report import RunReport, percent
 from leyden.core.trainer.serving import serve_policy
-from leyden.core.trainer.tracker import open_tracker
+from leyden.core.trainer.tracker import open_trackers
 from leyden.core.trainer.usage import Usage
-
-if TYPE_CHECKING:
-    from leyden.core.policy.model import PolicyModel
+from leyden.core.trainer.weights import with_version
 
 
 async def train(
@@ -38,7 +37,8 @@ async def train(
     algorithm = make_algorithm(config.algorithm, config.algorithm_config)
     tasks = folder.tasks()
     held_out = {held.name: folder.tasks(held.name) for held in config.held_out}
-    tracker = open_tracker(config.tracker, folder.trackers)
+    trackers = open_trackers(config.tracker, folder.trackers, config.name, folder.written_config())
+    failed = True
     try:
         await set_aside(folder.store_uri)
         async with serve_policy(folder, config, tasks[0]) as serving:
@@ -55,16 +55,15 @@ async def train(
                     check_workers=_both(serving.engine.check, check_agents),
                     flush=serving.flush,
                 )
-                context = RunContext(folder, config, serving, collector, display, tracker=tracker, began=began)
+                context = RunContext(folder, config, serving, collector, display, trackers=trackers, began=began)
                 await algorithm.run(context)
                 display.stop()
-            model = context.trained_policy()
             with context.phase("export"):
-                await _export(folder, config, model)
+                await asyncio.to_thread(_export, folder, config, context)
+        failed = False
     finally:
         display.stop()
-        if tracker is not None:
-            tracker.close()
+        trackers.close(failed=failed)
     report = context.report_now()
     folder.write_report(report)
     draw_curve(folder, report)
@@ -81,12 +80,17 @@ def _both(check_engine: Callable[[], None], check_agents: CheckAgents) -> CheckA
     return check
 
 
-async def _export(folder: RunFolder, config: RunConfig, model: "PolicyModel") -> None:
-    import asyncio
-
+def _export(folder: RunFolder, config: RunConfig, context: RunContext) -> None:
+    """Write the version that is kept as `policy/`, and the last one beside it if it is another."""
     from leyden.core.policy.export import export_policy
 
-    await asyncio.to_thread(export_policy, model, config.policy, folder.policy)
+    model = context.trained_policy()
+    kept = context.keep_for_good()
+    shutil.rmtree(folder.last_policy, ignore_errors=True)
+    if kept.version != context.step:
+        export_policy(model, config.policy, folder.last_policy)
+        model = with_version(model, context.versions, kept.version)
+    export_policy(model, config.policy, folder.policy)
 
 
 def draw_curve(folder: RunFolder, report: RunReport) -> None:

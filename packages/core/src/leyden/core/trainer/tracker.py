@@ -1,61 +1,225 @@
-"""Trackers: where else the metrics of a step go. One class each; the registry is a dict."""
+"""Trackers: where else the numbers of a step go. One class each; the registry is a dict.
 
+Each writes below the run's `trackers/` folder. What could leave the machine stays on it unless the user's own
+environment says otherwise: `WANDB_MODE`, `MLFLOW_TRACKING_URI` and the like are honoured.
+"""
+
+import logging
+import math
+import os
+import re
+import secrets
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from leyden.core.errors import UsageError
 
+log = logging.getLogger(__name__)
+
 
 class Tracker(ABC):
-    """Receives the numbers of each step."""
+    """Receives the numbers of each step of the run `name`; `settings` is its configuration, as plain values."""
+
+    extra: str
+    """The extra of `leyden-core` that installs what it needs."""
+
+    def __init__(self, folder: Path, name: str, settings: Mapping[str, Any]) -> None:
+        self.folder, self.name, self.settings = folder, name, settings
 
     @abstractmethod
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Record the metrics that are numbers."""
 
     @abstractmethod
-    def close(self) -> None:
-        """Write what is buffered."""
+    def close(self, *, failed: bool = False) -> None:
+        """Write what is buffered; the sitting ended, or failed."""
+
+    def load(self, module: str) -> Any:
+        """Import what the tracker is for; raises UsageError that names the extra where it is not installed."""
+        try:
+            return import_module(module)
+        except ImportError:
+            raise UsageError(f"tracker {self.extra} needs `pip install leyden-core[{self.extra}]`") from None
 
 
 class TensorBoardTracker(Tracker):
-    """Event files for TensorBoard, in the run's `trackers/tensorboard` folder."""
+    """Event files for TensorBoard, in `tensorboard/`."""
 
-    def __init__(self, folder: Path) -> None:
-        try:
-            events: Any = import_module("tensorboard.compat.proto.event_pb2")
-            summaries: Any = import_module("tensorboard.compat.proto.summary_pb2")
-            files: Any = import_module("tensorboard.summary.writer.event_file_writer")
-        except ImportError:
-            raise UsageError("tracker tensorboard needs `pip install leyden-core[tensorboard]`") from None
+    extra = "tensorboard"
+
+    def __init__(self, folder: Path, name: str, settings: Mapping[str, Any]) -> None:
+        super().__init__(folder, name, settings)
+        events = self.load("tensorboard.compat.proto.event_pb2")
+        summaries = self.load("tensorboard.compat.proto.summary_pb2")
+        files = self.load("tensorboard.summary.writer.event_file_writer")
         self._event, self._summary = events.Event, summaries.Summary
         self._writer = files.EventFileWriter(str(folder / "tensorboard"))
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Write one scalar for each metric that is a number."""
-        values = [
-            self._summary.Value(tag=name, simple_value=float(value))
-            for name, value in metrics.items()
-            if isinstance(value, int | float) and name != "step"
-        ]
+        values = [self._summary.Value(tag=tag, simple_value=value) for tag, value in numbers(metrics).items()]
         self._writer.add_event(self._event(step=step, wall_time=time.time(), summary=self._summary(value=values)))
 
-    def close(self) -> None:
+    def close(self, *, failed: bool = False) -> None:
         """Flush the event file."""
         self._writer.close()
 
 
-TRACKERS: dict[str, type[TensorBoardTracker]] = {"tensorboard": TensorBoardTracker}
+class WandbTracker(Tracker):
+    """A run of Weights & Biases, in `wandb/`; offline unless `WANDB_MODE` says otherwise.
+
+    Each sitting is an offline run of the same id, so that `wandb sync` makes one of them. Charts go by the metric
+    `step`, not by W&B's own, which may not go back when steps are taken again.
+    """
+
+    extra = "wandb"
+
+    def __init__(self, folder: Path, name: str, settings: Mapping[str, Any]) -> None:
+        super().__init__(folder, name, settings)
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
+        wandb = self.load("wandb")
+        place = folder / "wandb"
+        place.mkdir(parents=True, exist_ok=True)
+        mode = os.environ.get("WANDB_MODE", "offline")
+        self._run: Any = wandb.init(
+            project=os.environ.get("WANDB_PROJECT", "leyden"),
+            name=name,
+            id=remembered(place / "run_id", lambda: secrets.token_hex(4)),
+            dir=str(folder),
+            mode=mode,
+            resume=None if mode == "offline" else "allow",
+            config=dict(settings),
+            settings=wandb.Settings(
+                console="off", silent=True, disable_git=True, save_code=False, x_disable_stats=True
+            ),
+        )
+        self._run.define_metric("*", step_metric="step")
+
+    def log(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Write the numbers as one row of the history."""
+        self._run.log({**numbers(metrics), "step": step})
+
+    def close(self, *, failed: bool = False) -> None:
+        """End this sitting's run."""
+        self._run.finish(exit_code=1 if failed else 0)
 
 
-def open_tracker(name: str | None, folder: Path) -> Tracker | None:
-    """The named tracker, or None; raises UsageError for a name that is not registered."""
-    if name is None:
-        return None
-    if name not in TRACKERS:
-        raise UsageError(f"unknown tracker {name!r}; there is {', '.join(TRACKERS)}")
-    return TRACKERS[name](folder)
+class MLflowTracker(Tracker):
+    """A run of MLflow, in `mlflow/`, or where `MLFLOW_TRACKING_URI` says; of the experiment `MLFLOW_EXPERIMENT_NAME`.
+
+    All sittings of a run are one run of MLflow.
+    """
+
+    extra = "mlflow"
+
+    def __init__(self, folder: Path, name: str, settings: Mapping[str, Any]) -> None:
+        super().__init__(folder, name, settings)
+        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+        mlflow, entities = self.load("mlflow"), self.load("mlflow.entities")
+        place = folder / "mlflow"
+        place.mkdir(parents=True, exist_ok=True)
+        self._metric: Any = entities.Metric
+        uri = os.environ.get("MLFLOW_TRACKING_URI") or place.resolve().as_uri()
+        self._client: Any = mlflow.MlflowClient(tracking_uri=uri)
+        self._id: str = remembered(place / "run_id", lambda: self._begin(mlflow.exceptions.MlflowException))
+        self._client.update_run(self._id, status="RUNNING")
+
+    def log(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Write the numbers in one call."""
+        now = int(time.time() * 1000)
+        named = {re.sub(r"[^\w\-. :/]", "_", key): value for key, value in numbers(metrics).items()}
+        values = [self._metric(key, value, now, step) for key, value in named.items()]
+        self._client.log_batch(self._id, metrics=values)
+
+    def close(self, *, failed: bool = False) -> None:
+        """Say how the sitting ended."""
+        self._client.set_terminated(self._id, "FAILED" if failed else "FINISHED")
+
+    def _begin(self, failure: type[Exception]) -> str:
+        experiment = os.environ.get("MLFLOW_EXPERIMENT_NAME", "leyden")
+        found = self._client.get_experiment_by_name(experiment)
+        home = found.experiment_id if found is not None else self._client.create_experiment(experiment)
+        run: str = self._client.create_run(home, run_name=self.name).info.run_id
+        for key, value in self.settings.items():
+            with suppress(failure):  # a server's limit on the length of a value is no reason not to train
+                self._client.log_param(run, key, value)
+        return run
+
+
+TRACKERS: dict[str, type[Tracker]] = {
+    "mlflow": MLflowTracker,
+    "tensorboard": TensorBoardTracker,
+    "wandb": WandbTracker,
+}
+
+
+class Trackers:
+    """Any number of trackers as one. One that fails is told of, once, and left out: the run goes on without it."""
+
+    def __init__(self, trackers: Sequence[Tracker] = ()) -> None:
+        self._trackers = list(trackers)
+
+    def log(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Give the numbers to each."""
+        self._each("log", lambda tracker: tracker.log(step, metrics))
+
+    def close(self, *, failed: bool = False) -> None:
+        """Close each; nothing can be logged after."""
+        self._each("close", lambda tracker: tracker.close(failed=failed))
+        self._trackers.clear()
+
+    def _each(self, what: str, call: Callable[[Tracker], None]) -> None:
+        for tracker in list(self._trackers):
+            try:
+                call(tracker)
+            except Exception as error:
+                log.warning("tracker %s failed in %s and is left out from here on: %s", tracker.extra, what, error)
+                self._trackers.remove(tracker)
+
+
+def open_trackers(
+    names: str | Sequence[str] | None, folder: Path, name: str = "run", settings: Mapping[str, Any] | None = None
+) -> Trackers:
+    """The named trackers, or none; raises UsageError for a name that is not registered or not installed.
+
+    `folder` is theirs to write in, `name` the run's, and `settings` what they note of it: nothing that is secret.
+    """
+    chosen = tracker_names(names)
+    opened: list[Tracker] = []
+    try:
+        for chosen_name in chosen:
+            opened.append(TRACKERS[chosen_name](folder, name, settings or {}))
+    except BaseException:
+        Trackers(opened).close(failed=True)
+        raise
+    return Trackers(opened)
+
+
+def tracker_names(names: str | Sequence[str] | None) -> tuple[str, ...]:
+    """The names as a tuple, each once; raises UsageError for one that is not registered."""
+    given = (names,) if isinstance(names, str) else tuple(names or ())
+    for name in given:
+        if name not in TRACKERS:
+            raise UsageError(f"unknown tracker {name!r}; there is {', '.join(sorted(TRACKERS))}")
+    return tuple(dict.fromkeys(given))
+
+
+def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """Those of the metrics that are finite numbers, without `step`, which every tracker has its own place for."""
+    return {
+        name: float(value)
+        for name, value in metrics.items()
+        if isinstance(value, int | float) and math.isfinite(value) and name != "step"
+    }
+
+
+def remembered(path: Path, make: Callable[[], str]) -> str:
+    """What `path` says, or what `make` makes, which it says from then on."""
+    if not path.exists():
+        path.write_text(make())
+    return path.read_text()

@@ -4,8 +4,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import msgspec
-
 from leyden.core.algorithm.base import Algorithm
 from leyden.core.algorithm.lightning_rl import LightningRL
 from leyden.core.data.resources import NamedResources
@@ -19,6 +17,7 @@ from leyden.core.trainer.folder import RunFolder
 from leyden.core.trainer.launch import begin, resume, sit_here
 from leyden.core.trainer.report import RunReport
 from leyden.core.trainer.selection import Selection, read_selection
+from leyden.core.trainer.tracker import tracker_names
 
 if TYPE_CHECKING:
     from leyden.core.runner.hooks import Hook
@@ -61,7 +60,9 @@ class Trainer:
         frozen: Mapping[str, str | Path] | None = None,
         update: Literal["swap", "drain"] = "swap",
         record_within: float = 0.0,
-        tracker: str | None = None,
+        eval_every: int = 0,
+        patience: int | None = None,
+        tracker: str | Sequence[str] | None = None,
         runs: str | Path = "runs",
         quiet: bool = False,
     ) -> None:
@@ -80,7 +81,8 @@ class Trainer:
         self.frozen = {name: str(source) for name, source in (frozen or {}).items()}
         self.update: Literal["swap", "drain"] = update
         self.record_within = record_within
-        self.tracker = tracker
+        self.eval_every, self.patience = eval_every, patience
+        self.tracker = tracker_names(tracker)
         self.quiet = quiet
 
     def fit(
@@ -95,11 +97,8 @@ class Trainer:
         `reward(task, result)` scores what the agent returned; a `LitAgent` returns or emits its own rewards. Raises
         UsageError for what cannot work, in one line.
         """
-        config = self._config(agent, reward)
         held_out = {} if val_dataset is None else {"val": list(val_dataset)}
-        config = msgspec.structs.replace(
-            config, held_out=tuple(EvaluationSet(name=name, source="val_dataset") for name in held_out)
-        )
+        config = self._config(agent, reward, held_out)
         return begin(self.runs, config, list(train_dataset), held_out, self._sit(agent, reward))
 
     def resume(self, agent: Any, name: str, reward: RewardFunction | str | None = None) -> RunReport:
@@ -147,7 +146,7 @@ class Trainer:
             if given is not None and not isinstance(given, str):
                 raise UsageError(f"an agent given by import string runs in other processes: give the {what} so too")
 
-    def _config(self, agent: Any, reward: RewardFunction | str | None) -> RunConfig:
+    def _config(self, agent: Any, reward: RewardFunction | str | None, held_out: Iterable[str] = ()) -> RunConfig:
         import time
 
         if self.policy is None:
@@ -174,6 +173,9 @@ class Trainer:
             frozen=self.frozen,
             update=self.update,
             record_within=self.record_within,
+            held_out=tuple(EvaluationSet(name=name, source="val_dataset") for name in held_out),
+            eval_every=self.eval_every,
+            patience=self.patience,
             tracker=self.tracker,
             algorithm=self.algorithm.reference(),
             algorithm_config=self.algorithm.settings(),
