@@ -14,6 +14,7 @@
     ├── EngineError               the engine could not answer, or serves weights it should not
     ├── GatewayError              a model call could not be accepted
     └── TrainingError             a step cannot be taken: nothing to learn from, or numbers that are not finite
+        └── CheckFailed           the check before a run found what would keep it from learning
 
 Knows nothing of the rest of the package.
 """
@@ -73,3 +74,7 @@ class GatewayError(LeydenError):
 
 class TrainingError(LeydenError):
     """The step cannot be taken."""
+
+
+class CheckFailed(TrainingError):
+    """The run would not learn."""

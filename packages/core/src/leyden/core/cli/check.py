@@ -1,0 +1,44 @@
+"""`leyden check`: prove on a few rollouts that a run would learn, before it spends an hour."""
+
+import sys
+from typing import TYPE_CHECKING
+
+from leyden.core.cli.run_options import RunOptions, takes_run
+
+if TYPE_CHECKING:
+    from leyden.core.trainer.preflight.report import CheckReport
+
+
+@takes_run
+def check(given: RunOptions) -> int:
+    """Prove on a few rollouts that `leyden train` with the same arguments would learn. Exit code 1 when it would not.
+
+    Nothing is kept. A policy is loaded, an update is taken, served and taken back.
+    """
+    from leyden.core.trainer.display import make_display
+    from leyden.core.trainer.launch import check_run, look_here
+
+    config, rows, _ = given.read()
+    report = check_run(config, rows, look_here(make_display(quiet=given.quiet or given.json)))
+    _show(report, quiet=given.quiet, json=given.json)
+    return 0 if report.proven else 1
+
+
+def _show(report: "CheckReport", *, quiet: bool, json: bool) -> None:
+    """A table, or a JSON line for each check and one for all; with `quiet` what is wrong, on standard error."""
+    if json:
+        import msgspec
+
+        lines = [{"event": "check", **msgspec.to_builtins(result)} for result in report.results]
+        whole = {"event": "report", "proven": report.proven, "rollouts": report.rollouts, "seconds": report.seconds}
+        for line in [*lines, whole]:
+            sys.stdout.write(msgspec.json.encode(line).decode() + "\n")
+        return
+    if quiet:
+        sys.stderr.write(f"leyden: {report.complaint()}\n" if report.failures else "")
+        return
+    from rich.console import Console
+
+    from leyden.core.trainer.preflight.report import check_table
+
+    Console().print(check_table(report))

@@ -1,0 +1,53 @@
+"""Small experiments on a policy: did a step change it, do others compute the same. Knows nothing of runs or engines."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from leyden.core.data.transition import Transition
+from leyden.core.policy.entries import Floats, WeightedTransition, behaviour
+from leyden.core.policy.exactness import prove
+from leyden.core.policy.model import PolicyModel
+from leyden.core.policy.replay import replay
+
+SPREAD = 0.02
+"""Standard deviation that weights are taken to have where they have less: those of a fresh adapter are 0."""
+
+
+def fingerprint(model: PolicyModel) -> dict[str, tuple[float, float]]:
+    """Return two numbers for each weight tensor, its sum and its sum of squares, which an update changes."""
+    return {name: _numbers(tensor) for name, tensor in model.weights().items()}
+
+
+def changed(before: Mapping[str, tuple[float, float]], model: PolicyModel) -> tuple[int, int]:
+    """Return how many weight tensors differ from `before`, a `fingerprint`, and how many there are."""
+    now = fingerprint(model)
+    return sum(before.get(name) != numbers for name, numbers in now.items()), len(now)
+
+
+@torch.no_grad()
+def shake(model: PolicyModel, share: float, seed: int = 0) -> None:
+    """Add noise to everything that is trained, `share` of its own spread: a change that must be seen by who serves it.
+
+    The policy is worth nothing afterwards.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in model.parameters():
+        noise = torch.randn(parameter.shape, generator=generator).to(parameter)
+        spread = float(parameter.std(correction=0))
+        parameter.add_(noise, alpha=share * max(spread, SPREAD))
+
+
+def recomputed(model: PolicyModel, calls: Sequence[Transition], token_budget: int = 4096) -> Floats:
+    """Return recorded minus recomputed log-probabilities of all response tokens of `calls`, joined."""
+    given = [WeightedTransition(transition=call, advantage=0.0) for call in calls]
+    found = replay(model, given, token_budget, prove(model))
+    pairs = zip(given, found, strict=True)
+    return np.concatenate([behaviour(item.transition) - now_T for item, now_T in pairs])
+
+
+def _numbers(tensor: Tensor) -> tuple[float, float]:
+    wide = tensor.detach().double()
+    return float(wide.sum()), float(wide.square().sum())

@@ -1,0 +1,147 @@
+"""Checks of rollouts and their calls: that they arrived, whole, from whom they should. Know nothing of rewards."""
+
+import math
+from collections import defaultdict
+
+from leyden.core.data import semconv
+from leyden.core.trainer.preflight.evidence import Evidence
+from leyden.core.trainer.preflight.report import CheckResult, failure, ok, unchecked, warning
+from leyden.core.trajectory.assemble import (
+    BAD_LOGPROBS,
+    EMPTY_PROMPT,
+    EMPTY_RESPONSE,
+    NOT_RECORDED,
+    NOT_SELECTED,
+    SAMPLING_NOT_TRAINABLE,
+    UNKNOWN_VERSION,
+)
+
+NOT_WHOLE = (NOT_RECORDED, BAD_LOGPROBS, EMPTY_PROMPT, EMPTY_RESPONSE, UNKNOWN_VERSION)
+TOO_LONG = "context_length_exceeded"
+"""The error that a client gets for a prompt over the limit, in OpenAI's words."""
+UNLIKELY = 1e-6
+"""Probability of answers that agree by chance below which they were not drawn at all."""
+_LOOK = "run `leyden dev` on a few tasks, which shows every span; agents.log has what they print"
+
+
+def check_rollouts(evidence: Evidence) -> CheckResult:
+    """The agent runs to its end."""
+    count, failed = evidence.total("rollouts"), evidence.total("failed")
+    if not count:
+        return failure("rollouts", "no rollout was run", "give tasks")
+    if not failed:
+        return ok("rollouts", f"{count} of {count} ended well")
+    why = "; ".join(evidence.errors()[:2]) or "for no reason they gave"
+    verdict = failure if failed == count else warning
+    return verdict("rollouts", f"{failed} of {count} failed: {why}", _LOOK)
+
+
+def check_calls(evidence: Evidence) -> CheckResult:
+    """The agent's model calls reach the gateway."""
+    count, empty, failed = (evidence.total(name) for name in ("rollouts", "empty", "failed"))
+    if empty < count:
+        seen = f"{evidence.calls} calls in {count - empty} rollouts"
+        if not empty:
+            return ok("calls", seen)
+        return warning("calls", f"{seen}; {empty} rollouts made none", "is that what the agent does?")
+    if failed == count:
+        return unchecked("calls", "every rollout failed, see rollouts")
+    reasons = "; ".join(evidence.silence())
+    why = f": {reasons}" if reasons else ""
+    change = "let the agent call its model through httpx, aiohttp or requests (docs/wire.md), or give it the base URL"
+    return failure("calls", f"no rollout of {count} made a model call that was seen{why}", change)
+
+
+def check_tokens(evidence: Evidence) -> CheckResult:
+    """Calls are recorded with the ids and the log-probabilities of their tokens."""
+    wrong = {reason: evidence.excluded[reason] for reason in NOT_WHOLE if evidence.excluded[reason]}
+    bad = sum(wrong.values())
+    judged = len(evidence.transitions) + bad
+    if not judged:
+        return unchecked("tokens", "no selected call was answered, see calls, selection and prompts")
+    if not bad:
+        tokens = sum(len(call.response_ids) for call in evidence.transitions)
+        return ok("tokens", f"ids and log-probabilities of {tokens} tokens in {judged} calls")
+    reasons = ", ".join(f"{count} × {reason}" for reason, count in wrong.items())
+    change = "the engine must return ids and log-probabilities for every token that it draws"
+    verdict = failure if bad == judged else warning
+    return verdict("tokens", f"{bad} of {judged} calls cannot be trained on: {reasons}", change)
+
+
+def check_selection(evidence: Evidence) -> CheckResult:
+    """The calls that were asked for are the ones that are trained."""
+    config, left_out = evidence.config, evidence.excluded[NOT_SELECTED]
+    asked = {
+        "--agent-match": config.agent_match,
+        "--span-match": config.span_match,
+        "--attribute-match": config.attribute_match or None,
+        "--predicate": config.predicate,
+    }
+    named = " ".join(f"{option} {value!r}" for option, value in asked.items() if value is not None)
+    spoke = ", ".join(f"{name} ({count} calls)" for name, count in evidence.speakers().most_common(8))
+    if not evidence.calls:
+        return unchecked("selection", "no call was recorded, see calls")
+    if not named:
+        return ok("selection", f"every call is trained: {spoke}")
+    if left_out < evidence.calls:
+        return ok("selection", f"{named} leaves out {left_out} of {evidence.calls} calls; {spoke}")
+    change = "match a name that is seen: agents for --agent-match, nodes too; `leyden dev` shows all spans"
+    return failure("selection", f"{named} fits none of {evidence.calls} calls; those seen: {spoke}", change)
+
+
+def check_sampling(evidence: Evidence) -> CheckResult:
+    """Tokens are drawn, at a temperature above 0, so that rollouts of one task differ.
+
+    Where one prompt was answered k times with the same tokens, whose recorded probability is p, that happens with
+    probability p^(k - 1) if they were drawn. Over all prompts it must not be below one in a million.
+    """
+    greedy = evidence.excluded[SAMPLING_NOT_TRAINABLE]
+    if greedy and not evidence.transitions:
+        change = "train at --temperature 1, and let nothing between gateway and engine change the sampling"
+        return failure("sampling", f"{greedy} calls were greedy or truncated, which cannot be learned from", change)
+    if not evidence.transitions:
+        return unchecked("sampling", "no call can be trained on, see the checks above")
+    repeated, differ, log_chance = _repeats(evidence)
+    if not repeated:
+        seen = "no prompt was answered twice, so it cannot be told whether answers differ"
+        return warning("sampling", seen, "if prompts hold times or random ids, rollouts of a task compare less well")
+    if differ:
+        return ok("sampling", f"{differ} of {repeated} prompts that were answered several times got different answers")
+    seen = f"all {repeated} prompts that were answered several times got the same answer each time"
+    if log_chance < math.log(UNLIKELY):
+        seen += f", which has a chance of 10^{log_chance / math.log(10):.0f} if the engine drew as it says"
+        return failure("sampling", seen, "the engine decodes greedily, or from one seed: let it sample")
+    change = "the policy is almost certain of every token: begin from one that is less, or raise --temperature"
+    return warning("sampling", seen, change)
+
+
+def _repeats(evidence: Evidence) -> tuple[int, int, float]:
+    """Prompts answered several times, how many of them differently, and the log-chance that all others agree."""
+    answers: defaultdict[tuple[int, ...], list[tuple[tuple[int, ...], float]]] = defaultdict(list)
+    for call in evidence.transitions:
+        answers[tuple(call.prompt_ids)].append((tuple(call.response_ids), math.fsum(call.logprobs)))
+    several = [given for given in answers.values() if len(given) > 1]
+    differ = sum(len({ids for ids, _ in given}) > 1 for given in several)
+    log_chance = math.fsum((len(given) - 1) * given[0][1] for given in several)
+    return len(several), differ, log_chance
+
+
+def check_prompts(evidence: Evidence) -> CheckResult:
+    """Prompts, and answers after them, fit into what the model was made for."""
+    room = evidence.context_length
+    refused = [span for span in evidence.spans() if span.attributes.get(semconv.ERROR_TYPE) == TOO_LONG]
+    lengths = [len(call.prompt_ids) for call in evidence.transitions]
+    whole = [len(call.prompt_ids) + len(call.response_ids) for call in evidence.transitions]
+    shorter = "shorten what the agent puts into its prompts, or take a policy with a longer context"
+    if refused:
+        said = refused[0].status.description or ""
+        seen = f"{len(refused)} calls were refused: their prompts are over the limit of {room} tokens. {said}".rstrip()
+        verdict = failure if len(refused) >= len(evidence.transitions) else warning
+        return verdict("prompts", seen.rstrip("."), shorter)
+    if not lengths:
+        return unchecked("prompts", "no call can be trained on, see the checks above")
+    cut = sum(length >= room for length in whole)
+    seen = f"up to {max(lengths)} tokens, {max(whole)} with the answer; the model holds {room}"
+    if cut > len(whole) / 10:
+        return warning("prompts", f"{seen}, and {cut} of {len(whole)} answers were cut off by that", shorter)
+    return ok("prompts", seen)

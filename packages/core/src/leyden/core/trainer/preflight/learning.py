@@ -1,0 +1,59 @@
+"""Checks of the update: same numbers on both sides, a gradient, new weights that are served. Know no algorithm."""
+
+import math
+
+from leyden.core.trainer.preflight.evidence import Evidence
+from leyden.core.trainer.preflight.report import CheckResult, failure, ok, unchecked, warning
+
+_FAR = 10
+"""Times the limit of rounding that the least likely of thousands of tokens may differ."""
+
+
+def check_log_probabilities(evidence: Evidence) -> CheckResult:
+    """The log-probabilities recorded with the answers are those of the model that is trained."""
+    found = evidence.difference
+    if found is None:
+        return unchecked("log-probabilities", "no call can be trained on, see the checks above")
+    seen = f"recorded and recomputed differ by {found.mean:.1g} on average, {found.largest:.1g} at most"
+    seen += f" ({found.tokens} tokens; rounding explains {found.limit:g})"
+    change = "engine and trainer must hold the same model, in the same precision, at the same temperature"
+    if not found.mean <= found.limit:
+        return failure("log-probabilities", seen, change)
+    if not found.largest <= _FAR * found.limit:
+        return warning("log-probabilities", seen, change + "; --set correction=truncated bounds what it does")
+    return ok("log-probabilities", seen)
+
+
+def check_gradient(evidence: Evidence) -> CheckResult:
+    """One update, taken on a copy of the policy, changes its weights."""
+    done = evidence.rehearsal
+    if done.failed:
+        return failure("gradient", f"no step could be taken: {done.failed}", "see what it says")
+    if done.metrics is None:
+        return unchecked("gradient", "nothing was found to learn from, see the checks above")
+    norm = float(done.metrics.get("grad_norm", math.nan))
+    seen = f"{done.changed} of {done.weights} weight tensors changed"
+    seen += "" if math.isnan(norm) else f", gradient norm {norm:.3g}"
+    if norm == 0.0:
+        change = "nothing in the batch has an advantage: look at credit, advantage and what they are set to"
+        return failure("gradient", seen, change)
+    if done.changed == 0 and done.metrics.get("learning_rate") == 0.0:
+        return failure("gradient", f"{seen}: the learning rate is 0", "set --learning-rate above 0")
+    if done.changed == 0:
+        return warning("gradient", seen, "is the first step meant to leave the policy as it is?")
+    return ok("gradient", seen)
+
+
+def check_served(evidence: Evidence) -> CheckResult:
+    """The engine serves the weights that it is given, and those that the run begins with when it gets them back."""
+    done = evidence.rehearsal
+    change = "the engine ignores updates, in part or as a whole, or answers from a stale cache: it cannot be trained on"
+    if done.not_served:
+        return failure("served weights", f"old weights are served after an update: {done.not_served}", change)
+    if done.not_restored:
+        seen = f"the first weights are not served again after the rehearsal: {done.not_restored}"
+        return failure("served weights", seen, change)
+    if done.metrics is None:
+        return unchecked("served weights", "no update was taken, see gradient")
+    seen = f"served and trained differ by {done.gap:.1g} after an update and changes that move them by {done.shown:.2g}"
+    return ok("served weights", f"{seen}; the run's first weights are served again")

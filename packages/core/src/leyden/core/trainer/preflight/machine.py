@@ -1,0 +1,63 @@
+"""How much memory is left, on this machine or on its GPU. Knows nothing of what it is for."""
+
+import os
+from pathlib import Path
+
+
+def free_memory(device: str) -> int | None:
+    """Bytes that a new process could take on `device`, `cpu` or `cuda`; None where it cannot be told."""
+    return _free_on_gpu() if device.startswith("cuda") else _free_here()
+
+
+def _free_on_gpu() -> int | None:
+    from leyden.core.policy.size import free_on_gpu
+
+    return free_on_gpu()
+
+
+def _free_here() -> int | None:
+    known = [bytes_ for bytes_ in (_available(), *_left_in_groups()) if bytes_ is not None]
+    return min(known, default=None) if known else _all_of_it()
+
+
+def _available(meminfo: Path = Path("/proc/meminfo")) -> int | None:
+    """What Linux says a new process could have without swapping."""
+    text = _read(meminfo) or ""
+    line = next((line for line in text.splitlines() if line.startswith("MemAvailable:")), None)
+    return None if line is None else 1024 * int(line.split()[1])
+
+
+def _left_in_groups(root: Path = Path("/sys/fs/cgroup")) -> list[int | None]:
+    """What a container's limit leaves; file pages that could be dropped are not counted as used."""
+    return [
+        _left(root / "memory.max", root / "memory.current", root / "memory.stat", "inactive_file"),
+        _left(
+            root / "memory/memory.limit_in_bytes",
+            root / "memory/memory.usage_in_bytes",
+            root / "memory/memory.stat",
+            "total_inactive_file",
+        ),
+    ]
+
+
+def _left(limit: Path, used: Path, stat: Path, droppable: str) -> int | None:
+    limited, taken = _read(limit), _read(used)
+    if limited is None or taken is None or not limited.strip().isdigit() or int(limited) >= 1 << 62:
+        return None
+    lines = (_read(stat) or "").splitlines()
+    dropped = next((int(line.split()[1]) for line in lines if line.startswith(f"{droppable} ")), 0)
+    return max(0, int(limited) - int(taken) + dropped)
+
+
+def _all_of_it() -> int | None:
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError, AttributeError):  # Windows
+        return None
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text()
+    except OSError:
+        return None

@@ -1,0 +1,92 @@
+"""Check of memory, before anything is loaded: what the run needs against what is left. Knows nothing of rollouts."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+from leyden.core.trainer.config import RunConfig
+from leyden.core.trainer.preflight.report import CheckResult, failure, ok, warning
+
+if TYPE_CHECKING:
+    from leyden.core.policy.size import PolicySize
+
+TOKENS_OF_A_CALL = 2048
+"""What a call is taken to hold, prompt and answer, where the model could hold more."""
+MOST_AT_ONCE = 64
+"""Calls that the embedded engine decodes together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryNeed:
+    """Bytes by what they are for."""
+
+    certain: dict[str, int]
+    """What no run of this configuration goes without."""
+    likely: dict[str, int]
+    """What depends on how long calls are and how many are made at once."""
+
+    @property
+    def least(self) -> int:
+        """Bytes without which the run cannot be."""
+        return sum(self.certain.values())
+
+    @property
+    def all(self) -> int:
+        """Bytes that it is expected to take."""
+        return self.least + sum(self.likely.values())
+
+    def told(self) -> str:
+        """Every part that is a tenth of it or more."""
+        parts = sorted((self.certain | self.likely).items(), key=lambda part: -part[1])
+        return ", ".join(f"{name} {gibibytes(size)}" for name, size in parts if size >= self.all / 10)
+
+
+def memory_need(config: RunConfig, options: Any, size: "PolicySize", frozen: "list[PolicySize]") -> MemoryNeed:
+    """What a run takes beside the agents' own processes; `options` are the algorithm's, where it updates as ours do."""
+    from leyden.core.policy.size import LOGITS
+
+    lora = getattr(options, "lora", None)
+    trained = size.parameters if lora is None else size.adapters(lora.rank)
+    reference = bool(getattr(options, "compares_with_reference", False)) and lora is None
+    certain = {
+        "weights": size.weights,
+        "gradients": 4 * trained,
+        "AdamW's moments": 8 * trained,
+        "the engine's copy": size.weights,
+        "the reference policy": size.weights if reference else 0,
+        "the critic": 4 * size.weights if _has_own_critic(options) else 0,
+        "frozen policies": sum(other.weights for other in frozen),
+    }
+    held = min(TOKENS_OF_A_CALL, size.context_length or TOKENS_OF_A_CALL)
+    together = min(MOST_AT_ONCE, config.workers * config.concurrency)
+    budget = getattr(options, "token_budget", 4096)
+    likely = {
+        f"activations of {budget:,} tokens": size.activations(budget) + LOGITS,
+        f"keys and values of {together} calls of {held:,} tokens": size.key_values * held * together,
+    }
+    return MemoryNeed(certain=certain, likely=likely)
+
+
+def check_memory(need: MemoryNeed, free: int | None, config: RunConfig) -> CheckResult:
+    """What the run needs is there."""
+    where = "the GPU has" if config.device.startswith("cuda") else "this machine has"
+    if free is None:
+        seen = f"about {gibibytes(need.all)} are needed ({need.told()}); what {where} left cannot be told"
+        return warning("memory", seen, "make sure that there is so much")
+    seen = f"{gibibytes(free)} of memory {where} left, and about {gibibytes(need.all)} are needed: {need.told()}"
+    if need.least > free:
+        least = f"{config.policy} is too large: {gibibytes(need.least)} before a single token; {seen}"
+        return failure("memory", least, "train a smaller policy, or adapters (--set lora.rank=16), or more memory")
+    if need.all > free:
+        change = "lower --set token_budget=..., or --concurrency"
+        return warning("memory", seen, change)
+    return ok("memory", seen)
+
+
+def gibibytes(size: int) -> str:
+    """A size as people read it."""
+    return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{size / 2**20:.0f} MiB"
+
+
+def _has_own_critic(options: Any) -> bool:
+    critic: Any = getattr(options, "critic", None)
+    return critic == "own" or (isinstance(critic, dict) and cast("dict[str, Any]", critic).get("name") == "own")

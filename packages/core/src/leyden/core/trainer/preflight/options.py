@@ -1,0 +1,71 @@
+"""Check of options: that each one which was given is read. Knows nothing of what they mean."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from leyden.core.algorithm.base import Algorithm
+from leyden.core.algorithm.registry import make_algorithm, nested
+from leyden.core.data.route import Route
+from leyden.core.trainer.config import RunConfig
+from leyden.core.trainer.preflight.evidence import Rehearsal
+from leyden.core.trainer.preflight.report import CheckResult, failure, ok
+
+
+class Watched:
+    """An algorithm whose configuration notes which of its options are read.
+
+    What is read while the configuration checks itself does not count: it is read again by whoever uses it.
+    """
+
+    def __init__(self, name: str, config: Mapping[str, Any]) -> None:
+        made = make_algorithm(name, config)
+        self.given = sorted(nested(config))
+        self.read: set[str] = set()
+        self.algorithm: Algorithm = type(made)(_watching(made.config, self.read))
+
+    @property
+    def unread(self) -> tuple[str, ...]:
+        """Options that were given and that nothing has read."""
+        return tuple(name for name in self.given if name not in self.read)
+
+
+def _watching(config: msgspec.Struct, read: set[str]) -> msgspec.Struct:
+    """The same configuration, of a class of its own."""
+    kind = type(config)
+    fields = frozenset(kind.__struct_fields__)
+
+    def note(self: Any, name: str) -> Any:
+        if name in fields:
+            read.add(name)
+        return object.__getattribute__(self, name)
+
+    body = {"__getattribute__": note, "__module__": kind.__module__, "__qualname__": kind.__qualname__}
+    watching: Any = msgspec.defstruct(kind.__name__, (), bases=(kind,), namespace=body)
+    made: msgspec.Struct = watching(**{name: getattr(config, name) for name in kind.__struct_fields__})
+    read.clear()
+    return made
+
+
+def check_options(config: RunConfig, rehearsal: Rehearsal | None = None) -> CheckResult:
+    """Every option that was given is used.
+
+    Options that others leave without effect are refused before this, by the configuration that has them. Here:
+    options of an algorithm that it did not read, from its making to the end of its first step, and policies that are
+    served and never asked.
+    """
+    unasked = sorted(config.frozen.keys() - {route.to for route in _routes(config)})
+    if unasked:
+        seen = f"--frozen {', '.join(unasked)} would be loaded and never asked: no route goes there"
+        return failure("options", seen, f"give --route PATTERNS,to={unasked[0]}, or leave it out")
+    if rehearsal is not None and rehearsal.unread:
+        names = ", ".join(rehearsal.unread)
+        seen = f"{names} was given to algorithm {config.algorithm}, which did not read it"
+        return failure("options", seen, "leave it out; or give --no-check, where it is read only after the first step")
+    given = sorted(nested(config.algorithm_config))
+    return ok("options", f"all used: {', '.join(given)}" if given else "none given to the algorithm")
+
+
+def _routes(config: RunConfig) -> tuple[Route, ...]:
+    return config.routes

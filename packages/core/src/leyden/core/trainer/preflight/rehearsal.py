@@ -1,0 +1,192 @@
+"""`TrialContext`: a run's context in which an algorithm takes one step on a copy, which is served and then taken back.
+
+The rollouts are those that the run begins with, under the same ids: it finds them finished. Knows no algorithm.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from leyden.core.algorithm.base import Algorithm, Context
+from leyden.core.algorithm.loops import Pace
+from leyden.core.data.transition import Trajectory, TrajectoryGroup
+from leyden.core.errors import EngineError, TrainingError
+from leyden.core.trainer.collect import Collected
+from leyden.core.trainer.preflight.calls import (
+    check_calls,
+    check_prompts,
+    check_rollouts,
+    check_selection,
+    check_tokens,
+)
+from leyden.core.trainer.preflight.evidence import Evidence, Rehearsal
+from leyden.core.trainer.preflight.rewards import check_rewards
+from leyden.core.trainer.recorded import read_rollout
+from leyden.core.trainer.serving import SERVED_GAP
+
+if TYPE_CHECKING:
+    from leyden.core.policy.model import PolicyModel
+    from leyden.core.policy.update import Updater
+    from leyden.core.trainer.context import RunContext
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+ENOUGH_ROLLOUTS = 96
+"""So many without a lesson are no chance any more: see `rewards.check_spread`."""
+MOST_BATCHES = 8
+LOOKED_INTO = 32
+"""Rollouts with trouble whose spans are read."""
+FAR = 10.0
+"""Times the limit of rounding by which served weights must differ from old ones, so that old ones cannot hide."""
+SHAKES = 12
+"""Times the weights are shaken, each twice as hard, until they differ by that."""
+
+
+class _Over(Exception):
+    """The rehearsal has seen enough."""
+
+
+class TrialContext(Context):
+    """Collects into `evidence` what the run is going to begin with, and notes what became of one update."""
+
+    def __init__(self, real: "RunContext", evidence: Evidence) -> None:
+        self.real, self.evidence = real, evidence
+        self.steps, self.seed = real.steps, real.seed
+        self.step = 0
+        self._pace = Pace()
+        self._before: dict[str, tuple[float, float]] = {}
+
+    def load_policy(self) -> "PolicyModel":
+        """The policy the run begins with; what is learned here is not kept."""
+        from leyden.core.policy.probe import fingerprint
+
+        model = self.real.load_policy()
+        self._before = fingerprint(model)
+        return model
+
+    async def restore(self, updater: "Updater") -> None:
+        """Begin: there is no checkpoint."""
+
+    @asynccontextmanager
+    async def collecting(self, pace: Pace) -> AsyncGenerator[None]:
+        """Collect what a run at `pace` begins with; here it is waited for."""
+        self._pace = pace
+        yield
+
+    async def collect(self) -> list[TrajectoryGroup]:
+        """The run's next batch; ends the rehearsal once more of them would say no more."""
+        done = self.evidence.batches
+        if self.step or (done and (self._is_hopeless() or self._is_enough())):
+            raise _Over
+        with self.real.phase("rollouts"):
+            collected = await self._batch(len(done))
+        done.append(collected)
+        await self._look_into(collected)
+        return collected.groups
+
+    async def evaluate(self, label: str) -> None:
+        """Evaluate nothing."""
+
+    async def compute(self, phase: str, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call `function` in a thread."""
+        self.real.display.phase(f"check: {phase}")
+        return await asyncio.to_thread(function, *args, **kwargs)
+
+    async def publish(self, model: "PolicyModel") -> float:
+        """Serve the update; then, where it is too small to tell old weights from new ones, weights that are not."""
+        from leyden.core.policy.probe import changed, shake
+
+        found, serving = self.evidence.rehearsal, self.real.serving
+        old = await serving.engine.score(serving.check_ids)
+        found.changed, found.weights = await asyncio.to_thread(changed, self._before, model)
+        wanted = FAR * SERVED_GAP[model.precision]
+        found.moved = found.shown = await self._distance(model, old)
+        gaps = [await self._serve(model)]
+        for attempt in range(SHAKES):
+            if found.shown >= wanted:
+                break
+            await asyncio.to_thread(shake, model, 0.01 * 2**attempt)
+            found.shown = await self._distance(model, old)
+        if found.shown != found.moved:
+            gaps.append(await self._serve(model))
+        found.gap = max(gaps)
+        self.step = self.steps
+        return gaps[0]
+
+    def log(self, metrics: Mapping[str, Any]) -> None:
+        """Keep the numbers of the step."""
+        self.evidence.rehearsal.metrics = metrics
+
+    def count_dropped(self, reasons: Mapping[str, int]) -> None:
+        """Count nothing: the run is going to meet the same groups."""
+
+    async def checkpoint(self, updater: "Updater") -> None:
+        """Keep nothing."""
+
+    async def _batch(self, index: int) -> Collected:
+        collector, size = self.real.collector, self.real.config.tasks_per_step
+        if self._pace.loop != "async":
+            return await collector.train(index, version=0)
+        told = self.real.display.advance
+        whole = Collected()
+        groups = [collector.group(number, told) for number in range(index * size, (index + 1) * size)]
+        for collected in await asyncio.gather(*groups):
+            whole.include(collected)
+        return whole
+
+    async def _look_into(self, collected: Collected) -> None:
+        looked = self.evidence.looked_into
+        trouble = [t for group in collected.groups for t in group.trajectories if _is_odd(t)]
+        for trajectory in trouble[: LOOKED_INTO - len(looked)]:
+            looked.append(await read_rollout(self.real.serving.store, trajectory.rollout_id))
+
+    def _is_hopeless(self) -> bool:
+        certain = (check_rollouts, check_calls, check_tokens, check_selection, check_prompts, check_rewards)
+        return any(check(self.evidence).status == "failure" for check in certain)
+
+    def _is_enough(self) -> bool:
+        return len(self.evidence.batches) >= MOST_BATCHES or self.evidence.total("rollouts") >= ENOUGH_ROLLOUTS
+
+    async def _distance(self, model: "PolicyModel", old: Sequence[float]) -> float:
+        from leyden.core.policy.logprobs import score
+
+        now = await asyncio.to_thread(score, model, self.real.serving.check_ids)
+        return max(abs(a - b) for a, b in zip(now, old, strict=True))
+
+    async def _serve(self, model: "PolicyModel") -> float:
+        try:
+            return await self.real.serving.serve(model, 1)
+        except EngineError as error:
+            self.evidence.rehearsal.not_served = str(error)
+            raise _Over from error
+
+
+async def rehearse(algorithm: Algorithm, real: "RunContext", evidence: Evidence) -> None:
+    """Let `algorithm` take one step and note what happened in `evidence.rehearsal`; then put everything back.
+
+    Raises UsageError for what the user must mend at once, such as a reward that is not a number.
+    """
+    trial = TrialContext(real, evidence)
+    try:
+        await algorithm.run(trial)
+    except _Over:
+        real.display.phase("check")
+    except TrainingError as error:
+        evidence.rehearsal.failed = str(error)
+    await _put_back(real, evidence.rehearsal)
+
+
+async def _put_back(real: "RunContext", found: Rehearsal) -> None:
+    """Serve the weights that the run begins with; the model that holds them is the one it is going to train."""
+    model = await asyncio.to_thread(real.load_policy)
+    try:
+        await real.serving.serve(model, 0)
+    except EngineError as error:
+        found.not_restored = str(error)
+    real.prepare(model)
+
+
+def _is_odd(trajectory: Trajectory) -> bool:
+    return not trajectory.succeeded or bool(trajectory.excluded) or not trajectory.transitions

@@ -1,0 +1,67 @@
+"""Checks of rewards: that there are some, and that they differ within a task. Know nothing of algorithms."""
+
+from leyden.core.trainer.preflight.evidence import Chance, Evidence
+from leyden.core.trainer.preflight.report import CheckResult, failure, ok, unchecked, warning
+
+CERTAIN = 0.01
+"""Probability of a false alarm above which no spread is only a warning."""
+
+
+def check_rewards(evidence: Evidence) -> CheckResult:
+    """Rollouts that ended well have a reward."""
+    ended = [t for t in evidence.trajectories if t.succeeded]
+    missing = sum(t.reward is None for t in ended)
+    if not ended:
+        return unchecked("rewards", "no rollout ended well, see rollouts")
+    if missing == len(ended):
+        given = evidence.config.reward
+        how = (
+            f"let {given} return a number"
+            if given
+            else "give --reward file.py:score, or let the agent return its reward or call emit_reward"
+        )
+        return failure("rewards", f"none of {len(ended)} rollouts has a reward", how)
+    if missing:
+        seen = f"{missing} of {len(ended)} rollouts have no reward, and are left out of training"
+        return warning("rewards", seen, "return a number for every rollout that should count, 0 included")
+    values = [t.reward for t in ended if t.reward is not None]
+    seen = f"{len(ended)} rewards, from {min(values):g} to {max(values):g}, mean {sum(values) / len(values):.3f}"
+    return ok("rewards", seen)
+
+
+def check_spread(evidence: Evidence) -> CheckResult:
+    """Rollouts of one task earn different rewards: what they have in common teaches nothing.
+
+    A run of equal rewards may be chance. If one rollout in twenty earns another reward than the rest, n rollouts all
+    earn the same with probability 0.95^n: 37 % for 20, 0.7 % for 96. Below 1 % it is a failure, else a warning; and
+    where the algorithm has learned all the same (from other tasks' rewards, say), it is a warning, too.
+    """
+    rewards = [[t.reward for t in group.trajectories if t.reward is not None] for group in evidence.groups]
+    judged = [group for group in rewards if len(group) > 1]
+    if not judged:
+        because = "no task has two rewarded rollouts, see rollouts and rewards"
+        return unchecked("spread", because)
+    varying = sum(len(set(group)) > 1 for group in judged)
+    if varying:
+        return ok("spread", f"rewards differ within {varying} of {len(judged)} tasks")
+    seen = _sameness(judged)
+    if evidence.rehearsal.metrics is not None:
+        return warning("spread", f"{seen}, though the algorithm takes a step from them", _WHERE)
+    chance = Chance(sum(map(len, judged)))
+    seen += f" (by chance: {100 * chance.probability:.2g} % if 1 rollout in 20 earned another)"
+    verdict = failure if chance.probability <= CERTAIN else warning
+    return verdict("spread", seen, _WHERE)
+
+
+_WHERE = (
+    "Look at some rollouts with `leyden dev`: are the tasks far too hard or too easy for this policy, or does the "
+    "reward not read what the agent returns?"
+)
+
+
+def _sameness(groups: list[list[float]]) -> str:
+    count = sum(map(len, groups))
+    values = {reward for group in groups for reward in group}
+    if len(values) == 1:
+        return f"all {count} rollouts of {len(groups)} tasks earned {values.pop():g}"
+    return f"rewards differ between tasks, but never within one of {len(groups)} ({count} rollouts)"

@@ -1,0 +1,125 @@
+"""The whole preflight: what can be told before anything is loaded, then the first rollouts and a rehearsed update."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from leyden.core.errors import CheckFailed
+from leyden.core.trainer.config import RunConfig
+from leyden.core.trainer.folder import RunFolder
+from leyden.core.trainer.preflight.calls import (
+    check_calls,
+    check_prompts,
+    check_rollouts,
+    check_sampling,
+    check_selection,
+    check_tokens,
+)
+from leyden.core.trainer.preflight.evidence import Difference, Evidence
+from leyden.core.trainer.preflight.learning import check_gradient, check_log_probabilities, check_served
+from leyden.core.trainer.preflight.machine import free_memory
+from leyden.core.trainer.preflight.memory import check_memory, memory_need
+from leyden.core.trainer.preflight.options import Watched, check_options
+from leyden.core.trainer.preflight.rehearsal import rehearse
+from leyden.core.trainer.preflight.report import CheckReport, CheckResult, save_report, unchecked, worst_first
+from leyden.core.trainer.preflight.rewards import check_rewards, check_spread
+from leyden.core.trainer.serving import SERVED_GAP
+
+if TYPE_CHECKING:
+    from leyden.core.policy.model import PolicyModel
+    from leyden.core.trainer.context import RunContext
+
+MOST_CALLS = 128
+"""Calls whose log-probabilities are computed again."""
+CHECKS = (
+    check_rollouts,
+    check_calls,
+    check_tokens,
+    check_selection,
+    check_sampling,
+    check_prompts,
+    check_rewards,
+    check_spread,
+    check_log_probabilities,
+    check_gradient,
+    check_served,
+)
+"""In the order in which they are told; each looks at the evidence alone."""
+NAMES = (
+    *("memory", "options", "rollouts", "calls", "tokens", "selection", "sampling", "prompts"),
+    *("rewards", "spread", "log-probabilities", "gradient", "served weights"),
+)
+"""Every check, in the order of a report."""
+
+
+def before_loading(config: RunConfig) -> list[CheckResult]:
+    """What can be told from the configuration: memory and options. Raises UsageError for what cannot be read."""
+    from leyden.core.policy.size import PolicySize
+
+    watched = Watched(config.algorithm, config.algorithm_config)
+    frozen = [PolicySize.of(source) for source in config.frozen.values()]
+    need = memory_need(config, watched.algorithm.config, PolicySize.of(config.policy), frozen)
+    return [check_memory(need, free_memory(config.device), config), check_options(config)]
+
+
+def not_loaded(before: Sequence[CheckResult]) -> CheckReport:
+    """The report where the first checks say that nothing should be loaded."""
+    because = f"nothing was loaded, see {worst_first(before)[0].name}"
+    known = {result.name: result for result in before}
+    return CheckReport(results=tuple(known.get(name) or unchecked(name, because) for name in NAMES))
+
+
+async def preflight(context: "RunContext", before: Sequence[CheckResult]) -> CheckReport:
+    """Run the first rollouts of a run that has not begun, rehearse its first update, and judge both.
+
+    `before` is what `before_loading` found. The engine then serves the run's first weights again, as version 0. Raises
+    UsageError for what the user must mend at once, such as a reward that raises.
+    """
+    began, config = time.monotonic(), context.config
+    context.display.phase("check")
+    evidence = Evidence(config, context.serving.engine.model.context_length)
+    watched = Watched(config.algorithm, config.algorithm_config)
+    await rehearse(watched.algorithm, context, evidence)
+    if evidence.rehearsal.metrics is not None:
+        evidence.rehearsal.unread = watched.unread
+    if evidence.transitions:
+        evidence.difference = await asyncio.to_thread(_difference, context.prepared(), evidence)
+    results = [next(result for result in before if result.name == "memory"), check_options(config, evidence.rehearsal)]
+    return CheckReport(
+        results=(*results, *(check(evidence) for check in CHECKS)),
+        rollouts=int(evidence.total("rollouts")),
+        seconds=time.monotonic() - began,
+        rollout_seconds=sum(collected.seconds for collected in evidence.batches),
+    )
+
+
+def conclude(report: CheckReport, context: "RunContext") -> None:
+    """Keep the report in the run's folder and tell what is odd; raises CheckFailed where the run would not learn."""
+    context.display.say(report.summary())
+    for result in worst_first(report.results):
+        context.display.say(f"check: {result.status}: {result.name}: {result.seen}. {result.change}")
+    if report.failures:
+        raise CheckFailed(report.complaint())
+    save_report(report, context.folder.check_file)
+
+
+def is_due(folder: RunFolder, config: RunConfig) -> bool:
+    """Whether a sitting begins with the check: one that goes on with a run, or was told not to, does not."""
+    return config.check and not folder.check_file.exists() and not folder.checkpoints.exists()
+
+
+def _difference(model: "PolicyModel", evidence: Evidence) -> Difference:
+    from leyden.core.policy.probe import recomputed
+
+    calls = evidence.transitions
+    some = calls[:: -(-len(calls) // MOST_CALLS)]
+    apart_N = np.abs(recomputed(model, some))
+    return Difference(
+        mean=float(apart_N.mean()),
+        largest=float(apart_N.max()),
+        tokens=len(apart_N),
+        limit=SERVED_GAP[model.precision],
+    )
