@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from leyden.core.algorithm.base import Algorithm, Context
+    from leyden.core.algorithm.dpo import DPO, DPOConfig
     from leyden.core.algorithm.lightning_rl import LightningRL, LightningRLConfig
+    from leyden.core.algorithm.sft import SFT, SFTConfig
     from leyden.core.data.resources import LLM, NamedResources, PromptTemplate, ResourcesUpdate
     from leyden.core.data.rollout import Attempt, AttemptedRollout, EnqueueRollout, Rollout, RolloutConfig, Task
     from leyden.core.data.sampling import Sampling
@@ -38,12 +40,14 @@ if TYPE_CHECKING:
     from leyden.core.trajectory.select import Selector
 
 _HOME = {
+    "DPO": "algorithm.dpo",
     "Adapter": "runner.adapter",
     "Algorithm": "algorithm.base",
     "Attempt": "data.rollout",
     "AttemptedRollout": "data.rollout",
     "CommandAgent": "runner.command",
     "Context": "algorithm.base",
+    "DPOConfig": "algorithm.dpo",
     "Engine": "engine.base",
     "EnqueueRollout": "data.rollout",
     "Hook": "runner.hooks",
@@ -59,6 +63,8 @@ _HOME = {
     "Rollout": "data.rollout",
     "RolloutConfig": "data.rollout",
     "RunReport": "trainer.report",
+    "SFT": "algorithm.sft",
+    "SFTConfig": "algorithm.sft",
     "Sampling": "data.sampling",
     "Selector": "trajectory.select",
     "Span": "data.span",
@@ -82,13 +88,16 @@ _HOME = {
 """Public name to the module it lives in."""
 
 __all__ = [
+    "DPO",
     "LLM",
+    "SFT",
     "Adapter",
     "Algorithm",
     "Attempt",
     "AttemptedRollout",
     "CommandAgent",
     "Context",
+    "DPOConfig",
     "Engine",
     "EnqueueRollout",
     "Hook",
@@ -103,6 +112,7 @@ __all__ = [
     "Rollout",
     "RolloutConfig",
     "RunReport",
+    "SFTConfig",
     "Sampling",
     "Selector",
     "Span",

@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional
 
+from leyden.core.errors import UsageError
 from leyden.core.policy.entries import step_weights
 from leyden.core.policy.exactness import Exactness
 from leyden.core.policy.gradient import accumulate
@@ -45,6 +46,29 @@ def test_the_loss_is_the_mean_over_pairs_as_trl_writes_it() -> None:
     push = [0.3 / (1 + math.exp(margin)) / 2 for margin in margins.numpy()]
     expected = [-push[0]] * 2 + [push[0]] * 5 + [-push[1]] + [push[1]] * 3
     assert gradient_N.numpy().tolist() == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("smoothing", [0.1, 0.4])
+def test_label_smoothing_is_that_of_conservative_dpo(smoothing: float) -> None:
+    """TRL's: -logsigmoid(beta * logits) * (1 - label_smoothing) - logsigmoid(-beta * logits) * label_smoothing."""
+    sums = [1.0, -2.0, 0.5, 3.0]
+    found = DPO(beta=0.3, label_smoothing=smoothing).of(pairs_of(sums, [1, 1, 1, 1]))
+
+    margins = 0.3 * torch.tensor([1.0 - -2.0, 0.5 - 3.0], dtype=torch.float64)
+    log_sigmoid = torch.nn.functional.logsigmoid
+    expected = -log_sigmoid(margins) * (1 - smoothing) - log_sigmoid(-margins) * smoothing
+    assert found.loss_N.detach().numpy() == pytest.approx(expected.repeat_interleave(2).numpy(), rel=1e-14)
+    noted = {name: values.numpy() for name, values in found.noted.items()}
+    assert noted["dpo_margin"] == pytest.approx(margins.numpy(), rel=1e-14)
+    assert noted["dpo_accuracy"] == pytest.approx([1.0, 0.0])
+    assert noted["dpo_chosen"] == pytest.approx([0.3, 0.15])
+    assert noted["dpo_rejected"] == pytest.approx([-0.6, 0.9])
+
+
+@pytest.mark.parametrize("options", [{"beta": 0.0}, {"label_smoothing": -0.1}, {"label_smoothing": 0.5}])
+def test_options_that_cannot_work_are_refused(options: dict[str, float]) -> None:
+    with pytest.raises(UsageError, match=next(iter(options))):
+        DPO(**options)
 
 
 def test_pair_weights_add_up_to_one_and_are_equal_over_pairs() -> None:

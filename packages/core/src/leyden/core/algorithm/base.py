@@ -1,8 +1,10 @@
 """`Algorithm`, which owns a training loop, and `Context`, the verbs it is written in. Knows no particular method."""
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import msgspec
@@ -17,6 +19,21 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRollouts:
+    """What the spans of a store hold, as far as it can be learned from."""
+
+    groups: list[TrajectoryGroup]
+    """Trajectories of equal tasks, in the order in which their rollouts began."""
+    ids: tuple[str, ...]
+    """Of all rollouts there are, those left out included."""
+    left_out: Counter[str]
+    """Rollouts left out, by the reason why."""
+    calls_left_out: Counter[str]
+    retokenised: Counter[str]
+    """Calls of `groups` whose ids were made from their text, by the reason why."""
 
 
 class Context(ABC):
@@ -52,6 +69,13 @@ class Context(ABC):
         if pace.loop != "sync":
             raise UsageError(f"{type(self).__name__} collects in step with the updates, not at loop {pace.loop}")
         yield
+
+    async def stored(self, source: str) -> StoredRollouts:
+        """Read the rollouts that another run's folder, or a store, holds; the same ones whenever a run is gone on with.
+
+        Raises UsageError for a source that cannot be read, and where there is nothing to read with.
+        """
+        raise UsageError(f"{source} cannot be read here: this context knows no stores")
 
     @abstractmethod
     async def evaluate(self, label: str) -> None:
@@ -94,6 +118,11 @@ class Algorithm(ABC):
 
     def __init__(self, config: msgspec.Struct) -> None:
         self.config = config
+
+    @property
+    def needs_rollouts(self) -> bool:
+        """Whether training runs the agent; what does not needs tasks, agent and reward only to be evaluated."""
+        return True
 
     def reference(self) -> str:
         """The name by which another process finds this algorithm: its own, or an import string."""

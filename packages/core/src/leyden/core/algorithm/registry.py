@@ -1,32 +1,49 @@
-"""The algorithms by name. A dict, and how to make one from its name and its configuration."""
+"""The algorithms by name, and how to make one from its name and its configuration.
+
+Installed packages add theirs under the entry-point group `leyden.algorithm`; a built-in name cannot be taken over.
+"""
 
 from collections.abc import Mapping
+from importlib.metadata import entry_points
 from typing import Any, cast
 
 import msgspec
 
 from leyden.core.algorithm.base import Algorithm
+from leyden.core.algorithm.dpo import DPO
 from leyden.core.algorithm.lightning_rl import LightningRL
+from leyden.core.algorithm.sft import SFT
 from leyden.core.errors import UsageError
 from leyden.core.runner.loading import load_object
 
-ALGORITHMS: dict[str, type[Algorithm]] = {LightningRL.name: LightningRL}
+ALGORITHMS: dict[str, type[Algorithm]] = {kind.name: kind for kind in (LightningRL, SFT, DPO)}
+GROUP = "leyden.algorithm"
 
 
 def make_algorithm(name: str, config: Mapping[str, Any]) -> Algorithm:
-    """The algorithm registered as `name`, or named by an import string, with its typed configuration.
+    """The algorithm called `name`, or named by an import string, with its typed configuration.
 
     A key with dots reaches into an option that is a mapping: `credit.gamma` changes the `gamma` of what `credit` is
     before it, so that a command line can override a part of what a file says. Raises UsageError for an unknown name, an
     unknown key or a value of the wrong type.
     """
-    kind: Any = ALGORITHMS.get(name) or (load_object(name) if ":" in name else None)
+    kind: Any = ALGORITHMS.get(name) or (load_object(name) if ":" in name else _installed(name))
     if not (isinstance(kind, type) and issubclass(kind, Algorithm)):
-        raise UsageError(f"unknown algorithm {name!r}; there is {', '.join(sorted(ALGORITHMS))}, or an import string")
+        there = sorted({*ALGORITHMS, *(entry.name for entry in entry_points(group=GROUP))})
+        raise UsageError(f"unknown algorithm {name!r}; there is {', '.join(there)}, or an import string")
     try:
         return kind(msgspec.convert(nested(config), kind.Config))
     except msgspec.ValidationError as error:
         raise UsageError(f"configuration of algorithm {name!r}: {error}") from None
+
+
+def _installed(name: str) -> object:
+    """What an installed package has under `name`; None when none has anything."""
+    entry = next(iter(entry_points(group=GROUP, name=name)), None)
+    try:
+        return None if entry is None else entry.load()
+    except Exception as error:
+        raise UsageError(f"algorithm {name!r} cannot be loaded: {error}") from error
 
 
 def nested(config: Mapping[str, Any]) -> dict[str, Any]:

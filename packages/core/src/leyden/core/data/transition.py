@@ -1,6 +1,7 @@
 """Transitions and trajectories: what learning sees of an attempt.
 
-Invariant: the ids of a transition are exactly those the engine read and wrote, never re-tokenised text.
+Invariant: the ids of a transition are exactly those the engine read and wrote, never re-tokenised text; those of a
+transition that says `retokenised`, made from what another model wrote, are text in the policy's own template.
 """
 
 from dataclasses import dataclass
@@ -40,7 +41,8 @@ class Transition:
     response_ids: TokenIds
     """Action: what it wrote, the end-of-turn token included if it was sampled."""
     logprobs: LogProbs
-    """Behaviour log-probabilities of `response_ids`, under the distribution they were drawn from."""
+    """Behaviour log-probabilities of `response_ids`, under the distribution they were drawn from; empty where that is
+    not known, which only losses that take no ratios can learn from."""
     temperature: float
     policy: str
     version: int
@@ -54,6 +56,9 @@ class Transition:
     """What came of it, in the order it became known: what automatic intermediate rewards are read from."""
     value: float | None = None
     """What a critic expected of the rollout from here on, before the call was made; None: none was asked."""
+
+    retokenised: bool = False
+    """Made from the text of a call that another model answered."""
 
     def __post_init__(self) -> None:
         if not self.versions:

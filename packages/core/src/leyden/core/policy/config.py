@@ -3,6 +3,8 @@
 An option that the rest of the configuration would ignore is an error; None means that it was not given.
 """
 
+from typing import ClassVar
+
 import msgspec
 
 from leyden.core.data.scheme import SchemeSettings
@@ -17,6 +19,9 @@ from leyden.core.policy.schedule import Schedule
 
 class UpdateOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the user of an algorithm sets. Defaults are the tested setting; UsageError for what cannot work."""
+
+    deals: ClassVar[int | None] = 1
+    """Transitions that the algorithm deals as one unit, as its loss must take them; None: as many as the loss takes."""
 
     learning_rate: float = 1e-6
     """The peak. For full weights of a model of some billion parameters; a tiny policy takes 1e-4 to 1e-3."""
@@ -113,10 +118,12 @@ class UpdateOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             raise UsageError("kl_estimator has no effect without kl_loss")
 
     def _check_terms(self, loss: Loss, correction: Correction | None) -> None:
-        if loss.together > 1:
+        if self.deals is not None and loss.together != self.deals:
             raise UsageError(
-                f"loss {self.loss!r} takes {loss.together} transitions at a time, which are not dealt here"
+                f"loss {self.loss!r} takes {loss.together} transitions at a time, and {self.deals} are dealt here"
             )
+        if loss.together > 1 and self.normalisation != "token":
+            raise UsageError(f"normalisation has no effect on loss {self.loss!r}: each of its units weighs the same")
         if self.kl_reward and not loss.reads_advantages:
             raise UsageError(f"kl_reward has no effect on loss {self.loss!r}, which ignores rewards")
         if correction is None:
@@ -129,6 +136,8 @@ class UpdateOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 class UpdateConfig(UpdateOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The options, and what the algorithm adds to them."""
+
+    deals: ClassVar[int | None] = None
 
     steps: int | None = None
     """Steps of the whole run, which a linear or cosine schedule is laid over."""

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -14,10 +15,12 @@ from leyden.core.policy.diagnostics import Diagnostics
 from leyden.core.policy.entries import WeightedTransition, step_weights
 from leyden.core.policy.exactness import Exactness, prove
 from leyden.core.policy.gradient import Accumulated, accumulate
+from leyden.core.policy.losses.dpo import pair_weights
 from leyden.core.policy.measure import Mismatch, measure
 from leyden.core.policy.merge import TokenSequence, merged, unmerged
 from leyden.core.policy.model import PolicyModel
 from leyden.core.policy.objective import Objective
+from leyden.core.policy.replay import replay
 from leyden.core.policy.schedule import learning_rate_share
 
 
@@ -57,7 +60,7 @@ class UpdateReport:
             "loss": self.loss,
             "grad_norm": self.grad_norm,
             "learning_rate": self.learning_rate,
-            "importance_ratio_deviation": self.importance_ratio_deviation,
+            **({"importance_ratio_deviation": self.importance_ratio_deviation} if self.mismatch.ratios.count else {}),
             **self.diagnostics.metrics(),
             **self.mismatch.metrics(),
             "tokens_trained": self.tokens,
@@ -155,6 +158,17 @@ class Updater:
         if state:
             raise PolicyError(f"the checkpoint holds {', '.join(sorted(state))}, which this run does not train")
 
+    def mean_loss(self, trained: Sequence[WeightedTransition]) -> float:
+        """Mean -log π over the response tokens of those of `trained` that fit the model, as it is; changes nothing.
+
+        Raises TrainingError when none does.
+        """
+        usable, skipped = self._usable(trained)
+        if not usable:
+            raise TrainingError(f"no transition to measure: {len(trained)} given, skipped {skipped}")
+        found = replay(self.model, usable, self.config.token_budget, self._exactness, merge=self.config.merge)
+        return -float(np.concatenate(found).mean())
+
     def _set_learning_rate(self) -> float:
         """Set and return the learning rate of the step about to be taken."""
         config = self.config
@@ -166,33 +180,36 @@ class Updater:
         return self.optimizer.param_groups[0]["lr"]
 
     def _usable(self, trained: Sequence[WeightedTransition]) -> tuple[list[WeightedTransition], dict[str, int]]:
-        limit = self.model.context_length
+        """What can be trained, and how many transitions cannot, by reason; the rest of their units goes with them."""
+        limit, size = self.model.context_length, self._objective.loss.together
+        drawn = self._objective.loss.reads_ratios or self.config.correction is not None
         usable: list[WeightedTransition] = []
         skipped: Counter[str] = Counter()
-        for item in trained:
-            reason = _unusable(item, limit)
-            if reason is None:
-                usable.append(item)
+        for at in range(0, len(trained), size):
+            unit = trained[at : at + size]
+            reasons = [reason for item in unit if (reason := _unusable(item, limit, drawn=drawn))]
+            if reasons:
+                skipped[reasons[0]] += len(unit)
             else:
-                skipped[reason] += 1
+                usable += unit
         return usable, dict(skipped)
 
     def _minibatches(self, trained: Sequence[WeightedTransition]) -> Iterator[list[WeightedTransition]]:
         if self.config.minibatches == 1:
             yield list(trained)
             return
-        by_rollout: dict[tuple[str, str], list[WeightedTransition]] = {}
-        for item in trained:
-            by_rollout.setdefault(item.rollout, []).append(item)
-        rollouts = list(by_rollout.values())
-        order = torch.randperm(len(rollouts), generator=self.generator)
-        for part in order.tensor_split(min(self.config.minibatches, len(rollouts))):
-            yield [item for index in part.numpy() for item in rollouts[int(index)]]
+        dealt = _dealt(trained, self._objective.loss.together)
+        order = torch.randperm(len(dealt), generator=self.generator)
+        for part in order.tensor_split(min(self.config.minibatches, len(dealt))):
+            yield [item for index in part.numpy() for item in dealt[int(index)]]
 
     def _optimize(self, trained: Sequence[WeightedTransition]) -> _Pass:
         self.optimizer.zero_grad(set_to_none=True)
-        weights = step_weights(trained, self.config.normalisation, self.config.tokens_per_rollout)
-        sequences = (merged if self.config.merge else unmerged)(trained, weights)
+        if self._objective.loss.together > 1:
+            sequences = unmerged(trained, pair_weights(trained))
+        else:
+            weights = step_weights(trained, self.config.normalisation, self.config.tokens_per_rollout)
+            sequences = (merged if self.config.merge else unmerged)(trained, weights)
         accumulated = self._accumulate(trained, sequences)
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.config.max_grad_norm).item()
         if not torch.isfinite(torch.tensor([accumulated.loss, norm])).all():
@@ -208,14 +225,24 @@ class Updater:
         return accumulate(self.model, sequences, self._objective, self.config.token_budget, self._exactness)
 
 
-def _unusable(item: WeightedTransition, context_length: int | None) -> str | None:
-    """Why a transition cannot be trained, or None."""
+def _dealt(trained: Sequence[WeightedTransition], together: int) -> list[Sequence[WeightedTransition]]:
+    """What minibatches are made of: whole rollouts, or the units of a loss that takes several transitions."""
+    if together > 1:
+        return [trained[at : at + together] for at in range(0, len(trained), together)]
+    by_rollout: dict[tuple[str, str], list[WeightedTransition]] = {}
+    for item in trained:
+        by_rollout.setdefault(item.rollout, []).append(item)
+    return list(by_rollout.values())
+
+
+def _unusable(item: WeightedTransition, context_length: int | None, *, drawn: bool) -> str | None:
+    """Why a transition cannot be trained, or None; `drawn`: it matters how its tokens were drawn."""
     transition = item.transition
     if not transition.prompt_ids:
         return "empty prompt"
     if not transition.response_ids:
         return "empty response"
-    if len(transition.logprobs) != len(transition.response_ids):
+    if len(transition.logprobs) != len(transition.response_ids) and (drawn or transition.logprobs):
         return "log-probabilities do not match the response"
     if transition.temperature <= 0:
         return "greedy sampling"

@@ -1,0 +1,58 @@
+"""DPO: of two answers to the same state, learn from the better one (arXiv 2305.18290).
+
+The reference is the policy that the run begins with.
+"""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from leyden.core.algorithm.lessons import LessonLoop, LessonOptions, Lessons
+from leyden.core.algorithm.pairs import pairs_of
+from leyden.core.credit.registry import CREDIT
+from leyden.core.data.scheme import SchemeSettings
+from leyden.core.data.transition import TrajectoryGroup
+from leyden.core.errors import UsageError
+
+
+class DPOConfig(LessonOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which pairs are made, on top of where they come from and how the weights change. Units are pairs."""
+
+    deals: ClassVar[int | None] = 2
+
+    loss: SchemeSettings = "dpo"
+    """A loss of pairs: dpo, or `{name: dpo, beta: ..., label_smoothing: ...}`."""
+    credit: SchemeSettings = "uniform"
+    """What each call answers for, which says which of two is better: a credit scheme's name, or with its options."""
+    min_gap: float = 0.0
+    """The better answer of a pair must be better by more than this."""
+    pairs_per_state: int | None = None
+    """At most so many pairs of the answers to one state, those with the largest gaps. [half as many as answers]"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.min_gap < float("inf"):
+            raise UsageError(f"min_gap must not be negative, got {self.min_gap}")
+        if self.pairs_per_state is not None and self.pairs_per_state < 1:
+            raise UsageError(f"pairs_per_state must be at least 1, got {self.pairs_per_state}")
+
+
+class DPO(LessonLoop[DPOConfig]):
+    """Pairs of calls with the same prompt and different returns, dealt whole."""
+
+    name = "dpo"
+    Config = DPOConfig
+    unit = "pairs"
+
+    def __init__(self, config: DPOConfig | None = None) -> None:
+        super().__init__(config or DPOConfig())
+        self.credit = CREDIT.make(self.config.credit)
+
+    def settings(self) -> dict[str, Any]:
+        """The configuration as plain values, every option of its schemes included."""
+        return super().settings() | {"credit": CREDIT.settings(self.credit)}
+
+    def lessons(self, groups: Sequence[TrajectoryGroup]) -> Lessons:
+        """The pairs of each group, each a unit: the chosen, then the rejected."""
+        config = self.config
+        paired = pairs_of(groups, self.credit, min_gap=config.min_gap, per_state=config.pairs_per_state)
+        return Lessons([(pair.chosen, pair.rejected) for pair in paired.pairs], paired.dropped)
