@@ -68,6 +68,9 @@ class RunOptions:
     timeout: Annotated[float, typer.Option(help="Seconds one attempt may take.")] = 120.0
     device: Annotated[str, typer.Option(help="cpu, or cuda for one GPU.")] = "cpu"
     threads: Annotated[int | None, typer.Option(help="Torch threads of the engine. [default: by size]")] = None
+    deterministic: Annotated[
+        bool, typer.Option("--deterministic", help="Same seed, same rollouts and weights, bit for bit; slower.")
+    ] = False
     sampled_eval: Annotated[bool, typer.Option(help="Evaluate with the training sampling too.")] = True
     eval_every: Annotated[int, typer.Option(help="Steps between evaluations on --val; keeps the best version.")] = 0
     patience: Annotated[
@@ -143,6 +146,7 @@ class RunOptions:
             keep_checkpoints=self.keep_checkpoints,
             device=self.device,
             threads=self.threads,
+            deterministic=self.deterministic,
             tracker=tuple(self.tracker or ()),
             algorithm=self.algorithm,
             algorithm_config=self._algorithm_config(),

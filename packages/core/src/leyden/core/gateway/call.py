@@ -25,6 +25,7 @@ from leyden.core.gateway.origin import Origin
 from leyden.core.gateway.refusal import Refusal, invalid, server_error
 from leyden.core.gateway.replay import replay
 from leyden.core.gateway.request import ModelRequest
+from leyden.core.gateway.seeding import Draws
 from leyden.core.gateway.serving import ServedPolicy, sampling_for
 
 _log = logging.getLogger("leyden.gateway")
@@ -161,6 +162,16 @@ def _accept(policy: ServedPolicy, dialect: Dialect, record: CallRecord, request:
         raise dialect.too_long(room, len(prompt_ids))
     record.prompt_ids = prompt_ids
     record.sampling = sampling_for(record.origin.rollout, request.sampling, policy.sampling)
+    if policy.draws is not None:
+        _determine(record, record.sampling, dialect, policy.draws)
+
+
+def _determine(record: CallRecord, sampling: Sampling, dialect: Dialect, draws: Draws) -> None:
+    """Let the draws, and the ids of tool calls that later prompts may hold, follow from what the rollout asked."""
+    seed = draws.seed(record.origin.rollout.rollout_id, record.origin.attempt_id, record.prompt_ids or ())
+    record.call_id = f"{dialect.id_prefix}{seed:014x}"
+    if sampling.seed is None:
+        record.sampling = msgspec.structs.replace(sampling, seed=seed)
 
 
 def read_prompt(policy: ServedPolicy, dialect: Dialect, request: ModelRequest) -> list[int]:
@@ -179,7 +190,7 @@ def _records(record: CallRecord, choices: int) -> list[CallRecord]:
     return [
         replace(
             record,
-            call_id=f"{record.response_id}-{n}",
+            call_id=f"{record.call_id}-{n}",
             choice=n,
             sampling=_of_choice(record.sampling, n),
             ids=[],

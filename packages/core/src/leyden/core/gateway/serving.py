@@ -8,6 +8,7 @@ from leyden.core.data.rollout import Rollout
 from leyden.core.data.sampling import Sampling
 from leyden.core.engine.base import Engine
 from leyden.core.gateway.codec import Codec
+from leyden.core.gateway.seeding import Draws
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +21,8 @@ class ServedPolicy:
     sampling: Sampling = field(default_factory=Sampling)
     trained: bool = True
     """False for a frozen version: its calls are recorded, and never learned from."""
+    draws: Draws | None = None
+    """Seeds its calls and names them in a deterministic run; elsewhere calls are drawn as they arrive."""
 
 
 def sampling_for(rollout: Rollout, asked: Sampling, policy: Sampling) -> Sampling:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from leyden.core import errors
 from leyden.core.trainer.agents import parent_agents, tell_parent
+from leyden.core.trainer.determinism import repeatable
 from leyden.core.trainer.display import make_display
 from leyden.core.trainer.folder import RunFolder
 from leyden.core.trainer.launch import run_loop
@@ -25,7 +26,7 @@ def main(arguments: list[str]) -> int:
     resources = folder.resources()
     display = make_display(quiet=shown == "quiet", json=shown == "json")
     try:
-        with folder.locked():
+        with folder.locked(), repeatable(config.deterministic):
             run_loop(train(folder, config, parent_agents(descriptor, parent), display, resources))
     except errors.LeydenError as error:
         tell_parent(descriptor, {"error": {"class": type(error).__name__, "message": str(error)}})

@@ -81,6 +81,8 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Where policy and engine live: `cpu`, or `cuda` for one GPU."""
     threads: int | None = None
     """Torch threads of the engine; None chooses by the size of the policy."""
+    deterministic: bool = False
+    """The same seed gives the same rollouts and weights, bit for bit; the engine then decodes one call at a time."""
     tracker: tuple[str, ...] | str | None = None
     """Where else the numbers of the steps go."""
     algorithm: str = "lightning_rl"
@@ -115,6 +117,8 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         if taken := {POLICY, PROVIDER} & self.frozen.keys():
             raise UsageError(f"a frozen policy cannot be called {min(taken)!r}: that name has a meaning of its own")
         KeeperLimits(within=self.record_within)
+        if self.deterministic and self.threads not in (None, 1):
+            raise UsageError(f"a deterministic run computes on one thread; leave out --threads {self.threads}")
         tracker_names(self.tracker)
         self._check_evaluation()
         if not self.sampling.trainable:

@@ -13,6 +13,7 @@ from leyden.core.data.rollout import Task
 from leyden.core.errors import UsageError
 from leyden.core.trainer.agents import AgentPlan, worker_agents
 from leyden.core.trainer.config import RunConfig
+from leyden.core.trainer.determinism import repeatable
 from leyden.core.trainer.display import Display
 from leyden.core.trainer.folder import RunFolder
 from leyden.core.trainer.report import RunReport
@@ -65,7 +66,7 @@ def sit_here(display: Display, resources: NamedResources | None = None) -> Sit:
             concurrency=config.concurrency,
             log_file=str(folder.worker_log),
         )
-        with folder.locked():
+        with folder.locked(), repeatable(config.deterministic):
             return run_loop(train(folder, config, worker_agents(plan), display, resources))
 
     return sit

@@ -18,6 +18,7 @@ from leyden.core.engine.base import Engine, EngineRecord
 from leyden.core.errors import EngineError
 from leyden.core.store.base import LightningStore
 from leyden.core.trainer.config import RunConfig
+from leyden.core.trainer.determinism import engine_config
 from leyden.core.trainer.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -70,8 +71,9 @@ class Serving:
     async def serve(self, model: "PolicyModel", version: int) -> float:
         """Serve the model's weights as `version`; returns the gap of `check`."""
         await self.engine.score(self._check_ids)
+        weights = await asyncio.to_thread(model.weights)  # to merge adapters into a large model takes seconds
         async with self._gateway.gate.closed() if self._drain else nullcontext():
-            await self.engine.update_weights(model.weights(), version)
+            await self.engine.update_weights(weights, version)
         return await self.check(model)
 
     async def flush(self) -> None:
@@ -100,28 +102,29 @@ class Serving:
 @asynccontextmanager
 async def serve_policy(folder: RunFolder, config: RunConfig, example: Task) -> AsyncGenerator[Serving]:
     """Load the policy and bring store, embedded engine and gateway up; everything is closed at the end."""
-    from leyden.core.engine.embedded import EmbeddedConfig
     from leyden.core.gateway import collector
     from leyden.core.gateway.app import GatewayLimits
     from leyden.core.gateway.keeper import KeeperLimits
+    from leyden.core.gateway.seeding import Draws
     from leyden.core.gateway.serving import ServedPolicy
     from leyden.core.store.open import open_store
 
     async with AsyncExitStack() as closing:
         record = closing.enter_context(_EngineLog(folder.engine_log)) if config.engine_log else None
-        engine_config = EmbeddedConfig(threads=config.threads, seed=config.seed)
+        decoding = engine_config(config)
+        draws = Draws(config.seed) if config.deterministic else None
         policy = await closing.enter_async_context(
-            embedded_policy(config.policy, device=config.device, config=engine_config, on_finish=record)
+            embedded_policy(config.policy, device=config.device, config=decoding, on_finish=record)
         )
         frozen: dict[str, ServedPolicy] = {}
         for name, source in config.frozen.items():
             other = await closing.enter_async_context(
-                embedded_policy(source, device=config.device, config=engine_config, on_finish=record)
+                embedded_policy(source, device=config.device, config=decoding, on_finish=record)
             )
-            frozen[name] = replace(other, name=name, sampling=config.sampling, trained=False)
+            frozen[name] = replace(other, name=name, sampling=config.sampling, trained=False, draws=draws)
         store = await open_store(folder.store_uri)
         closing.push_async_callback(store.close)
-        served = replace(policy, sampling=config.sampling)
+        served = replace(policy, sampling=config.sampling, draws=draws)
         limits = GatewayLimits(records=KeeperLimits(within=config.record_within))
         address, door = await closing.enter_async_context(open_gateway(store, served, others=frozen, limits=limits))
         collector.calm()

@@ -60,6 +60,7 @@ class Trainer:
         frozen: Mapping[str, str | Path] | None = None,
         update: Literal["swap", "drain"] = "swap",
         record_within: float = 0.0,
+        deterministic: bool = False,
         eval_every: int = 0,
         patience: int | None = None,
         tracker: str | Sequence[str] | None = None,
@@ -81,6 +82,7 @@ class Trainer:
         self.frozen = {name: str(source) for name, source in (frozen or {}).items()}
         self.update: Literal["swap", "drain"] = update
         self.record_within = record_within
+        self.deterministic = deterministic
         self.eval_every, self.patience = eval_every, patience
         self.tracker = tracker_names(tracker)
         self.quiet = quiet
@@ -173,6 +175,7 @@ class Trainer:
             frozen=self.frozen,
             update=self.update,
             record_within=self.record_within,
+            deterministic=self.deterministic,
             held_out=tuple(EvaluationSet(name=name, source="val_dataset") for name in held_out),
             eval_every=self.eval_every,
             patience=self.patience,
