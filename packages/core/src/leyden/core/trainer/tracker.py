@@ -121,12 +121,13 @@ class MLflowTracker(Tracker):
         super().__init__(folder, name, settings)
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
         mlflow, entities = self.load("mlflow"), self.load("mlflow.entities")
+        logging.getLogger("mlflow").setLevel(logging.WARNING)
         place = folder / "mlflow"
         place.mkdir(parents=True, exist_ok=True)
         self._metric: Any = entities.Metric
-        uri = os.environ.get("MLFLOW_TRACKING_URI") or place.resolve().as_uri()
+        uri = os.environ.get("MLFLOW_TRACKING_URI") or local_uri(place)
         self._client: Any = mlflow.MlflowClient(tracking_uri=uri)
-        self._id: str = remembered(place / "run_id", lambda: self._begin(mlflow.exceptions.MlflowException))
+        self._id: str = remembered(place / "run_id", lambda: self._begin(place, mlflow.exceptions.MlflowException))
         self._client.update_run(self._id, status="RUNNING")
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
@@ -140,10 +141,11 @@ class MLflowTracker(Tracker):
         """Say how the sitting ended."""
         self._client.set_terminated(self._id, "FAILED" if failed else "FINISHED")
 
-    def _begin(self, failure: type[Exception]) -> str:
+    def _begin(self, place: Path, failure: type[Exception]) -> str:
         experiment = os.environ.get("MLFLOW_EXPERIMENT_NAME", "leyden")
         found = self._client.get_experiment_by_name(experiment)
-        home = found.experiment_id if found is not None else self._client.create_experiment(experiment)
+        artifacts = None if "MLFLOW_TRACKING_URI" in os.environ else place.resolve().as_uri()
+        home = found.experiment_id if found else self._client.create_experiment(experiment, artifacts)
         run: str = self._client.create_run(home, run_name=self.name).info.run_id
         for key, value in self.settings.items():
             with suppress(failure):  # a server's limit on the length of a value is no reason not to train
@@ -216,6 +218,11 @@ def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
         for name, value in metrics.items()
         if isinstance(value, int | float) and math.isfinite(value) and name != "step"
     }
+
+
+def local_uri(place: Path) -> str:
+    """Where MLflow keeps its database, where nothing else is said."""
+    return f"sqlite:///{place.resolve() / 'mlflow.db'}"
 
 
 def remembered(path: Path, make: Callable[[], str]) -> str:
