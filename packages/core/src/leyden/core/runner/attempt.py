@@ -190,31 +190,33 @@ class AttemptRun:
         await self._runner.flush()
         await self._store.add_many_spans(list(self._attempt.notes))
         failure = self._failure
-        await self._mark("succeeded" if failure is None else "timeout" if failure.kind == "timeout" else "failed")
-        if failure is None:
-            await self._explain_silence()
+        silence = await self._silence() if failure is None else []
+        status = "succeeded" if failure is None else "timeout" if failure.kind == "timeout" else "failed"
+        await self._mark(status, {"silence": silence} if silence else {})
+        out_of_reach.tell(silence)
         if self._config.hooks:
             spans = await self._store.query_spans(self._attempt.rollout_id, self._attempt.attempt_id)
             given: dict[str, Any] = {"agent": self._agent, "runner": self._runner, "rollout": self.rollout}
             await self._call_hooks(lambda hook: hook.on_rollout_end(**given, spans=spans.items))
 
-    async def _explain_silence(self) -> None:
-        """Say, once in this process, what may be why the agent made no model call."""
+    async def _silence(self) -> list[str]:
+        """What may be why the agent made no model call, unless this process has said it; empty where it made one."""
         reasons = out_of_reach.untold(self._attempt)
         if not reasons:
-            return
+            return []
         try:
             spans = await self._store.query_spans(self._attempt.rollout_id, self._attempt.attempt_id)
         except StoreError as error:
             logger.info("the calls of rollout %s cannot be looked at: %s", self._attempt.rollout_id, error)
-            return
-        if not any(semconv.CALL_ID in span.attributes for span in spans.items):
-            out_of_reach.tell(reasons)
+            return []
+        return [] if any(semconv.CALL_ID in span.attributes for span in spans.items) else reasons
 
-    async def _mark(self, status: AttemptStatus) -> None:
+    async def _mark(self, status: AttemptStatus, notes: dict[str, Any] | None = None) -> None:
         fields: dict[str, Any] = {"last_heartbeat_time": time.time()} if status == "running" else {}
         if self._failure is not None:
-            fields["metadata"] = {**self.rollout.attempt.metadata, "error": self._failure.metadata()}
+            notes = {"error": self._failure.metadata()}
+        if notes:
+            fields["metadata"] = {**self.rollout.attempt.metadata, **notes}
         ids = self._attempt.rollout_id, self._attempt.attempt_id
         try:
             await self._store.update_attempt(*ids, status=status, **fields)

@@ -61,9 +61,9 @@ def untold(attempt: OpenAttempt) -> list[str]:
 
 
 def tell(reasons: list[str]) -> None:
-    """Warn, once in this process, that an agent made no model call, and of what may be why."""
+    """Warn, once in this process, that an agent made no model call, and of what may be why; of no reasons, nothing."""
     global _said
-    if not _said:
+    if reasons and not _said:
         _said = True
         log.warning(
             "A rollout ended well without a model call. If its agent asks a model, wire routing did not see it: %s. "
