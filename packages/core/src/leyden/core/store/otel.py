@@ -51,11 +51,11 @@ def span_from_otel(readable: "ReadableSpan", rollout_id: str, attempt_id: str, s
 
 
 def _attributes(given: Mapping[str, Any] | None) -> Attributes:
-    return {name: _plain(value) for name, value in (given or {}).items()}
+    return {name: plain(value) for name, value in (given or {}).items()}
 
 
-def _plain(value: Any) -> Any:
-    """A mapping becomes JSON. Sequences arrive as tuples, and a None inside one stands for a value that was refused."""
+def plain(value: Any) -> Any:
+    """An attribute's value as ours. A mapping becomes JSON. Sequences arrive as tuples, and a None inside one stands for a value that was refused."""
     if type(value) in _PLAIN:  # nearly all are, and asking for a Mapping takes longer than the rest
         return value
     if isinstance(value, Mapping):

@@ -39,6 +39,23 @@ class OpenAttempt:
     """Set when its block is left: what the attempt left behind (threads after a timeout) works for nobody."""
 
 
+class Ended:
+    """Whether something has ended: an `Event` that nobody waits for, at a tenth of the price."""
+
+    __slots__ = ("_told",)
+
+    def __init__(self) -> None:
+        self._told = False
+
+    def set(self) -> None:
+        """Say so."""
+        self._told = True
+
+    def is_set(self) -> bool:
+        """Whether it was said."""
+        return self._told
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
     """Who makes the next model call, as the framework knows it."""
@@ -53,7 +70,7 @@ class Caller:
     """Who speaks again once this one has ended."""
     beside: int = field(default_factory=lambda: _current_span_id(), repr=False, compare=False)
     """OpenTelemetry's current span when this one began to speak; another one is newer than the caller."""
-    ended: Event = field(default_factory=Event, repr=False, compare=False)
+    ended: Ended = field(default_factory=Ended, repr=False, compare=False)
 
 
 class Place(NamedTuple):

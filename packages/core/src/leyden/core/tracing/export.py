@@ -1,7 +1,7 @@
 """Span export: OpenTelemetry spans that start inside an open attempt become `Span`s and reach a sink in batches.
 
-The tracer provider is ours alone, except that it becomes the global one where none is set. A killed attempt loses
-only the spans that are still open. Knows nothing of stores.
+The tracer provider is ours alone, except that it becomes the global one where none is set; adapters' own spans do
+without it. A killed attempt loses only the spans that are still open. Knows nothing of stores.
 """
 
 import asyncio
@@ -23,6 +23,7 @@ from leyden.core.data import semconv
 from leyden.core.data.span import Span
 from leyden.core.store.otel import span_from_otel
 from leyden.core.tracing.context import current_attempt
+from leyden.core.tracing.own_spans import RESOURCE, OwnSpan, OwnTracer
 
 log = logging.getLogger("leyden.export")
 
@@ -56,9 +57,13 @@ class Recorder(SpanProcessor):
         """Queue `span` if it works for an attempt."""
         try:
             if (ours := _span(span)) is not None:
-                self._queue.append(ours)
+                self.take(ours)
         except Exception:
             log.exception("A span could not be recorded")
+
+    def take(self, span: Span) -> None:
+        """Queue a span that has ended."""
+        self._queue.append(span)
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
         """Do nothing: only `flush`, on the recorder's own loop, can wait for the sink."""
@@ -120,6 +125,10 @@ class _Switch(SpanProcessor):
         for recorder in self.recorders:
             recorder.on_end(span)
 
+    def take(self, span: Span) -> None:
+        for recorder in self.recorders:
+            recorder.take(span)
+
 
 class _AttemptIds(RandomIdGenerator):
     """Gives a span without a parent its attempt's trace."""
@@ -131,6 +140,7 @@ class _AttemptIds(RandomIdGenerator):
 
 _switch = _Switch()
 _provider: TracerProvider | None = None
+_own_tracer = OwnTracer(_switch.take)
 _tracer: tuple[trace.TracerProvider | None, trace.Tracer] = (None, trace.NoOpTracer())
 """The provider that was asked last, and its tracer."""
 
@@ -142,7 +152,7 @@ def provider() -> TracerProvider:
         unlimited = SpanLimits.UNSET
         _provider = TracerProvider(
             sampler=ALWAYS_ON,
-            resource=Resource({"service.name": "leyden"}),
+            resource=Resource(RESOURCE),
             shutdown_on_exit=False,
             id_generator=_AttemptIds(),
             span_limits=SpanLimits(max_span_attributes=unlimited, max_span_attribute_length=unlimited),
@@ -166,6 +176,8 @@ def tracer(given: trace.TracerProvider | None = None) -> trace.Tracer:
     """Return the tracer that an adapter writes to: of the provider given, ours while recording, or the global."""
     global _tracer
     chosen, (last, known) = _chosen(given), _tracer
+    if chosen is _provider:
+        return _own_tracer
     if chosen is last:  # making one costs as much as a span
         return known
     made = chosen.get_tracer("leyden")
@@ -193,7 +205,9 @@ def is_global(given: trace.TracerProvider | None = None) -> bool:
 
 def is_beside(span: trace.Span, given: trace.TracerProvider | None = None) -> bool:
     """Whether what the tracer of `given` writes can hang from `span`: nothing that is ours hangs from foreign spans."""
-    return not is_ours(given) or getattr(span, "resource", None) is provider().resource
+    if not is_ours(given) or isinstance(span, OwnSpan):
+        return True
+    return getattr(span, "resource", None) is provider().resource
 
 
 def _chosen(given: trace.TracerProvider | None) -> trace.TracerProvider:
