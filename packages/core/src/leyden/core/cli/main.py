@@ -5,7 +5,7 @@ from typing import Any
 
 import typer
 
-from leyden.core.cli import dev, exec, gateway, quickstart, show, train  # "exec" is what the command is called
+from leyden.core.cli import check, dev, exec, gateway, quickstart, show, train  # "exec" is what the command is called
 from leyden.core.cli.options import TakesCommand
 from leyden.core.errors import LeydenError, UsageError
 
@@ -20,6 +20,7 @@ app = typer.Typer(
 )
 app.command("train", cls=TakesCommand)(train.train)
 app.command("quickstart")(quickstart.quickstart)
+app.command("check", cls=TakesCommand)(check.check)
 app.command("dev", cls=TakesCommand)(dev.dev)
 app.command("exec", cls=TakesCommand)(exec.run_command)
 app.command("gateway")(gateway.gateway)

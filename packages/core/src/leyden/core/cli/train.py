@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
 from leyden.core.cli.options import RUNS
@@ -21,6 +22,7 @@ def train(
     given: RunOptions,
     *,
     resume: Annotated[str | None, typer.Option(metavar="RUN", help="Go on with this run.")] = None,
+    check: Annotated[bool, typer.Option(help="Prove on the first batch that the run can learn.")] = True,
 ) -> None:
     """Train the model inside AGENT, or COMMAND, on TASKS, without changing the agent."""
     from leyden.core.trainer.display import make_display
@@ -34,6 +36,7 @@ def train(
         _finish(given, lambda: go_on(given.runs, resume, given.steps, sit), resume)
         return
     config, rows, held_out = given.read()
+    config = msgspec.structs.replace(config, check=check)
     _finish(given, lambda: begin(given.runs, config, rows, held_out, sit), config.name)
 
 
@@ -46,8 +49,6 @@ def _finish(given: RunOptions, work: "Callable[[], RunReport]", name: str) -> No
         sys.stderr.write(f"\nstopped; go on with: leyden train --resume {name}{where}\n")
         raise
     if given.json:
-        import msgspec
-
         sys.stdout.write(msgspec.json.encode({"event": "report", **msgspec.to_builtins(report)}).decode() + "\n")
     elif not given.quiet:
         _show(report, given.runs / name)

@@ -15,6 +15,7 @@ from leyden.core.errors import LeydenError, TrainingError
 from leyden.core.runner.loaded import LoadedAgent
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.folder import RunFolder
+from leyden.core.trainer.preflight.report import CheckReport, load_report
 from leyden.core.trainer.report import RunReport
 from leyden.core.trainer.serving import Address
 
@@ -28,14 +29,24 @@ class _Message(msgspec.Struct, frozen=True):
 
 def sit_with_live_agent(folder: RunFolder, config: RunConfig, agent: LoadedAgent, shown: str) -> RunReport:
     """Train while the agent object runs in this process, on an event loop of its own."""
-    run = _Child(folder, shown)
+    _run_child("train", folder, config, agent, shown)
+    return msgspec.json.decode(folder.report_file.read_bytes(), type=RunReport)
+
+
+def check_with_live_agent(folder: RunFolder, config: RunConfig, agent: LoadedAgent, shown: str) -> CheckReport:
+    """The same for a check."""
+    _run_child("check", folder, config, agent, shown)
+    return load_report(folder.check_file)
+
+
+def _run_child(work: str, folder: RunFolder, config: RunConfig, agent: LoadedAgent, shown: str) -> None:
+    run = _Child(work, folder, shown)
     try:
-        address = run.receive().address
-        if address is not None:
-            run.finish(AgentThread(address, agent, config.concurrency, run.ended))
+        message = run.receive()
+        if message.address is not None:
+            run.finish(AgentThread(message.address, agent, config.concurrency, run.ended))
     finally:
         run.close()
-    return msgspec.json.decode(folder.report_file.read_bytes(), type=RunReport)
 
 
 class AgentThread(threading.Thread):
@@ -97,9 +108,9 @@ class ChildLost(TrainingError):
 class _Child:
     """The learning side's process, and the pipe it answers through."""
 
-    def __init__(self, folder: RunFolder, shown: str) -> None:
+    def __init__(self, work: str, folder: RunFolder, shown: str) -> None:
         reading, writing = os.pipe()
-        command = [sys.executable, "-m", "leyden.core.trainer.child", str(folder.path), str(writing), shown]
+        command = [sys.executable, "-m", "leyden.core.trainer.child", work, str(folder.path), str(writing), shown]
         command.append(str(os.getpid()))
         self._process = subprocess.Popen(command, pass_fds=[writing], stdin=subprocess.PIPE)
         os.close(writing)

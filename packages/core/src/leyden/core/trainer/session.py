@@ -2,11 +2,14 @@
 
 import asyncio
 import shutil
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from leyden.core.algorithm.registry import make_algorithm
 from leyden.core.data.resources import NamedResources
+from leyden.core.data.rollout import Task
+from leyden.core.errors import CheckFailed
 from leyden.core.trainer.abandoned import set_aside
 from leyden.core.trainer.agents import AgentSide, CheckAgents, served_resources
 from leyden.core.trainer.collect import Collector
@@ -15,11 +18,16 @@ from leyden.core.trainer.context import RunContext, held_out_curve
 from leyden.core.trainer.curve import save_curve
 from leyden.core.trainer.display import Display
 from leyden.core.trainer.folder import RunFolder
+from leyden.core.trainer.preflight.report import CheckReport, CheckResult, save_report
+from leyden.core.trainer.preflight.run import before_loading, conclude, is_due, not_loaded, preflight
 from leyden.core.trainer.report import RunReport, percent
 from leyden.core.trainer.serving import serve_policy
-from leyden.core.trainer.tracker import open_trackers
+from leyden.core.trainer.tracker import Trackers, open_trackers
 from leyden.core.trainer.usage import Usage
 from leyden.core.trainer.weights import with_version
+
+EXAMPLE: Task = "What is learned here was collected elsewhere."
+"""What a run without tasks compares engine and trainer on."""
 
 
 async def train(
@@ -35,29 +43,16 @@ async def train(
     """
     began = Usage.now()
     algorithm = make_algorithm(config.algorithm, config.algorithm_config)
-    tasks = folder.tasks()
-    held_out = {held.name: folder.tasks(held.name) for held in config.held_out}
+    before = _checked_before(config) if algorithm.needs_rollouts and is_due(folder, config) else None
     trackers = open_trackers(config.tracker, folder.trackers, config.name, folder.written_config())
     failed = True
     try:
-        await set_aside(folder.store_uri)
-        async with serve_policy(folder, config, tasks[0]) as serving:
-            await serving.store.add_resources(
-                served_resources(resources or {}, serving.address, Path(config.policy).name)
-            )
-            async with agents(serving.address) as check_agents:
-                collector = Collector(
-                    serving.store,
-                    config,
-                    tasks=tasks,
-                    held_out=held_out,
-                    display=display,
-                    check_workers=_both(serving.engine.check, check_agents),
-                    flush=serving.flush,
-                )
-                context = RunContext(folder, config, serving, collector, display, trackers=trackers, began=began)
-                await algorithm.run(context)
-                display.stop()
+        async with _ready(folder, config, agents, display, resources, trackers, began) as context:
+            if before is not None:
+                with context.phase("check"):
+                    conclude(await preflight(context, before), context)
+            await algorithm.run(context)
+            display.stop()
             with context.phase("export"):
                 await asyncio.to_thread(_export, folder, config, context)
         failed = False
@@ -68,6 +63,66 @@ async def train(
     folder.write_report(report)
     draw_curve(folder, report)
     return report
+
+
+async def check(
+    folder: RunFolder,
+    config: RunConfig,
+    agents: AgentSide,
+    display: Display,
+    resources: NamedResources | None = None,
+) -> CheckReport:
+    """Prove that a run would learn, and take it no further; the report also lies in the folder."""
+    before = before_loading(config)
+    if any(result.status == "failure" for result in before):
+        report = not_loaded(before)
+    else:
+        trackers = open_trackers(None, folder.trackers, config.name, {})
+        try:
+            async with _ready(folder, config, agents, display, resources, trackers, Usage.now()) as context:
+                report = await preflight(context, before)
+        finally:
+            display.stop()
+    save_report(report, folder.check_file)
+    return report
+
+
+def _checked_before(config: RunConfig) -> list[CheckResult]:
+    """What can be told before anything is loaded; raises CheckFailed where nothing should be."""
+    before = before_loading(config)
+    if any(result.status == "failure" for result in before):
+        raise CheckFailed(not_loaded(before).complaint())
+    return before
+
+
+@asynccontextmanager
+async def _ready(
+    folder: RunFolder,
+    config: RunConfig,
+    agents: AgentSide,
+    display: Display,
+    resources: NamedResources | None,
+    trackers: Trackers,
+    began: Usage,
+) -> AsyncGenerator[RunContext]:
+    """Inside the block, policy and agents are up, and the context's verbs can be used."""
+    tasks = folder.tasks() if config.tasks else []
+    held_out = {held.name: folder.tasks(held.name) for held in config.held_out}
+    await set_aside(folder.store_uri)
+    async with serve_policy(folder, config, tasks[0] if tasks else EXAMPLE) as serving:
+        model = Path(config.policy).name
+        await serving.store.add_resources(served_resources(resources or {}, serving.address, model))
+        async with agents(serving.address) as check_agents:
+            collector = Collector(
+                serving.store,
+                config,
+                tasks=tasks,
+                held_out=held_out,
+                display=display,
+                check_workers=_both(serving.engine.check, check_agents),
+                flush=serving.flush,
+            )
+            yield RunContext(folder, config, serving, collector, display, trackers=trackers, began=began)
 
 
 def _both(check_engine: Callable[[], None], check_agents: CheckAgents) -> CheckAgents:

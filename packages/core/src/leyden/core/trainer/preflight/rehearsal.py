@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from leyden.core.algorithm.base import Algorithm, Context
+from leyden.core.algorithm.base import Algorithm, Context, StoredRollouts
 from leyden.core.algorithm.loops import Pace
 from leyden.core.data.transition import Trajectory, TrajectoryGroup
 from leyden.core.errors import EngineError, TrainingError
@@ -85,6 +85,10 @@ class TrialContext(Context):
         done.append(collected)
         await self._look_into(collected)
         return collected.groups
+
+    async def stored(self, source: str) -> StoredRollouts:
+        """Read what the run is going to read."""
+        return await self.real.stored(source)
 
     async def evaluate(self, label: str) -> None:
         """Evaluate nothing."""
