@@ -1,6 +1,6 @@
 """One worker process: runs the rollouts that it is given on its standard input and writes what became of each call.
 
-Its process is set up as a runner's is: routing that fails closed, and attempts carried into threads.
+Its process is set up as a runner's is: routing that fails closed, attempts carried into threads, clients imported whole.
 """
 
 import asyncio
@@ -17,6 +17,7 @@ import msgspec
 from campaign.agents import AgentAtWork, Outcome, in_tasks, in_threads
 from campaign.clients import ASYNC, BLOCKING
 from campaign.plan import RolloutPlan
+from leyden.core.runner.late_imports import import_late_parts
 from leyden.core.tracing import carry, gateway_pool, routing
 from leyden.core.tracing.context import OpenAttempt, open_attempt
 
@@ -115,6 +116,7 @@ def main() -> None:
     """Run what is ordered."""
     carry.install()
     routing.install(fail_closed=True)
+    import_late_parts()
     tell(Ready())
     orders = msgspec.json.decode(sys.stdin.buffer.readline(), type=Orders)
     if orders.way == "tasks":

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from leyden.core.data.route import Route
 from leyden.core.runner.config import RunnerConfig
 from leyden.core.runner.instrumenting import instrument_all
+from leyden.core.runner.late_imports import import_late_parts
 from leyden.core.runner.loaded import LoadedAgent
 from leyden.core.runner.runner import Runner
 from leyden.core.runner.threads import AgentThreads
@@ -39,6 +40,7 @@ async def run_live(
         routes=routes,
         concurrency=concurrency,
         reward=agent.reward,
+        reward_weights=agent.reward_weights,
         input=agent.input,
         hooks=agent.hooks,
     )
@@ -48,6 +50,7 @@ async def run_live(
     recorder = await start_recording(store.add_many_spans)
     undo: Callable[[], None] | None = None
     try:
+        import_late_parts()
         undo = instrument_all(agent.source.adapter)
         await Runner(store, agent.source, config=config, flush=recorder.flush).run_until(stopped)
     finally:

@@ -16,6 +16,7 @@ import msgspec
 from leyden.core.errors import UsageError
 from leyden.core.runner.config import RunnerConfig
 from leyden.core.runner.instrumenting import instrument_all
+from leyden.core.runner.late_imports import import_late_parts
 from leyden.core.runner.loaded import LoadedAgent
 from leyden.core.runner.pipes import Beat, ParentPipes, Ready, Refused, flush_output
 from leyden.core.runner.runner import Runner
@@ -83,7 +84,9 @@ def _prepare(spec: WorkerSpec, pipes: ParentPipes) -> None:
 
 
 def _load(spec: WorkerSpec) -> LoadedAgent:
-    loaded = LoadedAgent.of(spec.agent, spec.reward, input=spec.input, hooks=spec.hooks)
+    loaded = LoadedAgent.of(
+        spec.agent, spec.reward, reward_weights=spec.reward_weights, input=spec.input, hooks=spec.hooks
+    )
     instrument_all(loaded.source.adapter)
     return loaded
 
@@ -102,7 +105,7 @@ async def _serve(spec: WorkerSpec, loaded: LoadedAgent, pipes: ParentPipes) -> N
         routes=spec.routes,
         concurrency=spec.concurrency,
         reward=loaded.reward,
-        reward_weights=spec.reward_weights,
+        reward_weights=loaded.reward_weights,
         input=loaded.input,
         hooks=loaded.hooks,
     )
