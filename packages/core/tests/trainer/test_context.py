@@ -1,6 +1,10 @@
 from pathlib import Path
 from typing import Any, cast
 
+import pytest
+
+from leyden.core.algorithm.loops import Pace
+from leyden.core.errors import UsageError
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.context import RunContext, held_out_curve
 from leyden.core.trainer.display import Display
@@ -32,3 +36,14 @@ def test_the_curve_is_the_first_sets_with_the_agents_own_sampling() -> None:
     ]
     assert held_out_curve(metrics) == [(0, 0.25), (1, 1.0)]
     assert held_out_curve([]) == []
+
+
+async def test_a_deterministic_run_learns_from_nothing_that_only_happens_to_finish_first(tmp_path: Path) -> None:
+    config = RunConfig(name="r", agent="a", policy="p", deterministic=True)
+    unused: Any = cast(Any, None)
+    context = RunContext(RunFolder(tmp_path), config, unused, unused, Display(), trackers=Trackers(), began=Usage.now())
+    with pytest.raises(UsageError, match="cannot have loop async"):
+        async with context.collecting(Pace(loop="async", max_staleness=2)):
+            pytest.fail("it began all the same")
+    async with context.collecting(Pace(loop="one_off", max_staleness=1)):
+        assert context.batches.position() == {"batch": 0, "ahead": None}

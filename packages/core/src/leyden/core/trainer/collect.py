@@ -26,7 +26,8 @@ from leyden.core.trainer.display import Display
 from leyden.core.trainer.idle import Idle
 from leyden.core.trainer.selection import make_selector
 from leyden.core.trainer.tasks import batch
-from leyden.core.trajectory.assemble import assemble, is_recorded_call
+from leyden.core.trajectory.assemble import assemble
+from leyden.core.trajectory.calls import is_recorded_call
 from leyden.core.trajectory.group import group_by_task
 
 log = logging.getLogger(__name__)

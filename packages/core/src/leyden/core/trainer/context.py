@@ -13,7 +13,7 @@ import msgspec
 from leyden.core.algorithm.base import Context
 from leyden.core.algorithm.loops import Pace
 from leyden.core.data.transition import TrajectoryGroup
-from leyden.core.errors import TrainingError
+from leyden.core.errors import TrainingError, UsageError
 from leyden.core.trainer.alerts import Watch
 from leyden.core.trainer.batches import Batches, make_batches
 from leyden.core.trainer.collect import Collected, Collector
@@ -179,6 +179,10 @@ class RunContext(Context):
     @asynccontextmanager
     async def collecting(self, pace: Pace) -> AsyncGenerator[None]:
         """Collect at `pace` inside the block, from where the last checkpoint left the run's tasks."""
+        if self.config.deterministic and pace.loop == "async":
+            raise UsageError(
+                "a deterministic run cannot have loop async, which learns from what finishes first; set loop=one_off"
+            )
         self.batches = make_batches(pace, self.collector, self, self._position)
         try:
             yield
