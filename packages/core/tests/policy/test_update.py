@@ -256,6 +256,34 @@ def test_stale_tokens_show_in_the_mismatch() -> None:
     assert metrics["corrected_fraction"] == 1.0
 
 
+def test_a_step_whose_tokens_are_all_masked_moves_nothing() -> None:
+    model = tiny_policy()
+    updater = Updater(model, replace(CONFIG, correction="masked", weight_decay=0.1, epochs=2, minibatches=2))
+    trained = on_policy(model)
+    assert updater.step(trained).metrics()["optimizer_steps_masked"] == 0
+    before = weights(model)
+    moments = [value.clone() for state in updater.optimizer.state.values() for value in state.values()]
+
+    far = [changed(i, logprobs=log_probs(v - 5.0 for v in i.transition.logprobs)) for i in on_policy(model)]
+    metrics = updater.step(far).metrics()
+
+    assert (metrics["optimizer_steps"], metrics["optimizer_steps_masked"]) == (0, 4)
+    assert metrics["corrected_fraction"] == 1.0
+    assert same(before, weights(model))
+    assert same(moments, [value for state in updater.optimizer.state.values() for value in state.values()])
+
+
+def test_a_minibatch_with_one_token_left_is_learned_from() -> None:
+    model = tiny_policy()
+    updater = Updater(model, replace(CONFIG, correction="masked"))
+    first, *others = on_policy(model)
+    far = [changed(i, logprobs=log_probs(v - 5.0 for v in i.transition.logprobs)) for i in others]
+    before = weights(model)
+    metrics = updater.step([first, *far]).metrics()
+    assert (metrics["optimizer_steps"], metrics["optimizer_steps_masked"]) == (1, 0)
+    assert not same(before, weights(model))
+
+
 @pytest.mark.parametrize(
     "values",
     [

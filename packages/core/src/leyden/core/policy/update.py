@@ -46,6 +46,8 @@ class UpdateReport:
     """Token sequences they were read as, in one epoch."""
     rollouts: int
     optimizer_steps: int
+    optimizer_steps_masked: int
+    """Steps that were not taken, since the correction had masked every token."""
     skipped: dict[str, int]
     """Transitions that could not be trained, by reason."""
 
@@ -69,6 +71,7 @@ class UpdateReport:
             "transitions_skipped": sum(self.skipped.values()),
             "sequences": self.sequences,
             "optimizer_steps": self.optimizer_steps,
+            "optimizer_steps_masked": self.optimizer_steps_masked,
         }
 
 
@@ -78,6 +81,8 @@ class _Pass:
 
     accumulated: Accumulated
     grad_norm: float
+    is_masked: bool
+    """There was nothing to learn, so the optimizer was left alone: its momentum alone would move the weights."""
     sequences: int
 
 
@@ -145,7 +150,8 @@ class Updater:
             transitions=len(usable),
             sequences=sum(done.sequences for done in per_epoch[0]),
             rollouts=len({item.rollout for item in usable}),
-            optimizer_steps=len(passes),
+            optimizer_steps=sum(not done.is_masked for done in passes),
+            optimizer_steps_masked=sum(done.is_masked for done in passes),
             skipped=skipped,
         )
 
@@ -217,8 +223,10 @@ class Updater:
             raise TrainingError(
                 f"loss {accumulated.loss} and gradient norm {norm} must be finite; the weights were not changed"
             )
-        self.optimizer.step()
-        return _Pass(accumulated=accumulated, grad_norm=norm, sequences=len(sequences))
+        is_masked = norm == 0.0 and not any(sequence.entries.weight_N.any() for sequence in sequences)
+        if not is_masked:
+            self.optimizer.step()
+        return _Pass(accumulated=accumulated, grad_norm=norm, is_masked=is_masked, sequences=len(sequences))
 
     def _accumulate(self, trained: Sequence[WeightedTransition], sequences: Sequence[TokenSequence]) -> Accumulated:
         """Leave the gradient of `sequences`, which `trained` are read as, in the model."""
