@@ -1,6 +1,6 @@
 """One worker process: runs the rollouts that it is given on its standard input and writes what became of each call.
 
-Its process is set up as a runner's is: routing that fails closed, attempts carried into threads, clients imported whole.
+Its process is set up as a runner's is: routing that fails closed, attempts carried into threads, whole clients.
 """
 
 import asyncio

@@ -32,7 +32,7 @@ def test_a_part_that_is_missing_or_broken_is_left_alone(tmp_path: Path, monkeypa
     (tmp_path / "library_of_old").mkdir()
     (tmp_path / "library_of_old/__init__.py").touch()
     (tmp_path / "library_of_old/broken.py").write_text("raise RuntimeError('broken')")
-    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     monkeypatch.setattr(late_imports, "LATE", ("library_of_old.gone", "library_of_old.broken", "library_of_old"))
     __import__("library_of_old")
     late_imports.import_late_parts()

@@ -87,6 +87,7 @@ def _load(spec: WorkerSpec) -> LoadedAgent:
     loaded = LoadedAgent.of(
         spec.agent, spec.reward, reward_weights=spec.reward_weights, input=spec.input, hooks=spec.hooks
     )
+    import_late_parts()
     instrument_all(loaded.source.adapter)
     return loaded
 
