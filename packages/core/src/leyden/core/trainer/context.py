@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import msgspec
 
-from leyden.core.algorithm.base import Context
+from leyden.core.algorithm.base import Context, StoredRollouts
 from leyden.core.algorithm.loops import Pace
 from leyden.core.data.transition import TrajectoryGroup
 from leyden.core.errors import TrainingError, UsageError
@@ -23,6 +23,7 @@ from leyden.core.trainer.folder import RunFolder
 from leyden.core.trainer.report import HeldOutResult, KeptVersion, RaisedAlert, RunReport, percent
 from leyden.core.trainer.serving import Serving
 from leyden.core.trainer.standing import Scores, Standing
+from leyden.core.trainer.stored import described, read_stored
 from leyden.core.trainer.tracker import Trackers
 from leyden.core.trainer.usage import Usage
 from leyden.core.trainer.versions import Evaluation, VersionFile
@@ -60,6 +61,7 @@ class RunContext(Context):
         self._standing = Standing(folder, config)
         self._watch = Watch()
         self._model: PolicyModel | None = None
+        self._prepared: PolicyModel | None = None
         self._position: dict[str, Any] = {}
         """Where the last checkpoint left the run's tasks."""
         self._step_began = time.monotonic()
@@ -73,9 +75,20 @@ class RunContext(Context):
         """The policy the run begins with, ready to train."""
         from leyden.core.policy.model import PolicyModel
 
+        model, self._prepared = self._prepared, None
         with self.phase("load"):
-            self._model = PolicyModel.load(self.config.policy, device=self.config.device)
+            self._model = model or PolicyModel.load(self.config.policy, device=self.config.device)
         return self._model
+
+    def prepare(self, model: "PolicyModel") -> None:
+        """Let `model`, just loaded and unchanged, be the next one that `load_policy` returns."""
+        self._prepared = model
+
+    def prepared(self) -> "PolicyModel":
+        """The model that `load_policy` returns next; raises TrainingError when none was prepared."""
+        if self._prepared is None:
+            raise TrainingError("no policy was loaded ahead")
+        return self._prepared
 
     def trained_policy(self) -> "PolicyModel":
         """The policy as it is now. Raises TrainingError when the algorithm never loaded it."""
@@ -198,6 +211,13 @@ class RunContext(Context):
         self._count(collected)
         return collected.groups
 
+    async def stored(self, source: str) -> StoredRollouts:
+        """Read the rollouts that another run's folder, or a store, holds; a sitting reads those the first one read."""
+        with self.phase("read"):
+            found = await read_stored(source, self.folder, self.config)
+        self.report.stored[source] = described(found)
+        return found
+
     async def _wait(self, function: Callable[[], Awaitable[R]]) -> R:
         """Wait for rollouts, by way of `function`: learning stands still."""
         began = time.monotonic()
@@ -273,16 +293,23 @@ class RunContext(Context):
         line = {
             "step": self.step,
             **metrics,
-            "tokens_per_second": self._rollout_tokens / max(self._rollout_seconds, 1e-9),
-            "seconds_rollouts": self._rollout_seconds,
-            "seconds_trainer_idle": self._waited,
-            "seconds_engine_idle": self.collector.idle.seconds - self._engine_idle,
+            **(self._pace() if self._rollout_seconds else {}),
             "seconds": time.monotonic() - self._step_began,
         }
+        self._step_began = time.monotonic()
         self.folder.append_metrics(line)
         self._standing.note(line)
         self.trackers.log(self.step, line | self._alerts(line))
         self.display.step(self.step, line)
+
+    def _pace(self) -> dict[str, float]:
+        """How the step's rollouts went by, where it had some."""
+        return {
+            "tokens_per_second": self._rollout_tokens / max(self._rollout_seconds, 1e-9),
+            "seconds_rollouts": self._rollout_seconds,
+            "seconds_trainer_idle": self._waited,
+            "seconds_engine_idle": self.collector.idle.seconds - self._engine_idle,
+        }
 
     def _alerts(self, line: Mapping[str, Any]) -> dict[str, float]:
         """Tell of the alerts that begin with the step; returns, for each there has been, whether it is on."""

@@ -102,14 +102,25 @@ class Bars(Display):
         """Move the upper bar and leave a line behind."""
         elapsed = self._clock() - self._began
         left = elapsed / max(1, step - self._first) * (self._steps - step)
-        pace = f"{metrics['tokens_per_second']:,.0f} tokens/s"
-        note = f"reward {metrics['reward']:.3f} · {pace} · about {left:,.0f} s of training left"
+        parts = _headline(metrics)
+        note = " · ".join([parts[0], parts[-1], f"about {left:,.0f} s of training left"])
         self._progress.update(self._run, completed=step, note=note, refresh=True)
-        self.say(
-            f"step {step:>3}/{self._steps}  reward {metrics['reward']:.3f}  {metrics['rollouts']} rollouts"
-            f"  {metrics['transitions']} calls  {metrics['tokens_per_second']:,.0f} tokens/s"
-            f"  {metrics['seconds']:.1f} s"
-        )
+        self.say("  ".join([f"step {step:>3}/{self._steps}", *parts, f"{metrics['seconds']:.1f} s"]))
+
+
+def _headline(metrics: Mapping[str, Any]) -> list[str]:
+    """What a person sees of a step: its rewards, or of one that collected nothing, its loss."""
+    if "reward" not in metrics:
+        parts = [f"loss {metrics['loss']:.3f}", f"{metrics['transitions_trained']} calls"]
+        if "held_out_loss" in metrics:
+            parts.append(f"held-out loss {metrics['held_out_loss']:.3f}")
+        return [*parts, f"{metrics['tokens_trained']:,} tokens"]
+    return [
+        f"reward {metrics['reward']:.3f}",
+        f"{metrics['rollouts']} rollouts",
+        f"{metrics['transitions']} calls",
+        f"{metrics['tokens_per_second']:,.0f} tokens/s",
+    ]
 
 
 def make_display(*, quiet: bool = False, json: bool = False) -> Display:

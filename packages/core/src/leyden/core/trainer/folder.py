@@ -2,7 +2,7 @@
 
 import fcntl
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -30,12 +30,14 @@ class RunFolder:
         self.report_file = path / "report.json"
         self.curve_file = path / "reward_curve.png"
         self.engine_log = path / "engine.jsonl"
+        self.check_file = path / "check.json"
         self.worker_log = path / "agents.log"
         self.checkpoints = path / "checkpoints"
         self.policy = path / "policy"
         self.last_policy = path / "policy-last"
         """Where the last version is, when another is kept."""
         self.trackers = path / "trackers"
+        self.stored_file = path / "stored.json"
 
     @property
     def store_uri(self) -> str:
@@ -54,7 +56,8 @@ class RunFolder:
         try:
             with whole_folder(path) as pending:
                 folder = cls(pending)
-                save_tasks(tasks, folder.tasks_file())
+                if tasks:
+                    save_tasks(tasks, folder.tasks_file())
                 for name, rows in held_out.items():
                     save_tasks(rows, folder.tasks_file(name))
                 save_config(config, folder.config_file)
@@ -92,6 +95,18 @@ class RunFolder:
         """What `save_resources` kept; nothing if it was never called."""
         file = self.path / "resources.json"
         return msgspec.json.decode(file.read_bytes(), type=NamedResources) if file.exists() else {}
+
+    def note_rollouts(self, source: str, ids: Sequence[str]) -> None:
+        """Keep which rollouts of another store, which goes on growing perhaps, the run learns from."""
+        self._replace(self.stored_file, msgspec.json.encode({**self._stored(), source: list(ids)}))
+
+    def read_rollouts(self, source: str) -> list[str] | None:
+        """What `note_rollouts` kept for `source`; None before it was called."""
+        return self._stored().get(source)
+
+    def _stored(self) -> dict[str, list[str]]:
+        file = self.stored_file
+        return msgspec.json.decode(file.read_bytes(), type=dict[str, list[str]]) if file.exists() else {}
 
     @contextmanager
     def locked(self) -> Generator[None]:

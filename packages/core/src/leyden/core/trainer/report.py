@@ -43,6 +43,18 @@ class RaisedAlert(msgspec.Struct, kw_only=True):
     message: str
 
 
+class StoredResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What the spans that a run learned from held."""
+
+    rollouts: int
+    calls: int
+    """Those that could be learned from."""
+    retokenised: dict[str, int]
+    """Of these, whose ids were made from their text, by the reason why."""
+    rollouts_left_out: dict[str, int]
+    calls_left_out: dict[str, int]
+
+
 class RunReport(msgspec.Struct, kw_only=True):
     """What a run came to. Lives in `report.json`."""
 
@@ -67,6 +79,8 @@ class RunReport(msgspec.Struct, kw_only=True):
     """Calls that could not be trained on, by the reason why."""
     dropped_groups: dict[str, int] = {}
     """Groups left out of a step, by the reason why."""
+    stored: dict[str, StoredResult] = {}
+    """By where they were: the spans learned from that no rollout of this run left."""
     tokens_generated: int = 0
     tokens_trained: int = 0
     seconds: float = 0.0
@@ -144,6 +158,10 @@ def _totals(report: RunReport) -> list[tuple[str, str]]:
         **{f"groups left out: {reason}": count for reason, count in report.dropped_groups.items()},
         **{f"calls left out: {reason}": count for reason, count in report.excluded_calls.items()},
     }
+    for source, stored in report.stored.items():
+        counted[f"rollouts in {source}"] = stored.rollouts
+        counted |= {f"calls re-tokenised: {reason}": count for reason, count in stored.retokenised.items()}
+        counted |= {f"stored calls left out: {reason}": count for reason, count in stored.calls_left_out.items()}
     return rows + [(label, f"{count:,}") for label, count in counted.items() if count]
 
 
