@@ -11,7 +11,13 @@ from msgspec.structs import replace
 
 from leyden.core.errors import PolicyError, RunError
 from leyden.core.policy import checkpoint
-from leyden.core.policy.checkpoint import latest_checkpoint, load_checkpoint, mark_checkpoint, save_checkpoint
+from leyden.core.policy.checkpoint import (
+    latest_checkpoint,
+    load_checkpoint,
+    load_trained,
+    mark_checkpoint,
+    save_checkpoint,
+)
 from leyden.core.policy.config import UpdateConfig
 from leyden.core.policy.update import Updater
 from leyden.core.testing.policies import TinyShape, synthetic_rollouts, tiny_policy
@@ -60,6 +66,19 @@ def test_the_schedule_and_the_reference_go_on_where_they_were(tmp_path: Path) ->
 
     assert second.steps_taken == 4
     assert all(torch.equal(a, b) for a, b in zip(everything(straight), everything(second), strict=True))
+
+
+def test_the_weights_of_a_checkpoint_go_into_the_policy_it_began_with(tmp_path: Path) -> None:
+    trainer, other = updater(), tiny_policy()
+    train(trainer, range(1))
+    path = save_checkpoint(tmp_path, 1, trainer, {})
+
+    load_trained(path, other)
+
+    expected = trainer.model.weights()
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in other.weights().items())
+    with pytest.raises(RunError, match="step-00000002 cannot be read"):
+        load_trained(tmp_path / "step-00000002", other)
 
 
 def test_the_random_states_of_the_process_are_put_back(tmp_path: Path) -> None:

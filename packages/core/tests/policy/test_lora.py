@@ -15,7 +15,7 @@ from torch import Tensor
 
 from leyden.core.engine.embedded import EmbeddedEngine
 from leyden.core.errors import PolicyError, UsageError
-from leyden.core.policy.checkpoint import MODEL, load_checkpoint, save_checkpoint
+from leyden.core.policy.checkpoint import MODEL, load_checkpoint, load_trained, save_checkpoint
 from leyden.core.policy.config import UpdateConfig
 from leyden.core.policy.export import adapter_folder, export_policy
 from leyden.core.policy.logprobs import score
@@ -160,6 +160,11 @@ def test_a_checkpoint_keeps_the_adapters_alone_and_goes_on_bit_for_bit(tmp_path:
     kept = FILES.load_file(path / MODEL)
     assert kept.keys() == expected.keys()
     assert sum(tensor.numel() for tensor in kept.values()) == sum(p.numel() for p in first.model.parameters())
+    plain = tiny_policy()
+    load_trained(path, plain)
+    assert score(plain, IDS) == score(first.model, IDS) != score(tiny_policy(), IDS)
+    with pytest.raises(PolicyError, match="has adapters already"):
+        load_trained(path, trained(0, lora=LoraOptions(rank=3)).model)
     with pytest.raises(PolicyError, match="names or shapes differ"):
         load_checkpoint(path, trained(0, lora=LoraOptions(rank=2)))
     with pytest.raises(PolicyError, match="names or shapes differ"):

@@ -68,6 +68,14 @@ def test_more_threads_are_refused() -> None:
         RunConfig(name="run", agent="agent.py:agent", policy="policy", deterministic=True, threads=2)
 
 
+@pytest.mark.parametrize("loop", ["one_off", "async"])
+def test_loops_that_depend_on_time_are_refused(loop: str) -> None:
+    with pytest.raises(UsageError, match=f"in loop {loop} it depends on the time .* set loop=sync"):
+        RunConfig(
+            name="run", agent="agent.py:agent", policy="policy", deterministic=True, algorithm_config={"loop": loop}
+        )
+
+
 def test_the_choice_is_kept_with_the_run(tmp_path: Path) -> None:
     save_config(CONFIG, tmp_path / "config.yaml")
     assert load_config(tmp_path / "config.yaml").deterministic

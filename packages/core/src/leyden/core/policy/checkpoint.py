@@ -13,15 +13,22 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
+import safetensors
 import safetensors.torch
 import torch
 
 from leyden.core.errors import RunError
 from leyden.core.policy.atomic import remove_unfinished, whole_folder
+from leyden.core.policy.model import PolicyModel
+from leyden.core.policy.options import LoraOptions
 from leyden.core.policy.update import Updater
 
 MODEL, TRAINING, PROGRESS, MARK = "model.safetensors", "training.pt", "progress.json", "KEEP"
+LORA = "lora"
+"""Key in the header of a file of adapters, whose value is their options as JSON."""
+_SAFETENSORS: Any = safetensors
 _FILES: Any = safetensors.torch
 _NAME = re.compile(r"step-(\d{8})(?:\.(\d+))?")
 
@@ -36,7 +43,7 @@ def save_checkpoint(
     target = _unused(folder, step)
     with whole_folder(target) as pending:
         weights = {name: tensor.contiguous() for name, tensor in updater.model.trained_weights().items()}
-        _FILES.save_file(weights, pending / MODEL, metadata={"format": "pt"})
+        _FILES.save_file(weights, pending / MODEL, metadata={"format": "pt", **_described(updater.model)})
         torch.save(_training_state(updater), pending / TRAINING)
         (pending / PROGRESS).write_text(json.dumps(dict(progress)), encoding="utf-8")
         if mark:
@@ -64,6 +71,22 @@ def load_checkpoint(path: Path, updater: Updater) -> dict[str, Any]:
     updater.load_extra_state(state.get("extra", {}))
     _restore_random(state, updater)
     return progress
+
+
+def load_trained(path: Path, model: PolicyModel) -> None:
+    """Make `model`, the policy that a run began with, the one whose weights or adapters the checkpoint holds.
+
+    Raises RunError when the checkpoint cannot be read, PolicyError when it is of another model.
+    """
+    try:
+        with _SAFETENSORS.safe_open(path / MODEL, framework="pt") as file:
+            described: dict[str, str] = file.metadata()
+        weights = _FILES.load_file(path / MODEL, device=str(model.device))
+    except Exception as error:
+        raise RunError(f"checkpoint {path} cannot be read: {error}") from error
+    if LORA in described:
+        model.adapt(msgspec.json.decode(described[LORA], type=LoraOptions))
+    model.load_weights(weights)
 
 
 def mark_checkpoint(path: Path) -> None:
@@ -103,6 +126,11 @@ def _prune(folder: Path, keep: int) -> None:
         # The file that makes it whole goes first, so that a removal cut short leaves nothing to be picked.
         (path / PROGRESS).unlink(missing_ok=True)
         shutil.rmtree(path, ignore_errors=True)
+
+
+def _described(model: PolicyModel) -> dict[str, str]:
+    """What must be known of the policy to read its weights again."""
+    return {} if model.adapters is None else {LORA: msgspec.json.encode(model.adapters.options).decode()}
 
 
 def _training_state(updater: Updater) -> dict[str, Any]:

@@ -117,8 +117,7 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         if taken := {POLICY, PROVIDER} & self.frozen.keys():
             raise UsageError(f"a frozen policy cannot be called {min(taken)!r}: that name has a meaning of its own")
         KeeperLimits(within=self.record_within)
-        if self.deterministic and self.threads not in (None, 1):
-            raise UsageError(f"a deterministic run computes on one thread; leave out --threads {self.threads}")
+        self._check_deterministic()
         tracker_names(self.tracker)
         self._check_evaluation()
         if not self.sampling.trainable:
@@ -135,6 +134,18 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             raise UsageError(f"patience must be at least 1, got {self.patience}")
         if not self.eval_every:
             raise UsageError("patience has no effect without eval-every, which says how often it is tried")
+
+    def _check_deterministic(self) -> None:
+        loop = self.algorithm_config.get("loop", "sync")
+        if not self.deterministic:
+            return
+        if self.threads not in (None, 1):
+            raise UsageError(f"a deterministic run computes on one thread; leave out --threads {self.threads}")
+        if loop != "sync":
+            raise UsageError(
+                f"a deterministic run learns in step: in loop {loop} it depends on the time an update takes which "
+                "weights answer a call; set loop=sync"
+            )
 
 
 def check_name(name: str) -> str:

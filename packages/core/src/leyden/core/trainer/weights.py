@@ -21,10 +21,8 @@ def with_version(model: "PolicyModel", versions: VersionFile, number: int) -> "P
     found = versions.read().get(number)
     if found is None:
         raise RunError(f"there is no version {number} in {versions.path}")
-    checkpoint = weights_of(versions, found)
-    files: Any = import_module("safetensors.torch")
-    name: Any = import_module("leyden.core.policy.checkpoint").MODEL
-    model.load_weights(files.load_file(checkpoint / name, device=str(model.device)))
+    checkpoints: Any = import_module("leyden.core.policy.checkpoint")
+    checkpoints.load_trained(weights_of(versions, found), model)
     return model
 
 
