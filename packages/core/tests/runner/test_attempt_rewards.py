@@ -1,4 +1,5 @@
 import asyncio
+import re
 from typing import Any
 
 import pytest
@@ -104,6 +105,40 @@ async def test_the_reward_function_scores_what_the_agent_returned() -> None:
     assert ended.status == "succeeded"
     assert [span.name for span in spans] == [semconv.RESULT, semconv.REWARD]
     assert rewards_in(spans) == [pytest.approx(0.95)]
+
+
+async def emits(task: Any) -> None:
+    emit_reward(task)
+
+
+@pytest.mark.parametrize("returned", [True, False])
+async def test_weights_weigh_what_an_agent_returns_or_emits(returned: bool) -> None:
+    parts, weights = {"right": 1.0, "short": 0.5}, {"right": 0.9, "short": 0.1}
+    _, spans = await run_one(Scored() if returned else rollout(emits), parts, reward_weights=weights)
+    assert rewards_in(spans)[-1] == pytest.approx(0.95)
+    assert spans[-1].attributes[f"{semconv.REWARD_DIMENSION}short"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [({"right": 1.0}, "'short' has no such dimension"), (1.0, "1.0 .float., but weights are given for right, short")],
+)
+@pytest.mark.parametrize("returned", [True, False])
+async def test_weights_that_do_not_fit_are_a_reward_error(returned: bool, parts: Any, message: str) -> None:
+    weights = {"right": 0.9, "short": 0.1}
+    ended, _ = await run_one(Scored() if returned else rollout(emits), parts, reward_weights=weights)
+    assert error_of(ended)["kind"] == "reward"
+    assert re.search(message, error_of(ended)["message"])
+
+
+async def test_weights_make_no_reward_where_there_is_none() -> None:
+    ended, spans = await run_one(rollout(echo_nothing), "x", reward_weights={"right": 0.9})
+    assert ended.status == "succeeded"
+    assert rewards_in(spans) == []
+
+
+async def echo_nothing(task: Any) -> None:
+    assert task == "x"
 
 
 def raising(task: Any, result: Any) -> float:

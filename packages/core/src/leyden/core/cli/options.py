@@ -1,6 +1,7 @@
 """Options that several commands share, and how their values are read."""
 
 import json
+import math
 import os
 import time
 from pathlib import Path
@@ -127,6 +128,21 @@ def read_frozen(pairs: list[str]) -> dict[str, str]:
         if not equals or not name or not source or name in named:
             raise UsageError(f"--frozen takes name=policy, each name once, not {pair!r}")
         named[name] = source
+    return named
+
+
+def read_reward_weights(pairs: list[str]) -> dict[str, float]:
+    """Read `dimension=weight` pairs; raises UsageError for what is none."""
+    named: dict[str, float] = {}
+    for pair in pairs:
+        name, _, number = pair.partition("=")
+        try:
+            weight = float(number)
+        except ValueError:
+            weight = math.nan
+        if not name or name in named or not math.isfinite(weight):
+            raise UsageError(f"--reward-weight takes dimension=number, each dimension once, not {pair!r}")
+        named[name] = weight
     return named
 
 

@@ -23,6 +23,7 @@ from leyden.core.cli.options import (
     read_attribute_match,
     read_frozen,
     read_held_out,
+    read_reward_weights,
     read_settings,
     read_update,
 )
@@ -45,6 +46,9 @@ class RunOptions:
     tasks: Annotated[Path | None, typer.Option(help="Training tasks, JSON Lines.")] = None
     val: Annotated[list[Path] | None, typer.Option(help="Held-out tasks, JSON Lines; may be given twice.")] = None
     reward: Annotated[str | None, typer.Option(help="Reward function `score(task, result)`, as file.py:score.")] = None
+    reward_weight: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=NUMBER", help="Weight of one of the reward's dimensions.")
+    ] = None
     input: InputOption = None
     hook: HookOption = None
     policy: Annotated[str | None, typer.Option(help="Hugging Face causal LM to train: folder or hub name.")] = None
@@ -123,6 +127,7 @@ class RunOptions:
             agent=agent,
             policy=policy,
             reward=self.reward,
+            reward_weights=read_reward_weights(self.reward_weight or []),
             input=self.input,
             hooks=tuple(self.hook or ()),
             tasks=tasks,

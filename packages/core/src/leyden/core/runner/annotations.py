@@ -52,6 +52,13 @@ def reward_span(attempt: OpenAttempt, reward: Reward) -> Span:
     return _span(attempt, semconv.REWARD, {semconv.REWARD_VALUE: reward.value, **parts})
 
 
+def emitted_value(span: Span) -> object:
+    """What a reward span says: its dimensions, or its value where it has none."""
+    prefix = semconv.REWARD_DIMENSION
+    parts = {key.removeprefix(prefix): part for key, part in span.attributes.items() if key.startswith(prefix)}
+    return parts or span.attributes.get(semconv.REWARD_VALUE)
+
+
 def exception_span(attempt: OpenAttempt, error: BaseException) -> Span:
     """What was raised, and where."""
     stack = "".join(traceback.format_exception(error))

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -16,7 +16,7 @@ from leyden.core.data.rollout import AttemptedRollout, AttemptStatus
 from leyden.core.data.span import Span
 from leyden.core.errors import IllegalMove, NotFound, RewardError, StoreError, UsageError
 from leyden.core.runner.agent_tracer import AgentTracer
-from leyden.core.runner.annotations import Failure, exception_span, result_span, reward_span, text_of
+from leyden.core.runner.annotations import Failure, emitted_value, exception_span, result_span, reward_span, text_of
 from leyden.core.runner.builtin_adapters import ROLLOUT
 from leyden.core.runner.hooks import Hook
 from leyden.core.runner.input_function import make_input
@@ -156,12 +156,22 @@ class AttemptRun:
             return await score(self._config.reward, self.rollout.input, result, weights)
         returned = self._adapter.returned_reward(result)
         if returned is None:
-            return None
+            return self._weighted_emission(weights) if weights else None
         try:
             return as_reward(returned, weights)
         except ValueError as error:
             name = type(self._agent).__name__
             raise RewardError(f"{name} returned {error}: a rollout returns its reward, or None") from None
+
+    def _weighted_emission(self, weights: Mapping[str, float]) -> Reward | None:
+        """The last reward that the agent emitted, weighted; it is then the attempt's in that one's place."""
+        emitted = next((span for span in reversed(self._attempt.notes) if span.name == semconv.REWARD), None)
+        if emitted is None:
+            return None
+        try:
+            return as_reward(emitted_value(emitted), weights)
+        except ValueError as error:
+            raise RewardError(f"{type(self._agent).__name__} emitted {error}") from None
 
     async def _resources(self) -> NamedResources:
         """The rollout's resources; each LLM is this attempt's own endpoint at the gateway."""

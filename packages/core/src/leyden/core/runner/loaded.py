@@ -1,7 +1,7 @@
 """`LoadedAgent`: an agent and what its user gives with it, as objects of this process. Knows not how they run."""
 
 import inspect
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -19,11 +19,20 @@ class LoadedAgent:
 
     source: AgentSource
     reward: RewardFunction | None = None
+    reward_weights: Mapping[str, float] | None = None
     input: InputFunction | None = None
     hooks: tuple[Hook, ...] = ()
 
     @classmethod
-    def of(cls, agent: Any, reward: Any = None, *, input: Any = None, hooks: Iterable[Any] = ()) -> "LoadedAgent":
+    def of(
+        cls,
+        agent: Any,
+        reward: Any = None,
+        *,
+        reward_weights: Mapping[str, float] | None = None,
+        input: Any = None,
+        hooks: Iterable[Any] = (),
+    ) -> "LoadedAgent":
         """Take each as it is, or load what an import string names; the words of a command line are an agent, too.
 
         Raises the UsageError that says what cannot be found, or is not what it should be.
@@ -37,7 +46,13 @@ class LoadedAgent:
             check_reward_function(score)
         if make is not None:
             check_input_function(make)
-        return cls(source=source, reward=score, input=make, hooks=tuple(_hook(given) for given in hooks))
+        return cls(
+            source=source,
+            reward=score,
+            reward_weights=reward_weights,
+            input=make,
+            hooks=tuple(_hook(given) for given in hooks),
+        )
 
 
 def _found(given: Any) -> Any:

@@ -78,8 +78,11 @@ def _weighted(returned: Mapping[Any, Any], weights: Mapping[str, float] | None) 
         if not isinstance(name, str) or not isinstance(value, Real):
             raise ValueError(f"a dict with {name!r}: {_kind(value)}, not a finite number or a dict of them")
         dimensions[name] = _finite(value)
-    if weights and set(weights) != set(dimensions):
-        raise ValueError(f"dimensions {_listed(dimensions)}, but weights are given for {_listed(weights)}")
+    if weights and (differ := sorted(set(weights) ^ set(dimensions))):
+        lacks = "has no such dimension" if differ[0] in weights else "has no weight"
+        raise ValueError(
+            f"dimensions {_listed(dimensions)}, but weights are given for {_listed(weights)}: {differ[0]!r} {lacks}"
+        )
     value = sum((weights[name] if weights else 1.0) * part for name, part in dimensions.items())
     return Reward(_finite(value), dimensions)
 

@@ -29,6 +29,7 @@ class AgentPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     agent: AgentReference
     reward: str | None = None
+    reward_weights: dict[str, float] | None = None
     input: str | None = None
     hooks: tuple[str, ...] = ()
     workers: int = 1
@@ -48,6 +49,7 @@ def worker_agents(plan: AgentPlan) -> AgentSide:
         spec = WorkerSpec(
             agent=plan.agent,
             reward=plan.reward,
+            reward_weights=plan.reward_weights,
             input=plan.input,
             hooks=plan.hooks,
             store_url=f"{address.url}/store",

@@ -37,6 +37,8 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Folder or hub name of a Hugging Face causal language model."""
     reward: str | None = None
     """Import string of the reward function; None when the agent itself returns or emits its rewards."""
+    reward_weights: dict[str, float] = {}
+    """Weight of each of the reward's dimensions; none given: each weighs 1."""
     input: str | None = None
     """Import string of a function from a task row to the agent's input; None when the adapter tells it from the row."""
     hooks: tuple[str, ...] = ()

@@ -60,6 +60,7 @@ def sit_here(display: Display, resources: NamedResources | None = None) -> Sit:
         plan = AgentPlan(
             agent=config.agent,
             reward=config.reward,
+        reward_weights=config.reward_weights or None,
             input=config.input,
             hooks=config.hooks,
             workers=config.workers,

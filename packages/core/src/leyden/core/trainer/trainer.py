@@ -33,7 +33,7 @@ class Trainer:
 
     `fit` takes the framework's own object, a `LitAgent`, a function of a task, or an import string. With an import
     string the agent runs in `n_workers` processes; a live object runs in the calling process, and learning in a
-    spawned one. `input` makes the agent's input of a task, where the adapter cannot tell it; `hooks` run around every
+    spawned one. `reward_weights` has the weight of each of the reward's dimensions. `input` makes the agent's input of a task, where the adapter cannot tell it; `hooks` run around every
     attempt. Like the reward, both are objects or import strings, beside an import string import strings only.
     """
 
@@ -71,6 +71,7 @@ class Trainer:
         self.policy = None if policy is None else str(policy)
         self.n_runners, self.n_workers = n_runners, n_workers
         self.selection = _selection(select, adapter)
+        self.reward_weights = dict(reward_weights or {})
         self.input, self.hooks = input, tuple(hooks)
         self.initial_resources = initial_resources or {}
         self.name, self.runs = name, Path(runs)
@@ -137,7 +138,9 @@ class Trainer:
             from leyden.core.runner.loaded import LoadedAgent
             from leyden.core.trainer.live import sit_with_live_agent
 
-            loaded = LoadedAgent.of(agent, reward, input=self.input, hooks=self.hooks)
+            loaded = LoadedAgent.of(
+                agent, reward, reward_weights=config.reward_weights or None, input=self.input, hooks=self.hooks
+            )
             folder.save_resources(self.initial_resources)
             return sit_with_live_agent(folder, config, loaded, "quiet" if self.quiet else "bars")
 
@@ -159,6 +162,7 @@ class Trainer:
             agent=described,
             policy=self.policy,
             reward=_named(reward),
+            reward_weights=self.reward_weights,
             input=_named(self.input),
             hooks=tuple(hook for hook in self.hooks if isinstance(hook, str)),
             tasks="train_dataset",
