@@ -15,6 +15,7 @@ from leyden.core.data.tokens import log_probs, token_ids, unpack_ids
 from leyden.core.data.transition import Transition
 from leyden.core.errors import LeydenError
 from leyden.core.gateway.capture import UPSTREAM
+from leyden.core.gateway.chat.request import TEXT_PARTS
 from leyden.core.gateway.codec import Codec, Forced, Message, ToolDefinition
 from leyden.core.gateway.request import UNREADABLE
 from leyden.core.gateway.responses.items import chat_messages, read_items
@@ -26,7 +27,10 @@ NO_ANSWER = "no answer recorded"
 SEVERAL_ANSWERS = "several answers to one call"
 CONTINUED = "goes on from an answer that is kept elsewhere"
 CHANGED = "the policy's template writes an answer otherwise than it asks for one"
+MORE_THAN_TEXT = "holds more than text"
 _CUT_OFF = "length"
+_MALFORMED = (KeyError, TypeError, AttributeError)
+"""What reading messages raises that no gateway has checked: those that went to an upstream."""
 
 
 class CannotTell(LeydenError):
@@ -52,7 +56,7 @@ def retold(span: Span, codec: Codec) -> Transition:
         recorded = _recorded(span)
         exact = recorded is not None and recorded[0] == prompt_ids
         response_ids = recorded[1] if exact and recorded else _answer_ids(span, codec, messages, tools, prompt_ids)
-    except LeydenError as error:
+    except (LeydenError, *_MALFORMED) as error:
         raise error if isinstance(error, CannotTell) else CannotTell(NOT_RENDERED) from error
     version = span.attributes.get(semconv.POLICY_VERSION)
     return Transition(
@@ -94,10 +98,12 @@ def _conversation(span: Span) -> tuple[list[Message], list[ToolDefinition], Forc
         else:
             messages, offered = read_messages(span.attributes.get(semconv.INPUT_MESSAGES)), _tools(span)
         tools, forced = apply_tool_choice(read_tool_choice(asked.tool_choice), offered)
-    except (*UNREADABLE, LeydenError, KeyError, TypeError) as error:
+    except (LeydenError, *UNREADABLE, *_MALFORMED) as error:
         raise error if isinstance(error, CannotTell) else CannotTell(NOT_RENDERED) from error
     if not messages:
         raise CannotTell(NOT_RENDERED)
+    if any(part.get("type") not in TEXT_PARTS for message in messages for part in objects(message.get("content"))):
+        raise CannotTell(MORE_THAN_TEXT)
     return messages, tools, forced
 
 
