@@ -15,7 +15,7 @@ import pytest
 from leyden.core.advantage.base import AdvantageEstimator, Floats, GroupEstimator
 from leyden.core.advantage.baselines import minus_mean_of_others
 from leyden.core.advantage.registry import ADVANTAGE
-from leyden.core.algorithm.weighing import Critic
+from leyden.core.algorithm.valuing import Critic
 from leyden.core.credit.registry import CREDIT
 from leyden.core.testing import stopping_game as game
 from leyden.core.testing.stopping_game import Bias
@@ -96,6 +96,10 @@ UNBIASED = [
     ("uniform", gae(1.0), ANSWER, WRONG),
     ("uniform", gae(0.5), ANSWER, RIGHT),
     (INTERMEDIATE, gae(0.0), BOTH, RIGHT),
+    (INTERMEDIATE, gae(1.0), BOTH, WRONG),
+    ("learned_value", "rloo", ANSWER, RIGHT),
+    ("learned_value", "turn_level", ANSWER, RIGHT),
+    ({"name": "learned_value", "base": INTERMEDIATE}, "rloo", BOTH, RIGHT),
 ]
 
 
@@ -174,7 +178,11 @@ BIASED = [
     ("uniform", "reinforce_plus_plus", "uniform", "reinforce_plus_plus", ANSWER, None),
     ("uniform", "reinforce_plus_plus, counting transitions", "uniform", BY_TRANSITION, ANSWER, None),
     ("uniform", "gae, whitened, right critic", "uniform", gae(0.95, whiten=True), ANSWER, RIGHT),
+    ("uniform", "gae, lam 0.95, wrong critic", "uniform", gae(0.95), ANSWER, WRONG),
     ("uniform", "gae, lam 0.5, wrong critic", "uniform", gae(0.5), ANSWER, WRONG),
+    ("uniform", "gae, lam 0, wrong critic", "uniform", gae(0.0), ANSWER, WRONG),
+    ("learned_value", "rloo, wrong critic", "learned_value", "rloo", ANSWER, WRONG),
+    ("learned_value", "grpo, right critic", "learned_value", "grpo", ANSWER, RIGHT),
     ("uniform", "rloo, loss per rollout", "uniform", PerRollout(), ANSWER, None),
     ("final", "rloo", "final", "rloo", ANSWER, None),
     ("discounted, gamma 0.9", "rloo", DISCOUNTED, "rloo", ANSWER, None),
@@ -217,12 +225,14 @@ def test_what_is_biased_is_documented_with_its_size(
         ("final", "rloo", "final"),
         ("discounted", "rloo", DISCOUNTED),
         ("role_decay", "rloo", ROLE_DECAY),
+        ("learned_value", "rloo", "learned_value"),
     ],
 )
 def test_docstrings_name_the_size_of_the_bias(name: str, settings: Any, credit: Any) -> None:
     kind = ADVANTAGE.built_in.get(name) or CREDIT.built_in[name]
     says = " ".join((kind.__doc__ or "").split())
-    assert f"{bias(credit, settings).degrees:.1f} degrees" in says
+    critic = WRONG if credit == "learned_value" else None
+    assert f"{bias(credit, settings, says=critic).degrees:.1f} degrees" in says
 
 
 def test_a_unit_of_the_batch_is_less_biased_than_one_of_the_group() -> None:

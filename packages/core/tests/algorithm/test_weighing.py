@@ -12,6 +12,7 @@ import yaml
 from leyden.core.advantage.registry import ADVANTAGE
 from leyden.core.algorithm.lightning_rl import LightningRL, LightningRLConfig
 from leyden.core.algorithm.registry import make_algorithm, nested
+from leyden.core.algorithm.valuing import valued
 from leyden.core.algorithm.weighing import absent_roles, weigh
 from leyden.core.credit.base import Credit, CreditAssigner
 from leyden.core.credit.registry import CREDIT
@@ -69,16 +70,10 @@ def test_groups_are_dropped_by_the_reason_why() -> None:
     assert (nobody.dropped, nobody.uncredited) == ({"no credited call": 1}, 4)
 
 
-def test_a_critic_is_asked_about_credited_transitions() -> None:
-    asked: list[int] = []
-
-    def critic(transitions: Any) -> Any:
-        asked.append(len(transitions))
-        return np.array([0.25] * len(transitions))
-
+def test_values_of_credited_transitions_reach_the_estimator() -> None:
     estimator = ADVANTAGE.make({"name": "gae", "lam": 1.0, "whiten": False})
-    batch = weigh([group(1.0)], CREDIT.make("final"), estimator, critic)
-    assert ([item.advantage for item in batch.transitions], asked) == ([0.75], [1])
+    groups = valued([group(1.0)], lambda calls: np.array([0.5, 0.25]))
+    assert [item.advantage for item in weigh(groups, CREDIT.make("final"), estimator).transitions] == [0.75]
 
 
 class TooShort(CreditAssigner):
@@ -136,7 +131,6 @@ def test_dotted_keys_become_mappings() -> None:
 @pytest.mark.parametrize(
     ("config", "says"),
     [
-        ({"advantage": "gae"}, "advantage estimator 'gae' needs a critic, and lightning_rl has none"),
         ({"advantage": "grop"}, "unknown advantage estimator 'grop'; there is dr_grpo, gae, grpo"),
         ({"credit.gamma": 0.9}, "a mapping with a `name`"),
         ({"credit": 3}, "credit"),

@@ -5,6 +5,7 @@ Each step learns from rollouts of the policy it starts with, unless collecting r
 
 import logging
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,15 +13,18 @@ import numpy as np
 from leyden.core.advantage.registry import ADVANTAGE
 from leyden.core.algorithm.base import Algorithm, Context
 from leyden.core.algorithm.loops import Loop, Pace, staleness
+from leyden.core.algorithm.valuing import check_critic, unvalued, value_targets, valued
 from leyden.core.algorithm.weighing import WeighedBatch, absent_roles, weigh
 from leyden.core.credit.registry import CREDIT
 from leyden.core.data.scheme import SchemeSettings
 from leyden.core.data.transition import TrajectoryGroup, Transition
 from leyden.core.errors import TrainingError, UsageError
 from leyden.core.policy.config import UpdateOptions, update_config
+from leyden.core.policy.critic_options import CRITICS
 
 if TYPE_CHECKING:
     from leyden.core.policy.update import Updater, UpdateReport
+    from leyden.core.policy.value_update import ActorCriticReport
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +36,8 @@ class LightningRLConfig(UpdateOptions, frozen=True, kw_only=True, forbid_unknown
     """What each call answers for: a credit scheme's name, or `{name: ..., option: value}`."""
     advantage: SchemeSettings = "grpo"
     """What that is compared with: an advantage estimator, given the same way."""
+    critic: SchemeSettings | None = None
+    """For what needs one (gae, learned_value): own, on a copy of the policy, or shared, on the policy itself."""
     max_empty_batches: int = 8
     """Batches in a row without anything to learn from before the run stops with an error."""
     loop: Loop = "sync"
@@ -63,13 +69,17 @@ class LightningRL(Algorithm):
         super().__init__(config or LightningRLConfig())
         self.credit = CREDIT.make(self.config.credit)
         self.advantage = ADVANTAGE.make(self.config.advantage)
-        if self.advantage.needs_values:
-            raise UsageError(f"advantage estimator {self.config.advantage!r} needs a critic, and lightning_rl has none")
+        self.critic = None if self.config.critic is None else CRITICS.make(self.config.critic)
+        check_critic(self.critic, self.credit, self.advantage, self.config)
         self._roles_seen = False
 
     def settings(self) -> dict[str, Any]:
         """The configuration as plain values, every option of its schemes included."""
-        schemes = {"credit": CREDIT.settings(self.credit), "advantage": ADVANTAGE.settings(self.advantage)}
+        schemes = {
+            "credit": CREDIT.settings(self.credit),
+            "advantage": ADVANTAGE.settings(self.advantage),
+            "critic": None if self.critic is None else CRITICS.settings(self.critic),
+        }
         return super().settings() | schemes | self.config.scheme_settings()
 
     async def run(self, context: Context) -> None:
@@ -86,7 +96,7 @@ class LightningRL(Algorithm):
         empty = 0
         while context.step < context.steps:
             groups = await context.collect()
-            batch = self.weigh(groups)
+            batch = await self.weighed(context, updater, groups)
             context.count_dropped(batch.dropped)
             if not batch.transitions:
                 empty += 1
@@ -94,16 +104,41 @@ class LightningRL(Algorithm):
                 continue
             empty = 0
             ages = staleness([item.transition for item in batch.transitions], context.step)
-            report = await context.compute("update", updater.step, batch.transitions)
+            report = await context.compute("update", self.update, updater, batch)
             gap = await context.publish(updater.model)
-            context.log(metrics(groups, report, gap) | ages | {"transitions_uncredited": batch.uncredited})
+            context.log(metrics(groups, report, gap) | ages | batch.counts())
             await context.checkpoint(updater)
 
     def make_updater(self, context: Context) -> "Updater":
-        """The policy with its optimizer."""
+        """The policy with its optimizer, and the critic with its own where there is one."""
         from leyden.core.policy.update import Updater
+        from leyden.core.policy.value_update import ActorCritic
 
-        return Updater(context.load_policy(), update_config(self.config, steps=context.steps, seed=context.seed))
+        if self.critic is None:
+            return Updater(context.load_policy(), update_config(self.config, steps=context.steps, seed=context.seed))
+        steps = context.steps - self.critic.warmup_steps
+        if steps < 1:
+            warmup = self.critic.warmup_steps
+            raise UsageError(f"critic warmup_steps {warmup} leaves the policy none of the run's {context.steps} steps")
+        config = update_config(self.config, steps=steps, seed=context.seed)
+        return ActorCritic(context.load_policy(), config, self.critic)
+
+    async def weighed(self, context: Context, updater: "Updater", groups: list[TrajectoryGroup]) -> WeighedBatch:
+        """What the calls of `groups` are worth, by the values of their states where there is a critic."""
+        from leyden.core.policy.value_update import ActorCritic
+
+        if not isinstance(updater, ActorCritic):
+            return self.weigh(groups)
+        groups = await context.compute("value", valued, groups, updater.values, updater.readable)
+        return replace(self.weigh(groups), value_targets=value_targets(groups, self.credit), unvalued=unvalued(groups))
+
+    def update(self, updater: "Updater", batch: WeighedBatch) -> "UpdateReport | ActorCriticReport":
+        """One step of the policy, of the critic, or of both."""
+        from leyden.core.policy.value_update import ActorCritic
+
+        if isinstance(updater, ActorCritic):
+            return updater.learn(batch.transitions, batch.value_targets)
+        return updater.step(batch.transitions)
 
     def weigh(self, groups: list[TrajectoryGroup]) -> WeighedBatch:
         """Rewards of attempts -> returns of transitions -> an advantage for each transition."""
@@ -119,7 +154,7 @@ class LightningRL(Algorithm):
         log.warning("a batch had nothing to learn from (%s); going on with the next tasks", reasons)
 
 
-def metrics(groups: list[TrajectoryGroup], report: "UpdateReport", gap: float) -> dict[str, Any]:
+def metrics(groups: list[TrajectoryGroup], report: "UpdateReport | ActorCriticReport", gap: float) -> dict[str, Any]:
     """The numbers of one step: rewards and sizes of what was collected, and how the update went."""
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]
     rewards = np.array([t.reward for t in trajectories if t.reward is not None], dtype=np.float64)

@@ -1,20 +1,17 @@
 """From trajectories to weighted transitions: credit first, then advantages. Knows nothing of loops or updates."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from leyden.core.advantage.base import AdvantageEstimator, CreditedRollout
 from leyden.core.credit.base import Credit, CreditAssigner, roles_of
 from leyden.core.data.transition import Trajectory, TrajectoryGroup, Transition
 from leyden.core.errors import TrainingError
 from leyden.core.policy.entries import WeightedTransition
-
-Critic = Callable[[Sequence[Transition]], NDArray[np.float64]]
-"""Credited transitions of one rollout, in order -> what is to be expected of each, before it is made."""
+from leyden.core.policy.value_loss import ValueTarget
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +23,14 @@ class WeighedBatch:
     """Groups without a lesson, by the reason why."""
     uncredited: int
     """Transitions of rewarded rollouts that the credit scheme leaves out."""
+    value_targets: list[ValueTarget] = field(default_factory=list[ValueTarget])
+    """What a critic learns from the batch, where there is one."""
+    unvalued: int = 0
+    """Calls left out because the critic could not read them."""
+
+    def counts(self) -> dict[str, int]:
+        """Calls left out on the way, for a log."""
+        return {"transitions_uncredited": self.uncredited, "transitions_unvalued": self.unvalued}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +43,9 @@ class _Rewarded:
     uncredited: int
 
 
-def weigh(
-    groups: Sequence[TrajectoryGroup],
-    credit: CreditAssigner,
-    advantage: AdvantageEstimator,
-    critic: Critic | None = None,
-) -> WeighedBatch:
+def weigh(groups: Sequence[TrajectoryGroup], credit: CreditAssigner, advantage: AdvantageEstimator) -> WeighedBatch:
     """Rewards of attempts -> returns of transitions -> an advantage for each, multiplied by its weight."""
-    rewarded = [_rewarded(group, credit, critic) for group in groups]
+    rewarded = [_rewarded(group, credit) for group in groups]
     estimates = advantage.estimate([[rollout.credited for rollout in group] for group in rewarded])
     weighed: list[WeightedTransition] = []
     dropped: Counter[str] = Counter()
@@ -65,16 +65,16 @@ def absent_roles(credit: CreditAssigner, groups: Sequence[TrajectoryGroup]) -> l
     return sorted(credit.roles - spoke)
 
 
-def _rewarded(group: TrajectoryGroup, scheme: CreditAssigner, critic: Critic | None) -> list[_Rewarded]:
+def _rewarded(group: TrajectoryGroup, scheme: CreditAssigner) -> list[_Rewarded]:
     found: list[_Rewarded] = []
     for trajectory in group.trajectories:
         credit = scheme.assign(trajectory) if trajectory.transitions else None
         if credit is not None:
-            found.append(_credited(trajectory, credit, critic))
+            found.append(_credited(trajectory, credit))
     return found
 
 
-def _credited(trajectory: Trajectory, credit: Credit, critic: Critic | None) -> _Rewarded:
+def _credited(trajectory: Trajectory, credit: Credit) -> _Rewarded:
     if len(credit.returns_N) != len(trajectory.transitions):
         raise TrainingError(
             f"rollout {trajectory.rollout_id} has {len(trajectory.transitions)} transitions, "
@@ -82,7 +82,8 @@ def _credited(trajectory: Trajectory, credit: Credit, critic: Critic | None) -> 
         )
     kept_N = credit.weights_N > 0
     transitions = [call for call, kept in zip(trajectory.transitions, kept_N, strict=True) if kept]
-    values_N = None if critic is None else critic(transitions)
+    values = [call.value for call in transitions if call.value is not None]
+    values_N = np.array(values, dtype=np.float64) if len(values) == len(transitions) else None
     return _Rewarded(
         transitions=transitions,
         weights=credit.weights_N[kept_N].tolist(),

@@ -57,6 +57,10 @@ class CreditAssigner(ABC):
         """Roles that the options name, so that a run can say when nobody speaks in one of them."""
         return frozenset()
 
+    def learned(self) -> "CreditAssigner":
+        """Return the scheme whose returns a critic should learn to expect: this one, unless it reads values itself."""
+        return self
+
 
 def roles_of(transition: Transition) -> tuple[str, ...]:
     """The names a call was made under, the most specific first: its node's, its agent's."""

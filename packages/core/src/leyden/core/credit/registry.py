@@ -7,6 +7,7 @@ from leyden.core.credit.dimensions import DimensionsCredit
 from leyden.core.credit.discounted import DiscountedCredit
 from leyden.core.credit.final import FinalCredit
 from leyden.core.credit.intermediate import IntermediateCredit
+from leyden.core.credit.learned_value import LearnedValueCredit
 from leyden.core.credit.leave_one_out import LeaveOneOutCredit
 from leyden.core.credit.potential import PotentialCredit
 from leyden.core.credit.role_decay import RoleDecayCredit
@@ -25,6 +26,7 @@ CREDIT = Schemes[CreditAssigner](
         "discounted": DiscountedCredit,
         "final": FinalCredit,
         "intermediate": IntermediateCredit,
+        "learned_value": LearnedValueCredit,
         "leave_one_out": LeaveOneOutCredit,
         "potential": PotentialCredit,
         "role_decay": RoleDecayCredit,

@@ -19,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from leyden.core.advantage.base import AdvantageEstimator
-from leyden.core.algorithm.weighing import Critic, weigh
+from leyden.core.algorithm.valuing import Critic, valued
+from leyden.core.algorithm.weighing import weigh
 from leyden.core.credit.base import Credit, CreditAssigner
 from leyden.core.data.tokens import log_probs, token_ids
 from leyden.core.data.transition import Outcome, Trajectory, TrajectoryGroup, Transition
@@ -105,7 +106,7 @@ def expected_gradient(
     The estimate of one batch of B rollouts is 1/B Σ_b Σ_n A_(b,n) ∇log π(a_n | s_n). Groups and batches are enumerated
     without regard to order, which an estimator must not mind.
     """
-    every = rollouts()
+    every = rollouts() if critic is None else _valued(rollouts(), critic)
     remembered = _Remembered(credit)
     possible = [
         (
@@ -118,7 +119,7 @@ def expected_gradient(
     total = np.zeros_like(LOGITS)
     for batch in itertools.combinations_with_replacement(range(len(possible)), groups):
         probability = math.prod(possible[number][1] for number in batch) * _orders(batch)
-        weighed = weigh([possible[number][0] for number in batch], remembered, advantage, critic)
+        weighed = weigh([possible[number][0] for number in batch], remembered, advantage)
         for item in weighed.transitions:
             total += probability / (groups * group_size) * item.advantage * scores[id(item.transition)]
     return total
@@ -148,6 +149,12 @@ def bias(estimate: Floats, truth: Floats) -> Bias:
 def critic_saying(values_S: Sequence[float] | Floats) -> Critic:
     """Return the critic that expects `values_S` of the states."""
     return lambda transitions: np.array([values_S[call.prompt_ids[0]] for call in transitions], dtype=np.float64)
+
+
+def _valued(every: Sequence[tuple[Trajectory, float]], critic: Critic) -> list[tuple[Trajectory, float]]:
+    whole = TrajectoryGroup(task_id="game", trajectories=tuple(trajectory for trajectory, _ in every))
+    (group,) = valued([whole], critic)
+    return [(t, probability) for t, (_, probability) in zip(group.trajectories, every, strict=True)]
 
 
 class _Remembered(CreditAssigner):

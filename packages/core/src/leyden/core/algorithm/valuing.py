@@ -1,0 +1,104 @@
+"""What a critic is asked, what it is taught, and which configurations have a use for one. Knows nothing of losses."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from leyden.core.advantage.base import AdvantageEstimator
+from leyden.core.credit.base import CreditAssigner
+from leyden.core.credit.nesting import expected_returns, needs_values
+from leyden.core.data.transition import Trajectory, TrajectoryGroup, Transition
+from leyden.core.errors import UsageError
+from leyden.core.policy.config import UpdateOptions
+from leyden.core.policy.critic_options import CriticOptions
+from leyden.core.policy.value_loss import ValueTarget
+
+Critic = Callable[[Sequence[Transition]], NDArray[np.float64]]
+"""Transitions -> what is to be expected of the rollout in the state before each."""
+
+NO_VALUE = "no state to value"
+"""Why a call is left out that the critic cannot read: its prompt is empty, or it is longer than the model's context."""
+
+
+def check_critic(
+    critic: CriticOptions | None, credit: CreditAssigner, advantage: AdvantageEstimator, update: UpdateOptions
+) -> None:
+    """Raise UsageError when somebody needs a critic that is not there, or it is there and nobody reads it.
+
+    And when one of its options does nothing in this company.
+    """
+    by_credit = needs_values(credit)
+    reader = "the credit scheme" if by_credit else "the advantage estimator" if advantage.needs_values else None
+    if reader is not None and critic is None:
+        raise UsageError(f"{reader} needs a critic: set critic=own, or critic=shared for one on the policy's backbone")
+    if critic is None:
+        return
+    if reader is None:
+        raise UsageError("nobody reads the critic: set advantage=gae or credit=learned_value, or leave critic out")
+    if by_credit and advantage.needs_values:
+        raise UsageError(
+            "credit and advantage both read the critic, which would count the change of value twice: "
+            "take credit=uniform with advantage=gae, or credit=learned_value with advantage=rloo"
+        )
+    if by_credit and critic.shared:
+        raise UsageError(
+            "critic=shared learns only from what the policy is trained on, which leaves out groups that taught it "
+            "nothing, so its values would be bent: with credit=learned_value set critic=own"
+        )
+    if critic.shared and critic.clip is not None and update.epochs * update.minibatches == 1:
+        raise UsageError("critic clip has no effect on one optimizer step a step; set epochs or minibatches above 1")
+
+
+def valued(
+    groups: Sequence[TrajectoryGroup], critic: Critic, readable: Callable[[Transition], bool] = lambda _: True
+) -> list[TrajectoryGroup]:
+    """Return the groups with a value on every call of a rewarded rollout; the critic is asked once, about all of them.
+
+    Calls that are not `readable` are left out, and counted among the rollout's excluded ones.
+    """
+    read = [replace(group, trajectories=tuple(_read(t, readable) for t in group.trajectories)) for group in groups]
+    calls = [call for group in read for t in group.trajectories for call in _asked(t)]
+    values = iter(critic(calls).tolist() if calls else [])
+    return [replace(group, trajectories=tuple(_with_values(t, values) for t in group.trajectories)) for group in read]
+
+
+def value_targets(groups: Sequence[TrajectoryGroup], credit: CreditAssigner) -> list[ValueTarget]:
+    """Return what a critic for `credit` should have said of every credited call of every rewarded rollout.
+
+    Those of groups that teach the policy nothing are among them: a critic that saw only groups with spread would expect
+    a success half as often as it comes, or twice.
+    """
+    expected = expected_returns(credit)
+    found: list[ValueTarget] = []
+    for trajectory in (t for group in groups for t in group.trajectories):
+        assigned = expected.assign(trajectory) if trajectory.transitions else None
+        if assigned is not None:
+            every = zip(trajectory.transitions, assigned.returns_N.tolist(), assigned.weights_N.tolist(), strict=True)
+            found += [ValueTarget(call, target) for call, target, weight in every if weight > 0]
+    return found
+
+
+def unvalued(groups: Sequence[TrajectoryGroup]) -> int:
+    """How many calls were left out because the critic could not read them."""
+    return sum(t.excluded.get(NO_VALUE, 0) for group in groups for t in group.trajectories)
+
+
+def _asked(trajectory: Trajectory) -> tuple[Transition, ...]:
+    return () if trajectory.reward is None else trajectory.transitions
+
+
+def _read(trajectory: Trajectory, readable: Callable[[Transition], bool]) -> Trajectory:
+    kept = tuple(call for call in trajectory.transitions if readable(call))
+    left_out = len(trajectory.transitions) - len(kept)
+    if not left_out:
+        return trajectory
+    return replace(trajectory, transitions=kept, excluded={**trajectory.excluded, NO_VALUE: left_out})
+
+
+def _with_values(trajectory: Trajectory, values: Iterator[float]) -> Trajectory:
+    calls = _asked(trajectory)
+    if not calls:
+        return trajectory
+    return replace(trajectory, transitions=tuple(replace(call, value=next(values)) for call in calls))

@@ -1,0 +1,64 @@
+"""Learned-value credit: a call answers for how much better or worse it left things than a critic had expected."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from leyden.core.credit.base import Credit, CreditAssigner
+from leyden.core.credit.checks import check_gamma
+from leyden.core.credit.nesting import needs_values
+from leyden.core.credit.uniform import UniformCredit
+from leyden.core.data.transition import Trajectory
+from leyden.core.errors import TrainingError, UsageError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnedValueCredit(CreditAssigner):
+    """G_n = r_n + gamma V(s_(n+1)) - V(s_n): the change of value, r_n = base_n - gamma base_(n+1) paid on the way.
+
+    V is what a critic expects of the base's returns, and 0 after the last call, where the rest is paid. The changes of
+    a rollout add up (gamma 1) to its return less what was expected at first. Unbiased where the critic is right, for
+    what the base is unbiased for: the mean of G_n over what follows is then the advantage of the call. Biased by what
+    it gets wrong, as GAE with lam 0: with the wrong critic of `docs/credit.md` 9.8 degrees on the game of
+    `testing.stopping_game`. Only credited calls count as steps.
+    """
+
+    base: CreditAssigner = field(default_factory=UniformCredit)
+    """Whose returns the critic learns to expect."""
+    gamma: float = 1.0
+    """Of the base, if it discounts."""
+
+    def __post_init__(self) -> None:
+        check_gamma("gamma", self.gamma)
+        if needs_values(self.base):
+            raise UsageError(
+                "the base of learned_value reads the critic already; a change of value needs plain returns"
+            )
+
+    @property
+    def roles(self) -> frozenset[str]:
+        """The base's."""
+        return self.base.roles
+
+    def learned(self) -> CreditAssigner:
+        """Return the base."""
+        return self.base
+
+    def assign(self, trajectory: Trajectory) -> Credit | None:
+        """Return the change of value over each transition, with the base's weights.
+
+        Raises TrainingError for a credited transition without a value.
+        """
+        credit = self.base.assign(trajectory)
+        if credit is None:
+            return None
+        kept_N = credit.weights_N > 0
+        values = [call.value for call, kept in zip(trajectory.transitions, kept_N, strict=True) if kept]
+        known = [value for value in values if value is not None]
+        if len(known) < len(values):
+            raise TrainingError(f"rollout {trajectory.rollout_id} has calls without a value: no critic was asked")
+        after_N = self.gamma * (credit.returns_N[kept_N] - np.array(known))
+        change_N = credit.returns_N[kept_N] - np.array(known) - np.append(after_N[1:], 0.0)
+        returns_N = np.zeros_like(credit.returns_N)
+        returns_N[kept_N] = change_N
+        return Credit.of(returns_N, credit.weights_N)
