@@ -44,6 +44,9 @@ def score(row, result):
     assert set(row) == {"sum"}, row
     return next(turns) % 2
 
+def parts(row, result):
+    return {"even": next(turns) % 2, "long": 4.0}
+
 def says_something(span, above):
     assert [one.name for one in above] in (["draft"], ["draft nothing"]), above
     return above[0].name == "draft"
@@ -108,6 +111,24 @@ def test_input_hooks_and_selection_reach_the_processes_they_belong_to(
     assert config["attribute_match"] == {"leyden.policy.name": "policy"}
 
 
+def test_the_dimensions_of_the_reward_are_weighted(leyden: Callable[..., Any], tmp_path: Path) -> None:
+    given = f"{tmp_path}/given.py"
+    weights = ("--reward-weight", "even=0.5", "--reward-weight", "long=0.25")
+    done = run(leyden, tmp_path, "--input", f"{given}:make", "--reward", f"{given}:parts", *weights)
+    assert done.returncode == 0, done.stderr
+    (step,) = [json.loads(line) for line in (tmp_path / "runs/given/metrics.jsonl").read_text().splitlines()]
+    assert step["reward"] == pytest.approx(1.25)
+
+
+def test_a_weight_for_a_dimension_that_is_not_there_stops_the_run(leyden: Callable[..., Any], tmp_path: Path) -> None:
+    given = f"{tmp_path}/given.py"
+    weights = ("--reward-weight", "even=0.5", "--reward-weight", "lnog=0.25")
+    done = run(leyden, tmp_path, "--input", f"{given}:make", "--reward", f"{given}:parts", *weights)
+    assert done.returncode != 0
+    assert "weights are given for even, lnog: 'lnog' has no such dimension" in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize(
     ("option", "value", "said"),
     [
@@ -116,6 +137,7 @@ def test_input_hooks_and_selection_reach_the_processes_they_belong_to(
         ("--hook", "{given}:score", "given.py:score is of type function, not a Hook"),
         ("--span-match", "(", "span_match '(' is not a regular expression"),
         ("--attribute-match", "nameless", "--attribute-match takes attribute=regex"),
+        ("--reward-weight", "long=much", "--reward-weight takes dimension=number"),
         ("--predicate", "{given}:make", "make cannot be called as predicate(span, above)"),
     ],
 )
