@@ -53,7 +53,7 @@ def memory_need(config: RunConfig, options: Any, size: "PolicySize", frozen: "li
         "AdamW's moments": 8 * trained,
         "the engine's copy": size.weights,
         "the reference policy": size.weights if reference else 0,
-        "the critic": 4 * size.weights if _has_own_critic(options) else 0,
+        "the critic": size.weights + 12 * trained if _has_own_critic(options) else 0,
         "frozen policies": sum(other.weights for other in frozen),
     }
     held = min(TOKENS_OF_A_CALL, size.context_length or TOKENS_OF_A_CALL)
