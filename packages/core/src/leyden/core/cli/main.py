@@ -5,7 +5,7 @@ from typing import Any
 
 import typer
 
-from leyden.core.cli import check, dev, exec, gateway, quickstart, show, train  # "exec" is what the command is called
+from leyden.core.cli import check, dev, exec, gateway, models, quickstart, show, train  # "exec": the command's name
 from leyden.core.cli.options import TakesCommand
 from leyden.core.errors import LeydenError, UsageError
 
@@ -25,6 +25,7 @@ app.command("dev", cls=TakesCommand)(dev.dev)
 app.command("exec", cls=TakesCommand)(exec.run_command)
 app.command("gateway")(gateway.gateway)
 app.command("show")(show.show)
+app.add_typer(models.app, name="models")
 
 INTERRUPTED = 130
 

@@ -1,0 +1,200 @@
+"""`leyden models`: the versions of runs, listed, compared, rolled back to and exported."""
+
+import asyncio
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from leyden.core.cli.options import RUNS, JsonOption, RunsOption
+from leyden.core.errors import RunError, UsageError
+
+if TYPE_CHECKING:
+    from leyden.core.trainer.comparison import PairedComparison
+    from leyden.core.trainer.models import Comparison, Models
+
+app = typer.Typer(
+    help="The versions of runs: list, compare, roll back, export.",
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+RunArgument = Annotated[str, typer.Argument(help="Name or folder of a run.")]
+NamedVersion = Annotated[str, typer.Argument(help="RUN for the version it kept, or RUN:VERSION, RUN:last.")]
+VERSION = "A number, kept or last."
+SHOWN = ("reward", "entropy", "response_tokens_mean", "grad_norm", "approx_kl", "loss")
+"""Metrics in the table of a comparison; --json has all."""
+
+
+@app.command("list")
+def list_versions(
+    run: Annotated[str | None, typer.Argument(help="Name or folder of a run; all runs if not given.")] = None,
+    *,
+    runs: RunsOption = RUNS,
+    json: JsonOption = False,
+) -> None:
+    """List the versions of RUN, or what every run has kept."""
+    from leyden.core.trainer.models import Models
+
+    if run is not None:
+        _show_versions(Models.open(runs, run), json=json)
+        return
+    found = [path.parent for path in sorted(runs.glob("*/versions.jsonl"))]
+    if not found:
+        raise RunError(f"no run in {runs} has versions; `leyden train` makes them")
+    opened = [Models.open(runs, path.name) for path in found]
+    rows: list[dict[str, Any]] = []
+    for models in opened:
+        kept = models.versions.get(models.kept)
+        held_out = {} if kept is None else {name: score.success for name, score in kept.held_out.items()}
+        rows.append({"run": models.folder.path.name, "last": models.last, "kept": models.kept, "success": held_out})
+    if json:
+        _print_lines(rows)
+        return
+    shown = [(row["run"], str(row["last"]), str(row["kept"]), _successes(row["success"])) for row in rows]
+    _print_table(f"Runs in {runs}", ("run", "last", "kept", "kept's held-out success"), shown)
+
+
+@app.command("compare")
+def compare(a: NamedVersion, b: NamedVersion, *, runs: RunsOption = RUNS, json: JsonOption = False) -> None:
+    """Compare two versions: their steps' numbers, and the held-out tasks that both were asked, one by one."""
+    from leyden.core.trainer.models import compare_versions, find_version
+
+    found = compare_versions(find_version(runs, a), find_version(runs, b))
+    if json:
+        _print_lines([found])
+        return
+    rows = [(name, _number(x), _number(y)) for name, (x, y) in found.metrics.items() if name in SHOWN]
+    _print_table("", ("of the step", found.a, found.b), rows)
+    compared = {**found.held_out, **{f"{name}, sampled": paired for name, paired in found.sampled.items()}}
+    if not compared:
+        _say("no held-out task was asked of both: nothing says which is better")
+        return
+    columns = ("held out", "tasks", found.a, found.b, "wins", "losses", "ties", "p", "difference, 95 %")
+    _print_table("", columns, [_compared(name, paired) for name, paired in compared.items()])
+    _say(_verdict(found))
+
+
+@app.command("rollback")
+def rollback(
+    run: RunArgument,
+    version: Annotated[str, typer.Argument(help=VERSION)],
+    *,
+    runs: RunsOption = RUNS,
+    json: JsonOption = False,
+) -> None:
+    """Take RUN back to VERSION; what came after is set aside, and `leyden train --resume` goes on from there."""
+    from leyden.core.trainer.models import Models
+    from leyden.core.trainer.rollback import roll_back
+
+    models = Models.open(runs, run)
+    done = roll_back(models, models.find(version))
+    if json:
+        _print_lines([done])
+        return
+    where = "" if runs == RUNS else f" --runs {runs}"
+    aside = f"{len(done.versions)} later version{'s' if len(done.versions) != 1 else ''}"
+    _say(
+        f"run {done.run} is at version {done.version} again; {aside}, with metrics and result, lie in {done.set_aside}"
+    )
+    _say(f"go on with: leyden train --resume {run}{where}")
+
+
+@app.command("export")
+def export(
+    run: RunArgument,
+    to: Annotated[list[str], typer.Argument(metavar="[VERSION] FOLDER", help=f"{VERSION} [default: kept]")],
+    *,
+    runs: RunsOption = RUNS,
+    json: JsonOption = False,
+) -> None:
+    """Write a version of RUN as a plain Hugging Face folder, which must not be there yet."""
+    from leyden.core.trainer.models import KEPT, Models, export_version
+
+    if len(to) > 2:
+        raise UsageError(f"export takes RUN [VERSION] FOLDER, and {' '.join(to[2:])!r} is too much")
+    models = Models.open(runs, run)
+    version = models.find(to[0] if len(to) == 2 else KEPT)
+    folder = asyncio.run(export_version(models, version, Path(to[-1])))
+    if json:
+        _print_lines([{"run": version.run, "version": version.version, "folder": str(folder)}])
+    else:
+        _say(f"version {version.version} of run {version.run} is in {folder}")
+
+
+def _show_versions(models: "Models", *, json: bool) -> None:
+    from msgspec import to_builtins
+
+    if json:
+        _print_lines([{**to_builtins(v), "kept": v.version == models.kept} for v in models.versions.values()])
+        return
+    rows: list[tuple[str, ...]] = []
+    for version in models.versions.values():
+        scores = {name: score.success for name, score in version.held_out.items()}
+        rows.append(
+            (
+                f"{version.version}{' (kept)' if version.version == models.kept else ''}",
+                "–" if version.parent is None else str(version.parent),
+                time.strftime("%m-%d %H:%M", time.localtime(version.created)),
+                _number(version.metrics.get("reward")),
+                _successes(scores),
+                "as given" if version.version == 0 else Path(version.weights or "–").name,
+            )
+        )
+    _print_table(
+        f"Run {models.folder.path.name}", ("version", "parent", "made", "reward", "held-out success", "weights"), rows
+    )
+    for aside in sorted(models.folder.path.glob("set_aside/*")):
+        _say(f"set aside by a rollback: {aside}")
+
+
+def _compared(name: str, paired: "PairedComparison") -> tuple[str, ...]:
+    from leyden.core.trainer.report import percent
+
+    low, high = paired.difference
+    counts = (str(paired.wins), str(paired.losses), str(paired.ties))
+    means = (percent(paired.a), percent(paired.b))
+    return (name, str(paired.tasks), *means, *counts, f"{paired.p_value:.3f}", f"{low:+.3f} to {high:+.3f}")
+
+
+def _verdict(found: "Comparison") -> str:
+    compared = found.held_out or found.sampled
+    name, paired = next(iter(compared.items()))
+    if paired.p_value > 0.05:
+        return f"on {name}, the difference may be chance: {paired.wins} wins, {paired.losses} losses of {found.b}"
+    better, worse = (found.b, found.a) if paired.wins > paired.losses else (found.a, found.b)
+    return f"on {name}, {better} is better than {worse}, beyond chance (sign test, 5 %)"
+
+
+def _successes(scores: dict[str, float | None]) -> str:
+    from leyden.core.trainer.report import percent
+
+    return ", ".join(f"{name} {percent(success)}" for name, success in scores.items()) or "–"
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.4g}"
+
+
+def _print_table(title: str, columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title or None, title_justify="left")
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="left" if number == 0 else "right")
+    for row in rows:
+        table.add_row(*row)
+    Console().print(table, highlight=False)
+
+
+def _print_lines(rows: list[Any]) -> None:
+    import msgspec
+
+    for row in rows:
+        _say(msgspec.json.encode(row).decode())
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")

@@ -1,0 +1,144 @@
+"""What can be done with the versions of runs: find, compare and export them. Changes no run; `rollback` does."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from leyden.core.data.rollout import Task
+from leyden.core.errors import RunError
+from leyden.core.trainer.comparison import PairedComparison, compare
+from leyden.core.trainer.config import RunConfig
+from leyden.core.trainer.folder import RunFolder
+from leyden.core.trainer.report import RunReport
+from leyden.core.trainer.versions import ModelVersion, VersionFile
+from leyden.core.trainer.weights import weights_of, with_version
+
+KEPT, LAST = "kept", "last"
+
+
+class Models:
+    """The versions of one run."""
+
+    def __init__(self, folder: RunFolder, config: RunConfig) -> None:
+        self.folder, self.config = folder, config
+        self.file = VersionFile(folder.path)
+        self.versions = self.file.read()
+        if not self.versions:
+            raise RunError(f"run {folder.path.name!r} has no versions yet; they are noted as it is trained")
+
+    @classmethod
+    def open(cls, runs: Path, name: str) -> "Models":
+        """Those of a run, by its name or folder; raises RunError when there is no such run."""
+        return cls(*RunFolder.open(runs, name))
+
+    @property
+    def last(self) -> int:
+        """The newest version."""
+        return max(self.versions)
+
+    @property
+    def kept(self) -> int:
+        """The version in `policy/`; while the run is not finished, the newest."""
+        file = self.folder.report_file
+        report = msgspec.json.decode(file.read_bytes(), type=RunReport) if file.exists() else None
+        return self.last if report is None or report.kept is None else report.kept.version
+
+    def find(self, which: str) -> ModelVersion:
+        """The version of this number, or `kept` or `last`; raises RunError, which says what there is."""
+        number = {KEPT: self.kept, LAST: self.last}.get(which)
+        if number is None and which.isdecimal():
+            number = int(which)
+        if number not in self.versions:
+            numbers = f"0 to {self.last}" if len(self.versions) == self.last + 1 else str(sorted(self.versions))[1:-1]
+            name = self.folder.path.name
+            raise RunError(f"run {name!r} has no version {which!r}; it has {numbers}, {KEPT} and {LAST}")
+        return self.versions[number]
+
+    def rows(self, held_out: str) -> list[Task]:
+        """The tasks of a held-out set."""
+        return self.folder.tasks(held_out)
+
+
+def find_version(runs: Path, named: str) -> tuple[Models, ModelVersion]:
+    """The version that `RUN:VERSION` names, or the kept one of `RUN`."""
+    run, colon, which = named.rpartition(":")
+    if colon and (which in (KEPT, LAST) or which.isdecimal()):
+        models = Models.open(runs, run)
+        return models, models.find(which)
+    models = Models.open(runs, named)
+    return models, models.find(KEPT)
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """Two versions side by side."""
+
+    a: str
+    b: str
+    metrics: dict[str, tuple[float | None, float | None]]
+    """Of the steps that made them, each of its own run: only of one run are they of comparable tasks."""
+    held_out: dict[str, PairedComparison]
+    """On the tasks of a held-out set that both were asked, with the agent's own sampling."""
+    sampled: dict[str, PairedComparison]
+
+
+def compare_versions(a: tuple[Models, ModelVersion], b: tuple[Models, ModelVersion]) -> Comparison:
+    """Compare two versions, of the same run or of two.
+
+    Held-out sets are matched by name, and their tasks by what they say: runs may have had more or fewer of them.
+    """
+    (_, first), (_, second) = a, b
+    names = [*first.metrics, *(name for name in second.metrics if name not in first.metrics)]
+    return Comparison(
+        a=f"{first.run}:{first.version}",
+        b=f"{second.run}:{second.version}",
+        metrics={name: (first.metrics.get(name), second.metrics.get(name)) for name in names if name != "step"},
+        held_out=_paired(a, b, "held_out"),
+        sampled=_paired(a, b, "sampled"),
+    )
+
+
+def _paired(a: tuple[Models, ModelVersion], b: tuple[Models, ModelVersion], which: str) -> dict[str, PairedComparison]:
+    found: dict[str, PairedComparison] = {}
+    for name in getattr(a[1], which):
+        if name in getattr(b[1], which):
+            paired = compare(_by_task(*a, which, name), _by_task(*b, which, name))
+            if paired is not None:
+                found[name] = paired
+    return found
+
+
+def _by_task(models: Models, version: ModelVersion, which: str, name: str) -> dict[str, float]:
+    """Rewards by what the task says; of tasks that are there several times, by their number among their like."""
+    rewards: dict[str, float] = getattr(version, which)[name].rewards
+    seen: dict[str, int] = {}
+    named: dict[str, float] = {}
+    for row, task in enumerate(models.rows(name)):
+        said = msgspec.json.encode(task, order="deterministic").decode()
+        seen[said] = seen.get(said, 0) + 1
+        if str(row) in rewards:
+            named[f"{seen[said]} {said}"] = rewards[str(row)]
+    return named
+
+
+async def export_version(models: Models, version: ModelVersion, target: Path) -> Path:
+    """Write a version as a plain Hugging Face folder; raises RunError when its weights are not kept, or `target` is."""
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise RunError(f"{target} is there already; nothing was written")
+    if version.version:
+        weights_of(models.file, version)
+    return await asyncio.to_thread(_export, models, version, target)
+
+
+def _export(models: Models, version: ModelVersion, target: Path) -> Path:
+    from leyden.core.algorithm.registry import make_algorithm
+    from leyden.core.policy.export import export_policy
+    from leyden.core.policy.model import PolicyModel
+
+    config = models.config
+    model = PolicyModel.load(config.policy)
+    options: Any = make_algorithm(config.algorithm, config.algorithm_config).config
+    if version.version and getattr(options, "lora", None) is not None:
+        model.adapt(options.lora, config.seed)
+    return export_policy(with_version(model, models.file, version.version), config.policy, target)
