@@ -21,6 +21,7 @@ from leyden.core.testing.adapter_contract.shared import (
 from leyden.core.testing.gateway_bench import GatewayBench
 from leyden.core.tracing.context import open_attempt
 from leyden.core.tracing.export import Recorder
+from leyden.core.trajectory.all_outcomes import outcomes_by_call
 from leyden.core.trajectory.outcomes import tool_outcomes
 
 
@@ -47,12 +48,18 @@ class StructureTests(AdapterTests):
             with open_attempt(attempt), suppress(Exception):  # whether it is raised or told to the model
                 await adapter.run(self.make_solver(PROVIDER, stream=False), {"question": f"double {number}"}, {})
             await recorder.flush()
-            outcomes = tool_outcomes(await bench.spans(attempt))
+            spans = await bench.spans(attempt)
+            outcomes = tool_outcomes(spans)
             (asked, *further) = outcomes.by_call.values()
             (double,) = asked
             assert not any(further) and not outcomes.unasked
             assert (double.tool, double.status) == ("double", "failed" if number == UNLUCKY else "returned")
             assert number == UNLUCKY or "14" in str(double.result)
+            credited = list(outcomes_by_call(spans).values())
+            assert [(one.name, one.succeeded) for one in credited[0] if one.kind == "tool"] == [
+                ("double", number != UNLUCKY)
+            ]
+            assert number == UNLUCKY or [one.text for one in credited[-1] if one.kind == "answer"] == ["It is 14."]
 
     async def test_the_tree_stands_without_the_frameworks_own_tracing(
         self, bench: GatewayBench, adapter: Adapter, recorder: Recorder
