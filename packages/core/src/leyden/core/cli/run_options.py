@@ -106,24 +106,26 @@ class RunOptions:
 
     def read(self) -> "tuple[RunConfig, list[Task], dict[str, list[Task]]]":
         """The run's configuration, its training tasks and its held-out sets; raises UsageError in one line."""
+        from leyden.core.algorithm.registry import make_algorithm
         from leyden.core.trainer.tasks import load_tasks
 
         named = self.named_agent()
-        if named is None or self.tasks is None or self.policy is None:
-            given = {"AGENT": named, "--tasks": self.tasks, "--policy": self.policy}
-            missing = ", ".join(name for name, value in given.items() if value is None)
+        collects = make_algorithm(self.algorithm, self._algorithm_config()).needs_rollouts
+        needed = {"AGENT": named is not None or not (collects or self.val), "--tasks": self.tasks or not collects}
+        missing = [name for name, there in {**needed, "--policy": self.policy}.items() if not there]
+        if missing or self.policy is None:
             command = self.context.info_name
-            raise UsageError(f"missing {missing}; see `leyden {command} --help`, or `leyden quickstart`")
-        rows, held_out = load_tasks(self.tasks), read_held_out(self.val or [])
-        return self._config(named, str(self.tasks), self.policy), rows, held_out
+            raise UsageError(f"missing {', '.join(missing)}; see `leyden {command} --help`, or `leyden quickstart`")
+        rows, held_out = [] if self.tasks is None else load_tasks(self.tasks), read_held_out(self.val or [])
+        return self._config(named, str(self.tasks or ""), self.policy), rows, held_out
 
-    def _config(self, agent: "AgentReference", tasks: str, policy: str) -> "RunConfig":
+    def _config(self, agent: "AgentReference | None", tasks: str, policy: str) -> "RunConfig":
         from leyden.core.data.route import parse_routes
         from leyden.core.data.sampling import Sampling
         from leyden.core.trainer.config import EvaluationSet, RunConfig, check_name
 
         return RunConfig(
-            name=check_name(self.name or default_name(agent)),
+            name=check_name(self.name or default_name(agent or self.algorithm)),
             agent=agent,
             policy=policy,
             reward=self.reward,

@@ -70,6 +70,16 @@ def worker_agents(plan: AgentPlan) -> AgentSide:
     return side
 
 
+@asynccontextmanager
+async def no_agents(address: Address) -> AsyncGenerator[CheckAgents]:
+    """Nobody: what is learned was collected elsewhere, and nothing is evaluated."""
+
+    async def check() -> None:
+        raise RunError(f"rollouts wait at {address.url}, and the run has no agent")
+
+    yield check
+
+
 def parent_agents(descriptor: int, parent: int) -> AgentSide:
     """The process `parent`, which started this one, is the runner.
 

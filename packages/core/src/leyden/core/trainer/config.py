@@ -30,11 +30,11 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """How a run goes. Defaults are the tested setting."""
 
     name: str
-    agent: AgentReference
-    """Import string `path.py:attribute` or `module:attribute`, or the words of a command line; for a live object, a
-    description of it."""
     policy: str
     """Folder or hub name of a Hugging Face causal language model."""
+    agent: AgentReference | None = None
+    """Import string `path.py:attribute` or `module:attribute`, or the words of a command line; for a live object, a
+    description of it. None where nothing runs: what is learned was collected elsewhere, and nothing is evaluated."""
     reward: str | None = None
     """Import string of the reward function; None when the agent itself returns or emits its rewards."""
     reward_weights: dict[str, float] = {}
@@ -77,6 +77,8 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Steps between evaluations; the best version is then kept. 0: before the first step and after the last alone."""
     patience: int | None = None
     """Evaluations in a row without a noticeable rise before the run stops early; None never does."""
+    check: bool = True
+    """Prove on the first batch that the run can learn, before it does."""
     checkpoint_every: int = 1
     keep_checkpoints: int = 2
     device: str = "cpu"
@@ -119,9 +121,9 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         if taken := {POLICY, PROVIDER} & self.frozen.keys():
             raise UsageError(f"a frozen policy cannot be called {min(taken)!r}: that name has a meaning of its own")
         KeeperLimits(within=self.record_within)
-        self._check_deterministic()
         tracker_names(self.tracker)
         self._check_evaluation()
+        self._check_deterministic()
         if not self.sampling.trainable:
             raise UsageError("training needs a temperature above 0 and top-p 1: other tokens cannot be learned from")
 

@@ -1,27 +1,36 @@
 """From a `RunConfig` and rows to a finished run: folder, lock, event loop, and what is left behind when it fails."""
 
 import asyncio
+import math
 import shutil
+import tempfile
 from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
+from leyden.core.algorithm.registry import make_algorithm
 from leyden.core.data.resources import NamedResources
 from leyden.core.data.rollout import Task
-from leyden.core.errors import UsageError
-from leyden.core.trainer.agents import AgentPlan, worker_agents
+from leyden.core.errors import CheckFailed, UsageError
+from leyden.core.trainer.agents import AgentPlan, AgentSide, no_agents, worker_agents
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.determinism import repeatable
 from leyden.core.trainer.display import Display
 from leyden.core.trainer.folder import RunFolder
+from leyden.core.trainer.preflight.rehearsal import ENOUGH_ROLLOUTS, MOST_BATCHES
+from leyden.core.trainer.preflight.report import CheckReport
 from leyden.core.trainer.report import RunReport
-from leyden.core.trainer.session import train
+from leyden.core.trainer.session import check, train
 
 T = TypeVar("T")
 Sit = Callable[[RunFolder, RunConfig], RunReport]
 """Does one sitting of a run in a folder that is locked for it."""
+Look = Callable[[RunFolder, RunConfig], CheckReport]
+"""Checks a run in such a folder."""
+TASKS_OF_A_CHECK = 4
+"""Of each batch that `check_run` takes, at least; it takes several where the first says too little."""
 
 
 def begin(
@@ -36,10 +45,11 @@ def begin(
     When it turns out before the first step that what was given cannot work, the folder is removed again: nothing
     half-written stays behind.
     """
+    check_needed(config, tasks)
     folder = RunFolder.create(runs, config, tasks, dict(held_out))
     try:
         return sit(folder, config)
-    except UsageError:
+    except (UsageError, CheckFailed):
         if not folder.checkpoints.exists():
             shutil.rmtree(folder.path, ignore_errors=True)
         raise
@@ -53,24 +63,70 @@ def resume(runs: Path, name: str, steps: int | None, sit: Sit) -> RunReport:
     return sit(folder, config)
 
 
+def check_run(config: RunConfig, tasks: list[Task], look: Look) -> CheckReport:
+    """Prove that a run would learn, in a folder that is not kept, on smaller batches than the run's."""
+    check_needed(config, tasks)
+    if not tasks:
+        raise UsageError(f"{config.algorithm} learns from spans: there are no rollouts of its own to check")
+    with tempfile.TemporaryDirectory(prefix="leyden-check-") as runs:
+        wanted = math.ceil(ENOUGH_ROLLOUTS / MOST_BATCHES / config.group_size)
+        fewer = min(config.tasks_per_step, max(TASKS_OF_A_CHECK, wanted))
+        config = msgspec.structs.replace(config, tasks_per_step=fewer, held_out=(), eval_every=0, patience=None)
+        return look(RunFolder.create(Path(runs), config, tasks, {}), config)
+
+
 def sit_here(display: Display, resources: NamedResources | None = None) -> Sit:
     """Learning, gateway and engine in this process; agents in worker processes, from import strings."""
 
     def sit(folder: RunFolder, config: RunConfig) -> RunReport:
-        plan = AgentPlan(
-            agent=config.agent,
-            reward=config.reward,
-        reward_weights=config.reward_weights or None,
-            input=config.input,
-            hooks=config.hooks,
-            workers=config.workers,
-            concurrency=config.concurrency,
-            log_file=str(folder.worker_log),
-        )
         with folder.locked(), repeatable(config.deterministic):
-            return run_loop(train(folder, config, worker_agents(plan), display, resources))
+            return run_loop(train(folder, config, _agents(folder, config), display, resources))
 
     return sit
+
+
+def look_here(display: Display, resources: NamedResources | None = None) -> Look:
+    """The same for a check."""
+
+    def look(folder: RunFolder, config: RunConfig) -> CheckReport:
+        with folder.locked(), repeatable(config.deterministic):
+            return run_loop(check(folder, config, _agents(folder, config), display, resources))
+
+    return look
+
+
+def check_needed(config: RunConfig, tasks: list[Task]) -> None:
+    """Raise UsageError where the algorithm needs an agent or tasks that are not there, or has no use for those given.
+
+    What does not learn from rollouts of its own takes an agent and held-out tasks only together, to be evaluated.
+    """
+    given = {"an agent": config.agent is not None, "tasks": bool(tasks)}
+    if make_algorithm(config.algorithm, config.algorithm_config).needs_rollouts:
+        missing = " and ".join(what for what, there in given.items() if not there)
+        if missing:
+            raise UsageError(f"{config.algorithm} learns from rollouts of its own, and needs {missing}")
+    elif config.held_out and config.agent is None:
+        raise UsageError("held-out tasks need an agent to run them")
+    elif tasks:
+        raise UsageError(f"tasks have no effect: {config.algorithm} learns from spans; held-out tasks evaluate it")
+    elif config.agent is not None and not config.held_out:
+        raise UsageError(f"an agent has no effect: {config.algorithm} learns from spans, and nothing is held out")
+
+
+def _agents(folder: RunFolder, config: RunConfig) -> AgentSide:
+    if config.agent is None:
+        return no_agents
+    plan = AgentPlan(
+        agent=config.agent,
+        reward=config.reward,
+        reward_weights=config.reward_weights or None,
+        input=config.input,
+        hooks=config.hooks,
+        workers=config.workers,
+        concurrency=config.concurrency,
+        log_file=str(folder.worker_log),
+    )
+    return worker_agents(plan)
 
 
 def run_loop(main: Coroutine[Any, Any, T]) -> T:

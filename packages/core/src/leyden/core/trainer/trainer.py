@@ -14,7 +14,8 @@ from leyden.core.errors import UsageError
 from leyden.core.trainer.config import EvaluationSet, RunConfig, check_name
 from leyden.core.trainer.display import make_display
 from leyden.core.trainer.folder import RunFolder
-from leyden.core.trainer.launch import begin, resume, sit_here
+from leyden.core.trainer.launch import begin, check_run, look_here, resume, sit_here
+from leyden.core.trainer.preflight.report import CheckReport
 from leyden.core.trainer.report import RunReport
 from leyden.core.trainer.selection import Selection, read_selection
 from leyden.core.trainer.tracker import tracker_names
@@ -33,8 +34,9 @@ class Trainer:
 
     `fit` takes the framework's own object, a `LitAgent`, a function of a task, or an import string. With an import
     string the agent runs in `n_workers` processes; a live object runs in the calling process, and learning in a
-    spawned one. `reward_weights` has the weight of each of the reward's dimensions. `input` makes the agent's input of a task, where the adapter cannot tell it; `hooks` run around every
-    attempt. Like the reward, both are objects or import strings, beside an import string import strings only.
+    spawned one. `reward_weights` has the weight of each of the reward's dimensions. `input` makes the agent's input of
+    a task, where the adapter cannot tell it; `hooks` run around every attempt. Like the reward, both are objects or
+    import strings, beside an import string import strings only.
     """
 
     def __init__(  # noqa: PLR0913 -- the keywords of the original's Trainer, so that tutorials run as they are
@@ -46,6 +48,7 @@ class Trainer:
         n_workers: int = 1,
         select: Mapping[str, Any] | None = None,
         adapter: Mapping[str, Any] | None = None,
+        reward_weights: Mapping[str, float] | None = None,
         input: "InputFunction | str | None" = None,
         hooks: "Sequence[Hook | type[Hook] | str]" = (),
         initial_resources: NamedResources | None = None,
@@ -64,6 +67,7 @@ class Trainer:
         eval_every: int = 0,
         patience: int | None = None,
         tracker: str | Sequence[str] | None = None,
+        check: bool = True,
         runs: str | Path = "runs",
         quiet: bool = False,
     ) -> None:
@@ -86,27 +90,38 @@ class Trainer:
         self.deterministic = deterministic
         self.eval_every, self.patience = eval_every, patience
         self.tracker = tracker_names(tracker)
+        self.checks_first = check
         self.quiet = quiet
 
     def fit(
         self,
-        agent: Any,
-        train_dataset: Dataset,
+        agent: Any = None,
+        train_dataset: Dataset | None = None,
         val_dataset: Dataset | None = None,
         reward: RewardFunction | str | None = None,
     ) -> RunReport:
         """Train on `train_dataset`, evaluate on `val_dataset`, and return the run's report.
 
         `reward(task, result)` scores what the agent returned; a `LitAgent` returns or emits its own rewards. Raises
-        UsageError for what cannot work, in one line.
+        UsageError for what cannot work, in one line. An algorithm that learns from spans of another run takes no
+        `train_dataset`, and an agent only where there is something to evaluate it on.
         """
+        tasks = list(train_dataset or ())
         held_out = {} if val_dataset is None else {"val": list(val_dataset)}
         config = self._config(agent, reward, held_out)
-        return begin(self.runs, config, list(train_dataset), held_out, self._sit(agent, reward))
+        return begin(self.runs, config, tasks, held_out, self._sit(agent, reward))
 
     def resume(self, agent: Any, name: str, reward: RewardFunction | str | None = None) -> RunReport:
         """Go on with the run `name` where its last checkpoint left it."""
         return resume(self.runs, name, None, self._sit(agent, reward))
+
+    def check(self, agent: Any, dataset: Dataset, reward: RewardFunction | str | None = None) -> CheckReport:
+        """Prove on a few rollouts of `dataset` that `fit` would learn from it; nothing is kept.
+
+        Raises UsageError for what cannot work. `fit` does the same on its first batch, unless `check=False`.
+        """
+        config = self._config(agent, reward, ("val",) if self.eval_every else ())
+        return check_run(config, list(dataset), self._look(agent, reward))
 
     def dev(
         self, agent: Any, dev_dataset: Dataset, reward: RewardFunction | str | None = None
@@ -130,7 +145,7 @@ class Trainer:
         return dry_run(plan, agent, list(dev_dataset), reward, show=not self.quiet)
 
     def _sit(self, agent: Any, reward: RewardFunction | str | None) -> Callable[[RunFolder, RunConfig], RunReport]:
-        if isinstance(agent, str):
+        if agent is None or isinstance(agent, str):
             self._check_importable(reward)
             return sit_here(make_display(quiet=self.quiet), self.initial_resources)
 
@@ -146,6 +161,23 @@ class Trainer:
 
         return sit
 
+    def _look(self, agent: Any, reward: RewardFunction | str | None) -> Callable[[RunFolder, RunConfig], CheckReport]:
+        if isinstance(agent, str):
+            self._check_importable(reward)
+            return look_here(make_display(quiet=self.quiet), self.initial_resources)
+
+        def look(folder: RunFolder, config: RunConfig) -> CheckReport:
+            from leyden.core.runner.loaded import LoadedAgent
+            from leyden.core.trainer.live import check_with_live_agent
+
+            loaded = LoadedAgent.of(
+                agent, reward, reward_weights=config.reward_weights or None, input=self.input, hooks=self.hooks
+            )
+            folder.save_resources(self.initial_resources)
+            return check_with_live_agent(folder, config, loaded, "quiet" if self.quiet else "bars")
+
+        return look
+
     def _check_importable(self, reward: RewardFunction | str | None) -> None:
         for what, given in (("reward", reward), ("input", self.input), *(("hooks", hook) for hook in self.hooks)):
             if given is not None and not isinstance(given, str):
@@ -156,16 +188,15 @@ class Trainer:
 
         if self.policy is None:
             raise UsageError("Trainer(policy=...) names the Hugging Face model to train: a folder or a hub name")
-        described = agent if isinstance(agent, str) else f"<{type(agent).__module__}.{type(agent).__qualname__}>"
         return RunConfig(
             name=check_name(self.name or f"run-{time.strftime('%m%d-%H%M%S')}"),
-            agent=described,
+            agent=_described(agent),
             policy=self.policy,
             reward=_named(reward),
             reward_weights=self.reward_weights,
             input=_named(self.input),
             hooks=tuple(hook for hook in self.hooks if isinstance(hook, str)),
-            tasks="train_dataset",
+            tasks="train_dataset" if self.algorithm.needs_rollouts else "",
             steps=self.steps,
             tasks_per_step=self.tasks_per_step,
             group_size=self.group_size,
@@ -175,6 +206,7 @@ class Trainer:
             workers=self.n_workers,
             concurrency=self.n_runners,
             timeout_seconds=self.timeout_seconds,
+            check=self.checks_first,
             routes=self.routes,
             frozen=self.frozen,
             update=self.update,
@@ -187,6 +219,13 @@ class Trainer:
             algorithm=self.algorithm.reference(),
             algorithm_config=self.algorithm.settings(),
         )
+
+
+def _described(agent: Any) -> str | None:
+    """An import string, or what a live object is; None: there is no agent."""
+    if agent is None or isinstance(agent, str):
+        return agent
+    return f"<{type(agent).__module__}.{type(agent).__qualname__}>"
 
 
 def _named(given: object) -> str | None:
