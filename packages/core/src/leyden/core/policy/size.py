@@ -79,11 +79,11 @@ class PolicySize:
     def activations(self, tokens: int) -> int:
         """Bytes kept for the backward pass over `tokens`, roughly; without scores of attention, which are not kept.
 
-        Of each block: inputs of its norms and of its linear layers, queries, keys and values before and after their
-        norms and rotations, and what is multiplied in the gated layer.
+        Of each block: what its norms and linear layers read, queries, keys and values before and after their norms and
+        rotations, and the four tensors of the gated layer.
         """
         queries, keys = self.heads * self.head_dim, self.key_value_heads * self.head_dim
-        per_block = 8 * self.hidden + 10 * queries + 6 * keys + 5 * self.intermediate
+        per_block = 5 * self.hidden + 5 * queries + 4 * keys + 4 * self.intermediate
         return FLOAT * tokens * (self.layers * per_block + 4 * self.hidden)
 
 

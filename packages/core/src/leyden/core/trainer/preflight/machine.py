@@ -3,6 +3,8 @@
 import os
 from pathlib import Path
 
+MEMINFO, CGROUPS = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
+
 
 def free_memory(device: str) -> int | None:
     """Bytes that a new process could take on `device`, `cpu` or `cuda`; None where it cannot be told."""
@@ -20,21 +22,22 @@ def _free_here() -> int | None:
     return min(known, default=None) if known else _all_of_it()
 
 
-def _available(meminfo: Path = Path("/proc/meminfo")) -> int | None:
+def _available() -> int | None:
     """What Linux says a new process could have without swapping."""
-    text = _read(meminfo) or ""
+    text = _read(MEMINFO) or ""
     line = next((line for line in text.splitlines() if line.startswith("MemAvailable:")), None)
     return None if line is None else 1024 * int(line.split()[1])
 
 
-def _left_in_groups(root: Path = Path("/sys/fs/cgroup")) -> list[int | None]:
+def _left_in_groups() -> list[int | None]:
     """What a container's limit leaves; file pages that could be dropped are not counted as used."""
+    first, second = CGROUPS / "memory", CGROUPS
     return [
-        _left(root / "memory.max", root / "memory.current", root / "memory.stat", "inactive_file"),
+        _left(second / "memory.max", second / "memory.current", second / "memory.stat", "inactive_file"),
         _left(
-            root / "memory/memory.limit_in_bytes",
-            root / "memory/memory.usage_in_bytes",
-            root / "memory/memory.stat",
+            first / "memory.limit_in_bytes",
+            first / "memory.usage_in_bytes",
+            first / "memory.stat",
             "total_inactive_file",
         ),
     ]

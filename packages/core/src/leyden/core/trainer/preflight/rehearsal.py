@@ -35,7 +35,8 @@ R = TypeVar("R")
 
 ENOUGH_ROLLOUTS = 96
 """So many without a lesson are no chance any more: see `rewards.check_spread`."""
-MOST_BATCHES = 8
+MOST_BATCHES = 7
+"""One less than `lightning_rl` takes before it gives up: what is not seen here is left to be said as chance."""
 LOOKED_INTO = 32
 """Rollouts with trouble whose spans are read."""
 FAR = 10.0

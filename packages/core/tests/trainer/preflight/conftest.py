@@ -1,0 +1,121 @@
+"""A whole check of a tiny random policy: real store, gateway, engine, runner and update, in this process."""
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from leyden.core.engine import embedded
+from leyden.core.engine.embedded import EmbeddedEngine
+from leyden.core.runner.loaded import LoadedAgent
+from leyden.core.testing.policies import TinyShape, tiny_policy
+from leyden.core.testing.tiny_tokenizers import save_tiny_tokenizer
+from leyden.core.tracing.context import Caller, set_caller
+from leyden.core.trainer.agents import CheckAgents
+from leyden.core.trainer.config import RunConfig
+from leyden.core.trainer.display import Display
+from leyden.core.trainer.folder import RunFolder
+from leyden.core.trainer.live import AgentThread
+from leyden.core.trainer.preflight.report import CheckReport
+from leyden.core.trainer.serving import Address
+from leyden.core.trainer.session import check
+
+TEMPLATE = """{%- for m in messages -%}<|im_start|>{{ m.role }}
+{{ m.content }}<|im_end|>
+{% endfor -%}{%- if add_generation_prompt -%}<|im_start|>assistant
+{% endif -%}"""
+TASKS = [{"question": f"one and {word}?"} for word in ("two", "one", "calculator", "naive")]
+
+
+@pytest.fixture(scope="session")
+def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a random policy whose context holds 256 tokens."""
+    folder = tmp_path_factory.mktemp("tiny") / "policy"
+    module: Any = tiny_policy(shape=TinyShape(vocab=400, context=256)).module
+    module.save_pretrained(folder)
+    save_tiny_tokenizer(folder, TEMPLATE)
+    return folder
+
+
+async def ask(task: Any) -> str:
+    """An agent that asks a model once."""
+    async with httpx.AsyncClient() as client:
+        answer = await client.post(
+            "https://api.openai.com/v1/chat/completions",
+            headers={"authorization": "Bearer sk-not-a-real-key"},
+            json={"model": "gpt", "messages": [{"role": "user", "content": task["question"]}], "max_tokens": 6},
+        )
+    answer.raise_for_status()
+    return answer.json()["choices"][0]["message"]["content"]
+
+
+def even(task: Any, result: str) -> float:
+    """A reward that about half of all random answers earn."""
+    return float(sum(result.encode()) % 2)
+
+
+@dataclass
+class Look:
+    """Checks a run of the tiny policy; calling it changes what is given."""
+
+    policy: Path
+    runs: Path
+    monkeypatch: pytest.MonkeyPatch
+
+    def __call__(
+        self,
+        agent: Callable[[Any], Any] = ask,
+        reward: Callable[[Any, Any], Any] = even,
+        tasks: list[Any] = TASKS,
+        **changes: Any,
+    ) -> CheckReport:
+        given: dict[str, Any] = {
+            "tasks_per_step": 4,
+            "group_size": 4,
+            "tasks": "given",
+            "policy": str(self.policy),
+            **changes,
+        }
+        config = RunConfig(name="checked", agent="<an agent>", **given)
+        folder = RunFolder.create(self.runs, config, list(tasks), {})
+
+        @asynccontextmanager
+        async def side(address: Address) -> AsyncGenerator[CheckAgents]:
+            ended = threading.Event()
+            thread = AgentThread(address, LoadedAgent.of(agent, reward), 8, ended)
+            thread.start()
+
+            async def check_agents() -> None:
+                thread.check()
+
+            try:
+                yield check_agents
+            finally:
+                ended.set()
+                await asyncio.to_thread(thread.join)
+
+        return asyncio.run(check(folder, config, side, Display()))
+
+    @staticmethod
+    async def two_roles(task: Any) -> str:
+        """An agent of a writer, in a node of a graph, and a judge."""
+        set_caller(Caller(agent="writer", node="draft"))
+        draft = await ask(task)
+        set_caller(Caller(agent="judge"))
+        await ask({"question": draft})
+        return draft
+
+    def served_by(self, engine: type[EmbeddedEngine]) -> None:
+        """Let `engine` serve the policy from here on."""
+        self.monkeypatch.setattr(embedded, "EmbeddedEngine", engine)
+
+
+@pytest.fixture
+def look(policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Look:
+    return Look(policy, tmp_path, monkeypatch)

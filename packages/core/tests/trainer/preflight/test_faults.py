@@ -1,0 +1,231 @@
+"""Each fault that would waste a run, made for real, and the check that names it; and a run that has none."""
+
+import json
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from leyden.core.algorithm.lightning_rl import LightningRL, LightningRLConfig
+from leyden.core.engine.base import GenerateRequest, TokenChunk
+from leyden.core.engine.embedded import EmbeddedEngine
+from leyden.core.trainer.preflight.report import CheckReport, CheckResult
+
+Look = Callable[..., CheckReport]
+
+
+def half(task: Any, result: str) -> float:
+    """The same reward for everything."""
+    return 0.5
+
+
+def length(task: Any, result: str) -> float:
+    """A reward of what was asked alone."""
+    return float(len(task["question"]))
+
+
+def silent(task: Any) -> str:
+    """An agent that asks nobody."""
+    return "no"
+
+
+def only_failure(report: CheckReport) -> CheckResult:
+    (failure,) = report.failures
+    assert not report.proven
+    assert failure.change, "a failure says what to change"
+    return failure
+
+
+def test_nothing_is_found_where_nothing_is_wrong(look: Look) -> None:
+    report = look()
+    assert [result.name for result in report.results if result.status != "ok"] == []
+    assert report.proven
+    assert report.rollouts == 16, "one batch says enough"
+
+
+class Mute(EmbeddedEngine):
+    """Says that it answered, and not with what."""
+
+    async def generate(self, request: GenerateRequest) -> AsyncIterator[TokenChunk]:
+        async for chunk in super().generate(request):
+            if chunk.finish_reason is not None:
+                yield msgspec.structs.replace(chunk, ids=[], logprobs=[], sampling_logprobs=[], top=None)
+
+
+class Careless(EmbeddedEngine):
+    """Tells ids without the probabilities that they were drawn with."""
+
+    async def generate(self, request: GenerateRequest) -> AsyncIterator[TokenChunk]:
+        async for chunk in super().generate(request):
+            yield msgspec.structs.replace(chunk, logprobs=[], sampling_logprobs=[])
+
+
+@pytest.mark.parametrize("engine", [Mute, Careless])
+def test_missing_ids_or_log_probabilities(look: Any, engine: type[EmbeddedEngine]) -> None:
+    look.served_by(engine)
+    report = look()
+    assert only_failure(report).name == "tokens"
+    assert "16 of 16 calls" in only_failure(report).seen
+    assert report.rollouts == 16, "a certain failure is not looked at twice"
+
+
+def test_no_reward(look: Look) -> None:
+    failure = only_failure(look(reward=None))
+    assert (failure.name, failure.seen) == ("rewards", "none of 16 rollouts has a reward")
+
+
+def test_a_constant_reward_is_a_failure_once_it_is_no_chance(look: Look) -> None:
+    report = look(reward=half)
+    assert only_failure(report).name == "spread"
+    assert "all 96 rollouts of 24 tasks earned 0.5" in only_failure(report).seen
+    assert report.result("gradient").status == "unchecked"
+
+
+def test_a_reward_of_the_task_alone_never_varies_within_one(look: Look) -> None:
+    failure = only_failure(look(reward=length, tasks_per_step=12, group_size=8))
+    assert failure.name == "spread"
+    assert "rewards differ between tasks, but never within one" in failure.seen
+
+
+def test_a_constant_reward_of_a_few_rollouts_is_a_warning(look: Look) -> None:
+    report = look(reward=half, tasks_per_step=1, group_size=2)
+    assert report.failures == []
+    assert report.result("spread").status == "warning"
+    assert "49 %" in report.result("spread").seen, "0.95^14"
+    assert report.result("gradient").status == "unchecked"
+    assert not report.proven, "what was not seen was not proven"
+
+
+class Greedy(EmbeddedEngine):
+    """Takes the likeliest token, and records its probability as if it had been drawn."""
+
+    async def generate(self, request: GenerateRequest) -> AsyncIterator[TokenChunk]:
+        sampling = msgspec.structs.replace(request.sampling, temperature=0.0)
+        async for chunk in super().generate(msgspec.structs.replace(request, sampling=sampling)):
+            yield chunk
+
+
+def test_greedy_sampling(look: Any) -> None:
+    look.served_by(Greedy)
+    report = look()
+    assert {failure.name for failure in report.failures} == {"sampling", "spread"}
+    assert "the same answer each time" in report.result("sampling").seen
+
+
+def test_a_wrong_agent_match_is_told_who_was_there(look: Any) -> None:
+    failure = only_failure(look(look.two_roles, agent_match="editor"))
+    assert failure.name == "selection"
+    assert "agent 'writer', node 'draft' (16 calls)" in failure.seen
+    assert "agent 'judge' (16 calls)" in failure.seen
+
+
+def test_a_right_agent_match_is_told_what_it_leaves_out(look: Any) -> None:
+    report = look(look.two_roles, agent_match="^writer$")
+    assert report.proven
+    assert "leaves out 16 of 32 calls" in report.result("selection").seen
+
+
+def test_prompts_over_the_limit(look: Look) -> None:
+    report = look(tasks=[{"question": "two " * 400}])
+    assert {failure.name for failure in report.failures} == {"rollouts", "prompts"}
+    assert "over the limit of 256 tokens" in report.result("prompts").seen
+
+
+class Frozen(EmbeddedEngine):
+    """Ignores new weights."""
+
+    async def update_weights(self, weights: Mapping[str, object], version: int) -> None:
+        self._check_ready()
+
+
+class StaleHead(EmbeddedEngine):
+    """Takes new weights, all but one."""
+
+    kept: object = None
+
+    async def update_weights(self, weights: Mapping[str, object], version: int) -> None:
+        name = "model.layers.1.mlp.down_proj.weight"
+        if self.kept is None:
+            self.kept = self._served.state_dict()[name].clone()
+        await super().update_weights({**weights, name: self.kept}, version)
+
+
+@pytest.mark.parametrize(("engine", "learning_rate"), [(Frozen, 1e-6), (StaleHead, 1e-6), (Frozen, 1e-3)])
+def test_an_engine_that_serves_old_weights(look: Any, engine: type[EmbeddedEngine], learning_rate: float) -> None:
+    look.served_by(engine)
+    failure = only_failure(look(algorithm_config={"learning_rate": learning_rate}))
+    assert failure.name == "served weights"
+    assert "old weights are served after an update" in failure.seen
+
+
+class DeafConfig(LightningRLConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    volume: float = 1.0
+
+
+class Deaf(LightningRL):
+    """Has an option that nothing reads."""
+
+    name = "deaf"
+    Config = DeafConfig
+
+
+def test_an_option_that_nothing_reads(look: Look) -> None:
+    config = {"volume": 2.0, "learning_rate": 1e-3}
+    failure = only_failure(look(algorithm=f"{__file__}:Deaf", algorithm_config=config))
+    assert failure.name == "options"
+    assert "volume was given" in failure.seen
+    assert "learning_rate" not in failure.seen
+
+
+def test_a_frozen_policy_that_no_route_names(look: Look, policy: Path) -> None:
+    report = look(frozen={"critic": str(policy)})
+    assert only_failure(report).name == "options"
+    assert report.rollouts == 0, "it is told before anything is loaded"
+
+
+def test_a_policy_too_large_for_memory_is_not_loaded(look: Look, policy: Path, tmp_path: Path) -> None:
+    config = json.loads((policy / "config.json").read_text())
+    large = {"hidden_size": 16384, "intermediate_size": 65536, "num_hidden_layers": 400, "head_dim": 512}
+    (tmp_path / "large").mkdir()
+    (tmp_path / "large" / "config.json").write_text(json.dumps({**config, **large, "layer_types": None}))
+    report = look(policy=str(tmp_path / "large"))
+    assert only_failure(report).name == "memory"
+    assert "is too large" in only_failure(report).seen
+    assert report.result("rollouts").status == "unchecked"
+
+
+def test_an_agent_that_never_asks_a_model(look: Look) -> None:
+    failure = only_failure(look(silent))
+    assert failure.name == "calls"
+    assert "no rollout of 16 made a model call" in failure.seen
+
+
+def test_an_agent_that_always_fails_is_told_why(look: Look) -> None:
+    def broken(task: Any) -> str:
+        raise KeyError("answer")
+
+    failure = only_failure(look(broken))
+    assert failure.name == "rollouts"
+    assert "KeyError" in failure.seen
+
+
+def test_a_learning_rate_of_nothing(look: Look) -> None:
+    failure = only_failure(look(algorithm_config={"learning_rate": 0.0}))
+    assert failure.name == "gradient"
+    assert "the learning rate is 0" in failure.seen
+
+
+class Foreign(EmbeddedEngine):
+    """Records other probabilities than the model's own."""
+
+    async def generate(self, request: GenerateRequest) -> AsyncIterator[TokenChunk]:
+        async for chunk in super().generate(request):
+            shifted = [value - 0.01 for value in chunk.sampling_logprobs]
+            yield msgspec.structs.replace(chunk, sampling_logprobs=shifted)
+
+
+def test_log_probabilities_of_another_model(look: Any) -> None:
+    look.served_by(Foreign)
+    assert only_failure(look()).name == "log-probabilities"

@@ -1,0 +1,52 @@
+"""The estimate against what torch really keeps, and the limits of a machine against files as the kernel writes them."""
+
+from pathlib import Path
+
+import pytest
+
+from leyden.core.trainer.config import RunConfig
+from leyden.core.trainer.preflight import machine
+from leyden.core.trainer.preflight.machine import free_memory
+from leyden.core.trainer.preflight.memory import MemoryNeed, check_memory, gibibytes
+
+CONFIG = RunConfig(name="r", agent="a", policy="p")
+NEED = MemoryNeed(certain={"weights": 600 << 20}, likely={"activations": 400 << 20})
+
+
+@pytest.mark.parametrize(
+    ("free", "status"), [(599 << 20, "failure"), (600 << 20, "warning"), (1000 << 20, "ok"), (None, "warning")]
+)
+def test_what_cannot_fit_fails_and_what_may_not_warns(free: int | None, status: str) -> None:
+    result = check_memory(NEED, free, CONFIG)
+    assert result.status == status
+    assert "weights 600 MiB" in result.seen
+
+
+def test_sizes_are_told_as_people_read_them() -> None:
+    assert (gibibytes(3 << 30), gibibytes(512 << 20)) == ("3.0 GiB", "512 MiB")
+
+
+def test_the_tightest_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "memory.max").write_text("1000\n")
+    (tmp_path / "memory.current").write_text("700\n")
+    (tmp_path / "memory.stat").write_text("anon 500\ninactive_file 100\n")
+    monkeypatch.setattr(machine, "CGROUPS", tmp_path)
+    assert free_memory("cpu") == 400
+
+
+@pytest.mark.parametrize("limit", ["max\n", str((1 << 63) - 4096)])
+def test_a_group_without_a_limit_sets_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
+    (tmp_path / "memory.max").write_text(limit)
+    (tmp_path / "memory.current").write_text("700\n")
+    monkeypatch.setattr(machine, "CGROUPS", tmp_path)
+    monkeypatch.setattr(machine, "MEMINFO", tmp_path / "meminfo")
+    (tmp_path / "meminfo").write_text("MemTotal: 9 kB\nMemAvailable:       3 kB\n")
+    assert free_memory("cpu") == 3072
+
+
+def test_without_the_kernels_files_it_is_all_the_memory_there_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "CGROUPS", tmp_path)
+    monkeypatch.setattr(machine, "MEMINFO", tmp_path / "none")
+    assert (free_memory("cpu") or 0) > 1 << 28
