@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from leyden.core.policy.model import PolicyModel
 
 SERVED_GAP = {"float32": 1e-4, "bfloat16": 0.15}
-"""Largest difference of log-probabilities between engine and trainer that rounding explains, by precision."""
+"""Largest difference of log-probabilities that rounding explains, by the precision that the trainer computes in; the
+engine computes in float32."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,14 +84,15 @@ class Serving:
     async def check(self, model: "PolicyModel") -> float:
         """Largest difference between served and trained log-probabilities of the fixed prompt.
 
+        Both in float32, whichever precision the trainer computes in: it is the weights that are compared.
         Raises EngineError when rounding cannot explain it.
         """
         from leyden.core.policy.logprobs import score
 
         served = await self.engine.score(self._check_ids)
-        trained = await asyncio.to_thread(score, model, self._check_ids)
+        trained = await asyncio.to_thread(score, model.in_precision("float32"), self._check_ids)
         gap = max(abs(s - t) for s, t in zip(served, trained, strict=True))
-        limit = SERVED_GAP[model.precision]
+        limit = SERVED_GAP["float32"]
         if not gap <= limit:
             raise EngineError(
                 f"the engine does not serve what was trained: log-probabilities of version {self.engine.version} "
