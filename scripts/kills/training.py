@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -34,6 +34,9 @@ LATEST_SECONDS = 0.2
 MOMENTS = ("any moment", "an answer", "a step's end", "a checkpoint")
 REFUSAL = "is being trained by another process"
 
+VICTIMS = ("worker", "driver")
+"""Who is killed, by turns."""
+
 Acknowledged = dict[str, tuple[str, str]]
 """Of each rollout that the store says is finished: the attempt that did it, and how it ended."""
 
@@ -51,15 +54,25 @@ class TrainingKills:
 
 
 class TrainingCampaign:
-    """One run in `folder`, and its killing."""
+    """One run in `folder`, begun with `more` arguments, and its killing."""
 
-    def __init__(self, folder: Path, kills: int, seed: int, told: Callable[[], object]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        kills: int,
+        seed: int,
+        told: Callable[[], object],
+        *,
+        victims: Sequence[str] = VICTIMS,
+        more: Sequence[str] = (),
+    ) -> None:
         self.folder, self.run = folder, RunFolder(folder / NAME)
         self.journal = folder / "journal.jsonl"
         self.found = TrainingKills(steps=STEPS_AT_ONCE)
         self._random, self._told = Random(f"training {seed}"), told
-        self._victims = ["driver" if n % 2 else "worker" for n in range(kills)]
+        self._victims = [victims[n % len(victims)] for n in range(kills)]
         self._random.shuffle(self._victims)
+        self._more = more
         self._sittings = 0
         self._driver = self._start()
 
@@ -96,7 +109,7 @@ class TrainingCampaign:
             *("--workers", "2", "--concurrency", "6", "--name", NAME),
             *("--checkpoint-every", "2"),  # so that steps are lost, and taken again from the same rollouts
         ]
-        arguments = ["--resume", NAME] if self.run.config_file.exists() else begin
+        arguments = ["--resume", NAME] if self.run.config_file.exists() else [*begin, *self._more]
         plan = ["--steps", str(self.found.steps), "--runs", str(self.folder), "--quiet"]
         with self._log(self._sittings).open("wb") as log:
             return subprocess.Popen(
