@@ -66,12 +66,12 @@ class Serving:
     ) -> None:
         self.store, self.address, self.engine = store, address, engine
         self._gateway, self._drain = gateway, drain
-        self._check_ids = check_ids
+        self.check_ids = check_ids
         """The fixed prompt of the check, sent before and after every update, so that a stale cache shows."""
 
     async def serve(self, model: "PolicyModel", version: int) -> float:
         """Serve the model's weights as `version`; returns the gap of `check`."""
-        await self.engine.score(self._check_ids)
+        await self.engine.score(self.check_ids)
         weights = await asyncio.to_thread(model.weights)  # to merge adapters into a large model takes seconds
         async with self._gateway.gate.closed() if self._drain else nullcontext():
             await self.engine.update_weights(weights, version)
@@ -89,8 +89,8 @@ class Serving:
         """
         from leyden.core.policy.logprobs import score
 
-        served = await self.engine.score(self._check_ids)
-        trained = await asyncio.to_thread(score, model.in_precision("float32"), self._check_ids)
+        served = await self.engine.score(self.check_ids)
+        trained = await asyncio.to_thread(score, model.in_precision("float32"), self.check_ids)
         gap = max(abs(s - t) for s, t in zip(served, trained, strict=True))
         limit = SERVED_GAP["float32"]
         if not gap <= limit:
@@ -160,8 +160,12 @@ async def embedded_policy(
 
     _hide_loading_bars()
     codec = await asyncio.to_thread(HuggingFaceCodec, source)
-    model = await asyncio.to_thread(load_model, source, device)
-    engine = EmbeddedEngine(model, name=Path(source).name, config=config, on_finish=on_finish)
+    engine = EmbeddedEngine(
+        await asyncio.to_thread(load_model, source, device),  # it keeps a copy, and nobody the original
+        name=Path(source).name,
+        config=config,
+        on_finish=on_finish,
+    )
     try:
         await engine.start()
         yield ServedPolicy(name="policy", engine=engine, codec=codec)

@@ -106,7 +106,7 @@ class TrialContext(Context):
         found, serving = self.evidence.rehearsal, self.real.serving
         old = await serving.engine.score(serving.check_ids)
         found.changed, found.weights = await asyncio.to_thread(changed, self._before, model)
-        wanted = FAR * SERVED_GAP[model.precision]
+        wanted = FAR * SERVED_GAP["float32"]
         found.moved = found.shown = await self._distance(model, old)
         gaps = [await self._serve(model)]
         for attempt in range(SHAKES):
@@ -157,7 +157,7 @@ class TrialContext(Context):
     async def _distance(self, model: "PolicyModel", old: Sequence[float]) -> float:
         from leyden.core.policy.logprobs import score
 
-        now = await asyncio.to_thread(score, model, self.real.serving.check_ids)
+        now = await asyncio.to_thread(score, model.in_precision("float32"), self.real.serving.check_ids)
         return max(abs(a - b) for a, b in zip(now, old, strict=True))
 
     async def _serve(self, model: "PolicyModel") -> float:

@@ -52,7 +52,7 @@ NAMES = (
     *("memory", "options", "rollouts", "calls", "tokens", "selection", "sampling", "prompts"),
     *("rewards", "spread", "log-probabilities", "gradient", "served weights"),
 )
-"""Every check, in the order of a report; an algorithm that needs no rollouts gets those that are not about them."""
+"""Every check, in the order of a report."""
 
 
 def before_loading(config: RunConfig) -> list[CheckResult]:
@@ -88,9 +88,8 @@ async def preflight(context: "RunContext", before: Sequence[CheckResult]) -> Che
     if evidence.transitions:
         evidence.difference = await asyncio.to_thread(_difference, context.prepared(), evidence)
     results = [next(result for result in before if result.name == "memory"), check_options(config, evidence.rehearsal)]
-    judged = CHECKS if watched.algorithm.needs_rollouts else (check_gradient, check_served)
     return CheckReport(
-        results=(*results, *(check(evidence) for check in judged)),
+        results=(*results, *(check(evidence) for check in CHECKS)),
         rollouts=int(evidence.total("rollouts")),
         seconds=time.monotonic() - began,
         rollout_seconds=sum(collected.seconds for collected in evidence.batches),
