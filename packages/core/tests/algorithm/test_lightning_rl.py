@@ -219,3 +219,52 @@ async def test_the_log_says_how_old_the_tokens_were() -> None:
     context = ScriptedContext([[[1.0, 0.0]], [[0.0, 1.0]]], steps=2)
     await LightningRL(FAST).run(context)
     assert [line["staleness_max"] for line in context.lines] == [0.0, 1.0], "the script's calls are all of version 0"
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"advantage": {"name": "gae", "lam": 1.0}, "critic": {"name": "own", "learning_rate": 1e-2}},
+        {"advantage": {"name": "gae", "lam": 1.0}, "critic": {"name": "shared", "learning_rate": 1e-2}},
+        {"credit": "learned_value", "advantage": "rloo", "critic": {"name": "own", "learning_rate": 1e-2}},
+    ],
+)
+async def test_a_critic_is_asked_before_each_update_and_learns_in_it(how: dict[str, Any]) -> None:
+    context = ScriptedContext([[[1.0, 0.0, 1.0, 1.0]]] * 30, steps=30)
+    await LightningRL(LightningRLConfig(learning_rate=1e-5, **how)).run(context)
+    assert context.asked[2:7] == ["collect", "value", "update", "publish", "checkpoint"]
+    said = [line["value_mean"] for line in context.lines]
+    assert said[0] == 0.0 < said[1] < said[2] < said[3]
+    assert said[-1] == pytest.approx(0.75, abs=0.1), "all rollouts have the same prompt, and earn 0.75 on average"
+    assert {line["value_target_mean"] for line in context.lines} == {0.75}
+    assert context.lines[-1]["value_loss"] < context.lines[0]["value_loss"]
+    assert context.lines[0]["value_explained_variance"] == pytest.approx(0.0)
+    assert all(line["critic_only"] == line["transitions_unvalued"] == 0 for line in context.lines)
+
+
+async def test_warm_up_steps_are_the_critics_and_the_schedule_begins_after_them() -> None:
+    context = ScriptedContext([[[1.0, 0.0]]] * 4, steps=4)
+    config = LightningRLConfig(
+        learning_rate=1e-3, schedule="linear", advantage="gae", critic={"name": "own", "warmup_steps": 2}
+    )
+    await LightningRL(config).run(context)
+    assert [line["critic_only"] for line in context.lines] == [1, 1, 0, 0]
+    assert [line["tokens_trained"] for line in context.lines] == [0, 0, 4, 4]
+    assert [line.get("learning_rate") for line in context.lines] == [None, None, 1e-3, pytest.approx(5e-4)]
+    assert context.asked.count("publish") == 4
+
+
+async def test_a_warm_up_without_an_end_is_refused() -> None:
+    context = ScriptedContext([], steps=2)
+    config = LightningRLConfig(advantage="gae", critic={"name": "own", "warmup_steps": 2})
+    with pytest.raises(UsageError, match="warmup_steps 2 leaves the policy none of the run's 2 steps"):
+        await LightningRL(config).run(context)
+
+
+async def test_calls_that_the_critic_cannot_read_are_left_out_and_told(caplog: pytest.LogCaptureFixture) -> None:
+    context = ScriptedContext([[[1.0, 0.0]]], steps=1)
+    context.model.config.max_position_embeddings = 4
+    config = LightningRLConfig(advantage="gae", critic="own", max_empty_batches=1)
+    with pytest.raises(TrainingError, match="nothing to learn from"):
+        await LightningRL(config).run(context)
+    assert "left out 2 calls that the critic cannot read" in caplog.text

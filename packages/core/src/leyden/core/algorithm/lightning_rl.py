@@ -130,7 +130,9 @@ class LightningRL(Algorithm):
         if not isinstance(updater, ActorCritic):
             return self.weigh(groups)
         groups = await context.compute("value", valued, groups, updater.values, updater.readable)
-        return replace(self.weigh(groups), value_targets=value_targets(groups, self.credit), unvalued=unvalued(groups))
+        if left_out := unvalued(groups):
+            log.warning("left out %d calls that the critic cannot read: empty, or longer than the context", left_out)
+        return replace(self.weigh(groups), value_targets=value_targets(groups, self.credit), unvalued=left_out)
 
     def update(self, updater: "Updater", batch: WeighedBatch) -> "UpdateReport | ActorCriticReport":
         """One step of the policy, of the critic, or of both."""
