@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from leyden.core.data.worker import Worker
     from leyden.core.engine.base import Engine
     from leyden.core.errors import LeydenError, UsageError
+    from leyden.core.policy.options import LoraOptions
     from leyden.core.runner.adapter import Adapter
     from leyden.core.runner.command import CommandAgent
     from leyden.core.runner.hooks import Hook
@@ -57,6 +58,7 @@ _HOME = {
     "LightningRLConfig": "algorithm.lightning_rl",
     "LightningStore": "store.base",
     "LitAgent": "runner.lit_agent",
+    "LoraOptions": "policy.options",
     "NamedResources": "data.resources",
     "PromptTemplate": "data.resources",
     "ResourcesUpdate": "data.resources",
@@ -106,6 +108,7 @@ __all__ = [
     "LightningRLConfig",
     "LightningStore",
     "LitAgent",
+    "LoraOptions",
     "NamedResources",
     "PromptTemplate",
     "ResourcesUpdate",
