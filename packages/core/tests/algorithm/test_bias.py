@@ -37,6 +37,8 @@ BY_TRANSITION = {"name": "reinforce_plus_plus", "counting": "transition"}
 ANSWER, BOTH = "R", "R + r"
 """Objectives: what the answer earns; that and the intermediate rewards."""
 RIGHT, WRONG = "right critic", "wrong critic"
+SAID = [0.1, 0.9, 0.3, 0.2, 0.5]
+"""What the wrong one expects of the states."""
 
 
 @cache
@@ -48,7 +50,7 @@ def critic(kind: str | None, objective: str) -> Critic | None:
     if kind is None:
         return None
     right = game.expected_rewards(worked=WORKED, failed=FAILED) if objective == BOTH else game.expected_rewards()
-    return game.critic_saying(right if kind == RIGHT else [0.1, 0.9, 0.3, 0.2, 0.5])
+    return game.critic_saying(right if kind == RIGHT else SAID)
 
 
 def bias(
@@ -245,3 +247,10 @@ def test_a_unit_of_the_batch_is_less_biased_than_one_of_the_group() -> None:
     assert sizes["reinforce_plus_plus_baseline"] < sizes["reinforce_plus_plus"] < sizes["grpo"]
     line = "Two groups of two: " + ", ".join(f"`{name}` {degrees:.1f}" for name, degrees in sizes.items())
     assert line in PAGE.read_text()
+
+
+def test_the_page_says_how_wrong_the_wrong_critic_is() -> None:
+    right = [f"{abs(value):.2f}" for value in game.expected_rewards()]
+    text = " ".join(PAGE.read_text().split())
+    said = ", ".join(f"{value:g}" for value in SAID[:4]) + f" and {SAID[4]:g}"
+    assert f"says {said} of the states where {', '.join(right[:4])} and {right[4]} are right" in text
