@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 from leyden.core import errors
+from leyden.core.policy.repeatable import repeatable
 from leyden.core.trainer.agents import parent_agents, tell_parent
-from leyden.core.trainer.determinism import repeatable
 from leyden.core.trainer.display import make_display
 from leyden.core.trainer.folder import RunFolder
 from leyden.core.trainer.launch import run_loop

@@ -145,10 +145,10 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             return
         if self.threads not in (None, 1):
             raise UsageError(f"a deterministic run computes on one thread; leave out --threads {self.threads}")
-        if loop != "sync":
+        if loop == "async":
             raise UsageError(
-                f"a deterministic run learns in step: in loop {loop} it depends on the time an update takes which "
-                "weights answer a call; set loop=sync"
+                "a deterministic run cannot have loop async: there it depends on the time an update takes which "
+                "weights answer a call; set loop=one_off or loop=sync"
             )
 
 

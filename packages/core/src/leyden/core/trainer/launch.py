@@ -14,9 +14,9 @@ from leyden.core.algorithm.registry import make_algorithm
 from leyden.core.data.resources import NamedResources
 from leyden.core.data.rollout import Task
 from leyden.core.errors import CheckFailed, UsageError
+from leyden.core.policy.repeatable import repeatable
 from leyden.core.trainer.agents import AgentPlan, AgentSide, no_agents, worker_agents
 from leyden.core.trainer.config import RunConfig
-from leyden.core.trainer.determinism import repeatable
 from leyden.core.trainer.display import Display
 from leyden.core.trainer.folder import RunFolder
 from leyden.core.trainer.preflight.rehearsal import ENOUGH_ROLLOUTS, MOST_BATCHES
