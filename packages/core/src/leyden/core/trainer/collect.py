@@ -125,6 +125,8 @@ class Collector:
         """Begins the ids of rollouts: after a rollback the same steps are taken again, from rollouts of their own."""
         self.idle = Idle()
         """Time in which no rollout was waited for: the engine had nothing to do."""
+        self._took: dict[str, float] = {}
+        """Seconds by first rollout: what the check has run, and training reads again, took as long as it did."""
         self.selector = make_selector(config)
         self.rollout_config = RolloutConfig(
             timeout_seconds=config.timeout_seconds,
@@ -187,7 +189,7 @@ class Collector:
         await self.flush()
         seconds = time.monotonic() - began
         collected = await self._read([rollouts[rollout_id] for rollout_id in ids])
-        collected.seconds = seconds
+        collected.seconds = self._took[ids[0]] = seconds + self._took.get(ids[0], 0.0)
         return collected
 
     async def _finish(self, ids: list[str], told: Callable[[int], None]) -> dict[str, Rollout]:

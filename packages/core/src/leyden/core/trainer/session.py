@@ -49,8 +49,7 @@ async def train(
     try:
         async with _ready(folder, config, agents, display, resources, trackers, began) as context:
             if before is not None:
-                with context.phase("check"):
-                    conclude(await preflight(context, before), context)
+                conclude(await preflight(context, before), context)
             await algorithm.run(context)
             display.stop()
             with context.phase("export"):

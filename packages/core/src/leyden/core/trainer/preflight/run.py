@@ -98,6 +98,7 @@ async def preflight(context: "RunContext", before: Sequence[CheckResult]) -> Che
 
 def conclude(report: CheckReport, context: "RunContext") -> None:
     """Keep the report in the run's folder and tell what is odd; raises CheckFailed where the run would not learn."""
+    context.report.seconds_by_phase["check"] = report.seconds - report.rollout_seconds
     context.display.say(report.summary())
     for result in worst_first(report.results):
         context.display.say(f"check: {result.status}: {result.name}: {result.seen}. {result.change}")
