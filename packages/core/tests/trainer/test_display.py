@@ -46,3 +46,18 @@ def test_bars_show_reward_pace_and_time_left() -> None:
     text = out.getvalue()
     assert "step   3/10  reward 0.500  128 rollouts  230 calls  1,500 tokens/s  2.5 s" in text
     assert "reward 0.500 · 1,500 tokens/s · about 28 s of training left" in text
+
+
+def test_bars_show_the_loss_of_a_step_that_collected_nothing() -> None:
+    out = StringIO()
+    now = [100.0]
+    bars = Bars(Console(file=out, force_terminal=True, color_system=None, width=160), clock=lambda: now[0])
+    bars.start(steps=10, done=2)
+    bars.phase("update")
+    now[0] += 4
+    step = {"loss": 0.25, "held_out_loss": 0.5, "transitions_trained": 64, "tokens_trained": 1200, "seconds": 2.5}
+    bars.step(3, step)
+    bars.stop()
+    text = out.getvalue()
+    assert "step   3/10  loss 0.250  64 calls  held-out loss 0.500  1,200 tokens  2.5 s" in text
+    assert "loss 0.250 · 1,200 tokens · about 28 s of training left" in text

@@ -90,7 +90,7 @@ class Bars(Display):
 
     def phase(self, name: str, total: int | None = None) -> None:
         """Restart the lower bar; the time left is reckoned from the first training step on."""
-        if name == "rollouts" and not self._began:
+        if name in ("rollouts", "update") and not self._began:
             self._began = self._clock()
         self._progress.reset(self._phase, total=total, description=name, note="")
 
