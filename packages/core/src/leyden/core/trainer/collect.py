@@ -189,7 +189,9 @@ class Collector:
         await self.flush()
         seconds = time.monotonic() - began
         collected = await self._read([rollouts[rollout_id] for rollout_id in ids])
-        collected.seconds = self._took[ids[0]] = seconds + self._took.get(ids[0], 0.0)
+        for first in ids[:1]:
+            seconds = self._took[first] = seconds + self._took.get(first, 0.0)
+        collected.seconds = seconds
         return collected
 
     async def _finish(self, ids: list[str], told: Callable[[int], None]) -> dict[str, Rollout]:
