@@ -19,8 +19,11 @@ from leyden.core.store.open import open_store
 ROOT = Path(__file__).parents[1]
 POLICY = ROOT / "examples/calculator_langgraph/policy"
 STEPS = 3
-LOOPS = {"one_off": ("loop=one_off", 1), "async": ("loop=async", 2)}
-"""How each is asked for, and its bound."""
+BOUNDS = {"one_off": 1, "async": 2}
+SETTINGS = {
+    "one_off": ["--set", "loop=one_off", "--deterministic"],
+    "async": ["--set", "loop=async", "--set", "correction=truncated"],
+}
 
 Arguments = Callable[..., list[str]]
 Leyden = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -59,16 +62,29 @@ async def assert_each_group_learned_from_once(run: Path, steps: int, bound: int)
     assert sum(line["transitions_trained"] for line in lines) == report["transitions"]
 
 
-@pytest.mark.parametrize("loop", LOOPS)
+@pytest.fixture(scope="module")
+def undisturbed(
+    train_arguments: Arguments, leyden: Leyden, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], Path]:
+    """The folder of a finished run at a pace, with the engine's own log and every checkpoint."""
+    runs = tmp_path_factory.mktemp("runs")
+
+    def folder(loop: str) -> Path:
+        if not (runs / loop).exists():
+            more = [*("--steps", str(STEPS), "--engine-log", "--keep-checkpoints", "9", "--no-check"), *SETTINGS[loop]]
+            done = leyden(*train_arguments(runs, loop, *more))
+            assert done.returncode == 0, done.stderr
+        return runs / loop
+
+    return folder
+
+
+@pytest.mark.parametrize("loop", BOUNDS)
 async def test_what_a_loop_learns_from_is_what_the_recorded_versions_drew(
-    loop: str, train_arguments: Arguments, leyden: Leyden, tmp_path: Path
+    loop: str, undisturbed: Callable[[str], Path]
 ) -> None:
-    how, bound = LOOPS[loop]
-    more = ("--steps", str(STEPS), "--set", how, "--set", "correction=truncated", "--engine-log", "--no-check")
-    done = leyden(*train_arguments(tmp_path, loop, *more, "--keep-checkpoints", "9"))
-    assert done.returncode == 0, done.stderr
-    run = tmp_path / loop
-    await assert_each_group_learned_from_once(run, STEPS, bound)
+    run = undisturbed(loop)
+    await assert_each_group_learned_from_once(run, STEPS, BOUNDS[loop])
     lines, record = step_lines(run), await read_record(run)
     assert calls_recorded_wrongly(record, engine_log(run)) == []
     worst, versions = largest_difference(run, POLICY, record.transitions)
@@ -85,19 +101,21 @@ async def test_what_a_loop_learns_from_is_what_the_recorded_versions_drew(
         assert 0 <= line["seconds_engine_idle"] <= line["seconds"]
 
 
-@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("loop", BOUNDS)
 async def test_a_killed_run_finishes_what_was_in_flight_and_learns_from_nothing_twice(
-    loop: str, train_arguments: Arguments, leyden: Leyden, tmp_path: Path
+    loop: str, train_arguments: Arguments, leyden: Leyden, undisturbed: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    how, bound = LOOPS[loop]
     run = tmp_path / loop
-    kill_after_step(run, 2, train_arguments(tmp_path, loop, "--steps", str(STEPS), "--set", how, "--no-check"))
+    kill_after_step(run, 2, train_arguments(tmp_path, loop, "--steps", str(STEPS), "--no-check", *SETTINGS[loop]))
     before = {name: ended for name, ended in (await ended_by(run)).items() if ended[0] == "succeeded"}
     assert len(before) >= 2 * 16
     done = leyden("train", "--resume", loop, "--runs", str(tmp_path), "--quiet")
     assert done.returncode == 0, done.stderr
-    await assert_each_group_learned_from_once(run, STEPS, bound)
+    await assert_each_group_learned_from_once(run, STEPS, BOUNDS[loop])
     assert before.items() <= (await ended_by(run)).items(), "a finished rollout was run again"
+    if loop == "one_off":
+        weights, same = (folder / "policy" / "model.safetensors" for folder in (run, undisturbed(loop)))
+        assert weights.read_bytes() == same.read_bytes(), "a deterministic run ends with other weights after a kill"
 
 
 def kill_after_step(run: Path, step: int, arguments: list[str]) -> None:
