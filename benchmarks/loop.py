@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from steps.meter import Step
-from steps.sides import Ours, Plan, Trl, trl_sides
+from steps.sides import Ours, Plan, Trl, our_sides, trl_sides
 from steps.task import TOOL, messages_of
 
 from leyden.core.trainer.tasks import batch, load_tasks
@@ -145,16 +145,16 @@ def show(rows: dict[str, dict[str, float]]) -> None:
         )
 
 
-def ratios(rows: dict[str, dict[str, float]], ours: str) -> dict[str, dict[str, float]]:
-    """How many times as fast ours is as each peer: in rollouts a second, and in rollouts a CPU second."""
-    mine = rows[ours]
+def ratios(rows: dict[str, dict[str, float]], ours: Sequence[str]) -> dict[str, dict[str, float]]:
+    """How many times as fast each of ours is as each peer: in rollouts a second, and in rollouts a CPU second."""
     return {
-        name: {
-            "rollouts_per_s": mine["rollouts_per_s"] / row["rollouts_per_s"],
-            "rollouts_per_cpu_s": row["cpu_seconds"] / mine["cpu_seconds"],
+        f"{mine} over {peer}": {
+            "rollouts_per_s": rows[mine]["rollouts_per_s"] / row["rollouts_per_s"],
+            "rollouts_per_cpu_s": row["cpu_seconds"] / rows[mine]["cpu_seconds"],
         }
-        for name, row in rows.items()
-        if name != ours
+        for mine in ours
+        for peer, row in rows.items()
+        if peer not in ours
     }
 
 
@@ -170,20 +170,18 @@ def main() -> None:
     parser.add_argument("--json", type=Path, metavar="FILE")
     arguments = parser.parse_args()
     plan = make_plan(arguments)
-    ours = Ours(name="Leyden")
-    peers = (
-        trl_sides(arguments.peer_python.absolute(), plan.tasks_per_step * plan.group_size)
-        if arguments.peer_python
-        else []
-    )
-    found = compare([ours, *peers], plan, arguments.rounds, arguments.warm_up)
+    rollouts = plan.tasks_per_step * plan.group_size
+    ours, peer = our_sides(rollouts), arguments.peer_python
+    peers = trl_sides(peer.absolute(), rollouts) if peer else []
+    found = compare([*ours, *peers], plan, arguments.rounds, arguments.warm_up)
     same_prompts(found)
     rows = {name: summary(runs) for name, runs in found.items()}
     show(rows)
-    compared = ratios(rows, ours.name)
-    for name, ratio in compared.items():
-        print(f"\n{ours.name} over {name}: {ratio['rollouts_per_s']:.2f} x the rollouts a second", end="")
-        print(f", {ratio['rollouts_per_cpu_s']:.2f} x a CPU second")
+    compared = ratios(rows, [side.name for side in ours])
+    for pair, ratio in compared.items():
+        print(
+            f"{pair:<48}{ratio['rollouts_per_s']:8.2f} x rollouts/s{ratio['rollouts_per_cpu_s']:8.2f} x rollouts/CPU s"
+        )
     if arguments.json:
         steps = {name: [[asdict(step) for step in run] for run in runs] for name, runs in found.items()}
         settings = {key: value for key, value in vars(arguments).items() if isinstance(value, int)}

@@ -23,7 +23,8 @@ from leyden.core.data.span import Span
 from leyden.core.data.tokens import unpack_ids
 from leyden.core.data.transition import Transition
 from leyden.core.store.open import open_store
-from leyden.core.trajectory.assemble import assemble, is_recorded_call
+from leyden.core.trajectory.assemble import assemble
+from leyden.core.trajectory.calls import is_recorded_call
 from leyden.core.trajectory.select import Selector
 
 FILES: Any = safetensors.torch

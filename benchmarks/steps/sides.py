@@ -35,7 +35,7 @@ class Ours:
     """`leyden train` as a user runs it: agent, gateway, durable store, a checkpoint after each step."""
 
     name: str
-    settings: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
 
     def run(self, plan: Plan, folder: Path) -> list[Step]:
         """Train once."""
@@ -45,7 +45,7 @@ class Ours:
         command += ["--steps", str(plan.steps), "--tasks-per-step", str(plan.tasks_per_step)]
         command += ["--group-size", str(plan.group_size), "--learning-rate", str(LEARNING_RATE)]
         command += ["--algorithm", "steps.ours:TimedLightningRL", "--set", f"steps_file={json.dumps(str(steps))}"]
-        command += ["--runs", str(folder), "--name", "run", *self.settings]
+        command += ["--runs", str(folder), "--name", "run", *self.options]
         _run(command, folder)
         return read_steps(steps)
 
@@ -84,6 +84,11 @@ class Trl:
         file.write_text(json.dumps({**settings, "config": shared | self.config}))
         _run([str(self.python), "-m", "steps.trl", str(file)], folder)
         return read_steps(steps)
+
+
+def our_sides(rollouts: int) -> list[Ours]:
+    """With the defaults; and with all rollouts of a step at once, as TRL generates them."""
+    return [Ours(name="Leyden, defaults"), Ours(name="Leyden, tuned", options=("--concurrency", str(rollouts)))]
 
 
 def trl_sides(python: Path, rollouts: int) -> list[Trl]:

@@ -19,7 +19,8 @@ from leyden.core.data.sampling import Sampling
 from leyden.core.data.span import Attribute, Span
 from leyden.core.data.tokens import log_probs, unpack_ids, unpack_log_probs
 from leyden.core.gateway import capture
-from leyden.core.trajectory.assemble import assemble, is_recorded_call
+from leyden.core.trajectory.assemble import assemble
+from leyden.core.trajectory.calls import is_recorded_call
 from leyden.core.trajectory.choices import CHOICE_NOT_USED
 from leyden.core.trajectory.select import Selector
 

@@ -12,7 +12,7 @@ from leyden.core.data.span import Span
 from leyden.core.data.tokens import unpack_ids
 from leyden.core.store.open import open_store
 from leyden.core.testing.byte_codec import ByteCodec
-from leyden.core.trajectory.assemble import is_recorded_call
+from leyden.core.trajectory.calls import is_recorded_call
 
 CUT = {"chat stream", "responses stream"}
 """What a client cannot ask for again by itself once it has begun to arrive."""

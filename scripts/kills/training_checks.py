@@ -17,7 +17,8 @@ from leyden.core.data.span import Span
 from leyden.core.data.transition import Trajectory
 from leyden.core.store.open import open_store
 from leyden.core.trainer.folder import RunFolder
-from leyden.core.trajectory.assemble import assemble, is_recorded_call
+from leyden.core.trajectory.assemble import assemble
+from leyden.core.trajectory.calls import is_recorded_call
 from leyden.core.trajectory.group import group_by_task
 from leyden.core.trajectory.select import Selector
 
