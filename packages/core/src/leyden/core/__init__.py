@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         operation,
     )
     from leyden.core.tracing.production import capture
+    from leyden.core.trainer.preflight.report import CheckReport
     from leyden.core.trainer.report import RunReport
     from leyden.core.trainer.trainer import Trainer
     from leyden.core.trajectory.select import Selector
@@ -46,6 +47,7 @@ _HOME = {
     "Algorithm": "algorithm.base",
     "Attempt": "data.rollout",
     "AttemptedRollout": "data.rollout",
+    "CheckReport": "trainer.preflight.report",
     "CommandAgent": "runner.command",
     "Context": "algorithm.base",
     "DPOConfig": "algorithm.dpo",
@@ -97,6 +99,7 @@ __all__ = [
     "Algorithm",
     "Attempt",
     "AttemptedRollout",
+    "CheckReport",
     "CommandAgent",
     "Context",
     "DPOConfig",
