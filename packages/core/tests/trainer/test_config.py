@@ -47,6 +47,10 @@ def test_a_name_that_cannot_be_a_folder_is_refused(name: str) -> None:
         ("timeout_seconds", 0.0, "timeout must be positive"),
         ("span_match", "(", "span_match '\\(' is not a regular expression"),
         ("attribute_match", {"app.x": "("}, "attribute_match app.x"),
+        ("eval_every", -1, "eval-every must not be negative"),
+        ("patience", 2, "patience has no effect without eval-every"),
+        ("patience", 0, "patience must be at least 1"),
+        ("tracker", ("tensorboard", "ledger"), "unknown tracker 'ledger'"),
         ("sampling", Sampling(temperature=0.0), "temperature above 0"),
         ("sampling", Sampling(top_p=0.9), "top-p 1"),
     ],
@@ -54,6 +58,17 @@ def test_a_name_that_cannot_be_a_folder_is_refused(name: str) -> None:
 def test_a_setting_that_cannot_work_is_refused(field: str, value: object, says: str) -> None:
     with pytest.raises(UsageError, match=says):
         msgspec.structs.replace(FULL, **{field: value})
+
+
+def test_evaluations_between_steps_need_held_out_tasks() -> None:
+    with pytest.raises(UsageError, match="eval-every has no effect without held-out tasks"):
+        msgspec.structs.replace(FULL, held_out=(), eval_every=2)
+
+
+@pytest.mark.parametrize("tracker", ["null", "tensorboard", "[tensorboard, mlflow]"])
+def test_trackers_are_none_one_or_several(tmp_path: Path, tracker: str) -> None:
+    (tmp_path / "config.yaml").write_text(f"name: x\nagent: a\npolicy: p\ntracker: {tracker}\n")
+    assert load_config(tmp_path / "config.yaml").name == "x"
 
 
 def test_a_folder_without_config_is_not_a_run(tmp_path: Path) -> None:

@@ -66,13 +66,14 @@ def compare(a: NamedVersion, b: NamedVersion, *, runs: RunsOption = RUNS, json: 
         _print_lines([found])
         return
     rows = [(name, _number(x), _number(y)) for name, (x, y) in found.metrics.items() if name in SHOWN]
-    _print_table("", ("of the step", found.a, found.b), rows)
+    if rows:
+        _print_table("", ("of the step", found.a, found.b), rows)
     compared = {**found.held_out, **{f"{name}, sampled": paired for name, paired in found.sampled.items()}}
     if not compared:
         _say("no held-out task was asked of both: nothing says which is better")
         return
-    columns = ("held out", "tasks", found.a, found.b, "wins", "losses", "ties", "p", "difference, 95 %")
-    _print_table("", columns, [_compared(name, paired) for name, paired in compared.items()])
+    columns = ("held out", "tasks", "A", "B", "wins", "losses", "ties", "p", "B - A, 95 %")
+    _print_table(f"A {found.a}, B {found.b}", columns, [_compared(name, paired) for name, paired in compared.items()])
     _say(_verdict(found))
 
 
@@ -155,7 +156,7 @@ def _compared(name: str, paired: "PairedComparison") -> tuple[str, ...]:
     low, high = paired.difference
     counts = (str(paired.wins), str(paired.losses), str(paired.ties))
     means = (percent(paired.a), percent(paired.b))
-    return (name, str(paired.tasks), *means, *counts, f"{paired.p_value:.3f}", f"{low:+.3f} to {high:+.3f}")
+    return (name, str(paired.tasks), *means, *counts, f"{paired.p_value:.3f}", f"{low:+.2f}…{high:+.2f}")
 
 
 def _verdict(found: "Comparison") -> str:
