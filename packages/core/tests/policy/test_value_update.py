@@ -19,6 +19,7 @@ from leyden.core.policy.critic import Critic
 from leyden.core.policy.critic_options import CRITICS
 from leyden.core.policy.entries import WeightedTransition, step_weights
 from leyden.core.policy.model import PolicyModel
+from leyden.core.policy.options import LoraOptions
 from leyden.core.policy.update import Updater
 from leyden.core.policy.value_loss import ValueTarget
 from leyden.core.policy.value_update import ActorCritic, explained_variance
@@ -185,6 +186,34 @@ def test_a_checkpoint_goes_on_bit_for_bit(settings: dict[str, Any], tmp_path: Pa
     ):
         assert one.keys() == other.keys()
         assert all(torch.equal(tensor, other[name]) for name, tensor in one.items())
+
+
+@pytest.mark.parametrize("kind", ["own", "shared"])
+def test_with_adapters_a_checkpoint_puts_policy_and_critic_back(kind: str, tmp_path: Path) -> None:
+    config = UpdateConfig(learning_rate=1e-2, lora=LoraOptions(rank=2))
+    first, second = (
+        ActorCritic(tiny_policy(), config, CRITICS.make({"name": kind, "learning_rate": 1e-2})) for _ in range(2)
+    )
+    base = first.model.module.state_dict()["model.layers.0.mlp.up_proj.base_layer.weight"].clone()
+    trained, targets = given()
+    calls = [target.call for target in targets]
+    for _ in range(3):
+        first.learn(trained, targets)
+    assert not np.allclose(first.values(calls), second.values(calls))
+    load_checkpoint(save_checkpoint(tmp_path, 3, first, {}), second)
+    np.testing.assert_array_equal(second.values(calls), first.values(calls))
+    assert torch.equal(first.model.module.state_dict()["model.layers.0.mlp.up_proj.base_layer.weight"], base)
+
+
+@pytest.mark.parametrize("kind", ["own", "shared"])
+def test_in_bfloat16_values_and_their_head_stay_float32(kind: str) -> None:
+    trained, targets = given()
+    reports = [
+        ActorCritic(tiny_policy(), UpdateConfig(precision=precision), CRITICS.make(kind)).learn(trained, targets)
+        for precision in ("float32", "bfloat16")
+    ]
+    assert reports[0].value.grad_norm == pytest.approx(reports[1].value.grad_norm, rel=0.05)
+    assert reports[0].value.grad_norm != reports[1].value.grad_norm
 
 
 def test_a_checkpoint_without_the_critic_is_refused_and_the_other_way_round(tmp_path: Path) -> None:
