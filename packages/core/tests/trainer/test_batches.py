@@ -226,12 +226,33 @@ async def test_nothing_begins_while_paused() -> None:
     async with run.batches(ASYNC) as batches:
         await batches.next()
         with batches.paused():
-            begun = len(await run.store.query_rollouts())
+            begun = batches.position()["begun"]
             run.step += 1
             batches.step_taken()
-            assert len(await run.store.query_rollouts()) == begun
+            await batches.next()
+            assert batches.position()["begun"] == begun
+        assert batches.position()["begun"] > begun
+
+
+class Instant:
+    """A collector whose groups end as soon as they are looked at."""
+
+    config, display = CONFIG, Display()
+
+    async def group(self, number: int, told: Callable[[int], None]) -> Collected:
+        told(CONFIG.group_size)
+        return Collected(rollouts=number)
+
+
+async def test_while_learning_there_is_always_a_further_group() -> None:
+    instant: Any = Instant()
+    batches = make_batches(ASYNC, instant, Run(steps=9), {})
+    for _ in range(5):
         await batches.next()
-        assert len(await run.store.query_rollouts()) > begun
+        assert batches.position()["due"]
+        for _ in range(50):  # turns of the loop: until whatever was begun has ended
+            await asyncio.sleep(0)
+    await batches.close()
 
 
 @pytest.mark.parametrize("pace", [Pace(), ONE_OFF, ASYNC], ids=lambda pace: pace.loop)

@@ -173,6 +173,7 @@ class AsTheyFinish(Batches):
         whole = Collected()
         for number in batch:
             whole.include(self._finished.pop(number))
+        self._fill()
         since, self._last = self._last, time.monotonic()
         whole.seconds = self._last - since
         return whole
