@@ -1,5 +1,6 @@
 """What a user gives with an agent by import strings: its input, hooks, and which of its calls are trained."""
 
+import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -7,6 +8,9 @@ from typing import Any
 
 import pytest
 import yaml
+from openai import AsyncOpenAI
+
+import leyden.core as agl
 
 EXAMPLE = Path("examples/calculator_langgraph")
 
@@ -117,6 +121,33 @@ def test_the_dimensions_of_the_reward_are_weighted(leyden: Callable[..., Any], t
     done = run(leyden, tmp_path, "--input", f"{given}:make", "--reward", f"{given}:parts", *weights)
     assert done.returncode == 0, done.stderr
     (step,) = [json.loads(line) for line in (tmp_path / "runs/given/metrics.jsonl").read_text().splitlines()]
+    assert step["reward"] == pytest.approx(1.25)
+
+
+def test_the_reward_of_a_live_agent_is_weighted_too(tmp_path: Path) -> None:
+    turns = itertools.count()
+    client = AsyncOpenAI(base_url="https://api.openai.com/v1", api_key="sk-not-a-real-key", max_retries=0)
+
+    async def agent(task: dict[str, str]) -> str | None:
+        messages: Any = [{"role": "user", "content": task["sum"]}]
+        answer = await client.chat.completions.create(model="gpt-4.1-mini", max_tokens=6, messages=messages)
+        return answer.choices[0].message.content
+
+    def parts(row: dict[str, str], result: str | None) -> dict[str, float]:
+        return {"even": next(turns) % 2, "long": 4.0}
+
+    trainer = agl.Trainer(
+        policy=EXAMPLE / "policy",
+        reward_weights={"even": 0.5, "long": 0.25},
+        name="live",
+        steps=1,
+        tasks_per_step=1,
+        group_size=8,
+        runs=tmp_path,
+        quiet=True,
+    )
+    trainer.fit(agent, [{"sum": "3 plus 4"}], reward=parts)
+    (step,) = [json.loads(line) for line in (tmp_path / "live/metrics.jsonl").read_text().splitlines()]
     assert step["reward"] == pytest.approx(1.25)
 
 

@@ -148,7 +148,7 @@ class LessonLoop(Algorithm, Generic[Options]):
 
     async def _collected(self, context: Context) -> AsyncGenerator[tuple[list[Unit], dict[str, Any]]]:
         """What each batch of rollouts came to, with its numbers; a batch without a unit is no step."""
-        empty = 0
+        empty, most_empty = 0, self.config.max_empty_batches
         while context.step < context.steps:
             groups = await context.collect()
             lessons = self.lessons(groups)
@@ -159,7 +159,7 @@ class LessonLoop(Algorithm, Generic[Options]):
                 continue
             empty += 1
             reasons = _counts(lessons.left_out + lessons.dropped) or "no rollout was rewarded"
-            if empty >= self.config.max_empty_batches:
+            if empty >= most_empty:
                 raise TrainingError(f"nothing to learn from in {empty} batches in a row; the last one's: {reasons}")
             log.warning("a batch had nothing to learn from (%s); going on with the next tasks", reasons)
 

@@ -93,14 +93,14 @@ class LightningRL(Algorithm):
         await context.evaluate("after")
 
     async def _take_steps(self, context: Context, updater: "Updater") -> None:
-        empty = 0
+        empty, most_empty = 0, self.config.max_empty_batches
         while context.step < context.steps:
             groups = await context.collect()
             batch = await self.weighed(context, updater, groups)
             context.count_dropped(batch.dropped)
             if not batch.transitions:
                 empty += 1
-                self._complain(empty, batch.dropped)
+                _complain(empty, most_empty, batch.dropped)
                 continue
             empty = 0
             ages = staleness([item.transition for item in batch.transitions], context.step)
@@ -149,12 +149,6 @@ class LightningRL(Algorithm):
         self._roles_seen = True
         return weigh(groups, self.credit, self.advantage)
 
-    def _complain(self, empty: int, dropped: Counter[str]) -> None:
-        reasons = ", ".join(f"{count} × {reason}" for reason, count in dropped.items()) or "no rollout was rewarded"
-        if empty >= self.config.max_empty_batches:
-            raise TrainingError(f"nothing to learn from in {empty} batches in a row; the last one's groups: {reasons}")
-        log.warning("a batch had nothing to learn from (%s); going on with the next tasks", reasons)
-
 
 def metrics(groups: list[TrajectoryGroup], report: "UpdateReport | ActorCriticReport", gap: float) -> dict[str, Any]:
     """The numbers of one step: rewards and sizes of what was collected, and how the update went."""
@@ -172,3 +166,10 @@ def metrics(groups: list[TrajectoryGroup], report: "UpdateReport | ActorCriticRe
         "served_trained_gap": gap,
         **report.metrics(),
     }
+
+
+def _complain(empty: int, most_empty: int, dropped: Counter[str]) -> None:
+    reasons = ", ".join(f"{count} × {reason}" for reason, count in dropped.items()) or "no rollout was rewarded"
+    if empty >= most_empty:
+        raise TrainingError(f"nothing to learn from in {empty} batches in a row; the last one's groups: {reasons}")
+    log.warning("a batch had nothing to learn from (%s); going on with the next tasks", reasons)
