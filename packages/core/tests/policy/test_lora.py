@@ -13,10 +13,11 @@ import transformers
 from msgspec.structs import replace
 from torch import Tensor
 
+from leyden.core.algorithm.registry import make_algorithm
 from leyden.core.engine.embedded import EmbeddedEngine
 from leyden.core.errors import PolicyError, UsageError
 from leyden.core.policy.checkpoint import MODEL, load_checkpoint, load_trained, save_checkpoint
-from leyden.core.policy.config import UpdateConfig
+from leyden.core.policy.config import UpdateConfig, UpdateOptions
 from leyden.core.policy.export import adapter_folder, export_policy
 from leyden.core.policy.logprobs import score
 from leyden.core.policy.model import PolicyModel
@@ -233,6 +234,21 @@ def test_options_that_cannot_work_are_refused(values: dict[str, Any], says: str)
 
 def test_alpha_is_twice_the_rank_unless_it_is_given() -> None:
     assert (LoraOptions(rank=4).scale, LoraOptions(rank=4, alpha=3.0).scale) == (8.0, 3.0)
+
+
+def test_a_command_line_reaches_the_options_and_a_run_keeps_them() -> None:
+    given = make_algorithm("lightning_rl", {"lora.rank": 8, "lora.target_modules": ["q_proj"], "precision": "bfloat16"})
+    again = make_algorithm("lightning_rl", given.settings())
+
+    assert isinstance(again.config, UpdateOptions)
+    assert again.config.lora == LoraOptions(rank=8, target_modules=("q_proj",))
+    assert again.config.precision == "bfloat16"
+    assert make_algorithm("lightning_rl", {"lora": {}}).settings()["lora"]["rank"] == 16
+    assert make_algorithm("lightning_rl", {}).settings()["lora"] is None
+    with pytest.raises(UsageError, match="unknown field `ranks`"):
+        make_algorithm("lightning_rl", {"lora.ranks": 8})
+    with pytest.raises(UsageError, match="Invalid enum value 'half'"):
+        make_algorithm("lightning_rl", {"precision": "half"})
 
 
 def test_bfloat16_reaches_the_forward_pass_from_the_options() -> None:
