@@ -155,7 +155,7 @@ def test_an_operation_is_the_outcome_of_one_call_at_most_in_whatever_order_spans
     names = [f"{kind} {place}" for place, (kind, *_) in enumerate(drawn)]
     spans: list[Span] = []
     for name, (kind, start, length, parent) in zip(names, drawn, strict=True):
-        above = names[parent] if parent < len(names) else None
+        above = names[parent] if parent < len(names) and drawn[parent][0] != "call" else None
         if kind == "call":
             spans.append(call(name, start, above))
         elif kind == "agent":
