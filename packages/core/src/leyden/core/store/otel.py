@@ -55,7 +55,10 @@ def _attributes(given: Mapping[str, Any] | None) -> Attributes:
 
 
 def plain(value: Any) -> Any:
-    """An attribute's value as ours. A mapping becomes JSON. Sequences arrive as tuples, and a None inside one stands for a value that was refused."""
+    """An attribute's value as ours: a mapping as JSON.
+
+    Sequences arrive as tuples, and a None inside one stands for a value that was refused.
+    """
     if type(value) in _PLAIN:  # nearly all are, and asking for a Mapping takes longer than the rest
         return value
     if isinstance(value, Mapping):
