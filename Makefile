@@ -10,10 +10,10 @@ TORCH  := torch==2.13.0
 WORKERS ?= $(shell $(PYTHON) -c "import os; print((os.cpu_count() or 1) + 1)")
 
 .DEFAULT_GOAL := help
-.PHONY: help install clients quickstart test check format lint types imports pytest bench lock test-newest test-oldest lock-versions clean
+.PHONY: help install clients quickstart test check format lint types imports pytest bench lock test-long test-newest test-oldest lock-versions clean
 
 help: ## Show this list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 install: $(STAMP) ## Create .venv with everything the workspace needs
 
@@ -41,7 +41,7 @@ $(CLIENTS): $(STAMP) scripts/make_clients $(wildcard tests/clients/environments/
 quickstart: $(STAMP) ## Train the example agent on this machine (about three minutes)
 	$(BIN)/leyden quickstart
 
-test: check pytest ## Everything CI runs
+test: check pytest ## Checks and tests; CI runs test-long, too
 
 check: lint types imports ## Format, lint, types, layers
 
@@ -61,8 +61,13 @@ imports: $(FRAMEWORKS)
 
 # One torch thread: on a shared machine two of them cost a tiny model up to seven times as much. Bytecode is kept, whatever
 # the shell says: the tests start hundreds of processes, and each would compile its libraries again.
+PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n $(WORKERS) --maxprocesses 8 --dist loadfile --no-loadscope-reorder
+
 pytest: $(FRAMEWORKS) clients
-	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n $(WORKERS) --maxprocesses 8 --dist loadfile --no-loadscope-reorder
+	$(PYTEST) -m "not long"
+
+test-long: $(FRAMEWORKS) clients ## The tests that take a minute each: runs that are killed, campaigns, whole trainings
+	$(PYTEST) -m long
 
 bench: $(STAMP) ## Run every benchmark; JSON goes to benchmarks/results
 	mkdir -p benchmarks/results; for file in benchmarks/*.py; do $(BIN)/python $$file --json benchmarks/results/$$(basename $$file .py).json || exit 1; done

@@ -15,6 +15,7 @@ from leyden.core.data.tokens import pack_ids
 ANSWER = {"kind": "chat", "id": "c1", "text": "hi", "attempt": "r-a1", "time": 20.0, "question": "?"}
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_training_run_survives_two_kills(tmp_path: Path) -> None:
     happened, wrong = kill_training(tmp_path, 2, 3, lambda: None)

@@ -28,7 +28,7 @@ SETTINGS = {
 Arguments = Callable[..., list[str]]
 Leyden = Callable[..., "subprocess.CompletedProcess[str]"]
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 
 
 def step_lines(run: Path) -> list[dict[str, Any]]:
