@@ -23,6 +23,10 @@ def group(*rewards: float | None) -> TrajectoryGroup:
     return TrajectoryGroup(task_id="t", trajectories=tuple(replace(LONGEST, reward=reward) for reward in rewards))
 
 
+def always_the_same(calls: Any) -> Any:
+    return np.full(len(calls), 0.3)
+
+
 def counting(calls: Any) -> Any:
     return np.arange(len(calls), dtype=np.float64)
 
@@ -85,8 +89,9 @@ def test_groups_without_spread_teach_the_critic_all_the_same() -> None:
 def test_a_critic_never_learns_from_what_it_said(credit: Any) -> None:
     made = CREDIT.make(credit)
     assert needs_values(made)
-    said = (counting, lambda calls: np.full(len(calls), 0.3))
-    found = [[t.target for t in value_targets(valued([group(1.0)], critic), made)] for critic in said]
+    found = [
+        [t.target for t in value_targets(valued([group(1.0)], said), made)] for said in (counting, always_the_same)
+    ]
     assert found[0] == found[1] == [found[0][0]] * 3
     assert expected_returns(made) == expected_returns(expected_returns(made))
 
