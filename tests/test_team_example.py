@@ -28,7 +28,7 @@ RULES = [
     {"kind": "answer", "name": "^reporter$", "matches": "^Answer: -?[0-9]+$", "failed": -0.5},
 ]
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(180)]
 
 
 def load(name: str) -> ModuleType:
