@@ -21,6 +21,8 @@ class Draw(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Bytes of each piece in which it is drawn; None: all at once."""
     pause: float = 0.0
     """Seconds between the pieces."""
+    held: bool = False
+    """Whether the last piece never comes: the client has to go away."""
     fails: str | None = None
     """Why the engine fails instead."""
 

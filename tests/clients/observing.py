@@ -171,7 +171,8 @@ def script(exchanges: Mapping[str, Exchange]) -> Callable[[GenerateRequest], Scr
         calls[name] += 1
         if draw.fails is not None:
             return EngineError(draw.fails)
-        return ScriptedAnswer(ids=_CODEC.answer(draw.text), chunk_size=draw.piece, chunk_delay=draw.pause)
+        ids = _CODEC.answer(draw.text)
+        return ScriptedAnswer(ids=ids, chunk_size=draw.piece, chunk_delay=draw.pause, held=draw.held)
 
     return answer
 

@@ -4,6 +4,7 @@ import struct
 import sys
 from collections.abc import Mapping
 from importlib import import_module
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,13 @@ STEPS: list[dict[str, Any]] = [
 def log_twice(folder: Path, *names: str) -> None:
     """Two sittings, of a step each."""
     for number, line in enumerate(STEPS, 1):
-        opened = open_trackers(names, folder, "mine", {"steps": 2, "policy": "tiny"})
-        opened.log(number, line)
-        opened.close()
+        log_once(folder, names, number, line)
+
+
+def log_once(folder: Path, names: tuple[str, ...], number: int, line: dict[str, Any]) -> None:
+    opened = open_trackers(names, folder, "mine", {"steps": 2, "policy": "tiny"})
+    opened.log(number, line)
+    opened.close()
 
 
 def test_tensorboard_reads_back_what_was_logged(tmp_path: Path) -> None:
@@ -56,7 +61,11 @@ def test_wandb_stays_offline_and_keeps_one_identity(tmp_path: Path, monkeypatch:
     pytest.importorskip("wandb", reason="leyden-core[wandb] is not installed")
     for name in ("WANDB_MODE", "WANDB_PROJECT", "WANDB_API_KEY"):
         monkeypatch.delenv(name, raising=False)
-    log_twice(tmp_path, "wandb")
+    for number, line in enumerate(STEPS, 1):  # processes, as sittings are: W&B's own still ends a run it has finished
+        sitting = get_context("spawn").Process(target=log_once, args=(tmp_path, ("wandb",), number, line))
+        sitting.start()
+        sitting.join()
+        assert sitting.exitcode == 0
     files = sorted(tmp_path.glob("wandb/offline-run-*/run-*.wandb"))
     assert len(files) == 2
     assert len({file.stem for file in files}) == 1, "both sittings are one run"

@@ -26,6 +26,8 @@ class ScriptedAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds before every further chunk."""
     finish_reason: FinishReason | None = None
     """None: "stop", or "length" where max_tokens or the context cut the script off."""
+    held: bool = False
+    """Whether the last chunk waits until the engine is closed: the caller has to break the call off."""
     error: Exception | None = None
     """Raised after `ids` were delivered, in place of a last chunk."""
 
@@ -98,6 +100,8 @@ class ScriptedEngine(Engine):
             answer = self._answer(request)
             for ids, finish_reason, delay in _plan(answer, request, answer_limit(request, self._model)):
                 await self._pause(delay)
+                if answer.held and finish_reason is not None:
+                    await self._closed.wait()
                 closed = self._closed.is_set()
                 chunk = self._chunk(request, delivered, [] if closed else ids, "abort" if closed else finish_reason)
                 delivered.append(chunk)
