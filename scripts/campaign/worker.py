@@ -17,7 +17,7 @@ import msgspec
 from campaign.agents import AgentAtWork, Outcome, in_tasks, in_threads
 from campaign.clients import ASYNC, BLOCKING
 from campaign.plan import RolloutPlan
-from leyden.core.runner.late_imports import import_late_parts
+from leyden.core.runner.first_use import prepare_first_use
 from leyden.core.tracing import carry, gateway_pool, routing
 from leyden.core.tracing.context import OpenAttempt, open_attempt
 
@@ -116,7 +116,7 @@ def main() -> None:
     """Run what is ordered."""
     carry.install()
     routing.install(fail_closed=True)
-    import_late_parts()
+    prepare_first_use()
     tell(Ready())
     orders = msgspec.json.decode(sys.stdin.buffer.readline(), type=Orders)
     if orders.way == "tasks":

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from leyden.core.data.route import Route
 from leyden.core.runner.config import RunnerConfig
+from leyden.core.runner.first_use import prepare_first_use
 from leyden.core.runner.instrumenting import instrument_all
-from leyden.core.runner.late_imports import import_late_parts
 from leyden.core.runner.loaded import LoadedAgent
 from leyden.core.runner.runner import Runner
 from leyden.core.runner.threads import AgentThreads
@@ -48,15 +48,15 @@ async def run_live(
     carry.install()
     routing.install(fail_closed=True)
     recorder = await start_recording(store.add_many_spans)
-    undo: Callable[[], None] | None = None
+    undos: list[Callable[[], None]] = []
     try:
-        import_late_parts()
-        undo = instrument_all(agent.source.adapter)
+        undos.append(prepare_first_use())
+        undos.append(instrument_all(agent.source.adapter))
         await Runner(store, agent.source, config=config, flush=recorder.flush).run_until(stopped)
     finally:
         await recorder.stop()
         await store.close()
-        if undo is not None:
+        for undo in reversed(undos):
             undo()
         routing.uninstall()
         carry.uninstall()

@@ -15,8 +15,8 @@ import msgspec
 
 from leyden.core.errors import UsageError
 from leyden.core.runner.config import RunnerConfig
+from leyden.core.runner.first_use import prepare_first_use
 from leyden.core.runner.instrumenting import instrument_all
-from leyden.core.runner.late_imports import import_late_parts
 from leyden.core.runner.loaded import LoadedAgent
 from leyden.core.runner.pipes import Beat, ParentPipes, Ready, Refused, flush_output
 from leyden.core.runner.runner import Runner
@@ -87,7 +87,7 @@ def _load(spec: WorkerSpec) -> LoadedAgent:
     loaded = LoadedAgent.of(
         spec.agent, spec.reward, reward_weights=spec.reward_weights, input=spec.input, hooks=spec.hooks
     )
-    import_late_parts()
+    prepare_first_use()
     instrument_all(loaded.source.adapter)
     return loaded
 
