@@ -1,113 +1,62 @@
 """SFT and DPO on a scripted context: what they choose, in which order they deal it, and what they refuse."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
 import pytest
 
-from leyden.core.algorithm.base import Context, StoredRollouts
+from leyden.core.algorithm.base import StoredRollouts
 from leyden.core.algorithm.dpo import DPO, DPOConfig
 from leyden.core.algorithm.lessons import LessonLoop
 from leyden.core.algorithm.registry import make_algorithm
 from leyden.core.algorithm.sft import SFT, SFTConfig
-from leyden.core.data.tokens import log_probs, token_ids
-from leyden.core.data.transition import Trajectory, TrajectoryGroup, Transition
+from leyden.core.data.transition import Trajectory, TrajectoryGroup
 from leyden.core.errors import TrainingError, UsageError
 from leyden.core.policy.logprobs import score
 from leyden.core.policy.model import PolicyModel
-from leyden.core.policy.update import Updater
+from leyden.core.testing.nouns import trajectory, transition
 from leyden.core.testing.policies import TinyShape, tiny_policy
+from leyden.core.testing.scripted_context import ScriptedContext
 
 PROMPT = (1, 2, 3)
 RATE = 1e-3
 
 
-def trajectory(task: int, number: int, reward: float | None, *, succeeded: bool = True, calls: int = 1) -> Trajectory:
+def answered(task: int, number: int, reward: float | None, *, succeeded: bool = True, calls: int = 1) -> Trajectory:
     """One that answered `[4 + number, 5]` to the task's prompt, by a model that nobody has the log-probabilities of."""
-    call = Transition(
-        rollout_id=f"t{task}r{number}",
-        attempt_id="a",
-        span_id="s",
-        call_id="c",
-        prompt_ids=token_ids([*PROMPT, 20 + task]),
-        response_ids=token_ids([4 + number, 5]),
-        logprobs=log_probs([]),
-        temperature=1.0,
-        policy="teacher",
-        version=0,
-    )
-    return Trajectory(
-        rollout_id=call.rollout_id,
-        attempt_id="a",
-        transitions=(call,) * calls,
-        reward=reward,
-        dimensions={},
-        succeeded=succeeded,
-        excluded={},
-    )
+    name = f"t{task}r{number}"
+    call = transition([*PROMPT, 20 + task], [4 + number, 5], (), rollout_id=name, policy="teacher")
+    return trajectory(reward, [call] * calls, rollout_id=name, succeeded=succeeded)
 
 
 def groups(*rewards: Sequence[float | None]) -> list[TrajectoryGroup]:
     return [
-        TrajectoryGroup(task_id=str(task), trajectories=tuple(trajectory(task, n, r) for n, r in enumerate(of_task)))
+        TrajectoryGroup(task_id=str(task), trajectories=tuple(answered(task, n, r) for n, r in enumerate(of_task)))
         for task, of_task in enumerate(rewards)
     ]
 
 
-class ScriptedContext(Context):
-    """Gives out batches of groups, or has groups stored, and notes what is asked and learned."""
+class LessonContext(ScriptedContext):
+    """Has groups stored beside those it gives out, and tells which rollouts each update learned from."""
 
     def __init__(
         self, *batches: list[TrajectoryGroup], stored: list[TrajectoryGroup] | None = None, steps: int = 1
     ) -> None:
-        self.batches, self.store = list(batches), stored
-        self.steps, self.step, self.seed = steps, 0, 0
-        self.model = tiny_policy(shape=TinyShape(vocab=40, layers=1))
-        self.asked: list[str] = []
-        self.learned: list[list[str]] = []
-        self.lines: list[Mapping[str, Any]] = []
-        self.dropped: Counter[str] = Counter()
+        super().__init__(tiny_policy(shape=TinyShape(vocab=40, layers=1)), batches, steps=steps)
+        self.store = stored or []
 
-    def load_policy(self) -> PolicyModel:
-        return self.model
-
-    async def restore(self, updater: Updater) -> None:
-        self.asked.append("restore")
-
-    async def collect(self) -> list[TrajectoryGroup]:
-        self.asked.append("collect")
-        return self.batches.pop(0)
+    @property
+    def learned(self) -> list[list[str]]:
+        return [
+            [item.transition.rollout_id for item in given[0]] for phase, given in self.computed if phase == "update"
+        ]
 
     async def stored(self, source: str) -> StoredRollouts:
         self.asked.append(f"stored {source}")
-        found = self.store or []
-        ids = tuple(t.rollout_id for group in found for t in group.trajectories)
-        return StoredRollouts(found, ids, Counter({"held out there": 3}), Counter(), Counter({"elsewhere": 2}))
-
-    async def evaluate(self, label: str) -> None:
-        self.asked.append(label)
-
-    async def compute(self, phase: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        self.asked.append(phase)
-        if phase == "update":
-            self.learned.append([item.transition.rollout_id for item in args[0]])
-        return function(*args, **kwargs)
-
-    async def publish(self, model: PolicyModel) -> float:
-        self.asked.append("publish")
-        self.step += 1
-        return 0.0
-
-    def log(self, metrics: Mapping[str, Any]) -> None:
-        self.lines.append(metrics)
-
-    def count_dropped(self, reasons: Mapping[str, int]) -> None:
-        self.dropped.update(reasons)
-
-    async def checkpoint(self, updater: Updater) -> None:
-        self.asked.append("checkpoint")
+        ids = tuple(t.rollout_id for group in self.store for t in group.trajectories)
+        return StoredRollouts(self.store, ids, Counter({"held out there": 3}), Counter(), Counter({"elsewhere": 2}))
 
 
 def likelihood(model: PolicyModel, task: int, number: int) -> float:
@@ -115,7 +64,7 @@ def likelihood(model: PolicyModel, task: int, number: int) -> float:
 
 
 async def test_a_step_on_collected_rollouts_imitates_the_best_of_each_task() -> None:
-    context = ScriptedContext(groups([0.0, 1.0, 0.5], [0.25, 0.25]))
+    context = LessonContext(groups([0.0, 1.0, 0.5], [0.25, 0.25]))
     before = [likelihood(context.model, 0, n) for n in range(3)]
     await SFT(SFTConfig(learning_rate=RATE, keep="best")).run(context)
     once = ["collect", "update", "publish", "checkpoint"]
@@ -128,8 +77,8 @@ async def test_a_step_on_collected_rollouts_imitates_the_best_of_each_task() -> 
 
 async def test_a_threshold_leaves_out_what_earned_too_little_failed_or_was_not_rewarded() -> None:
     batch = groups([0.5, 0.75, None, 1.0])
-    failed = trajectory(0, 9, 1.0, succeeded=False)
-    silent = trajectory(0, 8, 1.0, calls=0)
+    failed = answered(0, 9, 1.0, succeeded=False)
+    silent = answered(0, 8, 1.0, calls=0)
     batch[0] = TrajectoryGroup(task_id="0", trajectories=(*batch[0].trajectories, failed, silent))
     lessons = SFT(SFTConfig(above=0.5)).lessons([*batch, *groups([0.5, 0.0])])
     assert [unit[0].rollout_id for unit in lessons.units] == ["t0r1", "t0r3"]
@@ -143,7 +92,7 @@ async def test_a_threshold_leaves_out_what_earned_too_little_failed_or_was_not_r
 
 
 async def test_stored_rollouts_are_imitated_without_running_any_and_need_no_reward() -> None:
-    context = ScriptedContext(stored=groups([None, None], [None], [None]), steps=4)
+    context = LessonContext(stored=groups([None, None], [None], [None]), steps=4)
     algorithm = SFT(SFTConfig(learning_rate=RATE, spans="elsewhere", per_step=2))
     assert not algorithm.needs_rollouts
     await algorithm.run(context)
@@ -160,9 +109,9 @@ async def test_stored_rollouts_are_imitated_without_running_any_and_need_no_rewa
 
 async def test_a_run_that_goes_on_deals_as_if_it_had_never_stopped() -> None:
     config = SFTConfig(learning_rate=RATE, spans="s", per_step=3)
-    whole = ScriptedContext(stored=groups([None] * 7), steps=4)
+    whole = LessonContext(stored=groups([None] * 7), steps=4)
     await SFT(config).run(whole)
-    rest = ScriptedContext(stored=groups([None] * 7), steps=4)
+    rest = LessonContext(stored=groups([None] * 7), steps=4)
     rest.step = 2
     await SFT(config).run(rest)
     assert rest.learned == whole.learned[2:]
@@ -170,20 +119,20 @@ async def test_a_run_that_goes_on_deals_as_if_it_had_never_stopped() -> None:
 
 
 async def test_passes_end_the_run_before_its_steps_are_taken() -> None:
-    context = ScriptedContext(stored=groups([None] * 5), steps=100)
+    context = LessonContext(stored=groups([None] * 5), steps=100)
     await SFT(SFTConfig(learning_rate=RATE, spans="s", per_step=2, passes=2)).run(context)
     assert context.step == context.steps == 5
     assert Counter(chain(*context.learned)) == {f"t0r{n}": 2 for n in range(5)}
 
 
 async def test_a_step_larger_than_the_set_takes_everything_once() -> None:
-    context = ScriptedContext(stored=groups([None] * 3), steps=2)
+    context = LessonContext(stored=groups([None] * 3), steps=2)
     await SFT(SFTConfig(learning_rate=RATE, spans="s")).run(context)
     assert [sorted(ids) for ids in context.learned] == [["t0r0", "t0r1", "t0r2"]] * 2
 
 
 async def test_whole_tasks_are_set_apart_for_the_held_out_loss() -> None:
-    context = ScriptedContext(stored=groups(*[[None, None]] * 5), steps=3)
+    context = LessonContext(stored=groups(*[[None, None]] * 5), steps=3)
     await SFT(SFTConfig(learning_rate=RATE, spans="s", held_out=0.4, held_out_every=2)).run(context)
     assert {ids[:2] for ids in chain(*context.learned)} == {ids[:2] for ids in context.learned[0]}
     assert len(context.learned[0]) == 6
@@ -211,25 +160,25 @@ async def test_whole_tasks_are_set_apart_for_the_held_out_loss() -> None:
 async def test_spans_without_a_lesson_are_refused_with_the_counts_of_what_was_left_out(
     algorithm: LessonLoop[Any], stored: list[TrajectoryGroup], says: str
 ) -> None:
-    context = ScriptedContext(stored=stored)
+    context = LessonContext(stored=stored)
     with pytest.raises(UsageError, match=says):
         await algorithm.run(context)
     assert context.asked == ["stored s"]
 
 
 async def test_batches_without_a_lesson_are_no_steps_and_too_many_end_the_run() -> None:
-    context = ScriptedContext(groups([1.0, 1.0]), groups([1.0, 0.0]))
+    context = LessonContext(groups([1.0, 1.0]), groups([1.0, 0.0]))
     await DPO(DPOConfig(learning_rate=RATE)).run(context)
     assert context.asked.count("collect") == 2
     assert context.asked.count("update") == 1
     assert context.dropped == {"no answer better than another to the same state": 1}
-    context = ScriptedContext(*[groups([0.0, None])] * 2)
+    context = LessonContext(*[groups([0.0, None])] * 2)
     with pytest.raises(TrainingError, match="in 2 batches in a row; the last one's: 1 × reward not above 0"):
         await SFT(SFTConfig(learning_rate=RATE, above=0.0, max_empty_batches=2)).run(context)
 
 
 async def test_dpo_learns_which_of_two_answers_was_better() -> None:
-    context = ScriptedContext(*[groups([1.0, 0.0], [0.0, 1.0])] * 3, steps=3)
+    context = LessonContext(*[groups([1.0, 0.0], [0.0, 1.0])] * 3, steps=3)
     before = [likelihood(context.model, 0, 0) - likelihood(context.model, 0, 1)]
     await DPO(DPOConfig(learning_rate=RATE)).run(context)
     assert context.learned[0] == ["t0r0", "t0r1", "t1r1", "t1r0"]
@@ -240,7 +189,7 @@ async def test_dpo_learns_which_of_two_answers_was_better() -> None:
 
 
 async def test_pairs_are_made_of_stored_rollouts_too() -> None:
-    context = ScriptedContext(stored=groups([1.0, 0.0, 0.5, 0.25], [0.5, 0.5]), steps=2)
+    context = LessonContext(stored=groups([1.0, 0.0, 0.5, 0.25], [0.5, 0.5]), steps=2)
     await DPO(DPOConfig(learning_rate=RATE, spans="s", per_step=1)).run(context)
     assert sorted(map(tuple, context.learned)) == [("t0r0", "t0r1"), ("t0r2", "t0r3")]
     assert context.dropped == {"no answer better than another to the same state": 1}

@@ -1,119 +1,50 @@
 """The loop on a scripted context: what it asks for, in which order, and what it does when nothing can be learned."""
 
-from collections import Counter
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from leyden.core.algorithm.base import Context
 from leyden.core.algorithm.lightning_rl import LightningRL, LightningRLConfig
 from leyden.core.algorithm.registry import make_algorithm
-from leyden.core.data.tokens import log_probs, token_ids
-from leyden.core.data.transition import Trajectory, TrajectoryGroup, Transition
+from leyden.core.data.transition import Trajectory, TrajectoryGroup
 from leyden.core.errors import TrainingError, UsageError
 from leyden.core.policy.logprobs import score
 from leyden.core.policy.model import PolicyModel
-from leyden.core.policy.update import Updater
+from leyden.core.testing.nouns import trajectory, transition
+from leyden.core.testing.policies import TinyShape, tiny_policy
+from leyden.core.testing.scripted_context import ScriptedContext
+
+TINY = TinyShape(vocab=32, hidden=16, intermediate=32, layers=1, heads=2)
 
 
-def tiny_model() -> PolicyModel:
-    torch.manual_seed(0)  # pyright: ignore[reportUnknownMemberType] -- torch leaves it half typed
-    config = Qwen3Config(
-        vocab_size=32,
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        head_dim=8,
-        tie_word_embeddings=True,
-    )
-    return PolicyModel(Qwen3ForCausalLM(config), "memory")
-
-
-def trajectory(model: PolicyModel, number: int, reward: float | None, calls: int = 1) -> Trajectory:
+def answered(model: PolicyModel, number: int, reward: float | None, calls: int = 1) -> Trajectory:
+    """A rollout that answered `[4 + number, 5]` to the same prompt as all, by the model as it is now."""
     prompt, answer = [1, 2, 3], [4 + number, 5]
     logprobs = score(model, prompt + answer)[len(prompt) - 1 :]
-    call = Transition(
-        rollout_id=f"r{number}",
-        attempt_id="a",
-        span_id="s",
-        call_id="c",
-        prompt_ids=token_ids(prompt),
-        response_ids=token_ids(answer),
-        logprobs=log_probs(logprobs),
-        temperature=1.0,
-        policy="policy",
-        version=0,
-    )
-    return Trajectory(
-        rollout_id=f"r{number}",
-        attempt_id="a",
-        transitions=(call,) * calls,
-        reward=reward,
-        dimensions={},
-        succeeded=True,
-        excluded={},
-    )
+    return trajectory(reward, [transition(prompt, answer, logprobs, rollout_id=f"r{number}")] * calls)
 
 
-class ScriptedContext(Context):
-    """Gives out batches of rewards, one list a group, and notes what was asked."""
-
-    def __init__(self, batches: list[list[list[float | None]]], steps: int) -> None:
-        self.batches, self.steps, self.step, self.seed = batches, steps, 0, 0
-        self.model = tiny_model()
-        self.asked: list[str] = []
-        self.lines: list[Mapping[str, Any]] = []
-        self.dropped: Counter[str] = Counter()
-
-    def load_policy(self) -> PolicyModel:
-        return self.model
-
-    async def restore(self, updater: Updater) -> None:
-        self.asked.append("restore")
-
-    async def collect(self) -> list[TrajectoryGroup]:
-        self.asked.append("collect")
-        return [
+def scripted(rewards: list[list[list[float | None]]], steps: int) -> ScriptedContext:
+    """A context that gives out a batch for each list of `rewards`, with a list for each of its groups."""
+    model = tiny_policy(shape=TINY)
+    batches = (
+        [
             TrajectoryGroup(
-                task_id=str(index),
-                trajectories=tuple(trajectory(self.model, n, reward) for n, reward in enumerate(rewards)),
+                task_id=str(index), trajectories=tuple(answered(model, n, reward) for n, reward in enumerate(of_task))
             )
-            for index, rewards in enumerate(self.batches.pop(0))
+            for index, of_task in enumerate(batch)
         ]
-
-    async def evaluate(self, label: str) -> None:
-        self.asked.append(label)
-
-    async def compute(self, phase: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        self.asked.append(phase)
-        return function(*args, **kwargs)
-
-    async def publish(self, model: PolicyModel) -> float:
-        self.asked.append("publish")
-        self.step += 1
-        return 0.0
-
-    def log(self, metrics: Mapping[str, Any]) -> None:
-        self.lines.append(metrics)
-
-    def count_dropped(self, reasons: Mapping[str, int]) -> None:
-        self.dropped.update(reasons)
-
-    async def checkpoint(self, updater: Updater) -> None:
-        self.asked.append("checkpoint")
+        for batch in rewards
+    )
+    return ScriptedContext(model, batches, steps=steps)
 
 
 FAST = LightningRLConfig(learning_rate=1e-3)
 
 
 async def test_a_step_collects_updates_publishes_and_keeps() -> None:
-    context = ScriptedContext([[[1.0, 0.0]], [[0.0, 1.0, 1.0]]], steps=2)
+    context = scripted([[[1.0, 0.0]], [[0.0, 1.0, 1.0]]], steps=2)
     await LightningRL(FAST).run(context)
     once = ["collect", "update", "publish", "checkpoint"]
     assert context.asked == ["restore", "before", *once, *once, "after"]
@@ -122,7 +53,7 @@ async def test_a_step_collects_updates_publishes_and_keeps() -> None:
 
 
 async def test_the_update_favours_what_was_rewarded() -> None:
-    context = ScriptedContext([[[1.0, 0.0]]] * 3, steps=3)
+    context = scripted([[[1.0, 0.0]]] * 3, steps=3)
     before = [sum(score(context.model, [1, 2, 3, 4 + n, 5])[2:]) for n in (0, 1)]
     await LightningRL(FAST).run(context)
     after = [sum(score(context.model, [1, 2, 3, 4 + n, 5])[2:]) for n in (0, 1)]
@@ -130,14 +61,14 @@ async def test_the_update_favours_what_was_rewarded() -> None:
 
 
 async def test_a_resumed_run_is_not_evaluated_before_again() -> None:
-    context = ScriptedContext([[[1.0, 0.0]]], steps=2)
+    context = scripted([[[1.0, 0.0]]], steps=2)
     context.step = 1
     await LightningRL(FAST).run(context)
     assert "before" not in context.asked
 
 
 async def test_a_batch_without_a_lesson_is_not_a_step() -> None:
-    context = ScriptedContext([[[1.0, 1.0], [0.5]], [[None, None]], [[1.0, 0.0]]], steps=1)
+    context = scripted([[[1.0, 1.0], [0.5]], [[None, None]], [[1.0, 0.0]]], steps=1)
     await LightningRL(FAST).run(context)
     assert context.asked.count("collect") == 3
     assert context.asked.count("update") == 1
@@ -145,16 +76,16 @@ async def test_a_batch_without_a_lesson_is_not_a_step() -> None:
 
 
 async def test_too_many_batches_without_a_lesson_end_the_run() -> None:
-    context = ScriptedContext([[[1.0, 1.0]]] * 3, steps=1)
+    context = scripted([[[1.0, 1.0]]] * 3, steps=1)
     config = LightningRLConfig(learning_rate=1e-3, max_empty_batches=3)
     with pytest.raises(TrainingError, match=r"nothing to learn from in 3 batches in a row.*1 × no spread"):
         await LightningRL(config).run(context)
 
 
 def test_the_baseline_counts_each_rollout_once() -> None:
-    model = tiny_model()
-    long = trajectory(model, 0, 1.0, calls=5)
-    short = trajectory(model, 1, 0.0)
+    model = tiny_policy(shape=TINY)
+    long = answered(model, 0, 1.0, calls=5)
+    short = answered(model, 1, 0.0)
     group = TrajectoryGroup(task_id="t", trajectories=(long, short))
     batch = LightningRL(FAST).weigh([group])
     advantages = [item.advantage for item in batch.transitions]
@@ -188,7 +119,7 @@ def test_what_cannot_work_is_refused_in_one_line(name: str, config: dict[str, An
 
 
 async def test_the_options_of_the_update_reach_it() -> None:
-    context = ScriptedContext([[[1.0, 0.0]], [[0.0, 1.0]]], steps=2)
+    context = scripted([[[1.0, 0.0]], [[0.0, 1.0]]], steps=2)
     config = LightningRLConfig(
         learning_rate=1e-3,
         schedule="linear",
@@ -209,14 +140,14 @@ def test_a_missing_file_of_an_algorithm_is_refused(tmp_path: Path) -> None:
 
 
 async def test_a_context_that_collects_in_step_refuses_another_loop() -> None:
-    context = ScriptedContext([[[1.0, 0.0]]], steps=1)
+    context = scripted([[[1.0, 0.0]]], steps=1)
     with pytest.raises(UsageError, match="ScriptedContext collects in step with the updates, not at loop async"):
         await LightningRL(LightningRLConfig(loop="async")).run(context)
     assert "update" not in context.asked
 
 
 async def test_the_log_says_how_old_the_tokens_were() -> None:
-    context = ScriptedContext([[[1.0, 0.0]], [[0.0, 1.0]]], steps=2)
+    context = scripted([[[1.0, 0.0]], [[0.0, 1.0]]], steps=2)
     await LightningRL(FAST).run(context)
     assert [line["staleness_max"] for line in context.lines] == [0.0, 1.0], "the script's calls are all of version 0"
 
@@ -230,7 +161,7 @@ async def test_the_log_says_how_old_the_tokens_were() -> None:
     ],
 )
 async def test_a_critic_is_asked_before_each_update_and_learns_in_it(how: dict[str, Any]) -> None:
-    context = ScriptedContext([[[1.0, 0.0, 1.0, 1.0]]] * 30, steps=30)
+    context = scripted([[[1.0, 0.0, 1.0, 1.0]]] * 30, steps=30)
     await LightningRL(LightningRLConfig(learning_rate=1e-5, **how)).run(context)
     assert context.asked[2:7] == ["collect", "value", "update", "publish", "checkpoint"]
     said = [line["value_mean"] for line in context.lines]
@@ -243,7 +174,7 @@ async def test_a_critic_is_asked_before_each_update_and_learns_in_it(how: dict[s
 
 
 async def test_warm_up_steps_are_the_critics_and_the_schedule_begins_after_them() -> None:
-    context = ScriptedContext([[[1.0, 0.0]]] * 4, steps=4)
+    context = scripted([[[1.0, 0.0]]] * 4, steps=4)
     config = LightningRLConfig(
         learning_rate=1e-3, schedule="linear", advantage="gae", critic={"name": "own", "warmup_steps": 2}
     )
@@ -255,14 +186,14 @@ async def test_warm_up_steps_are_the_critics_and_the_schedule_begins_after_them(
 
 
 async def test_a_warm_up_without_an_end_is_refused() -> None:
-    context = ScriptedContext([], steps=2)
+    context = scripted([], steps=2)
     config = LightningRLConfig(advantage="gae", critic={"name": "own", "warmup_steps": 2})
     with pytest.raises(UsageError, match="warmup_steps 2 leaves the policy none of the run's 2 steps"):
         await LightningRL(config).run(context)
 
 
 async def test_calls_that_the_critic_cannot_read_are_left_out_and_told(caplog: pytest.LogCaptureFixture) -> None:
-    context = ScriptedContext([[[1.0, 0.0]]], steps=1)
+    context = scripted([[[1.0, 0.0]]], steps=1)
     context.model.config.max_position_embeddings = 4
     config = LightningRLConfig(advantage="gae", critic="own", max_empty_batches=1)
     with pytest.raises(TrainingError, match="nothing to learn from"):

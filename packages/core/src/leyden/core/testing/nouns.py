@@ -1,0 +1,51 @@
+"""Makers of what learning reads, for tests: each gives the fields that a test does not care about. Knows no model."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from leyden.core.data.tokens import log_probs, token_ids
+from leyden.core.data.transition import Trajectory, Transition
+
+
+def transition(
+    prompt: Iterable[int] = (1,),
+    response: Iterable[int] = (2,),
+    logprobs: Iterable[float] | None = None,
+    **changes: Any,
+) -> Transition:
+    """Return a call that read `prompt` and wrote `response`, each token at log-probability -1 unless `logprobs` says.
+
+    `changes` are further fields of `Transition`; TypeError when it has no such field.
+    """
+    written = token_ids(response)
+    fields: dict[str, Any] = {
+        "rollout_id": "ro",
+        "attempt_id": "at",
+        "span_id": "s",
+        "call_id": "c",
+        "temperature": 1.0,
+        "policy": "policy",
+        "version": 0,
+    }
+    return Transition(
+        prompt_ids=token_ids(prompt),
+        response_ids=written,
+        logprobs=log_probs([-1.0] * len(written) if logprobs is None else logprobs),
+        **(fields | changes),
+    )
+
+
+def trajectory(reward: float | None, calls: Iterable[Transition] = (), **changes: Any) -> Trajectory:
+    """Return an attempt that succeeded, made these `calls` and earned `reward`; `rollout_id` is that of its calls.
+
+    `changes` are further fields of `Trajectory`; TypeError when it has no such field.
+    """
+    made = tuple(calls)
+    fields: dict[str, Any] = {
+        "rollout_id": made[0].rollout_id if made else "ro",
+        "attempt_id": made[0].attempt_id if made else "at",
+        "dimensions": {},
+        "succeeded": True,
+        "excluded": {},
+    }
+    return Trajectory(transitions=made, reward=reward, **(fields | changes))
