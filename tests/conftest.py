@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from observing import CLIENTS
-from warm_process import run_leyden
+from warm_process import Running, run_leyden, start_leyden
 
 ROOT = Path(__file__).parents[1]
 EXAMPLE = Path("examples/calculator_langgraph")
@@ -38,6 +38,12 @@ def leyden() -> Leyden:
         return run_leyden(arguments, cwd=ROOT, environment=environment(), timeout=timeout)
 
     return run
+
+
+@pytest.fixture(scope="session")
+def start() -> Callable[..., Running]:
+    """Start `leyden` in the repository's root."""
+    return lambda *arguments: start_leyden(arguments, cwd=ROOT, environment=environment())
 
 
 def small_training(runs: Path, name: str, *more: str) -> list[str]:

@@ -12,10 +12,11 @@ from check_record import Record, calls_recorded_wrongly, largest_difference
 from leyden.core.data import semconv
 from leyden.core.data.sampling import Sampling
 from leyden.core.data.span import Attributes, Span
-from leyden.core.data.tokens import log_probs, pack_ids, token_ids
+from leyden.core.data.tokens import pack_ids
 from leyden.core.data.transition import Transition
 from leyden.core.engine.base import EngineRecord, GenerateRequest
 from leyden.core.engine.embedded import EmbeddedEngine
+from leyden.core.testing.nouns import transition
 from leyden.core.testing.tiny_models import tiny_model
 
 FILES: Any = safetensors.torch
@@ -34,19 +35,8 @@ async def drawn_by(models: Sequence[Any], tokens: Sequence[int]) -> Transition:
         call = GenerateRequest(request_id=f"{version}", prompt_ids=ids, sampling=sampling)
         ids = ids + [token async for chunk in engine.generate(call) for token in chunk.ids]
     await engine.close()
-    return Transition(
-        rollout_id="ro",
-        attempt_id="at",
-        span_id="s",
-        call_id="c",
-        prompt_ids=token_ids(PROMPT),
-        response_ids=token_ids(ids[len(PROMPT) :]),
-        logprobs=log_probs(value for record in records for value in record.sampling_logprobs),
-        temperature=0.7,
-        policy="policy",
-        version=0,
-        versions=tuple(enumerate(tokens)),
-    )
+    logprobs = (value for record in records for value in record.sampling_logprobs)
+    return transition(PROMPT, ids[len(PROMPT) :], logprobs, temperature=0.7, versions=tuple(enumerate(tokens)))
 
 
 async def test_each_token_is_held_against_the_version_that_drew_it(tmp_path: Path) -> None:

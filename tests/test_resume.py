@@ -6,47 +6,23 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from disturbed_runs import kill, trained_steps, wait_for_step
+from warm_process import Running
 
 from leyden.core.data.rollout import AttemptedRollout, Rollout
 from leyden.core.store.open import open_store
 
-ROOT = Path(__file__).parents[1]
 STEPS = 5
 
+Start = Callable[..., Running]
+Leyden = Callable[..., "subprocess.CompletedProcess[str]"]
+
 pytestmark = pytest.mark.timeout(300)
-
-
-def start(arguments: list[str]) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
-        [sys.executable, "-m", "leyden.core.cli", *arguments],
-        cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-
-
-def trained_steps(run: Path) -> list[int]:
-    if not (run / "metrics.jsonl").exists():
-        return []
-    lines = (run / "metrics.jsonl").read_bytes().split(b"\n")[:-1]
-    return [line["step"] for line in map(json.loads, lines) if "reward" in line]
-
-
-def wait_for_step(run: Path, step: int, process: "subprocess.Popen[str]") -> None:
-    deadline = time.monotonic() + 120
-    while len(trained_steps(run)) < step:
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline, "no step was taken"
-        time.sleep(0.02)
 
 
 def assert_finished(run: Path) -> None:
@@ -95,16 +71,17 @@ def leyden_processes(run: Path) -> list[int]:
 
 
 def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(
-    train_arguments: Callable[..., list[str]], leyden: Callable[..., "subprocess.CompletedProcess[str]"], tmp_path: Path
+    train_arguments: Callable[..., list[str]], start: Start, leyden: Leyden, tmp_path: Path
 ) -> None:
     run = tmp_path / "stopped"
-    process = start(train_arguments(tmp_path, "stopped", "--steps", str(STEPS)))
+    process = start(*train_arguments(tmp_path, "stopped", "--steps", str(STEPS)))
     wait_for_step(run, 2, process)
     began = time.monotonic()
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=20)
+    stopped = process.ended(20)
     assert time.monotonic() - began < 5
-    assert process.returncode == 130
+    assert stopped.returncode == 130
+    said = stopped.stderr
     assert "Traceback" not in said
     command = re.search(r"go on with: leyden (.*)", said)
     assert command is not None, said
@@ -116,13 +93,12 @@ def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(
 
 
 def test_a_killed_run_goes_on_and_runs_no_finished_rollout_again(
-    train_arguments: Callable[..., list[str]], leyden: Callable[..., "subprocess.CompletedProcess[str]"], tmp_path: Path
+    train_arguments: Callable[..., list[str]], start: Start, leyden: Leyden, tmp_path: Path
 ) -> None:
     run = tmp_path / "killed"
-    process = start(train_arguments(tmp_path, "killed", "--steps", str(STEPS)))
+    process = start(*train_arguments(tmp_path, "killed", "--steps", str(STEPS)))
     wait_for_step(run, 2, process)
-    process.kill()
-    process.communicate()
+    kill(process)
     deadline = time.monotonic() + 10
     while leyden_processes(run) and time.monotonic() < deadline:
         time.sleep(0.1)

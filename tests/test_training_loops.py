@@ -1,16 +1,14 @@
 """Small real runs at every pace: each group learned from once, versions as recorded, bounds held, also over a kill."""
 
 import json
-import os
-import signal
 import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from disturbed_runs import kill, wait_for_step
+from warm_process import Running
 
 from check_record import calls_recorded_wrongly, engine_log, largest_difference, read_record
 from leyden.core.data.rollout import AttemptedRollout
@@ -26,6 +24,7 @@ SETTINGS = {
 }
 
 Arguments = Callable[..., list[str]]
+Start = Callable[..., Running]
 Leyden = Callable[..., "subprocess.CompletedProcess[str]"]
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
@@ -103,10 +102,17 @@ async def test_what_a_loop_learns_from_is_what_the_recorded_versions_drew(
 
 @pytest.mark.parametrize("loop", BOUNDS)
 async def test_a_killed_run_finishes_what_was_in_flight_and_learns_from_nothing_twice(
-    loop: str, train_arguments: Arguments, leyden: Leyden, undisturbed: Callable[[str], Path], tmp_path: Path
+    loop: str,
+    train_arguments: Arguments,
+    start: Start,
+    leyden: Leyden,
+    undisturbed: Callable[[str], Path],
+    tmp_path: Path,
 ) -> None:
     run = tmp_path / loop
-    kill_after_step(run, 2, train_arguments(tmp_path, loop, "--steps", str(STEPS), "--no-check", *SETTINGS[loop]))
+    process = start(*train_arguments(tmp_path, loop, "--steps", str(STEPS), "--no-check", *SETTINGS[loop]))
+    wait_for_step(run, 2, process)
+    kill(process)
     before = {name: ended for name, ended in (await ended_by(run)).items() if ended[0] == "succeeded"}
     assert len(before) >= 2 * 16
     done = leyden("train", "--resume", loop, "--runs", str(tmp_path), "--quiet")
@@ -116,22 +122,3 @@ async def test_a_killed_run_finishes_what_was_in_flight_and_learns_from_nothing_
     if loop == "one_off":
         weights, same = (folder / "policy" / "model.safetensors" for folder in (run, undisturbed(loop)))
         assert weights.read_bytes() == same.read_bytes(), "a deterministic run ends with other weights after a kill"
-
-
-def kill_after_step(run: Path, step: int, arguments: list[str]) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "leyden.core.cli", *arguments],
-        cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    deadline = time.monotonic() + 120
-    while not (run / "metrics.jsonl").exists() or len(step_lines(run)) < step:
-        assert process.poll() is None, process.communicate()[1]
-        assert time.monotonic() < deadline, "no step was taken"
-        time.sleep(0.02)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()

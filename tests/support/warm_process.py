@@ -17,16 +17,55 @@ from tempfile import TemporaryDirectory
 PRELOADED = ["leyden.core.engine.embedded", "leyden.core.policy.update", "leyden.core.trainer.session"]
 
 
+class Running:
+    """A command that was started: what a test does with a process that it stops or kills."""
+
+    def __init__(
+        self, what: Callable[[], None], arguments: Sequence[str], cwd: Path, environment: Mapping[str, str]
+    ) -> None:
+        self.arguments = list(arguments)
+        self._folder = TemporaryDirectory()
+        self._out, self._err = (Path(self._folder.name, name) for name in ("out", "err"))
+        given = (what, self.arguments, str(cwd), dict(environment), str(self._out), str(self._err))
+        self._process = _context().Process(target=_become, args=given)
+        self._process.start()
+
+    @property
+    def returncode(self) -> int | None:
+        """The exit code, -9 after a kill; None while it runs."""
+        return self._process.exitcode
+
+    def send_signal(self, number: int) -> None:
+        """Send it a signal, as the shell does at Ctrl-C."""
+        os.kill(self._process.pid or 0, number)
+
+    def ended(self, timeout: float) -> "CompletedProcess[str]":
+        """Wait for its end. Raises TimeoutExpired, and leaves nothing running."""
+        self._process.join(timeout)
+        if self.returncode is None:
+            self._process.kill()
+            self._process.join()
+            raise TimeoutExpired(self.arguments, timeout, _text(self._out), _text(self._err))
+        done = CompletedProcess(self.arguments, self.returncode, _text(self._out), _text(self._err))
+        self._folder.cleanup()
+        return done
+
+
+def start_leyden(arguments: Sequence[str], *, cwd: Path, environment: Mapping[str, str]) -> Running:
+    """Start `python -m leyden.core.cli ARGUMENTS`."""
+    return Running(_command_line, ["leyden", *arguments], cwd, environment)
+
+
 def run_leyden(
     arguments: Sequence[str], *, cwd: Path, environment: Mapping[str, str], timeout: float
 ) -> "CompletedProcess[str]":
     """`python -m leyden.core.cli ARGUMENTS`. Raises TimeoutExpired."""
-    return _run(_command_line, ["leyden", *arguments], cwd, environment, timeout)
+    return start_leyden(arguments, cwd=cwd, environment=environment).ended(timeout)
 
 
 def run_script(script: Path, *, cwd: Path, environment: Mapping[str, str], timeout: float) -> "CompletedProcess[str]":
     """`python SCRIPT`. Raises TimeoutExpired."""
-    return _run(_script, [str(script)], cwd, environment, timeout)
+    return Running(_script, [str(script)], cwd, environment).ended(timeout)
 
 
 def _command_line() -> None:
@@ -38,22 +77,6 @@ def _command_line() -> None:
 def _script() -> None:
     sys.path.insert(0, str(Path(sys.argv[0]).parent))
     runpy.run_path(sys.argv[0], run_name="__main__")
-
-
-def _run(
-    what: Callable[[], None], arguments: Sequence[str], cwd: Path, environment: Mapping[str, str], timeout: float
-) -> "CompletedProcess[str]":
-    with TemporaryDirectory() as folder:
-        out, err = Path(folder, "out"), Path(folder, "err")
-        given = (what, list(arguments), str(cwd), dict(environment), str(out), str(err))
-        process = _context().Process(target=_become, args=given)
-        process.start()
-        process.join(timeout)
-        if process.exitcode is None:
-            process.kill()
-            process.join()
-            raise TimeoutExpired(list(arguments), timeout, _text(out), _text(err))
-        return CompletedProcess(list(arguments), process.exitcode, _text(out), _text(err))
 
 
 def _context() -> ForkServerContext:
