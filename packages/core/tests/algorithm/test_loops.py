@@ -9,26 +9,14 @@ from hypothesis import strategies as st
 
 from leyden.core.algorithm.lightning_rl import LightningRLConfig
 from leyden.core.algorithm.loops import DEFAULT_STALENESS, Window, restore_window, staleness, window_state
-from leyden.core.data.tokens import log_probs, token_ids
 from leyden.core.data.transition import Transition
 from leyden.core.errors import UsageError
+from leyden.core.testing.nouns import transition
 
 
 def call(*versions: tuple[int, int]) -> Transition:
     tokens = [0] * sum(count for _, count in versions)
-    return Transition(
-        rollout_id="r",
-        attempt_id="a",
-        span_id="s",
-        call_id="c",
-        prompt_ids=token_ids([1]),
-        response_ids=token_ids(tokens),
-        logprobs=log_probs([-1.0] * len(tokens)),
-        temperature=1.0,
-        policy="policy",
-        version=versions[0][0],
-        versions=versions,
-    )
+    return transition(response=tokens, version=versions[0][0], versions=versions)
 
 
 # --- What a user may ask for

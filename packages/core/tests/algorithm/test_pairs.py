@@ -21,35 +21,17 @@ from leyden.core.algorithm.pairs import (
 )
 from leyden.core.credit.base import Credit, CreditAssigner
 from leyden.core.credit.uniform import UniformCredit
-from leyden.core.data.tokens import log_probs, token_ids
 from leyden.core.data.transition import Trajectory, TrajectoryGroup, Transition
+from leyden.core.testing.nouns import trajectory, transition
 
 
 def call(rollout: str, prompt: Sequence[int], response: Sequence[int], place: int = 0) -> Transition:
-    return Transition(
-        rollout_id=rollout,
-        attempt_id="a",
-        span_id=f"s{place}",
-        call_id="c",
-        prompt_ids=token_ids(prompt),
-        response_ids=token_ids(response),
-        logprobs=log_probs([-1.0] * len(response)),
-        temperature=1.0,
-        policy="policy",
-        version=0,
-    )
+    return transition(prompt, response, rollout_id=rollout, span_id=f"s{place}")
 
 
 def rollout(name: str, reward: float | None, *calls: tuple[Sequence[int], Sequence[int]]) -> Trajectory:
-    return Trajectory(
-        rollout_id=name,
-        attempt_id="a",
-        transitions=tuple(call(name, prompt, response, place) for place, (prompt, response) in enumerate(calls)),
-        reward=reward,
-        dimensions={},
-        succeeded=True,
-        excluded={},
-    )
+    made = (call(name, prompt, response, place) for place, (prompt, response) in enumerate(calls))
+    return trajectory(reward, made, rollout_id=name)
 
 
 def group(*trajectories: Trajectory) -> TrajectoryGroup:

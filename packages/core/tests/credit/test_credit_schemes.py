@@ -9,9 +9,9 @@ import pytest
 
 from leyden.core.credit.base import Credit, returns_to_go
 from leyden.core.credit.registry import CREDIT
-from leyden.core.data.tokens import log_probs, token_ids
 from leyden.core.data.transition import Outcome, Trajectory, Transition
 from leyden.core.errors import TrainingError, UsageError
+from leyden.core.testing.nouns import trajectory, transition
 
 RULES = [
     {"kind": "tool", "name": "sql", "succeeded": 0.5, "failed": -0.25},
@@ -21,33 +21,7 @@ RULES = [
 
 
 def call(agent: str | None = None, node: str | None = None, outcomes: Sequence[Outcome] = ()) -> Transition:
-    return Transition(
-        rollout_id="ro",
-        attempt_id="at",
-        span_id="s",
-        call_id="c",
-        prompt_ids=token_ids([1]),
-        response_ids=token_ids([2]),
-        logprobs=log_probs([-1.0]),
-        temperature=1.0,
-        policy="main",
-        version=0,
-        agent=agent,
-        node=node,
-        outcomes=tuple(outcomes),
-    )
-
-
-def trajectory(reward: float | None, calls: Sequence[Transition], **dimensions: float) -> Trajectory:
-    return Trajectory(
-        rollout_id="ro",
-        attempt_id="at",
-        transitions=tuple(calls),
-        reward=reward,
-        dimensions=dimensions,
-        succeeded=True,
-        excluded={},
-    )
+    return transition(agent=agent, node=node, outcomes=tuple(outcomes))
 
 
 def outcome(kind: Any, name: str, succeeded: bool) -> Outcome:
@@ -179,14 +153,14 @@ def test_selective_trains_the_agents_it_finds() -> None:
 
 def test_dimensions_make_the_reward_of_its_parts() -> None:
     settings = {"name": "dimensions", "weights": {"correct": 0.9, "format": 0.1}}
-    given = trajectory(1.0, [call()], correct=0.5, format=1.0, speed=7.0)
+    given = trajectory(1.0, [call()], dimensions={"correct": 0.5, "format": 1.0, "speed": 7.0})
     assert assigned(settings, given)[0] == pytest.approx([0.55])
     with pytest.raises(TrainingError, match="rollout ro has no dimension 'format'; it has correct"):
-        assigned(settings, trajectory(1.0, [call()], correct=0.5))
+        assigned(settings, trajectory(1.0, [call()], dimensions={"correct": 0.5}))
 
 
 def test_silence_is_never_scored(functions: Path) -> None:
-    silent = trajectory(None, TEAM, correct=1.0)
+    silent = trajectory(None, TEAM, dimensions={"correct": 1.0})
     options: dict[str, dict[str, Any]] = {
         "combined": {"parts": [{"credit": "uniform"}]},
         "contribution": {"shares": f"{functions}:later_more"},

@@ -7,9 +7,9 @@ import msgspec
 import pytest
 
 from leyden.core.credit.rules import Rule, intermediate_rewards
-from leyden.core.data.tokens import log_probs, token_ids
-from leyden.core.data.transition import Outcome, Transition
+from leyden.core.data.transition import Outcome
 from leyden.core.errors import TrainingError, UsageError
+from leyden.core.testing.nouns import transition
 
 
 def outcome(kind: Any, succeeded: bool | None, text: str | None = None, name: str = "sql") -> Outcome:
@@ -17,20 +17,8 @@ def outcome(kind: Any, succeeded: bool | None, text: str | None = None, name: st
 
 
 def worth(rules: list[dict[str, Any]], *outcomes: Outcome) -> float:
-    transition = Transition(
-        rollout_id="ro",
-        attempt_id="at",
-        span_id="s",
-        call_id="c",
-        prompt_ids=token_ids([1]),
-        response_ids=token_ids([2]),
-        logprobs=log_probs([-1.0]),
-        temperature=1.0,
-        policy="main",
-        version=0,
-        outcomes=outcomes,
-    )
-    (reward,) = intermediate_rewards([msgspec.convert(rule, Rule) for rule in rules], [transition])
+    call = transition(outcomes=outcomes)
+    (reward,) = intermediate_rewards([msgspec.convert(rule, Rule) for rule in rules], [call])
     return float(reward)
 
 

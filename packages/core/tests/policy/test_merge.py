@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leyden.core.data.tokens import log_probs, token_ids
-from leyden.core.data.transition import Transition
 from leyden.core.policy.entries import WeightedTransition, step_weights
 from leyden.core.policy.merge import TokenSequence, merged, unmerged
+from leyden.core.testing.nouns import transition
 
 Entry = tuple[int, int, int, float, float, float, float, tuple[int, ...]]
 
@@ -17,19 +16,10 @@ Entry = tuple[int, int, int, float, float, float, float, tuple[int, ...]]
 def weighted(
     rollout_id: str, prompt: Sequence[int], response: Sequence[int], advantage: float = 1.0
 ) -> WeightedTransition:
-    transition = Transition(
-        rollout_id=rollout_id,
-        attempt_id="at",
-        span_id="s",
-        call_id="c",
-        prompt_ids=token_ids(prompt),
-        response_ids=token_ids(response),
-        logprobs=log_probs(-0.125 * (i + 1) for i, _ in enumerate(response)),
-        temperature=1.0,
-        policy="main",
-        version=0,
+    logprobs = [-0.125 * (i + 1) for i, _ in enumerate(response)]
+    return WeightedTransition(
+        transition=transition(prompt, response, logprobs, rollout_id=rollout_id), advantage=advantage
     )
-    return WeightedTransition(transition=transition, advantage=advantage)
 
 
 def entries(sequences: Sequence[TokenSequence]) -> Counter[Entry]:

@@ -2,12 +2,12 @@ import numpy as np
 import pytest
 import torch
 
-from leyden.core.data.tokens import log_probs, token_ids
 from leyden.core.data.transition import Transition
 from leyden.core.policy.logprobs import score
 from leyden.core.policy.model import PolicyModel
 from leyden.core.policy.options import LoraOptions
 from leyden.core.policy.probe import changed, fingerprint, recomputed, shake
+from leyden.core.testing.nouns import transition
 from leyden.core.testing.policies import tiny_policy
 
 PROMPT, ANSWER = [3, 1, 4, 1, 5], [9, 2, 6]
@@ -15,18 +15,7 @@ PROMPT, ANSWER = [3, 1, 4, 1, 5], [9, 2, 6]
 
 def call(model: PolicyModel, shift: float = 0.0) -> Transition:
     logprobs = score(model, PROMPT + ANSWER)[len(PROMPT) - 1 :]
-    return Transition(
-        rollout_id="r",
-        attempt_id="a",
-        span_id="s",
-        call_id="c",
-        prompt_ids=token_ids(PROMPT),
-        response_ids=token_ids(ANSWER),
-        logprobs=log_probs([value + shift for value in logprobs]),
-        temperature=1.0,
-        policy="policy",
-        version=0,
-    )
+    return transition(PROMPT, ANSWER, (value + shift for value in logprobs))
 
 
 def test_one_changed_weight_is_seen() -> None:

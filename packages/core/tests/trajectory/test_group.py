@@ -1,17 +1,11 @@
 import pytest
 
-from leyden.core.data.transition import Trajectory
+from leyden.core.testing.nouns import trajectory
 from leyden.core.trajectory.group import group_by_task
 
 
-def trajectory(rollout_id: str) -> Trajectory:
-    return Trajectory(
-        rollout_id=rollout_id, attempt_id="at", transitions=(), reward=1.0, dimensions={}, succeeded=True, excluded={}
-    )
-
-
 def test_trajectories_of_a_task_stand_together_in_order_of_first_appearance() -> None:
-    trajectories = [trajectory(name) for name in ("b1", "a1", "b2")]
+    trajectories = [trajectory(1.0, rollout_id=name) for name in ("b1", "a1", "b2")]
 
     groups = group_by_task(trajectories, {"a1": "a", "b1": "b", "b2": "b"})
 
@@ -20,4 +14,4 @@ def test_trajectories_of_a_task_stand_together_in_order_of_first_appearance() ->
 
 def test_a_rollout_of_no_known_task_is_an_error() -> None:
     with pytest.raises(KeyError):
-        group_by_task([trajectory("x")], {})
+        group_by_task([trajectory(1.0, rollout_id="x")], {})

@@ -6,10 +6,9 @@ from typing import Any
 
 import torch.random
 
-from leyden.core.data.tokens import log_probs, token_ids
-from leyden.core.data.transition import Transition
 from leyden.core.policy.entries import WeightedTransition
 from leyden.core.policy.model import PolicyModel
+from leyden.core.testing.nouns import transition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,16 +93,14 @@ def synthetic_rollouts(
 def _weighted(
     rollout_id: str, turn: int, prompt: list[int], response: list[int], advantage: float, random_: random.Random
 ) -> WeightedTransition:
-    transition = Transition(
+    call = transition(
+        prompt,
+        response,
+        [random_.uniform(-5.0, -3.0) for _ in response],
         rollout_id=rollout_id,
         attempt_id="at-1",
         span_id=f"{rollout_id}-{turn}",
         call_id=f"{rollout_id}-{turn}",
-        prompt_ids=token_ids(prompt),
-        response_ids=token_ids(response),
-        logprobs=log_probs(random_.uniform(-5.0, -3.0) for _ in response),
         temperature=random_.choice((0.7, 1.0)),
-        policy="policy",
-        version=0,
     )
-    return WeightedTransition(transition=transition, advantage=advantage)
+    return WeightedTransition(transition=call, advantage=advantage)

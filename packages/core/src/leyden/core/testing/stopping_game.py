@@ -22,8 +22,8 @@ from leyden.core.advantage.base import AdvantageEstimator
 from leyden.core.algorithm.valuing import Critic, valued
 from leyden.core.algorithm.weighing import weigh
 from leyden.core.credit.base import Credit, CreditAssigner
-from leyden.core.data.tokens import log_probs, token_ids
 from leyden.core.data.transition import Outcome, Trajectory, TrajectoryGroup, Transition
+from leyden.core.testing.nouns import trajectory, transition
 
 Floats: TypeAlias = NDArray[np.float64]
 PLAIN, BOLD, TOOL = range(3)
@@ -189,29 +189,8 @@ def _rollouts(state: int, before: tuple[Transition, ...], probability: float) ->
 
 def _call(state: int, action: int, worked: bool | None = None) -> Transition:
     outcomes = () if worked is None else (Outcome(kind="tool", name="search", succeeded=worked),)
-    return Transition(
-        rollout_id="game",
-        attempt_id="game",
-        span_id="game",
-        call_id="game",
-        prompt_ids=token_ids([state]),
-        response_ids=token_ids([action]),
-        logprobs=log_probs([math.log(policy()[state, action])]),
-        temperature=1.0,
-        policy="game",
-        version=0,
-        agent=AGENTS[state],
-        outcomes=outcomes,
-    )
+    return transition([state], [action], [math.log(policy()[state, action])], agent=AGENTS[state], outcomes=outcomes)
 
 
 def _trajectory(calls: tuple[Transition, ...], reward: float) -> Trajectory:
-    return Trajectory(
-        rollout_id="game",
-        attempt_id="game",
-        transitions=calls,
-        reward=reward,
-        dimensions={"answer": reward, "turns": float(len(calls))},
-        succeeded=True,
-        excluded={},
-    )
+    return trajectory(reward, calls, dimensions={"answer": reward, "turns": float(len(calls))})
