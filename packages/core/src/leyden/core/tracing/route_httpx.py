@@ -10,6 +10,7 @@ from typing import Any
 
 from leyden.core.tracing import gateway_pool
 from leyden.core.tracing.destination import Destination, Outgoing, Stopped, could_be_routed, decide, onward
+from leyden.core.tracing.lanes import Lanes
 
 CLIENTS = (("Client", "_transport_for_url"), ("AsyncClient", "_transport_for_url"))
 WRAPPED = {"httpx": CLIENTS, "httpx2": CLIENTS}
@@ -96,18 +97,25 @@ class RoutedTransport:
     # --- Connections
 
     def _open(self, destination: Destination) -> tuple[Any, Callable[[], None]]:
-        pool = self._http.HTTPTransport(verify=gateway_pool.is_tls(destination.gateway_url), limits=self._limits())
+        verify = self._verify(destination)
+        pool = Lanes(lambda: self._http.HTTPTransport(verify=verify, limits=self._limits()))
         return pool, pool.close
 
     async def _async_pool(self, destination: Destination) -> Any:
-        tls = gateway_pool.is_tls(destination.gateway_url)
-
         def make() -> tuple[Any, Callable[[], Awaitable[None]]]:
-            pool = self._http.AsyncHTTPTransport(verify=tls, limits=self._limits())
+            verify = self._verify(destination)
+            pool = Lanes(lambda: self._http.AsyncHTTPTransport(verify=verify, limits=self._limits()))
             return pool, pool.aclose
 
         found = await gateway_pool.of_loop(self._http.__name__, destination.gateway_url, make)
-        return found or self._http.AsyncHTTPTransport(verify=tls, limits=self._http.Limits(max_keepalive_connections=0))
+        if found is not None:
+            return found
+        unkept = self._http.Limits(max_keepalive_connections=0)
+        return self._http.AsyncHTTPTransport(verify=self._verify(destination), limits=unkept)
+
+    def _verify(self, destination: Destination) -> Any:
+        """Return what the gateway's certificate is checked with: to make it costs as much as a call."""
+        return self._http.create_ssl_context(verify=gateway_pool.is_tls(destination.gateway_url))
 
     def _limits(self) -> Any:
         return self._http.Limits(
