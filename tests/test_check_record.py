@@ -11,12 +11,12 @@ import safetensors.torch
 from check_record import Record, calls_recorded_wrongly, largest_difference
 from leyden.core.data import semconv
 from leyden.core.data.sampling import Sampling
-from leyden.core.data.span import Attributes, Span
+from leyden.core.data.span import Attributes
 from leyden.core.data.tokens import pack_ids
 from leyden.core.data.transition import Transition
 from leyden.core.engine.base import EngineRecord, GenerateRequest
 from leyden.core.engine.embedded import EmbeddedEngine
-from leyden.core.testing.nouns import transition
+from leyden.core.testing.nouns import span, transition
 from leyden.core.testing.tiny_models import tiny_model
 
 FILES: Any = safetensors.torch
@@ -71,15 +71,5 @@ def test_versions_that_differ_from_the_engines_log_are_found(recorded: Attribute
         semconv.RESPONSE_IDS: pack_ids([1, 2, 3]),
         semconv.POLICY_VERSION: 3,
     }
-    span = Span(
-        rollout_id="ro",
-        attempt_id="at",
-        sequence_id=1,
-        trace_id="0" * 32,
-        span_id="0" * 16,
-        name="chat",
-        attributes=attributes | recorded,
-        start_time=0.0,
-    )
     log = {"c": {"prompt_ids": PROMPT, "response_ids": [1, 2, 3], "version": 3, "versions": [[3, 2], [4, 1]]}}
-    assert calls_recorded_wrongly(Record(calls=[span]), log) == ([] if right else ["c"])
+    assert calls_recorded_wrongly(Record(calls=[span("chat", attributes | recorded)]), log) == ([] if right else ["c"])

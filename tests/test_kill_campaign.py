@@ -11,6 +11,7 @@ from kills.gateway_checks import Records
 from leyden.core.data import semconv
 from leyden.core.data.span import Attributes, Span, SpanStatus
 from leyden.core.data.tokens import pack_ids
+from leyden.core.testing import nouns
 
 ANSWER = {"kind": "chat", "id": "c1", "text": "hi", "attempt": "r-a1", "time": 20.0, "question": "?"}
 
@@ -39,16 +40,13 @@ def span(call: str = "c1", text: str = "hi", **more: Any) -> Span:
         semconv.RESPONSE_IDS: pack_ids(list(text.encode())),
         **more,
     }
-    return Span(
+    return nouns.span(
+        "chat",
+        attributes,
         rollout_id="r",
         attempt_id="r-a1",
-        sequence_id=1,
-        trace_id="0" * 32,
         span_id=call.rjust(16, "0"),
-        name="chat",
         status=SpanStatus(code="ok"),
-        attributes=attributes,
-        start_time=1.0,
         end_time=2.0,
     )
 

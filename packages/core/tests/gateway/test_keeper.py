@@ -8,20 +8,14 @@ from leyden.core.data.span import Span
 from leyden.core.errors import NotFound, StoreError, UsageError
 from leyden.core.gateway.keeper import Keeper, KeeperLimits
 from leyden.core.store.memory import MemoryStore
+from leyden.core.testing import nouns
 
 RELAXED = KeeperLimits(within=2.0)
 
 
 def span(number: int, text: str = "", attempt: str = "attempt") -> Span:
-    return Span(
-        rollout_id="rollout",
-        attempt_id=attempt,
-        sequence_id=0,
-        trace_id="0" * 32,
-        span_id=f"{number:016x}",
-        name="chat",
-        attributes={"text": text},
-        start_time=1.0,
+    return nouns.span(
+        "chat", {"text": text}, rollout_id="rollout", attempt_id=attempt, sequence_id=0, span_id=f"{number:016x}"
     )
 
 
@@ -208,15 +202,7 @@ async def test_records_kept_while_others_are_written_are_stored_after_them() -> 
 async def test_a_store_takes_a_record_that_it_has_only_once() -> None:
     store = MemoryStore()
     rollout = await store.start_rollout("task")
-    record = Span(
-        rollout_id=rollout.rollout_id,
-        attempt_id=rollout.attempt.attempt_id,
-        sequence_id=0,
-        trace_id="0" * 32,
-        span_id="1" * 16,
-        name="chat",
-        start_time=1.0,
-    )
+    record = nouns.span(rollout_id=rollout.rollout_id, attempt_id=rollout.attempt.attempt_id, sequence_id=0)
     keeper = Keeper(store.add_many_spans)
     assert await keeper.keep([record])
     assert await keeper.keep([record])

@@ -15,6 +15,7 @@ from leyden.core.runner.lit_agent import LitAgent
 from leyden.core.runner.rollout_function import rollout
 from leyden.core.runner.runner import Runner
 from leyden.core.store.memory import MemoryStore
+from leyden.core.testing import nouns
 from leyden.core.testing.running import error_of, finished, rewards_in, run_one, runner_config, running
 from leyden.core.tracing.emit import emit_reward
 
@@ -69,9 +70,7 @@ async def test_an_emitted_reward_counts() -> None:
 
 
 async def test_spans_that_a_rollout_returns_are_stored_with_its_attempt() -> None:
-    span = Span(
-        rollout_id="", attempt_id="", sequence_id=0, trace_id="1" * 32, span_id="2" * 16, name="mine", start_time=1.0
-    )
+    span = nouns.span("mine", rollout_id="", attempt_id="", sequence_id=0, span_id="2" * 16)
 
     @rollout
     def agent(task: Any) -> list[Span]:

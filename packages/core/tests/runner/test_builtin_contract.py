@@ -17,7 +17,7 @@ from openai import AsyncOpenAI, OpenAI
 from leyden.core.data import semconv
 from leyden.core.data.resources import LLM, NamedResources
 from leyden.core.data.rollout import AttemptedRollout
-from leyden.core.data.span import Attributes, Span
+from leyden.core.data.span import Attributes
 from leyden.core.runner.adapter import Adapter
 from leyden.core.runner.builtin_adapters import CommandAdapter, FunctionAdapter, LitAgentAdapter
 from leyden.core.runner.command import CommandAgent
@@ -26,6 +26,7 @@ from leyden.core.runner.rollout_function import rollout
 from leyden.core.testing.adapter_contract import API_KEY, ForeignContract, PlainContract
 from leyden.core.testing.adapter_contract.shared import ContractModel
 from leyden.core.testing.gateway_bench import Answer, GatewayBench
+from leyden.core.testing.nouns import span
 from leyden.core.testing.running import finished, running
 from leyden.core.tracing.context import current_attempt
 from leyden.core.tracing.emit import emit_reward
@@ -312,18 +313,7 @@ def as_dimensions(said: str) -> Any:
 
 def as_spans(said: str) -> Any:
     attributes: Attributes = {semconv.REWARD_VALUE: number_in(said)}
-    return [
-        Span(
-            rollout_id="",
-            attempt_id="",
-            sequence_id=0,
-            trace_id="1" * 32,
-            span_id="2" * 16,
-            name=semconv.REWARD,
-            attributes=attributes,
-            start_time=1.0,
-        )
-    ]
+    return [span(semconv.REWARD, attributes, rollout_id="", attempt_id="", sequence_id=0, span_id="2" * 16)]
 
 
 def as_nothing(said: str) -> None:

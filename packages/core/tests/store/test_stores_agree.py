@@ -15,6 +15,7 @@ from leyden.core.data.span import Span
 from leyden.core.store.base import LightningStore
 from leyden.core.store.memory import MemoryStore
 from leyden.core.store.sql import SqlStore
+from leyden.core.testing.nouns import span
 
 ROLLOUTS = ["r0", "r1", "r2"]
 WORKERS = ["w0", "w1", None]
@@ -46,14 +47,13 @@ def step(name: str, **arguments: st.SearchStrategy[Any]) -> st.SearchStrategy[St
 
 def spans_of(rollout_id: str, n: int, span_ids: list[str], number: int) -> list[Span]:
     return [
-        Span(
+        span(
+            f"span {span_id}",
+            {"ids": span_id.encode(), "list": [1, 2]},
             rollout_id=rollout_id,
             attempt_id=f"{rollout_id}-a{n}",
             sequence_id=number,
-            trace_id="0" * 32,
             span_id=span_id,
-            name=f"span {span_id}",
-            attributes={"ids": span_id.encode(), "list": [1, 2]},
             start_time=float(number),
         )
         for span_id in span_ids

@@ -18,6 +18,7 @@ from leyden.core.data.tokens import pack_ids, pack_log_probs
 from leyden.core.data.transition import Transition
 from leyden.core.errors import RewardError
 from leyden.core.store.memory import MemoryStore
+from leyden.core.testing import nouns
 from leyden.core.trainer.batches import Batches, make_batches
 from leyden.core.trainer.collect import Collected, Collector
 from leyden.core.trainer.config import RunConfig
@@ -117,16 +118,14 @@ async def nothing() -> None:
 
 def span(ids: tuple[str, str], name: str, span_id: str, attributes: Attributes) -> Span:
     rollout_id, attempt_id = ids
-    return Span(
+    return nouns.span(
+        name,
+        attributes,
         rollout_id=rollout_id,
         attempt_id=attempt_id,
         sequence_id=0,
-        trace_id="0" * 32,
         span_id=span_id * 16,
-        name=name,
-        attributes=attributes,
-        start_time=1.0,
-        end_time=2.0,
+        end_time=1.0,
     )
 
 

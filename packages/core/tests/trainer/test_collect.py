@@ -15,6 +15,7 @@ from leyden.core.data.span import Attributes, Span
 from leyden.core.data.tokens import pack_ids, pack_log_probs
 from leyden.core.errors import RewardError, TaskError
 from leyden.core.store.memory import MemoryStore
+from leyden.core.testing import nouns
 from leyden.core.trainer import collect
 from leyden.core.trainer.collect import EARLIER_ATTEMPT, Collector
 from leyden.core.trainer.config import RunConfig
@@ -24,16 +25,14 @@ CONFIG = RunConfig(name="r", agent="a", policy="p", tasks_per_step=2, group_size
 
 
 def span(rollout: AttemptedRollout, name: str, attributes: Attributes) -> Span:
-    return Span(
+    return nouns.span(
+        name,
+        attributes,
         rollout_id=rollout.rollout_id,
         attempt_id=rollout.attempt.attempt_id,
         sequence_id=0,
-        trace_id="0" * 32,
         span_id=f"{abs(hash((rollout.attempt.attempt_id, name))):016x}"[:16],
-        name=name,
-        attributes=attributes,
-        start_time=1.0,
-        end_time=2.0,
+        end_time=1.0,
     )
 
 

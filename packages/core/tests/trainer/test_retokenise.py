@@ -9,6 +9,7 @@ from leyden.core.data import semconv
 from leyden.core.data.span import Span
 from leyden.core.data.tokens import pack_ids
 from leyden.core.gateway.capture import UPSTREAM
+from leyden.core.testing import nouns
 from leyden.core.testing.byte_codec import BEGIN, END, ByteCodec
 from leyden.core.trainer.retokenise import (
     CHANGED,
@@ -44,17 +45,7 @@ def span(asked: object = ASKED, said: object = (SAID,), **more: Any) -> Span:
         semconv.DIALECT: "chat",
         **{getattr(semconv, name): value for name, value in more.items()},
     }
-    return Span(
-        rollout_id="r",
-        attempt_id="a",
-        sequence_id=1,
-        trace_id="0" * 32,
-        span_id="1" * 16,
-        name="chat",
-        attributes={key: value for key, value in attributes.items() if value is not None},
-        start_time=1.0,
-        end_time=2.0,
-    )
+    return nouns.span("chat", {key: value for key, value in attributes.items() if value is not None}, end_time=1.0)
 
 
 def test_an_answer_becomes_what_the_policy_would_have_written_to_give_it() -> None:

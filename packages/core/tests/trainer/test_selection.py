@@ -3,15 +3,13 @@ from typing import Any
 
 import pytest
 
-from leyden.core.data.span import Span
 from leyden.core.errors import AgentNotFound, UsageError
+from leyden.core.testing.nouns import span
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.selection import make_selector, read_selection
 from leyden.core.trainer.trainer import Trainer
 
-SPAN = Span(
-    rollout_id="ro", attempt_id="at", sequence_id=1, trace_id="0" * 32, span_id="a", name="chat", start_time=0.0
-)
+SPAN = span("chat", span_id="a")
 PREDICATES = """
 def starts(span, above):
     return span.name.startswith("chat")

@@ -8,13 +8,14 @@ import pytest
 
 from leyden.core.data import semconv
 from leyden.core.data.rollout import RolloutConfig, RolloutMode
-from leyden.core.data.span import Attributes, Span
+from leyden.core.data.span import Attributes
 from leyden.core.data.tokens import pack_ids, pack_log_probs
 from leyden.core.errors import RunError, UsageError
 from leyden.core.gateway.capture import DISCONNECTED, FROZEN, UPSTREAM
 from leyden.core.store.base import LightningStore
 from leyden.core.store.open import open_store
 from leyden.core.testing.byte_codec import END, ByteCodec
+from leyden.core.testing.nouns import span
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.folder import RunFolder
 from leyden.core.trainer.stored import OTHER_TEMPLATE, locate, read_store
@@ -55,19 +56,8 @@ async def ran(
     rollout = await store.start_rollout(task, mode=mode)
     ids = rollout.rollout_id, rollout.attempt.attempt_id
     for place, (name, attributes) in enumerate(spans):
-        await store.add_span(
-            Span(
-                rollout_id=ids[0],
-                attempt_id=ids[1],
-                sequence_id=0,
-                trace_id="0" * 32,
-                span_id=f"{place:016x}",
-                name=name,
-                attributes=attributes,
-                start_time=float(place),
-                end_time=float(place) + 0.5,
-            )
-        )
+        left = {"sequence_id": 0, "span_id": f"{place:016x}", "start_time": float(place), "end_time": place + 0.5}
+        await store.add_span(span(name, attributes, rollout_id=ids[0], attempt_id=ids[1], **left))
     if ends:
         await store.update_attempt(*ids, status="succeeded")
     return ids[0]

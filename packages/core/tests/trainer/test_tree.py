@@ -5,6 +5,7 @@ from rich.console import Console
 from leyden.core.data import semconv
 from leyden.core.data.rollout import Attempt, Rollout
 from leyden.core.data.span import Attributes, Span, SpanStatus
+from leyden.core.testing import nouns
 from leyden.core.trainer.recorded import RecordedRollout
 from leyden.core.trainer.tree import describe, rollout_tree
 
@@ -13,15 +14,14 @@ ATTEMPT = Attempt(rollout_id="r1", attempt_id="a1", sequence_id=1, start_time=0.
 
 
 def span(number: int, name: str, parent: int | None = None, attributes: Attributes | None = None) -> Span:
-    return Span(
+    return nouns.span(
+        name,
+        attributes,
         rollout_id="r1",
         attempt_id="a1",
         sequence_id=number,
-        trace_id="0" * 32,
         span_id=f"{number:016x}",
         parent_id=None if parent is None else f"{parent:016x}",
-        name=name,
-        attributes=attributes or {},
         start_time=float(number),
         end_time=number + 0.25,
     )
@@ -101,14 +101,5 @@ def test_an_attempt_without_spans_says_so_and_shows_its_error() -> None:
 
 
 def test_a_failed_span_says_why() -> None:
-    failed = Span(
-        rollout_id="r1",
-        attempt_id="a1",
-        sequence_id=1,
-        trace_id="0" * 32,
-        span_id="1" * 16,
-        name="chat m",
-        status=SpanStatus(code="error", description="boom"),
-        start_time=1.0,
-    )
+    failed = nouns.span("chat m", status=SpanStatus(code="error", description="boom"))
     assert describe(failed) == "chat m  failed: boom"

@@ -10,25 +10,15 @@ from hypothesis import strategies as st
 from leyden.core.data import semconv
 from leyden.core.data.span import Attributes, Span, SpanStatus
 from leyden.core.data.transition import Outcome
+from leyden.core.testing import nouns
 from leyden.core.trajectory.all_outcomes import outcomes_by_call
 
 ERROR = SpanStatus(code="error", description="no such table")
 
 
 def span(span_id: str, start: float, end: float, parent: str | None = None, **more: Any) -> Span:
-    return Span(
-        rollout_id="ro",
-        attempt_id="at",
-        sequence_id=1,
-        trace_id="0" * 32,
-        span_id=span_id,
-        parent_id=parent,
-        name=more.get("name", span_id),
-        attributes=more.get("attributes", {}),
-        status=more.get("status", SpanStatus()),
-        start_time=start,
-        end_time=end,
-    )
+    more.setdefault("name", span_id)
+    return nouns.span(span_id=span_id, parent_id=parent, start_time=start, end_time=end, **more)
 
 
 def call(span_id: str, start: float, parent: str | None = None, says: str = "", asks: str | None = None) -> Span:

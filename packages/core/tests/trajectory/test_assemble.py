@@ -8,6 +8,7 @@ from leyden.core.data.rollout import Attempt, Rollout
 from leyden.core.data.sampling import Sampling
 from leyden.core.data.span import Attribute, Attributes, Span
 from leyden.core.data.tokens import pack_ids, pack_log_probs
+from leyden.core.testing import nouns
 from leyden.core.trajectory import assemble as reasons
 from leyden.core.trajectory.assemble import assemble
 from leyden.core.trajectory.choices import CHOICE_NOT_USED
@@ -19,14 +20,12 @@ ALL = Selector()
 
 
 def span(sequence: int, name: str, attributes: Attributes, attempt_id: str = "at") -> Span:
-    return Span(
-        rollout_id="ro",
+    return nouns.span(
+        name,
+        attributes,
         attempt_id=attempt_id,
         sequence_id=sequence,
-        trace_id="0" * 32,
         span_id=f"{sequence:016x}",
-        name=name,
-        attributes=attributes,
         start_time=float(sequence),
     )
 

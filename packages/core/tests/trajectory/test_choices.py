@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from leyden.core.data import semconv
 from leyden.core.data.span import Attributes, Span
 from leyden.core.runner.annotations import shortened
+from leyden.core.testing import nouns
 from leyden.core.trajectory.choices import unused_choices
 
 Messages = list[dict[str, Any]]
@@ -16,16 +17,7 @@ WORDS = st.sampled_from(["Leiden", "Delft", "yes", "no", "4", "42", "it's \n Kö
 
 
 def span(place: int, attributes: Attributes) -> Span:
-    return Span(
-        rollout_id="ro",
-        attempt_id="at",
-        sequence_id=place,
-        trace_id="0" * 32,
-        span_id=f"{place}",
-        name="chat",
-        attributes=attributes,
-        start_time=float(place),
-    )
+    return nouns.span("chat", attributes, sequence_id=place, span_id=f"{place}", start_time=float(place))
 
 
 def call(place: int, read: object, wrote: object, *, answer: str | None = None) -> Span:

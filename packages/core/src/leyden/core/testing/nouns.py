@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
+from leyden.core.data.span import Attributes, Span
 from leyden.core.data.tokens import log_probs, token_ids
 from leyden.core.data.transition import Trajectory, Transition
 
@@ -49,3 +50,19 @@ def trajectory(reward: float | None, calls: Iterable[Transition] = (), **changes
         "excluded": {},
     }
     return Trajectory(transitions=made, reward=reward, **(fields | changes))
+
+
+def span(name: str = "chat", attributes: Attributes | None = None, **changes: Any) -> Span:
+    """Return a span of the attempt that `transition` is of, the first of its rollout, at time 0.
+
+    `changes` are further fields of `Span`; TypeError when it has no such field.
+    """
+    fields: dict[str, Any] = {
+        "rollout_id": "ro",
+        "attempt_id": "at",
+        "sequence_id": 1,
+        "trace_id": "0" * 32,
+        "span_id": "0" * 16,
+        "start_time": 0.0,
+    }
+    return Span(name=name, attributes=attributes or {}, **(fields | changes))
