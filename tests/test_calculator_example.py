@@ -1,27 +1,17 @@
-import importlib.util
 import json
 import re
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from example_files import load
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "calculator_langgraph"
 
-
-def load(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLE / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-TASKS, REWARD = load("make_tasks"), load("reward")
+TASKS, REWARD = load(EXAMPLE, "make_tasks"), load(EXAMPLE, "reward")
 
 
 def rows(split: str) -> list[dict[str, Any]]:
@@ -42,7 +32,7 @@ def test_the_agent_knows_nothing_of_leyden() -> None:
 
 
 def test_the_tool_computes_and_refuses_everything_else() -> None:
-    tool = load("agent").calculator
+    tool = load(EXAMPLE, "agent").calculator
     assert tool.invoke({"expression": "12*-3 + 4"}) == "-32"
     for refused in ("2**99", "__import__('os')", "1/2", "1.5+1", "", "7 +", "x", "1" + "+1" * 30):
         assert tool.invoke({"expression": refused}).startswith("error: ")

@@ -1,16 +1,15 @@
 """The example of two agents: a real run on LangGraph, what came of each agent's calls, and the credit for it."""
 
-import importlib.util
 import json
 import re
 import shlex
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from example_files import load
 
 from leyden.core.algorithm.registry import make_algorithm
 from leyden.core.cli.options import read_settings
@@ -31,15 +30,6 @@ RULES = [
 pytestmark = [pytest.mark.long, pytest.mark.timeout(180)]
 
 
-def load(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"team_{name}", EXAMPLE / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
 async def trajectories(store_file: Path) -> list[Trajectory]:
     store = await open_store(f"sqlite:///{store_file}")
     try:
@@ -56,7 +46,7 @@ def test_the_agents_know_nothing_of_leyden() -> None:
 
 
 def test_the_tool_computes_and_refuses_everything_else() -> None:
-    tool = load("agent").calculator
+    tool = load(EXAMPLE, "agent").calculator
     assert [tool.invoke({"expression": text}) for text in ("12 * -3", "4+5", "2-9")] == ["-36", "9", "-7"]
     for refused in ("2**99", "", "7 +", "1+2+3", "__import__('os')"):
         assert tool.invoke({"expression": refused}).startswith("error: ")
@@ -67,7 +57,7 @@ def test_the_tool_computes_and_refuses_everything_else() -> None:
     [("Answer: 42", (1.0, 1.0)), ("Answer: 41", (0.0, 1.0)), ("42", (0.0, 0.0)), (None, (0.0, 0.0))],
 )
 def test_the_reward_looks_at_number_and_form(content: str | None, expected: tuple[float, float]) -> None:
-    reward, result = load("reward"), {"messages": [SimpleNamespace(content=content)]}
+    reward, result = load(EXAMPLE, "reward"), {"messages": [SimpleNamespace(content=content)]}
     parts = reward.parts({"answer": 42}, result)
     assert (parts["correct"], parts["form"]) == expected
     assert reward.score({"answer": 42}, result) == expected[0]
