@@ -16,15 +16,14 @@ from leyden.core.data import semconv
 from leyden.core.data.rollout import AttemptedRollout
 from leyden.core.data.span import Span
 from leyden.core.testing.adapter_contract.shared import PROVIDER, ContractModel, is_served
+from leyden.core.testing.capturing import captures, capturing_bench
 from leyden.core.testing.gateway_bench import GatewayBench
-from leyden.core.tracing import carry, gateway_pool, production, routing
 from leyden.core.tracing.context import current_attempt
 from leyden.core.tracing.emit import emit_reward
 
 # AutoGen expects an answer from a dated model; the bench answers as the model that was asked for.
 pytestmark = pytest.mark.filterwarnings("ignore:Resolved model mismatch:UserWarning")
 
-TOKEN = "captures-only"
 NOBODY = "http://127.0.0.1:9"
 
 
@@ -40,31 +39,18 @@ def solver(url: str = PROVIDER, **more: Any) -> AssistantAgent:
 
 
 @pytest.fixture
-async def bench(monkeypatch: pytest.MonkeyPatch) -> Any:
+def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[GatewayBench]:
     """A gateway that captures, as the environment says, and AutoGen instrumented."""
-    bench = GatewayBench(ContractModel(), capture_token=TOKEN)
-    bench.start()
-    monkeypatch.setattr(production, "BEGIN_SECONDS", 10.0)  # a busy machine is no failure
-    for name, value in {"CAPTURE": "production", "GATEWAY_URL": bench.url, "CAPTURE_TOKEN": TOKEN}.items():
-        monkeypatch.setenv(f"LEYDEN_{name}", value)
-    AutoGenInstrumentor().instrument()
-    yield bench
-    AutoGenInstrumentor().uninstrument()
-    await gateway_pool.aclose()
-    routing.uninstall()
-    carry.uninstall()
-    for remembered in ("_told", "_gateways"):
-        vars(production)[remembered].clear()
-    bench.stop()
+    with capturing_bench(ContractModel(), monkeypatch) as bench:
+        AutoGenInstrumentor().instrument()
+        yield bench
+        AutoGenInstrumentor().uninstrument()
 
 
 async def captured(bench: GatewayBench) -> dict[str, list[tuple[AttemptedRollout, list[Span]]]]:
     """The rollouts of each root, with their model calls and notes, once all have ended."""
-    await asyncio.to_thread(vars(production)["_wait_for_ends"])
     found: dict[str, list[tuple[AttemptedRollout, list[Span]]]] = {}
-    for rollout in (await bench.store.query_rollouts()).items:
-        assert isinstance(rollout, AttemptedRollout)
-        spans = (await bench.store.query_spans(rollout.rollout_id)).items
+    for rollout, spans in await captures(bench):
         found.setdefault(rollout.metadata["agent"], []).append((rollout, spans))
     return found
 

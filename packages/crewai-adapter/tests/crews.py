@@ -14,13 +14,13 @@ from crewai import LLM, Agent, Crew, Task
 from crewai.tools import tool
 
 from leyden.core.errors import EngineError
+from leyden.core.testing.capturing import TOKEN
 from leyden.core.testing.gateway_bench import GatewayBench, Late, Turn
 from leyden.core.testing.span_tape import SpanTape
 from leyden.core.tracing.emit import emit_reward
 from leyden.core.tracing.export import CONTENT
 from leyden.crewai import CrewAIInstrumentor
 
-CAPTURE_TOKEN = "captures-only"
 CHAT = "chat gpt-4.1-mini"
 
 
@@ -69,7 +69,7 @@ class Model:
 
 @pytest.fixture
 def bench() -> Iterator[GatewayBench]:
-    bench = GatewayBench(Model(), capture_token=CAPTURE_TOKEN)
+    bench = GatewayBench(Model(), capture_token=TOKEN)
     bench.start()
     yield bench
     bench.stop()

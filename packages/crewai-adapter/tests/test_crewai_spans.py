@@ -17,7 +17,6 @@ from crewai.events.types.tool_usage_events import ToolUsageStartedEvent
 from crewai.flow.flow import listen, start
 from crewai.tools import tool
 from crews import (
-    CAPTURE_TOKEN,
     CHAT,
     CREW_OF_TWO,
     Tape,
@@ -29,8 +28,8 @@ from crews import (
 
 from leyden.core.data import semconv
 from leyden.core.data.rollout import AttemptedRollout
+from leyden.core.testing.capturing import captured_by
 from leyden.core.testing.gateway_bench import GatewayBench
-from leyden.core.tracing import carry, production, routing
 from leyden.core.tracing.context import Caller, OpenAttempt, current_caller, open_attempt, set_caller
 from leyden.core.tracing.emit import emit_reward
 from leyden.core.tracing.export import CONTENT
@@ -255,13 +254,8 @@ def test_a_foreign_backend_is_told_the_structure_and_nothing_of_what_was_said(
 
 @pytest.fixture
 def capturing(bench: GatewayBench, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(production, "BEGIN_SECONDS", 10.0)  # a busy machine is no failure
-    monkeypatch.setenv("LEYDEN_CAPTURE", "production")
-    monkeypatch.setenv("LEYDEN_GATEWAY_URL", bench.url)
-    monkeypatch.setenv("LEYDEN_CAPTURE_TOKEN", CAPTURE_TOKEN)
-    yield
-    routing.uninstall()
-    carry.uninstall()
+    with captured_by(bench.url, monkeypatch):
+        yield
 
 
 @pytest.mark.parametrize("kind", ["crew", "flow", "agent"])

@@ -16,18 +16,16 @@ from langgraph.graph import START, MessagesState, StateGraph
 from pydantic import SecretStr
 
 from leyden.core.data import semconv
-from leyden.core.data.rollout import AttemptedRollout
-from leyden.core.data.span import Span
 from leyden.core.testing.adapter_contract.shared import ContractModel, is_served
+from leyden.core.testing.capturing import captures, capturing_bench
 from leyden.core.testing.echo_endpoint import Endpoint, echo_endpoint
 from leyden.core.testing.gateway_bench import GatewayBench
-from leyden.core.tracing import carry, gateway_pool, production, routing
 from leyden.core.tracing.context import current_attempt
 from leyden.core.tracing.emit import emit_reward
 from leyden.langchain import LangChainInstrumentor
 
 PROVIDER = "https://api.openai.com/v1"
-TOKEN, KEY = "captures-only", "sk-the-agents"
+KEY = "sk-the-agents"
 
 
 def double(number: int) -> int:
@@ -53,20 +51,10 @@ def asking(number: int) -> Any:
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[GatewayBench]:
     """A gateway that captures, named by the environment, and the instrumentor."""
-    bench = GatewayBench(ContractModel(), capture_token=TOKEN)
-    bench.start()
-    monkeypatch.setattr(production, "BEGIN_SECONDS", 10.0)  # a busy machine is no failure
-    monkeypatch.setenv("LEYDEN_CAPTURE", "production")
-    monkeypatch.setenv("LEYDEN_GATEWAY_URL", bench.url)
-    monkeypatch.setenv("LEYDEN_CAPTURE_TOKEN", TOKEN)
-    LangChainInstrumentor().instrument()
-    yield bench
-    LangChainInstrumentor().uninstrument()
-    routing.uninstall()
-    carry.uninstall()
-    vars(production)["_told"].clear()
-    vars(production)["_gateways"].clear()
-    bench.stop()
+    with capturing_bench(ContractModel(), monkeypatch) as bench:
+        LangChainInstrumentor().instrument()
+        yield bench
+        LangChainInstrumentor().uninstrument()
 
 
 @pytest.fixture
@@ -76,23 +64,13 @@ def provider() -> Iterator[Endpoint]:
         yield endpoint
 
 
-async def rollouts(bench: GatewayBench) -> list[tuple[AttemptedRollout, list[Span]]]:
-    """Every rollout with its spans, once all have ended."""
-    await asyncio.to_thread(vars(production)["_wait_for_ends"])
-    found: list[tuple[AttemptedRollout, list[Span]]] = []
-    for rollout in (await bench.store.query_rollouts()).items:
-        assert isinstance(rollout, AttemptedRollout)
-        found.append((rollout, (await bench.store.query_spans(rollout.rollout_id)).items))
-    return found
-
-
 async def test_runs_at_once_are_rollouts_with_their_own_tokens(bench: GatewayBench) -> None:
     agent = solver()
     results = await asyncio.gather(*(agent.ainvoke(asking(number)) for number in range(1, 5)))
     with ThreadPoolExecutor(4) as pool:
         results += await asyncio.to_thread(lambda: list(pool.map(agent.invoke, map(asking, range(5, 9)))))
     assert [result["messages"][-1].text for result in results] == [f"It is {2 * n}." for n in range(1, 9)]
-    recorded = await rollouts(bench)
+    recorded = await captures(bench)
     assert len(recorded) == 8
     assert len(bench.log) == 16
     for rollout, spans in recorded:
@@ -102,7 +80,6 @@ async def test_runs_at_once_are_rollouts_with_their_own_tokens(bench: GatewayBen
         assert all(span.attributes[semconv.RESPONSE_IDS] for span in calls)
         assert [span.attributes[semconv.REWARD_VALUE] for span in spans if span.name == semconv.REWARD] == [0.5]
     assert current_attempt() is None
-    await gateway_pool.aclose()
 
 
 async def test_only_roots_are_rollouts_and_streams_that_are_left_end_theirs(bench: GatewayBench) -> None:
@@ -119,26 +96,24 @@ async def test_only_roots_are_rollouts_and_streams_that_are_left_end_theirs(benc
     await anext(stream)
     await stream.aclose()
     assert current_attempt() is None
-    recorded = await rollouts(bench)
+    recorded = await captures(bench)
     assert [rollout.metadata["agent"] for rollout, _ in recorded] == ["team", "solver"]
     assert len([span for span in recorded[0][1] if is_served(span)]) == 2
     assert recorded[1][0].status != "running"
-    await gateway_pool.aclose()
 
 
 async def test_an_agent_that_fails_fails_its_rollout(bench: GatewayBench) -> None:
     with pytest.raises(ValueError, match="unlucky"):
         await solver().ainvoke(asking(13))
-    [(rollout, spans)] = await rollouts(bench)
+    [(rollout, spans)] = await captures(bench)
     assert rollout.status == "failed"
     assert len([span for span in spans if is_served(span)]) == 1
-    await gateway_pool.aclose()
 
 
 async def test_a_bare_model_call_is_no_agent_and_goes_where_it_went(bench: GatewayBench, provider: Endpoint) -> None:
     with pytest.raises(Exception, match=r"Unexpected response|model_dump"):  # an echo is no completion
         await model(f"{provider.url}/v1").ainvoke("double 7")
-    assert not await rollouts(bench)
+    assert not await captures(bench)
     assert [call["headers"]["authorization"] for call in provider.seen] == [f"Bearer {KEY}"]
 
 
@@ -153,4 +128,4 @@ async def test_without_the_gateway_the_agents_provider_answers(
                 await agent.ainvoke(asking(7))
     assert [call["headers"]["authorization"] for call in provider.seen] == [f"Bearer {KEY}"] * 2
     assert len([r for r in caplog.records if r.name == "leyden.production"]) == 1
-    assert not await rollouts(bench)
+    assert not await captures(bench)

@@ -23,18 +23,16 @@ from agents import (
 from openai import AsyncOpenAI
 
 from leyden.core.data import semconv
-from leyden.core.data.rollout import AttemptedRollout
-from leyden.core.data.span import Span
 from leyden.core.testing.adapter_contract.shared import ContractModel, is_served
+from leyden.core.testing.capturing import captures, capturing_bench
 from leyden.core.testing.echo_endpoint import Endpoint, echo_endpoint
 from leyden.core.testing.gateway_bench import GatewayBench
-from leyden.core.tracing import carry, gateway_pool, production, routing
 from leyden.core.tracing.context import current_attempt
 from leyden.core.tracing.emit import emit_reward
 from leyden.openai_agents import OpenAIAgentsInstrumentor
 
 PROVIDER = "https://api.openai.com/v1"
-TOKEN, KEY = "captures-only", "sk-the-agents"
+KEY = "sk-the-agents"
 UNTRACED = RunConfig(tracing_disabled=True)
 """Nothing is for the SDK's own exporter here."""
 
@@ -56,20 +54,10 @@ def agent(name: str = "solver", kind: Any = OpenAIResponsesModel, url: str = PRO
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[GatewayBench]:
     """A gateway that captures, named by the environment, and the instrumentor."""
-    bench = GatewayBench(ContractModel(), capture_token=TOKEN)
-    bench.start()
-    monkeypatch.setattr(production, "BEGIN_SECONDS", 10.0)  # a busy machine is no failure
-    monkeypatch.setenv("LEYDEN_CAPTURE", "production")
-    monkeypatch.setenv("LEYDEN_GATEWAY_URL", bench.url)
-    monkeypatch.setenv("LEYDEN_CAPTURE_TOKEN", TOKEN)
-    OpenAIAgentsInstrumentor().instrument()
-    yield bench
-    OpenAIAgentsInstrumentor().uninstrument()
-    routing.uninstall()
-    carry.uninstall()
-    vars(production)["_told"].clear()
-    vars(production)["_gateways"].clear()
-    bench.stop()
+    with capturing_bench(ContractModel(), monkeypatch) as bench:
+        OpenAIAgentsInstrumentor().instrument()
+        yield bench
+        OpenAIAgentsInstrumentor().uninstrument()
 
 
 @pytest.fixture
@@ -77,17 +65,6 @@ def provider() -> Iterator[Endpoint]:
     with echo_endpoint() as endpoint:
         endpoint.go.set()
         yield endpoint
-
-
-async def rollouts(bench: GatewayBench) -> list[tuple[AttemptedRollout, list[Span]]]:
-    """Every rollout with its spans, once all have ended."""
-    await asyncio.to_thread(vars(production)["_wait_for_ends"])
-    await gateway_pool.aclose()
-    found: list[tuple[AttemptedRollout, list[Span]]] = []
-    for rollout in (await bench.store.query_rollouts()).items:
-        assert isinstance(rollout, AttemptedRollout)
-        found.append((rollout, (await bench.store.query_spans(rollout.rollout_id)).items))
-    return found
 
 
 async def test_runs_at_once_are_rollouts_with_their_own_tokens(bench: GatewayBench) -> None:
@@ -103,7 +80,7 @@ async def test_runs_at_once_are_rollouts_with_their_own_tokens(bench: GatewayBen
         return streamed.final_output
 
     assert await asyncio.gather(*map(run, range(1, 9))) == [f"It is {2 * n}." for n in range(1, 9)]
-    recorded = await rollouts(bench)
+    recorded = await captures(bench)
     assert len(recorded) == 8
     assert len(bench.log) == 16
     for rollout, spans in recorded:
@@ -123,7 +100,7 @@ async def test_handoffs_and_runs_under_one_trace_are_one_rollout(bench: GatewayB
         for _ in range(2):
             await Runner.run(right, "double 8", run_config=UNTRACED)
     speakers = [
-        [span.attributes[semconv.AGENT_NAME] for span in spans if is_served(span)] for _, spans in await rollouts(bench)
+        [span.attributes[semconv.AGENT_NAME] for span in spans if is_served(span)] for _, spans in await captures(bench)
     ]
     assert speakers == [["left", "right"], ["right", "right"]]
 
@@ -131,7 +108,7 @@ async def test_handoffs_and_runs_under_one_trace_are_one_rollout(bench: GatewayB
 async def test_an_agent_that_fails_fails_its_rollout(bench: GatewayBench) -> None:
     with pytest.raises(MaxTurnsExceeded):
         await Runner.run(agent(), "double 7", max_turns=1, run_config=UNTRACED)
-    [(rollout, spans)] = await rollouts(bench)
+    [(rollout, spans)] = await captures(bench)
     assert rollout.status == "failed"
     assert len([span for span in spans if is_served(span)]) == 1
 
@@ -144,7 +121,7 @@ async def test_a_stream_that_is_left_ends_its_rollout(bench: GatewayBench) -> No
     streamed.cancel()
     async for _ in streamed.stream_events():  # as the SDK asks its users to
         continue
-    [(rollout, _)] = await rollouts(bench)
+    [(rollout, _)] = await captures(bench)
     assert rollout.status not in ("preparing", "running")
     assert current_attempt() is None
 
@@ -160,4 +137,4 @@ async def test_without_the_gateway_the_agents_provider_answers(
                 await Runner.run(echoed, "double 7", run_config=UNTRACED)
     assert [call["headers"]["authorization"] for call in provider.seen] == [f"Bearer {KEY}"] * 2
     assert len([record for record in caplog.records if record.name == "leyden.production"]) == 1
-    assert not await rollouts(bench)
+    assert not await captures(bench)

@@ -19,8 +19,8 @@ from leyden.core.data import semconv
 from leyden.core.data.rollout import AttemptedRollout
 from leyden.core.data.span import Span
 from leyden.core.store.open import open_store
+from leyden.core.testing.capturing import forgetting_captures, wait_for_ends
 from leyden.core.testing.echo_endpoint import Endpoint, echo_endpoint
-from leyden.core.tracing import carry, production, routing
 
 POLICY = Path(__file__).parents[4] / "examples/calculator_langgraph/policy"
 NOBODY = "http://127.0.0.1:9"
@@ -39,13 +39,9 @@ def endpoint() -> Iterator[Endpoint]:
 
 @pytest.fixture(autouse=True)
 def clean(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(production, "BEGIN_SECONDS", 10.0)  # a busy machine is no failure
     monkeypatch.delenv("LEYDEN_CAPTURE_TOKEN", raising=False)
-    yield
-    routing.uninstall()
-    carry.uninstall()
-    vars(production)["_gateways"].clear()
-    vars(production)["_told"].clear()
+    with forgetting_captures(monkeypatch):
+        yield
 
 
 @pytest.fixture
@@ -105,7 +101,7 @@ def test_a_policy_answers_an_agent_and_its_run_is_a_rollout_with_tokens(start: S
         assert attempt is not None
         assert ask() == 200
         leyden.core.emit_reward(0.5)
-    vars(production)["_wait_for_ends"]()
+    wait_for_ends()
     assert ends(process, signal.SIGTERM) == 0
     rollout, spans = recorded(tmp_path / "kept.db")
     assert (rollout.status, rollout.input) == ("succeeded", {"q": "hello"})
@@ -123,7 +119,7 @@ def test_an_endpoint_answers_with_its_own_key(start: Start, tmp_path: Path, endp
     with leyden.core.capture(gateway=said["url"], token="chosen") as attempt:
         assert attempt is not None
         assert ask() == 200
-    vars(production)["_wait_for_ends"]()
+    wait_for_ends()
     assert ends(process, signal.SIGINT) == 130
     [call] = endpoint.seen
     assert call["headers"]["authorization"] == "Bearer sk-upstream"

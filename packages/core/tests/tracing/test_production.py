@@ -27,9 +27,10 @@ from leyden.core.gateway.server import GatewayServer
 from leyden.core.gateway.serving import ServedPolicy
 from leyden.core.store.memory import MemoryStore
 from leyden.core.testing.byte_codec import VOCABULARY, ByteCodec
+from leyden.core.testing.capturing import forgetting_captures, wait_for_ends
 from leyden.core.testing.echo_endpoint import Endpoint
 from leyden.core.testing.scripted_engine import ScriptedAnswer, ScriptedEngine
-from leyden.core.tracing import carry, gateway_pool, production, routing
+from leyden.core.tracing import gateway_pool, production, routing
 from leyden.core.tracing.context import OpenAttempt, current_attempt, open_attempt, outside_attempt
 from leyden.core.tracing.production import root_agent
 
@@ -99,12 +100,8 @@ def server() -> Generator[Production]:
 
 @pytest.fixture(autouse=True)
 def clean(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
-    monkeypatch.setattr(production, "BEGIN_SECONDS", 10.0)  # a busy machine is no failure
-    yield
-    routing.uninstall()
-    carry.uninstall()
-    vars(production)["_told"].clear()
-    vars(production)["_gateways"].clear()
+    with forgetting_captures(monkeypatch):
+        yield
 
 
 def ask(provider: Endpoint) -> Any:
@@ -345,7 +342,7 @@ def test_when_the_gateway_dies_in_the_middle_calls_go_to_the_provider(
     assert len(provider.seen) == 3
     assert {call["headers"]["authorization"] for call in provider.seen} == {"Bearer sk-the-agents"}
     assert not any(name.startswith(semconv.HEADER_PREFIX) for call in provider.seen for name in call["headers"])
-    vars(production)["_wait_for_ends"]()
+    wait_for_ends()
     assert any("a rollout's end was not recorded" in line for line in said(caplog))
     assert server.answers(attempt) == 1
 
