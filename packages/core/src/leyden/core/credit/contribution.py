@@ -1,18 +1,18 @@
 """Contribution weights: a user's function says how much each call had to do with the result."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
-from leyden.core.credit.base import Credit, CreditAssigner, Floats
+from leyden.core.credit.base import Credit, Floats
 from leyden.core.credit.checks import load_function
-from leyden.core.credit.uniform import UniformCredit
+from leyden.core.credit.over_another import OverAnother
 from leyden.core.data.transition import Trajectory
 from leyden.core.errors import TrainingError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ContributionCredit(CreditAssigner):
+class ContributionCredit(OverAnother):
     """The base's returns, each transition trained as strongly as its share: w_n = base's w_n · N · share_n.
 
     Shares are scaled to sum to 1, so equal shares change nothing. A weight keeps the sign of an advantage, where a
@@ -21,21 +21,12 @@ class ContributionCredit(CreditAssigner):
 
     shares: str
     """Import string of a function from a Trajectory to N numbers, none negative, one for each transition."""
-    base: CreditAssigner = field(default_factory=UniformCredit)
 
     def __post_init__(self) -> None:
         load_function("shares", self.shares)
 
-    @property
-    def roles(self) -> frozenset[str]:
-        """The base's."""
-        return self.base.roles
-
-    def assign(self, trajectory: Trajectory) -> Credit | None:
+    def change(self, credit: Credit, trajectory: Trajectory) -> Credit:
         """Return the base's credit, weighted; raises TrainingError when the function's answer cannot be shares."""
-        credit = self.base.assign(trajectory)
-        if credit is None:
-            return None
         return weighted(
             credit, np.asarray(load_function("shares", self.shares)(trajectory), dtype=np.float64), self.shares
         )

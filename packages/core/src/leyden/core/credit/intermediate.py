@@ -1,16 +1,16 @@
 """Automatic intermediate rewards (AIR, arXiv 2508.03680): what came of a call pays, beside the attempt's reward."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from leyden.core.credit.base import Credit, CreditAssigner, returns_to_go
+from leyden.core.credit.base import Credit, returns_to_go
 from leyden.core.credit.checks import check_gamma
+from leyden.core.credit.over_another import OverAnother
 from leyden.core.credit.rules import Rule, check_rules, intermediate_rewards
-from leyden.core.credit.uniform import UniformCredit
 from leyden.core.data.transition import Trajectory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IntermediateCredit(CreditAssigner):
+class IntermediateCredit(OverAnother):
     """G_n = base_n + r_n + gamma r_(n+1) + gamma² r_(n+2) + ..., r_n what the rules give for transition n's outcomes.
 
     Return-to-go: a call answers for what followed it, never for what came before. With gamma 1 over uniform credit it
@@ -20,8 +20,6 @@ class IntermediateCredit(CreditAssigner):
     """
 
     rules: tuple[Rule, ...] = ()
-    base: CreditAssigner = field(default_factory=UniformCredit)
-    """Credit for the attempt's reward."""
     gamma: float = 1.0
     """Of the intermediate rewards; the base has its own."""
 
@@ -29,15 +27,7 @@ class IntermediateCredit(CreditAssigner):
         check_rules(self.rules, "intermediate")
         check_gamma("gamma", self.gamma, lowest=0.0)
 
-    @property
-    def roles(self) -> frozenset[str]:
-        """The base's."""
-        return self.base.roles
-
-    def assign(self, trajectory: Trajectory) -> Credit | None:
+    def change(self, credit: Credit, trajectory: Trajectory) -> Credit:
         """Return the base's credit with the intermediate rewards still to come added."""
-        credit = self.base.assign(trajectory)
-        if credit is None:
-            return None
         to_go_N = returns_to_go(intermediate_rewards(self.rules, trajectory.transitions), self.gamma)
         return Credit.of(credit.returns_N + to_go_N, credit.weights_N)

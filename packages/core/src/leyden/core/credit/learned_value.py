@@ -1,19 +1,19 @@
 """Learned-value credit: a call answers for how much better or worse it left things than a critic had expected."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from leyden.core.credit.base import Credit, CreditAssigner
 from leyden.core.credit.checks import check_gamma
 from leyden.core.credit.nesting import needs_values
-from leyden.core.credit.uniform import UniformCredit
+from leyden.core.credit.over_another import OverAnother
 from leyden.core.data.transition import Trajectory
 from leyden.core.errors import TrainingError, UsageError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LearnedValueCredit(CreditAssigner):
+class LearnedValueCredit(OverAnother):
     """G_n = r_n + gamma V(s_(n+1)) - V(s_n): the change of value, r_n = base_n - gamma base_(n+1) paid on the way.
 
     V is what a critic expects of the base's returns, and 0 after the last call, where the rest is paid. The changes of
@@ -23,8 +23,6 @@ class LearnedValueCredit(CreditAssigner):
     `testing.stopping_game`. Only credited calls count as steps.
     """
 
-    base: CreditAssigner = field(default_factory=UniformCredit)
-    """Whose returns the critic learns to expect."""
     gamma: float = 1.0
     """Of the base, if it discounts."""
 
@@ -35,23 +33,15 @@ class LearnedValueCredit(CreditAssigner):
                 "the base of learned_value reads the critic already; a change of value needs plain returns"
             )
 
-    @property
-    def roles(self) -> frozenset[str]:
-        """The base's."""
-        return self.base.roles
-
     def learned(self) -> CreditAssigner:
         """Return the base."""
         return self.base
 
-    def assign(self, trajectory: Trajectory) -> Credit | None:
+    def change(self, credit: Credit, trajectory: Trajectory) -> Credit:
         """Return the change of value over each transition, with the base's weights.
 
         Raises TrainingError for a credited transition without a value.
         """
-        credit = self.base.assign(trajectory)
-        if credit is None:
-            return None
         kept_N = credit.weights_N > 0
         values = [call.value for call, kept in zip(trajectory.transitions, kept_N, strict=True) if kept]
         known = [value for value in values if value is not None]

@@ -1,19 +1,19 @@
 """Leave one role out: a role has earned what would be missing without it."""
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from leyden.core.credit.base import Credit, CreditAssigner, roles_of
+from leyden.core.credit.base import Credit, roles_of
 from leyden.core.credit.checks import as_number, load_function
 from leyden.core.credit.contribution import weighted
-from leyden.core.credit.uniform import UniformCredit
+from leyden.core.credit.over_another import OverAnother
 from leyden.core.data.transition import Trajectory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeaveOneOutCredit(CreditAssigner):
+class LeaveOneOutCredit(OverAnother):
     """Contribution weights with share(role) = max(0, value(all) - value(all but the role)), split among its calls.
 
     `value` judges a trajectory that some role's calls are taken out of, so it must be able to: comparing rollouts in
@@ -23,21 +23,12 @@ class LeaveOneOutCredit(CreditAssigner):
 
     value: str
     """Import string of a function from a Trajectory, perhaps with calls missing, to a number."""
-    base: CreditAssigner = field(default_factory=UniformCredit)
 
     def __post_init__(self) -> None:
         load_function("value", self.value)
 
-    @property
-    def roles(self) -> frozenset[str]:
-        """The base's."""
-        return self.base.roles
-
-    def assign(self, trajectory: Trajectory) -> Credit | None:
+    def change(self, credit: Credit, trajectory: Trajectory) -> Credit:
         """Return the base's credit, weighted by what each transition's role contributed."""
-        credit = self.base.assign(trajectory)
-        if credit is None:
-            return None
         role_N = [next(iter(roles_of(transition)), None) for transition in trajectory.transitions]
         calls = Counter(role_N)
         whole = self._value(trajectory)

@@ -1,17 +1,17 @@
 """Potential-based shaping: intermediate rewards that cannot change what is best (Ng, Harada and Russell 1999)."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
-from leyden.core.credit.base import Credit, CreditAssigner
+from leyden.core.credit.base import Credit
+from leyden.core.credit.over_another import OverAnother
 from leyden.core.credit.rules import Rule, check_rules, intermediate_rewards
-from leyden.core.credit.uniform import UniformCredit
 from leyden.core.data.transition import Trajectory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PotentialCredit(CreditAssigner):
+class PotentialCredit(OverAnother):
     """G_n = base_n - Φ(s_n), Φ(s_n) the sum of what the rules give for the outcomes before call n: progress so far.
 
     Each step is paid gamma Φ(s_(n+1)) - Φ(s_n), and Φ is 0 where the attempt ends. Summed from n on, all but -Φ(s_n)
@@ -21,21 +21,12 @@ class PotentialCredit(CreditAssigner):
     """
 
     rules: tuple[Rule, ...] = ()
-    base: CreditAssigner = field(default_factory=UniformCredit)
 
     def __post_init__(self) -> None:
         check_rules(self.rules, "potential")
 
-    @property
-    def roles(self) -> frozenset[str]:
-        """The base's."""
-        return self.base.roles
-
-    def assign(self, trajectory: Trajectory) -> Credit | None:
+    def change(self, credit: Credit, trajectory: Trajectory) -> Credit:
         """Return the base's credit less the potential each transition started from."""
-        credit = self.base.assign(trajectory)
-        if credit is None:
-            return None
         rewards_N = intermediate_rewards(self.rules, trajectory.transitions)
         potential_N = np.cumsum(rewards_N) - rewards_N
         return Credit.of(credit.returns_N - potential_N, credit.weights_N)
