@@ -50,7 +50,7 @@ class LessonContext(ScriptedContext):
     @property
     def learned(self) -> list[list[str]]:
         return [
-            [item.transition.rollout_id for item in given[0]] for phase, given in self.computed if phase == "update"
+            [item.transition.rollout_id for item in given[1]] for phase, given in self.computed if phase == "update"
         ]
 
     async def stored(self, source: str) -> StoredRollouts:

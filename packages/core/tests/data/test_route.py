@@ -4,8 +4,14 @@ from leyden.core.data.route import POLICY, PROVIDER, Route, first_fitting, parse
 from leyden.core.errors import UsageError
 
 
-def where(routes: list[Route], model: str | None = "gpt-4", agent: str = "solver", host: str = "api.x.com") -> str:
-    return first_fitting(routes, host=host, path="/v1/chat/completions", model=model, agent=agent)
+def where(
+    routes: list[Route],
+    model: str | None = "gpt-4",
+    agent: str = "solver",
+    host: str = "api.x.com",
+    node: str = "",
+) -> str:
+    return first_fitting(routes, host=host, path="/v1/chat/completions", model=model, agent=agent, node=node)
 
 
 def test_a_call_that_no_route_fits_goes_to_the_policy() -> None:
@@ -31,8 +37,15 @@ def test_the_first_route_that_fits_decides() -> None:
         (Route(host="api.x.com", agent="sol?er", model="gpt-[45]", to="a"), True),
     ],
 )
-def test_all_four_patterns_must_fit(route: Route, fits: bool) -> None:
+def test_all_patterns_must_fit(route: Route, fits: bool) -> None:
     assert (where([route]) == "a") is fits
+
+
+def test_a_node_of_the_agents_graph_has_a_pattern_of_its_own() -> None:
+    routes = [Route(agent="solver", node="plan*", to="planner"), Route(to="rest")]
+    assert where(routes, node="planner") == "planner"
+    assert where(routes) == where(routes, node="planner", agent="other") == "rest"
+    assert [route.fits_all for route in routes] == [False, True]
 
 
 def test_a_call_whose_model_is_not_known_is_claimed_where_a_route_asks_for_it() -> None:
@@ -51,7 +64,7 @@ def test_text_becomes_routes() -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("agnt=judge,to=provider", "there is no 'agnt'; a route has host, path, model, agent, to"),
+        ("agnt=judge,to=provider", "there is no 'agnt'; a route has host, path, model, agent, node, to"),
         ("agent=judge", "does not say where to"),
         ("agent=judge,to=", "gives 'to' no value"),
         ("agent=a,agent=b,to=provider", "gives 'agent' twice"),

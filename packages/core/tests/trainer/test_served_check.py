@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from leyden.core.data.route import POLICY
 from leyden.core.engine.embedded import EmbeddedEngine
 from leyden.core.errors import EngineError
 from leyden.core.policy.config import UpdateConfig
@@ -13,7 +14,7 @@ from leyden.core.policy.model import PolicyModel
 from leyden.core.policy.options import LoraOptions
 from leyden.core.policy.update import Updater
 from leyden.core.testing.policies import synthetic_rollouts, tiny_policy
-from leyden.core.trainer.serving import Serving
+from leyden.core.trainer.serving import Served, Serving
 
 IDS = [5, 1, 40, 7, 7, 23, 60, 2, 11, 9]
 NOTHING: Any = None
@@ -24,7 +25,7 @@ async def serving(gateway: Any = NOTHING) -> AsyncGenerator[Serving]:
     engine = EmbeddedEngine(tiny_policy().module, name="tiny")
     await engine.start()
     try:
-        yield Serving(NOTHING, NOTHING, engine, gateway, check_ids=IDS)
+        yield Serving(NOTHING, NOTHING, {POLICY: Served(engine, IDS)}, gateway)
     finally:
         await engine.close()
 
@@ -39,8 +40,9 @@ def trained(**options: Any) -> PolicyModel:
 @pytest.mark.parametrize("lora", [None, LoraOptions(rank=4)])
 async def test_what_was_trained_is_served(precision: Any, lora: LoraOptions | None) -> None:
     async with serving() as served:
-        assert await served.serve(trained(precision=precision, lora=lora), 1) < 1e-5
-        assert served.engine.version == 1
+        gaps = await served.serve({POLICY: trained(precision=precision, lora=lora)}, 1)
+        assert gaps[POLICY] < 1e-5
+        assert served.policies[POLICY].engine.version == 1
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
@@ -48,4 +50,4 @@ async def test_what_was_trained_is_served(precision: Any, lora: LoraOptions | No
 async def test_old_weights_are_noticed(precision: Any, lora: LoraOptions | None) -> None:
     async with serving() as served:
         with pytest.raises(EngineError, match="the engine does not serve what was trained"):
-            await served.check(trained(precision=precision, lora=lora))
+            await served.check(POLICY, trained(precision=precision, lora=lora))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 import msgspec
 
 from leyden.core.algorithm.loops import Pace
+from leyden.core.data.route import POLICY
 from leyden.core.data.transition import TrajectoryGroup
 from leyden.core.errors import UsageError
 
@@ -37,8 +38,13 @@ class StoredRollouts:
 
 
 class Context(ABC):
-    """What an algorithm can ask for: rollouts, evaluations, and that its new weights be served, logged and kept."""
+    """What an algorithm can ask for: rollouts, evaluations, and that its new weights be served, logged and kept.
 
+    Whatever is about policies is given for all of them at once, by their names: they are published and kept together.
+    """
+
+    policies: tuple[str, ...] = (POLICY,)
+    """Names of the policies that are trained; of several, `Transition.policy` says which one made a call."""
     steps: int
     """Weight updates to take in all."""
     step: int
@@ -46,12 +52,12 @@ class Context(ABC):
     seed: int
 
     @abstractmethod
-    def load_policy(self) -> "PolicyModel":
-        """The policy the run begins with, ready to train."""
+    def load_policy(self, name: str = POLICY) -> "PolicyModel":
+        """The policy of this name as the run begins with it, ready to train."""
 
     @abstractmethod
-    async def restore(self, updater: "Updater") -> None:
-        """Go on from the run's last checkpoint, if it has one; the engine then serves those weights."""
+    async def restore(self, updaters: "Mapping[str, Updater]") -> None:
+        """Go on from the run's last checkpoint, if it has one; those weights are then served."""
 
     @abstractmethod
     async def collect(self) -> list[TrajectoryGroup]:
@@ -86,23 +92,26 @@ class Context(ABC):
         """Call `function` in a thread, its time counted under `phase`, while calls go on being answered."""
 
     @abstractmethod
-    async def publish(self, model: "PolicyModel") -> float:
-        """Serve the model's weights as the next version.
+    async def publish(self, models: "Mapping[str, PolicyModel]") -> Mapping[str, float]:
+        """Serve the models' weights as the next version, of all policies: one that was not updated goes along.
 
-        Returns the largest difference between served and trained log-probabilities on the fixed check.
-        Raises EngineError when it is too large: the engine serves something else than was trained.
+        Returns the largest difference between served and trained log-probabilities on each one's fixed check.
+        Raises EngineError when it is too large: an engine serves something else than was trained.
         """
 
     @abstractmethod
     def log(self, metrics: Mapping[str, Any]) -> None:
-        """Note the numbers of the step just published: `reward`, `rollouts`, `transitions`, `UpdateReport.metrics`."""
+        """Note the numbers of the step just published: `reward`, `rollouts`, `transitions`, `UpdateReport.metrics`.
+
+        Those of one of several policies have its name before them, as `planner/loss`.
+        """
 
     @abstractmethod
     def count_dropped(self, reasons: Mapping[str, int]) -> None:
         """Count groups that were left out of a step, by the reason why."""
 
     @abstractmethod
-    async def checkpoint(self, updater: "Updater") -> None:
+    async def checkpoint(self, updaters: "Mapping[str, Updater]") -> None:
         """End the step: evaluate if it is time, and keep everything needed to go on from here.
 
         The run may end early with it: `steps` is then `step`.

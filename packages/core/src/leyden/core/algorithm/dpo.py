@@ -52,7 +52,10 @@ class DPO(LessonLoop[DPOConfig]):
         return super().settings() | {"credit": CREDIT.settings(self.credit)}
 
     def lessons(self, groups: Sequence[TrajectoryGroup]) -> Lessons:
-        """The pairs of each group, each a unit: the chosen, then the rejected."""
-        config = self.config
-        paired = pairs_of(groups, self.credit, min_gap=config.min_gap, per_state=config.pairs_per_state)
+        """The pairs of each group, each a unit: the chosen, then the rejected.
+
+        Of stored spans it does not matter who wrote them: one policy learns from all.
+        """
+        config, own = self.config, self.config.spans is None
+        paired = pairs_of(groups, self.credit, min_gap=config.min_gap, per_state=config.pairs_per_state, apart=own)
         return Lessons([(pair.chosen, pair.rejected) for pair in paired.pairs], paired.dropped)

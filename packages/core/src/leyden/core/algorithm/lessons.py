@@ -8,21 +8,21 @@ import logging
 import math
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
-import numpy as np
-
-from leyden.core.algorithm.base import Algorithm, Context, StoredRollouts
+from leyden.core.algorithm.base import Context, StoredRollouts
+from leyden.core.algorithm.learner import Batch, Learner, LearnerOptions, collected_numbers, counts
+from leyden.core.algorithm.sharing import shared_out
 from leyden.core.data.order import drawn
 from leyden.core.data.transition import TrajectoryGroup, Transition
-from leyden.core.errors import TrainingError, UsageError
-from leyden.core.policy.config import UpdateOptions, update_config
+from leyden.core.errors import UsageError
+from leyden.core.policy.config import update_config
 from leyden.core.policy.entries import WeightedTransition
 
 if TYPE_CHECKING:
-    from leyden.core.policy.update import Updater
+    from leyden.core.policy.update import Updater, UpdateReport
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ PER_STEP = 32
 Unit = tuple[Transition, ...]
 
 
-class LessonOptions(UpdateOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class LessonOptions(LearnerOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where units come from, on top of how the weights change."""
 
     only_from_spans: ClassVar[tuple[str, ...]] = ("per_step", "passes")
@@ -42,8 +42,6 @@ class LessonOptions(UpdateOptions, frozen=True, kw_only=True, forbid_unknown_fie
     """Units of one step, where they come from spans. [32]"""
     passes: float | None = None
     """Times through what the spans gave, where the run's steps would go on for longer. [no limit]"""
-    max_empty_batches: int = 8
-    """Collected batches in a row without anything to learn from before the run stops with an error."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -69,13 +67,16 @@ class Lessons:
     """What was left out on the way, by the reason why."""
 
 
-class LessonLoop(Algorithm, Generic[Options]):
-    """Collect or read, choose units, update, publish."""
+class LessonLoop(Learner[Options, list[WeightedTransition]], Generic[Options]):
+    """Chooses units from what was collected or read."""
 
     unit: ClassVar[str]
     """What messages and metrics call units."""
 
-    config: Options
+    def __init__(self, config: Options) -> None:
+        super().__init__(config)
+        self._stored: Lessons | None = None
+        """What the spans came to, where they are learned from."""
 
     @property
     def needs_rollouts(self) -> bool:
@@ -95,33 +96,54 @@ class LessonLoop(Algorithm, Generic[Options]):
         del seed  # for those that set groups apart
         return self.lessons(groups)
 
-    async def after_update(self, context: Context, updater: "Updater") -> dict[str, float]:
-        """Further numbers of the step whose update was just made."""
-        del context, updater
-        return {}
+    async def prepare(self, context: Context) -> None:
+        """Read the spans, where it is they that are learned from."""
+        if self.config.spans is not None:
+            self._stored = await self._read(context, self.config.spans)
 
-    async def run(self, context: Context) -> None:
-        """Take the planned steps, or fewer where the spans are to be gone through only so often."""
-        stored = None if self.config.spans is None else await self._read(context, self.config.spans)
-        updater = self._make_updater(context)
-        await context.restore(updater)
-        if context.step == 0:
-            context.count_dropped({} if stored is None else stored.dropped)
-            await context.evaluate("before")
-        batches = self._collected(context) if stored is None else self._dealt(context, stored)
-        async for units, numbers in batches:
-            trained = [WeightedTransition(transition=call, advantage=0.0) for unit in units for call in unit]
-            report = await context.compute("update", updater.step, trained)
-            gap = await context.publish(updater.model)
-            numbers |= {self.unit: len(units), "served_trained_gap": gap, **report.metrics()}
-            context.log(numbers | await self.after_update(context, updater))
-            await context.checkpoint(updater)
-        await context.evaluate("after")
-
-    def _make_updater(self, context: Context) -> "Updater":
+    def make_updater(self, context: Context, policy: str) -> "Updater":
+        """The policy with its optimizer."""
         from leyden.core.policy.update import Updater
 
-        return Updater(context.load_policy(), update_config(self.config, steps=context.steps, seed=context.seed))
+        config = update_config(self.config, steps=context.steps, seed=context.seed)
+        return Updater(context.load_policy(policy), config)
+
+    async def batches(
+        self, context: Context, updaters: "Mapping[str, Updater]"
+    ) -> AsyncGenerator[Batch[list[WeightedTransition]]]:
+        """What each step learns: what it collected, or what is dealt to it, every unit once each time through."""
+        if self._stored is None:
+            async for batch in super().batches(context, updaters):
+                yield batch
+            return
+        if context.step == 0:
+            context.count_dropped(self._stored.dropped)
+        units, size = self._stored.units, self._size(self._stored)
+        while context.step < context.steps:
+            rows = drawn(len(units), context.step, size, context.seed)
+            dealt = [units[row] for row in dict.fromkeys(rows)]
+            numbers = {"passes": (context.step + 1) * size / len(units)}
+            yield Batch(parts=self._parts(dealt, updaters), numbers={**numbers, self.unit: len(dealt)})
+
+    async def batch(
+        self, context: Context, updaters: "Mapping[str, Updater]", groups: list[TrajectoryGroup]
+    ) -> Batch[list[WeightedTransition]]:
+        """The units of `groups`, each policy's calls of them apart."""
+        lessons = self.lessons(groups)
+        numbers: dict[str, Any] = {}
+        if lessons.units:
+            numbers = {**collected_numbers(groups, tuple(updaters)), self.unit: len(lessons.units)}
+        parts = self._parts(lessons.units, updaters)
+        return Batch(parts=parts, numbers=numbers, dropped=lessons.dropped, left_out=lessons.left_out)
+
+    def update(self, updater: "Updater", part: list[WeightedTransition]) -> "UpdateReport":
+        """One step."""
+        return updater.step(part)
+
+    @staticmethod
+    def _parts(units: Sequence[Unit], policies: Collection[str]) -> dict[str, list[WeightedTransition]]:
+        trained = [WeightedTransition(transition=call, advantage=0.0) for unit in units for call in unit]
+        return shared_out(trained, policies, lambda item: item.transition)
 
     async def _read(self, context: Context, spans: str) -> Lessons:
         """Read the spans and plan the steps. Raises UsageError, with all counts, when they hold nothing to learn."""
@@ -138,46 +160,6 @@ class LessonLoop(Algorithm, Generic[Options]):
         """Units of a step: none is in it twice."""
         return min(self.config.per_step or PER_STEP, len(lessons.units))
 
-    async def _dealt(self, context: Context, lessons: Lessons) -> AsyncGenerator[tuple[list[Unit], dict[str, Any]]]:
-        """The units of each step, with its numbers; every unit once each time through."""
-        size = self._size(lessons)
-        while context.step < context.steps:
-            rows = drawn(len(lessons.units), context.step, size, context.seed)
-            units = [lessons.units[row] for row in dict.fromkeys(rows)]
-            yield units, {"passes": (context.step + 1) * size / len(lessons.units)}
-
-    async def _collected(self, context: Context) -> AsyncGenerator[tuple[list[Unit], dict[str, Any]]]:
-        """What each batch of rollouts came to, with its numbers; a batch without a unit is no step."""
-        empty, most_empty = 0, self.config.max_empty_batches
-        while context.step < context.steps:
-            groups = await context.collect()
-            lessons = self.lessons(groups)
-            context.count_dropped(lessons.dropped)
-            if lessons.units:
-                empty = 0
-                yield lessons.units, _collected_numbers(groups)
-                continue
-            empty += 1
-            reasons = _counts(lessons.left_out + lessons.dropped) or "no rollout was rewarded"
-            if empty >= most_empty:
-                raise TrainingError(f"nothing to learn from in {empty} batches in a row; the last one's: {reasons}")
-            log.warning("a batch had nothing to learn from (%s); going on with the next tasks", reasons)
-
-
-def _collected_numbers(groups: Sequence[TrajectoryGroup]) -> dict[str, Any]:
-    """Rewards and sizes of what was collected."""
-    trajectories = [trajectory for group in groups for trajectory in group.trajectories]
-    rewards = np.array([t.reward for t in trajectories if t.reward is not None], dtype=np.float64)
-    lengths = [len(call.response_ids) for t in trajectories for call in t.transitions]
-    return {
-        "reward": float(rewards.mean()),
-        "reward_std": float(rewards.std()),
-        "groups_with_spread": sum(len({t.reward for t in group.trajectories} - {None}) > 1 for group in groups),
-        "rollouts": len(trajectories),
-        "transitions": len(lengths),
-        "response_tokens_mean": float(np.mean(lengths)),
-    }
-
 
 def _account(found: StoredRollouts, lessons: Lessons) -> str:
     """What was found, and what of it was left out, in one line."""
@@ -187,9 +169,5 @@ def _account(found: StoredRollouts, lessons: Lessons) -> str:
         "calls left out": found.calls_left_out,
         "calls re-tokenised": found.retokenised,
     }
-    told = [f"{what}: {_counts(counts)}" for what, counts in parts.items() if counts]
+    told = [f"{what}: {counts(reasons)}" for what, reasons in parts.items() if reasons]
     return "; ".join([f"{len(found.ids)} rollouts", *told])
-
-
-def _counts(counts: Counter[str]) -> str:
-    return ", ".join(f"{count} × {reason}" for reason, count in counts.items())

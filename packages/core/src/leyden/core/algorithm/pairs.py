@@ -45,11 +45,17 @@ class Paired:
 
 
 def pairs_of(
-    groups: Sequence[TrajectoryGroup], credit: CreditAssigner, *, min_gap: float = 0.0, per_state: int | None = None
+    groups: Sequence[TrajectoryGroup],
+    credit: CreditAssigner,
+    *,
+    min_gap: float = 0.0,
+    per_state: int | None = None,
+    apart: bool = False,
 ) -> Paired:
     """Return the pairs of every group, each within its group: across tasks, returns say how hard the task was.
 
     A transition counts with its return under `credit`; one that is given no weight does not count.
+    With `apart`, the two of a pair are one policy's: each of several learns from its own answers alone.
     """
     pairs: list[Pair] = []
     dropped: Counter[str] = Counter()
@@ -58,7 +64,7 @@ def pairs_of(
         if sum(answers is not None for answers in rewarded) < 2:
             dropped[TOO_FEW] += 1
             continue
-        states = by_state([answer for answers in rewarded for answer in answers or ()])
+        states = by_state([answer for answers in rewarded for answer in answers or ()], apart=apart)
         found = [pair for answers in states for pair in pairs_of_state(answers, min_gap=min_gap)[:per_state]]
         pairs += found
         if not found:
@@ -66,15 +72,17 @@ def pairs_of(
     return Paired(pairs, dropped)
 
 
-def by_state(answers: Sequence[Answer]) -> list[list[Answer]]:
+def by_state(answers: Sequence[Answer], *, apart: bool = False) -> list[list[Answer]]:
     """Return the different answers to each state, the best first; the states in the order they first appear.
 
     The same tokens said several times are one answer, with the mean of its returns: what follows from it is chance.
+    With `apart`, a state that several policies answered is a state of each.
     """
-    states: dict[bytes, dict[bytes, list[Answer]]] = {}
+    states: dict[tuple[str, bytes], dict[bytes, list[Answer]]] = {}
     for answer in answers:
-        prompt, response = answer.transition.prompt_ids.tobytes(), answer.transition.response_ids.tobytes()
-        states.setdefault(prompt, {}).setdefault(response, []).append(answer)
+        call = answer.transition
+        state = (call.policy if apart else "", call.prompt_ids.tobytes())
+        states.setdefault(state, {}).setdefault(call.response_ids.tobytes(), []).append(answer)
     return [sorted(map(_merged, said.values()), key=_rank) for said in states.values()]
 
 

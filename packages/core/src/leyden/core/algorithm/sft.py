@@ -5,7 +5,7 @@ cloning with `above`.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from leyden.core.algorithm.base import Context
@@ -91,11 +91,12 @@ class SFT(LessonLoop[SFTConfig]):
             raise UsageError(f"held_out={self.config.held_out} leaves nothing to measure in {len(apart)} tasks")
         return rest
 
-    async def after_update(self, context: Context, updater: "Updater") -> dict[str, float]:
+    async def after_update(self, context: Context, updaters: "Mapping[str, Updater]") -> dict[str, float]:
         """The held-out loss, when it is due."""
         due = context.step % (self.config.held_out_every or EVERY) == 0 or context.step == context.steps
         if not self._apart or not due:
             return {}
+        (updater,) = updaters.values()  # spans are learned from by one policy
         return {"held_out_loss": await context.compute("held-out loss", updater.mean_loss, self._apart)}
 
     def _kept(self, group: TrajectoryGroup) -> tuple[list[Trajectory], Counter[str]]:

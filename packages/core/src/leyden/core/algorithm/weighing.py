@@ -1,12 +1,13 @@
 """From trajectories to weighted transitions: credit first, then advantages. Knows nothing of loops or updates."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from leyden.core.advantage.base import AdvantageEstimator, CreditedRollout
+from leyden.core.algorithm.sharing import shared_out
 from leyden.core.credit.base import Credit, CreditAssigner, roles_of
 from leyden.core.data.transition import Trajectory, TrajectoryGroup, Transition
 from leyden.core.errors import TrainingError
@@ -31,6 +32,23 @@ class WeighedBatch:
     def counts(self) -> dict[str, int]:
         """Calls left out on the way, for a log."""
         return {"transitions_uncredited": self.uncredited, "transitions_unvalued": self.unvalued}
+
+    def by_policy(self, policies: Collection[str]) -> dict[str, "WeighedPart"]:
+        """What each policy learns from it: its own calls, and what its own critic should have said of them.
+
+        A policy without a transition to learn from is left out.
+        """
+        transitions = shared_out(self.transitions, policies, lambda item: item.transition)
+        targets = shared_out(self.value_targets, policies, lambda target: target.call)
+        return {name: WeighedPart(own, targets.get(name, [])) for name, own in transitions.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class WeighedPart:
+    """What one policy learns from a batch."""
+
+    transitions: list[WeightedTransition]
+    value_targets: list[ValueTarget]
 
 
 @dataclass(frozen=True, slots=True)

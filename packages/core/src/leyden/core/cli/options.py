@@ -131,6 +131,19 @@ def read_frozen(pairs: list[str]) -> dict[str, str]:
     return named
 
 
+def read_policies(given: list[str]) -> str | dict[str, str]:
+    """Read the policy to train, or `name=policy` for each of several; raises UsageError for what is neither."""
+    pairs = [(name, source) for name, equals, source in (each.partition("=") for each in given) if equals]
+    if not pairs or any("/" in name for name, _ in pairs):  # a folder may have = in its name
+        if len(given) == 1:
+            return given[0]
+        raise UsageError("several policies need names, so that routes can lead to them: --policy NAME=FOLDER for each")
+    named = dict(pairs)
+    if len(named) < len(given) or not all(name and source for name, source in pairs):
+        raise UsageError(f"--policy takes name=policy, each name once, or one policy alone, not {' '.join(given)!r}")
+    return named
+
+
 def read_reward_weights(pairs: list[str]) -> dict[str, float]:
     """Read `dimension=weight` pairs; raises UsageError for what is none."""
     named: dict[str, float] = {}

@@ -23,6 +23,7 @@ from leyden.core.cli.options import (
     read_attribute_match,
     read_frozen,
     read_held_out,
+    read_policies,
     read_reward_weights,
     read_settings,
     read_update,
@@ -51,7 +52,10 @@ class RunOptions:
     ] = None
     input: InputOption = None
     hook: HookOption = None
-    policy: Annotated[str | None, typer.Option(help="Hugging Face causal LM to train: folder or hub name.")] = None
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(help="Hugging Face causal LM to train: folder or hub name; or NAME=FOLDER for each of several."),
+    ] = None
     name: NameOption = None
     steps: Annotated[int | None, typer.Option(help="Weight updates to take. [default: 25]")] = None
     seed: SeedOption = 0
@@ -113,13 +117,13 @@ class RunOptions:
         collects = make_algorithm(self.algorithm, self._algorithm_config()).needs_rollouts
         needed = {"AGENT": named is not None or not (collects or self.val), "--tasks": self.tasks or not collects}
         missing = [name for name, there in {**needed, "--policy": self.policy}.items() if not there]
-        if missing or self.policy is None:
+        if missing:
             command = self.context.info_name
             raise UsageError(f"missing {', '.join(missing)}; see `leyden {command} --help`, or `leyden quickstart`")
         rows, held_out = [] if self.tasks is None else load_tasks(self.tasks), read_held_out(self.val or [])
-        return self._config(named, str(self.tasks or ""), self.policy), rows, held_out
+        return self._config(named, str(self.tasks or "")), rows, held_out
 
-    def _config(self, agent: "AgentReference | None", tasks: str, policy: str) -> "RunConfig":
+    def _config(self, agent: "AgentReference | None", tasks: str) -> "RunConfig":
         from leyden.core.data.route import parse_routes
         from leyden.core.data.sampling import Sampling
         from leyden.core.trainer.config import EvaluationSet, RunConfig, check_name
@@ -127,7 +131,7 @@ class RunOptions:
         return RunConfig(
             name=check_name(self.name or default_name(agent or self.algorithm)),
             agent=agent,
-            policy=policy,
+            policy=read_policies(self.policy or []),
             reward=self.reward,
             reward_weights=read_reward_weights(self.reward_weight or []),
             input=self.input,

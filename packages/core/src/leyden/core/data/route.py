@@ -14,7 +14,7 @@ PROVIDER = "provider"
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):
-    """Sends the model calls that fit all four patterns to `to`; patterns are globs, `*` fits everything."""
+    """Sends the model calls that fit all patterns to `to`; patterns are globs, `*` fits everything."""
 
     host: str = "*"
     """Of the URL that the agent calls, in lower case."""
@@ -24,15 +24,18 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     """As the body names it."""
     agent: str = "*"
     """As the framework names it; a call by nobody in particular has the empty name."""
+    node: str = "*"
+    """Of the agent's graph, where the framework has one; likewise."""
     to: str = POLICY
     """A policy's name, or `provider`."""
 
-    def fits(self, *, host: str, path: str, model: str | None, agent: str) -> bool:
+    def fits(self, *, host: str, path: str, model: str | None, agent: str, node: str = "") -> bool:
         """Whether a call fits; a `model` of None is not known, and fits every pattern."""
         return (
             fnmatchcase(host, self.host)
             and fnmatchcase(path, self.path)
             and fnmatchcase(agent, self.agent)
+            and fnmatchcase(node, self.node)
             and (model is None or fnmatchcase(model, self.model))
         )
 
@@ -40,6 +43,11 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     def reads_model(self) -> bool:
         """Whether the body must be looked into."""
         return self.model != "*"
+
+    @property
+    def fits_all(self) -> bool:
+        """Whether there is no call that does not fit."""
+        return {self.host, self.path, self.model, self.agent, self.node} == {"*"}
 
 
 KEYS = Route.__struct_fields__
@@ -71,13 +79,15 @@ def parse_routes(texts: Iterable[str]) -> tuple[Route, ...]:
     return tuple(parse_route(text) for text in texts)
 
 
-def first_fitting(routes: Iterable[Route], *, host: str, path: str, model: str | None, agent: str) -> str:
+def first_fitting(
+    routes: Iterable[Route], *, host: str, path: str, model: str | None, agent: str, node: str = ""
+) -> str:
     """Return the policy's name, or `provider`, that a call goes to.
 
     Where the model is not known (None) and a route asks for it, the call is claimed: it goes to the usual policy
     rather than, by mistake, to a provider.
     """
     for route in routes:
-        if route.fits(host=host, path=path, model=model, agent=agent):
+        if route.fits(host=host, path=path, model=model, agent=agent, node=node):
             return POLICY if route.reads_model and model is None else route.to
     return POLICY

@@ -2,7 +2,8 @@
 
 A checkpoint is a folder `step-00000012` (`.2`, `.3` when the same step was saved again), written whole or not at all:
 `model.safetensors` (what is trained: the weights, or adapters alone), `training.pt` (optimizer and random states, no
-pickled objects) and `progress.json`.
+pickled objects) and `progress.json`. Of several policies each has its first two in a folder of its name: all of them
+are of one step, or there is no checkpoint.
 """
 
 import json
@@ -30,21 +31,25 @@ LORA = "lora"
 """Key in the header of a file of adapters, whose value is their options as JSON."""
 _SAFETENSORS: Any = safetensors
 _FILES: Any = safetensors.torch
+Trained = Updater | Mapping[str, Updater]
+"""One policy that is trained, or several by their names."""
 _NAME = re.compile(r"step-(\d{8})(?:\.(\d+))?")
 
 
 def save_checkpoint(
-    folder: Path, step: int, updater: Updater, progress: Mapping[str, Any], keep: int = 2, *, mark: bool = False
+    folder: Path, step: int, trained: Trained, progress: Mapping[str, Any], keep: int = 2, *, mark: bool = False
 ) -> Path:
-    """Write a checkpoint of `updater` at `step` and return its folder.
+    """Write a checkpoint of what is `trained` at `step` and return its folder.
 
     Of those that are not marked, the `keep` latest stay. `progress` is the caller's own and must be JSON.
     """
     target = _unused(folder, step)
     with whole_folder(target) as pending:
-        weights = {name: tensor.contiguous() for name, tensor in updater.model.trained_weights().items()}
-        _FILES.save_file(weights, pending / MODEL, metadata={"format": "pt", **_described(updater.model)})
-        torch.save(_training_state(updater), pending / TRAINING)
+        for place, updater in _places(pending, trained):
+            place.mkdir(exist_ok=True)
+            weights = {name: tensor.contiguous() for name, tensor in updater.model.trained_weights().items()}
+            _FILES.save_file(weights, place / MODEL, metadata={"format": "pt", **_described(updater.model)})
+            torch.save(_training_state(updater), place / TRAINING)
         (pending / PROGRESS).write_text(json.dumps(dict(progress)), encoding="utf-8")
         if mark:
             (pending / MARK).touch()
@@ -52,31 +57,32 @@ def save_checkpoint(
     return target
 
 
-def load_checkpoint(path: Path, updater: Updater) -> dict[str, Any]:
-    """Put model, optimizer and random states back as they were saved, and return the caller's progress.
+def load_checkpoint(path: Path, trained: Trained) -> dict[str, Any]:
+    """Put models, optimizers and random states back as they were saved, and return the caller's progress.
 
     The optimizer's settings, its learning rate included, are those saved. A reference policy is not saved: it is the
     policy the updater was made with, which a run loads anew from where it began. Raises RunError when the checkpoint
     cannot be read, PolicyError when it is of another model.
     """
     try:
-        weights = _FILES.load_file(path / MODEL, device=str(updater.model.device))
-        state: dict[str, Any] = torch.load(path / TRAINING, map_location="cpu", weights_only=True)
         progress: dict[str, Any] = json.loads((path / PROGRESS).read_text(encoding="utf-8"))
+        found = [(updater, *_read(place, updater)) for place, updater in _places(path, trained)]
     except Exception as error:
         raise RunError(f"checkpoint {path} cannot be read: {error}") from error
-    updater.model.load_weights(weights)
-    updater.optimizer.load_state_dict(state["optimizer"])
-    updater.steps_taken = int(state["steps_taken"])
-    updater.load_extra_state(state.get("extra", {}))
-    _restore_random(state, updater)
+    for updater, weights, state in found:
+        updater.model.load_weights(weights)
+        updater.optimizer.load_state_dict(state["optimizer"])
+        updater.steps_taken = int(state["steps_taken"])
+        updater.load_extra_state(state.get("extra", {}))
+        _restore_random(state, updater)
     return progress
 
 
 def load_trained(path: Path, model: PolicyModel) -> None:
     """Make `model`, the policy that a run began with, the one whose weights or adapters the checkpoint holds.
 
-    Raises RunError when the checkpoint cannot be read, PolicyError when it is of another model.
+    Of a checkpoint of several policies, `path` is the folder of one. Raises RunError when the checkpoint cannot be
+    read, PolicyError when it is of another model.
     """
     try:
         with _SAFETENSORS.safe_open(path / MODEL, framework="pt") as file:
@@ -98,6 +104,19 @@ def latest_checkpoint(folder: Path) -> Path | None:
     """The checkpoint of the highest step, the last saved where there are several; None when there is none."""
     found = _checkpoints(folder)
     return found[-1] if found else None
+
+
+def _places(path: Path, trained: Trained) -> list[tuple[Path, Updater]]:
+    """Where in a checkpoint each policy lies."""
+    if isinstance(trained, Updater):
+        return [(path, trained)]
+    return [(path / name, updater) for name, updater in trained.items()]
+
+
+def _read(place: Path, updater: Updater) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """Weights and state of training of one policy."""
+    weights = _FILES.load_file(place / MODEL, device=str(updater.model.device))
+    return weights, torch.load(place / TRAINING, map_location="cpu", weights_only=True)
 
 
 def _checkpoints(folder: Path) -> list[Path]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from leyden.core.algorithm.base import Context
+from leyden.core.data.route import POLICY
 from leyden.core.data.transition import TrajectoryGroup
 
 if TYPE_CHECKING:
@@ -19,15 +20,22 @@ R = TypeVar("R")
 
 
 class ScriptedContext(Context):
-    """Trains `model` for `steps` updates, at once and in this thread.
+    """Trains `model` for `steps` updates, at once and in this thread; several by their names, `model` being the first.
 
     Each of `batches` is taken when it is collected, so a generator may make it with the weights of that moment.
     """
 
     def __init__(
-        self, model: "PolicyModel", batches: Iterable[list[TrajectoryGroup]] = (), *, steps: int = 1, seed: int = 0
+        self,
+        model: "PolicyModel | Mapping[str, PolicyModel]",
+        batches: Iterable[list[TrajectoryGroup]] = (),
+        *,
+        steps: int = 1,
+        seed: int = 0,
     ) -> None:
-        self.model, self._batches = model, iter(batches)
+        self.models = dict(model) if isinstance(model, Mapping) else {POLICY: model}
+        self.policies = tuple(self.models)
+        self.model, self._batches = self.models[self.policies[0]], iter(batches)
         self.steps, self.step, self.seed = steps, 0, seed
         self.asked: list[str] = []
         """Every verb asked for, in order: evaluations by their label, computations by their phase."""
@@ -37,11 +45,11 @@ class ScriptedContext(Context):
         """What was logged."""
         self.dropped: Counter[str] = Counter()
 
-    def load_policy(self) -> "PolicyModel":
+    def load_policy(self, name: str = POLICY) -> "PolicyModel":
         """Give the model."""
-        return self.model
+        return self.models[name]
 
-    async def restore(self, updater: "Updater") -> None:
+    async def restore(self, updaters: "Mapping[str, Updater]") -> None:
         """Note it: there is no checkpoint."""
         self.asked.append("restore")
 
@@ -62,11 +70,11 @@ class ScriptedContext(Context):
         self.computed.append((phase, args))
         return function(*args, **kwargs)
 
-    async def publish(self, model: "PolicyModel") -> float:
+    async def publish(self, models: "Mapping[str, PolicyModel]") -> dict[str, float]:
         """Take the step, with no difference between served and trained."""
         self.asked.append("publish")
         self.step += 1
-        return 0.0
+        return dict.fromkeys(models, 0.0)
 
     def log(self, metrics: Mapping[str, Any]) -> None:
         """Keep the line."""
@@ -76,6 +84,6 @@ class ScriptedContext(Context):
         """Add them up."""
         self.dropped.update(reasons)
 
-    async def checkpoint(self, updater: "Updater") -> None:
+    async def checkpoint(self, updaters: "Mapping[str, Updater]") -> None:
         """Note it: nothing is kept."""
         self.asked.append("checkpoint")

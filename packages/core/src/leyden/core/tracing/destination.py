@@ -218,7 +218,8 @@ def _policy(request: Outgoing, attempt: OpenAttempt) -> str:
     caller = current_caller() or Caller()
     model = _model(request, where.path) if any(route.reads_model for route in attempt.routes) else None
     host = (where.hostname or "").lower()
-    return first_fitting(attempt.routes, host=host, path=where.path, model=model, agent=caller.agent or "")
+    agent, node = caller.agent or "", caller.node or ""
+    return first_fitting(attempt.routes, host=host, path=where.path, model=model, agent=agent, node=node)
 
 
 def _model(request: Outgoing, path: str) -> str | None:

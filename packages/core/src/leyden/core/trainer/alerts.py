@@ -21,26 +21,46 @@ Check = Callable[[History], str | None]
 
 
 class Watch:
-    """Notices when an alert begins and when it ends."""
+    """Notices when an alert begins and when it ends; of several `policies`, each one's are under its name."""
 
-    def __init__(self, history: History = ()) -> None:
-        self._history = list(history)
-        self.active = frozenset(active(self._history))
+    def __init__(self, history: History = (), policies: Sequence[str] = ()) -> None:
+        self._history, self._policies = list(history), policies
+        self.active = frozenset(active(self._history, policies))
         """Names of the alerts that the latest step is under."""
 
     def see(self, line: Line) -> dict[str, str]:
         """Take the next step's numbers; returns the alerts that begin with it, name to message."""
         self._history.append(line)
-        found = active(self._history)
+        found = active(self._history, self._policies)
         begun = {name: message for name, message in found.items() if name not in self.active}
         self.active = frozenset(found)
         return begun
 
 
-def active(history: History) -> dict[str, str]:
-    """The alerts that the last step of `history` is under, name to message."""
+def active(history: History, policies: Sequence[str] = ()) -> dict[str, str]:
+    """The alerts that the last step of `history` is under, name to message.
+
+    Where there are several `policies`, the numbers of each are looked at, too, beside those that all share: what is
+    wrong with `planner` alone is called `planner/entropy_collapse`.
+    """
+    found = _checked(history)
+    for policy in policies if len(policies) > 1 else ():
+        for name, message in _checked([_of(policy, line) for line in history]).items():
+            if name not in found:
+                found[f"{policy}/{name}"] = f"{policy}: {message}"
+    return found
+
+
+def _checked(history: History) -> dict[str, str]:
     found = {name: check(history) for name, check in CHECKS.items()}
     return {name: message for name, message in found.items() if message is not None}
+
+
+def _of(policy: str, line: Line) -> Line:
+    """The numbers of a line as one policy's, in the place of those of all."""
+    prefix = f"{policy}/"
+    own = {key.removeprefix(prefix): value for key, value in line.items() if key.startswith(prefix)}
+    return {**line, **own}
 
 
 def entropy_collapse(history: History) -> str | None:

@@ -30,8 +30,9 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """How a run goes. Defaults are the tested setting."""
 
     name: str
-    policy: str
-    """Folder or hub name of a Hugging Face causal language model."""
+    policy: str | dict[str, str]
+    """Folder or hub name of a Hugging Face causal language model; or several, by their names, each with weights of its
+    own: routes then say which calls go to which."""
     agent: AgentReference | None = None
     """Import string `path.py:attribute` or `module:attribute`, or the words of a command line; for a live object, a
     description of it. None where nothing runs: what is learned was collected elsewhere, and nothing is evaluated."""
@@ -114,18 +115,61 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         if self.timeout_seconds <= 0:
             raise UsageError(f"timeout must be positive, not {self.timeout_seconds}")
         Selector(agent_match=self.agent_match, span_match=self.span_match, attribute_match=self.attribute_match)
-        for route in self.routes:
-            if route.to not in (POLICY, PROVIDER, *self.frozen):
-                known = ", ".join((POLICY, PROVIDER, *self.frozen))
-                raise UsageError(f"a route goes to {route.to!r}, and there is only {known}; name it with --frozen")
-        if taken := {POLICY, PROVIDER} & self.frozen.keys():
-            raise UsageError(f"a frozen policy cannot be called {min(taken)!r}: that name has a meaning of its own")
+        self._check_routes()
         KeeperLimits(within=self.record_within)
         tracker_names(self.tracker)
         self._check_evaluation()
         self._check_deterministic()
         if not self.sampling.trainable:
             raise UsageError("training needs a temperature above 0 and top-p 1: other tokens cannot be learned from")
+
+    @property
+    def policies(self) -> dict[str, str]:
+        """The policies that are trained, by their names; the only one's, where it was given none, is `policy`."""
+        return {POLICY: self.policy} if isinstance(self.policy, str) else self.policy
+
+    @property
+    def has_names(self) -> bool:
+        """Whether policies were given by name: each then has a folder of its name, wherever policies are kept."""
+        return not isinstance(self.policy, str)
+
+    @property
+    def usual(self) -> str:
+        """The policy of calls that come straight to the gateway, or that no route fits."""
+        names = self.policies
+        ends = [route.to for route in self.routes if route.fits_all and route.to in names]
+        return POLICY if POLICY in names else next(iter([*ends, *names]))
+
+    def _check_routes(self) -> None:
+        names = self.policies
+        if not names:
+            raise UsageError("no policy is given: name one, as --policy NAME=FOLDER or with the folder alone")
+        for name in names.keys() | self.frozen.keys():
+            if name == PROVIDER or (name == POLICY and name in self.frozen):
+                raise UsageError(f"a policy cannot be called {name!r}: that name has a meaning of its own")
+            if name in names and name in self.frozen:
+                raise UsageError(f"policy {name!r} is both trained and frozen; give it once")
+            if name in names and (not NAME.fullmatch(name) or name.endswith("-adapter")):
+                raise UsageError(f"policy name {name!r} must match {NAME.pattern}, and not end in -adapter")
+        known = (*names, PROVIDER, *self.frozen)
+        for route in self.routes:
+            if route.to not in known:
+                said = f"a route goes to {route.to!r}, and there is only {', '.join(known)}"
+                raise UsageError(f"{said}; name it with --policy or --frozen")
+        if POLICY not in names and not any(route.fits_all for route in self.routes):
+            raise UsageError(
+                "a call that no route fits would reach no policy: end with --route to=NAME, "
+                f"or call one of {', '.join(names)} {POLICY!r}"
+            )
+        self._check_reached()
+
+    def _check_reached(self) -> None:
+        last = next((at for at, route in enumerate(self.routes) if route.fits_all), None)
+        tried = self.routes if last is None else self.routes[: last + 1]
+        reached = {route.to for route in tried} | ({POLICY} if last is None else set[str]())
+        for name in self.policies:
+            if self.has_names and name not in reached:
+                raise UsageError(f"no route reaches policy {name!r}: give --route agent=...,to={name}, or leave it out")
 
     def _check_evaluation(self) -> None:
         if self.eval_every < 0:

@@ -12,6 +12,7 @@ import msgspec
 
 from leyden.core.algorithm.base import Context, StoredRollouts
 from leyden.core.algorithm.loops import Pace
+from leyden.core.data.route import POLICY
 from leyden.core.data.transition import TrajectoryGroup
 from leyden.core.errors import TrainingError, UsageError
 from leyden.core.trainer.alerts import Watch
@@ -29,6 +30,7 @@ from leyden.core.trainer.usage import Usage
 from leyden.core.trainer.versions import Evaluation, VersionFile
 
 if TYPE_CHECKING:
+    from leyden.core.policy.checkpoint import Trained
     from leyden.core.policy.model import PolicyModel
     from leyden.core.policy.update import Updater
 
@@ -54,14 +56,15 @@ class RunContext(Context):
         self.display, self.trackers = display, trackers
         self._began = began
         self.steps, self.seed = config.steps, config.seed
+        self.policies = tuple(config.policies)
         self.step = 0
         self.batches: Batches = make_batches(Pace(), collector, self, {})
         self.report = RunReport(name=config.name, seed=config.seed)
         """What all sittings came to; its seconds are those of the earlier ones, see `report_now`."""
         self._standing = Standing(folder, config)
-        self._watch = Watch()
-        self._model: PolicyModel | None = None
-        self._prepared: PolicyModel | None = None
+        self._watch = Watch(policies=self.policies)
+        self._models: dict[str, PolicyModel] = {}
+        self._prepared: dict[str, PolicyModel] = {}
         self._position: dict[str, Any] = {}
         """Where the last checkpoint left the run's tasks."""
         self._step_began = time.monotonic()
@@ -71,32 +74,37 @@ class RunContext(Context):
 
     # --- The policy
 
-    def load_policy(self) -> "PolicyModel":
-        """The policy the run begins with, ready to train."""
+    def load_policy(self, name: str = POLICY) -> "PolicyModel":
+        """The policy of this name as the run begins with it, ready to train."""
         from leyden.core.policy.model import PolicyModel
 
-        model, self._prepared = self._prepared, None
+        model = self._prepared.pop(name, None)
         with self.phase("load"):
-            self._model = model or PolicyModel.load(self.config.policy, device=self.config.device)
-        return self._model
+            model = model or PolicyModel.load(self.config.policies[name], device=self.config.device)
+        self._models[name] = model
+        return model
 
-    def prepare(self, model: "PolicyModel") -> None:
-        """Let `model`, just loaded and unchanged, be the next one that `load_policy` returns."""
-        self._prepared = model
+    def prepare(self, models: "Mapping[str, PolicyModel]") -> None:
+        """Let `models`, just loaded and unchanged, be the next ones that `load_policy` returns."""
+        self._prepared = dict(models)
 
-    def prepared(self) -> "PolicyModel":
-        """The model that `load_policy` returns next; raises TrainingError when none was prepared."""
-        if self._prepared is None:
+    def prepared(self) -> "Mapping[str, PolicyModel]":
+        """The models that `load_policy` returns next; raises TrainingError when none was prepared."""
+        if not self._prepared:
             raise TrainingError("no policy was loaded ahead")
         return self._prepared
 
-    def trained_policy(self) -> "PolicyModel":
-        """The policy as it is now. Raises TrainingError when the algorithm never loaded it."""
-        if self._model is None:
-            raise TrainingError("the algorithm ended without having loaded the policy")
-        return self._model
+    def trained_policies(self) -> "Mapping[str, PolicyModel]":
+        """The policies as they are now. Raises TrainingError for one that the algorithm never loaded."""
+        if missing := [name for name in self.policies if name not in self._models]:
+            raise TrainingError(f"the algorithm ended without having loaded the policy {', '.join(missing)}")
+        return self._models
 
-    async def restore(self, updater: "Updater") -> None:
+    def _kept_together(self, updaters: "Mapping[str, Updater]") -> "Trained":
+        """As a checkpoint takes them: the one policy that has no name, or several by their names."""
+        return updaters if self.config.has_names else updaters[POLICY]
+
+    async def restore(self, updaters: "Mapping[str, Updater]") -> None:
         """Go on from the last checkpoint, if there is one, and serve its weights."""
         from leyden.core.policy.checkpoint import latest_checkpoint, load_checkpoint
 
@@ -105,7 +113,7 @@ class RunContext(Context):
             self.folder.rewind_metrics(-1)
             self._standing.begin()
         else:
-            progress = load_checkpoint(latest, updater)
+            progress = load_checkpoint(latest, self._kept_together(updaters))
             self.step, self._position = progress["step"], progress["position"]
             self.batches = make_batches(Pace(), self.collector, self, self._position)
             self.report = msgspec.convert(progress["report"], RunReport)
@@ -116,9 +124,10 @@ class RunContext(Context):
                 self.report.stopped_early = None
             evaluated = self.step < self.steps or self._standing.is_scored(self.step)
             self.folder.rewind_metrics(self.step, evaluations=evaluated)
-            self._watch = Watch([line for line in self.folder.metrics() if not line.keys() & {"held_out", "alert"}])
+            lines = [line for line in self.folder.metrics() if not line.keys() & {"held_out", "alert"}]
+            self._watch = Watch(lines, self.policies)
             self.display.say(f"going on after step {self.step} of {self.steps}")
-        await self.serving.serve(updater.model, self.step)
+        await self.serving.serve({name: updater.model for name, updater in updaters.items()}, self.step)
         self.display.start(self.steps, self.step)
 
     async def compute(self, phase: str, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
@@ -127,17 +136,17 @@ class RunContext(Context):
         with self.phase(phase):
             return await asyncio.to_thread(function, *args, **kwargs)
 
-    async def publish(self, model: "PolicyModel") -> float:
-        """Serve the model's weights as the next version and compare served with trained log-probabilities."""
+    async def publish(self, models: "Mapping[str, PolicyModel]") -> dict[str, float]:
+        """Serve the models' weights as the next version and compare served with trained log-probabilities."""
         await self._wait(self.batches.settle)
         with self.phase("publish"):
-            gap = await self.serving.serve(model, self.step + 1)
+            gaps = await self.serving.serve(models, self.step + 1)
         self.step += 1
         self.batches.step_taken()
-        return gap
+        return gaps
 
-    async def checkpoint(self, updater: "Updater") -> None:
-        """End the step: evaluate if it is time, and keep model, optimizer, random states and position.
+    async def checkpoint(self, updaters: "Mapping[str, Updater]") -> None:
+        """End the step: evaluate if it is time, and keep models, optimizers, random states and position.
 
         They are kept every `checkpoint_every` steps, after the last, and where the version is the best so far.
         """
@@ -155,7 +164,7 @@ class RunContext(Context):
                 save_checkpoint,
                 self.folder.checkpoints,
                 self.step,
-                updater,
+                self._kept_together(updaters),
                 self._progress(),
                 self.config.keep_checkpoints,
                 mark=best,

@@ -13,7 +13,7 @@ from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.folder import RunFolder
 from leyden.core.trainer.report import RunReport
 from leyden.core.trainer.versions import ModelVersion, VersionFile
-from leyden.core.trainer.weights import weights_of, with_version
+from leyden.core.trainer.weights import export_policies, weights_of, with_version
 
 KEPT, LAST = "kept", "last"
 
@@ -123,7 +123,10 @@ def _by_task(models: Models, version: ModelVersion, which: str, name: str) -> di
 
 
 async def export_version(models: Models, version: ModelVersion, target: Path) -> Path:
-    """Write a version as a plain Hugging Face folder; raises RunError when its weights are not kept, or `target` is."""
+    """Write a version as a plain Hugging Face folder; policies that have names, each into a folder in it.
+
+    Raises RunError when its weights are not kept, or `target` is.
+    """
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise RunError(f"{target} is there already; nothing was written")
     if version.version:
@@ -133,12 +136,14 @@ async def export_version(models: Models, version: ModelVersion, target: Path) ->
 
 def _export(models: Models, version: ModelVersion, target: Path) -> Path:
     from leyden.core.algorithm.registry import make_algorithm
-    from leyden.core.policy.export import export_policy
     from leyden.core.policy.model import PolicyModel
 
     config = models.config
-    model = PolicyModel.load(config.policy)
     options: Any = make_algorithm(config.algorithm, config.algorithm_config).config
-    if version.version and getattr(options, "lora", None) is not None:
-        model.adapt(options.lora, config.seed)
-    return export_policy(with_version(model, models.file, version.version), config.policy, target)
+    exported: dict[str, PolicyModel] = {}
+    for name, source in config.policies.items():
+        model = PolicyModel.load(source)
+        if version.version and getattr(options, "lora", None) is not None:
+            model.adapt(options.lora, config.seed)
+        exported[name] = with_version(model, models.file, version.version, name if config.has_names else None)
+    return export_policies(exported, config, target)

@@ -20,6 +20,7 @@ from leyden.core.gateway.codec import Codec, Forced, Message, ToolDefinition
 from leyden.core.gateway.request import UNREADABLE
 from leyden.core.gateway.responses.items import chat_messages, read_items
 from leyden.core.gateway.tool_choice import apply_tool_choice, read_tool_choice
+from leyden.core.trajectory.calls import finish_reason
 from leyden.core.trajectory.messages import objects, read_messages
 
 NOT_RENDERED = "cannot be rendered with the policy's template"
@@ -63,16 +64,16 @@ def retold(span: Span, codec: Codec) -> Transition:
         rollout_id=span.rollout_id,
         attempt_id=span.attempt_id,
         span_id=span.span_id,
-        call_id=_text(span, semconv.CALL_ID) or span.span_id,
+        call_id=span.text(semconv.CALL_ID) or span.span_id,
         prompt_ids=token_ids(prompt_ids),
         response_ids=token_ids(response_ids),
         logprobs=log_probs([]),
         temperature=1.0,
-        policy=_text(span, semconv.POLICY) or _text(span, semconv.RESPONSE_MODEL) or "",
+        policy=span.text(semconv.POLICY) or span.text(semconv.RESPONSE_MODEL) or "",
         version=version if isinstance(version, int) else 0,
-        agent=_text(span, semconv.AGENT_NAME),
-        node=_text(span, semconv.NODE),
-        finish_reason=_finish_reason(span),
+        agent=span.text(semconv.AGENT_NAME),
+        node=span.text(semconv.NODE),
+        finish_reason=finish_reason(span),
         retokenised=not exact,
     )
 
@@ -92,8 +93,8 @@ def _recorded(span: Span) -> tuple[list[int], list[int]] | None:
 def _conversation(span: Span) -> tuple[list[Message], list[ToolDefinition], Forced | None]:
     """What the model was asked, in the shape of Chat Completions, as the gateway would show it to the policy."""
     try:
-        asked = msgspec.json.decode(_text(span, semconv.SAMPLING_ASKED) or "{}", type=_Asked)
-        if span.attributes.get(semconv.NOT_TRAINED) == UPSTREAM and _text(span, semconv.DIALECT) == "responses":
+        asked = msgspec.json.decode(span.text(semconv.SAMPLING_ASKED) or "{}", type=_Asked)
+        if span.attributes.get(semconv.NOT_TRAINED) == UPSTREAM and span.text(semconv.DIALECT) == "responses":
             messages, offered = _responses(span, asked), [_nested(tool) for tool in _tools(span)]
         else:
             messages, offered = read_messages(span.attributes.get(semconv.INPUT_MESSAGES)), _tools(span)
@@ -111,13 +112,13 @@ def _responses(span: Span, asked: _Asked) -> list[Message]:
     """The conversation that an upstream's Responses API was given."""
     if asked.previous_response_id is not None:
         raise CannotTell(CONTINUED)
-    given: Any = msgspec.json.decode(_text(span, semconv.INPUT_MESSAGES) or "[]")
+    given: Any = msgspec.json.decode(span.text(semconv.INPUT_MESSAGES) or "[]")
     instructions: list[Message] = [{"role": "system", "content": asked.instructions}] if asked.instructions else []
     return [*instructions, *chat_messages(read_items(given))]
 
 
 def _tools(span: Span) -> list[ToolDefinition]:
-    recorded = _text(span, semconv.TOOL_DEFINITIONS)
+    recorded = span.text(semconv.TOOL_DEFINITIONS)
     return [] if recorded is None else objects(msgspec.json.decode(recorded))
 
 
@@ -144,18 +145,8 @@ def _answer_ids(
     ends = [at for at in range(len(prompt_ids), len(whole)) if whole[at] in codec.stop_ids]
     if whole[: len(prompt_ids)] != prompt_ids or not ends:
         raise CannotTell(CHANGED)
-    last = ends[0] if _finish_reason(span) == _CUT_OFF else ends[0] + 1
+    last = ends[0] if finish_reason(span) == _CUT_OFF else ends[0] + 1
     response_ids = whole[len(prompt_ids) : last]
     if not response_ids:
         raise CannotTell(NO_ANSWER)
     return response_ids
-
-
-def _text(span: Span, key: str) -> str | None:
-    value = span.attributes.get(key)
-    return value if isinstance(value, str) else None
-
-
-def _finish_reason(span: Span) -> str | None:
-    reasons = span.attributes.get(semconv.FINISH_REASONS)
-    return str(reasons[0]) if isinstance(reasons, list) and reasons else None

@@ -1,4 +1,4 @@
-"""`Serving`: store, engine and gateway of one run, up and reachable. Knows nothing of learning."""
+"""`Serving`: store, engines and gateway of one run, up and reachable. Knows nothing of learning."""
 
 import asyncio
 import secrets
@@ -48,8 +48,17 @@ class Address:
     """Which of an agent's model calls go where."""
 
 
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A policy that is trained, as it is served."""
+
+    engine: Engine
+    check_ids: list[int]
+    """The fixed prompt of the check, sent before and after every update, so that a stale cache shows."""
+
+
 class Serving:
-    """A store and a policy behind the gateway.
+    """A store, and the policies that are trained, by their names, behind the gateway.
 
     With `drain`, new weights wait until no call is in flight; calls that arrive meanwhile wait for them.
     """
@@ -58,30 +67,41 @@ class Serving:
         self,
         store: LightningStore,
         address: Address,
-        engine: Engine,
+        policies: Mapping[str, Served],
         gateway: "Gateway",
         *,
-        check_ids: list[int],
         drain: bool = False,
     ) -> None:
-        self.store, self.address, self.engine = store, address, engine
+        self.store, self.address, self.policies = store, address, policies
         self._gateway, self._drain = gateway, drain
-        self.check_ids = check_ids
-        """The fixed prompt of the check, sent before and after every update, so that a stale cache shows."""
 
-    async def serve(self, model: "PolicyModel", version: int) -> float:
-        """Serve the model's weights as `version`; returns the gap of `check`."""
-        await self.engine.score(self.check_ids)
-        weights = await asyncio.to_thread(model.weights)  # to merge adapters into a large model takes seconds
+    async def serve(self, models: "Mapping[str, PolicyModel]", version: int) -> dict[str, float]:
+        """Serve the models' weights as `version`; returns the gap of each, see `check`."""
+        weights: dict[str, Mapping[str, object]] = {}
+        for name, model in models.items():
+            served = self.policies[name]
+            await served.engine.score(served.check_ids)
+            weights[name] = await asyncio.to_thread(model.weights)  # to merge adapters into a large model takes seconds
         async with self._gateway.gate.closed() if self._drain else nullcontext():
-            await self.engine.update_weights(weights, version)
-        return await self.check(model)
+            for name, own in weights.items():
+                await self.policies[name].engine.update_weights(own, version)
+        return {name: await self.check(name, model) for name, model in models.items()}
 
     async def flush(self) -> None:
         """Return when all records of answered calls are in the store."""
         await self._gateway.keeper.flush()
 
-    async def check(self, model: "PolicyModel") -> float:
+    def check_engines(self) -> None:
+        """Raise EngineError when one of them answers no more."""
+        for served in self.policies.values():
+            served.engine.check()
+
+    @property
+    def context_length(self) -> int:
+        """The most tokens, prompt and answer together, that every policy can hold."""
+        return min(served.engine.model.context_length for served in self.policies.values())
+
+    async def check(self, name: str, model: "PolicyModel") -> float:
         """Largest difference between served and trained log-probabilities of the fixed prompt.
 
         Both in float32, whichever precision the trainer computes in: it is the weights that are compared.
@@ -89,21 +109,23 @@ class Serving:
         """
         from leyden.core.policy.logprobs import score
 
-        served = await self.engine.score(self.check_ids)
-        trained = await asyncio.to_thread(score, model.in_precision("float32"), self.check_ids)
+        policy = self.policies[name]
+        served = await policy.engine.score(policy.check_ids)
+        trained = await asyncio.to_thread(score, model.in_precision("float32"), policy.check_ids)
         gap = max(abs(s - t) for s, t in zip(served, trained, strict=True))
         limit = SERVED_GAP["float32"]
         if not gap <= limit:
+            of = f"version {policy.engine.version}" + (f" of {name}" if len(self.policies) > 1 else "")
             raise EngineError(
-                f"the engine does not serve what was trained: log-probabilities of version {self.engine.version} "
+                f"the engine does not serve what was trained: log-probabilities of {of} "
                 f"differ by {gap:.2g} (at most {limit:g} is rounding); the run stops before it learns from them"
             )
         return gap
 
 
 @asynccontextmanager
-async def serve_policy(folder: RunFolder, config: RunConfig, example: Task) -> AsyncGenerator[Serving]:
-    """Load the policy and bring store, embedded engine and gateway up; everything is closed at the end."""
+async def serve_policies(folder: RunFolder, config: RunConfig, example: Task) -> AsyncGenerator[Serving]:
+    """Load the policies and bring store, embedded engines and gateway up; everything is closed at the end."""
     from leyden.core.gateway import collector
     from leyden.core.gateway.app import GatewayLimits
     from leyden.core.gateway.keeper import KeeperLimits
@@ -115,28 +137,25 @@ async def serve_policy(folder: RunFolder, config: RunConfig, example: Task) -> A
         record = closing.enter_context(_EngineLog(folder.engine_log)) if config.engine_log else None
         decoding = engine_config(config)
         draws = Draws(config.seed) if config.deterministic else None
-        policy = await closing.enter_async_context(
-            embedded_policy(config.policy, device=config.device, config=decoding, on_finish=record)
-        )
-        frozen: dict[str, ServedPolicy] = {}
-        for name, source in config.frozen.items():
-            other = await closing.enter_async_context(
+        served: dict[str, ServedPolicy] = {}
+        for name, source in {**config.policies, **config.frozen}.items():
+            policy = await closing.enter_async_context(
                 embedded_policy(source, device=config.device, config=decoding, on_finish=record)
             )
-            frozen[name] = replace(other, name=name, sampling=config.sampling, trained=False, draws=draws)
+            trained = name in config.policies
+            served[name] = replace(policy, name=name, sampling=config.sampling, trained=trained, draws=draws)
         store = await open_store(folder.store_uri)
         closing.push_async_callback(store.close)
-        served = replace(policy, sampling=config.sampling, draws=draws)
+        usual, others = served[config.usual], {name: other for name, other in served.items() if name != config.usual}
         limits = GatewayLimits(records=KeeperLimits(within=config.record_within))
-        address, door = await closing.enter_async_context(open_gateway(store, served, others=frozen, limits=limits))
+        address, door = await closing.enter_async_context(open_gateway(store, usual, others=others, limits=limits))
         collector.calm()
         closing.callback(collector.restore)
         yield Serving(
             store,
             replace(address, routes=config.routes),
-            policy.engine,
+            {name: Served(served[name].engine, _check_ids(served[name].codec, example)) for name in config.policies},
             door,
-            check_ids=_check_ids(policy.codec, example),
             drain=config.update == "drain",
         )
 

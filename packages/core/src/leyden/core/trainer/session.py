@@ -21,10 +21,10 @@ from leyden.core.trainer.folder import RunFolder
 from leyden.core.trainer.preflight.report import CheckReport, CheckResult, save_report
 from leyden.core.trainer.preflight.run import before_loading, conclude, is_due, not_loaded, preflight
 from leyden.core.trainer.report import RunReport, percent
-from leyden.core.trainer.serving import serve_policy
+from leyden.core.trainer.serving import serve_policies
 from leyden.core.trainer.tracker import Trackers, open_trackers
 from leyden.core.trainer.usage import Usage
-from leyden.core.trainer.weights import with_version
+from leyden.core.trainer.weights import export_policies, with_version
 
 EXAMPLE: Task = "What is learned here was collected elsewhere."
 """What a run without tasks compares engine and trainer on."""
@@ -108,8 +108,8 @@ async def _ready(
     tasks = folder.tasks() if config.tasks else []
     held_out = {held.name: folder.tasks(held.name) for held in config.held_out}
     await set_aside(folder.store_uri)
-    async with serve_policy(folder, config, tasks[0] if tasks else EXAMPLE) as serving:
-        model = Path(config.policy).name
+    async with serve_policies(folder, config, tasks[0] if tasks else EXAMPLE) as serving:
+        model = Path(config.policies[config.usual]).name
         await serving.store.add_resources(served_resources(resources or {}, serving.address, model))
         async with agents(serving.address) as check_agents:
             collector = Collector(
@@ -118,17 +118,17 @@ async def _ready(
                 tasks=tasks,
                 held_out=held_out,
                 display=display,
-                check_workers=_both(serving.engine.check, check_agents),
+                check_workers=_both(serving.check_engines, check_agents),
                 flush=serving.flush,
             )
             yield RunContext(folder, config, serving, collector, display, trackers=trackers, began=began)
 
 
-def _both(check_engine: Callable[[], None], check_agents: CheckAgents) -> CheckAgents:
-    """Raise when the engine answers no more, or no agent process can be kept alive."""
+def _both(check_engines: Callable[[], None], check_agents: CheckAgents) -> CheckAgents:
+    """Raise when an engine answers no more, or no agent process can be kept alive."""
 
     async def check() -> None:
-        check_engine()
+        check_engines()
         await check_agents()
 
     return check
@@ -136,15 +136,15 @@ def _both(check_engine: Callable[[], None], check_agents: CheckAgents) -> CheckA
 
 def _export(folder: RunFolder, config: RunConfig, context: RunContext) -> None:
     """Write the version that is kept as `policy/`, and the last one beside it if it is another."""
-    from leyden.core.policy.export import export_policy
-
-    model = context.trained_policy()
-    kept = context.keep_for_good()
+    models, kept = context.trained_policies(), context.keep_for_good()
     shutil.rmtree(folder.last_policy, ignore_errors=True)
     if kept.version != context.step:
-        export_policy(model, config.policy, folder.last_policy)
-        model = with_version(model, context.versions, kept.version)
-    export_policy(model, config.policy, folder.policy)
+        export_policies(models, config, folder.last_policy)
+        models = {
+            name: with_version(model, context.versions, kept.version, name if config.has_names else None)
+            for name, model in models.items()
+        }
+    export_policies(models, config, folder.policy)
 
 
 def draw_curve(folder: RunFolder, report: RunReport) -> None:

@@ -62,7 +62,11 @@ async def read_stored(source: str, folder: RunFolder, config: RunConfig) -> Stor
     from leyden.core.gateway.hf_codec import HuggingFaceCodec
 
     uri = locate(source, folder.path.parent)
-    codec = await asyncio.to_thread(HuggingFaceCodec, config.policy)
+    policy, *others = config.policies.values()
+    if others:
+        names = ", ".join(config.policies)
+        raise UsageError(f"spans do not say which of {names} is to learn from a call; give one policy")
+    codec = await asyncio.to_thread(HuggingFaceCodec, policy)
     found = await read_store(uri, codec, make_selector(config), only=folder.read_rollouts(source))
     folder.note_rollouts(source, found.ids)
     return found

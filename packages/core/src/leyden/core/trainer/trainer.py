@@ -34,16 +34,17 @@ class Trainer:
 
     `fit` takes the framework's own object, a `LitAgent`, a function of a task, or an import string. With an import
     string the agent runs in `n_workers` processes; a live object runs in the calling process, and learning in a
-    spawned one. `reward_weights` has the weight of each of the reward's dimensions. `input` makes the agent's input of
-    a task, where the adapter cannot tell it; `hooks` run around every attempt. Like the reward, both are objects or
-    import strings, beside an import string import strings only.
+    spawned one. `policy` is the model to train, or several by their names, which `routes` lead to. `reward_weights` has
+    the weight of each of the reward's dimensions. `input` makes the agent's input of a task, where the adapter cannot
+    tell it; `hooks` run around every attempt. Like the reward, both are objects or import strings, beside an import
+    string import strings only.
     """
 
     def __init__(  # noqa: PLR0913 -- the keywords of the original's Trainer, so that tutorials run as they are
         self,
         *,
         algorithm: Algorithm | None = None,
-        policy: str | Path | None = None,
+        policy: str | Path | Mapping[str, str | Path] | None = None,
         n_runners: int = 24,
         n_workers: int = 1,
         select: Mapping[str, Any] | None = None,
@@ -72,7 +73,7 @@ class Trainer:
         quiet: bool = False,
     ) -> None:
         self.algorithm = algorithm or LightningRL()
-        self.policy = None if policy is None else str(policy)
+        self.policy = _sources(policy)
         self.n_runners, self.n_workers = n_runners, n_workers
         self.selection = _selection(select, adapter)
         self.reward_weights = dict(reward_weights or {})
@@ -133,7 +134,7 @@ class Trainer:
         from leyden.core.trainer.dev import DevPlan, dry_run
 
         plan = DevPlan(
-            policy=self.policy,
+            policy=self._answering(),
             resources=self.initial_resources,
             concurrency=self.n_runners,
             timeout_seconds=self.timeout_seconds,
@@ -143,6 +144,14 @@ class Trainer:
         if isinstance(agent, str):
             self._check_importable(reward)
         return dry_run(plan, agent, list(dev_dataset), reward, show=not self.quiet)
+
+    def _answering(self) -> str | None:
+        """The policy of a dry run, whose calls all go to one."""
+        if isinstance(self.policy, dict):
+            raise UsageError(
+                "dev answers with one policy, and Trainer(policy=...) has several: give the one to look at"
+            )
+        return self.policy
 
     def _sit(self, agent: Any, reward: RewardFunction | str | None) -> Callable[[RunFolder, RunConfig], RunReport]:
         if agent is None or isinstance(agent, str):
@@ -219,6 +228,12 @@ class Trainer:
             algorithm=self.algorithm.reference(),
             algorithm_config=self.algorithm.settings(),
         )
+
+
+def _sources(policy: str | Path | Mapping[str, str | Path] | None) -> str | dict[str, str] | None:
+    if isinstance(policy, Mapping):
+        return {name: str(source) for name, source in policy.items()}
+    return None if policy is None else str(policy)
 
 
 def _described(agent: Any) -> str | None:

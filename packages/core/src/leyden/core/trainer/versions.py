@@ -34,8 +34,8 @@ class ModelVersion(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds since the epoch."""
     algorithm: str
     seed: int
-    policy: str
-    """Folder or hub name of the policy the run began with."""
+    policy: str | dict[str, str]
+    """Folder or hub name of the policy the run began with; of several, by their names."""
     weights: str | None = None
     """The checkpoint that holds them, relative to the run's folder; None where they are not kept."""
     metrics: dict[str, float] = {}

@@ -32,11 +32,13 @@ class Rehearsal:
     metrics: Mapping[str, Any] | None = None
     """As the algorithm logged them; None: it took no step."""
     changed: int = 0
-    """Weight tensors that the step changed."""
+    """Weight tensors that the step changed, of all policies."""
     weights: int = 0
     """Weight tensors in all."""
+    unchanged: tuple[str, ...] = ()
+    """Policies that the step left as they were."""
     moved: float = 0.0
-    """How far the step moved the trainer's own log-probabilities of a fixed prompt."""
+    """How far the step moved the trainer's own log-probabilities of a fixed prompt; of several policies, the least."""
     shown: float = 0.0
     """The same for the weights that were served last: large enough that old weights could not hide."""
     gap: float = float("nan")
@@ -57,7 +59,7 @@ class Evidence:
 
     config: RunConfig
     context_length: int
-    """Of the engine: prompt and answer together, in tokens."""
+    """Of the engine: prompt and answer together, in tokens; of several, the shortest."""
     batches: list[Collected] = field(default_factory=list[Collected])
     looked_into: list[RecordedRollout] = field(default_factory=list[RecordedRollout])
     """Some of the rollouts that failed, or whose calls are not all trained."""

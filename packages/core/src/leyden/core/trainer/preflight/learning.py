@@ -1,6 +1,8 @@
 """Checks of the update: same numbers on both sides, a gradient, new weights that are served. Know no algorithm."""
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 from leyden.core.trainer.preflight.evidence import Evidence
 from leyden.core.trainer.preflight.report import CheckResult, failure, ok, unchecked, warning
@@ -31,17 +33,27 @@ def check_gradient(evidence: Evidence) -> CheckResult:
         return failure("gradient", f"no step could be taken: {done.failed}", "see what it says")
     if done.metrics is None:
         return unchecked("gradient", "nothing was found to learn from, see the checks above")
-    norm = float(done.metrics.get("grad_norm", math.nan))
+    norms = [float(value) for key, value in done.metrics.items() if key.rpartition("/")[2] == "grad_norm"]
+    norm = min(norms, default=math.nan)
     seen = f"{done.changed} of {done.weights} weight tensors changed"
     seen += "" if math.isnan(norm) else f", gradient norm {norm:.3g}"
     if norm == 0.0:
         change = "nothing in the batch has an advantage: look at credit, advantage and what they are set to"
         return failure("gradient", seen, change)
-    if done.changed == 0 and done.metrics.get("learning_rate") == 0.0:
+    if done.changed == 0 and _learning_rate(done.metrics) == 0.0:
         return failure("gradient", f"{seen}: the learning rate is 0", "set --learning-rate above 0")
     if done.changed == 0:
         return warning("gradient", seen, "is the first step meant to leave the policy as it is?")
+    if done.unchanged:
+        still = ", ".join(done.unchanged)
+        change = "its calls taught nothing in the first batch: look at credit, and at which routes lead to it"
+        return warning("gradient", f"{seen}; {still} stayed as it was", change)
     return ok("gradient", seen)
+
+
+def _learning_rate(metrics: Mapping[str, Any]) -> float | None:
+    """The largest one; of several policies each one's has its name before it."""
+    return max((value for key, value in metrics.items() if key.rpartition("/")[2] == "learning_rate"), default=None)
 
 
 def check_served(evidence: Evidence) -> CheckResult:

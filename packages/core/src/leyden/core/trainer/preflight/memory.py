@@ -1,5 +1,7 @@
 """Check of memory, before anything is loaded: what the run needs against what is left. Knows nothing of rollouts."""
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -40,10 +42,31 @@ class MemoryNeed:
         return ", ".join(f"{name} {gibibytes(size)}" for name, size in parts if size >= self.all / 10)
 
 
-def memory_need(config: RunConfig, options: Any, size: "PolicySize", frozen: "list[PolicySize]") -> MemoryNeed:
-    """What a run takes beside the agents' own processes; `options` are the algorithm's, where it updates as ours do."""
+def memory_need(
+    config: RunConfig, options: Any, sizes: "Sequence[PolicySize]", frozen: "Sequence[PolicySize]"
+) -> MemoryNeed:
+    """What a run takes beside the agents' own processes; `options` are the algorithm's, where it updates as ours do.
+
+    `sizes` are of the policies that are trained. One of them is updated at a time, and all of them answer calls.
+    """
+    needs = [_need_of_one(config, options, size) for size in sizes]
+    certain, likely = Counter[str](), Counter[str]()
+    for need in needs:
+        certain.update(need.certain)
+        likely.update(need.likely)
+    certain["frozen policies"] = sum(other.weights for other in frozen)
+    return MemoryNeed(certain=certain, likely={**likely, **_activations(options, sizes)})
+
+
+def _activations(options: Any, sizes: "Sequence[PolicySize]") -> dict[str, int]:
     from leyden.core.policy.size import LOGITS
 
+    budget = getattr(options, "token_budget", 4096)
+    return {f"activations of {budget:,} tokens": max(size.activations(budget) for size in sizes) + LOGITS}
+
+
+def _need_of_one(config: RunConfig, options: Any, size: "PolicySize") -> MemoryNeed:
+    """What one policy takes that is trained, but for the activations of its updates."""
     lora = getattr(options, "lora", None)
     trained = size.parameters if lora is None else size.adapters(lora.rank)
     reference = bool(getattr(options, "compares_with_reference", False)) and lora is None
@@ -54,13 +77,10 @@ def memory_need(config: RunConfig, options: Any, size: "PolicySize", frozen: "li
         "the engine's copy": size.weights,
         "the reference policy": size.weights if reference else 0,
         "the critic": size.weights + 12 * trained if _has_own_critic(options) else 0,
-        "frozen policies": sum(other.weights for other in frozen),
     }
     held = min(TOKENS_OF_A_CALL, size.context_length or TOKENS_OF_A_CALL)
     together = min(MOST_AT_ONCE, config.workers * config.concurrency)
-    budget = getattr(options, "token_budget", 4096)
     likely = {
-        f"activations of {budget:,} tokens": size.activations(budget) + LOGITS,
         f"keys and values of {together} calls of {held:,} tokens": size.key_values * held * together,
     }
     return MemoryNeed(certain=certain, likely=likely)
@@ -74,7 +94,8 @@ def check_memory(need: MemoryNeed, free: int | None, config: RunConfig) -> Check
         return warning("memory", seen, "make sure that there is so much")
     seen = f"{gibibytes(free)} of memory {where} left, and about {gibibytes(need.all)} are needed: {need.told()}"
     if need.least > free:
-        least = f"{config.policy} is too large: {gibibytes(need.least)} before a single token; {seen}"
+        what = " with ".join(config.policies.values())
+        least = f"{what} is too large: {gibibytes(need.least)} before a single token; {seen}"
         return failure("memory", least, "train a smaller policy, or adapters (--set lora.rank=16), or more memory")
     if need.all > free:
         change = "lower --set token_budget=..., or --concurrency"

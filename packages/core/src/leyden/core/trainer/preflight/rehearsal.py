@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from leyden.core.algorithm.base import Algorithm, Context, StoredRollouts
 from leyden.core.algorithm.loops import Pace
+from leyden.core.data.route import POLICY
 from leyden.core.data.transition import Trajectory, TrajectoryGroup
 from leyden.core.errors import EngineError, TrainingError
 from leyden.core.trainer.collect import Collected
@@ -55,19 +56,20 @@ class TrialContext(Context):
     def __init__(self, real: "RunContext", evidence: Evidence) -> None:
         self.real, self.evidence = real, evidence
         self.steps, self.seed = real.steps, real.seed
+        self.policies = real.policies
         self.step = 0
         self._pace = Pace()
-        self._before: dict[str, tuple[float, float]] = {}
+        self._before: dict[str, dict[str, tuple[float, float]]] = {}
 
-    def load_policy(self) -> "PolicyModel":
+    def load_policy(self, name: str = POLICY) -> "PolicyModel":
         """The policy the run begins with; what is learned here is not kept."""
         from leyden.core.policy.probe import fingerprint
 
-        model = self.real.load_policy()
-        self._before = fingerprint(model)
+        model = self.real.load_policy(name)
+        self._before[name] = fingerprint(model)
         return model
 
-    async def restore(self, updater: "Updater") -> None:
+    async def restore(self, updaters: "Mapping[str, Updater]") -> None:
         """Begin: there is no checkpoint."""
 
     @asynccontextmanager
@@ -99,26 +101,19 @@ class TrialContext(Context):
         self.real.display.phase(f"check: {phase}")
         return await asyncio.to_thread(function, *args, **kwargs)
 
-    async def publish(self, model: "PolicyModel") -> float:
+    async def publish(self, models: "Mapping[str, PolicyModel]") -> dict[str, float]:
         """Serve the update; then, where it is too small to tell old weights from new ones, weights that are not."""
-        from leyden.core.policy.probe import changed, shake
-
-        found, serving = self.evidence.rehearsal, self.real.serving
-        old = await serving.engine.score(serving.check_ids)
-        found.changed, found.weights = await asyncio.to_thread(changed, self._before, model)
-        wanted = FAR * SERVED_GAP["float32"]
-        found.moved = found.shown = await self._distance(model, old)
-        gaps = [await self._serve(model)]
-        for attempt in range(SHAKES):
-            if found.shown >= wanted:
-                break
-            await asyncio.to_thread(shake, model, 0.01 * 2**attempt)
-            found.shown = await self._distance(model, old)
-        if found.shown != found.moved:
-            gaps.append(await self._serve(model))
-        found.gap = max(gaps)
+        found = self.evidence.rehearsal
+        old = {name: await self._served(name) for name in models}
+        await self._count_changes(models)
+        moved = {name: await self._distance(name, model, old[name]) for name, model in models.items()}
+        gaps = await self._serve(models)
+        shown = {name: await self._shaken(name, model, old[name], moved[name]) for name, model in models.items()}
+        found.moved, found.shown, found.gap = min(moved.values()), min(shown.values()), max(gaps.values())
+        if shown != moved:
+            found.gap = max(found.gap, *(await self._serve(models)).values())
         self.step = self.steps
-        return gaps[0]
+        return gaps
 
     def log(self, metrics: Mapping[str, Any]) -> None:
         """Keep the numbers of the step."""
@@ -127,7 +122,7 @@ class TrialContext(Context):
     def count_dropped(self, reasons: Mapping[str, int]) -> None:
         """Count nothing: the run is going to meet the same groups."""
 
-    async def checkpoint(self, updater: "Updater") -> None:
+    async def checkpoint(self, updaters: "Mapping[str, Updater]") -> None:
         """Keep nothing."""
 
     async def _batch(self, index: int) -> Collected:
@@ -154,15 +149,40 @@ class TrialContext(Context):
     def _is_enough(self) -> bool:
         return len(self.evidence.batches) >= MOST_BATCHES or self.evidence.total("rollouts") >= ENOUGH_ROLLOUTS
 
-    async def _distance(self, model: "PolicyModel", old: Sequence[float]) -> float:
+    async def _served(self, name: str) -> list[float]:
+        policy = self.real.serving.policies[name]
+        return await policy.engine.score(policy.check_ids)
+
+    async def _count_changes(self, models: "Mapping[str, PolicyModel]") -> None:
+        from leyden.core.policy.probe import changed
+
+        found = self.evidence.rehearsal
+        for name, model in models.items():
+            now, weights = await asyncio.to_thread(changed, self._before[name], model)
+            found.changed, found.weights = found.changed + now, found.weights + weights
+            found.unchanged += () if now else (name,)
+
+    async def _shaken(self, name: str, model: "PolicyModel", old: Sequence[float], moved: float) -> float:
+        """Shake a model that is too close to what was served before; returns how far it then is."""
+        from leyden.core.policy.probe import shake
+
+        for attempt in range(SHAKES):
+            if moved >= FAR * SERVED_GAP["float32"]:
+                break
+            await asyncio.to_thread(shake, model, 0.01 * 2**attempt)
+            moved = await self._distance(name, model, old)
+        return moved
+
+    async def _distance(self, name: str, model: "PolicyModel", old: Sequence[float]) -> float:
         from leyden.core.policy.logprobs import score
 
-        now = await asyncio.to_thread(score, model.in_precision("float32"), self.real.serving.check_ids)
+        ids = self.real.serving.policies[name].check_ids
+        now = await asyncio.to_thread(score, model.in_precision("float32"), ids)
         return max(abs(a - b) for a, b in zip(now, old, strict=True))
 
-    async def _serve(self, model: "PolicyModel") -> float:
+    async def _serve(self, models: "Mapping[str, PolicyModel]") -> dict[str, float]:
         try:
-            return await self.real.serving.serve(model, 1)
+            return await self.real.serving.serve(models, 1)
         except EngineError as error:
             self.evidence.rehearsal.not_served = str(error)
             raise _Over from error
@@ -184,13 +204,13 @@ async def rehearse(algorithm: Algorithm, real: "RunContext", evidence: Evidence)
 
 
 async def _put_back(real: "RunContext", found: Rehearsal) -> None:
-    """Serve the weights that the run begins with; the model that holds them is the one it is going to train."""
-    model = await asyncio.to_thread(real.load_policy)
+    """Serve the weights that the run begins with; the models that hold them are those it is going to train."""
+    models = {name: await asyncio.to_thread(real.load_policy, name) for name in real.policies}
     try:
-        await real.serving.serve(model, 0)
+        await real.serving.serve(models, 0)
     except EngineError as error:
         found.not_restored = str(error)
-    real.prepare(model)
+    real.prepare(models)
 
 
 def _is_odd(trajectory: Trajectory) -> bool:

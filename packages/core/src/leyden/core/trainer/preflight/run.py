@@ -2,11 +2,12 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from leyden.core.algorithm.sharing import shared_out
 from leyden.core.errors import CheckFailed
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.folder import RunFolder
@@ -61,7 +62,8 @@ def before_loading(config: RunConfig) -> list[CheckResult]:
 
     watched = Watched(config.algorithm, config.algorithm_config)
     frozen = [PolicySize.of(source) for source in config.frozen.values()]
-    need = memory_need(config, watched.algorithm.config, PolicySize.of(config.policy), frozen)
+    sizes = [PolicySize.of(source) for source in config.policies.values()]
+    need = memory_need(config, watched.algorithm.config, sizes, frozen)
     return [check_memory(need, free_memory(config.device), config), check_options(config)]
 
 
@@ -80,7 +82,7 @@ async def preflight(context: "RunContext", before: Sequence[CheckResult]) -> Che
     """
     began, config = time.monotonic(), context.config
     context.display.phase("check")
-    evidence = Evidence(config, context.serving.engine.model.context_length)
+    evidence = Evidence(config, context.serving.context_length)
     watched = Watched(config.algorithm, config.algorithm_config)
     await rehearse(watched.algorithm, context, evidence)
     if evidence.rehearsal.metrics is not None:
@@ -112,15 +114,15 @@ def is_due(folder: RunFolder, config: RunConfig) -> bool:
     return config.check and not folder.check_file.exists() and not folder.checkpoints.exists()
 
 
-def _difference(model: "PolicyModel", evidence: Evidence) -> Difference:
+def _difference(models: "Mapping[str, PolicyModel]", evidence: Evidence) -> Difference:
+    """Of the policy where it is largest."""
     from leyden.core.policy.probe import recomputed
 
-    calls = evidence.transitions
-    some = calls[:: -(-len(calls) // MOST_CALLS)]
-    apart_N = np.abs(recomputed(model, some))
-    return Difference(
-        mean=float(apart_N.mean()),
-        largest=float(apart_N.max()),
-        tokens=len(apart_N),
-        limit=SERVED_GAP[model.precision],
-    )
+    found: list[Difference] = []
+    for name, calls in shared_out(evidence.transitions, models, lambda call: call).items():
+        some = calls[:: -(-len(calls) // MOST_CALLS)]
+        apart_N = np.abs(recomputed(models[name], some))
+        limit = SERVED_GAP[models[name].precision]
+        mean, largest = float(apart_N.mean()), float(apart_N.max())
+        found.append(Difference(mean=mean, largest=largest, tokens=len(apart_N), limit=limit))
+    return max(found, key=lambda difference: difference.mean)

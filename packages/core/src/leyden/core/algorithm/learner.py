@@ -1,0 +1,176 @@
+"""`Learner`: the loop of every algorithm that updates policies, a batch at a time. Knows nothing of what a batch holds.
+
+What is learned from one batch is its subclasses' business. Where several policies are trained, all of them answer the
+same rollouts, each learns from its own calls, and they are published, logged and kept together, as one step.
+"""
+
+import logging
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+import numpy as np
+
+from leyden.core.algorithm.base import Algorithm, Context
+from leyden.core.algorithm.loops import Pace
+from leyden.core.algorithm.sharing import shared_out
+from leyden.core.data.transition import TrajectoryGroup
+from leyden.core.errors import TrainingError
+from leyden.core.policy.config import UpdateOptions
+
+if TYPE_CHECKING:
+    from leyden.core.policy.update import Updater
+
+log = logging.getLogger(__name__)
+
+Part = TypeVar("Part")
+SUMMED = ("tokens_trained", "transitions_trained", "optimizer_steps")
+"""Numbers of an update that add up over policies."""
+
+
+class LearnerOptions(UpdateOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How batches are borne that teach nothing, on top of how the weights change."""
+
+    max_empty_batches: int = 8
+    """Collected batches in a row without anything to learn from before the run stops with an error."""
+
+
+Options = TypeVar("Options", bound=LearnerOptions)
+
+
+class Report(Protocol):
+    """What became of one update."""
+
+    def metrics(self) -> Mapping[str, float]:
+        """Flat numbers, for a log."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch(Generic[Part]):
+    """What one batch came to."""
+
+    parts: Mapping[str, Part]
+    """What each policy learns from it; a policy that learns nothing is not among them."""
+    numbers: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Of the batch, for the log; they matter only where there is something to learn."""
+    dropped: Counter[str] = field(default_factory=Counter[str])
+    """Groups without a lesson, by the reason why."""
+    left_out: Counter[str] = field(default_factory=Counter[str])
+    """What else was left out on the way, by the reason why."""
+
+
+class Learner(Algorithm, Generic[Options, Part]):
+    """Collect, choose what is learned, update, publish; until the planned steps are taken."""
+
+    config: Options
+
+    @abstractmethod
+    def make_updater(self, context: Context, policy: str) -> "Updater":
+        """The policy of this name, ready to learn."""
+
+    @abstractmethod
+    async def batch(
+        self, context: Context, updaters: "Mapping[str, Updater]", groups: list[TrajectoryGroup]
+    ) -> Batch[Part]:
+        """What is learned from `groups`, which were just collected, and by which policy."""
+
+    @abstractmethod
+    def update(self, updater: "Updater", part: Part) -> Report:
+        """Let one policy learn its part of a batch; the only thing here that changes weights."""
+
+    def pace(self) -> Pace:
+        """How far collecting may run ahead of the updates."""
+        return Pace()
+
+    async def prepare(self, context: Context) -> None:
+        """What comes before any policy is loaded."""
+
+    async def after_update(self, context: Context, updaters: "Mapping[str, Updater]") -> dict[str, float]:
+        """Further numbers of the step that was just published."""
+        del context, updaters
+        return {}
+
+    async def run(self, context: Context) -> None:
+        """Take the planned steps, from wherever the last sitting left off."""
+        await self.prepare(context)
+        updaters = {name: self.make_updater(context, name) for name in context.policies}
+        await context.restore(updaters)
+        if context.step == 0:
+            await context.evaluate("before")
+        async with context.collecting(self.pace()):
+            async for batch in self.batches(context, updaters):
+                await self._take_step(context, updaters, batch)
+        await context.evaluate("after")
+
+    async def batches(self, context: Context, updaters: "Mapping[str, Updater]") -> AsyncGenerator[Batch[Part]]:
+        """What each batch of rollouts came to; one without anything to learn is no step."""
+        empty, most_empty = 0, self.config.max_empty_batches
+        while context.step < context.steps:
+            batch = await self.batch(context, updaters, await context.collect())
+            context.count_dropped(batch.dropped)
+            if batch.parts:
+                empty = 0
+                yield batch
+                continue
+            empty += 1
+            reasons = counts(batch.left_out + batch.dropped) or "no rollout was rewarded"
+            if empty >= most_empty:
+                raise TrainingError(f"nothing to learn from in {empty} batches in a row; the last one's: {reasons}")
+            log.warning("a batch had nothing to learn from (%s); going on with the next tasks", reasons)
+
+    async def _take_step(self, context: Context, updaters: "Mapping[str, Updater]", batch: Batch[Part]) -> None:
+        reports: dict[str, Report] = {}
+        for name, part in batch.parts.items():
+            reports[name] = await context.compute("update", self.update, updaters[name], part)
+        if idle := [name for name in updaters if name not in reports]:
+            log.warning("step %d taught %s nothing: no call to learn from", context.step + 1, ", ".join(idle))
+        gaps = await context.publish({name: updater.model for name, updater in updaters.items()})
+        further = await self.after_update(context, updaters)
+        context.log({**batch.numbers, **update_numbers(reports, gaps), **further})
+        await context.checkpoint(updaters)
+
+
+def update_numbers(reports: Mapping[str, Report], gaps: Mapping[str, float]) -> dict[str, Any]:
+    """The numbers of a step's updates: of several policies each one's under its name, as `planner/loss`, and sums.
+
+    `gaps` has every policy; one without a report has trained 0 transitions.
+    """
+    if len(gaps) == 1:
+        return {"served_trained_gap": next(iter(gaps.values())), **next(iter(reports.values())).metrics()}
+    found: dict[str, Mapping[str, float]] = {
+        name: reports[name].metrics() if name in reports else dict.fromkeys(SUMMED, 0.0) for name in gaps
+    }
+    summed = {key: sum(numbers.get(key, 0) for numbers in found.values()) for key in SUMMED}
+    named: dict[str, float] = {}
+    for name, numbers in found.items():
+        named[f"{name}/served_trained_gap"] = gaps[name]
+        named |= {f"{name}/{key}": value for key, value in numbers.items()}
+    return {**summed, "policies_trained": len(reports), **named}
+
+
+def collected_numbers(groups: Sequence[TrajectoryGroup], policies: Sequence[str]) -> dict[str, Any]:
+    """Rewards and sizes of what was collected; `groups` hold a reward and a call at least."""
+    trajectories = [trajectory for group in groups for trajectory in group.trajectories]
+    rewards = np.array([t.reward for t in trajectories if t.reward is not None], dtype=np.float64)
+    calls = [call for t in trajectories for call in t.transitions]
+    numbers = {
+        "reward": float(rewards.mean()),
+        "reward_std": float(rewards.std()),
+        "groups_with_spread": sum(len({t.reward for t in group.trajectories} - {None}) > 1 for group in groups),
+        "rollouts": len(trajectories),
+        "transitions": len(calls),
+        "response_tokens_mean": float(np.mean([len(call.response_ids) for call in calls])),
+    }
+    if len(policies) > 1:
+        for name, own in shared_out(calls, policies, lambda call: call).items():
+            numbers[f"{name}/transitions"] = len(own)
+            numbers[f"{name}/response_tokens_mean"] = float(np.mean([len(call.response_ids) for call in own]))
+    return numbers
+
+
+def counts(reasons: Mapping[str, int]) -> str:
+    """Reasons with how often each was met, as a sentence has them."""
+    return ", ".join(f"{count} × {reason}" for reason, count in reasons.items())
