@@ -30,6 +30,7 @@ def test_there_is_a_system_for_every_adapter() -> None:
     assert len(FRAMEWORKS) == len(adapters) == 4
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_everything_holds_in_a_small_campaign(framework: str, tmp_path: Path) -> None:
     path = tmp_path / "found.json"

@@ -3,9 +3,11 @@
 import os
 import re
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from _pytest.mark.structures import ParameterSet
 from observing import node_program
 from warm_process import run_leyden, run_script
 
@@ -65,15 +67,17 @@ def test_python_blocks_run(where: str, code: str, checkout: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def commands() -> list[tuple[str, str]]:
-    lines = [(where, line.split(" #")[0].strip()) for where, text in blocks("sh") for line in text.splitlines()]
-    return [(where, line) for where, line in lines if line.startswith("leyden ")]
+def commands() -> Iterator[ParameterSet]:
+    """Each starts a training of its own, or reads what the one before it has left; the README's are few."""
+    for where, text in blocks("sh"):
+        for line in text.splitlines():
+            if line.startswith("leyden "):
+                marks = () if where.startswith("README") else pytest.mark.long
+                yield pytest.param(line.split(" #")[0].strip(), id=f"{where} {line[:50]}", marks=marks)
 
 
-@pytest.mark.parametrize(("where", "line"), commands(), ids=[line[:60] for _, line in commands()])
-def test_commands_run(
-    where: str, line: str, checkout: Path, few_held_out: Path, request: pytest.FixtureRequest
-) -> None:
+@pytest.mark.parametrize("line", [*commands()])
+def test_commands_run(line: str, checkout: Path, few_held_out: Path, request: pytest.FixtureRequest) -> None:
     arguments = shlex.split(line)[1:]
     needs_node = " node " in line
     variables: dict[str, str] = request.getfixturevalue("with_node") if needs_node else environment()
