@@ -61,3 +61,8 @@ class Span(msgspec.Struct, frozen=True, kw_only=True):
     def size(self) -> int:
         """About how many bytes it holds."""
         return 512 + sum(len(value) for value in self.attributes.values() if isinstance(value, str | bytes | list))
+
+    def text(self, key: str) -> str | None:
+        """The attribute `key`, if it is there and is text."""
+        value = self.attributes.get(key)
+        return value if isinstance(value, str) else None

@@ -18,7 +18,7 @@ from leyden.core.data.span import Span
 from leyden.core.data.tokens import LogProbs, TokenIds, unpack_ids, unpack_log_probs
 from leyden.core.data.transition import Outcome, Trajectory, Transition
 from leyden.core.trajectory.all_outcomes import outcomes_by_call
-from leyden.core.trajectory.calls import is_recorded_call
+from leyden.core.trajectory.calls import finish_reason, is_recorded_call
 from leyden.core.trajectory.choices import CHOICE_NOT_USED, unused_choices
 from leyden.core.trajectory.select import Selector
 
@@ -85,17 +85,17 @@ def _transition(span: Span, outcomes: tuple[Outcome, ...]) -> Transition:
         rollout_id=span.rollout_id,
         attempt_id=span.attempt_id,
         span_id=span.span_id,
-        call_id=_text(span, semconv.CALL_ID) or span.span_id,
+        call_id=span.text(semconv.CALL_ID) or span.span_id,
         prompt_ids=prompt_ids,
         response_ids=response_ids,
         logprobs=logprobs,
         temperature=sampling.temperature,
-        policy=_text(span, semconv.POLICY) or "",
+        policy=span.text(semconv.POLICY) or "",
         version=versions[0][0],
         versions=versions,
-        agent=_text(span, semconv.AGENT_NAME),
-        node=_text(span, semconv.NODE),
-        finish_reason=_finish_reason(span),
+        agent=span.text(semconv.AGENT_NAME),
+        node=span.text(semconv.NODE),
+        finish_reason=finish_reason(span),
         outcomes=outcomes,
     )
 
@@ -144,16 +144,6 @@ def _versions(span: Span, tokens: int) -> tuple[tuple[int, int], ...]:
     if len(versions) != len(drawn) or sum(drawn) != tokens or min(drawn) < 1 or versions[0] != first:
         raise _Excluded(UNKNOWN_VERSION)
     return tuple(zip(versions, drawn, strict=True))
-
-
-def _text(span: Span, key: str) -> str | None:
-    value = span.attributes.get(key)
-    return value if isinstance(value, str) else None
-
-
-def _finish_reason(span: Span) -> str | None:
-    reasons = span.attributes.get(semconv.FINISH_REASONS)
-    return str(reasons[0]) if isinstance(reasons, list) and reasons else None
 
 
 def _last_reward(spans: Sequence[Span]) -> tuple[float | None, dict[str, float]]:

@@ -19,6 +19,12 @@ def is_recorded_call(span: Span) -> bool:
     return any(mark in span.attributes for mark in _CALL_MARKS)
 
 
+def finish_reason(span: Span) -> str | None:
+    """Why the call that `span` records ended, if it says."""
+    reasons = span.attributes.get(semconv.FINISH_REASONS)
+    return str(reasons[0]) if isinstance(reasons, list) and reasons else None
+
+
 class Call(NamedTuple):
     """A recorded call."""
 

@@ -96,17 +96,12 @@ def _outcome(tool: Span) -> ToolOutcome:
     return ToolOutcome(
         tool=_name(tool),
         status="failed" if failed else "returned",
-        result=_text(tool, semconv.TOOL_RESULT),
+        result=tool.text(semconv.TOOL_RESULT),
         error=(tool.status.description or str(error or "")) if failed else None,
-        arguments=_text(tool, semconv.TOOL_ARGUMENTS),
-        call_id=_text(tool, semconv.TOOL_CALL_ID),
+        arguments=tool.text(semconv.TOOL_ARGUMENTS),
+        call_id=tool.text(semconv.TOOL_CALL_ID),
         span_id=tool.span_id,
     )
-
-
-def _text(span: Span, key: str) -> str | None:
-    value = span.attributes.get(key)
-    return value if isinstance(value, str) else None
 
 
 def _without_span(asked: Sequence[ToolRequest], own: Sequence[ToolOutcome]) -> list[ToolRequest]:
