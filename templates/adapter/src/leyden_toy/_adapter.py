@@ -8,6 +8,7 @@ from typing import Any
 from leyden.core.data.resources import Resource
 from leyden.core.data.rollout import Task
 from leyden.core.runner.adapter import Adapter
+from leyden.core.runner.instrumentor_switch import InstrumentorSwitch
 from leyden.core.runner.task_input import text_for
 from leyden_toy._instrumentor import ToyInstrumentor
 
@@ -18,7 +19,7 @@ class ToyAdapter(Adapter):
     name = "toy"
 
     def __init__(self) -> None:
-        self._instrumentor: ToyInstrumentor | None = None
+        self._recording = InstrumentorSwitch(ToyInstrumentor)
 
     def supports(self, agent: object) -> bool:
         """Whether `agent` is an agent or a team; who has none has not imported the framework either."""
@@ -42,13 +43,8 @@ class ToyAdapter(Adapter):
 
     def instrument(self) -> None:
         """Record every run of this process, unless the user does so already."""
-        instrumentor = ToyInstrumentor()
-        if not instrumentor.is_instrumented_by_opentelemetry:
-            instrumentor.instrument()
-            self._instrumentor = instrumentor
+        self._recording.on()
 
     def uninstrument(self) -> None:
         """Undo `instrument`."""
-        if self._instrumentor is not None:
-            self._instrumentor.uninstrument()
-            self._instrumentor = None
+        self._recording.off()

@@ -12,6 +12,7 @@ from leyden.autogen._instrumentor import AutoGenInstrumentor
 from leyden.core.data.resources import Resource
 from leyden.core.data.rollout import Task
 from leyden.core.runner.adapter import Adapter
+from leyden.core.runner.instrumentor_switch import InstrumentorSwitch
 
 log = logging.getLogger("leyden.autogen")
 
@@ -26,7 +27,7 @@ class AutoGenAdapter(Adapter):
     module = "autogen_agentchat"
 
     def __init__(self) -> None:
-        self._instrumentor: AutoGenInstrumentor | None = None
+        self._recording = InstrumentorSwitch(AutoGenInstrumentor)
         self._ours: WeakSet[Any] = WeakSet()
         """Copies that `fresh` made."""
         self._checked: Any = None
@@ -91,16 +92,11 @@ class AutoGenAdapter(Adapter):
             before = list(warnings.filters)
             warnings.filterwarnings("ignore", "Resolved model mismatch", UserWarning)
             self._quiet = [one for one in warnings.filters if one not in before]
-        instrumentor = AutoGenInstrumentor()
-        if not instrumentor.is_instrumented_by_opentelemetry:
-            instrumentor.instrument()
-            self._instrumentor = instrumentor
+        self._recording.on()
 
     def uninstrument(self) -> None:
         """Undo `instrument`, unless the user had instrumented before us."""
-        if self._instrumentor is not None:
-            self._instrumentor.uninstrument()
-            self._instrumentor = None
+        self._recording.off()
         for one in self._quiet:
             if one in warnings.filters:
                 cast("list[Any]", warnings.filters).remove(one)

@@ -13,6 +13,7 @@ from leyden.core.data.resources import Resource
 from leyden.core.data.rollout import Task
 from leyden.core.errors import UnknownAgent
 from leyden.core.runner.adapter import Adapter
+from leyden.core.runner.instrumentor_switch import InstrumentorSwitch
 from leyden.core.runner.task_input import text_for
 from leyden.core.runner.threads import in_thread
 from leyden.crewai._fresh import fresh, kind_of, made, makes_crew, refusals
@@ -38,7 +39,7 @@ class CrewAIAdapter(Adapter):
     module = "crewai"
 
     def __init__(self) -> None:
-        self._instrumentor: CrewAIInstrumentor | None = None
+        self._recording = InstrumentorSwitch(CrewAIInstrumentor)
         self._environment: dict[str, str | None] = {}
         self._caches: list[Any] = []
 
@@ -83,16 +84,11 @@ class CrewAIAdapter(Adapter):
             self._environment = {name: os.environ.get(name) for name in QUIET}
             os.environ.update(QUIET)
         self._disable_cache()
-        instrumentor = CrewAIInstrumentor()
-        if not instrumentor.is_instrumented_by_opentelemetry:
-            instrumentor.instrument()
-            self._instrumentor = instrumentor
+        self._recording.on()
 
     def uninstrument(self) -> None:
         """Undo `instrument`, unless the user had instrumented before us."""
-        if self._instrumentor is not None:
-            self._instrumentor.uninstrument()
-            self._instrumentor = None
+        self._recording.off()
         for name, before in self._environment.items():
             if before is None:
                 os.environ.pop(name, None)

@@ -10,6 +10,7 @@ from leyden.core.data.resources import Resource
 from leyden.core.data.rollout import Task
 from leyden.core.errors import UnknownAgent
 from leyden.core.runner.adapter import Adapter
+from leyden.core.runner.instrumentor_switch import InstrumentorSwitch
 from leyden.langchain._input import input_for
 from leyden.langchain._instrumentor import LangChainInstrumentor
 
@@ -26,7 +27,7 @@ class LangChainAdapter(Adapter):
     module = "langchain_core"
 
     def __init__(self) -> None:
-        self._instrumentor: LangChainInstrumentor | None = None
+        self._recording = InstrumentorSwitch(LangChainInstrumentor)
         self._caches: list[Any] = []
 
     def supports(self, agent: object) -> bool:
@@ -72,16 +73,11 @@ class LangChainAdapter(Adapter):
     def instrument(self) -> None:
         """Record every LangChain run of this process, and turn LangChain's own answer cache off."""
         self._disable_cache()
-        instrumentor = LangChainInstrumentor()
-        if not instrumentor.is_instrumented_by_opentelemetry:
-            instrumentor.instrument()
-            self._instrumentor = instrumentor
+        self._recording.on()
 
     def uninstrument(self) -> None:
         """Undo `instrument`, unless the user had instrumented before us."""
-        if self._instrumentor is not None:
-            self._instrumentor.uninstrument()
-            self._instrumentor = None
+        self._recording.off()
         if self._caches:
             from langchain_core.globals import set_llm_cache
 

@@ -7,6 +7,7 @@ from leyden.core.data.resources import Resource
 from leyden.core.data.rollout import Task
 from leyden.core.errors import UnknownAgent
 from leyden.core.runner.adapter import Adapter
+from leyden.core.runner.instrumentor_switch import InstrumentorSwitch
 from leyden.openai_agents._instrumentor import OpenAIAgentsInstrumentor
 from leyden.openai_agents._runs import Run, forget, fresh, input_for, run_of, team_of, why_not
 
@@ -18,7 +19,7 @@ class OpenAIAgentsAdapter(Adapter):
     module = "agents.tracing"
 
     def __init__(self) -> None:
-        self._instrumentor: OpenAIAgentsInstrumentor | None = None
+        self._recording = InstrumentorSwitch(OpenAIAgentsInstrumentor)
         self._let_export: Callable[[], None] | None = None
 
     def supports(self, agent: object) -> bool:
@@ -63,19 +64,14 @@ class OpenAIAgentsAdapter(Adapter):
 
         if self._let_export is None:
             self._let_export = stop_export()
-        instrumentor = OpenAIAgentsInstrumentor()
-        if not instrumentor.is_instrumented_by_opentelemetry:
-            instrumentor.instrument()
-            self._instrumentor = instrumentor
+        self._recording.on()
 
     def uninstrument(self) -> None:
         """Undo `instrument`; what the user had instrumented before us stays."""
         if self._let_export is not None:
             self._let_export()
             self._let_export = None
-        if self._instrumentor is not None:
-            self._instrumentor.uninstrument()
-            self._instrumentor = None
+        self._recording.off()
 
     def callback_handler(self) -> object:
         """Return a trace processor for `agents.add_trace_processor`."""
