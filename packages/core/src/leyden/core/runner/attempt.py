@@ -175,10 +175,6 @@ class AttemptRun:
 
     async def _resources(self) -> NamedResources:
         """The rollout's resources; each LLM is this attempt's own endpoint at the gateway."""
-        wanted = self.rollout.resources_id
-        update = await (self._store.get_resources_by_id(wanted) if wanted else self._store.get_latest_resources())
-        if update is None:
-            return {}
         attempt = self._attempt
         ours: dict[str, Any] = {
             "endpoint": f"{attempt.gateway_url}/a/{attempt.token}/v1",
@@ -187,7 +183,7 @@ class AttemptRun:
         }
         return {
             name: msgspec.structs.replace(resource, **ours) if isinstance(resource, LLM) else resource
-            for name, resource in update.resources.items()
+            for name, resource in (await self._runner.resources.of(self.rollout)).items()
         }
 
     # --- The record

@@ -16,6 +16,7 @@ from leyden.core.runner.annotations import Failure
 from leyden.core.runner.attempt import AttemptRun
 from leyden.core.runner.config import RunnerConfig
 from leyden.core.runner.input_function import check_input_function
+from leyden.core.runner.known_resources import KnownResources
 from leyden.core.runner.reward import check_reward_function
 from leyden.core.store.base import LightningStore
 
@@ -50,6 +51,7 @@ class Runner:
         if config.input is not None:
             check_input_function(config.input)
         self.store, self.source, self.config, self.flush = store, source, config, flush
+        self.resources = KnownResources(store)
         self.finished = 0
         """Attempts run to their end."""
         self._running: dict[asyncio.Task[None], AttemptRun] = {}
