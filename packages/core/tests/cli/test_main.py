@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from leyden.core.cli import main as cli
-from leyden.core.cli.options import default_name, read_held_out, read_settings
+from leyden.core.cli.options import default_name, read_held_out, read_policies, read_settings
 from leyden.core.cli.quickstart import find_example, quickstart_command
 from leyden.core.errors import TrainingError, UsageError
 from leyden.core.trainer.config import NAME
@@ -102,3 +102,24 @@ def test_two_held_out_files_of_one_name_are_refused(tmp_path: Path) -> None:
         (tmp_path / folder / "val.jsonl").write_text('{"q": 1}\n')
     with pytest.raises(UsageError, match="two held-out files are called 'val'"):
         read_held_out([tmp_path / "a" / "val.jsonl", tmp_path / "b" / "val.jsonl"])
+
+
+def test_a_policy_is_given_alone_or_each_by_its_name() -> None:
+    assert read_policies(["some/folder"]) == "some/folder"
+    assert read_policies(["runs/rate=1/policy"]) == "runs/rate=1/policy"
+    assert read_policies(["planner=a/b", "reporter=c=d"]) == {"planner": "a/b", "reporter": "c=d"}
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (["a", "b"], "several policies need names"),
+        (["planner=a", "b"], "not 'planner=a b'"),
+        (["planner=a", "planner=b"], "each name once"),
+        (["planner="], "name=policy"),
+        (["=a"], "name=policy"),
+    ],
+)
+def test_policies_without_a_name_or_with_the_same_are_refused(given: list[str], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        read_policies(given)

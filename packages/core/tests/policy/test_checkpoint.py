@@ -41,6 +41,14 @@ def everything(trainer: Updater) -> list[torch.Tensor]:
     return [*trainer.model.weights().values(), *moments, trainer.generator.get_state()]
 
 
+def weights(trainer: Updater) -> list[torch.Tensor]:
+    return list(trainer.model.weights().values())
+
+
+def same(some: list[torch.Tensor], others: list[torch.Tensor]) -> bool:
+    return all(torch.equal(one, other) for one, other in zip(some, others, strict=True))
+
+
 def test_four_steps_equal_two_a_checkpoint_and_two_bit_for_bit(tmp_path: Path) -> None:
     straight, first, second = updater(), updater(), updater(seed=9)
     train(straight, range(4))
@@ -182,3 +190,40 @@ def test_nothing_in_a_checkpoint_needs_pickled_objects(tmp_path: Path) -> None:
     state = torch.load(path / checkpoint.TRAINING, weights_only=True)
 
     assert set(state) == {"optimizer", "steps_taken", "minibatches", "torch", "python", "numpy"}
+
+
+def test_several_policies_are_kept_together_and_each_goes_on_as_if_undisturbed(tmp_path: Path) -> None:
+    names = ("planner", "reporter")
+    whole, first, second = ({name: updater() for name in names} for _ in range(3))
+    batches = {name: synthetic_rollouts(4, 64, seed=at) for at, name in enumerate(names)}
+    for name in names:
+        for trainer in (whole[name], whole[name], first[name]):
+            trainer.step(batches[name])
+    path = save_checkpoint(tmp_path, 1, first, {"step": 1})
+    assert sorted(entry.name for entry in path.iterdir()) == ["planner", "progress.json", "reporter"]
+    assert load_checkpoint(path, second) == {"step": 1}
+    for name in names:
+        second[name].step(batches[name])
+        assert same(everything(second[name]), everything(whole[name]))
+    assert not same(weights(whole["planner"]), weights(whole["reporter"]))
+    load_trained(path / "reporter", first["planner"].model)
+    assert same(weights(first["planner"]), weights(first["reporter"]))
+
+
+def test_a_kill_between_two_policies_leaves_neither(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained = {"planner": updater(), "reporter": updater()}
+    good = save_checkpoint(tmp_path, 1, trained, {"step": 1})
+    saved: list[Path] = []
+    save = torch.save
+
+    def fails_the_second_time(state: Any, path: Path) -> None:
+        saved.append(path)
+        if len(saved) == 2:
+            raise KeyboardInterrupt
+        save(state, path)
+
+    monkeypatch.setattr(torch, "save", fails_the_second_time)
+    with pytest.raises(KeyboardInterrupt):
+        save_checkpoint(tmp_path, 2, trained, {"step": 2})
+    assert [path.parent.name for path in saved] == ["planner", "reporter"]
+    assert latest_checkpoint(tmp_path) == good

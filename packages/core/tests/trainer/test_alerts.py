@@ -148,3 +148,16 @@ def test_a_later_sitting_does_not_tell_again_what_is_on() -> None:
     watch = Watch(lines[:-1])
     assert watch.active == {"entropy_collapse"}
     assert watch.see(lines[-1]) == {}
+
+
+def test_what_is_wrong_with_one_of_several_policies_is_told_under_its_name() -> None:
+    lines = history()
+    for step, line in enumerate(lines):
+        line |= {"planner/entropy": 0.4, "reporter/entropy": 0.4 if step < STEPS - 4 else 0.01}
+        del line["entropy"]
+    assert active(lines) == {}
+    ((name, message),) = active(lines, ("planner", "reporter")).items()
+    assert name == "reporter/entropy_collapse"
+    assert message.startswith("reporter: entropy is 0.01 nats")
+    lines = history(reward=0.0)
+    assert list(active(lines, ("planner", "reporter"))) == ["reward_collapse"], "what all share is told once"

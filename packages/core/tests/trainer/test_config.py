@@ -3,6 +3,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from leyden.core.data.route import parse_routes
 from leyden.core.data.sampling import Sampling
 from leyden.core.errors import RunError, UsageError
 from leyden.core.trainer.config import EvaluationSet, RunConfig, check_name, load_config, save_config
@@ -80,3 +81,48 @@ def test_an_unknown_key_in_the_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("name: x\nagent: a\npolicy: p\nstepz: 3\n")
     with pytest.raises(RunError, match="stepz"):
         load_config(tmp_path / "config.yaml")
+
+
+TWO = {"planner": "p", "reporter": "r"}
+
+
+@pytest.mark.parametrize(
+    ("policy", "routes", "says"),
+    [
+        ({}, [], "no policy is given"),
+        (TWO, [], "a call that no route fits would reach no policy: end with --route to=NAME, or call one of planner"),
+        (TWO, ["node=planner,to=planner", "node=reporter,to=reporter"], "would reach no policy"),
+        (TWO, ["to=planner"], "no route reaches policy 'reporter'"),
+        (TWO, ["to=planner", "node=reporter,to=reporter"], "no route reaches policy 'reporter'"),
+        ({"policy": "p", "reporter": "r"}, [], "no route reaches policy 'reporter'"),
+        (TWO, ["node=judge,to=judge", "to=planner"], "a route goes to 'judge', and there is only planner, reporter"),
+        ({"provider": "p"}, ["to=provider"], "a policy cannot be called 'provider'"),
+        ({"a/b": "p"}, ["to=a/b"], "policy name 'a/b' must match"),
+        ({"x-adapter": "p"}, ["to=x-adapter"], "not end in -adapter"),
+        ({"critic": "p"}, ["to=critic"], "policy 'critic' is both trained and frozen"),
+    ],
+)
+def test_policies_that_no_call_reaches_or_calls_that_reach_none_are_refused(
+    policy: dict[str, str], routes: list[str], says: str
+) -> None:
+    with pytest.raises(UsageError, match=says):
+        RunConfig(name="r", agent="a", policy=policy, routes=parse_routes(routes), frozen={"critic": "c"})
+
+
+@pytest.mark.parametrize(
+    ("policy", "routes", "usual"),
+    [
+        ("p", [], "policy"),
+        (TWO, ["node=planner,to=planner", "to=reporter"], "reporter"),
+        (TWO, ["node=planner,to=planner", "node=reporter,to=reporter", "to=provider"], "planner"),
+        ({"reporter": "r", "policy": "p"}, ["node=reporter,to=reporter"], "policy"),
+    ],
+)
+def test_calls_that_no_route_fits_have_a_policy(
+    policy: str | dict[str, str], routes: list[str], usual: str, tmp_path: Path
+) -> None:
+    config = RunConfig(name="r", agent="a", policy=policy, routes=parse_routes(routes))
+    assert config.usual == usual
+    assert config.has_names == (policy != "p")
+    save_config(config, tmp_path / "config.yaml")
+    assert load_config(tmp_path / "config.yaml") == config

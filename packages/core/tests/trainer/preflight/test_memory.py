@@ -4,10 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from leyden.core.algorithm.lightning_rl import LightningRLConfig
+from leyden.core.policy.size import PolicySize
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.preflight import machine
 from leyden.core.trainer.preflight.machine import free_memory
-from leyden.core.trainer.preflight.memory import MemoryNeed, check_memory, gibibytes
+from leyden.core.trainer.preflight.memory import MemoryNeed, check_memory, gibibytes, memory_need
 
 CONFIG = RunConfig(name="r", agent="a", policy="p")
 NEED = MemoryNeed(certain={"weights": 600 << 20}, likely={"activations": 400 << 20})
@@ -50,3 +52,13 @@ def test_without_the_kernels_files_it_is_all_the_memory_there_is(
     monkeypatch.setattr(machine, "CGROUPS", tmp_path)
     monkeypatch.setattr(machine, "MEMINFO", tmp_path / "none")
     assert (free_memory("cpu") or 0) > 1 << 28
+
+
+def test_several_policies_need_the_memory_of_each_but_are_updated_one_at_a_time(policy: Path) -> None:
+    options, size = LightningRLConfig(), PolicySize.of(policy)
+    one, two = (memory_need(CONFIG, options, [size] * count, []) for count in (1, 2))
+    assert two.least == 2 * one.least > 0
+    activations = next(key for key in one.likely if key.startswith("activations"))
+    assert two.likely[activations] == one.likely[activations] > 0
+    frozen = memory_need(CONFIG, options, [size], [size])
+    assert frozen.least == one.least + size.weights
