@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from leyden.core.engine.base import Engine, EngineRecord, GenerateRequest, ModelInfo, TokenChunk
+from leyden.core.engine.embedded_admission import Admission
 from leyden.core.engine.embedded_cache import PrefixCache, SlotCache
 from leyden.core.engine.embedded_check import check_forward
 from leyden.core.engine.embedded_decoder import Decoded, Decoder
@@ -39,6 +40,8 @@ class EmbeddedConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Torch threads of the decode thread; None: one for a small model on the CPU, else torch's own choice."""
     batch_wait_seconds: float = 0.003
     """How long an idle engine waits for company after a call has come."""
+    join_seconds: float = 0.04
+    """How long at most calls wait for each other where lately more came at once: they begin together, at less cost."""
     chunk_seconds: float = 0.02
     """How often tokens of unfinished answers are handed out."""
     prefix_cache_tokens: int = 16384
@@ -54,8 +57,9 @@ class EmbeddedConfig(msgspec.Struct, frozen=True, kw_only=True):
         """Raise UsageError for numbers that make no sense."""
         if self.max_batch < 1 or (self.threads is not None and self.threads < 1) or (self.context_length or 2) < 2:
             raise UsageError("engine: max_batch and threads must be at least 1, context_length at least 2")
-        if min(self.batch_wait_seconds, self.chunk_seconds, self.prefix_cache_tokens) < 0:
-            raise UsageError("engine: batch_wait_seconds, chunk_seconds and prefix_cache_tokens must not be negative")
+        if min(self.batch_wait_seconds, self.join_seconds, self.chunk_seconds, self.prefix_cache_tokens) < 0:
+            names = "batch_wait_seconds, join_seconds, chunk_seconds and prefix_cache_tokens"
+            raise UsageError(f"engine: {names} must not be negative")
 
 
 class EmbeddedEngine(Engine):
@@ -82,7 +86,7 @@ class EmbeddedEngine(Engine):
         )
         self._thread = DecodeThread(
             max_batch=self._config.max_batch,
-            batch_wait_seconds=self._config.batch_wait_seconds,
+            admission=Admission(idle=self._config.batch_wait_seconds, longest=self._config.join_seconds),
             chunk_seconds=self._config.chunk_seconds,
             version=version,
         )

@@ -15,6 +15,7 @@ from typing import TypeVar, cast
 import torch
 
 from leyden.core.engine.base import FinishReason, TokenChunk
+from leyden.core.engine.embedded_admission import Admission
 from leyden.core.engine.embedded_decoder import Decoded, Decoder
 from leyden.core.errors import EngineError
 
@@ -109,12 +110,12 @@ class _Action:
 class DecodeThread:
     """Runs a `Decoder`. Its public methods may be called from any thread."""
 
-    def __init__(self, *, max_batch: int, batch_wait_seconds: float, chunk_seconds: float, version: int) -> None:
+    def __init__(self, *, max_batch: int, admission: Admission, chunk_seconds: float, version: int) -> None:
         self.version = version
         self.broken: EngineError | None = None
         """Why it answers nothing any more."""
         self._max_batch = max_batch
-        self._batch_wait_seconds = batch_wait_seconds
+        self._admission = admission
         self._chunk_seconds = chunk_seconds
         self._inbox: queue.SimpleQueue[Call | _Action | None] = queue.SimpleQueue()
         self._calls: list[Call] = []
@@ -153,6 +154,7 @@ class DecodeThread:
         """Serve `version` from here on: forget what the old weights computed. Only on the decode thread."""
         self._emit(everything=True)
         self._waiting = self._ready.flush() + self._waiting
+        self._admission.began()
         self.version = version
 
     def stop(self) -> None:
@@ -202,24 +204,25 @@ class DecodeThread:
                 self._stopped = True
 
     def _read_inbox(self) -> None:
-        """Take what has arrived; when there is nothing to do wait for it, and a moment more for its company."""
-        idle = not self._calls
-        deadline: float | None = None
+        """Take what has arrived; where nothing is being decoded wait for it, and for the company of those that came."""
         while not self._stopped:
+            patience = 0.0 if self._ready_rows() else self._patience() if self._waiting else None
             try:
-                if not idle:
-                    item = self._inbox.get_nowait()
-                elif deadline is None:
-                    item = self._inbox.get()
-                else:
-                    item = self._inbox.get(timeout=max(0.0, deadline - time.perf_counter()))
+                item = self._inbox.get(timeout=patience) if patience != 0 else self._inbox.get_nowait()
             except queue.Empty:
                 return
             self._take(item)
-            if idle and deadline is None:
-                if not self._waiting:
-                    return
-                deadline = time.perf_counter() + self._batch_wait_seconds
+            if not self._calls:
+                return
+
+    def _ready_rows(self) -> int:
+        return len(self._decoder.rows) if self._decoder is not None else 0
+
+    def _patience(self) -> float:
+        rows = self._ready_rows()
+        return self._admission.patience(
+            time.perf_counter(), waiting=len(self._waiting), room=self._max_batch - rows, idle=not rows
+        )
 
     def _take(self, item: Call | _Action | None) -> None:
         if item is None:
@@ -227,6 +230,7 @@ class DecodeThread:
         elif isinstance(item, Call):
             self._calls.append(item)
             self._waiting.append(item.sequence)
+            self._admission.arrived(time.perf_counter(), len(self._calls))
         else:
             item()
 
@@ -234,8 +238,9 @@ class DecodeThread:
         if any(call.abandoned for call in self._calls):
             self._drop_abandoned()
         room = self._max_batch - len(self._ready.rows) if self._waiting else 0
-        if room > 0:
+        if room > 0 and not self._patience():
             joining, self._waiting = self._waiting[:room], self._waiting[room:]
+            self._admission.began()
             self._ready.prefill(joining)
         if self._decoder is not None and self._decoder.rows:
             self._decoder.step()
