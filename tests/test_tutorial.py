@@ -4,10 +4,7 @@
 # pyright: reportUnknownVariableType=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
 
 import itertools
-import json
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
@@ -19,6 +16,7 @@ import leyden.core as agl
 from leyden.core.data import semconv
 from leyden.core.data.rollout import AttemptedRollout
 from leyden.core.store.open import open_store
+from leyden.core.testing.chat_endpoint import chat_endpoint
 from leyden.core.trajectory.assemble import NOT_SELECTED, assemble
 from leyden.core.trajectory.select import Selector
 
@@ -89,40 +87,11 @@ async def test_fit_trains_the_selected_nodes_only(tmp_path: Path) -> None:
         await store.close()
 
 
-class Endpoint(BaseHTTPRequestHandler):
-    asked: list[Any]
-
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        self.asked.append(body)
-        message = {"role": "assistant", "content": "SELECT 1"}
-        choice = {"index": 0, "message": message, "finish_reason": "stop"}
-        usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
-        answer = {"id": "c", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice]}
-        data = json.dumps({**answer, "usage": usage}).encode()
-        self.send_response(200)
-        self.send_header("content-type", "application/json")
-        self.send_header("content-length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
-
-
 def test_dev_runs_against_an_endpoint_of_the_users_own() -> None:
-    asked: list[Any] = []
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Bound", (Endpoint,), {"asked": asked}))
-    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    llm = agl.LLM(endpoint=f"http://127.0.0.1:{server.server_port}/v1", model="their-model", api_key="sk-theirs")
-    try:
+    with chat_endpoint("SELECT 1") as endpoint:
+        llm = agl.LLM(endpoint=endpoint.url, model="their-model", api_key="sk-theirs")
         trainer = agl.Trainer(n_workers=1, initial_resources={"main_llm": llm}, quiet=True)
         results = trainer.dev(SqlAgent(), dev_dataset=ROWS[:2])
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
     assert [result.rollout.status for result in results] == ["succeeded", "succeeded"]
-    assert {body["model"] for body in asked} == {"their-model"}
-    assert len(asked) == 4
+    assert {request["body"]["model"] for request in endpoint.seen} == {"their-model"}
+    assert len(endpoint.seen) == 4

@@ -2,9 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
@@ -13,6 +11,7 @@ from leyden.core.cli.main import run
 from leyden.core.data.resources import LLM
 from leyden.core.runner.command import CommandAgent
 from leyden.core.runner.hooks import Hook
+from leyden.core.testing.chat_endpoint import ChatEndpoint, chat_endpoint
 from leyden.core.trainer.trainer import Trainer
 
 AGENT = '''
@@ -30,51 +29,19 @@ async def agent(task):
 '''
 
 
-class Provider(BaseHTTPRequestHandler):
-    seen: list[dict[str, Any]]
-
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        self.seen.append({"body": body, "key": self.headers["authorization"]})
-        message = {"role": "assistant", "content": "four"}
-        answer = {
-            "id": "chatcmpl-1",
-            "object": "chat.completion",
-            "created": 0,
-            "model": body["model"],
-            "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
-            "usage": {"prompt_tokens": 9, "completion_tokens": 1, "total_tokens": 10},
-        }
-        data = json.dumps(answer).encode()
-        self.send_response(200)
-        self.send_header("content-type", "application/json")
-        self.send_header("content-length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
-
-
 @pytest.fixture
-def endpoint() -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    seen: list[dict[str, Any]] = []
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Bound", (Provider,), {"seen": seen}))
-    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}/v1", seen
-    server.shutdown()
-    server.server_close()
-    thread.join()
+def endpoint() -> Iterator[ChatEndpoint]:
+    with chat_endpoint("four") as found:
+        yield found
 
 
 def test_a_dry_run_against_an_endpoint_shows_every_span(
-    endpoint: tuple[str, list[dict[str, Any]]],
+    endpoint: ChatEndpoint,
     tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    url, seen = endpoint
+    url, seen = endpoint.url, endpoint.seen
     monkeypatch.setenv("MY_KEY", "sk-of-the-endpoint")
     (tmp_path / "agent.py").write_text(AGENT)
     (tmp_path / "reward.py").write_text("def score(task, result):\n    return result == 'four'\n")
@@ -93,9 +60,9 @@ def test_a_dry_run_against_an_endpoint_shows_every_span(
 
 
 def test_a_failed_rollout_makes_the_exit_code_1(
-    endpoint: tuple[str, list[dict[str, Any]]], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    endpoint: ChatEndpoint, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    url, _ = endpoint
+    url = endpoint.url
     (tmp_path / "agent.py").write_text("def agent(task):\n    raise LookupError('no luck today')\n")
     (tmp_path / "t.jsonl").write_text('{"question": "2+2?"}\n')
     arguments = ["dev", f"{tmp_path}/agent.py:agent", "--tasks", f"{tmp_path}/t.jsonl", "--endpoint", url, "--json"]
@@ -120,9 +87,9 @@ class Says(Hook):
 
 
 def test_a_dry_run_takes_an_input_and_hooks(
-    endpoint: tuple[str, list[dict[str, Any]]], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    endpoint: ChatEndpoint, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    url, seen = endpoint
+    url, seen = endpoint.url, endpoint.seen
     for name, text in (("agent.py", AGENT), ("given.py", GIVEN), ("t.jsonl", '{"sum": "2+2"}\n')):
         (tmp_path / name).write_text(text)
     arguments = ["dev", f"{tmp_path}/agent.py:agent", "--tasks", f"{tmp_path}/t.jsonl", "--endpoint", url]

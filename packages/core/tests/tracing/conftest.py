@@ -1,9 +1,9 @@
 """Every HTTP library that is routed, as one fixture; an echoing gateway and provider; a gateway that refuses."""
 
 import asyncio
-import threading
 from collections.abc import Callable, Generator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import ExitStack
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import aiohttp
@@ -13,6 +13,7 @@ import pytest
 import requests
 
 from leyden.core.testing.echo_endpoint import Endpoint, echo_endpoint
+from leyden.core.testing.serving import served
 
 Send = Callable[..., tuple[int, str]]
 """Method, URL, then `body` (any JSON) and `headers`; returns the status and the answer's URL."""
@@ -112,19 +113,10 @@ class Answers(BaseHTTPRequestHandler):
 @pytest.fixture
 def answering() -> Generator[Callable[..., str]]:
     """Start a server that answers with a status and perhaps a location; returns its URL."""
-    servers: list[tuple[ThreadingHTTPServer, threading.Thread]] = []
+    with ExitStack() as servers:
 
-    def start(status: int, location: str = "") -> str:
-        handler = type("Bound", (Answers,), {"status": status, "location": location})
-        server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        server.daemon_threads = True
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        servers.append((server, thread))
-        return f"http://127.0.0.1:{server.server_port}"
+        def start(status: int, location: str = "") -> str:
+            handler = type("Bound", (Answers,), {"status": status, "location": location})
+            return servers.enter_context(served(handler))
 
-    yield start
-    for server, thread in servers:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+        yield start

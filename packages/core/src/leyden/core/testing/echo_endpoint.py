@@ -8,8 +8,10 @@ import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
+
+from leyden.core.testing.serving import served
 
 
 @dataclass
@@ -82,15 +84,8 @@ class _Handler(BaseHTTPRequestHandler):
 def echo_endpoint() -> Generator[Endpoint]:
     """Serve on a free loopback port inside the block."""
     endpoint = Endpoint()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Bound", (_Handler,), {"endpoint": endpoint}))
-    server.daemon_threads = True
-    endpoint.url = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield endpoint
-    finally:
-        endpoint.go.set()
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with served(type("Bound", (_Handler,), {"endpoint": endpoint})) as endpoint.url:
+        try:
+            yield endpoint
+        finally:
+            endpoint.go.set()

@@ -3,14 +3,15 @@
 Needs `opentelemetry-proto`, which every OTLP exporter brings.
 """
 
-import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from leyden.core.testing.serving import served
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,16 +68,8 @@ def otlp_sink() -> Generator[OtlpSink]:
             self.send_header("content-length", "0")
             self.end_headers()
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    sink.url = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
+    with served(Handler) as sink.url:
         yield sink
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 def _spans(request: ExportTraceServiceRequest) -> list[SeenSpan]:
