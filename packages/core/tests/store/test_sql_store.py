@@ -246,6 +246,31 @@ async def test_concurrent_spans_share_transactions(tmp_path: Path) -> None:
     await store.close()
 
 
+async def test_a_change_of_state_waits_for_another_process_and_is_not_lost(tmp_path: Path) -> None:
+    store = await SqlStore.open(tmp_path / "store.db")
+    got = await claimed(store)
+    blocker = sqlite3.connect(tmp_path / "store.db", isolation_level=None)
+    blocker.execute("BEGIN IMMEDIATE")
+    ending = asyncio.create_task(store.update_attempt(got.rollout_id, "latest", status="succeeded"))
+    await asyncio.sleep(0)
+    assert (await store.query_attempts(got.rollout_id)).items[0].status == "preparing"
+    assert not ending.done()
+    blocker.execute("ROLLBACK")
+    blocker.close()
+    assert (await ending).status == "succeeded"
+    await store.close()
+
+
+async def test_the_log_of_many_changes_of_state_is_brought_in(tmp_path: Path) -> None:
+    store = await SqlStore.open(tmp_path / "store.db")
+    got = await claimed(store)
+    for n in range(2500):
+        await store.update_attempt(got.rollout_id, "latest", metadata={"n": n})
+    size = (tmp_path / "store.db-wal").stat().st_size
+    await store.close()
+    assert size < 8 << 20
+
+
 async def test_a_cancelled_caller_leaves_no_half_transaction(tmp_path: Path) -> None:
     store = await SqlStore.open(tmp_path / "store.db")
     for n in range(20):

@@ -72,7 +72,11 @@ class LocalStore(ReadingStore):
 
     async def _write(self, work: Callable[[Rows], T]) -> T:
         self._check_open()
-        return await self._transact(lambda rows: _healthy(rows, work), write=True)
+        return await self._transact(lambda rows: healthy(rows, work), write=True)
+
+    async def _write_little(self, work: Callable[[Rows], T]) -> T:
+        """Like `_write`, for work of a few rows that comes with every attempt."""
+        return await self._write(work)
 
     async def _read(self, work: Callable[[Rows], T]) -> T:
         self._check_open()
@@ -211,7 +215,9 @@ class LocalStore(ReadingStore):
         changes = _given(status=_not_none(status=status), worker_id=worker_id, last_heartbeat_time=last_heartbeat_time)
         if metadata is not UNSET:
             changes["metadata"] = encode(metadata or {}, "the metadata of an attempt")
-        return await self._write(lambda rows: lifecycle.update_attempt(rows, rollout_id, attempt_id, dict(changes)))
+        return await self._write_little(
+            lambda rows: lifecycle.update_attempt(rows, rollout_id, attempt_id, dict(changes))
+        )
 
     # --- Spans
 
@@ -282,7 +288,8 @@ def unless_due(work: Callable[[Rows], T]) -> Callable[[Rows], tuple[T] | None]:
     return look
 
 
-def _healthy(rows: Rows, work: Callable[[Rows], T]) -> T:
+def healthy(rows: Rows, work: Callable[[Rows], T]) -> T:
+    """Return what `work` does to rows in which nothing is overdue."""
     lifecycle.check_health(rows)
     return work(rows)
 

@@ -27,7 +27,7 @@ from leyden.core.errors import StoreError, UsageError
 from leyden.core.store import schema, spans
 from leyden.core.store.group_commit import Answer, GroupCommit
 from leyden.core.store.lifecycle import check_health
-from leyden.core.store.local import LocalStore, unless_due
+from leyden.core.store.local import LocalStore, healthy, unless_due
 from leyden.core.store.reading import finding_attempt
 from leyden.core.store.recent import RecentAttempts
 from leyden.core.store.rows import Rows
@@ -41,6 +41,8 @@ _READERS = 2
 _CHECKPOINT_BYTES = 4 << 20
 """After so many in SQLite's log, and so many of spans stored on callers' own threads, a checkpoint is made."""
 _PAGE_BYTES = 4096
+_LITTLE_BYTES = 4 * _PAGE_BYTES
+"""What a change of a few rows adds to SQLite's log."""
 _BUSY_SECONDS = 20.0
 """How long to wait for another process's transaction."""
 _ERRORS = (SQLAlchemyError, sqlite3.Error)
@@ -111,6 +113,16 @@ class SqlStore(LocalStore):
         self._bell.ring(rows.rung)
         return result
 
+    async def _write_little(self, work: Callable[[Rows], T]) -> T:
+        """Write on the calling thread where nobody else writes: the hop costs more than a few rows."""
+        self._check_open()
+        self._wrote(_LITTLE_BYTES)
+        if not self._submitted:
+            done = self._at_once(lambda rows: (healthy(rows, work),), write=True)
+            if done is not None:
+                return done[0]
+        return await self._write(work)
+
     async def find_attempt(self, rollout_id: str, attempt_id: str) -> tuple[Rollout, Attempt] | None:
         """Return an attempt with its rollout; without a transaction where it was looked at a moment ago."""
         self._check_open()
@@ -141,11 +153,15 @@ class SqlStore(LocalStore):
         """Store on the calling thread, or return None where others write, or where the store is closed."""
         if self._closed:
             return None
+        self._wrote(size)
+        return None if self._submitted else self._at_once(_adding(batches), write=True)
+
+    def _wrote(self, size: int) -> None:
+        """Count about how much was written on callers' own threads, and make a checkpoint when it is time."""
         self._uncheckpointed += size
         if self._uncheckpointed > _CHECKPOINT_BYTES:
             self._uncheckpointed = 0
             self._readers.submit(self._checkpoint)
-        return None if self._submitted else self._at_once(_adding(batches), write=True)
 
     def _checkpoint(self) -> None:
         """Bring SQLite's log into the file beside those who write, and what they add meanwhile while none of ours does.

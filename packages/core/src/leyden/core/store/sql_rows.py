@@ -105,7 +105,7 @@ _HEAD = select(_queue.rollout_id).order_by(_queue.position).limit(bindparam("lim
 _ATTEMPTS_OF = select(*_ATTEMPT).where(_among(_attempts.rollout_id, _KEYS)).order_by(_attempts.sequence_id)
 _OPEN_ATTEMPT_OF = (
     select(*_ATTEMPT)
-    .where((_attempts.worker_id == _KEY) & _attempts.status.in_(["preparing", "running"]))
+    .where((_attempts.worker_id == _KEY) & or_(_attempts.status == "preparing", _attempts.status == "running"))
     .order_by(_attempts.id.desc())
     .limit(1)
 )
@@ -231,7 +231,7 @@ class SqlRows(Rows):
         if not _PULSE.issuperset(changes):
             self.changed.add(rollout_id)
         if changes:
-            self._connection.execute(_update_rollout(tuple(changes)), {**_renamed(changes), "key": rollout_id})
+            self._straight(_update_rollout(tuple(changes)), **_renamed(changes), key=rollout_id)
 
     def overdue(self) -> list[RolloutRow]:
         """By the partial index."""
@@ -248,7 +248,7 @@ class SqlRows(Rows):
 
     def drop(self, rollout_id: str) -> None:
         """Delete."""
-        self._connection.execute(_DROP, {"key": rollout_id})
+        self._straight(_DROP, key=rollout_id)
 
     def head(self, limit: int) -> list[str]:
         """By position."""
@@ -268,7 +268,8 @@ class SqlRows(Rows):
         ids = [row.rollout_id for row in rows if row.attempts]
         if not ids:
             return {}
-        return {row.rollout_id: row for row in self._rows(AttemptRow, _ATTEMPTS_OF, keys=json.dumps(ids))}
+        found = self._straight_rows(AttemptRow, _ATTEMPT, _ATTEMPTS_OF, keys=json.dumps(ids))
+        return {row.rollout_id: row for row in found}
 
     def select_attempts(self, query: Query) -> tuple[list[AttemptRow], int]:
         """One statement."""
@@ -283,12 +284,11 @@ class SqlRows(Rows):
         if not _PULSE.issuperset(changes):
             self.changed.add(key[0])
         if changes:
-            parameters = {**_renamed(changes), "key": key[0], "second_key": key[1]}
-            self._connection.execute(_update_attempt(tuple(changes)), parameters)
+            self._straight(_update_attempt(tuple(changes)), **_renamed(changes), key=key[0], second_key=key[1])
 
     def open_attempt_of(self, worker_id: str) -> AttemptRow | None:
         """By the index on workers."""
-        return self._row(AttemptRow, _OPEN_ATTEMPT_OF, key=worker_id)
+        return next(iter(self._straight_rows(AttemptRow, _ATTEMPT, _OPEN_ATTEMPT_OF, key=worker_id)), None)
 
     # --- Spans
 
@@ -337,11 +337,11 @@ class SqlRows(Rows):
 
     def worker(self, worker_id: str) -> WorkerRow | None:
         """By the unique index."""
-        return self._row(WorkerRow, _WORKER_BY_ID, key=worker_id)
+        return next(iter(self._straight_rows(WorkerRow, _WORKER, _WORKER_BY_ID, key=worker_id)), None)
 
     def put_worker(self, row: WorkerRow) -> None:
         """Update, or insert where there was nothing to update."""
-        changed = self._connection.execute(_PUT_WORKER, {**_renamed(asdict(row)), "key": row.worker_id})
+        changed = self._straight(_PUT_WORKER, **_renamed(asdict(row)), key=row.worker_id)
         if not changed.rowcount:
             self._insert(schema.workers, [row])
 
