@@ -34,6 +34,10 @@ class Arm:
     options: tuple[str, ...] = ()
     """Of the algorithm's configuration, as `--set` takes them."""
     algorithm: str = "lightning_rl"
+    policies: tuple[str, ...] = ("{policy}",)
+    """As `--policy` takes them; `{policy}` is the shipped one's folder."""
+    arguments: tuple[str, ...] = ()
+    """Further ones of the command line."""
 
 
 ARMS = {
@@ -45,6 +49,11 @@ ARMS = {
     "one_off": Arm(options=("loop=one_off",)),
     "async": Arm(options=("loop=async",)),
     "team_uniform": Arm(example=TEAM),
+    "team_separate": Arm(
+        example=TEAM,
+        policies=("planner={policy}", "reporter={policy}"),
+        arguments=("--route", "node=planner,to=planner", "--route", "to=reporter"),
+    ),
     "team_role_decay": Arm(
         example=TEAM, options=("credit=role_decay", "credit.gamma.planner=0.9", "advantage=turn_level")
     ),
@@ -61,7 +70,9 @@ def trained(folder: Path, name: str, arm: Arm, seed: int, steps: int) -> dict[st
     if not report.exists():
         command = [sys.executable, "-m", "leyden.core.cli", "train", f"{arm.example}/agent.py:agent"]
         command += ["--tasks", f"{CALCULATOR}/train.jsonl", "--val", f"{CALCULATOR}/val.jsonl"]
-        command += ["--reward", f"{arm.example}/reward.py:score", "--policy", f"{CALCULATOR}/policy"]
+        command += ["--reward", f"{arm.example}/reward.py:score", *arm.arguments]
+        for policy in arm.policies:
+            command += ["--policy", policy.format(policy=f"{CALCULATOR}/policy")]
         command += ["--learning-rate", arm.learning_rate, "--steps", str(steps), "--seed", str(seed)]
         command += ["--algorithm", arm.algorithm, *(word for option in arm.options for word in ("--set", option))]
         command += ["--runs", str(folder), "--name", run, "--quiet"]
