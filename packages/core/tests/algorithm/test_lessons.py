@@ -1,5 +1,6 @@
 """SFT and DPO on a scripted context: what they choose, in which order they deal it, and what they refuse."""
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from itertools import chain
@@ -142,6 +143,45 @@ async def test_whole_tasks_are_set_apart_for_the_held_out_loss() -> None:
     assert context.lines[2]["held_out_loss"] == pytest.approx(sum(losses) / 4, rel=1e-4)
 
 
+async def test_of_pairs_set_apart_loss_accuracy_and_margin_are_told() -> None:
+    context = LessonContext(stored=groups(*[[1.0, 0.0]] * 5), steps=3)
+    first = [likelihood(context.model, task, 0) - likelihood(context.model, task, 1) for task in range(5)]
+    loss = {"name": "dpo", "beta": 0.5}
+    await DPO(DPOConfig(learning_rate=RATE, spans="s", held_out=0.4, held_out_every=2, loss=loss)).run(context)
+    learned = {ids[:2] for ids in context.learned[0]}
+    assert len(context.learned[0]) == 6
+    apart = [task for task in range(5) if f"t{task}" not in learned]
+    margins = [
+        0.5 * (likelihood(context.model, task, 0) - likelihood(context.model, task, 1) - first[task]) for task in apart
+    ]
+    assert ["held_out_loss" in line for line in context.lines] == [False, True, True]
+    last = context.lines[2]
+    expected = sum(math.log1p(math.exp(-margin)) for margin in margins) / 2
+    assert last["held_out_loss"] == pytest.approx(expected, rel=1e-4)
+    assert last["held_out_loss"] < math.log(2), "what is learned of some tasks is true of others"
+    assert last["held_out_margin"] == pytest.approx(sum(margins) / 2, rel=1e-3)
+    assert last["held_out_accuracy"] == sum(margin > 0 for margin in margins) / 2
+
+
+class Impatient(LessonContext):
+    """Ends the run with its second checkpoint, as early stopping does."""
+
+    async def checkpoint(self, updaters: Any) -> None:
+        await super().checkpoint(updaters)
+        if self.step == 2:
+            self.steps = 2
+
+
+@pytest.mark.parametrize(
+    "algorithm", [SFT(SFTConfig(learning_rate=RATE, spans="s")), DPO(DPOConfig(learning_rate=RATE, spans="s"))]
+)
+async def test_a_run_on_stored_rollouts_can_be_stopped_early(algorithm: LessonLoop[Any]) -> None:
+    context = Impatient(stored=groups([1.0, 0.0], [0.0, 1.0]), steps=9)
+    await algorithm.run(context)
+    assert len(context.learned) == 2
+    assert context.asked[-1] == "after"
+
+
 @pytest.mark.parametrize(
     ("algorithm", "stored", "says"),
     [
@@ -154,6 +194,7 @@ async def test_whole_tasks_are_set_apart_for_the_held_out_loss() -> None:
         (SFT(SFTConfig(spans="s")), [], "in s: 0 rollouts"),
         (SFT(SFTConfig(spans="s", held_out=0.5)), [], "in s: 0 rollouts"),
         (SFT(SFTConfig(spans="s", held_out=0.5)), groups([None]), "in s: 1 rollouts"),
+        (DPO(DPOConfig(spans="s", held_out=0.5)), groups([1.0, 0.0]), "in s: 2 rollouts"),
         (DPO(DPOConfig(spans="s")), groups([0.5, 0.5]), "1 × no answer better than another to the same state"),
     ],
 )
@@ -210,6 +251,7 @@ async def test_pairs_are_made_of_stored_rollouts_too() -> None:
         ("sft", {"spans": "s", "keep": "some"}, "keep"),
         ("dpo", {"loss": "sft"}, "takes 1 transitions at a time, and 2 are dealt here"),
         ("dpo", {"per_step": 3}, "per_step has no effect without spans"),
+        ("dpo", {"held_out": 0.1}, "held_out has no effect without spans"),
         ("dpo", {"min_gap": -1.0}, "min_gap must not be negative"),
         ("dpo", {"pairs_per_state": 0}, "pairs_per_state must be at least 1"),
         ("dpo", {"normalisation": "rollout"}, "normalisation has no effect"),

@@ -53,13 +53,13 @@ def test_tokens_of_unknown_drawing_are_learned_by_a_loss_that_takes_no_ratios() 
     before = -sum(total(model, item) for item in items) / tokens
     updater = Updater(model, SFT)
 
-    assert updater.mean_loss(items) == pytest.approx(before, rel=1e-5)
+    assert updater.held_out(items)["loss"] == pytest.approx(before, rel=1e-5)
     report = updater.step(items)
 
     assert report.loss == pytest.approx(before, rel=1e-5)
     assert report.diagnostics.tokens == report.tokens == tokens
     assert report.skipped == {}
-    assert updater.mean_loss(items) < before
+    assert updater.held_out(items)["loss"] < before
     names = report.metrics().keys()
     assert not [name for name in names if "ratio" in name or name in ("approx_kl", "mismatch_kl")]
     assert math.isfinite(report.metrics()["entropy"])
@@ -93,7 +93,7 @@ def test_a_loss_that_reads_how_tokens_were_drawn_skips_those_where_it_is_unknown
 
 def test_there_must_be_something_to_measure() -> None:
     with pytest.raises(TrainingError, match="no transition to measure: 0 given"):
-        Updater(tiny_policy(), SFT).mean_loss([])
+        Updater(tiny_policy(), SFT).held_out([])
 
 
 def test_the_first_step_on_pairs_has_no_margin_and_moves_towards_the_chosen() -> None:

@@ -27,13 +27,14 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PER_STEP = 32
+HELD_OUT_EVERY = 10
 Unit = tuple[Transition, ...]
 
 
 class LessonOptions(LearnerOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where units come from, on top of how the weights change."""
 
-    only_from_spans: ClassVar[tuple[str, ...]] = ("per_step", "passes")
+    only_from_spans: ClassVar[tuple[str, ...]] = ("per_step", "passes", "held_out")
     """Options that mean something only for stored spans; None is their default."""
 
     spans: str | None = None
@@ -42,6 +43,10 @@ class LessonOptions(LearnerOptions, frozen=True, kw_only=True, forbid_unknown_fi
     """Units of one step, where they come from spans. [32]"""
     passes: float | None = None
     """Times through what the spans gave, where the run's steps would go on for longer. [no limit]"""
+    held_out: float | None = None
+    """Share of the tasks in the spans that is set apart, for a loss that says when learning turns into repetition."""
+    held_out_every: int | None = None
+    """Steps between measurements of that loss, which also follows the last step. [10]"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -51,6 +56,10 @@ class LessonOptions(LearnerOptions, frozen=True, kw_only=True, forbid_unknown_fi
                 raise UsageError(f"{name} has no effect without spans: a step learns from what it collected")
             if value is not None and not value > 0:
                 raise UsageError(f"{name} must be above 0, got {value}")
+        if self.held_out is not None and not self.held_out < 1:
+            raise UsageError(f"held_out is a share of the tasks, below 1, got {self.held_out}")
+        if self.held_out_every is not None and (self.held_out is None or self.held_out_every < 1):
+            raise UsageError(f"held_out_every counts steps and needs held_out, got {self.held_out_every}")
 
 
 Options = TypeVar("Options", bound=LessonOptions)
@@ -77,6 +86,8 @@ class LessonLoop(Learner[Options, list[WeightedTransition]], Generic[Options]):
         super().__init__(config)
         self._stored: Lessons | None = None
         """What the spans came to, where they are learned from."""
+        self._apart: list[WeightedTransition] = []
+        """Units of the tasks that are set apart."""
 
     @property
     def needs_rollouts(self) -> bool:
@@ -92,9 +103,26 @@ class LessonLoop(Learner[Options, list[WeightedTransition]], Generic[Options]):
         """Choose what is learned from."""
 
     def read(self, groups: Sequence[TrajectoryGroup], seed: int) -> Lessons:
-        """Choose what is learned from stored groups, before the first step of a sitting."""
-        del seed  # for those that set groups apart
-        return self.lessons(groups)
+        """Choose what is learned from stored groups, before the first step of a sitting; set whole tasks apart."""
+        if self.config.held_out is None:
+            return self.lessons(groups)
+        count = max(1, round(self.config.held_out * len(groups)))
+        apart = set(drawn(len(groups), 0, min(count, len(groups)), seed) if groups else ())
+        held_out = self.lessons([group for place, group in enumerate(groups) if place in apart])
+        self._apart = _weighted(held_out.units)
+        rest = self.lessons([group for place, group in enumerate(groups) if place not in apart])
+        if rest.units and not self._apart:
+            raise UsageError(f"held_out={self.config.held_out} leaves nothing to measure in {len(apart)} tasks")
+        return rest
+
+    async def after_update(self, context: Context, updaters: "Mapping[str, Updater]") -> dict[str, float]:
+        """What the policy makes of the tasks that are set apart, when it is due."""
+        due = context.step % (self.config.held_out_every or HELD_OUT_EVERY) == 0 or context.step == context.steps
+        if not self._apart or not due:
+            return {}
+        (updater,) = updaters.values()  # spans are learned from by one policy
+        found = await context.compute("held-out loss", updater.held_out, self._apart)
+        return {f"held_out_{name}": value for name, value in found.items()}
 
     async def prepare(self, context: Context) -> None:
         """Read the spans, where it is they that are learned from."""
@@ -142,8 +170,7 @@ class LessonLoop(Learner[Options, list[WeightedTransition]], Generic[Options]):
 
     @staticmethod
     def _parts(units: Sequence[Unit], policies: Collection[str]) -> dict[str, list[WeightedTransition]]:
-        trained = [WeightedTransition(transition=call, advantage=0.0) for unit in units for call in unit]
-        return shared_out(trained, policies, lambda item: item.transition)
+        return shared_out(_weighted(units), policies, lambda item: item.transition)
 
     async def _read(self, context: Context, spans: str) -> Lessons:
         """Read the spans and plan the steps. Raises UsageError, with all counts, when they hold nothing to learn."""
@@ -159,6 +186,10 @@ class LessonLoop(Learner[Options, list[WeightedTransition]], Generic[Options]):
     def _size(self, lessons: Lessons) -> int:
         """Units of a step: none is in it twice."""
         return min(self.config.per_step or PER_STEP, len(lessons.units))
+
+
+def _weighted(units: Sequence[Unit]) -> list[WeightedTransition]:
+    return [WeightedTransition(transition=call, advantage=0.0) for unit in units for call in unit]
 
 
 def _account(found: StoredRollouts, lessons: Lessons) -> str:

@@ -15,6 +15,7 @@ from leyden.core.policy.diagnostics import Diagnostics
 from leyden.core.policy.entries import WeightedTransition, step_weights
 from leyden.core.policy.exactness import Exactness, prove
 from leyden.core.policy.gradient import Accumulated, accumulate
+from leyden.core.policy.held_out import pair_numbers, token_numbers
 from leyden.core.policy.losses.dpo import pair_weights
 from leyden.core.policy.measure import Mismatch, measure
 from leyden.core.policy.merge import TokenSequence, merged, unmerged
@@ -164,16 +165,23 @@ class Updater:
         if state:
             raise PolicyError(f"the checkpoint holds {', '.join(sorted(state))}, which this run does not train")
 
-    def mean_loss(self, trained: Sequence[WeightedTransition]) -> float:
-        """Mean -log π over the response tokens of those of `trained` that fit the model, as it is; changes nothing.
+    def held_out(self, trained: Sequence[WeightedTransition]) -> dict[str, float]:
+        """What the policy, as it is, makes of those of `trained` that fit it; changes nothing.
 
-        Raises TrainingError when none does.
+        `loss`, the mean -log π over response tokens; of a loss of pairs its mean over pairs, `accuracy` and `margin`.
+        Raises TrainingError when none fits.
         """
         usable, skipped = self._usable(trained)
         if not usable:
             raise TrainingError(f"no transition to measure: {len(trained)} given, skipped {skipped}")
-        found = replay(self.model, usable, self.config.token_budget, self._exactness, merge=self.config.merge)
-        return -float(np.concatenate(found).mean())
+        config, loss = self.config, self._objective.loss
+        own = replay(self.model, usable, config.token_budget, self._exactness, merge=config.merge)
+        if loss.together == 1:
+            return token_numbers(own)
+        first = [own_T + np.nan for own_T in own]
+        if self.reference is not None:
+            first = replay(self.reference, usable, config.token_budget, self._exactness, merge=config.merge)
+        return pair_numbers(loss, usable, own, first)
 
     def _set_learning_rate(self) -> float:
         """Set and return the learning rate of the step about to be taken."""
