@@ -21,9 +21,9 @@ from leyden.core.data.span import Span
 from leyden.core.runner.registry import installed_adapter
 from leyden.core.testing.adapter_contract.shared import API_KEY, PROVIDER, ContractModel, Question, above, is_served
 from leyden.core.testing.gateway_bench import GatewayBench, only_this_machine, turns
-from leyden.core.tracing import carry, gateway_pool, routing
+from leyden.core.tracing import gateway_pool
 from leyden.core.tracing.context import OpenAttempt, open_attempt
-from leyden.core.tracing.export import Recorder, start_recording
+from leyden.core.tracing.export import Recorder
 
 Tool: TypeAlias = Callable[[int], Awaitable[int]]
 Ask: TypeAlias = Callable[[str, Tool], Awaitable[str]]
@@ -158,15 +158,9 @@ async def bench() -> AsyncIterator[GatewayBench]:
 
 @pytest.fixture
 async def recorder(bench: GatewayBench) -> AsyncIterator[Recorder]:
-    recorder = await start_recording(bench.store.add_many_spans)
-    carry.install()
-    routing.install(fail_closed=True)
-    with only_this_machine() as asked:
-        yield recorder
-    await gateway_pool.aclose()
-    routing.uninstall()
-    carry.uninstall()
-    await recorder.stop()
+    async with bench.recording() as recorder:
+        with only_this_machine() as asked:
+            yield recorder
     assert not asked
 
 

@@ -21,9 +21,7 @@ from typing import Any, TypeAlias
 from leyden.core.data import semconv
 from leyden.core.errors import EngineError
 from leyden.core.testing.gateway_bench import GatewayBench, Turn, only_this_machine, turns
-from leyden.core.tracing import carry, gateway_pool, routing
 from leyden.core.tracing.context import Caller, OpenAttempt, current_caller, open_attempt, set_caller
-from leyden.core.tracing.export import start_recording
 
 PROVIDER = "https://api.openai.com/v1"
 API_KEY = "sk-nobody"
@@ -130,9 +128,6 @@ async def run_crowd(
     """Run `mode` for so many rollouts at once, in tasks or each in a thread of its own, and return what joined."""
     bench = GatewayBench(Model())
     bench.start()
-    recorder = await start_recording(bench.store.add_many_spans)
-    carry.install()
-    routing.install(fail_closed=True)
     attempts = [await bench.attempt(number) for number in range(rollouts)]
 
     async def work(number: int) -> Any:
@@ -145,21 +140,20 @@ async def run_crowd(
             return asyncio.run(result) if inspect.iscoroutine(result) else result
 
     try:
-        with asked_at_the_wire(hooks), only_this_machine() as looked_up:
-            if threads:
-                results = await _each_in_a_thread(in_thread, rollouts)
-            else:
-                results = await asyncio.gather(*(work(number) for number in range(rollouts)), return_exceptions=True)
-        await recorder.flush()
-        late = [note for attempt in attempts for note in attempt.notes]
-        if late:
-            await bench.store.add_many_spans(late)
-        found = await join(bench, attempts, later or {})
+        async with bench.recording() as recorder:
+            with asked_at_the_wire(hooks), only_this_machine() as looked_up:
+                if threads:
+                    results = await _each_in_a_thread(in_thread, rollouts)
+                else:
+                    results = await asyncio.gather(
+                        *(work(number) for number in range(rollouts)), return_exceptions=True
+                    )
+            await recorder.flush()
+            late = [note for attempt in attempts for note in attempt.notes]
+            if late:
+                await bench.store.add_many_spans(late)
+            found = await join(bench, attempts, later or {})
     finally:
-        await gateway_pool.aclose()
-        routing.uninstall()
-        carry.uninstall()
-        await recorder.stop()
         bench.stop()
     failures = Counter(f"{type(r).__name__}: {str(r)[:80]}" for r in results if isinstance(r, BaseException))
     marks = sum((check(r) for r in results if not isinstance(r, BaseException)), Counter[str]())

@@ -10,9 +10,8 @@ from leyden.core.data.span import Span
 from leyden.core.engine.base import EngineRecord
 from leyden.core.runner.adapter import Adapter
 from leyden.core.testing.gateway_bench import GatewayBench, only_this_machine
-from leyden.core.tracing import carry, gateway_pool, routing
 from leyden.core.tracing.context import OpenAttempt, open_attempt
-from leyden.core.tracing.export import start_recording
+from leyden.core.tracing.export import Recorder
 from trios.model import answer, question
 
 
@@ -57,31 +56,31 @@ async def run(framework: str, rollouts: int) -> Evidence:
     adapter: Adapter = getattr(importlib.import_module(module), name)()
     bench = GatewayBench(answer)
     bench.start()
-    recorder = await start_recording(bench.store.add_many_spans)
-    carry.install()
-    routing.install(fail_closed=True)
-    adapter.instrument()
     try:
-        agent = trio.make()
-        attempts = [await bench.attempt({"question": question(number)}) for number in range(rollouts)]
-        with only_this_machine() as looked_up:
-            done = await asyncio.gather(*(_one(adapter, agent, n, one) for n, one in enumerate(attempts)))
-        await recorder.flush()
-        return Evidence(
-            nodes=trio.NODES,
-            log=list(bench.log),
-            rollouts={number: await bench.rollout(attempt) for number, attempt in enumerate(attempts)},
-            spans={number: await bench.spans(attempt) for number, attempt in enumerate(attempts)},
-            results=dict(enumerate(done)),
-            looked_up=looked_up,
-        )
+        async with bench.recording() as recorder:
+            adapter.instrument()
+            try:
+                return await _evidence(trio, adapter, bench, recorder, rollouts)
+            finally:
+                adapter.uninstrument()
     finally:
-        adapter.uninstrument()
-        await gateway_pool.aclose()
-        routing.uninstall()
-        carry.uninstall()
-        await recorder.stop()
         bench.stop()
+
+
+async def _evidence(trio: Trio, adapter: Adapter, bench: GatewayBench, recorder: Recorder, rollouts: int) -> Evidence:
+    agent = trio.make()
+    attempts = [await bench.attempt({"question": question(number)}) for number in range(rollouts)]
+    with only_this_machine() as looked_up:
+        done = await asyncio.gather(*(_one(adapter, agent, n, one) for n, one in enumerate(attempts)))
+    await recorder.flush()
+    return Evidence(
+        nodes=trio.NODES,
+        log=list(bench.log),
+        rollouts={number: await bench.rollout(attempt) for number, attempt in enumerate(attempts)},
+        spans={number: await bench.spans(attempt) for number, attempt in enumerate(attempts)},
+        results=dict(enumerate(done)),
+        looked_up=looked_up,
+    )
 
 
 async def _one(adapter: Adapter, agent: Any, number: int, attempt: OpenAttempt) -> str:

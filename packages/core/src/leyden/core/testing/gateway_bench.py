@@ -6,8 +6,8 @@ It runs on a thread of its own, so that sync agents may block theirs. Knows noth
 import asyncio
 import socket
 import threading
-from collections.abc import Callable, Coroutine, Generator, Sequence
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from leyden.core.data.identity import mint
@@ -19,7 +19,9 @@ from leyden.core.store.memory import MemoryStore
 from leyden.core.testing.byte_codec import BEGIN, END
 from leyden.core.testing.scripted_engine import Scripted, ScriptedAnswer
 from leyden.core.testing.scripted_gateway import ScriptedGateway, scripted_gateway
+from leyden.core.tracing import carry, gateway_pool, routing
 from leyden.core.tracing.context import OpenAttempt
+from leyden.core.tracing.export import Recorder, start_recording
 
 T = TypeVar("T")
 
@@ -139,6 +141,20 @@ class GatewayBench:
     async def spans(self, attempt: OpenAttempt) -> list[Span]:
         """Return what is stored of `attempt`."""
         return (await self.store.query_spans(attempt.rollout_id, attempt.attempt_id)).items
+
+    @asynccontextmanager
+    async def recording(self) -> AsyncGenerator[Recorder]:
+        """Have this process route, carry and export, in the block, as a runner's does; spans are stored here."""
+        recorder = await start_recording(self.store.add_many_spans)
+        carry.install()
+        routing.install(fail_closed=True)
+        try:
+            yield recorder
+        finally:
+            await gateway_pool.aclose()
+            routing.uninstall()
+            carry.uninstall()
+            await recorder.stop()
 
     def _script(self, request: GenerateRequest) -> Scripted:
         answer = self._answer(turns(request.prompt_ids))

@@ -16,9 +16,8 @@ from leyden.core.data.span import Span
 from leyden.core.errors import EngineError
 from leyden.core.runner.adapter import Adapter
 from leyden.core.testing.gateway_bench import GatewayBench, Late, Turn, only_this_machine
-from leyden.core.tracing import carry, gateway_pool, routing
 from leyden.core.tracing.context import OpenAttempt, current_caller, open_attempt
-from leyden.core.tracing.export import Recorder, start_recording
+from leyden.core.tracing.export import Recorder
 
 PROVIDER = "https://api.openai.com/v1"
 """Where the agents think they send their calls; nothing may arrive there."""
@@ -121,15 +120,9 @@ class AgentTests(ABC):
     @pytest.fixture
     async def recorder(self, bench: GatewayBench) -> AsyncIterator[Recorder]:
         """Routing, carriers and span export, as in a runner's process, and no way to any provider."""
-        recorder = await start_recording(bench.store.add_many_spans)
-        carry.install()
-        routing.install(fail_closed=True)
-        with only_this_machine() as asked:
-            yield recorder
-        await gateway_pool.aclose()
-        routing.uninstall()
-        carry.uninstall()
-        await recorder.stop()
+        async with bench.recording() as recorder:
+            with only_this_machine() as asked:
+                yield recorder
         assert not asked
 
     @pytest.fixture
