@@ -17,22 +17,17 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import Progress
-from rich.table import Table
 
 from kills import gateway_checks, training_checks
 from kills.gateway import GatewayCampaign
 from kills.processes import marked, wait_until
+from kills.showing import Findings, show
 from kills.training import TrainingCampaign
 
 ENDING_SECONDS = 10.0
 """For which what was started may outlive the campaign."""
 LONG = 20
 """From so many kills on, everything must have happened."""
-SHOWN = 20
-"""Wrong things that are printed, of each kind."""
-
-Findings = tuple[dict[str, Any], dict[str, list[str]]]
-"""What happened, and what is wrong by its kind."""
 
 
 def kill_training(folder: Path, kills: int, seed: int, told: Callable[[], object]) -> Findings:
@@ -97,19 +92,6 @@ def kill_gateway(folder: Path, kills: int, seed: int, told: Callable[[], object]
     if kills >= LONG:
         wrong["never happened"] = [name for name, count in happened.items() if not count]
     return happened, wrong
-
-
-def show(console: Console, title: str, happened: dict[str, Any], wrong: dict[str, list[str]]) -> None:
-    """Print one half's table, and what is wrong."""
-    table = Table(title=title)
-    table.add_column("what happened")
-    table.add_column("how often", justify="right")
-    for name, count in happened.items():
-        table.add_row(name, f"{count:,}" if isinstance(count, int) else str(count))
-    console.print(table)
-    for kind, lines in wrong.items():
-        for line in lines[:SHOWN]:
-            console.print(f"{kind}: {line}", style="red", markup=False, highlight=False)
 
 
 def main() -> None:

@@ -14,22 +14,16 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.progress import Progress
-from rich.table import Table
 
 from kills import resuming
+from kills.showing import Findings, show
 from kills.training import EXAMPLE, GROUP_SIZE, GROUPS, ROOT, VICTIMS, TrainingCampaign
 from leyden.core.trainer.folder import RunFolder
 
 UNDISTURBED = "undisturbed"
-SHOWN = 20
-"""Wrong things that are printed, of each kind."""
-
-Findings = tuple[dict[str, Any], dict[str, list[str]]]
-"""What happened, and what is wrong by its kind."""
 
 
 def kill_and_compare(
@@ -89,15 +83,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="leyden-resume-") as folder, Progress(console=console) as progress:
         bar = progress.add_task("kills", total=options.kills)
         happened, wrong = kill_and_compare(Path(folder), options.kills, options.seed, lambda: progress.advance(bar))
-    table = Table(title="killed and gone on with, against undisturbed")
-    table.add_column("what happened")
-    table.add_column("how often", justify="right")
-    for name, count in [*happened.items(), *((f"{kind} that differ", len(lines)) for kind, lines in wrong.items())]:
-        table.add_row(name, f"{count:,}")
-    console.print(table)
-    for kind, lines in wrong.items():
-        for line in lines[:SHOWN]:
-            console.print(f"{kind}: {line[:500]}", style="red", markup=False, highlight=False)
+    differ = {f"{kind} that differ": len(lines) for kind, lines in wrong.items()}
+    show(console, "killed and gone on with, against undisturbed", happened | differ, wrong)
     if options.json:
         result = {"kills": options.kills, "seed": options.seed, "happened": happened, "wrong": wrong}
         options.json.write_text(json.dumps(result, indent=1))
