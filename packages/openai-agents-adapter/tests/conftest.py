@@ -1,11 +1,13 @@
-"""A model of the SDK's kind that writes what a test tells it to."""
+"""A model of the SDK's kind that writes what a test tells it to, and a trace provider of the test's own."""
 
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, TypeAlias
 
 import pytest
-from agents import Model, ModelResponse, ModelTracing, Usage, generation_span
+from agents import Model, ModelResponse, ModelTracing, Usage, generation_span, set_trace_provider
+from agents.tracing import get_trace_provider
+from agents.tracing.provider import DefaultTraceProvider
 from openai.types.responses import (
     Response,
     ResponseCompletedEvent,
@@ -67,3 +69,12 @@ def written(turn: str | tuple[str, dict[str, Any]]) -> Any:
 @pytest.fixture
 def make_model() -> MakeModel:
     return Scripted
+
+
+@pytest.fixture
+def untouched() -> Iterator[None]:
+    """A trace provider of the test's own, without the exporter to OpenAI."""
+    before = get_trace_provider()
+    set_trace_provider(DefaultTraceProvider())
+    yield
+    set_trace_provider(before)

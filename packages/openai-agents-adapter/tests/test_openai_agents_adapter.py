@@ -6,7 +6,7 @@ import functools
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -24,13 +24,10 @@ from agents import (
     function_tool,
     handoff,
     input_guardrail,
-    set_trace_provider,
 )
 from agents.guardrail import GuardrailFunctionOutput
 from agents.mcp import MCPServerStdio
-from agents.tracing import get_trace_provider
 from agents.tracing.processors import BackendSpanExporter, BatchTraceProcessor, ConsoleSpanExporter
-from agents.tracing.provider import DefaultTraceProvider
 from openai import AsyncOpenAI
 
 from leyden.core.errors import TaskError, UnknownAgent
@@ -38,6 +35,7 @@ from leyden.openai_agents import OpenAIAgentsAdapter
 
 ADAPTER = OpenAIAgentsAdapter()
 Make = Callable[..., Any]
+pytestmark = pytest.mark.usefixtures("untouched")
 
 MCP_SERVER = """
 import json, sys
@@ -58,15 +56,6 @@ for line in sys.stdin:
     answer = {"result": results[asked["method"]]()} if known else {"error": {"code": -32601, "message": "unknown"}}
     print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], **answer}), flush=True)
 """
-
-
-@pytest.fixture(autouse=True)
-def untouched() -> Iterator[None]:
-    """A trace provider of the test's own, without the exporter to OpenAI."""
-    before = get_trace_provider()
-    set_trace_provider(DefaultTraceProvider())
-    yield
-    set_trace_provider(before)
 
 
 def solo(make_model: Make, *turns: Any, **more: Any) -> Agent[Any]:

@@ -26,7 +26,6 @@ from agents import (
     set_tracing_disabled,
     trace,
 )
-from agents.tracing import get_trace_provider
 from agents.tracing.provider import DefaultTraceProvider
 from agents.tracing.spans import NoOpSpan, SpanImpl
 from agents.tracing.traces import NoOpTrace, TraceImpl
@@ -39,16 +38,8 @@ from leyden.core.tracing.export import CONTENT
 from leyden.openai_agents import LeydenTraceProcessor, OpenAIAgentsInstrumentor
 
 Make = Callable[..., Any]
+pytestmark = pytest.mark.usefixtures("untouched")
 HOOKED = [(kind, name) for kind in (SpanImpl, NoOpSpan, TraceImpl, NoOpTrace) for name in ("start", "finish")]
-
-
-@pytest.fixture(autouse=True)
-def untouched() -> Iterator[None]:
-    """A trace provider of the test's own, without the exporter to OpenAI."""
-    before = get_trace_provider()
-    set_trace_provider(DefaultTraceProvider())
-    yield
-    set_trace_provider(before)
 
 
 @pytest.fixture
