@@ -3,7 +3,7 @@
 import fcntl
 import os
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -15,6 +15,7 @@ from leyden.core.data.rollout import Task
 from leyden.core.errors import RunError
 from leyden.core.policy.atomic import remove_unfinished, whole_folder
 from leyden.core.trainer.config import RunConfig, check_name, load_config, save_config
+from leyden.core.trainer.moves import end_moves, is_under_way
 from leyden.core.trainer.tasks import load_tasks, save_tasks
 
 Metrics = dict[str, Any]
@@ -46,7 +47,10 @@ class RunFolder:
 
     @classmethod
     def create(cls, runs: Path, config: RunConfig, tasks: list[Task], held_out: dict[str, list[Task]]) -> "RunFolder":
-        """Make the folder of a new run, whole or not at all; raises RunError when the name is taken."""
+        """Make the folder of a new run, whole or not at all; raises RunError when the name is taken.
+
+        What a process left in `runs` that was killed while it made one is removed.
+        """
         path = runs / config.name
         if path.exists():
             raise RunError(
@@ -54,6 +58,7 @@ class RunFolder:
                 "or choose another --name"
             )
         try:
+            remove_unfinished(runs)
             with whole_folder(path) as pending:
                 folder = cls(pending)
                 if tasks:
@@ -67,12 +72,19 @@ class RunFolder:
 
     @classmethod
     def open(cls, runs: Path, name: str) -> tuple["RunFolder", RunConfig]:
-        """Find an existing run by name or path; raises RunError when there is none."""
+        """Find an existing run by name or path; raises RunError when there is none.
+
+        A rollback that was killed once it was decided is ended first, unless another process has the run.
+        """
         path = Path(name) if Path(name).joinpath("config.yaml").exists() else runs / check_name(name)
         if not path.is_dir():
             known = sorted(p.parent.name for p in runs.glob("*/config.yaml"))
             raise RunError(f"no run {name!r} in {runs}; there is {', '.join(known) if known else 'none yet'}")
-        return cls(path), load_config(path / "config.yaml")
+        folder = cls(path)
+        if is_under_way(path):
+            with suppress(RunError), folder.locked():
+                pass
+        return folder, load_config(path / "config.yaml")
 
     def written_config(self) -> dict[str, Any]:
         """The run's configuration as it lies in the folder, credentials masked; nothing if there is none."""
@@ -112,7 +124,7 @@ class RunFolder:
     def locked(self) -> Generator[None]:
         """Hold the run for this process; raises RunError when another one is training it.
 
-        What a killed process was writing is removed.
+        What a killed process was writing is removed, and what it was moving is moved.
         """
         handle = (self.path / "run.lock").open("w")
         try:
@@ -122,6 +134,7 @@ class RunFolder:
             raise RunError(f"run {self.path.name!r} is being trained by another process") from None
         try:
             remove_unfinished(self.path)
+            end_moves(self.path)
             yield
         finally:
             handle.close()

@@ -1,13 +1,11 @@
 """Takes a run back to an earlier version: what came after is set aside in the run's folder, and nothing destroyed.
 
 The next sitting goes on from there, and runs rollouts of its own for the steps it takes again. Killed at any moment, a
-rollback can be done again.
+rollback has not happened, or it has: what is left to be moved then is moved by whoever opens the run next.
 """
 
 import json
-import os
 import re
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ from leyden.core.policy.atomic import whole_folder
 from leyden.core.trainer.folder import RunFolder
 from leyden.core.trainer.keeping import Kept
 from leyden.core.trainer.models import Models
+from leyden.core.trainer.moves import NEW, SET_ASIDE, Move, end_moves, plan_moves
 from leyden.core.trainer.versions import ModelVersion, write_versions
 from leyden.core.trainer.weights import weights_of
 
@@ -52,28 +51,46 @@ def roll_back(models: Models, version: ModelVersion) -> RolledBack:
         versions = [known for known in models.versions.values() if known.version > number]
         if not later and not versions:
             raise RunError(f"version {number} is the last of run {name!r}; there is nothing to set aside")
-        place = _next(folder.path / "set_aside")
+        place = _next(folder.path / SET_ASIDE)
         with whole_folder(place) as pending:
             (pending / "checkpoints").mkdir()
+            (pending / NEW).mkdir()
             write_versions(pending / "versions.jsonl", versions)
-            lines = [msgspec.json.encode(line) + b"\n" for line in folder.metrics() if line["step"] > number]
-            (pending / "metrics.jsonl").write_bytes(b"".join(lines))
-        _change_progress(checkpoint, models, version, lineage=f"r{place.name}-")
-        for path in later:
-            path.rename(place / "checkpoints" / path.name)
-        for result in RESULTS:
-            if (folder.path / result).exists():
-                shutil.move(folder.path / result, place / result)
-        folder.rewind_metrics(number)
-        models.file.rewind(number)
+            write_versions(pending / NEW / "versions.jsonl", [v for v in models.versions.values() if v not in versions])
+            _divide_metrics(folder, number, pending)
+            progress = _changed_progress(checkpoint, models, version, lineage=f"r{place.name}-")
+            (pending / NEW / "progress.json").write_text(json.dumps(progress), encoding="utf-8")
+            plan_moves(pending, _moves(folder, checkpoint, later, place))
+        end_moves(folder.path)
     return RolledBack(run=name, version=number, versions=[known.version for known in versions], set_aside=str(place))
 
 
+def _moves(folder: RunFolder, checkpoint: Path, later: list[Path], place: Path) -> list[Move]:
+    """What is set aside in `place`, and what takes the place of what the run keeps."""
+    aside, kept = f"{SET_ASIDE}/{place.name}", checkpoint.relative_to(folder.path)
+    return [
+        *((f"checkpoints/{path.name}", f"{aside}/checkpoints/{path.name}") for path in later),
+        *((result, f"{aside}/{result}") for result in RESULTS),
+        (f"{aside}/{NEW}/progress.json", f"{kept}/progress.json"),
+        (f"{aside}/{NEW}/metrics.jsonl", "metrics.jsonl"),
+        (f"{aside}/{NEW}/versions.jsonl", "versions.jsonl"),
+    ]
+
+
+def _divide_metrics(folder: RunFolder, number: int, pending: Path) -> None:
+    """Write the lines after step `number`, which are set aside, and those that the run keeps."""
+    after: list[bytes] = []
+    kept: list[bytes] = []
+    for line in folder.metrics():
+        (after if line["step"] > number else kept).append(msgspec.json.encode(line) + b"\n")
+    (pending / "metrics.jsonl").write_bytes(b"".join(after))
+    (pending / NEW / "metrics.jsonl").write_bytes(b"".join(kept))
+
+
 def _later(folder: RunFolder, number: int) -> list[Path]:
-    """Checkpoints of later steps, the last first: moved one by one, what is left is always a run that can go on."""
+    """Checkpoints of later steps."""
     found = [(match, path) for path in folder.checkpoints.iterdir() if (match := _STEP.fullmatch(path.name))]
-    later = [path for match, path in found if int(match[1]) > number]
-    return sorted(later, key=lambda path: path.name, reverse=True)
+    return sorted(path for match, path in found if int(match[1]) > number)
 
 
 def _next(place: Path) -> Path:
@@ -81,20 +98,14 @@ def _next(place: Path) -> Path:
     return place / str(max(taken, default=0) + 1)
 
 
-def _change_progress(checkpoint: Path, models: Models, version: ModelVersion, *, lineage: str) -> None:
-    """Let the checkpoint know that its future is a new one."""
-    file = checkpoint / "progress.json"
-    progress: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+def _changed_progress(checkpoint: Path, models: Models, version: ModelVersion, *, lineage: str) -> dict[str, Any]:
+    """The progress in the checkpoint, which is to know that its future is a new one."""
+    progress: dict[str, Any] = json.loads((checkpoint / "progress.json").read_text(encoding="utf-8"))
     standing: dict[str, Any] = {**progress.get("standing", {}), "stopped": None}
     kept = standing.get("kept")
     if kept is not None and kept["version"] and models.versions[kept["version"]].weights is None:
         standing["kept"] = _kept_now(models, version, kept["evaluations"])
-    temporary = file.with_suffix(".tmp")
-    with temporary.open("w", encoding="utf-8") as opened:
-        json.dump({**progress, "lineage": lineage, "standing": standing}, opened)
-        opened.flush()
-        os.fsync(opened.fileno())
-    os.replace(temporary, file)
+    return {**progress, "lineage": lineage, "standing": standing}
 
 
 def _kept_now(models: Models, version: ModelVersion, evaluations: int) -> dict[str, Any] | None:
