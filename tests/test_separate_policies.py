@@ -68,6 +68,11 @@ async def test_every_call_is_answered_by_its_agents_own_policy(whole: Path) -> N
     assert set(found) == {("planner", "planner"), ("reporter", "reporter")}
     lines = [json.loads(line) for line in (whole / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == list(range(1, STEPS + 1))
+    report = json.loads((whole / "report.json").read_text())
+    for name in NAMES:
+        trained = [line[f"{name}/transitions_trained"] for line in lines]
+        assert report["policies"][name]["transitions"] == sum(trained)
+        assert report["policies"][name]["steps"] == sum(map(bool, trained)) > 0
     for line in lines:
         assert line["transitions"] == sum(line[f"{name}/transitions"] for name in NAMES)
         assert line["transitions_trained"] == sum(line[f"{name}/transitions_trained"] for name in NAMES) > 0

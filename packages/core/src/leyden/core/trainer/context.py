@@ -21,7 +21,7 @@ from leyden.core.trainer.collect import Collected, Collector
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.display import Display
 from leyden.core.trainer.folder import RunFolder
-from leyden.core.trainer.report import HeldOutResult, KeptVersion, RaisedAlert, RunReport, percent
+from leyden.core.trainer.report import HeldOutResult, KeptVersion, PolicyTotals, RaisedAlert, RunReport, percent
 from leyden.core.trainer.serving import Serving
 from leyden.core.trainer.standing import Scores, Standing
 from leyden.core.trainer.stored import described, read_stored
@@ -299,6 +299,7 @@ class RunContext(Context):
         self.report.steps = self.step
         self.report.tokens_trained += int(metrics["tokens_trained"])
         self.report.transitions += int(metrics["transitions_trained"])
+        self._count_by_policy(metrics)
         line = {
             "step": self.step,
             **metrics,
@@ -310,6 +311,14 @@ class RunContext(Context):
         self._standing.note(line)
         self.trackers.log(self.step, line | self._alerts(line))
         self.display.step(self.step, line)
+
+    def _count_by_policy(self, metrics: Mapping[str, Any]) -> None:
+        for name in self.policies if len(self.policies) > 1 else ():
+            own = self.report.policies.setdefault(name, PolicyTotals())
+            trained = int(metrics.get(f"{name}/transitions_trained", 0))
+            own.steps += bool(trained)
+            own.transitions += trained
+            own.tokens += int(metrics.get(f"{name}/tokens_trained", 0))
 
     def _pace(self) -> dict[str, float]:
         """How the step's rollouts went by, where it had some."""

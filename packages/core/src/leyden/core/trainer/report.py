@@ -55,6 +55,15 @@ class StoredResult(msgspec.Struct, frozen=True, kw_only=True):
     calls_left_out: dict[str, int]
 
 
+class PolicyTotals(msgspec.Struct, kw_only=True):
+    """What one of several policies was trained on."""
+
+    steps: int = 0
+    """Those that it had calls to learn from in."""
+    transitions: int = 0
+    tokens: int = 0
+
+
 class RunReport(msgspec.Struct, kw_only=True):
     """What a run came to. Lives in `report.json`."""
 
@@ -75,6 +84,8 @@ class RunReport(msgspec.Struct, kw_only=True):
     """Rollouts without a reward: left out, not scored 0."""
     transitions: int = 0
     """Transitions trained on."""
+    policies: dict[str, PolicyTotals] = {}
+    """Of several policies, what each was trained on."""
     excluded_calls: dict[str, int] = {}
     """Calls that could not be trained on, by the reason why."""
     dropped_groups: dict[str, int] = {}
@@ -146,6 +157,7 @@ def _totals(report: RunReport) -> list[tuple[str, str]]:
         ("steps", f"{report.steps:,}"),
         ("rollouts", f"{report.rollouts:,}"),
         ("transitions trained", f"{report.transitions:,}"),
+        *((f"   by {name}, in {own.steps} steps", f"{own.transitions:,}") for name, own in report.policies.items()),
         ("tokens generated", f"{report.tokens_generated:,}"),
         ("tokens trained", f"{report.tokens_trained:,}"),
         ("seconds", f"{report.seconds:,.0f}"),
