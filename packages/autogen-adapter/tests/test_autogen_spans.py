@@ -17,9 +17,10 @@ from autogen_ext.models.replay import ReplayChatCompletionClient
 from opentelemetry import trace
 
 from leyden.core.data import semconv
+from leyden.core.testing import nouns
 from leyden.core.testing.span_tape import SpanTape
 from leyden.core.tracing import carry
-from leyden.core.tracing.context import Caller, OpenAttempt, current_caller, open_attempt, set_caller
+from leyden.core.tracing.context import Caller, current_caller, open_attempt, set_caller
 from leyden.core.tracing.emit import emit_reward, operation
 
 Replay = Callable[..., ReplayChatCompletionClient]
@@ -288,7 +289,7 @@ async def test_a_root_hangs_from_whoever_speaks_and_others_hang_from_it(tape: Sp
 
 @recorded
 async def test_what_is_emitted_in_a_tool_hangs_from_the_tool(tape: SpanTape, replay: Replay) -> None:
-    attempt = OpenAttempt(rollout_id="r", attempt_id="a", token="t", gateway_url="http://x", trace_id="ab" * 16)
+    attempt = nouns.attempt()
     carry.install()  # AutoGen runs sync tools on threads
     try:
         with open_attempt(attempt):

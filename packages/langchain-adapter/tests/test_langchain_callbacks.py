@@ -19,8 +19,9 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import interrupt
 
 from leyden.core.data import semconv
+from leyden.core.testing import nouns
 from leyden.core.testing.span_tape import SpanTape
-from leyden.core.tracing.context import Caller, OpenAttempt, current_caller, open_attempt, set_caller
+from leyden.core.tracing.context import Caller, current_caller, open_attempt, set_caller
 from leyden.core.tracing.emit import emit_reward
 from leyden.core.tracing.export import CONTENT
 from leyden.langchain import LangChainInstrumentor, LeydenCallbackHandler
@@ -236,7 +237,7 @@ async def test_a_root_hangs_from_whoever_speaks(tape: SpanTape, instrumented: No
 
 
 async def test_what_is_emitted_in_a_tool_hangs_from_the_tool(tape: SpanTape, instrumented: None) -> None:
-    attempt = OpenAttempt(rollout_id="r", attempt_id="a", token="t", gateway_url="http://x", trace_id="ab" * 16)
+    attempt = nouns.attempt()
     with open_attempt(attempt):
         await nested().ainvoke(HI)
     [reward] = attempt.notes

@@ -24,6 +24,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
 from leyden.core.data import semconv
+from leyden.core.testing import nouns
 from leyden.core.testing.otlp_sink import otlp_sink
 from leyden.core.testing.span_tape import SpanTape
 from leyden.core.tracing.context import OpenAttempt, open_attempt
@@ -63,7 +64,7 @@ def graph(nodes: dict[str, Any], *edges: tuple[str, str], state: Any = MessagesS
 
 
 def attempt() -> OpenAttempt:
-    return OpenAttempt(rollout_id="r", attempt_id="a", token="t", gateway_url="http://x", trace_id="ab" * 16)
+    return nouns.attempt()
 
 
 @pytest.fixture

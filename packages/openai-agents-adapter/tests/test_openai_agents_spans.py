@@ -31,8 +31,9 @@ from agents.tracing.spans import NoOpSpan, SpanImpl
 from agents.tracing.traces import NoOpTrace, TraceImpl
 
 from leyden.core.data import semconv
+from leyden.core.testing import nouns
 from leyden.core.testing.span_tape import SpanTape
-from leyden.core.tracing.context import Caller, OpenAttempt, current_caller, open_attempt, set_caller
+from leyden.core.tracing.context import Caller, current_caller, open_attempt, set_caller
 from leyden.core.tracing.emit import emit_reward
 from leyden.core.tracing.export import CONTENT
 from leyden.openai_agents import LeydenTraceProcessor, OpenAIAgentsInstrumentor
@@ -322,7 +323,7 @@ async def test_a_root_hangs_from_whoever_speaks(tape: SpanTape, instrumented: No
 async def test_what_is_emitted_in_a_tool_hangs_from_the_tool(
     tape: SpanTape, instrumented: None, make_model: Make
 ) -> None:
-    attempt = OpenAttempt(rollout_id="r", attempt_id="a", token="t", gateway_url="http://x", trace_id="ab" * 16)
+    attempt = nouns.attempt()
     with open_attempt(attempt):
         await Runner.run(school(make_model), "hi")
     [reward], [tool] = attempt.notes, tape.spans("execute_tool look_up")

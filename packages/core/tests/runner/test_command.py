@@ -21,10 +21,10 @@ from leyden.core.runner.command import CommandAgent, environment
 from leyden.core.runner.pool import WorkerPool
 from leyden.core.runner.worker_spec import WorkerSpec
 from leyden.core.store.memory import MemoryStore
+from leyden.core.testing import nouns
 from leyden.core.testing.running import NO_GATEWAY, TEST_KEY, error_of, finished, rewards_in, run_one, running
 from leyden.core.testing.scripted_gateway import ScriptedGateway, scripted_gateway
 from leyden.core.testing.store_server import TOKEN, StoreServer
-from leyden.core.tracing.context import OpenAttempt
 
 PATIENCE = 20.0
 LOOK = "import json, os, sys; print(json.dumps([sys.argv[1:], dict(os.environ), sys.stdin.read()]))"
@@ -110,7 +110,7 @@ async def test_a_command_is_told_of_its_attempt_as_any_openai_client_would_be(mo
 
 
 def test_a_long_task_is_on_the_standard_input_only() -> None:
-    attempt = OpenAttempt(rollout_id="r", attempt_id="a", token="t", gateway_url=NO_GATEWAY, trace_id="0" * 32)
+    attempt = nouns.attempt(NO_GATEWAY)
     inherited = {"LEYDEN_TASK": "of a rollout around this one"}
     assert "LEYDEN_TASK" not in environment("x" * 200_000, attempt, inherited)
     assert environment("x", attempt, inherited)["LEYDEN_TASK"] == '"x"'

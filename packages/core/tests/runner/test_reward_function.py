@@ -8,9 +8,10 @@ import pytest
 
 from leyden.core.errors import RewardError
 from leyden.core.runner.reward import as_reward, check_reward_function, score
-from leyden.core.tracing.context import OpenAttempt, current_attempt, is_outside, open_attempt
+from leyden.core.testing import nouns
+from leyden.core.tracing.context import current_attempt, is_outside, open_attempt
 
-ATTEMPT = OpenAttempt(rollout_id="r", attempt_id="a", token="t", gateway_url="http://127.0.0.1:1", trace_id="0" * 32)
+ATTEMPT = nouns.attempt()
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
+from leyden.core.testing import nouns
 from leyden.core.tracing import carry
 from leyden.core.tracing.context import OpenAttempt, current_attempt, is_outside, open_attempt, outside_attempt
 
@@ -23,7 +24,7 @@ def carried() -> Iterator[None]:
 
 
 def attempt(name: str) -> OpenAttempt:
-    return OpenAttempt(rollout_id="r", attempt_id=name, token="t", gateway_url="http://x", trace_id="ab" * 16)
+    return nouns.attempt(attempt_id=name)
 
 
 def name() -> str | None:

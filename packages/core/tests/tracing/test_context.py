@@ -1,8 +1,8 @@
 from contextvars import copy_context
 
+from leyden.core.testing import nouns
 from leyden.core.tracing.context import (
     Caller,
-    OpenAttempt,
     current_attempt,
     current_caller,
     move,
@@ -14,7 +14,7 @@ from leyden.core.tracing.context import (
 
 def test_another_context_moves_to_where_one_was_and_back() -> None:
     elsewhere = copy_context()
-    attempt = OpenAttempt(rollout_id="r", attempt_id="a", token="t", gateway_url="http://x", trace_id="ab" * 16)
+    attempt = nouns.attempt()
     solver = Caller(agent="solver")
     with open_attempt(attempt):
         set_caller(solver)

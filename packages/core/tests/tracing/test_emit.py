@@ -9,6 +9,7 @@ import pytest
 
 from leyden.core.data import semconv
 from leyden.core.errors import RewardError
+from leyden.core.testing import nouns
 from leyden.core.tracing import carry
 from leyden.core.tracing.context import Caller, OpenAttempt, current_caller, open_attempt, set_caller
 from leyden.core.tracing.emit import (
@@ -23,7 +24,7 @@ from leyden.core.tracing.emit import (
 
 @pytest.fixture
 def opened() -> Iterator[OpenAttempt]:
-    attempt = OpenAttempt(rollout_id="r", attempt_id="a", token="t", gateway_url="http://x", trace_id="ab" * 16)
+    attempt = nouns.attempt()
     with open_attempt(attempt):
         yield attempt
 

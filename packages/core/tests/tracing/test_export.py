@@ -12,6 +12,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from leyden.core.data.span import Span
+from leyden.core.testing import nouns
 from leyden.core.tracing import export
 from leyden.core.tracing.context import OpenAttempt, open_attempt
 
@@ -47,9 +48,7 @@ async def recorder(store: Store) -> AsyncIterator[export.Recorder]:
 
 def attempt(number: int = 0) -> OpenAttempt:
     trace_id = f"{number + 1:032x}"
-    return OpenAttempt(
-        rollout_id=f"ro-{number}", attempt_id=f"at-{number}", token="t", gateway_url="http://x", trace_id=trace_id
-    )
+    return nouns.attempt(rollout_id=f"ro-{number}", attempt_id=f"at-{number}", trace_id=trace_id)
 
 
 async def test_spans_of_an_attempt_arrive_whole_and_others_do_not(store: Store, recorder: export.Recorder) -> None:

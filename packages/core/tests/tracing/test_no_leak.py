@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
+from leyden.core.testing import nouns
 from leyden.core.testing.echo_endpoint import Endpoint
 from leyden.core.tracing import carry, routing
 from leyden.core.tracing.context import OpenAttempt, open_attempt
@@ -31,7 +32,7 @@ def runner() -> Iterator[None]:
 
 
 def attempt_at(gateway: str) -> OpenAttempt:
-    return OpenAttempt(rollout_id="ro", attempt_id="at", token="t", gateway_url=gateway, trace_id="ab" * 16)
+    return nouns.attempt(gateway)
 
 
 def outcome(send: Send, provider: Endpoint) -> int | Exception:

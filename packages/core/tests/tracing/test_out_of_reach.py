@@ -5,9 +5,10 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
+from leyden.core.testing import nouns
 from leyden.core.testing.running import NO_GATEWAY, run_one
 from leyden.core.tracing import out_of_reach, routing
-from leyden.core.tracing.context import OpenAttempt, open_attempt
+from leyden.core.tracing.context import open_attempt
 
 MODULE = types.ModuleType("any")
 
@@ -47,7 +48,7 @@ def test_what_is_loaded_is_named(names: tuple[str, ...], word: str) -> None:
 
 def test_an_attempt_whose_model_call_passed_by_is_not_silent(silent: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(out_of_reach.UNREACHED, "pytest", "pytest is loaded")
-    attempt = OpenAttempt(rollout_id="r", attempt_id="a", token="t", gateway_url=NO_GATEWAY, trace_id="ab" * 16)
+    attempt = nouns.attempt(NO_GATEWAY)
     routing.install()
     try:
         with open_attempt(attempt), httpx.Client() as client:

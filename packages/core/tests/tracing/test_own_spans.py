@@ -11,6 +11,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
 from leyden.core.data.span import Span
 from leyden.core.store.otel import span_from_otel
+from leyden.core.testing import nouns
 from leyden.core.tracing.context import OpenAttempt, open_attempt
 from leyden.core.tracing.own_spans import RESOURCE, OwnTracer
 
@@ -18,7 +19,7 @@ SECOND = 1_000_000_000
 
 
 def attempt() -> OpenAttempt:
-    return OpenAttempt(rollout_id="ro", attempt_id="at", token="t", gateway_url="http://g", trace_id="ab" * 16)
+    return nouns.attempt()
 
 
 class _Keeping(SpanProcessor):

@@ -26,6 +26,7 @@ from leyden.core.gateway.production import PATH, CaptureLimits, capture_app
 from leyden.core.gateway.server import GatewayServer
 from leyden.core.gateway.serving import ServedPolicy
 from leyden.core.store.memory import MemoryStore
+from leyden.core.testing import nouns
 from leyden.core.testing.byte_codec import VOCABULARY, ByteCodec
 from leyden.core.testing.capturing import forgetting_captures, wait_for_ends
 from leyden.core.testing.echo_endpoint import Endpoint
@@ -199,7 +200,7 @@ def test_only_the_root_opens_a_rollout(server: Production, monkeypatch: pytest.M
     routing.install(fail_closed=True)
     with leyden.core.capture() as in_a_runner:
         assert in_a_runner is None
-    runners = OpenAttempt(rollout_id="ro", attempt_id="at", token="t", gateway_url=NOBODY, trace_id="ab" * 16)
+    runners = nouns.attempt(NOBODY)
     with open_attempt(runners), root_agent("planner"):
         assert current_attempt() is runners
     assert server.run(server.store.statistics())["total_rollouts"] == 1

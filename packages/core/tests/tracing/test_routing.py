@@ -12,6 +12,7 @@ import httpx2
 import pytest
 
 from leyden.core.data import semconv
+from leyden.core.testing import nouns
 from leyden.core.testing.echo_endpoint import Endpoint
 from leyden.core.tracing import gateway_pool, routing
 from leyden.core.tracing.context import Caller, OpenAttempt, open_attempt, outside_attempt, set_caller
@@ -30,13 +31,7 @@ def routed() -> Iterator[None]:
 
 
 def attempt_at(gateway: Endpoint, number: int = 0) -> OpenAttempt:
-    return OpenAttempt(
-        rollout_id=f"ro-{number}",
-        attempt_id=f"at-{number}",
-        token=f"token/{number}",
-        gateway_url=gateway.url,
-        trace_id="ab" * 16,
-    )
+    return nouns.attempt(gateway.url, rollout_id=f"ro-{number}", attempt_id=f"at-{number}", token=f"token/{number}")
 
 
 def sink(http: Any, seen: list[Any], **more: Any) -> Any:
@@ -254,7 +249,7 @@ def test_what_a_closed_attempt_left_running_calls_nobody(fail_closed: bool, gate
 
 
 async def test_a_gateway_that_is_down_is_a_connection_error(gateway: Endpoint, routed: None) -> None:
-    down = OpenAttempt(rollout_id="r", attempt_id="a", token="t", gateway_url="http://127.0.0.1:9", trace_id="ab" * 16)
+    down = nouns.attempt()
     with open_attempt(down):
         async with httpx.AsyncClient() as client:
             with pytest.raises(httpx.ConnectError):

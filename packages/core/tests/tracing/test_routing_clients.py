@@ -12,6 +12,7 @@ import pytest
 import requests
 
 from leyden.core.data import semconv
+from leyden.core.testing import nouns
 from leyden.core.testing.echo_endpoint import Endpoint
 from leyden.core.tracing import carry, gateway_pool, routing
 from leyden.core.tracing.context import Caller, OpenAttempt, open_attempt, set_caller
@@ -32,9 +33,7 @@ def routed() -> Iterator[None]:
 
 
 def attempt_at(gateway: Endpoint, number: int = 0) -> OpenAttempt:
-    return OpenAttempt(
-        rollout_id="ro", attempt_id=f"at-{number}", token=f"t{number}", gateway_url=gateway.url, trace_id="ab" * 16
-    )
+    return nouns.attempt(gateway.url, attempt_id=f"at-{number}", token=f"t{number}")
 
 
 def tokens(gateway: Endpoint) -> list[str]:

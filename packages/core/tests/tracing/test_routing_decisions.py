@@ -11,6 +11,7 @@ import pytest
 
 from leyden.core.data import semconv
 from leyden.core.data.route import Route
+from leyden.core.testing import nouns
 from leyden.core.testing.echo_endpoint import Endpoint
 from leyden.core.tracing import gateway_pool, routing
 from leyden.core.tracing.context import Caller, OpenAttempt, open_attempt, set_caller
@@ -27,7 +28,7 @@ def routed() -> Iterator[None]:
 
 
 def attempt_at(gateway: str, **more: Any) -> OpenAttempt:
-    return OpenAttempt(rollout_id="ro", attempt_id="at", token="t", gateway_url=gateway, trace_id="ab" * 16, **more)
+    return nouns.attempt(gateway, **more)
 
 
 def test_routes_choose_a_policy_or_the_provider(send: Send, gateway: Endpoint, provider: Endpoint) -> None:

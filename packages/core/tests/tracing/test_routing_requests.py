@@ -10,6 +10,7 @@ import requests
 from requests.adapters import BaseAdapter, HTTPAdapter
 
 from leyden.core.data import semconv
+from leyden.core.testing import nouns
 from leyden.core.testing.echo_endpoint import Endpoint
 from leyden.core.tracing import routing
 from leyden.core.tracing.context import Caller, OpenAttempt, open_attempt, outside_attempt, set_caller
@@ -27,7 +28,7 @@ def routed() -> Iterator[None]:
 
 
 def attempt_at(gateway: Endpoint) -> OpenAttempt:
-    return OpenAttempt(rollout_id="ro", attempt_id="at", token="t/0", gateway_url=gateway.url, trace_id="ab" * 16)
+    return nouns.attempt(gateway.url, token="t/0")
 
 
 class Sink(BaseAdapter):
@@ -180,7 +181,7 @@ def test_what_has_no_attempt_fails_as_a_connection_error(gateway: Endpoint) -> N
 
 
 def test_a_gateway_that_is_down_is_a_connection_error_about_the_agents_own_request() -> None:
-    down = OpenAttempt(rollout_id="r", attempt_id="a", token="t", gateway_url="http://127.0.0.1:9", trace_id="ab" * 16)
+    down = nouns.attempt()
     with open_attempt(down), pytest.raises(requests.exceptions.ConnectionError) as failure:
         requests.post(URL, json=CHAT)
     assert failure.value.request is not None

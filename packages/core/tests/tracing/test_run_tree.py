@@ -9,6 +9,7 @@ from opentelemetry.trace import StatusCode
 
 from leyden.core.data import semconv
 from leyden.core.data.span import Span
+from leyden.core.testing import nouns
 from leyden.core.tracing import export, run_tree
 from leyden.core.tracing.context import OpenAttempt, current_caller, open_attempt
 from leyden.core.tracing.export import Recorder, start_recording
@@ -30,7 +31,7 @@ async def recorder() -> AsyncIterator[Recorder]:
 
 
 def attempt(name: str = "a") -> OpenAttempt:
-    return OpenAttempt(rollout_id="r", attempt_id=name, token="t", gateway_url="http://x", trace_id="ab" * 16)
+    return nouns.attempt(attempt_id=name)
 
 
 def begun(run: Run | None) -> Run:

@@ -1,4 +1,4 @@
-"""Makers of what learning reads, for tests: each gives the fields that a test does not care about. Knows no model."""
+"""Makers of the nouns, for tests: each gives the fields that a test does not care about. Knows no model."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 from leyden.core.data.span import Attributes, Span
 from leyden.core.data.tokens import log_probs, token_ids
 from leyden.core.data.transition import Trajectory, Transition
+from leyden.core.tracing.context import OpenAttempt
 
 
 def transition(
@@ -66,3 +67,12 @@ def span(name: str = "chat", attributes: Attributes | None = None, **changes: An
         "start_time": 0.0,
     }
     return Span(name=name, attributes=attributes or {}, **(fields | changes))
+
+
+def attempt(gateway_url: str = "http://127.0.0.1:9", **changes: Any) -> OpenAttempt:
+    """Return an attempt to open in a test, of a gateway that is not there unless `gateway_url` says where one is.
+
+    `changes` are further fields of `OpenAttempt`; TypeError when it has no such field.
+    """
+    fields: dict[str, Any] = {"rollout_id": "ro", "attempt_id": "at", "token": "t", "trace_id": "ab" * 16}
+    return OpenAttempt(gateway_url=gateway_url, **(fields | changes))
