@@ -213,7 +213,7 @@ async def test_long_waits_are_cut_into_short_requests(server: StoreServer, monke
     behind = MemoryStore()
     counting = LosesAnswers(store_app(behind, authorize=accepts))
     async with through(server.add_app(counting)) as store:
-        assert await store.dequeue_many_rollouts(timeout=0.35) == []
+        assert await store.dequeue_many_rollouts(timeout=1.0) == []
         assert counting.calls >= 3
         got = await claimed(store)
         waiter = asyncio.create_task(store.wait_for_rollouts(rollout_ids=[got.rollout_id, MISSING]))

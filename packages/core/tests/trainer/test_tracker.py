@@ -1,10 +1,10 @@
 import json
 import logging
 import struct
+import subprocess
 import sys
 from collections.abc import Mapping
 from importlib import import_module
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +23,19 @@ STEPS: list[dict[str, Any]] = [
 def log_twice(folder: Path, *names: str) -> None:
     """Two sittings, of a step each."""
     for number, line in enumerate(STEPS, 1):
-        log_once(folder, names, number, line)
+        opened = open_trackers(names, folder, "mine", {"steps": 2, "policy": "tiny"})
+        opened.log(number, line)
+        opened.close()
 
 
-def log_once(folder: Path, names: tuple[str, ...], number: int, line: dict[str, Any]) -> None:
-    opened = open_trackers(names, folder, "mine", {"steps": 2, "policy": "tiny"})
-    opened.log(number, line)
-    opened.close()
+SITTING = """
+import json, pathlib, sys
+from leyden.core.trainer.tracker import open_trackers
+opened = open_trackers(("wandb",), pathlib.Path(sys.argv[1]), "mine", {"steps": 2, "policy": "tiny"})
+opened.log(int(sys.argv[2]), json.loads(sys.argv[3]))
+opened.close()
+"""
+"""As in real runs, a process of its own: W&B's service still ends a run for a while after it was finished."""
 
 
 def test_tensorboard_reads_back_what_was_logged(tmp_path: Path) -> None:
@@ -61,11 +67,9 @@ def test_wandb_stays_offline_and_keeps_one_identity(tmp_path: Path, monkeypatch:
     pytest.importorskip("wandb", reason="leyden-core[wandb] is not installed")
     for name in ("WANDB_MODE", "WANDB_PROJECT", "WANDB_API_KEY"):
         monkeypatch.delenv(name, raising=False)
-    for number, line in enumerate(STEPS, 1):  # processes, as sittings are: W&B's own still ends a run it has finished
-        sitting = get_context("spawn").Process(target=log_once, args=(tmp_path, ("wandb",), number, line))
-        sitting.start()
-        sitting.join()
-        assert sitting.exitcode == 0
+    for number, line in enumerate(STEPS, 1):
+        arguments = [str(tmp_path), str(number), json.dumps(line)]
+        subprocess.run([sys.executable, "-c", SITTING, *arguments], check=True)
     files = sorted(tmp_path.glob("wandb/offline-run-*/run-*.wandb"))
     assert len(files) == 2
     assert len({file.stem for file in files}) == 1, "both sittings are one run"
