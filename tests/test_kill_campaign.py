@@ -25,6 +25,7 @@ def test_a_training_run_survives_two_kills(tmp_path: Path) -> None:
     assert happened["rollouts"] >= 16 * happened["steps"]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_gateway_survives_three_kills(tmp_path: Path) -> None:
     happened, wrong = kill_gateway(tmp_path, 3, 1, lambda: None)

@@ -28,6 +28,8 @@ from leyden.core.gateway import capture
 from leyden.core.gateway.hf_codec import HuggingFaceCodec
 from wire_campaign import POLICY, TOLERANCE, find, imprecise, run
 
+pytestmark = pytest.mark.long
+
 CALLS, SEED = 300, 3
 ENGINE, WHO, ANSWERED, TRAINED = (
     "gateway's records against the engine's log",
