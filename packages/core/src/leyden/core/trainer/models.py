@@ -127,23 +127,31 @@ async def export_version(models: Models, version: ModelVersion, target: Path) ->
 
     Raises RunError when its weights are not kept, or `target` is.
     """
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise RunError(f"{target} is there already; nothing was written")
+    _check_free(target)
     if version.version:
         weights_of(models.file, version)
     return await asyncio.to_thread(_export, models, version, target)
 
 
+def _check_free(target: Path) -> None:
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise RunError(f"{target} is there already; nothing was written")
+
+
 def _export(models: Models, version: ModelVersion, target: Path) -> Path:
     from leyden.core.algorithm.registry import make_algorithm
+    from leyden.core.policy.export import adapter_folder
     from leyden.core.policy.model import PolicyModel
 
     config = models.config
     options: Any = make_algorithm(config.algorithm, config.algorithm_config).config
+    adapted = version.version > 0 and getattr(options, "lora", None) is not None
+    if adapted and not config.has_names:
+        _check_free(adapter_folder(target))
     exported: dict[str, PolicyModel] = {}
     for name, source in config.policies.items():
         model = PolicyModel.load(source)
-        if version.version and getattr(options, "lora", None) is not None:
+        if adapted:
             model.adapt(options.lora, config.seed)
         exported[name] = with_version(model, models.file, version.version, name if config.has_names else None)
     return export_policies(exported, config, target)
