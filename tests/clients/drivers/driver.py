@@ -10,7 +10,7 @@ import inspect
 import json
 import os
 import sys
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import AsyncIterable, Awaitable, Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -66,6 +66,30 @@ def run(variants: Mapping[str, Ask]) -> None:
                 for variant, ask in variants.items():
                     for exchange in plan["exchanges"]:
                         _exchange(setting, exchange, variant, ask, runner)
+
+
+def events(call: Call, answer: Iterable[Any], shown: Callable[[Any], Any], close: Callable[[], object]) -> Any:
+    """What the client shows of each event of a stream, to its end or to where it turns away and closes it."""
+    seen: list[Any] = []
+    for event in answer:
+        seen.append(shown(event))
+        if call.turns_away and len(seen) == STOP_AFTER:
+            close()
+            break
+    return {"events": seen}
+
+
+async def events_async(
+    call: Call, answer: AsyncIterable[Any], shown: Callable[[Any], Any], close: Callable[[], Awaitable[object]]
+) -> Any:
+    """The same of a stream that is waited for."""
+    seen: list[Any] = []
+    async for event in answer:
+        seen.append(shown(event))
+        if call.turns_away and len(seen) == STOP_AFTER:
+            await close()
+            break
+    return {"events": seen}
 
 
 def _exchange(

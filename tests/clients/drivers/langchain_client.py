@@ -42,14 +42,8 @@ def sync(call: Call) -> Any:
         return None
     if not call.streams:
         return _shown(_bound(call).invoke(_asked(call)))
-    events: list[Any] = []
     answer = _bound(call).stream(_asked(call))
-    for event in answer:
-        events.append(_shown(event))
-        if call.turns_away and len(events) == driver.STOP_AFTER:
-            answer.close()
-            break
-    return {"events": events}
+    return driver.events(call, answer, _shown, answer.close)
 
 
 async def asynchronous(call: Call) -> Any:
@@ -58,14 +52,8 @@ async def asynchronous(call: Call) -> Any:
         return None
     if not call.streams:
         return _shown(await _bound(call).ainvoke(_asked(call)))
-    events: list[Any] = []
     answer = _bound(call).astream(_asked(call))
-    async for event in answer:
-        events.append(_shown(event))
-        if call.turns_away and len(events) == driver.STOP_AFTER:
-            await answer.aclose()
-            break
-    return {"events": events}
+    return await driver.events_async(call, answer, _shown, answer.aclose)
 
 
 if __name__ == "__main__":

@@ -32,13 +32,12 @@ def sync(call: Call) -> Any:
     answer = ask(**_arguments(call))
     if not call.streams:
         return _shown(answer)
-    events: list[Any] = []
-    for event in answer:
-        events.append(_shown(event))
-        if call.turns_away and len(events) == driver.STOP_AFTER:
-            (answer.response if call.endpoint == "/responses" else answer.completion_stream).close()
-            break
-    return {"events": events}
+    return driver.events(
+        call,
+        answer,
+        _shown,
+        lambda: (answer.response if call.endpoint == "/responses" else answer.completion_stream).close(),
+    )
 
 
 async def _asynchronous(call: Call) -> Any:
@@ -46,13 +45,12 @@ async def _asynchronous(call: Call) -> Any:
     answer = await ask(**_arguments(call))
     if not call.streams:
         return _shown(answer)
-    events: list[Any] = []
-    async for event in answer:
-        events.append(_shown(event))
-        if call.turns_away and len(events) == driver.STOP_AFTER:
-            await (answer.response.aclose() if call.endpoint == "/responses" else answer.completion_stream.close())
-            break
-    return {"events": events}
+    return await driver.events_async(
+        call,
+        answer,
+        _shown,
+        lambda: answer.response.aclose() if call.endpoint == "/responses" else answer.completion_stream.close(),
+    )
 
 
 async def over_aiohttp(call: Call) -> Any:

@@ -15,20 +15,18 @@ def _arguments(call: Call) -> dict[str, Any]:
     return {**call.request, **call.extra, "api_key": key, "api_base": base, "request_timeout": call.timeout}
 
 
+def _shown(event: Any) -> Any:
+    return event.to_dict_recursive()
+
+
 def sync(call: Call) -> Any:
     """`create`."""
     if call.endpoint != "/chat/completions":
         return None
     answer = openai.ChatCompletion.create(**_arguments(call))
     if not call.streams:
-        return answer.to_dict_recursive()
-    events: list[Any] = []
-    for event in answer:
-        events.append(event.to_dict_recursive())
-        if call.turns_away and len(events) == driver.STOP_AFTER:
-            answer.close()
-            break
-    return {"events": events}
+        return _shown(answer)
+    return driver.events(call, answer, _shown, answer.close)
 
 
 async def asynchronous(call: Call) -> Any:
@@ -37,14 +35,8 @@ async def asynchronous(call: Call) -> Any:
         return None
     answer = await openai.ChatCompletion.acreate(**_arguments(call))
     if not call.streams:
-        return answer.to_dict_recursive()
-    events: list[Any] = []
-    async for event in answer:
-        events.append(event.to_dict_recursive())
-        if call.turns_away and len(events) == driver.STOP_AFTER:
-            await answer.aclose()
-            break
-    return {"events": events}
+        return _shown(answer)
+    return await driver.events_async(call, answer, _shown, answer.aclose)
 
 
 if __name__ == "__main__":

@@ -37,13 +37,7 @@ def sync(call: Call) -> Any:
     answer = _resource(_sync(call.setting), call).create(**_arguments(call))
     if not call.streams:
         return {**_shown(answer), "request_id": answer._request_id}
-    events: list[Any] = []
-    for event in answer:
-        events.append(_shown(event))
-        if call.turns_away and len(events) == driver.STOP_AFTER:
-            answer.close()
-            break
-    return {"events": events}
+    return driver.events(call, answer, _shown, answer.close)
 
 
 async def asynchronous(call: Call) -> Any:
@@ -51,13 +45,7 @@ async def asynchronous(call: Call) -> Any:
     answer = await _resource(_async(call.setting), call).create(**_arguments(call))
     if not call.streams:
         return {**_shown(answer), "request_id": answer._request_id}
-    events: list[Any] = []
-    async for event in answer:
-        events.append(_shown(event))
-        if call.turns_away and len(events) == driver.STOP_AFTER:
-            await answer.close()
-            break
-    return {"events": events}
+    return await driver.events_async(call, answer, _shown, answer.close)
 
 
 def managed(call: Call) -> Any:
