@@ -294,6 +294,7 @@ async def test_hot_paths_never_scan(tmp_path: Path) -> None:
         await store.add_many_spans([span_of(got.attempt, f"{n:x}") for n in range(3)])
         await store.find_attempt(got.rollout_id, got.attempt.attempt_id)
         await store.query_spans(got.rollout_id, "latest")
+        await store.query_spans(got.rollout_id)
         await store.update_attempt(got.rollout_id, "latest", status="succeeded")
         await store.wait_for_rollouts(rollout_ids=[got.rollout_id, "r3"], timeout=0)
         await store.query_rollouts(rollout_id_in=["r1", "r2"])
