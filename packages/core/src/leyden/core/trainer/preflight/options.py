@@ -16,12 +16,13 @@ from leyden.core.trainer.preflight.report import CheckResult, failure, ok
 class Watched:
     """An algorithm whose configuration notes which of its options are read.
 
-    What is read while the configuration checks itself does not count: it is read again by whoever uses it.
+    What is read while the configuration checks itself does not count: it is read again by whoever uses it. Nor does an
+    option at its default, which Python gives with all others: to ignore it changes nothing.
     """
 
     def __init__(self, name: str, config: Mapping[str, Any]) -> None:
         made = make_algorithm(name, config)
-        self.given = sorted(nested(config))
+        self.given = sorted(nested(config).keys() & _changed(made.config))
         self.read: set[str] = set()
         self.algorithm: Algorithm = type(made)(_watching(made.config, self.read))
 
@@ -29,6 +30,17 @@ class Watched:
     def unread(self) -> tuple[str, ...]:
         """Options that were given and that nothing has read."""
         return tuple(name for name in self.given if name not in self.read)
+
+
+def _changed(config: msgspec.Struct) -> set[str]:
+    """Options that are not at their default."""
+    changed: set[str] = set()
+    for option in msgspec.structs.fields(config):
+        made = option.default_factory
+        default = option.default if made is msgspec.NODEFAULT else made()
+        if default is msgspec.NODEFAULT or getattr(config, option.name) != default:
+            changed.add(option.name)
+    return changed
 
 
 def _watching(config: msgspec.Struct, read: set[str]) -> msgspec.Struct:
