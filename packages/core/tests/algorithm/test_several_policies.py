@@ -11,6 +11,7 @@ from leyden.core.algorithm.dpo import DPO, DPOConfig
 from leyden.core.algorithm.lightning_rl import LightningRL, LightningRLConfig
 from leyden.core.algorithm.sft import SFT, SFTConfig
 from leyden.core.data.transition import TrajectoryGroup, Transition
+from leyden.core.errors import TrainingError
 from leyden.core.policy.config import UpdateConfig
 from leyden.core.policy.entries import WeightedTransition
 from leyden.core.policy.logprobs import score
@@ -100,6 +101,15 @@ async def test_a_policy_without_a_call_stays_as_it_is_and_that_is_said(caplog: p
     (line,) = context.lines
     assert (line["reporter/transitions_trained"], line["policies_trained"]) == (0, 1)
     assert "reporter/loss" not in line
+
+
+async def test_the_policy_that_cannot_be_updated_is_named() -> None:
+    models = pair()
+    models["reporter"].config.max_position_embeddings = 6
+    context = ScriptedContext(models, [team(models, [1.0, 0.0])])
+    with pytest.raises(TrainingError, match="policy reporter: no transition to train on: 2 given"):
+        await LightningRL(LightningRLConfig(learning_rate=RATE)).run(context)
+    assert "publish" not in context.asked, "what the planner learned is not served alone"
 
 
 @pytest.mark.parametrize(

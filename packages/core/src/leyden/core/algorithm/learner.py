@@ -124,7 +124,10 @@ class Learner(Algorithm, Generic[Options, Part]):
     async def _take_step(self, context: Context, updaters: "Mapping[str, Updater]", batch: Batch[Part]) -> None:
         reports: dict[str, Report] = {}
         for name, part in batch.parts.items():
-            reports[name] = await context.compute("update", self.update, updaters[name], part)
+            try:
+                reports[name] = await context.compute("update", self.update, updaters[name], part)
+            except TrainingError as error:
+                raise TrainingError(f"policy {name}: {error}" if len(updaters) > 1 else str(error)) from error
         if idle := [name for name in updaters if name not in reports]:
             log.warning("step %d taught %s nothing: no call to learn from", context.step + 1, ", ".join(idle))
         gaps = await context.publish({name: updater.model for name, updater in updaters.items()})
