@@ -9,6 +9,12 @@ lives in an environment of its own, and is measured as its documentation sets it
 
 Sides take turns, each run a fresh process, so that a busy machine slows all; starting up and the first steps are not
 counted. Without `--peer-python` ours alone is measured.
+
+A step's CPU is that of every process the side has. Ours holds the agent's own (the provider's client, a real connection
+to the gateway), the store in SQLite, the check of the served weights after the update, and a checkpoint with the
+optimizer after each step; TRL's generates and learns in one process, and saves nothing. Both draw at temperature 1 up
+to the same number of tokens and stop at the same one; prompts are compared token by token in number, step by step, and
+response tokens are printed, because what is drawn, and so learned, differs.
 """
 
 import argparse

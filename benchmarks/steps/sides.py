@@ -87,8 +87,16 @@ class Trl:
 
 
 def our_sides(rollouts: int) -> list[Ours]:
-    """With the defaults; and with all rollouts of a step at once, as TRL generates them."""
-    return [Ours(name="Leyden, defaults"), Ours(name="Leyden, tuned", options=("--concurrency", str(rollouts)))]
+    """The defaults; all rollouts of a step at once, as TRL generates them; and with those of the next step meanwhile.
+
+    The last learns from tokens of weights that are one update old, which neither of the others nor TRL does.
+    """
+    at_once = ("--concurrency", str(rollouts))
+    return [
+        Ours(name="Leyden, defaults"),
+        Ours(name="Leyden, tuned", options=at_once),
+        Ours(name="Leyden, one step off", options=(*at_once, "--set", "loop=one_off")),
+    ]
 
 
 def trl_sides(python: Path, rollouts: int) -> list[Trl]:
