@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from leyden.core.algorithm.lightning_rl import LightningRL, LightningRLConfig
+from leyden.core.cli.main import run
 from leyden.core.engine.base import GenerateRequest, TokenChunk
 from leyden.core.engine.embedded import EmbeddedEngine
 from leyden.core.trainer.preflight.report import CheckReport, CheckResult
@@ -231,3 +232,68 @@ class Foreign(EmbeddedEngine):
 def test_log_probabilities_of_another_model(look: Any) -> None:
     look.served_by(Foreign)
     assert only_failure(look()).name == "log-probabilities"
+
+
+AGENT = """
+import httpx
+
+async def ask(task):
+    async with httpx.AsyncClient() as client:
+        answer = await client.post(
+            "https://api.openai.com/v1/chat/completions",
+            json={"model": "gpt", "messages": [{"role": "user", "content": task["question"]}], "max_tokens": 6},
+        )
+    answer.raise_for_status()
+    return answer.json()["choices"][0]["message"]["content"]
+
+def even(task, result):
+    return float(sum(result.encode()) % 2)
+
+def half(task, result):
+    return 0.5
+"""
+BY_COMMAND: dict[str, tuple[str, list[str], type[EmbeddedEngine] | None]] = {
+    "ids missing": ("tokens", [], Mute),
+    "no reward": ("rewards", ["--reward", ""], None),
+    "constant reward": ("spread", ["--reward", "{agent}:half"], None),
+    "greedy sampling": ("sampling", [], Greedy),
+    "wrong agent_match": ("selection", ["--agent-match", "editor"], None),
+    "prompt over limit": ("prompts", ["--tasks", "{long}"], None),
+    "engine serving old weights": ("served weights", [], Frozen),
+    "an ignored option": ("options", ["--algorithm", f"{__file__}:Deaf", "--set", "volume=2.0"], None),
+    "a policy too large for memory": ("memory", ["--policy", "{large}"], None),
+}
+"""The check that names each fault; what is given on the command line; what serves the policy."""
+
+
+@pytest.fixture
+def places(policy: Path, tmp_path: Path) -> dict[str, str]:
+    (tmp_path / "agent.py").write_text(AGENT)
+    for name, times in (("short", 1), ("long", 400)):
+        rows = [{"question": f"one and {word}? " * times} for word in ("two", "one", "calculator", "naive")]
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    config = json.loads((policy / "config.json").read_text())
+    large = {"hidden_size": 16384, "intermediate_size": 65536, "num_hidden_layers": 400, "layer_types": None}
+    (tmp_path / "large").mkdir()
+    (tmp_path / "large" / "config.json").write_text(json.dumps({**config, **large, "head_dim": 512}))
+    files = {"agent": "agent.py", "short": "short.jsonl", "long": "long.jsonl", "large": "large"}
+    return {name: str(tmp_path / file) for name, file in files.items()}
+
+
+@pytest.mark.parametrize("fault", BY_COMMAND)
+def test_leyden_check_names_the_fault(
+    fault: str, policy: Path, places: dict[str, str], look: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
+    name, given, engine = BY_COMMAND[fault]
+    if engine is not None:
+        look.served_by(engine)
+    options = {"--tasks": "{short}", "--reward": "{agent}:even", "--policy": str(policy), "--group-size": "4"}
+    options |= dict(zip(given[::2], given[1::2], strict=True))
+    arguments = [part.format(**places) for pair in options.items() if pair[1] for part in pair]
+
+    code = run(["check", f"{places['agent']}:ask", *arguments, "--tasks-per-step", "4", "--name", "checked", "--json"])
+
+    lines = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    failed = {line["name"]: line["change"] for line in lines if line.get("status") == "failure"}
+    assert (code, lines[-1]["proven"]) == (1, False)
+    assert failed[name], "a failure says what to change"
