@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from leyden.core.advantage.base import CreditedRollout
 from leyden.core.advantage.gae import gae
@@ -124,3 +126,36 @@ def test_gae_is_verls() -> None:
         credited.append(CreditedRollout(returns_N=np.array(to_go), values_N=np.array(v)))
     [result] = ADVANTAGE.make({"name": "gae", "gamma": 0.9, "lam": 0.8, "counting": "transition"}).estimate([credited])
     np.testing.assert_allclose(np.concatenate(result.advantages), given_by_verl, atol=1e-8)
+
+
+@given(st.lists(st.lists(st.integers(-16, 16), min_size=1, max_size=5), min_size=2, max_size=5))
+def test_turn_level_is_its_definition_call_by_call(eighths: list[list[int]]) -> None:
+    returns = [[number / 8 for number in own] for own in eighths]
+    expected: list[list[float]] = []
+    for number, own in enumerate(returns):
+        others = [other for at, other in enumerate(returns) if at != number]
+        as_far = [[other[turn] for other in others if len(other) > turn] for turn in range(len(own))]
+        ended = [[other[min(turn, len(other) - 1)] for other in others] for turn in range(len(own))]
+        expected.append([g - statistics.fmean(as_far[turn] or ended[turn]) for turn, g in enumerate(own)])
+    [result] = ADVANTAGE.make("turn_level").estimate([[CreditedRollout(returns_N=np.array(own)) for own in returns]])
+    if result.dropped:
+        assert all(number == pytest.approx(0.0, abs=1e-12) for own in expected for number in own)
+    else:
+        assert [own.tolist() for own in result.advantages] == [pytest.approx(own, abs=1e-12) for own in expected]
+
+
+REFERENCES = {
+    "dr_grpo": test_dr_grpo_is_verls_without_its_deviation_and_trls_without_scaling,
+    "gae": test_gae_is_verls,
+    "grpo": test_grpo_is_verls_and_trls_with_one_row_per_rollout,
+    "grpo_transitions": test_grpo_over_transitions_is_verls_with_one_row_per_call,
+    "reinforce_plus_plus": test_reinforce_plus_plus_is_verls_with_one_row_per_call_and_with_one_per_rollout,
+    "reinforce_plus_plus_baseline": test_reinforce_plus_plus_with_a_baseline_is_verls_with_one_row_per_rollout,
+    "rloo": test_rloo_is_verls_and_trls,
+    "turn_level": test_turn_level_is_its_definition_call_by_call,
+}
+"""What each estimator is held against."""
+
+
+def test_every_estimator_has_a_reference() -> None:
+    assert REFERENCES.keys() == ADVANTAGE.built_in.keys()

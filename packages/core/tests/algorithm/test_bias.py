@@ -218,6 +218,19 @@ def test_what_is_biased_is_documented_with_its_size(
     assert row in PAGE.read_text(), row
 
 
+def test_every_estimator_and_credit_scheme_is_said_to_be_biased_or_not() -> None:
+    def name(settings: Any) -> str:
+        return settings if isinstance(settings, str) else str(settings["name"])
+
+    credits = {name(case[0]) for case in UNBIASED} | {name(case[2]) for case in BIASED}
+    estimators = {name(case[1]) for case in UNBIASED} | {
+        name(case[3]) for case in BIASED if not isinstance(case[3], AdvantageEstimator)
+    }
+    of_their_own = {"dr_grpo", "reinforce_plus_plus_baseline"}, {"selective"}
+    assert estimators | of_their_own[0] == ADVANTAGE.built_in.keys()
+    assert credits | of_their_own[1] == CREDIT.built_in.keys()
+
+
 @pytest.mark.parametrize(
     ("name", "settings", "credit"),
     [
