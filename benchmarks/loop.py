@@ -117,7 +117,7 @@ def _means(run: list[Step]) -> dict[str, float]:
     for name in phases.keys() - {"rest"}:
         phases["rest"] = [rest - spent for rest, spent in zip(phases["rest"], phases[name], strict=True)]
     update = phases["update" if "update" in phases else "rest"][0]
-    generating = phases["rollouts" if "rollouts" in phases else "generate"][0]
+    generating = next((phases[name][0] for name in ("rollouts", "generate") if name in phases), seconds)
     figures = {
         "rollouts_per_s": sum(step.rollouts for step in run) / seconds,
         "seconds": seconds / count,

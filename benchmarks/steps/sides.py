@@ -36,18 +36,24 @@ class Ours:
 
     name: str
     options: tuple[str, ...] = ()
+    ahead: int = 0
+    """Steps that are taken but not counted at the end: the last would learn only, its rollouts made before."""
 
     def run(self, plan: Plan, folder: Path) -> list[Step]:
         """Train once."""
         steps = folder / "steps.json"
         command = [sys.executable, "-m", "leyden.core.cli", "train", "steps.agent:agent", "--quiet"]
         command += ["--tasks", str(plan.tasks_file), "--reward", "steps.agent:score", "--policy", str(plan.policy)]
-        command += ["--steps", str(plan.steps), "--tasks-per-step", str(plan.tasks_per_step)]
+        command += ["--steps", str(plan.steps + self.ahead), "--tasks-per-step", str(plan.tasks_per_step)]
         command += ["--group-size", str(plan.group_size), "--learning-rate", str(LEARNING_RATE)]
         command += ["--algorithm", "steps.ours:TimedLightningRL", "--set", f"steps_file={json.dumps(str(steps))}"]
         command += ["--runs", str(folder), "--name", "run", *self.options]
         _run(command, folder)
-        return read_steps(steps)
+        found = read_steps(steps)[: plan.steps]
+        if self.ahead:  # what is collected during an update is not waited for, so this is not how long it takes
+            for step in found:
+                step.phases["waiting"] = step.phases.pop("rollouts")
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +101,7 @@ def our_sides(rollouts: int) -> list[Ours]:
     return [
         Ours(name="Leyden, defaults"),
         Ours(name="Leyden, tuned", options=at_once),
-        Ours(name="Leyden, one step off", options=(*at_once, "--set", "loop=one_off")),
+        Ours(name="Leyden, one step off", options=(*at_once, "--set", "loop=one_off"), ahead=1),
     ]
 
 
