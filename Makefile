@@ -6,8 +6,8 @@ STAMP  := $(VENV)/.installed
 FRAMEWORKS := $(VENV)/.frameworks
 CLIENTS := .clients/.made
 TORCH  := torch==2.13.0
-# Processes that run tests; with more than there are cores, tests of clients that hang up meet answers that came too late.
-WORKERS ?= auto
+# Processes that run tests: one more than there are cores, as many tests wait for processes of their own.
+WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 
 .DEFAULT_GOAL := help
 .PHONY: help install clients quickstart test check format lint types imports pytest bench lock test-long test-newest test-oldest lock-versions clean
