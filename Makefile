@@ -66,7 +66,7 @@ PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n $(WORKERS)
 pytest: $(FRAMEWORKS) clients
 	$(PYTEST) -m "not long"
 
-test-long: $(FRAMEWORKS) clients ## The tests that take a minute each: runs that are killed, campaigns, whole trainings
+test-long: $(FRAMEWORKS) clients ## What takes a minute each: killed runs, campaigns, whole trainings, applications of their own
 	$(PYTEST) -m long
 
 bench: $(STAMP) ## Run every benchmark; JSON goes to benchmarks/results

@@ -22,7 +22,7 @@ STEPS = 5
 Start = Callable[..., Running]
 Leyden = Callable[..., "subprocess.CompletedProcess[str]"]
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 
 
 def assert_finished(run: Path) -> None:
