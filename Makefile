@@ -41,7 +41,9 @@ $(CLIENTS): $(STAMP) scripts/make_clients $(wildcard tests/clients/environments/
 quickstart: $(STAMP) ## Train the example agent on this machine (about three minutes)
 	$(BIN)/leyden quickstart
 
-test: check pytest ## Checks and tests; CI runs test-long, too
+# Side by side: the type checker keeps one core busy, tests often wait.
+test: $(FRAMEWORKS) clients ## Checks and tests; CI runs test-long, too
+	$(MAKE) --no-print-directory -j2 pytest check
 
 check: lint types imports ## Format, lint, types, layers
 
