@@ -41,9 +41,7 @@ $(CLIENTS): $(STAMP) scripts/make_clients $(wildcard tests/clients/environments/
 quickstart: $(STAMP) ## Train the example agent on this machine (about three minutes)
 	$(BIN)/leyden quickstart
 
-# Side by side: the type checker keeps one core busy, tests often wait.
-test: $(FRAMEWORKS) clients ## Checks and tests; CI runs test-long, too
-	$(MAKE) --no-print-directory -j2 pytest check
+test: check pytest ## Checks and tests; CI runs test-long, too
 
 check: lint types imports ## Format, lint, types, layers
 
@@ -65,10 +63,10 @@ imports: $(FRAMEWORKS)
 # the shell says: the tests start hundreds of processes, and each would compile its libraries again.
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n $(WORKERS) --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
-pytest: $(FRAMEWORKS) clients
+pytest: $(FRAMEWORKS)
 	$(PYTEST) -m "not long"
 
-test-long: $(FRAMEWORKS) clients ## What takes a minute each: killed runs, campaigns, whole trainings, applications of their own
+test-long: $(FRAMEWORKS) clients ## What takes longer: killed runs, campaigns, whole trainings, real clients, applications of their own
 	$(PYTEST) -m long
 
 bench: $(STAMP) ## Run every benchmark; JSON goes to benchmarks/results

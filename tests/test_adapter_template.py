@@ -6,6 +6,8 @@ import sys
 import tomllib
 from pathlib import Path
 
+import pytest
+
 TEMPLATE = Path(__file__).parents[1] / "templates" / "adapter"
 
 
@@ -24,6 +26,7 @@ def installed(folder: Path) -> None:
     (metadata / "entry_points.txt").write_text("\n\n".join(groups) + "\n")
 
 
+@pytest.mark.long
 def test_the_template_passes_its_own_tests(tmp_path: Path) -> None:
     installed(tmp_path)
     paths = os.pathsep.join(map(str, (TEMPLATE / "src", tmp_path)))

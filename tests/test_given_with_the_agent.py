@@ -124,6 +124,7 @@ def test_the_dimensions_of_the_reward_are_weighted(leyden: Callable[..., Any], t
     assert step["reward"] == pytest.approx(1.25)
 
 
+@pytest.mark.long
 def test_the_reward_of_a_live_agent_is_weighted_too(tmp_path: Path) -> None:
     turns = itertools.count()
     client = AsyncOpenAI(base_url="https://api.openai.com/v1", api_key="sk-not-a-real-key", max_retries=0)

@@ -55,6 +55,7 @@ class SqlAgent(agl.LitAgent[dict[str, Any]]):
         return float(next(REWARDS) % 2)
 
 
+@pytest.mark.long
 async def test_fit_trains_the_selected_nodes_only(tmp_path: Path) -> None:
     import asyncio
 
