@@ -24,7 +24,7 @@ from leyden.core.policy.options import LoraOptions
 from leyden.core.policy.update import Updater
 from leyden.core.policy.value_loss import ValueTarget
 from leyden.core.policy.value_update import ActorCritic
-from leyden.core.testing.policies import RolloutShape, synthetic_rollouts
+from leyden.core.testing.policies import RolloutShape, synthetic_rollouts, with_adapters
 from leyden.core.testing.tiny_models import tiny_model
 
 pytestmark = pytest.mark.long
@@ -61,15 +61,9 @@ def readings(draw: st.DrawFn, together: int) -> Reading:
 
 
 def policy(dtype: torch.dtype, *, lora: bool, seed: int = 0) -> PolicyModel:
-    """gpt2, because its layer norms stay in float64; adapters have been trained: their B is not 0."""
+    """gpt2, because its layer norms stay in float64."""
     model = PolicyModel(tiny_model("gpt2", seed).to(dtype), f"gpt2-{seed}")
-    if lora:
-        model.adapt(LORA)
-        generator = torch.Generator().manual_seed(1)
-        for name, tensor in model.trained_weights().items():
-            if ".lora_B." in name:
-                tensor.copy_(0.1 * torch.randn(tensor.shape, generator=generator))
-    return model
+    return with_adapters(model, LORA) if lora else model
 
 
 def gradient(updaters: Sequence[Any]) -> Tensor:

@@ -18,7 +18,7 @@ from leyden.core.policy.logprobs import score
 from leyden.core.policy.model import PolicyModel
 from leyden.core.policy.options import LoraOptions
 from leyden.core.policy.update import Updater
-from leyden.core.testing.policies import RolloutShape, synthetic_rollouts
+from leyden.core.testing.policies import RolloutShape, synthetic_rollouts, with_adapters
 from leyden.core.testing.tiny_models import tiny_model
 
 SHAPE = RolloutShape(system=20, question=3, calls=(4, 3), observation=4)
@@ -32,14 +32,7 @@ def policy(seed: int = 0) -> PolicyModel:
 
 
 def adapted() -> PolicyModel:
-    """The same with adapters, which were trained: their B is not 0."""
-    model = policy()
-    model.adapt(LORA)
-    generator = torch.Generator().manual_seed(1)
-    for name, tensor in model.trained_weights().items():
-        if ".lora_B." in name:
-            tensor.copy_(0.1 * torch.randn(tensor.shape, generator=generator))
-    return model
+    return with_adapters(policy(), LORA)
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ import torch.random
 
 from leyden.core.policy.entries import WeightedTransition
 from leyden.core.policy.model import PolicyModel
+from leyden.core.policy.options import LoraOptions
 from leyden.core.testing.nouns import transition
 
 
@@ -49,6 +50,16 @@ def tiny_policy(seed: int = 0, shape: TinyShape | None = None) -> PolicyModel:
     with random_state.fork_rng(devices=[]):
         random_state.manual_seed(seed)
         return PolicyModel(make_model(config), f"tiny-qwen3-{seed}")
+
+
+def with_adapters(model: PolicyModel, options: LoraOptions) -> PolicyModel:
+    """Give `model` adapters that look trained: their B, 0 at first, is drawn at random. Returns it."""
+    model.adapt(options)
+    generator = torch.Generator().manual_seed(1)
+    for name, tensor in model.trained_weights().items():
+        if ".lora_B." in name:
+            tensor.copy_(0.1 * torch.randn(tensor.shape, generator=generator))
+    return model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
