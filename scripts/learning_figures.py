@@ -10,6 +10,7 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,21 +41,26 @@ def made_policy(subject: Subject, seed: int, confusion: str) -> Path:
     return path
 
 
-def trained_run(subject: Subject, name: str, policy: Path, seed: int) -> dict[str, Any]:
-    """The report of a run; trained if it is not there."""
-    runs = subject.folder / "runs"
+def trained(runs: Path, name: str, arguments: Sequence[str]) -> dict[str, Any] | None:
+    """The report of the run `name`, trained by `leyden train` if it is not there; None if it did not finish."""
     report = runs / name / "report.json"
     if not report.exists():
-        command = [sys.executable, "-m", "leyden.core.cli", "train", subject.agent]
-        command += ["--tasks", f"{EXAMPLE}/train.jsonl", "--reward", subject.reward]
-        command += ["--val", f"{EXAMPLE}/val.jsonl", "--val", f"{EXAMPLE}/val_unseen.jsonl"]
-        command += ["--policy", str(policy), "--learning-rate", "6e-4", "--steps", str(subject.steps)]
-        command += ["--seed", str(seed), "--runs", str(runs), "--name", name, "--quiet"]
-        done = subprocess.run(command, cwd=ROOT, check=False)
+        command = [sys.executable, "-m", "leyden.core.cli", "train", *arguments]
+        done = subprocess.run([*command, "--runs", str(runs), "--name", name, "--quiet"], cwd=ROOT, check=False)
         if not report.exists():
             print(f"{name} did not finish: exit code {done.returncode}", flush=True)
-            return unfinished(runs / name)
+            return None
     return json.loads(report.read_text())
+
+
+def trained_run(subject: Subject, name: str, policy: Path, seed: int) -> dict[str, Any]:
+    """The report of a subject's run, or what is known of one that did not finish."""
+    runs = subject.folder / "runs"
+    arguments = [subject.agent, "--tasks", f"{EXAMPLE}/train.jsonl", "--reward", subject.reward]
+    arguments += ["--val", f"{EXAMPLE}/val.jsonl", "--val", f"{EXAMPLE}/val_unseen.jsonl"]
+    arguments += ["--policy", str(policy), "--learning-rate", "6e-4", "--steps", str(subject.steps)]
+    report = trained(runs, name, [*arguments, "--seed", str(seed)])
+    return unfinished(runs / name) if report is None else report
 
 
 def unfinished(run: Path) -> dict[str, Any]:

@@ -8,13 +8,13 @@ already in the folder are used, not made again, so that a comparison may be take
 import argparse
 import json
 import statistics
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[1]
+from learning_figures import trained
+
 CALCULATOR, TEAM = "examples/calculator_langgraph", "examples/team_langgraph"
 RULES = json.dumps(
     [
@@ -63,24 +63,14 @@ ARMS = {
 }
 
 
-def trained(folder: Path, name: str, arm: Arm, seed: int, steps: int) -> dict[str, Any] | None:
-    """The report of a run, trained if it is not there; None if it did not finish."""
-    run = f"{name}-{seed}"
-    report = folder / run / "report.json"
-    if not report.exists():
-        command = [sys.executable, "-m", "leyden.core.cli", "train", f"{arm.example}/agent.py:agent"]
-        command += ["--tasks", f"{CALCULATOR}/train.jsonl", "--val", f"{CALCULATOR}/val.jsonl"]
-        command += ["--reward", f"{arm.example}/reward.py:score", *arm.arguments]
-        for policy in arm.policies:
-            command += ["--policy", policy.format(policy=f"{CALCULATOR}/policy")]
-        command += ["--learning-rate", arm.learning_rate, "--steps", str(steps), "--seed", str(seed)]
-        command += ["--algorithm", arm.algorithm, *(word for option in arm.options for word in ("--set", option))]
-        command += ["--runs", str(folder), "--name", run, "--quiet"]
-        done = subprocess.run(command, cwd=ROOT, check=False)
-        if not report.exists():
-            print(f"{run} did not finish: exit code {done.returncode}", flush=True)
-            return None
-    return json.loads(report.read_text())
+def arguments_of(arm: Arm, seed: int, steps: int) -> list[str]:
+    """What `leyden train` is given."""
+    arguments = [f"{arm.example}/agent.py:agent", *arm.arguments, "--reward", f"{arm.example}/reward.py:score"]
+    arguments += ["--tasks", f"{CALCULATOR}/train.jsonl", "--val", f"{CALCULATOR}/val.jsonl"]
+    for policy in arm.policies:
+        arguments += ["--policy", policy.format(policy=f"{CALCULATOR}/policy")]
+    arguments += ["--learning-rate", arm.learning_rate, "--steps", str(steps), "--seed", str(seed)]
+    return [*arguments, "--algorithm", arm.algorithm, *(word for option in arm.options for word in ("--set", option))]
 
 
 def row(name: str, reports: list[dict[str, Any]]) -> str:
@@ -107,7 +97,7 @@ def main() -> None:
     missing = 0
     for seed in options.seeds:
         for name in options.arms:
-            report = trained(folder, name, ARMS[name], seed, options.steps)
+            report = trained(folder, f"{name}-{seed}", arguments_of(ARMS[name], seed, options.steps))
             missing += report is None
             if report is not None:
                 reports.setdefault(name, []).append(report)
