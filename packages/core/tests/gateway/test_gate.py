@@ -31,7 +31,7 @@ class Calls:
 
     async def _call(self, name: str, attempt: str) -> None:
         self.arrived.append(name)
-        async with self.gate.place(attempt):
+        with await self.gate.place(attempt):
             self.entered.append(name)
             await self._ends[name].wait()
 
@@ -197,9 +197,8 @@ async def test_draining_what_is_empty_takes_no_time() -> None:
 async def test_a_place_is_given_back_when_the_call_fails() -> None:
     gate = Gate(GateLimits(max_concurrent=1))
     for _ in range(3):
-        with pytest.raises(OSError, match="engine"):
-            async with gate.place("a"):
-                raise OSError("engine")
+        with pytest.raises(OSError, match="engine"), await gate.place("a"):
+            raise OSError("engine")
     assert gate.running == 0
 
 

@@ -60,7 +60,11 @@ class Span(msgspec.Struct, frozen=True, kw_only=True):
 
     def size(self) -> int:
         """About how many bytes it holds."""
-        return 512 + sum(len(value) for value in self.attributes.values() if isinstance(value, str | bytes | list))
+        size = 512
+        for value in self.attributes.values():
+            if isinstance(value, (str, bytes, list)):  # a union costs thrice as much to test
+                size += len(value)
+        return size
 
     def text(self, key: str) -> str | None:
         """The attribute `key`, if it is there and is text."""

@@ -5,13 +5,12 @@ outside the list do not exist; the engine and its weights are not reachable from
 """
 
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import msgspec
-from starlette.applications import Starlette
-from starlette.routing import BaseRoute, Mount, Route
+from starlette.routing import BaseRoute, Mount, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from leyden.core.gateway import openapi
@@ -25,7 +24,7 @@ from leyden.core.gateway.http import ClientWatch, send_json, start_message
 from leyden.core.gateway.keeper import Keeper, KeeperLimits
 from leyden.core.gateway.ledger import Ledger
 from leyden.core.gateway.metrics import CONTENT_TYPE, GatewayMetrics
-from leyden.core.gateway.origin import open_origin, private_headers, verified
+from leyden.core.gateway.origin import Origin, open_origin, private_headers, verified
 from leyden.core.gateway.refusal import Refusal
 from leyden.core.gateway.responses.dialect import ResponsesDialect
 from leyden.core.gateway.responses.state import Conversations
@@ -86,7 +85,7 @@ class Gateway:
         dialects: tuple[Dialect, ...] = (ChatDialect(), responses)
         stored = StoredResponses(conversations).paths
         routes: list[BaseRoute] = [Mount(path, app) for path, app in (mounts or {}).items()]
-        for prefix in ("/v1", "/a/{token}/v1"):
+        for prefix in ("/a/{token}/v1", "/v1"):  # looked through in this order: that of an agent's calls first
             routes += [self._route(prefix + dialect.path, self._serving(dialect), "POST") for dialect in dialects]
             routes.append(self._route(f"{prefix}{responses.path}/input_tokens", self._counting(responses), "POST"))
             routes += [self._route(prefix + path, self._reading(methods)) for path, methods in stored.items()]
@@ -97,10 +96,10 @@ class Gateway:
             self._route(openapi.PATH, self._page, "GET"),
             self._route("/{path:path}", unknown_path),
         ]
-        app = Starlette(routes=routes, lifespan=self._lifespan)
-        # For what does not even begin with a slash.
-        app.router.default = Endpoint(unknown_path, refused=self.metrics.refused)
-        self.app: ASGIApp = app
+        # No Starlette application around it: an endpoint says itself what goes wrong in it. The default is for what
+        # does not even begin with a slash.
+        default = Endpoint(unknown_path, refused=self.metrics.refused)
+        self.app: ASGIApp = Router(routes, default=default, lifespan=self._lifespan)
 
     def _route(self, path: str, answer: ASGIApp, method: str | None = None) -> Route:
         return Route(path, Endpoint(answer, method, refused=self.metrics.refused))
@@ -110,26 +109,32 @@ class Gateway:
             headers, rollout_id, attempt_id = self._caller(scope)
             seen = ObservedSend(send)
             body = await read_body(scope, receive, self._body)
-            async with ClientWatch(receive) as watch, AsyncExitStack() as stack:
-                async with watch.cancelling():
-                    await stack.enter_async_context(self.gate.place(attempt_id))
-                # Only now: the attempt may have ended while its call was waiting.
-                origin = await open_origin(self._store, rollout_id, attempt_id, headers)
-                policy = self._named(origin.policy)
-                try:
-                    if isinstance(policy, Upstream):
-                        await policy.serve(dialect, origin, body, self._ledger, watch, seen)
-                    else:
-                        await serve_call(policy, dialect, origin, body, self._ledger, watch, seen)
-                except Refusal as refusal:
-                    seen.status = refusal.status
-                    raise
-                finally:
-                    status = HUNG_UP if watch.gone else seen.status or 500
-                    times = seen.seconds, seen.first_event
-                    self.metrics.call(dialect.name, _name(policy), status, times[0], first_chunk=times[1])
+            with ClientWatch(receive) as watch:
+                with watch.cancelling():
+                    place = await self.gate.place(attempt_id)
+                with place:
+                    # Only now: the attempt may have ended while its call was waiting.
+                    origin = await open_origin(self._store, rollout_id, attempt_id, headers)
+                    await self._serve(dialect, origin, body, watch, seen)
 
         return serve
+
+    async def _serve(
+        self, dialect: Dialect, origin: Origin, body: bytes, watch: ClientWatch, seen: ObservedSend
+    ) -> None:
+        """Have a call answered by its policy, and count it."""
+        policy = self._named(origin.policy)
+        try:
+            if isinstance(policy, Upstream):
+                await policy.serve(dialect, origin, body, self._ledger, watch, seen)
+            else:
+                await serve_call(policy, dialect, origin, body, self._ledger, watch, seen)
+        except Refusal as refusal:
+            seen.status = refusal.status
+            raise
+        finally:
+            status = HUNG_UP if watch.gone else seen.status or 500
+            self.metrics.call(dialect.name, _name(policy), status, seen.seconds, first_chunk=seen.first_event)
 
     def _counting(self, dialect: Dialect) -> ASGIApp:
         """Say how many tokens a request would have the policy read; nothing is drawn or recorded."""
@@ -196,7 +201,7 @@ class Gateway:
         await send({"type": "http.response.body", "body": body})
 
     @asynccontextmanager
-    async def _lifespan(self, app: Starlette) -> AsyncGenerator[None]:
+    async def _lifespan(self, _: object) -> AsyncGenerator[None]:
         yield
         await self.keeper.aclose()
         for policy in (self._policy, *self._others.values()):

@@ -103,7 +103,7 @@ async def serve_call(
     Raises Refusal where nothing was sent yet; the client of a broken stream gets its error as an event.
     """
     mark = fingerprint(origin, body)
-    async with watch.cancelling():
+    with watch.cancelling():
         earlier = await ledger.earlier(origin, mark)
     if earlier:
         await replay(policy, await dialect.parse(body, origin), earlier, send)
@@ -214,7 +214,7 @@ async def _generate(
     """Draw all choices, showing what the agent wants to see of them; returns why they failed."""
     records = [choice.record for choice in choices]
     try:
-        async with watch.cancelling():
+        with watch.cancelling():
             await _side_by_side(policy, choices)
     except ClientGone:
         if not all(choice.has_ended for choice in choices):

@@ -78,22 +78,21 @@ class Gate:
         """Whether no call is given a place for now."""
         return self._paused
 
-    @asynccontextmanager
-    async def place(self, attempt_id: str) -> AsyncGenerator[None]:
-        """Wait for a place for one call of an attempt, and hold it inside the block.
+    async def place(self, attempt_id: str) -> "Place":
+        """Wait for a place for one call of an attempt, which holds it `with` what is returned.
 
         Raises Refusal with status 429 where too many wait or come a second, and 503 where the wait is too long.
         """
         turn = self._enter(attempt_id)
         if turn is not None:
             await self._wait(turn)
-        since = self._clock()
-        try:
-            yield
-        finally:
-            held = self._clock() - since
-            self._held += (held - self._held) / 16
-            self._leave(attempt_id)
+        return Place(self, attempt_id, self._clock())
+
+    def give_back(self, place: "Place") -> None:
+        """Give the place of a call that has ended to the next; once."""
+        held = self._clock() - place.since
+        self._held += (held - self._held) / 16
+        self._leave(place.attempt_id)
 
     def pause(self) -> None:
         """Give no more places; calls that arrive wait, those that have a place keep it."""
@@ -200,6 +199,21 @@ class Gate:
 
     def _expected_wait(self) -> float:
         return min(self._held * self._waiting / self._limits.max_concurrent, LONGEST_RETRY)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Place:
+    """What a call holds while it is answered: to be entered at once, and given back at the end of its block."""
+
+    gate: Gate
+    attempt_id: str
+    since: float
+
+    def __enter__(self) -> None:
+        """Hold it."""
+
+    def __exit__(self, *_: object) -> None:
+        self.gate.give_back(self)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -2,8 +2,7 @@
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from types import MappingProxyType
 
 from starlette.types import Message, Receive, Send
@@ -37,7 +36,7 @@ async def send_json(send: Send, status: int, body: bytes, headers: Mapping[str, 
 class ClientWatch:
     """Notices when the client of a request hangs up; the request's body must have been read.
 
-    `async with watch.cancelling():` cancels its block then, and raises ClientGone in its place; a block that is entered
+    `with watch.cancelling():` cancels its block then, and raises ClientGone in its place; a block that is entered
     after the client left raises at once.
     """
 
@@ -46,30 +45,26 @@ class ClientWatch:
         self._inside: asyncio.Task[object] | None = None
         self.gone = False
 
-    async def __aenter__(self) -> "ClientWatch":
+    def __enter__(self) -> "ClientWatch":
         self._watcher = asyncio.create_task(self._watch())
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    def __exit__(self, *_: object) -> None:
         self._watcher.cancel()
 
-    @asynccontextmanager
-    async def cancelling(self) -> AsyncGenerator[None]:
+    def cancelling(self) -> "_Cancelling":
         """Run the block for as long as the client is there."""
-        task = asyncio.current_task()
-        assert task is not None
+        return _Cancelling(self)
+
+    def enter(self, task: "asyncio.Task[object]") -> None:
+        """Cancel `task` from now on if the client hangs up; raises ClientGone where it has."""
         if self.gone:
             raise ClientGone
-        cancelling = task.cancelling()
         self._inside = task
-        try:
-            yield
-        except asyncio.CancelledError as error:
-            if self.gone and task.uncancel() <= cancelling:
-                raise ClientGone from error
-            raise
-        finally:
-            self._inside = None
+
+    def leave(self) -> None:
+        """Cancel nothing any more."""
+        self._inside = None
 
     async def _watch(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
@@ -77,3 +72,23 @@ class ClientWatch:
         self.gone = True
         if self._inside is not None:
             self._inside.cancel()
+
+
+class _Cancelling:
+    """A block that ends when the client does; a class, because every call has three of them."""
+
+    __slots__ = ("_before", "_task", "_watch")
+
+    def __init__(self, watch: ClientWatch) -> None:
+        self._watch = watch
+
+    def __enter__(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._watch.enter(task)
+        self._task, self._before = task, task.cancelling()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        self._watch.leave()
+        if kind is asyncio.CancelledError and self._watch.gone and self._task.uncancel() <= self._before:
+            raise ClientGone from error

@@ -64,11 +64,14 @@ class ModelRequest:
         return self.asked.stream
 
 
+_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
 def read_fields(body: bytes) -> dict[str, msgspec.Raw]:
     """Split a request body into its fields, each as it was sent; raises Refusal when it is no JSON object."""
     try:
         body.decode()
-        return msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+        return _FIELDS.decode(body)
     except UNREADABLE as error:
         raise unreadable(error) from None
 

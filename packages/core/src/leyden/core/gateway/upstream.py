@@ -63,9 +63,8 @@ class Upstream:
         relay = _Relay(record, ledger, send)
         try:
             # In `leyden dev` the agent may run in this very process, whose model calls are all routed but this one.
-            with outside_attempt():
-                async with watch.cancelling():
-                    await self._forward(dialect.path, fields, relay)
+            with outside_attempt(), watch.cancelling():
+                await self._forward(dialect.path, fields, relay)
         except ClientGone:
             record.not_trained = capture.DISCONNECTED
             await relay.record_once()

@@ -125,6 +125,8 @@ def update_attempt(rows: Rows, rollout_id: str, attempt_id: str, changes: Change
 def check_health(rows: Rows) -> None:
     """Time out, or call unresponsive, the latest attempts that are due."""
     due = rows.overdue()
+    if not due:  # as nearly always, and asked with every span
+        return
     latest = rows.latest_attempts(due)
     for row in due:
         attempt, config = latest[row.rollout_id], config_of(row)

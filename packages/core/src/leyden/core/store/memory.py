@@ -20,6 +20,7 @@ from leyden.core.store.rows import (
     Rows,
     SpanKey,
     SpanRow,
+    SpanTarget,
     WorkerRow,
 )
 from leyden.core.store.rules import OPEN_ATTEMPT
@@ -178,6 +179,14 @@ class MemoryRows(Rows):
         return self._attempts[rollout_id][attempt_id]
 
     # --- Spans
+
+    def span_targets(self, keys: Sequence[AttemptKey]) -> dict[AttemptKey, SpanTarget]:
+        """Look up."""
+        targets: dict[AttemptKey, SpanTarget] = {}
+        for key, attempt in self.attempts(keys).items():
+            row = self._rollouts[key[0]]
+            targets[key] = SpanTarget(attempt.sequence_id, attempt.status, row.attempts, row.status, row.span_counter)
+        return targets
 
     def beat(self, keys: Sequence[AttemptKey]) -> None:
         """Replace each."""

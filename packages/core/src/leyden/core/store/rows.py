@@ -68,6 +68,17 @@ class AttemptRow(msgspec.Struct, frozen=True, kw_only=True):
     metadata: bytes
 
 
+class SpanTarget(msgspec.Struct, frozen=True):
+    """What decides how an attempt takes a span in."""
+
+    sequence_id: int
+    status: AttemptStatus
+    attempts: int
+    """Of its rollout, as are the fields below."""
+    rollout_status: RolloutStatus
+    span_counter: int
+
+
 class SpanRow(msgspec.Struct, frozen=True, kw_only=True):
     """A span at rest: the fields that are queried on, and the rest as bytes."""
 
@@ -191,6 +202,10 @@ class Rows(ABC):
     @abstractmethod
     def open_attempt_of(self, worker_id: str) -> AttemptRow | None:
         """The preparing or running attempt that the worker started last."""
+
+    @abstractmethod
+    def span_targets(self, keys: Sequence[AttemptKey]) -> dict[AttemptKey, SpanTarget]:
+        """What spans of these attempts have to know; those that do not exist are left out."""
 
     @abstractmethod
     def beat(self, keys: Sequence[AttemptKey]) -> None:

@@ -10,7 +10,7 @@ from leyden.core.data.span import Attributes, Span
 from leyden.core.errors import NotFound
 from leyden.core.store import rules
 from leyden.core.store.lifecycle import change_attempt, require_rollout
-from leyden.core.store.rows import AttemptKey, AttemptRow, Changes, RolloutRow, Rows, SpanKey, span_row
+from leyden.core.store.rows import AttemptKey, Changes, Rows, SpanKey, SpanTarget, span_row
 
 logger = logging.getLogger(__name__)
 
@@ -33,30 +33,27 @@ def next_numbers(rows: Rows, rollout_ids: Sequence[str]) -> list[int]:
 def add_spans(rows: Rows, batches: Sequence[Sequence[Span]]) -> list[list[Span] | Exception]:
     """Store several callers' spans; each caller's are stored together or, with the error returned, not at all."""
     spans = [span for batch in batches for span in batch]
-    attempts = rows.attempts(list({(span.rollout_id, span.attempt_id): None for span in spans}))
-    problems = [_problem(batch, attempts) for batch in batches]
+    targets = rows.span_targets(list({(span.rollout_id, span.attempt_id): None for span in spans}))
+    problems = [_problem(batch, targets) for batch in batches]
     accepted = [batch for batch, problem in zip(batches, problems, strict=True) if problem is None]
-    stored = iter(_store(rows, accepted, attempts))
+    stored = iter(_store(rows, accepted, targets))
     return [next(stored) if problem is None else problem for problem in problems]
 
 
-def _store(
-    rows: Rows, batches: Sequence[Sequence[Span]], attempts: Mapping[AttemptKey, AttemptRow]
-) -> list[list[Span]]:
-    spans = [span for batch in batches for span in batch]
-    seen = rows.stored_spans([_key(span) for span in spans])
-    rollouts = rows.rollouts(list({span.rollout_id: None for span in spans}))
-    counters = {rollout_id: row.span_counter for rollout_id, row in rollouts.items()}
+def _store(rows: Rows, batches: Sequence[Sequence[Span]], targets: Mapping[AttemptKey, SpanTarget]) -> list[list[Span]]:
+    seen = rows.stored_spans([_key(span) for batch in batches for span in batch])
+    before = {rollout_id: target.span_counter for (rollout_id, _), target in targets.items()}
+    counters = dict(before)
     answers: list[list[Span]] = []
     for batch in batches:
         fresh = _fresh(batch, seen)
         answers.append([_numbered(span, counters) for span in fresh])
     new = [span for answer in answers for span in answer]
     rows.insert_spans([span_row(span) for span in new])
-    counted = {name: counter for name, counter in counters.items() if counter != rollouts[name].span_counter}
+    counted = {name: counter for name, counter in counters.items() if counter != before[name]}
     if counted:
         rows.set_span_counters(counted)
-    _heartbeats(rows, list({(span.rollout_id, span.attempt_id): None for span in new}), rollouts, attempts)
+    _heartbeats(rows, list({(span.rollout_id, span.attempt_id): None for span in new}), targets)
     return answers
 
 
@@ -80,39 +77,36 @@ def _numbered(span: Span, counters: dict[str, int]) -> Span:
     return span
 
 
-def _heartbeats(
-    rows: Rows,
-    keys: Sequence[AttemptKey],
-    rollouts: Mapping[str, RolloutRow],
-    attempts: Mapping[AttemptKey, AttemptRow],
-) -> None:
+def _heartbeats(rows: Rows, keys: Sequence[AttemptKey], targets: Mapping[AttemptKey, SpanTarget]) -> None:
     """Note that the attempts are alive; nearly always that is all there is to do."""
-    moved = [key for key in keys if _is_moved_by_span(rollouts[key[0]], attempts[key])]
+    moved = [key for key in keys if _is_moved_by_span(targets[key])]
     beating = [key for key in keys if key not in moved]
     if beating:
         rows.beat(beating)
     for key in moved:
-        _revive(rows, rollouts[key[0]], attempts[key])
+        _revive(rows, key)
 
 
-def _is_moved_by_span(row: RolloutRow, attempt: AttemptRow) -> bool:
-    is_latest = attempt.sequence_id == row.attempts
-    return rules.attempt_after_span(attempt.status) != attempt.status or (is_latest and row.status == "preparing")
+def _is_moved_by_span(target: SpanTarget) -> bool:
+    is_latest = target.sequence_id == target.attempts
+    return rules.attempt_after_span(target.status) != target.status or (
+        is_latest and target.rollout_status == "preparing"
+    )
 
 
-def _revive(rows: Rows, row: RolloutRow, attempt: AttemptRow) -> None:
+def _revive(rows: Rows, key: AttemptKey) -> None:
+    # Read only now: another attempt of the same rollout may be in this batch, and have moved it.
+    row, attempt = require_rollout(rows, key[0]), rows.attempts([key])[key]
     changes: Changes = {"last_heartbeat_time": rows.now}
     status = rules.attempt_after_span(attempt.status)
     if status != attempt.status:
         changes["status"] = status
-    # The row may have moved since it was read: another attempt of the same rollout may be in this batch.
-    row = require_rollout(rows, row.rollout_id)
     change_attempt(rows, row, attempt, changes, rules.rollout_after_span(row.status, attempt.status))
 
 
-def _problem(batch: Iterable[Span], attempts: Mapping[AttemptKey, AttemptRow]) -> Exception | None:
+def _problem(batch: Iterable[Span], targets: Mapping[AttemptKey, SpanTarget]) -> Exception | None:
     for span in batch:
-        if (span.rollout_id, span.attempt_id) not in attempts:
+        if (span.rollout_id, span.attempt_id) not in targets:
             return NotFound(f"there is no attempt {span.attempt_id} of a rollout {span.rollout_id}")
         if not 0 <= span.sequence_id < _NUMBERS:
             return ValueError(f"span {span.span_id} has sequence id {span.sequence_id}; numbers start at 1")

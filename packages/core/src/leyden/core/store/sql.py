@@ -106,8 +106,9 @@ class SqlStore(LocalStore):
             raise StoreError(f"{self._engine.url.database}: {_cause(error)}") from error
 
     def _work_on(self, connection: Connection, work: Callable[[Rows], T], write: bool) -> T:
-        with _transaction(connection, write):
-            rows = SqlRows(connection, self._clock())
+        driver = connection.connection.driver_connection
+        with _transaction(driver, write):
+            rows = SqlRows(connection, driver, self._clock())
             result = work(rows)
         self._recent.forget(rows.changed)
         self._bell.ring(rows.rung)
@@ -239,7 +240,7 @@ def _open(path: Path) -> Engine:
     event.listen(engine, "connect", _configure)
     try:
         _use_wal(engine, path)
-        with engine.connect() as connection, _transaction(connection, write=True):
+        with engine.connect() as connection, _transaction(connection.connection.driver_connection, write=True):
             _migrate(connection, path)
     except _ERRORS as error:
         engine.dispose()
@@ -256,9 +257,8 @@ def _configure(connection: Any, _record: object) -> None:
 
 
 @contextmanager
-def _transaction(connection: Connection, write: bool) -> Generator[None]:
+def _transaction(driver: Any, write: bool) -> Generator[None]:
     """A transaction of the driver's own, which is in autocommit mode otherwise."""
-    driver: Any = connection.connection.driver_connection
     driver.execute("BEGIN IMMEDIATE" if write else "BEGIN")
     try:
         yield

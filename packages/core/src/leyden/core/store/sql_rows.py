@@ -44,6 +44,7 @@ from leyden.core.store.rows import (
     Rows,
     SpanKey,
     SpanRow,
+    SpanTarget,
     WorkerRow,
 )
 
@@ -88,9 +89,10 @@ _SPAN, _RESOURCES = _columns(schema.spans, SpanRow), _columns(schema.resources, 
 _WORKER = _columns(schema.workers, WorkerRow)
 
 # Building a statement costs more than running it, so those of the hot paths are built once.
-_KEY, _SECOND_KEY, _KEYS = (
+_KEY, _SECOND_KEY, _THIRD_KEY, _KEYS = (
     bindparam("key", type_=Text),
     bindparam("second_key", type_=Text),
+    bindparam("third_key", type_=Text),
     bindparam("keys", type_=Text),
 )
 _ROLLOUTS_BY_ID = select(*_ROLLOUT).where(_among(_rollouts.rollout_id, _KEYS))
@@ -112,13 +114,30 @@ _OPEN_ATTEMPT_OF = (
 _STORED_SPANS = select(_spans.rollout_id, _spans.attempt_id, _spans.span_id).where(
     _tuples_among(_spans.rollout_id, _spans.span_id, _spans.attempt_id)
 )
-_SPANS_IN_ORDER = select(*_SPAN).where(_spans.rollout_id == _KEY).order_by(_spans.sequence_id, schema.spans.c.id)
-_BEAT = (
-    update(schema.attempts)
-    .where(_tuples_among(_attempts.rollout_id, _attempts.attempt_id))
-    .values(last_heartbeat_time=bindparam("new_now", type_=Float))
+_STORED_SPAN = select(_spans.id).where(
+    (_spans.rollout_id == _KEY) & (_spans.span_id == _SECOND_KEY) & (_spans.attempt_id == _THIRD_KEY)
 )
+_SPANS_IN_ORDER = select(*_SPAN).where(_spans.rollout_id == _KEY).order_by(_spans.sequence_id, schema.spans.c.id)
+_THIS_ATTEMPT = (_attempts.rollout_id == _KEY) & (_attempts.attempt_id == _SECOND_KEY)
+_THESE_ATTEMPTS = _tuples_among(_attempts.rollout_id, _attempts.attempt_id)
+_EVERY_TARGET = select(
+    _attempts.rollout_id,
+    _attempts.attempt_id,
+    _attempts.sequence_id,
+    _attempts.status,
+    _rollouts.attempts,
+    _rollouts.status,
+    _rollouts.span_counter,
+).join_from(schema.attempts, schema.rollouts, _attempts.rollout_id == _rollouts.rollout_id)
+_TARGET, _TARGETS = _EVERY_TARGET.where(_THIS_ATTEMPT), _EVERY_TARGET.where(_THESE_ATTEMPTS)
+_EVERY_BEAT = update(schema.attempts).values(last_heartbeat_time=bindparam("new_now", type_=Float))
+_BEAT_ONE, _BEAT = _EVERY_BEAT.where(_THIS_ATTEMPT), _EVERY_BEAT.where(_THESE_ATTEMPTS)
 _COUNTERS = func.json_each(bindparam("counters", type_=Text)).table_valued("key", "value")
+_SET_COUNTER = (
+    update(schema.rollouts)
+    .where(_rollouts.rollout_id == _KEY)
+    .values(span_counter=bindparam("new_counter", type_=Integer))
+)
 _SET_COUNTERS = (
     update(schema.rollouts).where(_rollouts.rollout_id == _COUNTERS.c.key).values(span_counter=_COUNTERS.c.value)
 )
@@ -147,8 +166,7 @@ def _update_rollout(names: tuple[str, ...]) -> Update:
 
 @cache
 def _update_attempt(names: tuple[str, ...]) -> Update:
-    where = (_attempts.rollout_id == _KEY) & (_attempts.attempt_id == _SECOND_KEY)
-    return update(schema.attempts).where(where).values(_new(names))
+    return update(schema.attempts).where(_THIS_ATTEMPT).values(_new(names))
 
 
 _PULSE = frozenset({"last_heartbeat_time", "span_counter", "deadline"})
@@ -158,10 +176,10 @@ _PULSE = frozenset({"last_heartbeat_time", "span_counter", "deadline"})
 class SqlRows(Rows):
     """Rows in SQL tables. Table rows are made in the order of creation, so `id` is that order."""
 
-    def __init__(self, connection: Connection, now: float) -> None:
+    def __init__(self, connection: Connection, driver: Any, now: float) -> None:
+        """`driver` is the one of `connection`."""
         super().__init__(now)
-        self._connection = connection
-        self._driver: Any = connection.connection.driver_connection
+        self._connection, self._driver = connection, driver
         self.changed: set[str] = set()
         """Rollouts of which, or of whose attempts, more than the pulse was written."""
 
@@ -173,8 +191,8 @@ class SqlRows(Rows):
         text, wanted = _compiled(statement)
         return self._driver.execute(text, [parameters.get(name, fixed) for name, fixed in wanted])
 
-    def _straight_rows(self, kind: type[R], columns: Columns, statement: ClauseElement, **parameters: Any) -> list[R]:
-        names = [column.name for column in columns]
+    def _straight_rows(self, kind: type[R], statement: ClauseElement, **parameters: Any) -> list[R]:
+        names = kind.__struct_fields__
         return [kind(**dict(zip(names, row, strict=True))) for row in self._straight(statement, **parameters)]
 
     def _rows(self, kind: type[R], statement: Select[Any], **parameters: Any) -> list[R]:
@@ -216,7 +234,7 @@ class SqlRows(Rows):
         """By the unique index."""
         if not rollout_ids:
             return {}
-        found = self._straight_rows(RolloutRow, _ROLLOUT, _ROLLOUTS_BY_ID, keys=json.dumps(rollout_ids))
+        found = self._straight_rows(RolloutRow, _ROLLOUTS_BY_ID, keys=json.dumps(rollout_ids))
         return {row.rollout_id: row for row in found}
 
     def select_rollouts(self, query: Query) -> tuple[list[RolloutRow], int]:
@@ -236,7 +254,7 @@ class SqlRows(Rows):
 
     def overdue(self) -> list[RolloutRow]:
         """By the partial index."""
-        return self._straight_rows(RolloutRow, _ROLLOUT, _OVERDUE, now=self.now)
+        return self._straight_rows(RolloutRow, _OVERDUE, now=self.now)
 
     def next_deadline(self) -> float | None:
         """By the partial index."""
@@ -260,7 +278,7 @@ class SqlRows(Rows):
     def attempts(self, keys: Sequence[AttemptKey]) -> dict[AttemptKey, AttemptRow]:
         """All attempts of these rollouts, of which there are few, then the ones asked for."""
         ids = json.dumps(list({key[0]: None for key in keys}))
-        rows = self._straight_rows(AttemptRow, _ATTEMPT, _ATTEMPTS_OF, keys=ids)
+        rows = self._straight_rows(AttemptRow, _ATTEMPTS_OF, keys=ids)
         found = {(row.rollout_id, row.attempt_id): row for row in rows}
         return {key: found[key] for key in keys if key in found}
 
@@ -269,7 +287,7 @@ class SqlRows(Rows):
         ids = [row.rollout_id for row in rows if row.attempts]
         if not ids:
             return {}
-        found = self._straight_rows(AttemptRow, _ATTEMPT, _ATTEMPTS_OF, keys=json.dumps(ids))
+        found = self._straight_rows(AttemptRow, _ATTEMPTS_OF, keys=json.dumps(ids))
         return {row.rollout_id: row for row in found}
 
     def select_attempts(self, query: Query) -> tuple[list[AttemptRow], int]:
@@ -289,20 +307,39 @@ class SqlRows(Rows):
 
     def open_attempt_of(self, worker_id: str) -> AttemptRow | None:
         """By the index on workers."""
-        return next(iter(self._straight_rows(AttemptRow, _ATTEMPT, _OPEN_ATTEMPT_OF, key=worker_id)), None)
+        return next(iter(self._straight_rows(AttemptRow, _OPEN_ATTEMPT_OF, key=worker_id)), None)
 
-    # --- Spans
+    # --- Spans: nearly always one at a time, which costs less without the list
+
+    def span_targets(self, keys: Sequence[AttemptKey]) -> dict[AttemptKey, SpanTarget]:
+        """One statement."""
+        if len(keys) == 1:
+            rows = self._straight(_TARGET, key=keys[0][0], second_key=keys[0][1])
+        else:
+            rows = self._straight(_TARGETS, keys=json.dumps(keys))
+        return {(row[0], row[1]): SpanTarget(*row[2:]) for row in rows}
 
     def beat(self, keys: Sequence[AttemptKey]) -> None:
         """One statement, whatever their number: this is most of what is written."""
-        self._straight(_BEAT, new_now=self.now, keys=json.dumps(keys))
+        if len(keys) == 1:
+            self._straight(_BEAT_ONE, new_now=self.now, key=keys[0][0], second_key=keys[0][1])
+        else:
+            self._straight(_BEAT, new_now=self.now, keys=json.dumps(keys))
 
     def set_span_counters(self, counters: Mapping[str, int]) -> None:
         """One statement."""
-        self._straight(_SET_COUNTERS, counters=json.dumps(counters))
+        if len(counters) == 1:
+            ((rollout_id, counter),) = counters.items()
+            self._straight(_SET_COUNTER, key=rollout_id, new_counter=counter)
+        else:
+            self._straight(_SET_COUNTERS, counters=json.dumps(counters))
 
     def stored_spans(self, keys: Sequence[SpanKey]) -> set[SpanKey]:
         """By the unique index, in one statement."""
+        if len(keys) == 1:
+            rollout_id, attempt_id, span_id = keys[0]
+            found = self._straight(_STORED_SPAN, key=rollout_id, second_key=span_id, third_key=attempt_id).fetchone()
+            return set() if found is None else {keys[0]}
         wanted = [(rollout_id, span_id, attempt_id) for rollout_id, attempt_id, span_id in keys]
         return {(row[0], row[1], row[2]) for row in self._straight(_STORED_SPANS, keys=json.dumps(wanted))}
 
@@ -315,7 +352,7 @@ class SqlRows(Rows):
         """One statement; built once for all spans of a rollout in their order, which is what learning reads."""
         rollout_id = query.within.get("rollout_id", "")
         if query == _spans_in_order(rollout_id):
-            rows = self._straight_rows(SpanRow, _SPAN, _SPANS_IN_ORDER, key=rollout_id)
+            rows = self._straight_rows(SpanRow, _SPANS_IN_ORDER, key=rollout_id)
             return rows, len(rows)
         return self._page(SpanRow, _SPAN, query)
 
@@ -342,7 +379,7 @@ class SqlRows(Rows):
 
     def worker(self, worker_id: str) -> WorkerRow | None:
         """By the unique index."""
-        return next(iter(self._straight_rows(WorkerRow, _WORKER, _WORKER_BY_ID, key=worker_id)), None)
+        return next(iter(self._straight_rows(WorkerRow, _WORKER_BY_ID, key=worker_id)), None)
 
     def put_worker(self, row: WorkerRow) -> None:
         """Update, or insert where there was nothing to update."""

@@ -124,6 +124,7 @@ class ChatBody(msgspec.Struct, frozen=True, kw_only=True):
     n: int | None = None
 
 
+_BODY = msgspec.json.Decoder(ChatBody)
 KNOWN = frozenset(ChatBody.__struct_fields__) | HINTS | NEUTRAL.keys()
 KEPT_APART = frozenset({"messages", "tools", "model", "stream", "stream_options"})
 """Fields that a record does not keep among the rest."""
@@ -143,7 +144,7 @@ def parse_chat(body: bytes) -> ChatRequest:
     """Read and check a request body; raises Refusal for what no answer could honour."""
     fields = read_fields(body)
     try:
-        parsed = msgspec.json.decode(body, type=ChatBody)
+        parsed = _BODY.decode(body)
         _check_messages(parsed.messages)
         check_fields(fields, KNOWN, NEUTRAL)
     except UNREADABLE as error:
