@@ -61,6 +61,27 @@ async def test_all_that_come_in_one_turn_share_a_transaction(store: SqlStore, th
     assert await count(store, got) == 50
 
 
+async def test_who_has_been_alone_does_not_wait_for_the_turn_to_end_and_a_crowd_does_again(
+    store: SqlStore, threads: list[str]
+) -> None:
+    got = await claimed(store)
+    turns = [0]
+
+    def turn() -> None:
+        turns[0] += 1
+        asyncio.get_running_loop().call_soon(turn)
+
+    turn()
+    for n in range(30):
+        await store.add_span(span_of(got.attempt, f"a{n:x}"))
+    assert turns[0] < 30  # one each, where every caller waits for its turn to end
+    threads.clear()
+    for crowd in range(20):
+        await asyncio.gather(*(store.add_span(span_of(got.attempt, f"{crowd + 11:x}{n:x}")) for n in range(10)))
+    assert len(threads) < 20 + 30  # some callers of the first crowds were still taken to be alone
+    assert await count(store, got) == 230
+
+
 async def test_a_large_batch_does_not_keep_the_event_loop(store: SqlStore, threads: list[str]) -> None:
     got = await claimed(store)
     await store.add_many_spans([span_of(got.attempt, f"{n:x}") for n in range(500)])

@@ -5,7 +5,7 @@ import logging
 import secrets
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import cast
 
 import msgspec
@@ -188,7 +188,7 @@ def _records(record: CallRecord, choices: int) -> list[CallRecord]:
         return [record]
     assert record.sampling is not None
     return [
-        replace(
+        msgspec.structs.replace(
             record,
             call_id=f"{record.call_id}-{n}",
             choice=n,

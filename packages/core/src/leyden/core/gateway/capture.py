@@ -6,7 +6,6 @@ Invariant: the ids of a span are the ones the engine read and drew, and every ca
 import secrets
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import msgspec
 
@@ -29,8 +28,7 @@ UPSTREAM = "answered by an upstream"
 PROVIDER = "leyden"
 
 
-@dataclass(slots=True, kw_only=True)
-class CallRecord:
+class CallRecord(msgspec.Struct, kw_only=True):
     """Everything known of one choice of one answer, filled in while it is drawn."""
 
     origin: Origin
@@ -42,19 +40,19 @@ class CallRecord:
     dialect: str = "chat"
     fingerprint: str | None = None
     """The same for a request and a retry of it."""
-    asked: Asked = field(default_factory=Asked)
+    asked: Asked = Asked()
     policy: str | None = None
     prompt_ids: Sequence[int] | None = None
     sampling: Sampling | None = None
-    ids: list[int] = field(default_factory=list[int])
-    logprobs: list[float] = field(default_factory=list[float])
-    sampling_logprobs: list[float] = field(default_factory=list[float])
-    top: list[list[tuple[int, float]]] = field(default_factory=list[list[tuple[int, float]]])
+    ids: list[int] = []
+    logprobs: list[float] = []
+    sampling_logprobs: list[float] = []
+    top: list[list[tuple[int, float]]] = []
     """The likeliest tokens of each place, where the agent asked for them."""
-    versions: list[int] = field(default_factory=list[int])
+    versions: list[int] = []
     """The versions that drew the answer, each followed by the number of tokens it drew, in order."""
     engine_finish: FinishReason | None = None
-    extra: Attributes = field(default_factory=Attributes)
+    extra: Attributes = {}
     """What its dialect keeps besides."""
     output: str | None = None
     """JSON of the messages the agent was answered with."""
@@ -65,8 +63,8 @@ class CallRecord:
     not_trained: str | None = None
     error: str | None = None
     error_type: str | None = None
-    started: float = field(default_factory=time.time)
-    _clock: float = field(default_factory=time.perf_counter)
+    started: float = msgspec.field(default_factory=time.time)
+    _clock: float = msgspec.field(default_factory=time.perf_counter)
 
     def take(self, chunk: TokenChunk) -> None:
         """Add what the engine drew."""

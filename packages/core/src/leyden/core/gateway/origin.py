@@ -2,9 +2,10 @@
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from hashlib import blake2b
 from urllib.parse import unquote
+
+import msgspec
 
 from leyden.core.data import semconv
 from leyden.core.data.identity import verify
@@ -18,8 +19,7 @@ _TRACE = re.compile(r"[0-9a-f]{32}")
 _SPAN = re.compile(r"[0-9a-f]{16}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Origin:
+class Origin(msgspec.Struct, frozen=True, kw_only=True):
     """Where a call comes from."""
 
     rollout: Rollout

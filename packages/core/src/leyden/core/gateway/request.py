@@ -5,7 +5,6 @@ would refuse it, never ignored.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import msgspec
 
@@ -21,8 +20,7 @@ UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """What decoding somebody else's JSON raises."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """What the agent asked for, as text."""
 
     model: str = ""
@@ -34,8 +32,7 @@ class Asked:
     """JSON of the other fields of the request, hints included."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelRequest:
+class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One checked request."""
 
     asked: Asked

@@ -2,7 +2,8 @@
 
 What comes within one turn of an event loop is stored on that loop's own thread, where that can be done at once: the hop
 to another thread and back costs a lone caller more than the transaction, and in a crowd the two threads hinder each
-other. What is large, or would have to wait for another writer, goes to the store's writing thread.
+other. Who has been alone for a while does not even wait for the end of the turn. What is large, or would have to wait
+for another writer, goes to the store's writing thread.
 """
 
 import asyncio
@@ -19,6 +20,8 @@ from leyden.core.errors import StoreError
 _GATHER_SECONDS = 0.001
 """How long the writing thread waits for more where its last batch was from several callers: a transaction costs as much
 as several spans. A caller who is alone never waits."""
+_ALONE, _TRUSTED = 4, 16
+"""After so many turns with one caller each, so many callers are taken to be alone before a turn is waited for again."""
 _MOST_HERE, _MOST_BYTES_HERE = 128, 2 << 20
 """A batch of more spans, or of more bytes, would keep the event loop from its other work for too long."""
 
@@ -50,11 +53,18 @@ class GroupCommit:
         self._called: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
         """Loops that will look at what is new. More than one may: a loop may end before it comes to that."""
         self._for_thread: list[_Waiting] = []
+        self._alone = self._trusted = 0
+        """Turns with one caller, one after the other; callers that are still taken to be alone."""
         self._crowd = 0
         """How many callers the writing thread's last batch was from."""
 
     async def add(self, spans: Sequence[Span]) -> list[Span]:
         """Store spans, all or none, with those of every other caller who waits."""
+        if self._trusted and not self._new:
+            self._trusted -= 1
+            answers = self._stored_here([spans])
+            if answers is not None:
+                return _result(answers[0])
         loop = asyncio.get_running_loop()
         waiting = _Waiting(spans, loop, loop.create_future())
         with self._lock:
@@ -70,7 +80,13 @@ class GroupCommit:
             self._called.discard(loop)
             taken, self._new = self._new, []
         batch = _still_wanted(taken)
-        if not batch or self._done_here(batch):
+        self._alone = self._alone + 1 if len(taken) == 1 else 0
+        self._trusted = _TRUSTED if self._alone >= _ALONE else 0
+        if not batch:
+            return
+        answers = self._stored_here([waiting.spans for waiting in batch])
+        if answers is not None:
+            _tell(batch, answers)
             return
         with self._lock:
             submitted = bool(self._for_thread)
@@ -81,16 +97,12 @@ class GroupCommit:
             except RuntimeError:  # the thread is gone
                 self._give_up()
 
-    def _done_here(self, batch: Sequence[_Waiting]) -> bool:
-        if sum(len(waiting.spans) for waiting in batch) > _MOST_HERE:
-            return False
-        size = sum(span.size() for waiting in batch for span in waiting.spans)
-        if size > _MOST_BYTES_HERE:
-            return False
-        answers = self._store_here([waiting.spans for waiting in batch], size)
-        if answers is not None:
-            _tell(batch, answers)
-        return answers is not None
+    def _stored_here(self, batches: Sequence[Sequence[Span]]) -> list[Answer] | None:
+        """Store on the calling thread; None where that would take too long, or cannot be done at once."""
+        if sum(map(len, batches)) > _MOST_HERE:
+            return None
+        size = sum(span.size() for spans in batches for span in spans)
+        return None if size > _MOST_BYTES_HERE else self._store_here(batches, size)
 
     def _give_up(self) -> None:
         with self._lock:
@@ -139,3 +151,9 @@ def _settle(answers: "list[tuple[asyncio.Future[list[Span]], Answer]]") -> None:
             future.set_exception(answer)
         else:
             future.set_result(answer)
+
+
+def _result(answer: Answer) -> list[Span]:
+    if isinstance(answer, Exception):
+        raise answer
+    return answer

@@ -63,6 +63,7 @@ class MemoryRows(Rows):
         self._attempts: dict[str, dict[str, AttemptRow]] = {}
         self._spans: dict[str, list[SpanRow]] = {}
         self._span_keys: set[SpanKey] = set()
+        self._counters: dict[str, int] = {}
         self._resources: dict[str, list[ResourcesRow]] = {}
         self._latest_resources: ResourcesRow | None = None
         self._workers: dict[str, WorkerRow] = {}
@@ -185,7 +186,8 @@ class MemoryRows(Rows):
         targets: dict[AttemptKey, SpanTarget] = {}
         for key, attempt in self.attempts(keys).items():
             row = self._rollouts[key[0]]
-            targets[key] = SpanTarget(attempt.sequence_id, attempt.status, row.attempts, row.status, row.span_counter)
+            counter = self._counters.get(key[0], 0)
+            targets[key] = SpanTarget(attempt.sequence_id, attempt.status, row.attempts, row.status, counter)
         return targets
 
     def beat(self, keys: Sequence[AttemptKey]) -> None:
@@ -193,10 +195,13 @@ class MemoryRows(Rows):
         for key in keys:
             self.update_attempt(key, {"last_heartbeat_time": self.now})
 
-    def set_span_counters(self, counters: Mapping[str, int]) -> None:
+    def span_counters(self, rollout_ids: Sequence[str]) -> dict[str, int]:
+        """Look up."""
+        return {name: self._counters.get(name, 0) for name in rollout_ids if name in self._rollouts}
+
+    def give_out(self, counters: Mapping[str, int]) -> None:
         """Replace each."""
-        for rollout_id, counter in counters.items():
-            self.update_rollout(rollout_id, {"span_counter": counter})
+        self._counters.update(counters)
 
     def stored_spans(self, keys: Sequence[SpanKey]) -> set[SpanKey]:
         """Look up."""
@@ -206,6 +211,7 @@ class MemoryRows(Rows):
         """Append."""
         for row in rows:
             self._spans.setdefault(row.rollout_id, []).append(row)
+            self._counters[row.rollout_id] = max(self._counters.get(row.rollout_id, 0), row.sequence_id)
             self._span_keys.add((row.rollout_id, row.attempt_id, row.span_id))
 
     def select_spans(self, query: Query) -> tuple[list[SpanRow], int]:

@@ -269,11 +269,12 @@ def finding_attempt(rollout_id: str, attempt_id: str) -> Callable[[Rows], tuple[
     """Return what looks an attempt up, with its rollout."""
 
     def work(rows: Rows) -> tuple[Rollout, Attempt] | None:
-        found, attempt = rows.rollouts([rollout_id]), rows.attempts([(rollout_id, attempt_id)])
-        if not found or not attempt:
+        row = rows.rollouts([rollout_id]).get(rollout_id)
+        attempt = rows.attempts([(rollout_id, attempt_id)]).get((rollout_id, attempt_id))
+        if row is None or attempt is None:
             return None
-        (rollout,) = rollout_nouns(rows, list(found.values()))
-        return rollout, attempt_noun(attempt[rollout_id, attempt_id])
+        latest = attempt if attempt.sequence_id == row.attempts else rows.latest_attempts([row])[rollout_id]
+        return rollout_noun(row, latest), attempt_noun(attempt)
 
     return work
 

@@ -49,7 +49,7 @@ class RolloutRow(msgspec.Struct, frozen=True, kw_only=True):
     attempts: int = 0
     """How many attempts there are, which is the sequence id of the latest."""
     span_counter: int = 0
-    """The highest span sequence number given out."""
+    """The highest span number given out before its span; `Rows.span_counters` knows of those stored, too."""
     deadline: float | None = None
     """When the health check must look; it may turn out to be too early, never too late."""
 
@@ -77,6 +77,7 @@ class SpanTarget(msgspec.Struct, frozen=True):
     """Of its rollout, as are the fields below."""
     rollout_status: RolloutStatus
     span_counter: int
+    """As in `Rows.span_counters`."""
 
 
 class SpanRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -212,8 +213,12 @@ class Rows(ABC):
         """Note that these attempts are alive now."""
 
     @abstractmethod
-    def set_span_counters(self, counters: Mapping[str, int]) -> None:
-        """Write the last span number of each rollout."""
+    def span_counters(self, rollout_ids: Sequence[str]) -> dict[str, int]:
+        """The highest span number of each of these rollouts that exists, whether given out or stored."""
+
+    @abstractmethod
+    def give_out(self, counters: Mapping[str, int]) -> None:
+        """Note the highest span number given out for each rollout; a stored span needs no note."""
 
     @abstractmethod
     def stored_spans(self, keys: Sequence[SpanKey]) -> set[SpanKey]:

@@ -21,12 +21,14 @@ _IN_LISTS = frozenset({str, bool, int, float})
 
 def next_numbers(rows: Rows, rollout_ids: Sequence[str]) -> list[int]:
     """Take the next span number of each rollout, in order."""
-    counters = {rollout_id: require_rollout(rows, rollout_id).span_counter for rollout_id in dict.fromkeys(rollout_ids)}
+    counters = rows.span_counters(list(dict.fromkeys(rollout_ids)))
     numbers: list[int] = []
     for rollout_id in rollout_ids:
+        if rollout_id not in counters:
+            raise NotFound(f"there is no rollout {rollout_id}")
         counters[rollout_id] += 1
         numbers.append(counters[rollout_id])
-    rows.set_span_counters(counters)
+    rows.give_out(counters)
     return numbers
 
 
@@ -42,17 +44,13 @@ def add_spans(rows: Rows, batches: Sequence[Sequence[Span]]) -> list[list[Span] 
 
 def _store(rows: Rows, batches: Sequence[Sequence[Span]], targets: Mapping[AttemptKey, SpanTarget]) -> list[list[Span]]:
     seen = rows.stored_spans([_key(span) for batch in batches for span in batch])
-    before = {rollout_id: target.span_counter for (rollout_id, _), target in targets.items()}
-    counters = dict(before)
+    counters = {rollout_id: target.span_counter for (rollout_id, _), target in targets.items()}
     answers: list[list[Span]] = []
     for batch in batches:
         fresh = _fresh(batch, seen)
         answers.append([_numbered(span, counters) for span in fresh])
     new = [span for answer in answers for span in answer]
     rows.insert_spans([span_row(span) for span in new])
-    counted = {name: counter for name, counter in counters.items() if counter != before[name]}
-    if counted:
-        rows.set_span_counters(counted)
     _heartbeats(rows, list({(span.rollout_id, span.attempt_id): None for span in new}), targets)
     return answers
 

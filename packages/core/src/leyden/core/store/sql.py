@@ -38,7 +38,7 @@ T = TypeVar("T")
 RECHECK = 0.5
 """Seconds after which a waiting caller looks for what other processes have written."""
 _READERS = 2
-_CHECKPOINT_BYTES = 4 << 20
+_CHECKPOINT_BYTES = 16 << 20
 """After so many in SQLite's log, and so many of spans stored on callers' own threads, a checkpoint is made."""
 _PAGE_BYTES = 4096
 _LITTLE_BYTES = 4 * _PAGE_BYTES

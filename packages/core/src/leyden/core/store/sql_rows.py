@@ -1,39 +1,29 @@
 """`SqlRows`: rows in SQL tables, within one transaction of one connection. Knows nothing of files, threads or locks."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
 from msgspec.structs import asdict
 from sqlalchemy import (
-    BindParameter,
     ClauseElement,
     Column,
     ColumnElement,
     Connection,
-    Float,
     FromClause,
-    Integer,
     Select,
     Table,
-    Text,
-    Update,
     and_,
-    bindparam,
-    delete,
     func,
-    insert,
     or_,
     select,
     true,
-    tuple_,
     update,
 )
-from sqlalchemy.dialects import sqlite
 
 from leyden.core.store import schema
+from leyden.core.store import sql_statements as sql
 from leyden.core.store.query import Condition, Query
 from leyden.core.store.rows import (
     AttemptKey,
@@ -49,28 +39,6 @@ from leyden.core.store.rows import (
 )
 
 R = TypeVar("R", bound=msgspec.Struct)
-Columns = Sequence[Column[Any]]
-
-
-def _columns(table: Table, row: type[msgspec.Struct]) -> Columns:
-    return [table.c[name] for name in row.__struct_fields__]
-
-
-def _among(column: Column[Any], values: str | BindParameter[str]) -> ColumnElement[bool]:
-    """Like IN, for any number of values: they travel as one JSON parameter."""
-    listed = func.json_each(values).table_valued("value")
-    return column.in_(select(listed.c.value))
-
-
-def _tuples_among(*columns: Column[Any]) -> ColumnElement[bool]:
-    """Whether the columns are together one of the lists that the parameter `keys` holds as JSON."""
-    listed = func.json_each(bindparam("keys", type_=Text)).table_valued("value")
-    parts = [func.json_extract(listed.c.value, f"$[{place}]") for place in range(len(columns))]
-    return tuple_(*columns).in_(select(*parts))
-
-
-def _new(names: Iterable[str]) -> dict[str, BindParameter[Any]]:
-    return {name: bindparam(f"new_{name}") for name in names}
 
 
 def _renamed(changes: Changes) -> Changes:
@@ -80,93 +48,6 @@ def _renamed(changes: Changes) -> Changes:
 
 def _count(table: FromClause) -> Select[int]:
     return select(func.count()).select_from(table)
-
-
-_rollouts, _attempts, _spans, _queue = schema.rollouts.c, schema.attempts.c, schema.spans.c, schema.queue.c
-_resources, _workers = schema.resources.c, schema.workers.c
-_ROLLOUT, _ATTEMPT = _columns(schema.rollouts, RolloutRow), _columns(schema.attempts, AttemptRow)
-_SPAN, _RESOURCES = _columns(schema.spans, SpanRow), _columns(schema.resources, ResourcesRow)
-_WORKER = _columns(schema.workers, WorkerRow)
-
-# Building a statement costs more than running it, so those of the hot paths are built once.
-_KEY, _SECOND_KEY, _THIRD_KEY, _KEYS = (
-    bindparam("key", type_=Text),
-    bindparam("second_key", type_=Text),
-    bindparam("third_key", type_=Text),
-    bindparam("keys", type_=Text),
-)
-_ROLLOUTS_BY_ID = select(*_ROLLOUT).where(_among(_rollouts.rollout_id, _KEYS))
-_OVERDUE = (
-    select(*_ROLLOUT)
-    .where(_rollouts.deadline <= bindparam("now", type_=Float))
-    .order_by(_rollouts.deadline, schema.rollouts.c.id)
-)
-_NEXT_DEADLINE = select(func.min(_rollouts.deadline)).where(_rollouts.deadline.is_not(None))
-_DROP = delete(schema.queue).where(_queue.rollout_id == _KEY)
-_HEAD = select(_queue.rollout_id).order_by(_queue.position).limit(bindparam("limit", type_=Integer))
-_ATTEMPTS_OF = select(*_ATTEMPT).where(_among(_attempts.rollout_id, _KEYS)).order_by(_attempts.sequence_id)
-_OPEN_ATTEMPT_OF = (
-    select(*_ATTEMPT)
-    .where((_attempts.worker_id == _KEY) & or_(_attempts.status == "preparing", _attempts.status == "running"))
-    .order_by(_attempts.id.desc())
-    .limit(1)
-)
-_STORED_SPANS = select(_spans.rollout_id, _spans.attempt_id, _spans.span_id).where(
-    _tuples_among(_spans.rollout_id, _spans.span_id, _spans.attempt_id)
-)
-_STORED_SPAN = select(_spans.id).where(
-    (_spans.rollout_id == _KEY) & (_spans.span_id == _SECOND_KEY) & (_spans.attempt_id == _THIRD_KEY)
-)
-_SPANS_IN_ORDER = select(*_SPAN).where(_spans.rollout_id == _KEY).order_by(_spans.sequence_id, schema.spans.c.id)
-_THIS_ATTEMPT = (_attempts.rollout_id == _KEY) & (_attempts.attempt_id == _SECOND_KEY)
-_THESE_ATTEMPTS = _tuples_among(_attempts.rollout_id, _attempts.attempt_id)
-_EVERY_TARGET = select(
-    _attempts.rollout_id,
-    _attempts.attempt_id,
-    _attempts.sequence_id,
-    _attempts.status,
-    _rollouts.attempts,
-    _rollouts.status,
-    _rollouts.span_counter,
-).join_from(schema.attempts, schema.rollouts, _attempts.rollout_id == _rollouts.rollout_id)
-_TARGET, _TARGETS = _EVERY_TARGET.where(_THIS_ATTEMPT), _EVERY_TARGET.where(_THESE_ATTEMPTS)
-_EVERY_BEAT = update(schema.attempts).values(last_heartbeat_time=bindparam("new_now", type_=Float))
-_BEAT_ONE, _BEAT = _EVERY_BEAT.where(_THIS_ATTEMPT), _EVERY_BEAT.where(_THESE_ATTEMPTS)
-_COUNTERS = func.json_each(bindparam("counters", type_=Text)).table_valued("key", "value")
-_SET_COUNTER = (
-    update(schema.rollouts)
-    .where(_rollouts.rollout_id == _KEY)
-    .values(span_counter=bindparam("new_counter", type_=Integer))
-)
-_SET_COUNTERS = (
-    update(schema.rollouts).where(_rollouts.rollout_id == _COUNTERS.c.key).values(span_counter=_COUNTERS.c.value)
-)
-_RESOURCES_LATEST = select(*_RESOURCES).order_by(_resources.id.desc()).limit(1)
-_WORKER_BY_ID = select(*_WORKER).where(_workers.worker_id == _KEY)
-_PUT_WORKER = update(schema.workers).where(_workers.worker_id == _KEY).values(_new(WorkerRow.__struct_fields__))
-_INSERTS = {table: insert(table) for table in schema.metadata.sorted_tables}
-_INSERT_SPAN = insert(schema.spans).values({name: bindparam(name) for name in SpanRow.__struct_fields__})
-
-_DIALECT = sqlite.dialect()
-"""One for all stores: what is compiled stays, and must not keep a closed store's engine."""
-
-
-@cache
-def _compiled(statement: ClauseElement) -> tuple[str, list[tuple[str, Any]]]:
-    """Return a statement as the driver takes it, and its parameters in order: names, and values that are fixed."""
-    compiled: Any = statement.compile(dialect=_DIALECT)
-    names: list[str] = compiled.positiontup
-    return str(compiled), [(name, compiled.params[name]) for name in names]
-
-
-@cache
-def _update_rollout(names: tuple[str, ...]) -> Update:
-    return update(schema.rollouts).where(_rollouts.rollout_id == _KEY).values(_new(names))
-
-
-@cache
-def _update_attempt(names: tuple[str, ...]) -> Update:
-    return update(schema.attempts).where(_THIS_ATTEMPT).values(_new(names))
 
 
 _PULSE = frozenset({"last_heartbeat_time", "span_counter", "deadline"})
@@ -188,7 +69,7 @@ class SqlRows(Rows):
 
         For the few statements that every model call pays for; none of their columns needs a conversion.
         """
-        text, wanted = _compiled(statement)
+        text, wanted = sql.compiled(statement)
         return self._driver.execute(text, [parameters.get(name, fixed) for name, fixed in wanted])
 
     def _straight_rows(self, kind: type[R], statement: ClauseElement, **parameters: Any) -> list[R]:
@@ -203,9 +84,11 @@ class SqlRows(Rows):
 
     def _insert(self, table: Table, rows: Sequence[msgspec.Struct]) -> None:
         if rows:
-            self._connection.execute(_INSERTS[table], [asdict(row) for row in rows])
+            self._connection.execute(sql.INSERTS[table], [asdict(row) for row in rows])
 
-    def _page(self, kind: type[R], columns: Columns, query: Query, *extra: ColumnElement[bool]) -> tuple[list[R], int]:
+    def _page(
+        self, kind: type[R], columns: sql.Columns, query: Query, *extra: ColumnElement[bool]
+    ) -> tuple[list[R], int]:
         table = columns[0].table
         passing = and_(true(), *extra, *_filters(table, query))
         statement = select(*columns).where(passing).order_by(*_order(table, query), table.c.id)
@@ -234,12 +117,15 @@ class SqlRows(Rows):
         """By the unique index."""
         if not rollout_ids:
             return {}
-        found = self._straight_rows(RolloutRow, _ROLLOUTS_BY_ID, keys=json.dumps(rollout_ids))
+        if len(rollout_ids) == 1:
+            found = self._straight_rows(RolloutRow, sql.ROLLOUT_BY_ID, key=rollout_ids[0])
+        else:
+            found = self._straight_rows(RolloutRow, sql.ROLLOUTS_BY_ID, keys=json.dumps(rollout_ids))
         return {row.rollout_id: row for row in found}
 
     def select_rollouts(self, query: Query) -> tuple[list[RolloutRow], int]:
         """One statement."""
-        return self._page(RolloutRow, _ROLLOUT, query)
+        return self._page(RolloutRow, sql.ROLLOUT, query)
 
     def insert_rollouts(self, rows: Sequence[RolloutRow]) -> None:
         """One statement, executed many times."""
@@ -250,35 +136,38 @@ class SqlRows(Rows):
         if not _PULSE.issuperset(changes):
             self.changed.add(rollout_id)
         if changes:
-            self._straight(_update_rollout(tuple(changes)), **_renamed(changes), key=rollout_id)
+            self._straight(sql.update_rollout(tuple(changes)), **_renamed(changes), key=rollout_id)
 
     def overdue(self) -> list[RolloutRow]:
         """By the partial index."""
-        return self._straight_rows(RolloutRow, _OVERDUE, now=self.now)
+        return self._straight_rows(RolloutRow, sql.OVERDUE, now=self.now)
 
     def next_deadline(self) -> float | None:
         """By the partial index."""
-        return self._straight(_NEXT_DEADLINE).fetchone()[0]
+        return self._straight(sql.NEXT_DEADLINE).fetchone()[0]
 
     def push(self, rollout_ids: Sequence[str]) -> None:
         """Insert; the position grows by itself."""
         if rollout_ids:
-            self._connection.execute(_INSERTS[schema.queue], [{"rollout_id": name} for name in rollout_ids])
+            self._connection.execute(sql.INSERTS[schema.queue], [{"rollout_id": name} for name in rollout_ids])
 
     def drop(self, rollout_id: str) -> None:
         """Delete."""
-        self._straight(_DROP, key=rollout_id)
+        self._straight(sql.DROP_FROM_QUEUE, key=rollout_id)
 
     def head(self, limit: int) -> list[str]:
         """By position."""
-        return list(self._connection.execute(_HEAD, {"limit": limit}).scalars())
+        return list(self._connection.execute(sql.HEAD_OF_QUEUE, {"limit": limit}).scalars())
 
     # --- Attempts
 
     def attempts(self, keys: Sequence[AttemptKey]) -> dict[AttemptKey, AttemptRow]:
-        """All attempts of these rollouts, of which there are few, then the ones asked for."""
+        """All attempts of these rollouts, of which there are few, then the ones asked for; straight where it is one."""
+        if len(keys) == 1:
+            rows = self._straight_rows(AttemptRow, sql.ATTEMPT_BY_KEY, key=keys[0][0], second_key=keys[0][1])
+            return {(row.rollout_id, row.attempt_id): row for row in rows}
         ids = json.dumps(list({key[0]: None for key in keys}))
-        rows = self._straight_rows(AttemptRow, _ATTEMPTS_OF, keys=ids)
+        rows = self._straight_rows(AttemptRow, sql.ATTEMPTS_OF, keys=ids)
         found = {(row.rollout_id, row.attempt_id): row for row in rows}
         return {key: found[key] for key in keys if key in found}
 
@@ -287,12 +176,12 @@ class SqlRows(Rows):
         ids = [row.rollout_id for row in rows if row.attempts]
         if not ids:
             return {}
-        found = self._straight_rows(AttemptRow, _ATTEMPTS_OF, keys=json.dumps(ids))
+        found = self._straight_rows(AttemptRow, sql.ATTEMPTS_OF, keys=json.dumps(ids))
         return {row.rollout_id: row for row in found}
 
     def select_attempts(self, query: Query) -> tuple[list[AttemptRow], int]:
         """One statement."""
-        return self._page(AttemptRow, _ATTEMPT, query)
+        return self._page(AttemptRow, sql.ATTEMPT, query)
 
     def insert_attempt(self, row: AttemptRow) -> None:
         """Insert."""
@@ -303,93 +192,95 @@ class SqlRows(Rows):
         if not _PULSE.issuperset(changes):
             self.changed.add(key[0])
         if changes:
-            self._straight(_update_attempt(tuple(changes)), **_renamed(changes), key=key[0], second_key=key[1])
+            self._straight(sql.update_attempt(tuple(changes)), **_renamed(changes), key=key[0], second_key=key[1])
 
     def open_attempt_of(self, worker_id: str) -> AttemptRow | None:
         """By the index on workers."""
-        return next(iter(self._straight_rows(AttemptRow, _OPEN_ATTEMPT_OF, key=worker_id)), None)
+        return next(iter(self._straight_rows(AttemptRow, sql.OPEN_ATTEMPT_OF, key=worker_id)), None)
 
     # --- Spans: nearly always one at a time, which costs less without the list
 
     def span_targets(self, keys: Sequence[AttemptKey]) -> dict[AttemptKey, SpanTarget]:
         """One statement."""
         if len(keys) == 1:
-            rows = self._straight(_TARGET, key=keys[0][0], second_key=keys[0][1])
+            rows = self._straight(sql.TARGET, key=keys[0][0], second_key=keys[0][1])
         else:
-            rows = self._straight(_TARGETS, keys=json.dumps(keys))
+            rows = self._straight(sql.TARGETS, keys=json.dumps(keys))
         return {(row[0], row[1]): SpanTarget(*row[2:]) for row in rows}
 
     def beat(self, keys: Sequence[AttemptKey]) -> None:
         """One statement, whatever their number: this is most of what is written."""
         if len(keys) == 1:
-            self._straight(_BEAT_ONE, new_now=self.now, key=keys[0][0], second_key=keys[0][1])
+            self._straight(sql.BEAT_ONE, new_now=self.now, key=keys[0][0], second_key=keys[0][1])
         else:
-            self._straight(_BEAT, new_now=self.now, keys=json.dumps(keys))
+            self._straight(sql.BEAT, new_now=self.now, keys=json.dumps(keys))
 
-    def set_span_counters(self, counters: Mapping[str, int]) -> None:
+    def span_counters(self, rollout_ids: Sequence[str]) -> dict[str, int]:
+        """One statement, by the index of spans in order."""
+        return dict(self._straight(sql.SPAN_COUNTERS, keys=json.dumps(rollout_ids)).fetchall())
+
+    def give_out(self, counters: Mapping[str, int]) -> None:
         """One statement."""
-        if len(counters) == 1:
-            ((rollout_id, counter),) = counters.items()
-            self._straight(_SET_COUNTER, key=rollout_id, new_counter=counter)
-        else:
-            self._straight(_SET_COUNTERS, counters=json.dumps(counters))
+        self._straight(sql.SET_COUNTERS, counters=json.dumps(counters))
 
     def stored_spans(self, keys: Sequence[SpanKey]) -> set[SpanKey]:
         """By the unique index, in one statement."""
         if len(keys) == 1:
             rollout_id, attempt_id, span_id = keys[0]
-            found = self._straight(_STORED_SPAN, key=rollout_id, second_key=span_id, third_key=attempt_id).fetchone()
+            found = self._straight(sql.STORED_SPAN, key=rollout_id, second_key=span_id, third_key=attempt_id).fetchone()
             return set() if found is None else {keys[0]}
         wanted = [(rollout_id, span_id, attempt_id) for rollout_id, attempt_id, span_id in keys]
-        return {(row[0], row[1], row[2]) for row in self._straight(_STORED_SPANS, keys=json.dumps(wanted))}
+        return {(row[0], row[1], row[2]) for row in self._straight(sql.STORED_SPANS, keys=json.dumps(wanted))}
 
     def insert_spans(self, rows: Sequence[SpanRow]) -> None:
         """One statement, executed many times."""
-        text, wanted = _compiled(_INSERT_SPAN)
+        text, wanted = sql.compiled(sql.INSERT_SPAN)
         self._driver.executemany(text, [[getattr(row, name) for name, _ in wanted] for row in rows])
 
     def select_spans(self, query: Query) -> tuple[list[SpanRow], int]:
         """One statement; built once for all spans of a rollout in their order, which is what learning reads."""
         rollout_id = query.within.get("rollout_id", "")
         if query == _spans_in_order(rollout_id):
-            rows = self._straight_rows(SpanRow, _SPANS_IN_ORDER, key=rollout_id)
+            rows = self._straight_rows(SpanRow, sql.SPANS_IN_ORDER, key=rollout_id)
             return rows, len(rows)
-        return self._page(SpanRow, _SPAN, query)
+        return self._page(SpanRow, sql.SPAN, query)
 
     # --- Resources and workers
 
     def resources(self, resources_id: str | None, version: int | None = None) -> ResourcesRow | None:
         """By the unique index, or the newest row."""
-        statement = _RESOURCES_LATEST
+        statement = sql.RESOURCES_LATEST
         if resources_id is not None:
-            statement = statement.where(_resources.resources_id == resources_id)
+            statement = statement.where(schema.resources.c.resources_id == resources_id)
         if version is not None:
-            statement = statement.where(_resources.version == version)
+            statement = statement.where(schema.resources.c.version == version)
         return self._row(ResourcesRow, statement)
 
     def select_resources(self, query: Query) -> tuple[list[ResourcesRow], int]:
         """Current versions."""
-        return self._page(ResourcesRow, _RESOURCES, query, schema.resources.c.current)
+        return self._page(ResourcesRow, sql.RESOURCES, query, schema.resources.c.current)
 
     def insert_resources(self, row: ResourcesRow) -> None:
         """Insert, and retire the version before."""
         table = schema.resources
-        self._connection.execute(update(table).where(_resources.resources_id == row.resources_id).values(current=False))
-        self._connection.execute(_INSERTS[table], {**asdict(row), "current": True})
+        self._connection.execute(
+            update(table).where(schema.resources.c.resources_id == row.resources_id).values(current=False)
+        )
+        self._connection.execute(sql.INSERTS[table], {**asdict(row), "current": True})
 
     def worker(self, worker_id: str) -> WorkerRow | None:
         """By the unique index."""
-        return next(iter(self._straight_rows(WorkerRow, _WORKER_BY_ID, key=worker_id)), None)
+        return next(iter(self._straight_rows(WorkerRow, sql.WORKER_BY_ID, key=worker_id)), None)
 
     def put_worker(self, row: WorkerRow) -> None:
         """Update, or insert where there was nothing to update."""
-        changed = self._straight(_PUT_WORKER, **_renamed(asdict(row)), key=row.worker_id)
+        changed = self._straight(sql.PUT_WORKER, **_renamed(asdict(row)), key=row.worker_id)
         if not changed.rowcount:
             self._insert(schema.workers, [row])
 
     def select_workers(self, query: Query) -> tuple[list[WorkerRow], int]:
         """One statement."""
-        return self._page(WorkerRow, _WORKER, query)
+        return self._page(WorkerRow, sql.WORKER, query)
 
 
 def _spans_in_order(rollout_id: str) -> Query:
@@ -409,7 +300,7 @@ def _test(column: Column[Any], condition: Condition) -> ColumnElement[bool]:
         return column == condition.value
     if condition.test == "contains":
         return func.instr(column, condition.value) > 0
-    return _among(column, json.dumps(sorted(condition.value)))
+    return sql.among(column, json.dumps(sorted(condition.value)))
 
 
 def _order(table: Any, query: Query) -> list[ColumnElement[Any]]:

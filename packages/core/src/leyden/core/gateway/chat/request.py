@@ -6,7 +6,6 @@ set it by default, and a call that breaks its schema reaches them as a model's m
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import msgspec
@@ -130,8 +129,7 @@ KEPT_APART = frozenset({"messages", "tools", "model", "stream", "stream_options"
 """Fields that a record does not keep among the rest."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChatRequest(ModelRequest):
+class ChatRequest(ModelRequest, frozen=True, kw_only=True):
     """One checked request of Chat Completions."""
 
     include_usage: bool = False

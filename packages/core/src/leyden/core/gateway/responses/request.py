@@ -131,8 +131,7 @@ class Settings:
     user: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResponsesRequest(ModelRequest):
+class ResponsesRequest(ModelRequest, frozen=True, kw_only=True):
     """One checked request of Responses."""
 
     items: list[Item]

@@ -1,0 +1,141 @@
+"""The statements of a SQL store, built once: building one costs more than running it. Knows nothing of connections."""
+
+from collections.abc import Iterable, Sequence
+from functools import cache
+from typing import Any
+
+import msgspec
+from sqlalchemy import (
+    BindParameter,
+    ClauseElement,
+    Column,
+    ColumnElement,
+    Float,
+    Integer,
+    Table,
+    Text,
+    Update,
+    bindparam,
+    delete,
+    func,
+    insert,
+    or_,
+    select,
+    tuple_,
+    update,
+)
+from sqlalchemy.dialects import sqlite
+
+from leyden.core.store import schema
+from leyden.core.store.rows import AttemptRow, ResourcesRow, RolloutRow, SpanRow, WorkerRow
+
+Columns = Sequence[Column[Any]]
+
+
+def _columns(table: Table, row: type[msgspec.Struct]) -> Columns:
+    return [table.c[name] for name in row.__struct_fields__]
+
+
+def among(column: Column[Any], values: str | BindParameter[str]) -> ColumnElement[bool]:
+    """Like IN, for any number of values: they travel as one JSON parameter."""
+    listed = func.json_each(values).table_valued("value")
+    return column.in_(select(listed.c.value))
+
+
+def _tuples_among(*columns: Column[Any]) -> ColumnElement[bool]:
+    """Whether the columns are together one of the lists that the parameter `keys` holds as JSON."""
+    listed = func.json_each(bindparam("keys", type_=Text)).table_valued("value")
+    parts = [func.json_extract(listed.c.value, f"$[{place}]") for place in range(len(columns))]
+    return tuple_(*columns).in_(select(*parts))
+
+
+def _new(names: Iterable[str]) -> dict[str, BindParameter[Any]]:
+    return {name: bindparam(f"new_{name}") for name in names}
+
+
+_rollouts, _attempts, _spans, _queue = schema.rollouts.c, schema.attempts.c, schema.spans.c, schema.queue.c
+_resources, _workers = schema.resources.c, schema.workers.c
+ROLLOUT, ATTEMPT = _columns(schema.rollouts, RolloutRow), _columns(schema.attempts, AttemptRow)
+SPAN, RESOURCES = _columns(schema.spans, SpanRow), _columns(schema.resources, ResourcesRow)
+WORKER = _columns(schema.workers, WorkerRow)
+
+_KEY, _SECOND_KEY, _THIRD_KEY, _KEYS = (
+    bindparam("key", type_=Text),
+    bindparam("second_key", type_=Text),
+    bindparam("third_key", type_=Text),
+    bindparam("keys", type_=Text),
+)
+ROLLOUT_BY_ID = select(*ROLLOUT).where(_rollouts.rollout_id == _KEY)
+ROLLOUTS_BY_ID = select(*ROLLOUT).where(among(_rollouts.rollout_id, _KEYS))
+OVERDUE = (
+    select(*ROLLOUT)
+    .where(_rollouts.deadline <= bindparam("now", type_=Float))
+    .order_by(_rollouts.deadline, schema.rollouts.c.id)
+)
+NEXT_DEADLINE = select(func.min(_rollouts.deadline)).where(_rollouts.deadline.is_not(None))
+DROP_FROM_QUEUE = delete(schema.queue).where(_queue.rollout_id == _KEY)
+HEAD_OF_QUEUE = select(_queue.rollout_id).order_by(_queue.position).limit(bindparam("limit", type_=Integer))
+ATTEMPTS_OF = select(*ATTEMPT).where(among(_attempts.rollout_id, _KEYS)).order_by(_attempts.sequence_id)
+OPEN_ATTEMPT_OF = (
+    select(*ATTEMPT)
+    .where((_attempts.worker_id == _KEY) & or_(_attempts.status == "preparing", _attempts.status == "running"))
+    .order_by(_attempts.id.desc())
+    .limit(1)
+)
+STORED_SPANS = select(_spans.rollout_id, _spans.attempt_id, _spans.span_id).where(
+    _tuples_among(_spans.rollout_id, _spans.span_id, _spans.attempt_id)
+)
+STORED_SPAN = select(_spans.id).where(
+    (_spans.rollout_id == _KEY) & (_spans.span_id == _SECOND_KEY) & (_spans.attempt_id == _THIRD_KEY)
+)
+SPANS_IN_ORDER = select(*SPAN).where(_spans.rollout_id == _KEY).order_by(_spans.sequence_id, schema.spans.c.id)
+_THIS_ATTEMPT = (_attempts.rollout_id == _KEY) & (_attempts.attempt_id == _SECOND_KEY)
+ATTEMPT_BY_KEY = select(*ATTEMPT).where(_THIS_ATTEMPT)
+_THESE_ATTEMPTS = _tuples_among(_attempts.rollout_id, _attempts.attempt_id)
+_LAST_SPAN = select(func.max(_spans.sequence_id)).where(_spans.rollout_id == _rollouts.rollout_id).scalar_subquery()
+_SPAN_COUNTER = func.max(_rollouts.span_counter, func.coalesce(_LAST_SPAN, 0))
+SPAN_COUNTERS = select(_rollouts.rollout_id, _SPAN_COUNTER).where(among(_rollouts.rollout_id, _KEYS))
+_EVERY_TARGET = select(
+    _attempts.rollout_id,
+    _attempts.attempt_id,
+    _attempts.sequence_id,
+    _attempts.status,
+    _rollouts.attempts,
+    _rollouts.status,
+    _SPAN_COUNTER,
+).join_from(schema.attempts, schema.rollouts, _attempts.rollout_id == _rollouts.rollout_id)
+TARGET, TARGETS = _EVERY_TARGET.where(_THIS_ATTEMPT), _EVERY_TARGET.where(_THESE_ATTEMPTS)
+_EVERY_BEAT = update(schema.attempts).values(last_heartbeat_time=bindparam("new_now", type_=Float))
+BEAT_ONE, BEAT = _EVERY_BEAT.where(_THIS_ATTEMPT), _EVERY_BEAT.where(_THESE_ATTEMPTS)
+_COUNTERS = func.json_each(bindparam("counters", type_=Text)).table_valued("key", "value")
+SET_COUNTERS = (
+    update(schema.rollouts).where(_rollouts.rollout_id == _COUNTERS.c.key).values(span_counter=_COUNTERS.c.value)
+)
+RESOURCES_LATEST = select(*RESOURCES).order_by(_resources.id.desc()).limit(1)
+WORKER_BY_ID = select(*WORKER).where(_workers.worker_id == _KEY)
+PUT_WORKER = update(schema.workers).where(_workers.worker_id == _KEY).values(_new(WorkerRow.__struct_fields__))
+INSERTS = {table: insert(table) for table in schema.metadata.sorted_tables}
+INSERT_SPAN = insert(schema.spans).values({name: bindparam(name) for name in SpanRow.__struct_fields__})
+
+_DIALECT = sqlite.dialect()
+"""One for all stores: what is compiled stays, and must not keep a closed store's engine."""
+
+
+@cache
+def compiled(statement: ClauseElement) -> tuple[str, list[tuple[str, Any]]]:
+    """Return a statement as the driver takes it, and its parameters in order: names, and values that are fixed."""
+    compiled: Any = statement.compile(dialect=_DIALECT)
+    names: list[str] = compiled.positiontup
+    return str(compiled), [(name, compiled.params[name]) for name in names]
+
+
+@cache
+def update_rollout(names: tuple[str, ...]) -> Update:
+    """Write these fields of one rollout."""
+    return update(schema.rollouts).where(_rollouts.rollout_id == _KEY).values(_new(names))
+
+
+@cache
+def update_attempt(names: tuple[str, ...]) -> Update:
+    """Write these fields of one attempt."""
+    return update(schema.attempts).where(_THIS_ATTEMPT).values(_new(names))
