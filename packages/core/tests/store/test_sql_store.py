@@ -261,7 +261,8 @@ async def test_a_change_of_state_waits_for_another_process_and_is_not_lost(tmp_p
     await store.close()
 
 
-async def test_the_log_of_many_changes_of_state_is_brought_in(tmp_path: Path) -> None:
+async def test_the_log_of_many_changes_of_state_is_brought_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("leyden.core.store.sql._CHECKPOINT_BYTES", 4 << 20)
     store = await SqlStore.open(tmp_path / "store.db")
     got = await claimed(store)
     for n in range(2500):
