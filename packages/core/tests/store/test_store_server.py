@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 import aiohttp
 import msgspec
 import pytest
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from leyden.core.data.rollout import EnqueueRollout
 from leyden.core.errors import NotFound, StoreError, UsageError
@@ -18,7 +17,7 @@ from leyden.core.store.memory import MemoryStore
 from leyden.core.store.server import store_app
 from leyden.core.store.wire import methods
 from leyden.core.testing.store_contract.shared import MISSING, claimed, queue_length, span_of
-from leyden.core.testing.store_server import TOKEN, StoreServer, accepts
+from leyden.core.testing.store_server import TOKEN, LosesAnswers, StoreServer, accepts
 
 
 @pytest.fixture(scope="module")
@@ -131,26 +130,6 @@ async def test_a_failing_store_says_so_without_its_secrets(
         with pytest.raises(StoreError, match="the store failed; its log says why"):
             await store.statistics()
     assert "secret" in caplog.text
-
-
-class LosesAnswers:
-    """Runs every call, and closes the connection in the middle of the answer as long as `lose` is above 0."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-        self.lose = 0
-        self.calls = 0
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self.calls += 1
-        lost = self.lose > 0
-        self.lose -= 1
-
-        async def answer(message: Message) -> None:
-            if not lost or message["type"] == "http.response.start":
-                await send(message)
-
-        await self.app(scope, receive, answer)
 
 
 async def test_a_lost_answer_changes_nothing(server: StoreServer) -> None:

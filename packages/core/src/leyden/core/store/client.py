@@ -64,7 +64,7 @@ class HttpStore(LightningStore):
     ) -> T:
         """Call a method of the interface at the server."""
         name = method.__name__
-        status, body = await self._connection.post(name, methods()[name].encode_call(*args, **kwargs))
+        status, body = await self._connection.call(name, methods()[name].encode_call(*args, **kwargs))
         try:
             if status == 200:
                 return methods()[name].decode_answer(body)

@@ -4,11 +4,13 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator
 from uuid import uuid4
+from weakref import WeakKeyDictionary
 
 import aiohttp
 
 from leyden.core.errors import StoreError
-from leyden.core.store.wire import CAPABILITIES, REQUEST_ID
+from leyden.core.store.together import LARGEST, Together
+from leyden.core.store.wire import CAPABILITIES, REQUEST_ID, SMALL
 
 PATIENCE = 15.0
 """Seconds for which an unreachable server is tried again."""
@@ -29,6 +31,7 @@ class Connection:
         self._headers = {"authorization": f"Bearer {token}", "content-type": "application/msgpack"}
         self._patience = patience
         self._sessions: dict[asyncio.AbstractEventLoop, _Session] = {}
+        self._together: WeakKeyDictionary[asyncio.AbstractEventLoop, Together] = WeakKeyDictionary()
         self._closed = False
         self.capabilities: frozenset[str] = frozenset()
         """What the server's answers have said so far."""
@@ -40,9 +43,21 @@ class Connection:
         if keeper is not None:
             await keeper.aclose()
 
-    async def post(self, name: str, body: bytes) -> tuple[int, bytes]:
-        """Return status and body of the answer; raises StoreError when there is none in time."""
-        headers = {**self._headers, REQUEST_ID: uuid4().hex}
+    async def call(self, method: str, body: bytes) -> tuple[int, bytes]:
+        """Call a method; return status and body of the answer. Raises StoreError when there is none in time."""
+        if method not in SMALL or len(body) > LARGEST:
+            return await self.post(method, body, uuid4().hex)
+        loop = asyncio.get_running_loop()
+        if loop not in self._together:
+            self._together[loop] = Together(self.post)
+        return await self._together[loop].call(method, body)
+
+    async def post(self, name: str, body: bytes, request_id: str) -> tuple[int, bytes]:
+        """Send a request, again under the same id where no answer comes, and return status and body of its answer.
+
+        Raises StoreError when there is none in time.
+        """
+        headers = {**self._headers, REQUEST_ID: request_id}
         give_up, pause = time.monotonic() + self._patience, _FIRST_PAUSE
         while True:
             if self._closed:

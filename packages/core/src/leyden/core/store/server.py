@@ -1,7 +1,7 @@
 """`store_app`: a store over HTTP. `POST /{method}`, a MessagePack map of arguments in, a MessagePack value out.
 
-401 wrong token · 404 unknown method · 400 not a call of it · 413 too large · 422 the store's own error, which the
-client raises again. Knows nothing of who runs it: it is mounted into any ASGI server.
+`POST /together` takes several calls. 401 wrong token · 404 unknown method · 400 not a call of it · 413 too large · 422
+the store's own error, which the client raises again. Knows nothing of who runs it: it is mounted into any ASGI server.
 """
 
 import asyncio
@@ -17,7 +17,19 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from leyden.core.store.base import LightningStore
-from leyden.core.store.wire import CAPABILITIES, ERRORS, LONGEST_WAIT, REQUEST_ID, WAITING, Failure, Method, methods
+from leyden.core.store.wire import (
+    CAPABILITIES,
+    ERRORS,
+    LONGEST_WAIT,
+    REQUEST_ID,
+    TOGETHER,
+    WAITING,
+    Failure,
+    Method,
+    Part,
+    PartAnswer,
+    methods,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -26,19 +38,14 @@ MAX_BODY = 64 * 1024 * 1024
 _REMEMBERED = 60.0
 """Seconds for which the answer to a call that writes is kept for a caller that lost it."""
 _MSGPACK = "application/msgpack"
-
-
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    status: int
-    body: bytes
+_PARTS = msgspec.msgpack.Decoder(list[Part])
 
 
 @dataclass(slots=True)
 class _Running:
     """A call, and how many requests wait for its answer."""
 
-    task: asyncio.Task[_Answer]
+    task: asyncio.Task[PartAnswer]
     requests: int = 0
 
 
@@ -65,9 +72,13 @@ class _Endpoint:
     async def answer(self, request: Request) -> Response:
         """Answer one request."""
         try:
-            method = self._method(request)
-            call = _decoded(method, await _body(request))
-            answer = await self._answered(request, method, call)
+            self._check(request)
+            name, body = request.path_params["method"], await _body(request)
+            if name == TOGETHER:
+                answer = PartAnswer(200, msgspec.msgpack.encode(await self._parts(body)))
+            else:
+                method = _method(name)
+                answer = await self._answered(method, _decoded(method, body), request.headers.get(REQUEST_ID), request)
         except _Refused as refused:
             headers = {"www-authenticate": "Bearer"} if refused.status == 401 else None
             return PlainTextResponse(str(refused), refused.status, headers)
@@ -76,18 +87,33 @@ class _Endpoint:
         able = ",".join(name for name, has in self._store.capabilities.items() if has)
         return Response(answer.body, answer.status, {CAPABILITIES: able}, _MSGPACK)
 
-    def _method(self, request: Request) -> Method:
+    def _check(self, request: Request) -> None:
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not self._authorize(token):
             raise _Refused(401, "the store wants a valid bearer token")
-        name = request.path_params["method"]
-        if name not in methods():
-            raise _Refused(404, f"the store has no method {name[:64]!r}")
-        return methods()[name]
 
-    async def _answered(self, request: Request, method: Method, call: dict[str, Any]) -> _Answer:
-        """Run the call, or join it when the same request has come before."""
-        name = request.headers.get(REQUEST_ID) if method.writes else None
+    async def _parts(self, body: bytes) -> list[PartAnswer]:
+        """Run several calls side by side."""
+        try:
+            parts = _PARTS.decode(body)
+        except msgspec.MsgspecError as error:
+            raise _Refused(400, f"not a list of calls: {error}") from error
+        return await asyncio.gather(*(self._part(part) for part in parts))
+
+    async def _part(self, part: Part) -> PartAnswer:
+        try:
+            method = _method(part.method)
+            if method.name in WAITING:
+                raise _Refused(400, f"{method.name} may wait, and is not called together with others")
+            return await self._answered(method, _decoded(method, part.call), part.id)
+        except _Refused as refused:
+            return PartAnswer(refused.status, str(refused).encode())
+
+    async def _answered(
+        self, method: Method, call: dict[str, Any], name: str | None, request: Request | None = None
+    ) -> PartAnswer:
+        """Run the call, or join it when the same, by `name`, has come before; `request` has it alone."""
+        name = name if method.writes else None
         running = self._running.get(name) if name else None
         if running is None:
             running = _Running(asyncio.create_task(self._performed(method, call)))
@@ -96,7 +122,7 @@ class _Endpoint:
                 running.task.add_done_callback(lambda _: self._forget_later(name))
         running.requests += 1
         try:
-            if method.name in WAITING:
+            if request is not None and method.name in WAITING:
                 await _finished_or_gone(running.task, request)
             else:
                 await asyncio.wait({running.task})
@@ -111,15 +137,21 @@ class _Endpoint:
     def _forget_later(self, name: str) -> None:
         asyncio.get_running_loop().call_later(_REMEMBERED, self._running.pop, name, None)
 
-    async def _performed(self, method: Method, call: dict[str, Any]) -> _Answer:
+    async def _performed(self, method: Method, call: dict[str, Any]) -> PartAnswer:
         try:
-            return _Answer(200, msgspec.msgpack.encode(await getattr(self._store, method.name)(**call)))
+            return PartAnswer(200, msgspec.msgpack.encode(await getattr(self._store, method.name)(**call)))
         except tuple(ERRORS.values()) as error:
             kind = next(kind.__name__ for kind in type(error).__mro__ if kind.__name__ in ERRORS)
-            return _Answer(422, msgspec.msgpack.encode(Failure(kind, str(error))))
+            return PartAnswer(422, msgspec.msgpack.encode(Failure(kind, str(error))))
         except Exception:
             logger.exception("the store failed in %s", method.name)
-            return _Answer(500, b"the store failed; its log says why")
+            return PartAnswer(500, b"the store failed; its log says why")
+
+
+def _method(name: str) -> Method:
+    if name not in methods():
+        raise _Refused(404, f"the store has no method {name[:64]!r}")
+    return methods()[name]
 
 
 def _decoded(method: Method, body: bytes) -> dict[str, Any]:
@@ -142,7 +174,7 @@ async def _body(request: Request) -> bytes:
     return bytes(body)
 
 
-async def _finished_or_gone(task: asyncio.Task[_Answer], request: Request) -> None:
+async def _finished_or_gone(task: asyncio.Task[PartAnswer], request: Request) -> None:
     """Return when the call has an answer, or nobody is there any more to read it."""
     gone = asyncio.ensure_future(request.receive())
     try:

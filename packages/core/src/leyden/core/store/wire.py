@@ -31,6 +31,12 @@ REQUEST_ID = "idempotency-key"
 CAPABILITIES = "x-leyden-capabilities"
 """Header of every answer: what the store behind the server can do, separated by commas."""
 
+TOGETHER = "together"
+"""Path of several calls in one request: a list of `Part`, answered by a list of `PartAnswer` in the same order."""
+
+SMALL = frozenset({"update_attempt", "add_span", "add_many_spans"})
+"""Methods that come with every attempt, whose calls travel together where several are made at once."""
+
 LONGEST_WAIT = 30.0
 """Seconds that one request may wait; a client that wants more asks again."""
 
@@ -49,6 +55,22 @@ class Failure(msgspec.Struct, frozen=True):
     def raised(self) -> Exception:
         """The error as the caller sees it."""
         return ERRORS.get(self.error, StoreError)(self.message)
+
+
+class Part(msgspec.Struct, frozen=True, array_like=True):
+    """One of several calls in a request."""
+
+    method: str
+    id: str
+    """As in `REQUEST_ID`."""
+    call: bytes
+
+
+class PartAnswer(msgspec.Struct, frozen=True, array_like=True):
+    """What the call would have been answered alone."""
+
+    status: int
+    body: bytes
 
 
 class _AnyRollout(Rollout, frozen=True, kw_only=True):

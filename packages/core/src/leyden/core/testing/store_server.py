@@ -10,7 +10,7 @@ import time
 from types import TracebackType
 
 import uvicorn
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from leyden.core.store.base import LightningStore
 from leyden.core.store.server import store_app
@@ -61,3 +61,26 @@ class StoreServer:
 def accepts(token: str) -> bool:
     """Whether `token` is the one for tests."""
     return secrets.compare_digest(token.encode(), TOKEN.encode())
+
+
+class LosesAnswers:
+    """Runs every call, and closes the connection in the middle of the answer as long as `lose` is above 0."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+        self.lose = 0
+        """Answers to lose from now on."""
+        self.calls = 0
+        """Requests that have come."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or lose the answer."""
+        self.calls += 1
+        lost = self.lose > 0
+        self.lose -= 1
+
+        async def answer(message: Message) -> None:
+            if not lost or message["type"] == "http.response.start":
+                await send(message)
+
+        await self.app(scope, receive, answer)
