@@ -72,7 +72,7 @@ class RunOptions:
         None
     )
     workers: Annotated[int, typer.Option(help="Agent processes.")] = 1
-    concurrency: Annotated[int, typer.Option(help="Rollouts at once in each agent process.")] = 24
+    concurrency: Annotated[int, typer.Option(help="Rollouts at once in each agent process.")] = 64
     timeout: Annotated[float, typer.Option(help="Seconds one attempt may take.")] = 120.0
     device: Annotated[str, typer.Option(help="cpu, or cuda for one GPU.")] = "cpu"
     threads: Annotated[int | None, typer.Option(help="Torch threads of the engine. [default: by size]")] = None

@@ -33,7 +33,7 @@ class AgentPlan(msgspec.Struct, frozen=True, kw_only=True):
     input: str | None = None
     hooks: tuple[str, ...] = ()
     workers: int = 1
-    concurrency: int = 24
+    concurrency: int = 64
     log_file: str | None = None
     """Where what agents print goes; None: to this process's own output."""
 

@@ -66,7 +66,7 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Import string of a function of a call's span and the spans above it."""
     workers: int = 1
     """Agent processes."""
-    concurrency: int = 24
+    concurrency: int = 64
     """Rollouts at once in each agent process."""
     timeout_seconds: float = 120.0
     """Limit of one attempt."""

@@ -45,7 +45,7 @@ class Trainer:
         *,
         algorithm: Algorithm | None = None,
         policy: str | Path | Mapping[str, str | Path] | None = None,
-        n_runners: int = 24,
+        n_runners: int = 64,
         n_workers: int = 1,
         select: Mapping[str, Any] | None = None,
         adapter: Mapping[str, Any] | None = None,
