@@ -103,6 +103,27 @@ def test_pairs_of_stored_rollouts_are_learned_from_python_and_evaluated(runs: Pa
     assert second["loss"] < first["loss"] == pytest.approx(0.6931, abs=1e-3)
 
 
+def test_stored_rollouts_come_first_and_rewards_after_them_also_where_the_run_was_stopped_between(runs: Path) -> None:
+    stages: list[dict[str, Any]] = [
+        {"algorithm": "sft", "steps": 2, "config": {"spans": "source", "per_step": 4}},
+        {"algorithm": "lightning_rl"},
+    ]
+    settings = ["--algorithm", "stages", "--set", f"stages={json.dumps(stages)}", "--deterministic"]
+    settings += ["--tasks-per-step", "4", "--group-size", "4"]
+    agent = the_agent(tasks=f"{EXAMPLE}/train.jsonl")
+    for name, steps in (("stages-whole", "4"), ("stages-parts", "3")):
+        done = leyden(runs, *agent, *settings, "--steps", steps, "--name", name)
+        assert done.returncode == 0, done.stderr
+    resumed = ["train", "--resume", "stages-parts", "--steps", "4", "--runs", str(runs), "--quiet"]
+    done = run_leyden(resumed, cwd=ROOT, environment={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=200)
+    assert done.returncode == 0, done.stderr
+    whole, parts = steps_of(runs / "stages-whole"), steps_of(runs / "stages-parts")
+    assert ["rollouts" in step for step in whole] == [False, False, True, True]
+    assert [step["loss"] for step in parts] == [step["loss"] for step in whole]
+    files = [(runs / name / "policy" / "model.safetensors").read_bytes() for name in ("stages-whole", "stages-parts")]
+    assert files[0] == files[1]
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

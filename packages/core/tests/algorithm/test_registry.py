@@ -35,7 +35,10 @@ def test_a_built_in_name_cannot_be_taken_over() -> None:
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("mine", "unknown algorithm 'mine'; there is broken, dpo, lightning_rl, odd, plugged, sft, or an import"),
+        (
+            "mine",
+            "unknown algorithm 'mine'; there is broken, dpo, lightning_rl, odd, plugged, sft, stages, or an import",
+        ),
         ("odd", "unknown algorithm 'odd'"),
         ("broken", "algorithm 'broken' cannot be loaded: No module named 'no_such_package_here'"),
     ],

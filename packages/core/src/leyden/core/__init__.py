@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from leyden.core.algorithm.dpo import DPO, DPOConfig
     from leyden.core.algorithm.lightning_rl import LightningRL, LightningRLConfig
     from leyden.core.algorithm.sft import SFT, SFTConfig
+    from leyden.core.algorithm.stages import Stage, Stages, StagesConfig
     from leyden.core.data.resources import LLM, NamedResources, PromptTemplate, ResourcesUpdate
     from leyden.core.data.rollout import Attempt, AttemptedRollout, EnqueueRollout, Rollout, RolloutConfig, Task
     from leyden.core.data.sampling import Sampling
@@ -69,6 +70,9 @@ _HOME = {
     "RunReport": "trainer.report",
     "SFT": "algorithm.sft",
     "SFTConfig": "algorithm.sft",
+    "Stage": "algorithm.stages",
+    "Stages": "algorithm.stages",
+    "StagesConfig": "algorithm.stages",
     "Sampling": "data.sampling",
     "Selector": "trajectory.select",
     "Span": "data.span",
@@ -122,6 +126,9 @@ __all__ = [
     "Sampling",
     "Selector",
     "Span",
+    "Stage",
+    "Stages",
+    "StagesConfig",
     "Task",
     "Trainer",
     "Trajectory",

@@ -40,6 +40,12 @@ NO_GRADIENT_OF_ADVANTAGES = ("correction", "kl_reward")
 """Refused by losses that ignore rewards."""
 SPANS = ("spans", "per_step", "passes", "held_out", "held_out_every")
 """Of runs that learn from spans, which have no rollouts to check."""
+STAGES: dict[str, Any] = {
+    "stages": [
+        {"algorithm": "sft", "steps": 1, "config": {"keep": "best"}},
+        {"algorithm": "sft", "config": {"above": 0.0}},
+    ]
+}
 GIVEN: dict[str, dict[str, dict[str, Any]]] = {
     "lightning_rl": {
         **UPDATE,
@@ -67,12 +73,14 @@ GIVEN: dict[str, dict[str, dict[str, Any]]] = {
         "min_gap": {"min_gap": 0.5},
         "pairs_per_state": {"pairs_per_state": 1},
     },
+    "stages": {"stages": STAGES, "learning_rate": STAGES | {"learning_rate": 1e-3}},
 }
 """By algorithm and option: a configuration that it does something in."""
 REFUSED = {
     "lightning_rl": set[str](),
     "sft": {*NO_GRADIENT_OF_ADVANTAGES, *SPANS},
     "dpo": {*NO_GRADIENT_OF_ADVANTAGES, *SPANS, "normalisation", "tokens_per_rollout"},
+    "stages": set[str](),
 }
 CASES = [(algorithm, option) for algorithm, given in GIVEN.items() for option in given]
 

@@ -51,6 +51,11 @@ class Context(ABC):
     """Weight updates taken so far, in this sitting or an earlier one; also the policy version being served."""
     seed: int
 
+    @property
+    def goes_on_after(self) -> int:
+        """The step of the checkpoint that `restore` will go on from; 0 where there is none."""
+        return 0
+
     @abstractmethod
     def load_policy(self, name: str = POLICY) -> "PolicyModel":
         """The policy of this name as the run begins with it, ready to train."""
@@ -127,6 +132,10 @@ class Algorithm(ABC):
 
     def __init__(self, config: msgspec.Struct) -> None:
         self.config = config
+
+    def rehearsed(self) -> "Algorithm":
+        """The algorithm whose first step shows whether a run can learn from what its agents do."""
+        return self
 
     @property
     def needs_rollouts(self) -> bool:

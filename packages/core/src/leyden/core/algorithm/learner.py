@@ -21,6 +21,7 @@ from leyden.core.errors import TrainingError
 from leyden.core.policy.config import UpdateOptions
 
 if TYPE_CHECKING:
+    from leyden.core.policy.model import PolicyModel
     from leyden.core.policy.update import Updater
 
 log = logging.getLogger(__name__)
@@ -66,10 +67,14 @@ class Learner(Algorithm, Generic[Options, Part]):
     """Collect, choose what is learned, update, publish; until the planned steps are taken."""
 
     config: Options
+    begins: int = 0
+    """Steps of the run that others take before."""
+    ends: int | None = None
+    """Steps of the run after which others go on; None: it goes on to the end."""
 
     @abstractmethod
-    def make_updater(self, context: Context, policy: str) -> "Updater":
-        """The policy of this name, ready to learn."""
+    def make_updater(self, model: "PolicyModel", steps: int, seed: int) -> "Updater":
+        """`model`, which the run begins with, ready to learn in so many steps."""
 
     @abstractmethod
     async def batch(
@@ -85,8 +90,10 @@ class Learner(Algorithm, Generic[Options, Part]):
         """How far collecting may run ahead of the updates."""
         return Pace()
 
-    async def prepare(self, context: Context) -> None:
-        """What comes before any policy is loaded."""
+    async def prepare(self, context: Context, steps: int) -> int:
+        """What comes before any policy is loaded; returns how many of `steps` there will be."""
+        del context
+        return steps
 
     async def after_update(self, context: Context, updaters: "Mapping[str, Updater]") -> dict[str, float]:
         """Further numbers of the step that was just published."""
@@ -95,20 +102,33 @@ class Learner(Algorithm, Generic[Options, Part]):
 
     async def run(self, context: Context) -> None:
         """Take the planned steps, from wherever the last sitting left off."""
-        await self.prepare(context)
-        updaters = {name: self.make_updater(context, name) for name in context.policies}
+        context.steps = await self.prepare(context, context.steps)
+        models = {name: context.load_policy(name) for name in context.policies}
+        updaters = self.make_updaters(models, context.steps, context.seed)
         await context.restore(updaters)
         if context.step == 0:
             await context.evaluate("before")
         async with context.collecting(self.pace()):
-            async for batch in self.batches(context, updaters):
-                await self._take_step(context, updaters, batch)
+            await self.take_steps(context, updaters)
         await context.evaluate("after")
+
+    def make_updaters(self, models: "Mapping[str, PolicyModel]", steps: int, seed: int) -> "dict[str, Updater]":
+        """Every policy by its name, ready to learn in so many steps."""
+        return {name: self.make_updater(model, steps, seed) for name, model in models.items()}
+
+    async def take_steps(self, context: Context, updaters: "Mapping[str, Updater]") -> None:
+        """Learn from one batch after the other, up to its last step."""
+        async for batch in self.batches(context, updaters):
+            await self._take_step(context, updaters, batch)
+
+    def goes_on(self, context: Context) -> bool:
+        """Whether there is a step left to take."""
+        return context.step < (context.steps if self.ends is None else min(self.ends, context.steps))
 
     async def batches(self, context: Context, updaters: "Mapping[str, Updater]") -> AsyncGenerator[Batch[Part]]:
         """What each batch of rollouts came to; one without anything to learn is no step."""
         empty, most_empty = 0, self.config.max_empty_batches
-        while context.step < context.steps:
+        while self.goes_on(context):
             batch = await self.batch(context, updaters, await context.collect())
             context.count_dropped(batch.dropped)
             if batch.parts:

@@ -22,6 +22,7 @@ from leyden.core.policy.config import update_config
 from leyden.core.policy.entries import WeightedTransition
 
 if TYPE_CHECKING:
+    from leyden.core.policy.model import PolicyModel
     from leyden.core.policy.update import Updater, UpdateReport
 
 log = logging.getLogger(__name__)
@@ -117,24 +118,27 @@ class LessonLoop(Learner[Options, list[WeightedTransition]], Generic[Options]):
 
     async def after_update(self, context: Context, updaters: "Mapping[str, Updater]") -> dict[str, float]:
         """What the policy makes of the tasks that are set apart, when it is due."""
-        due = context.step % (self.config.held_out_every or HELD_OUT_EVERY) == 0 or context.step == context.steps
+        due = context.step % (self.config.held_out_every or HELD_OUT_EVERY) == 0 or not self.goes_on(context)
         if not self._apart or not due:
             return {}
         (updater,) = updaters.values()  # spans are learned from by one policy
         found = await context.compute("held-out loss", updater.held_out, self._apart)
         return {f"held_out_{name}": value for name, value in found.items()}
 
-    async def prepare(self, context: Context) -> None:
-        """Read the spans, where it is they that are learned from."""
-        if self.config.spans is not None:
-            self._stored = await self._read(context, self.config.spans)
+    async def prepare(self, context: Context, steps: int) -> int:
+        """Read the spans, where it is they that are learned from, so many times at most."""
+        if self.config.spans is None:
+            return steps
+        self._stored = lessons = await self._read(context, self.config.spans)
+        if self.config.passes is None:
+            return steps
+        return min(steps, math.ceil(self.config.passes * len(lessons.units) / self._size(lessons)))
 
-    def make_updater(self, context: Context, policy: str) -> "Updater":
+    def make_updater(self, model: "PolicyModel", steps: int, seed: int) -> "Updater":
         """The policy with its optimizer."""
         from leyden.core.policy.update import Updater
 
-        config = update_config(self.config, steps=context.steps, seed=context.seed)
-        return Updater(context.load_policy(policy), config)
+        return Updater(model, update_config(self.config, steps=steps, seed=seed))
 
     async def batches(
         self, context: Context, updaters: "Mapping[str, Updater]"
@@ -144,13 +148,14 @@ class LessonLoop(Learner[Options, list[WeightedTransition]], Generic[Options]):
             async for batch in super().batches(context, updaters):
                 yield batch
             return
-        if context.step == 0:
+        if context.step == self.begins:
             context.count_dropped(self._stored.dropped)
         units, size = self._stored.units, self._size(self._stored)
-        while context.step < context.steps:
-            rows = drawn(len(units), context.step, size, context.seed)
+        while self.goes_on(context):
+            step = context.step - self.begins
+            rows = drawn(len(units), step, size, context.seed)
             dealt = [units[row] for row in dict.fromkeys(rows)]
-            numbers = {"passes": (context.step + 1) * size / len(units)}
+            numbers = {"passes": (step + 1) * size / len(units)}
             yield Batch(parts=self._parts(dealt, updaters), numbers={**numbers, self.unit: len(dealt)})
 
     async def batch(
@@ -178,8 +183,6 @@ class LessonLoop(Learner[Options, list[WeightedTransition]], Generic[Options]):
         lessons = self.read(found.groups, context.seed)
         if not lessons.units:
             raise UsageError(f"nothing to learn from in {spans}: {_account(found, lessons)}")
-        if self.config.passes is not None:
-            context.steps = min(context.steps, math.ceil(self.config.passes * len(lessons.units) / self._size(lessons)))
         log.info("%d %s in %s: %s", len(lessons.units), self.unit, spans, _account(found, lessons))
         return lessons
 

@@ -23,6 +23,7 @@ from leyden.core.policy.config import update_config
 from leyden.core.policy.critic_options import CRITICS
 
 if TYPE_CHECKING:
+    from leyden.core.policy.model import PolicyModel
     from leyden.core.policy.update import Updater, UpdateReport
     from leyden.core.policy.value_update import ActorCriticReport
 
@@ -82,20 +83,18 @@ class LightningRL(Learner[LightningRLConfig, WeighedPart]):
         """How far collecting may run ahead of the updates."""
         return self.config.pace()
 
-    def make_updater(self, context: Context, policy: str) -> "Updater":
+    def make_updater(self, model: "PolicyModel", steps: int, seed: int) -> "Updater":
         """The policy with its optimizer, and the critic with its own where there is one."""
         from leyden.core.policy.update import Updater
         from leyden.core.policy.value_update import ActorCritic
 
-        model = context.load_policy(policy)
         if self.critic is None:
-            return Updater(model, update_config(self.config, steps=context.steps, seed=context.seed))
-        steps = context.steps - self.critic.warmup_steps
-        if steps < 1:
+            return Updater(model, update_config(self.config, steps=steps, seed=seed))
+        left = steps - self.critic.warmup_steps
+        if left < 1:
             warmup = self.critic.warmup_steps
-            raise UsageError(f"critic warmup_steps {warmup} leaves the policy none of the run's {context.steps} steps")
-        config = update_config(self.config, steps=steps, seed=context.seed)
-        return ActorCritic(model, config, self.critic)
+            raise UsageError(f"critic warmup_steps {warmup} leaves the policy none of the run's {steps} steps")
+        return ActorCritic(model, update_config(self.config, steps=left, seed=seed), self.critic)
 
     async def batch(
         self, context: Context, updaters: "Mapping[str, Updater]", groups: list[TrajectoryGroup]

@@ -106,6 +106,11 @@ def latest_checkpoint(folder: Path) -> Path | None:
     return found[-1] if found else None
 
 
+def step_of(checkpoint: Path) -> int:
+    """The step that a checkpoint was saved after, by its name."""
+    return _order(checkpoint)[0]
+
+
 def _places(path: Path, trained: Trained) -> list[tuple[Path, Updater]]:
     """Where in a checkpoint each policy lies."""
     if isinstance(trained, Updater):

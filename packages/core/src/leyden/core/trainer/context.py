@@ -104,6 +104,14 @@ class RunContext(Context):
         """As a checkpoint takes them: the one policy that has no name, or several by their names."""
         return updaters if self.config.has_names else updaters[POLICY]
 
+    @property
+    def goes_on_after(self) -> int:
+        """The step of the last checkpoint; 0 where there is none."""
+        from leyden.core.policy.checkpoint import latest_checkpoint, step_of
+
+        latest = latest_checkpoint(self.folder.checkpoints)
+        return 0 if latest is None else step_of(latest)
+
     async def restore(self, updaters: "Mapping[str, Updater]") -> None:
         """Go on from the last checkpoint, if there is one, and serve its weights."""
         from leyden.core.policy.checkpoint import latest_checkpoint, load_checkpoint

@@ -84,7 +84,7 @@ async def preflight(context: "RunContext", before: Sequence[CheckResult]) -> Che
     context.display.phase("check")
     evidence = Evidence(config, context.serving.context_length)
     watched = Watched(config.algorithm, config.algorithm_config)
-    await rehearse(watched.algorithm, context, evidence)
+    await rehearse(watched.algorithm.rehearsed(), context, evidence)
     if evidence.rehearsal.metrics is not None:
         evidence.rehearsal.unread = watched.unread
     if evidence.transitions:
