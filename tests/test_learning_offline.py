@@ -23,6 +23,13 @@ POLICY = str(EXAMPLE / "policy")
 pytestmark = [pytest.mark.long, pytest.mark.timeout(240)]
 
 
+STAGED = [
+    *(f"{EXAMPLE}/agent.py:agent", "--tasks", f"{EXAMPLE}/train.jsonl", "--reward", f"{EXAMPLE}/reward.py:score"),
+    *("--algorithm", "stages", "--set"),
+    'stages=[{"algorithm": "dpo", "steps": 3}, {"algorithm": "lightning_rl"}]',
+]
+
+
 def leyden(runs: Path, *arguments: str) -> "CompletedProcess[str]":
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", "TOKENIZERS_PARALLELISM": "false"}
     done = run_leyden(
@@ -135,13 +142,14 @@ def test_stored_rollouts_come_first_and_rewards_after_them_also_where_the_run_wa
         ([f"{EXAMPLE}/agent.py:agent", "--set", "spans=source"], "an agent has no effect"),
         (["--set", "keep=best"], "missing AGENT, --tasks"),
         ([], "sft needs spans to imitate"),
+        ([*STAGED, "--steps", "3"], "the run's 3 steps end before stage 2 (lightning_rl) does"),
     ],
 )
 def test_what_cannot_work_is_one_line_and_leaves_nothing_behind(
     runs: Path, arguments: list[str], says: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     options = ["--algorithm", "sft", "--name", "bad", "--policy", POLICY, "--runs", str(runs), "--quiet"]
-    assert run(["train", *arguments, *options]) == 2
+    assert run(["train", *options, *arguments]) == 2
     stderr = capfd.readouterr().err
     assert "Traceback" not in stderr
     (line,) = [line for line in stderr.splitlines() if line.startswith("leyden: ")]

@@ -133,6 +133,10 @@ class Algorithm(ABC):
     def __init__(self, config: msgspec.Struct) -> None:
         self.config = config
 
+    def check_steps(self, steps: int) -> None:
+        """Raise UsageError for a number of steps with which a run cannot work; asked before anything runs."""
+        del steps
+
     def rehearsed(self) -> "Algorithm":
         """The algorithm whose first step shows whether a run can learn from what its agents do."""
         return self

@@ -79,6 +79,12 @@ class LightningRL(Learner[LightningRLConfig, WeighedPart]):
         }
         return super().settings() | schemes | self.config.scheme_settings()
 
+    def check_steps(self, steps: int) -> None:
+        """Raise UsageError where the critic's warm-up leaves the policy none of them."""
+        warmup = 0 if self.critic is None else self.critic.warmup_steps
+        if steps <= warmup and warmup:
+            raise UsageError(f"critic warmup_steps {warmup} leaves the policy none of the run's {steps} steps")
+
     def pace(self) -> Pace:
         """How far collecting may run ahead of the updates."""
         return self.config.pace()
@@ -90,11 +96,9 @@ class LightningRL(Learner[LightningRLConfig, WeighedPart]):
 
         if self.critic is None:
             return Updater(model, update_config(self.config, steps=steps, seed=seed))
-        left = steps - self.critic.warmup_steps
-        if left < 1:
-            warmup = self.critic.warmup_steps
-            raise UsageError(f"critic warmup_steps {warmup} leaves the policy none of the run's {steps} steps")
-        return ActorCritic(model, update_config(self.config, steps=left, seed=seed), self.critic)
+        self.check_steps(steps)
+        config = update_config(self.config, steps=steps - self.critic.warmup_steps, seed=seed)
+        return ActorCritic(model, config, self.critic)
 
     async def batch(
         self, context: Context, updaters: "Mapping[str, Updater]", groups: list[TrajectoryGroup]

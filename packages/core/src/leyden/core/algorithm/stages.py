@@ -147,26 +147,32 @@ class Stages(Algorithm):
                 await learner.take_steps(context, own)
         await context.evaluate("after")
 
-    async def _plan(self, context: Context) -> None:
-        """Give every stage its steps; raises UsageError where they are not those of the run."""
-        begins = 0
+    def check_steps(self, steps: int) -> None:
+        """Raise UsageError where the stages do not come to these steps."""
+        taken = 0
         for number, (stage, learner) in enumerate(zip(self._stages, self._learners, strict=True), 1):
-            left = context.steps - begins
-            steps = left if stage.steps is None else stage.steps
-            if steps > left or not left:
+            left = steps - taken
+            own = left if stage.steps is None else stage.steps
+            if own > left or not left:
                 raise UsageError(
-                    f"the run's {context.steps} steps end before stage {number} ({stage.algorithm}) does; "
-                    f"give more, or the stages fewer"
+                    f"the run's {steps} steps end before stage {number} ({stage.algorithm}) does; give more, or the "
+                    f"stages fewer"
                 )
+            learner.check_steps(own)
+            taken += own
+        if taken < steps:
+            raise UsageError(
+                f"stages take {taken} of the run's {steps} steps; leave steps out of the last, or give the run {taken}"
+            )
+
+    async def _plan(self, context: Context) -> None:
+        """Give every stage its steps, of which it may take fewer; raises UsageError where they are not the run's."""
+        self.check_steps(context.steps)
+        begins = 0
+        for stage, learner in zip(self._stages, self._learners, strict=True):
+            steps = context.steps - begins if stage.steps is None else stage.steps
             learner.begins = begins
             learner.ends = begins = begins + await learner.prepare(context, steps)
-        if begins < context.steps and all(stage.steps is not None for stage in self._stages):
-            planned = sum(stage.steps or 0 for stage in self._stages)
-            if planned < context.steps:
-                raise UsageError(
-                    f"stages take {planned} of the run's {context.steps} steps; leave steps out of the last, or give "
-                    f"the run {planned}"
-                )
         context.steps = begins
 
     @staticmethod

@@ -96,12 +96,14 @@ def look_here(display: Display, resources: NamedResources | None = None) -> Look
 
 
 def check_needed(config: RunConfig, tasks: list[Task]) -> None:
-    """Raise UsageError where the algorithm needs an agent or tasks that are not there, or has no use for those given.
+    """Raise UsageError where the algorithm lacks an agent or tasks, has no use for them, or cannot take the steps.
 
     What does not learn from rollouts of its own takes an agent and held-out tasks only together, to be evaluated.
     """
     given = {"an agent": config.agent is not None, "tasks": bool(tasks)}
-    if make_algorithm(config.algorithm, config.algorithm_config).needs_rollouts:
+    algorithm = make_algorithm(config.algorithm, config.algorithm_config)
+    algorithm.check_steps(config.steps)
+    if algorithm.needs_rollouts:
         missing = " and ".join(what for what, there in given.items() if not there)
         if missing:
             raise UsageError(f"{config.algorithm} learns from rollouts of its own, and needs {missing}")
