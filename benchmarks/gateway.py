@@ -65,17 +65,10 @@ def summarise(rounds: list[Round]) -> list[dict[str, Any]]:
 def ratios(rows: list[dict[str, Any]]) -> dict[str, float]:
     """Requests per second of the durable gateway over those of the others, plain calls: by concurrency, and most."""
     rate = {(row["target"], row["concurrency"]): row["requests_per_s"] for row in rows if not row["stream"]}
-    found = {
-        f"over {target} at {concurrency}": rate["gateway-durable", concurrency] / rate[target, concurrency]
-        for target, concurrency in rate
-        if not target.startswith("gateway") and target != "engine"
-    }
+    others = [(target, n) for target, n in rate if not target.startswith("gateway") and target != "engine"]
+    found = {f"over {target} at {n}": rate["gateway-durable", n] / rate[target, n] for target, n in others}
     most = {target: max(rate[each, n] for each, n in rate if each == target) for target, _ in rate}
-    found |= {
-        f"most over most of {target}": most["gateway-durable"] / value
-        for target, value in most.items()
-        if not target.startswith("gateway") and target != "engine"
-    }
+    found |= {f"most over most of {target}": most["gateway-durable"] / most[target] for target, _ in others}
     return found | {"at 64 over at 1": rate["gateway-durable", 64] / rate["gateway-durable", 1]}
 
 

@@ -81,8 +81,8 @@ class LightningRL(Learner[LightningRLConfig, WeighedPart]):
 
     def check_steps(self, steps: int) -> None:
         """Raise UsageError where the critic's warm-up leaves the policy none of them."""
-        warmup = 0 if self.critic is None else self.critic.warmup_steps
-        if steps <= warmup and warmup:
+        if self.critic is not None and steps <= self.critic.warmup_steps:
+            warmup = self.critic.warmup_steps
             raise UsageError(f"critic warmup_steps {warmup} leaves the policy none of the run's {steps} steps")
 
     def pace(self) -> Pace:

@@ -64,7 +64,7 @@ class GroupCommit:
             self._trusted -= 1
             answers = self._stored_here([spans])
             if answers is not None:
-                return _result(answers[0])
+                return result_of(answers[0])
         loop = asyncio.get_running_loop()
         waiting = _Waiting(spans, loop, loop.create_future())
         with self._lock:
@@ -143,6 +143,13 @@ def _this_loop() -> asyncio.AbstractEventLoop | None:
         return None
 
 
+def result_of(answer: Answer) -> list[Span]:
+    """Return what was stored; raises the error where the answer is one."""
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
+
+
 def _settle(answers: "list[tuple[asyncio.Future[list[Span]], Answer]]") -> None:
     for future, answer in answers:
         if future.done():
@@ -151,9 +158,3 @@ def _settle(answers: "list[tuple[asyncio.Future[list[Span]], Answer]]") -> None:
             future.set_exception(answer)
         else:
             future.set_result(answer)
-
-
-def _result(answer: Answer) -> list[Span]:
-    if isinstance(answer, Exception):
-        raise answer
-    return answer

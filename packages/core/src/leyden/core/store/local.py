@@ -29,6 +29,7 @@ from leyden.core.errors import StoreError
 from leyden.core.store import lifecycle, spans
 from leyden.core.store.base import UNSET, Unset
 from leyden.core.store.bell import Bell
+from leyden.core.store.group_commit import result_of
 from leyden.core.store.reading import ReadingStore, rollout_nouns
 from leyden.core.store.rows import Changes, ResourcesRow, Rows, encode, encode_stats, resources_noun, worker_noun
 from leyden.core.store.rules import check_config
@@ -295,10 +296,7 @@ def healthy(rows: Rows, work: Callable[[Rows], T]) -> T:
 
 
 def _only_answer(rows: Rows, batch: Sequence[Span]) -> list[Span]:
-    answer = spans.add_spans(rows, [batch])[0]
-    if isinstance(answer, Exception):
-        raise answer
-    return answer
+    return result_of(spans.add_spans(rows, [batch])[0])
 
 
 def _given(**fields: Any) -> Changes:

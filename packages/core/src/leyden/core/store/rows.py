@@ -48,8 +48,6 @@ class RolloutRow(msgspec.Struct, frozen=True, kw_only=True):
     metadata: bytes
     attempts: int = 0
     """How many attempts there are, which is the sequence id of the latest."""
-    span_counter: int = 0
-    """The highest span number given out before its span; `Rows.span_counters` knows of those stored, too."""
     deadline: float | None = None
     """When the health check must look; it may turn out to be too early, never too late."""
 

@@ -26,7 +26,8 @@ rollouts = Table(
     Column("config", LargeBinary, nullable=False),
     Column("metadata", LargeBinary, nullable=False),
     Column("attempts", Integer, nullable=False),
-    Column("span_counter", Integer, nullable=False),
+    # The highest span number given out before its span came; those of stored spans are in their index.
+    Column("span_counter", Integer, nullable=False, default=0),
     Column("deadline", Float),
 )
 Index("rollouts_by_deadline", rollouts.c.deadline, sqlite_where=rollouts.c.deadline.is_not(None))

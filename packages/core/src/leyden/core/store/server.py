@@ -73,12 +73,13 @@ class _Endpoint:
         """Answer one request."""
         try:
             self._check(request)
-            name, body = request.path_params["method"], await _body(request)
+            name = request.path_params["method"]
             if name == TOGETHER:
-                answer = PartAnswer(200, msgspec.msgpack.encode(await self._parts(body)))
+                answer = PartAnswer(200, msgspec.msgpack.encode(await self._parts(await _body(request))))
             else:
                 method = _method(name)
-                answer = await self._answered(method, _decoded(method, body), request.headers.get(REQUEST_ID), request)
+                call = _decoded(method, await _body(request))
+                answer = await self._answered(method, call, request.headers.get(REQUEST_ID), request)
         except _Refused as refused:
             headers = {"www-authenticate": "Bearer"} if refused.status == 401 else None
             return PlainTextResponse(str(refused), refused.status, headers)

@@ -1,7 +1,7 @@
 """`SqlRows`: rows in SQL tables, within one transaction of one connection. Knows nothing of files, threads or locks."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -46,11 +46,16 @@ def _renamed(changes: Changes) -> Changes:
     return {f"new_{name}": value for name, value in changes.items()}
 
 
+def _made(kind: type[R], rows: Iterable[Sequence[Any]]) -> list[R]:
+    names = kind.__struct_fields__
+    return [kind(**dict(zip(names, row, strict=True))) for row in rows]
+
+
 def _count(table: FromClause) -> Select[int]:
     return select(func.count()).select_from(table)
 
 
-_PULSE = frozenset({"last_heartbeat_time", "span_counter", "deadline"})
+_PULSE = frozenset({"last_heartbeat_time", "deadline"})
 """Fields that change with every span and say nothing of a state."""
 
 
@@ -73,8 +78,14 @@ class SqlRows(Rows):
         return self._driver.execute(text, [parameters.get(name, fixed) for name, fixed in wanted])
 
     def _straight_rows(self, kind: type[R], statement: ClauseElement, **parameters: Any) -> list[R]:
-        names = kind.__struct_fields__
-        return [kind(**dict(zip(names, row, strict=True))) for row in self._straight(statement, **parameters)]
+        return _made(kind, self._straight(statement, **parameters))
+
+    def _by_keys(self, pair: tuple[ClauseElement, ClauseElement], keys: Sequence[tuple[str, ...]], **more: Any) -> Any:
+        """Run the first for one key, as there nearly always is, which costs less without a list; else the second."""
+        one, several = pair
+        if len(keys) == 1:
+            return self._straight(one, **dict(zip(sql.KEY_NAMES, keys[0], strict=False)), **more)
+        return self._straight(several, keys=json.dumps(keys), **more)
 
     def _rows(self, kind: type[R], statement: Select[Any], **parameters: Any) -> list[R]:
         return [kind(**row) for row in self._connection.execute(statement, parameters).mappings()]
@@ -162,12 +173,8 @@ class SqlRows(Rows):
     # --- Attempts
 
     def attempts(self, keys: Sequence[AttemptKey]) -> dict[AttemptKey, AttemptRow]:
-        """All attempts of these rollouts, of which there are few, then the ones asked for; straight where it is one."""
-        if len(keys) == 1:
-            rows = self._straight_rows(AttemptRow, sql.ATTEMPT_BY_KEY, key=keys[0][0], second_key=keys[0][1])
-            return {(row.rollout_id, row.attempt_id): row for row in rows}
-        ids = json.dumps(list({key[0]: None for key in keys}))
-        rows = self._straight_rows(AttemptRow, sql.ATTEMPTS_OF, keys=ids)
+        """By the unique index."""
+        rows = _made(AttemptRow, self._by_keys(sql.ATTEMPTS_BY_KEY, keys))
         found = {(row.rollout_id, row.attempt_id): row for row in rows}
         return {key: found[key] for key in keys if key in found}
 
@@ -198,22 +205,15 @@ class SqlRows(Rows):
         """By the index on workers."""
         return next(iter(self._straight_rows(AttemptRow, sql.OPEN_ATTEMPT_OF, key=worker_id)), None)
 
-    # --- Spans: nearly always one at a time, which costs less without the list
+    # --- Spans
 
     def span_targets(self, keys: Sequence[AttemptKey]) -> dict[AttemptKey, SpanTarget]:
         """One statement."""
-        if len(keys) == 1:
-            rows = self._straight(sql.TARGET, key=keys[0][0], second_key=keys[0][1])
-        else:
-            rows = self._straight(sql.TARGETS, keys=json.dumps(keys))
-        return {(row[0], row[1]): SpanTarget(*row[2:]) for row in rows}
+        return {(row[0], row[1]): SpanTarget(*row[2:]) for row in self._by_keys(sql.TARGETS, keys)}
 
     def beat(self, keys: Sequence[AttemptKey]) -> None:
         """One statement, whatever their number: this is most of what is written."""
-        if len(keys) == 1:
-            self._straight(sql.BEAT_ONE, new_now=self.now, key=keys[0][0], second_key=keys[0][1])
-        else:
-            self._straight(sql.BEAT, new_now=self.now, keys=json.dumps(keys))
+        self._by_keys(sql.BEAT, keys, new_now=self.now)
 
     def span_counters(self, rollout_ids: Sequence[str]) -> dict[str, int]:
         """One statement, by the index of spans in order."""
@@ -225,12 +225,8 @@ class SqlRows(Rows):
 
     def stored_spans(self, keys: Sequence[SpanKey]) -> set[SpanKey]:
         """By the unique index, in one statement."""
-        if len(keys) == 1:
-            rollout_id, attempt_id, span_id = keys[0]
-            found = self._straight(sql.STORED_SPAN, key=rollout_id, second_key=span_id, third_key=attempt_id).fetchone()
-            return set() if found is None else {keys[0]}
         wanted = [(rollout_id, span_id, attempt_id) for rollout_id, attempt_id, span_id in keys]
-        return {(row[0], row[1], row[2]) for row in self._straight(sql.STORED_SPANS, keys=json.dumps(wanted))}
+        return {(row[0], row[1], row[2]) for row in self._by_keys(sql.STORED_SPANS, wanted)}
 
     def insert_spans(self, rows: Sequence[SpanRow]) -> None:
         """One statement, executed many times."""

@@ -59,12 +59,10 @@ ROLLOUT, ATTEMPT = _columns(schema.rollouts, RolloutRow), _columns(schema.attemp
 SPAN, RESOURCES = _columns(schema.spans, SpanRow), _columns(schema.resources, ResourcesRow)
 WORKER = _columns(schema.workers, WorkerRow)
 
-_KEY, _SECOND_KEY, _THIRD_KEY, _KEYS = (
-    bindparam("key", type_=Text),
-    bindparam("second_key", type_=Text),
-    bindparam("third_key", type_=Text),
-    bindparam("keys", type_=Text),
-)
+KEY_NAMES = "key", "second_key", "third_key"
+"""Parameters of a statement for one key; where it is one of a pair, the other is for several, as JSON, in `keys`."""
+_KEY, _SECOND_KEY, _THIRD_KEY = (bindparam(name, type_=Text) for name in KEY_NAMES)
+_KEYS = bindparam("keys", type_=Text)
 ROLLOUT_BY_ID = select(*ROLLOUT).where(_rollouts.rollout_id == _KEY)
 ROLLOUTS_BY_ID = select(*ROLLOUT).where(among(_rollouts.rollout_id, _KEYS))
 OVERDUE = (
@@ -82,16 +80,17 @@ OPEN_ATTEMPT_OF = (
     .order_by(_attempts.id.desc())
     .limit(1)
 )
-STORED_SPANS = select(_spans.rollout_id, _spans.attempt_id, _spans.span_id).where(
-    _tuples_among(_spans.rollout_id, _spans.span_id, _spans.attempt_id)
-)
-STORED_SPAN = select(_spans.id).where(
-    (_spans.rollout_id == _KEY) & (_spans.span_id == _SECOND_KEY) & (_spans.attempt_id == _THIRD_KEY)
+_EVERY_STORED_SPAN = select(_spans.rollout_id, _spans.attempt_id, _spans.span_id)
+STORED_SPANS = (
+    _EVERY_STORED_SPAN.where(
+        (_spans.rollout_id == _KEY) & (_spans.span_id == _SECOND_KEY) & (_spans.attempt_id == _THIRD_KEY)
+    ),
+    _EVERY_STORED_SPAN.where(_tuples_among(_spans.rollout_id, _spans.span_id, _spans.attempt_id)),
 )
 SPANS_IN_ORDER = select(*SPAN).where(_spans.rollout_id == _KEY).order_by(_spans.sequence_id, schema.spans.c.id)
 _THIS_ATTEMPT = (_attempts.rollout_id == _KEY) & (_attempts.attempt_id == _SECOND_KEY)
-ATTEMPT_BY_KEY = select(*ATTEMPT).where(_THIS_ATTEMPT)
 _THESE_ATTEMPTS = _tuples_among(_attempts.rollout_id, _attempts.attempt_id)
+ATTEMPTS_BY_KEY = select(*ATTEMPT).where(_THIS_ATTEMPT), select(*ATTEMPT).where(_THESE_ATTEMPTS)
 _LAST_SPAN = select(func.max(_spans.sequence_id)).where(_spans.rollout_id == _rollouts.rollout_id).scalar_subquery()
 _SPAN_COUNTER = func.max(_rollouts.span_counter, func.coalesce(_LAST_SPAN, 0))
 SPAN_COUNTERS = select(_rollouts.rollout_id, _SPAN_COUNTER).where(among(_rollouts.rollout_id, _KEYS))
@@ -104,9 +103,9 @@ _EVERY_TARGET = select(
     _rollouts.status,
     _SPAN_COUNTER,
 ).join_from(schema.attempts, schema.rollouts, _attempts.rollout_id == _rollouts.rollout_id)
-TARGET, TARGETS = _EVERY_TARGET.where(_THIS_ATTEMPT), _EVERY_TARGET.where(_THESE_ATTEMPTS)
+TARGETS = _EVERY_TARGET.where(_THIS_ATTEMPT), _EVERY_TARGET.where(_THESE_ATTEMPTS)
 _EVERY_BEAT = update(schema.attempts).values(last_heartbeat_time=bindparam("new_now", type_=Float))
-BEAT_ONE, BEAT = _EVERY_BEAT.where(_THIS_ATTEMPT), _EVERY_BEAT.where(_THESE_ATTEMPTS)
+BEAT = _EVERY_BEAT.where(_THIS_ATTEMPT), _EVERY_BEAT.where(_THESE_ATTEMPTS)
 _COUNTERS = func.json_each(bindparam("counters", type_=Text)).table_valued("key", "value")
 SET_COUNTERS = (
     update(schema.rollouts).where(_rollouts.rollout_id == _COUNTERS.c.key).values(span_counter=_COUNTERS.c.value)
