@@ -310,7 +310,7 @@ async def test_our_own_failure_is_logged_and_the_agent_notices_nothing(
     def broken(*args: Any, **kwargs: Any) -> None:
         raise RuntimeError("ours")
 
-    monkeypatch.setattr("leyden.core.tracing.run_tree.tracer", broken)
+    monkeypatch.setattr("leyden.core.tracing.run_tree.start_span", broken)
     with caplog.at_level(logging.ERROR, logger="leyden.tracing"):
         result = await RoundRobinGroupChat([solo(replay)], max_turns=1).run(task="hi")
     assert result.messages[-1].to_text() == "fine"

@@ -224,14 +224,15 @@ async def test_a_stream_left_half_way_and_a_cancelled_run_still_end(tape: SpanTa
 
 async def test_a_root_hangs_from_whoever_speaks(tape: SpanTape, instrumented: None) -> None:
     """A graph inside another framework's tool, or inside an `operation`."""
-    set_caller(Caller(agent="crew", trace_id="ab" * 16, span_id="12" * 8))
+    crew = Caller(agent="crew", trace_id="ab" * 16, span_id="12" * 8)
+    set_caller(crew)
     try:
         saying().invoke("x")
         [span] = tape.spans()
         assert span.parent is not None
         assert span.context is not None
         assert (f"{span.parent.span_id:x}", f"{span.context.trace_id:x}") == ("12" * 8, "ab" * 16)
-        assert current_caller() == Caller(agent="crew", trace_id="ab" * 16, span_id="12" * 8)
+        assert current_caller() is crew
     finally:
         set_caller(None)
 
@@ -252,7 +253,7 @@ async def test_our_own_failure_is_logged_and_the_agent_notices_nothing(
     def broken(*args: Any, **kwargs: Any) -> None:
         raise RuntimeError("ours")
 
-    monkeypatch.setattr("leyden.core.tracing.run_tree.tracer", broken)
+    monkeypatch.setattr("leyden.core.tracing.run_tree.start_span", broken)
     with caplog.at_level(logging.ERROR, logger="leyden.tracing"):
         result = await create_agent(saying(), [], name="solo").ainvoke(HI)
     assert result["messages"][-1].text == "fine"

@@ -8,10 +8,10 @@ import json
 import sys
 from collections.abc import Hashable, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import msgspec
 from agents.tracing.scope import Scope
 from opentelemetry.trace import SpanKind, TracerProvider
 
@@ -32,8 +32,7 @@ class SpanFailure(Exception):
     """An error that the SDK noted without raising one; only ever recorded."""
 
 
-@dataclass(slots=True)
-class _Told:
+class _Told(msgspec.Struct, eq=False):
     """What is known of a trace or span of the SDK's beside its `Run`."""
 
     key: Hashable
@@ -42,7 +41,7 @@ class _Told:
     """What was being handled when it started, which is no failure of its own."""
     noted: BaseException | None = None
     """What was being handled when the SDK noted an error on it."""
-    waiting: list[Run] = field(default_factory=list[Run])
+    waiting: list[Run] = []
     """The workflow that the first thing in it opens."""
 
 
@@ -139,11 +138,9 @@ def _above() -> _Told | None:
 
 
 def _begin(started: Any, key: Hashable, parent: Hashable | _Told | None, name: str) -> Run | None:
-    if started in _TOLD:
-        return None
     above = parent.key if isinstance(parent, _Told) else parent
-    _TOLD[started] = _Told(key, above, sys.exception())
-    return _RUNS.start(key, above, name)
+    told = _Told(key, above, sys.exception())
+    return _RUNS.start(key, above, name) if _TOLD.setdefault(started, told) is told else None
 
 
 def _open_chat(run: Run, data: Any, provider: TracerProvider | None) -> None:

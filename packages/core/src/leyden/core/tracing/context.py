@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from threading import Event
 from typing import Any, NamedTuple
 
+import msgspec
 from opentelemetry import trace
 
 from leyden.core.data.rollout import RolloutMode
@@ -56,8 +57,7 @@ class Ended:
         return self._told
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Caller:
+class Caller(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Who makes the next model call, as the framework knows it."""
 
     agent: str | None = None
@@ -65,12 +65,12 @@ class Caller:
     trace_id: str | None = None
     span_id: str | None = None
     """The framework's own `chat` span."""
-    framework: str | None = field(default=None, compare=False)
-    outer: "Caller | None" = field(default=None, repr=False, compare=False)
+    framework: str | None = None
+    outer: "Caller | None" = None
     """Who speaks again once this one has ended."""
-    beside: int = field(default_factory=lambda: _current_span_id(), repr=False, compare=False)
+    beside: int = msgspec.field(default_factory=lambda: _current_span_id())
     """OpenTelemetry's current span when this one began to speak; another one is newer than the caller."""
-    ended: Ended = field(default_factory=Ended, repr=False, compare=False)
+    ended: Ended = msgspec.field(default_factory=Ended)
 
 
 class Place(NamedTuple):

@@ -8,8 +8,8 @@ import asyncio
 import logging
 import os
 from collections import deque
-from collections.abc import Awaitable, Callable
-from typing import TypeAlias
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeAlias
 
 from opentelemetry import trace
 from opentelemetry.context import Context
@@ -183,6 +183,22 @@ def tracer(given: trace.TracerProvider | None = None) -> trace.Tracer:
     made = chosen.get_tracer("leyden")
     _tracer = chosen, made
     return made
+
+
+def start_span(
+    title: str,
+    under: trace.Span | None,
+    attributes: Mapping[str, Any],
+    *,
+    started: int,
+    kind: trace.SpanKind = trace.SpanKind.INTERNAL,
+    given: trace.TracerProvider | None = None,
+) -> trace.Span:
+    """Start a span that an adapter writes to `tracer(given)`, below `under`; `started` is Unix nanoseconds."""
+    if is_ours(given):
+        return _own_tracer.below(under, title, attributes, started)
+    context = Context() if under is None else trace.set_span_in_context(under, Context())
+    return tracer(given).start_span(title, context, kind, attributes, start_time=started)
 
 
 def may_tell_content(given: trace.TracerProvider | None = None) -> bool:

@@ -7,7 +7,7 @@ import random
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 from opentelemetry import trace
 from opentelemetry.attributes import BoundedAttributes
@@ -16,7 +16,7 @@ from opentelemetry.util import types
 
 from leyden.core.data.span import Attributes, Span, SpanEvent, SpanLink, SpanStatus
 from leyden.core.store.otel import plain
-from leyden.core.tracing.context import OpenAttempt, current_attempt
+from leyden.core.tracing.context import current_attempt
 
 Keep = Callable[[Span], object]
 """Takes a span that has ended."""
@@ -26,34 +26,40 @@ _NANOSECONDS = 1e9
 _PLAIN = frozenset((str, int, float, bool))
 _SAMPLED = trace.TraceFlags(trace.TraceFlags.SAMPLED)
 _STATE = trace.TraceState()
+_UNSET = SpanStatus()
 
 
 class OwnSpan(trace.Span):
     """A span of an attempt from its start on; it reaches `keep` when it ends. As safe to share as a dict."""
 
-    __slots__ = ("_attempt", "_attributes", "_context", "_events", "_keep", "_links", "_name", "_parent", "_started")
+    __slots__ = (
+        *("_attempt", "_attributes", "_context", "_events", "_keep", "_links", "_name", "_parent_id"),
+        *("_started", "_status", "span_id", "trace_id"),
+    )
 
     def __init__(
-        self, name: str, parent: trace.SpanContext | None, attributes: types.Attributes, started: int, keep: Keep
+        self, name: str, under: trace.Span | None, attributes: Mapping[str, Any] | None, started: int, keep: Keep
     ) -> None:
         attempt = current_attempt()
-        self._name, self._started, self._parent = name, started, parent
-        if parent is not None:
-            trace_id = parent.trace_id
-        else:
-            trace_id = random.getrandbits(128) if attempt is None else int(attempt.trace_id, 16)
-        self._context = trace.SpanContext(trace_id, random.getrandbits(64) or 1, False, _SAMPLED, _STATE)
-        self._attempt: OpenAttempt | None = attempt
-        self._attributes: Attributes = {}
-        self._status = SpanStatus()
+        self._name, self._started, self._keep, self._attempt = name, started, keep, attempt
+        trace_id, self._parent_id = (None, None) if under is None else ids(under)
+        if trace_id is None:
+            trace_id = f"{random.getrandbits(128):032x}" if attempt is None else attempt.trace_id
+        self.trace_id: str = trace_id
+        """32 hexadecimal digits."""
+        self.span_id = f"{random.getrandbits(64) or 1:016x}"
+        """16 hexadecimal digits."""
+        self._context: trace.SpanContext | None = None
+        self._attributes: Attributes = _add({}, attributes) if attributes else {}
+        self._status = _UNSET
         self._events: list[SpanEvent] = []
         self._links: list[SpanLink] = []
-        self._keep: Keep | None = keep
-        if attributes:
-            self.set_attributes(attributes)
 
     def get_span_context(self) -> trace.SpanContext:
         """Who it is."""
+        if self._context is None:  # few are ever asked
+            ids = int(self.trace_id, 16), int(self.span_id, 16)
+            self._context = trace.SpanContext(*ids, False, _SAMPLED, _STATE)
         return self._context
 
     def is_recording(self) -> bool:
@@ -120,9 +126,9 @@ class OwnSpan(trace.Span):
             rollout_id=attempt.rollout_id,
             attempt_id=attempt.attempt_id,
             sequence_id=0,
-            trace_id=f"{self._context.trace_id:032x}",
-            span_id=f"{self._context.span_id:016x}",
-            parent_id=None if self._parent is None else f"{self._parent.span_id:016x}",
+            trace_id=self.trace_id,
+            span_id=self.span_id,
+            parent_id=self._parent_id,
             name=self._name,
             status=self._status,
             attributes=self._attributes,
@@ -141,6 +147,10 @@ class OwnTracer(trace.Tracer):
     def __init__(self, keep: Keep) -> None:
         self._keep = keep
 
+    def below(self, under: trace.Span | None, name: str, attributes: Mapping[str, Any] | None, started: int) -> OwnSpan:
+        """Start a span below another, without a context around it; `started` is Unix nanoseconds."""
+        return OwnSpan(name, under, attributes, started, self._keep)
+
     def start_span(
         self,
         name: str,
@@ -153,9 +163,8 @@ class OwnTracer(trace.Tracer):
         set_status_on_exception: bool = True,
     ) -> OwnSpan:
         """Start a span below the one in `context`. Its kind is not kept; what only blocks read has no effect here."""
-        parent = trace.get_current_span(context).get_span_context()
         started = time.time_ns() if start_time is None else start_time
-        span = OwnSpan(name, parent if parent.is_valid else None, attributes, started, self._keep)
+        span = self.below(trace.get_current_span(context), name, attributes, started)
         for link in links or ():
             span.add_link(link.context, link.attributes)
         return span
@@ -177,11 +186,29 @@ class OwnTracer(trace.Tracer):
         return trace.use_span(span, end_on_exit, record_exception, set_status_on_exception)
 
 
+def ids(span: trace.Span) -> tuple[str | None, str | None]:
+    """The trace's id and the span's, in hexadecimal digits; None and None for a span that is nobody's."""
+    if type(span) is OwnSpan:
+        return span.trace_id, span.span_id
+    context = span.get_span_context()
+    return (f"{context.trace_id:032x}", f"{context.span_id:016x}") if context.is_valid else (None, None)
+
+
 def _add(known: Attributes, given: Mapping[str, Any]) -> Attributes:
     for name, value in given.items():
         # Nearly all are plain, and OpenTelemetry's own check of a value takes as long as all the rest.
         if type(value) in _PLAIN:
             known[name] = value
+        elif _is_plain_list(value):
+            known[name] = value.copy()
         elif (checked := BoundedAttributes(attributes={name: value}).get(name)) is not None:
             known[name] = plain(checked)
     return known
+
+
+def _is_plain_list(value: object) -> bool:
+    """Whether it is a list of plain values of one type, as OpenTelemetry wants them."""
+    if type(value) is not list:
+        return False
+    kinds = set(map(type, cast("list[object]", value)))
+    return len(kinds) == 1 and kinds <= _PLAIN

@@ -6,15 +6,15 @@ run that is reported twice, by two handlers at once, is recorded once.
 
 import time
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 from opentelemetry import trace
-from opentelemetry.context import Context
 
 from leyden.core.data import semconv
 from leyden.core.tracing.context import Caller, OpenAttempt, current_attempt, current_caller, set_caller
-from leyden.core.tracing.export import is_beside, may_tell_content, tracer
+from leyden.core.tracing.export import is_beside, may_tell_content, start_span
+from leyden.core.tracing.own_spans import ids
 from leyden.core.tracing.production import Capture, root_agent
 
 LIVE_LIMIT = 4096
@@ -25,8 +25,7 @@ class ToolFailure(Exception):
     """A tool answered with an error instead of raising one; only ever recorded."""
 
 
-@dataclass(slots=True, eq=False)
-class Run:
+class Run(msgspec.Struct, eq=False):
     """One run of a framework's."""
 
     parent: "Run | None"
@@ -85,32 +84,26 @@ class RunTree:
         kind: trace.SpanKind = trace.SpanKind.INTERNAL,
     ) -> None:
         """Give `run` a span, and let `run` be who speaks in this context. Attributes that are None are left out."""
-        above = run.parent.visible() if run.parent is not None else None
-        under = (
-            _ambient(provider)
-            if above is None or above.span is None or self._is_left(above)
-            else trace.set_span_in_context(above.span, Context())
-        )
-        known = {
-            semconv.FRAMEWORK: self._framework,
-            semconv.AGENT_NAME: run.agent,
-            semconv.NODE: run.node,
-            **attributes,
-        }
-        given = {name: value for name, value in known.items() if value is not None}
-        run.tells_content = may_tell_content(provider)
-        if not run.tells_content:
-            given = {name: value for name, value in given.items() if name not in semconv.CONTENT_ATTRIBUTES}
-        run.span = tracer(provider).start_span(title, under, kind, given, start_time=run.started)
-        context = run.span.get_span_context()
-        ids = (f"{context.trace_id:032x}", f"{context.span_id:016x}") if context.is_valid else (None, None)
+        above = None if run.parent is None else run.parent.visible()
+        current = trace.get_current_span()
+        under = _ambient(current, provider) if above is None or self._is_left(above) else above.span
+        run.tells_content = tells_content = may_tell_content(provider)
+        given: dict[str, Any] = {semconv.FRAMEWORK: self._framework}
+        if run.agent is not None:
+            given[semconv.AGENT_NAME] = run.agent
+        if run.node is not None:
+            given[semconv.NODE] = run.node
+        given |= _told(attributes, tells_content)
+        run.span = start_span(title, under, given, started=run.started, kind=kind, given=provider)
+        trace_id, span_id = ids(run.span)
         run.caller = Caller(
             agent=run.agent,
             node=run.node,
-            trace_id=ids[0],
-            span_id=ids[1],
+            trace_id=trace_id,
+            span_id=span_id,
             framework=self._framework,
             outer=current_caller(),
+            beside=current.get_span_context().span_id,
         )
         set_caller(run.caller)
 
@@ -186,11 +179,7 @@ class RunTree:
             return
         if run.caller is not None:
             run.caller.ended.set()
-        told = {
-            name: value
-            for name, value in (attributes or {}).items()
-            if value is not None and (run.tells_content or name not in semconv.CONTENT_ATTRIBUTES)
-        }
+        told = _told(attributes, run.tells_content) if attributes else None
         if told:
             run.span.set_attributes(told)
         if error is not None:
@@ -210,7 +199,7 @@ class RunTree:
         return caller is not None
 
     def _capture(self, run: Run, name: str) -> None:
-        if run.parent is None:
+        if run.parent is None and run.attempt is None:  # inside an attempt nothing more is opened
             run.capture = root_agent(name)
             run.capture.__enter__()
             run.attempt = current_attempt()
@@ -221,18 +210,25 @@ class RunTree:
                 self._live.pop(key, None)
 
 
-def _ambient(provider: trace.TracerProvider | None) -> Context:
+def _told(attributes: Mapping[str, Any], tells_content: bool) -> dict[str, Any]:
+    """Return the attributes that have a value, what was said among them only if that may be told."""
+    if tells_content:
+        return {name: value for name, value in attributes.items() if value is not None}
+    hidden = semconv.CONTENT_ATTRIBUTES
+    return {name: value for name, value in attributes.items() if value is not None and name not in hidden}
+
+
+def _ambient(current: trace.Span, provider: trace.TracerProvider | None) -> trace.Span | None:
     """Return where a root belongs: under the current span, or under whoever speaks, be it another framework.
 
     Of the two, the newer one: frameworks that speak need not make their spans the current ones.
     """
-    current, caller = trace.get_current_span(), current_caller()
-    context = current.get_span_context()
+    caller, context = current_caller(), current.get_span_context()
     newer = caller is None or caller.span_id is None or context.span_id != caller.beside
     if context.is_valid and newer and is_beside(current, provider):
-        return trace.set_span_in_context(current, Context())
+        return current
     if caller is None or caller.trace_id is None or caller.span_id is None:
-        return Context()
+        return None
     sampled = trace.TraceFlags(trace.TraceFlags.SAMPLED)
     remote = trace.SpanContext(int(caller.trace_id, 16), int(caller.span_id, 16), False, sampled)
-    return trace.set_span_in_context(trace.NonRecordingSpan(remote), Context())
+    return trace.NonRecordingSpan(remote)
