@@ -29,8 +29,9 @@ from leyden.core.errors import StoreError
 from leyden.core.store import lifecycle, spans
 from leyden.core.store.base import UNSET, Unset
 from leyden.core.store.bell import Bell
-from leyden.core.store.group_commit import result_of
+from leyden.core.store.group_commit import Answer, result_of
 from leyden.core.store.reading import ReadingStore, rollout_nouns
+from leyden.core.store.resting import LatestCalls
 from leyden.core.store.rows import Changes, ResourcesRow, Rows, encode, encode_stats, resources_noun, worker_noun
 from leyden.core.store.rules import check_config
 
@@ -55,6 +56,7 @@ class LocalStore(ReadingStore):
         self._recheck = recheck
         self._bell = Bell()
         self._closed = False
+        self._latest_calls = LatestCalls()
 
     @abstractmethod
     async def _transact(self, work: Callable[[Rows], T], *, write: bool) -> T:
@@ -228,7 +230,15 @@ class LocalStore(ReadingStore):
 
     async def add_many_spans(self, spans: Sequence[Span]) -> list[Span]:
         """Store spans, all or none."""
-        return await self._write(lambda rows: _only_answer(rows, spans))
+        stored = await self._add_spans(spans)
+        self._latest_calls.note(stored)
+        return stored
+
+    async def _add_spans(self, spans: Sequence[Span]) -> list[Span]:
+        return await self._write(lambda rows: result_of(self._add(rows, [spans])[0]))
+
+    def _add(self, rows: Rows, batches: Sequence[Sequence[Span]]) -> list[Answer]:
+        return spans.add_spans(rows, batches, self._latest_calls)
 
     async def add_otel_span(
         self, rollout_id: str, attempt_id: str, readable_span: "ReadableSpan", sequence_id: int | None = None
@@ -293,10 +303,6 @@ def healthy(rows: Rows, work: Callable[[Rows], T]) -> T:
     """Return what `work` does to rows in which nothing is overdue."""
     lifecycle.check_health(rows)
     return work(rows)
-
-
-def _only_answer(rows: Rows, batch: Sequence[Span]) -> list[Span]:
-    return result_of(spans.add_spans(rows, [batch])[0])
 
 
 def _given(**fields: Any) -> Changes:

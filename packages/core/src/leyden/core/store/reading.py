@@ -3,6 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 from leyden.core.data.page import Page
@@ -12,13 +13,15 @@ from leyden.core.data.span import Span
 from leyden.core.data.worker import Worker, WorkerStatus
 from leyden.core.store.base import FilterLogic, LightningStore, SortOrder
 from leyden.core.store.query import Query, check, conditions
+from leyden.core.store.resting import whole_spans
 from leyden.core.store.rows import (
+    AttemptKey,
     RolloutRow,
     Rows,
+    SpanRow,
     attempt_noun,
     resources_noun,
     rollout_noun,
-    span_noun,
     worker_noun,
 )
 
@@ -181,7 +184,9 @@ class ReadingStore(LightningStore):
         check(query, SPAN_SORTS)
 
         def work(rows: Rows) -> Page[Span]:
-            return query.page(rows.select_spans(_resolved(rows, query)), span_noun)
+            found, total = rows.select_spans(_resolved(rows, query))
+            spans = whole_spans(found, partial(_spans_of, rows))
+            return Page(items=spans, limit=limit, offset=offset, total=total)
 
         return await self._read(work)
 
@@ -281,6 +286,10 @@ def finding_attempt(rollout_id: str, attempt_id: str) -> Callable[[Rows], tuple[
 
 LATEST = "latest"
 """Stands for the id of a rollout's latest attempt."""
+
+
+def _spans_of(rows: Rows, attempt: AttemptKey) -> list[SpanRow]:
+    return rows.select_spans(Query(within=_within(*attempt)))[0]
 
 
 def _within(rollout_id: str, attempt_id: str) -> dict[str, str]:

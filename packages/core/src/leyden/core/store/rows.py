@@ -20,7 +20,6 @@ from leyden.core.data.rollout import (
     RolloutMode,
     RolloutStatus,
 )
-from leyden.core.data.span import Attributes, Span, SpanEvent, SpanLink, SpanStatus
 from leyden.core.data.worker import Worker, WorkerStatus
 from leyden.core.errors import UsageError
 from leyden.core.store.query import Query
@@ -91,16 +90,6 @@ class SpanRow(msgspec.Struct, frozen=True, kw_only=True):
     start_time: float
     end_time: float | None
     body: bytes
-
-
-class SpanBody(msgspec.Struct, frozen=True, array_like=True):
-    """The fields of a span that no query looks at."""
-
-    status: SpanStatus
-    attributes: Attributes
-    events: list[SpanEvent]
-    links: list[SpanLink]
-    resource: Attributes
 
 
 class ResourcesRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -272,7 +261,6 @@ def encode_stats(stats: object) -> bytes:
 
 EMPTY = msgspec.msgpack.encode({})
 _CONFIG = msgspec.msgpack.Decoder(RolloutConfig)
-_BODY = msgspec.msgpack.Decoder(SpanBody)
 _RESOURCES = msgspec.msgpack.Decoder(NamedResources)
 _ANY = msgspec.msgpack.Decoder()
 
@@ -321,44 +309,6 @@ def attempt_noun(row: AttemptRow) -> Attempt:
         worker_id=row.worker_id,
         last_heartbeat_time=row.last_heartbeat_time,
         metadata=_ANY.decode(row.metadata),
-    )
-
-
-def span_row(span: Span) -> SpanRow:
-    """The span at rest."""
-    body = SpanBody(span.status, span.attributes, span.events, span.links, span.resource)
-    return SpanRow(
-        rollout_id=span.rollout_id,
-        attempt_id=span.attempt_id,
-        sequence_id=span.sequence_id,
-        trace_id=span.trace_id,
-        span_id=span.span_id,
-        parent_id=span.parent_id,
-        name=span.name,
-        start_time=span.start_time,
-        end_time=span.end_time,
-        body=encode(body, f"span {span.span_id}"),
-    )
-
-
-def span_noun(row: SpanRow) -> Span:
-    """The span as readers see it."""
-    body = _BODY.decode(row.body)
-    return Span(
-        rollout_id=row.rollout_id,
-        attempt_id=row.attempt_id,
-        sequence_id=row.sequence_id,
-        trace_id=row.trace_id,
-        span_id=row.span_id,
-        parent_id=row.parent_id,
-        name=row.name,
-        status=body.status,
-        attributes=body.attributes,
-        events=body.events,
-        links=body.links,
-        start_time=row.start_time,
-        end_time=row.end_time,
-        resource=body.resource,
     )
 
 

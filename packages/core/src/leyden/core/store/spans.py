@@ -10,7 +10,8 @@ from leyden.core.data.span import Attributes, Span
 from leyden.core.errors import NotFound
 from leyden.core.store import rules
 from leyden.core.store.lifecycle import change_attempt, require_rollout
-from leyden.core.store.rows import AttemptKey, Changes, Rows, SpanKey, SpanTarget, span_row
+from leyden.core.store.resting import LatestCalls
+from leyden.core.store.rows import AttemptKey, Changes, Rows, SpanKey, SpanTarget
 
 logger = logging.getLogger(__name__)
 
@@ -32,17 +33,22 @@ def next_numbers(rows: Rows, rollout_ids: Sequence[str]) -> list[int]:
     return numbers
 
 
-def add_spans(rows: Rows, batches: Sequence[Sequence[Span]]) -> list[list[Span] | Exception]:
-    """Store several callers' spans; each caller's are stored together or, with the error returned, not at all."""
+def add_spans(rows: Rows, batches: Sequence[Sequence[Span]], latest: LatestCalls) -> list[list[Span] | Exception]:
+    """Store several callers' spans; each caller's are stored together or, with the error returned, not at all.
+
+    What is stored is to be noted in `latest` once it is committed.
+    """
     spans = [span for batch in batches for span in batch]
     targets = rows.span_targets(list({(span.rollout_id, span.attempt_id): None for span in spans}))
     problems = [_problem(batch, targets) for batch in batches]
     accepted = [batch for batch, problem in zip(batches, problems, strict=True) if problem is None]
-    stored = iter(_store(rows, accepted, targets))
+    stored = iter(_store(rows, accepted, targets, latest))
     return [next(stored) if problem is None else problem for problem in problems]
 
 
-def _store(rows: Rows, batches: Sequence[Sequence[Span]], targets: Mapping[AttemptKey, SpanTarget]) -> list[list[Span]]:
+def _store(
+    rows: Rows, batches: Sequence[Sequence[Span]], targets: Mapping[AttemptKey, SpanTarget], latest: LatestCalls
+) -> list[list[Span]]:
     seen = rows.stored_spans([_key(span) for batch in batches for span in batch])
     counters = {rollout_id: target.span_counter for (rollout_id, _), target in targets.items()}
     answers: list[list[Span]] = []
@@ -50,7 +56,7 @@ def _store(rows: Rows, batches: Sequence[Sequence[Span]], targets: Mapping[Attem
         fresh = _fresh(batch, seen)
         answers.append([_numbered(span, counters) for span in fresh])
     new = [span for answer in answers for span in answer]
-    rows.insert_spans([span_row(span) for span in new])
+    rows.insert_spans([latest.row(span) for span in new])
     _heartbeats(rows, list({(span.rollout_id, span.attempt_id): None for span in new}), targets)
     return answers
 

@@ -24,9 +24,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from leyden.core.data.rollout import Attempt, Rollout
 from leyden.core.data.span import Span
 from leyden.core.errors import StoreError, UsageError
-from leyden.core.store import schema, spans
+from leyden.core.store import schema
 from leyden.core.store.group_commit import Answer, GroupCommit
-from leyden.core.store.lifecycle import check_health
 from leyden.core.store.local import LocalStore, healthy, unless_due
 from leyden.core.store.reading import finding_attempt
 from leyden.core.store.recent import RecentAttempts
@@ -137,14 +136,14 @@ class SqlStore(LocalStore):
             self._recent.put((rollout_id, attempt_id), found, changes)
         return found
 
-    async def add_many_spans(self, spans: Sequence[Span]) -> list[Span]:
-        """Store spans, all or none, in one transaction with those of every other caller waiting to be written."""
+    async def _add_spans(self, spans: Sequence[Span]) -> list[Span]:
+        """Store spans in one transaction with those of every other caller waiting to be written."""
         self._check_open()
         return await self._spans.add(spans)
 
     def _store_spans(self, batches: Sequence[Sequence[Span]]) -> list[Answer]:
         try:
-            return self._run(_adding(batches), True)
+            return self._run(self._adding(batches), True)
         except Exception as error:
             if len(batches) < 2:
                 return [error] * len(batches)
@@ -155,7 +154,10 @@ class SqlStore(LocalStore):
         if self._closed:
             return None
         self._wrote(size)
-        return None if self._submitted else self._at_once(_adding(batches), write=True)
+        return None if self._submitted else self._at_once(self._adding(batches), write=True)
+
+    def _adding(self, batches: Sequence[Sequence[Span]]) -> Callable[[Rows], list[Answer]]:
+        return lambda rows: healthy(rows, lambda rows: self._add(rows, batches))
 
     def _wrote(self, size: int) -> None:
         """Count about how much was written on callers' own threads, and make a checkpoint when it is time."""
@@ -215,14 +217,6 @@ class SqlStore(LocalStore):
             if self._connection_here is not None:
                 self._connection_here.close()
         self._engine.dispose()
-
-
-def _adding(batches: Sequence[Sequence[Span]]) -> Callable[[Rows], list[Answer]]:
-    def work(rows: Rows) -> list[Answer]:
-        check_health(rows)
-        return spans.add_spans(rows, batches)
-
-    return work
 
 
 def _open(path: Path) -> Engine:

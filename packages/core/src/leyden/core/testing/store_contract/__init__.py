@@ -12,6 +12,7 @@ An implementation gives a store to each test and overrides none:
 Needs pytest with pytest-asyncio in auto mode. Knows nothing of any one store.
 """
 
+from leyden.core.testing.store_contract.conversations import ConversationTests
 from leyden.core.testing.store_contract.lifecycle import LifecycleTests
 from leyden.core.testing.store_contract.queries import QueryTests
 from leyden.core.testing.store_contract.queue import QueueTests
@@ -25,6 +26,14 @@ __all__ = ["StoreContract"]
 
 
 class StoreContract(
-    LifecycleTests, QueueTests, SpanStateTests, SpanIntakeTests, QueryTests, WaitingTests, RecordTests, WorkerTests
+    LifecycleTests,
+    QueueTests,
+    SpanStateTests,
+    SpanIntakeTests,
+    ConversationTests,
+    QueryTests,
+    WaitingTests,
+    RecordTests,
+    WorkerTests,
 ):
     """Every promise."""
