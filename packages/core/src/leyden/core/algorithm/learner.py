@@ -1,7 +1,7 @@
-"""`Learner`: the loop of every algorithm that updates policies, a batch at a time. Knows nothing of what a batch holds.
+"""`BatchLoop`: the loop of every algorithm that updates policies, a batch at a time. Knows not what a batch holds.
 
-What is learned from one batch is its subclasses' business. Where several policies are trained, all of them answer the
-same rollouts, each learns from its own calls, and they are published, logged and kept together, as one step.
+What is learned from one batch is its subclasses' business: a `Learner` learns it by one method, with one configuration.
+Where several policies are trained, they are published, logged and kept together, as one step.
 """
 
 import logging
@@ -63,18 +63,17 @@ class Batch(Generic[Part]):
     """What else was left out on the way, by the reason why."""
 
 
-class Learner(Algorithm, Generic[Options, Part]):
+class BatchLoop(Algorithm, Generic[Part]):
     """Collect, choose what is learned, update, publish; until the planned steps are taken."""
 
-    config: Options
     begins: int = 0
     """Steps of the run that others take before."""
     ends: int | None = None
     """Steps of the run after which others go on; None: it goes on to the end."""
 
     @abstractmethod
-    def make_updater(self, model: "PolicyModel", steps: int, seed: int) -> "Updater":
-        """`model`, which the run begins with, ready to learn in so many steps."""
+    def make_updaters(self, models: "Mapping[str, PolicyModel]", steps: int, seed: int) -> "dict[str, Updater]":
+        """Every policy by its name, as the run begins with it, ready to learn in so many steps."""
 
     @abstractmethod
     async def batch(
@@ -85,6 +84,11 @@ class Learner(Algorithm, Generic[Options, Part]):
     @abstractmethod
     def update(self, updater: "Updater", part: Part) -> Report:
         """Let one policy learn its part of a batch; the only thing here that changes weights."""
+
+    @property
+    @abstractmethod
+    def max_empty_batches(self) -> int:
+        """Collected batches in a row without anything to learn from before the run stops with an error."""
 
     def pace(self) -> Pace:
         """How far collecting may run ahead of the updates."""
@@ -112,10 +116,6 @@ class Learner(Algorithm, Generic[Options, Part]):
             await self.take_steps(context, updaters)
         await context.evaluate("after")
 
-    def make_updaters(self, models: "Mapping[str, PolicyModel]", steps: int, seed: int) -> "dict[str, Updater]":
-        """Every policy by its name, ready to learn in so many steps."""
-        return {name: self.make_updater(model, steps, seed) for name, model in models.items()}
-
     async def take_steps(self, context: Context, updaters: "Mapping[str, Updater]") -> None:
         """Learn from one batch after the other, up to its last step."""
         async for batch in self.batches(context, updaters):
@@ -127,7 +127,7 @@ class Learner(Algorithm, Generic[Options, Part]):
 
     async def batches(self, context: Context, updaters: "Mapping[str, Updater]") -> AsyncGenerator[Batch[Part]]:
         """What each batch of rollouts came to; one without anything to learn is no step."""
-        empty, most_empty = 0, self.config.max_empty_batches
+        empty, most_empty = 0, self.max_empty_batches
         while self.goes_on(context):
             batch = await self.batch(context, updaters, await context.collect())
             context.count_dropped(batch.dropped)
@@ -154,6 +154,25 @@ class Learner(Algorithm, Generic[Options, Part]):
         further = await self.after_update(context, updaters)
         context.log({**batch.numbers, **update_numbers(reports, gaps), **further})
         await context.checkpoint(updaters)
+
+
+class Learner(BatchLoop[Part], Generic[Options, Part]):
+    """One method for every policy, with one configuration; of several policies, each learns from its own calls."""
+
+    config: Options
+
+    @abstractmethod
+    def make_updater(self, model: "PolicyModel", steps: int, seed: int) -> "Updater":
+        """`model`, which the run begins with, ready to learn in so many steps."""
+
+    def make_updaters(self, models: "Mapping[str, PolicyModel]", steps: int, seed: int) -> "dict[str, Updater]":
+        """Every policy by its name, ready to learn in so many steps."""
+        return {name: self.make_updater(model, steps, seed) for name, model in models.items()}
+
+    @property
+    def max_empty_batches(self) -> int:
+        """As it is configured."""
+        return self.config.max_empty_batches
 
 
 def update_numbers(reports: Mapping[str, Report], gaps: Mapping[str, float]) -> dict[str, Any]:

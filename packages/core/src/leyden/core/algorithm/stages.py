@@ -6,11 +6,12 @@ its work. Every stage has an optimizer of its own, which begins when the stage d
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from leyden.core.algorithm.base import Algorithm, Context
+from leyden.core.algorithm.configured import make_learner
 from leyden.core.algorithm.learner import Learner
 from leyden.core.algorithm.loops import Pace
 from leyden.core.errors import UsageError
@@ -60,19 +61,10 @@ class StagesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     def learners(self) -> list[Learner[Any, Any]]:
         """The algorithm of every stage, fresh; raises UsageError for one that cannot be a stage."""
-        return [self._learner(number, stage) for number, stage in enumerate(self.stages, 1)]
-
-    def _learner(self, number: int, stage: Stage) -> Learner[Any, Any]:
-        from leyden.core.algorithm.registry import make_algorithm  # it knows this module, too
-
-        given = {} if self.learning_rate is None else {"learning_rate": self.learning_rate}
-        try:
-            learner = make_algorithm(stage.algorithm, given | stage.config)
-        except UsageError as error:
-            raise UsageError(f"stage {number}: {error}") from error
-        if not isinstance(learner, Learner):
-            raise UsageError(f"stage {number}: {stage.algorithm} keeps a loop of its own, and cannot be a stage")
-        return cast("Learner[Any, Any]", learner)
+        return [
+            make_learner(stage.algorithm, stage.config, learning_rate=self.learning_rate, place=f"stage {number}")
+            for number, stage in enumerate(self.stages, 1)
+        ]
 
     # --- What a run asks of an algorithm's options before it begins: the most that any stage takes
 
