@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from leyden.core.algorithm.dpo import DPO, DPOConfig
     from leyden.core.algorithm.lightning_rl import LightningRL, LightningRLConfig
     from leyden.core.algorithm.sft import SFT, SFTConfig
+    from leyden.core.algorithm.side_by_side import Side, SideBySide, SideBySideConfig
     from leyden.core.algorithm.stages import Stage, Stages, StagesConfig
     from leyden.core.data.resources import LLM, NamedResources, PromptTemplate, ResourcesUpdate
     from leyden.core.data.rollout import Attempt, AttemptedRollout, EnqueueRollout, Rollout, RolloutConfig, Task
@@ -70,6 +71,9 @@ _HOME = {
     "RunReport": "trainer.report",
     "SFT": "algorithm.sft",
     "SFTConfig": "algorithm.sft",
+    "Side": "algorithm.side_by_side",
+    "SideBySide": "algorithm.side_by_side",
+    "SideBySideConfig": "algorithm.side_by_side",
     "Stage": "algorithm.stages",
     "Stages": "algorithm.stages",
     "StagesConfig": "algorithm.stages",
@@ -125,6 +129,9 @@ __all__ = [
     "SFTConfig",
     "Sampling",
     "Selector",
+    "Side",
+    "SideBySide",
+    "SideBySideConfig",
     "Span",
     "Stage",
     "Stages",

@@ -56,9 +56,9 @@ def test_without_the_kernels_files_it_is_all_the_memory_there_is(
 
 def test_several_policies_need_the_memory_of_each_but_are_updated_one_at_a_time(policy: Path) -> None:
     options, size = LightningRLConfig(), PolicySize.of(policy)
-    one, two = (memory_need(CONFIG, options, [size] * count, []) for count in (1, 2))
+    one, two = (memory_need(CONFIG, [options] * count, [size] * count, []) for count in (1, 2))
     assert two.least == 2 * one.least > 0
     activations = next(key for key in one.likely if key.startswith("activations"))
     assert two.likely[activations] == one.likely[activations] > 0
-    frozen = memory_need(CONFIG, options, [size], [size])
+    frozen = memory_need(CONFIG, [options], [size], [size])
     assert frozen.least == one.least + size.weights

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from leyden.core.algorithm.base import Algorithm
 from leyden.core.algorithm.loops import Pace
 from leyden.core.algorithm.registry import ALGORITHMS, make_algorithm
+from leyden.core.data.route import POLICY
 from leyden.core.data.transition import TrajectoryGroup
 from leyden.core.testing.nouns import trajectory, transition
 from leyden.core.testing.policies import TinyShape, tiny_policy
@@ -46,6 +48,12 @@ STAGES: dict[str, Any] = {
         {"algorithm": "sft", "config": {"above": 0.0}},
     ]
 }
+SIDES: dict[str, Any] = {
+    "sides": [
+        {"name": "best", "algorithm": "sft", "config": {"keep": "best"}},
+        {"name": "above", "algorithm": "sft", "config": {"above": 0.0}},
+    ]
+}
 GIVEN: dict[str, dict[str, dict[str, Any]]] = {
     "lightning_rl": {
         **UPDATE,
@@ -74,6 +82,11 @@ GIVEN: dict[str, dict[str, dict[str, Any]]] = {
         "pairs_per_state": {"pairs_per_state": 1},
     },
     "stages": {"stages": STAGES, "learning_rate": STAGES | {"learning_rate": 1e-3}},
+    "side_by_side": {
+        "sides": SIDES,
+        "acts": SIDES | {"acts": "above"},
+        "learning_rate": SIDES | {"learning_rate": 1e-3},
+    },
 }
 """By algorithm and option: a configuration that it does something in."""
 REFUSED = {
@@ -81,6 +94,7 @@ REFUSED = {
     "sft": {*NO_GRADIENT_OF_ADVANTAGES, *SPANS},
     "dpo": {*NO_GRADIENT_OF_ADVANTAGES, *SPANS, "normalisation", "tokens_per_rollout"},
     "stages": set[str](),
+    "side_by_side": set[str](),
 }
 CASES = [(algorithm, option) for algorithm, given in GIVEN.items() for option in given]
 
@@ -88,8 +102,10 @@ CASES = [(algorithm, option) for algorithm, given in GIVEN.items() for option in
 class Checked(ScriptedContext):
     """Has one batch, as a check that sees enough in the first one, and lets it be collected at any pace."""
 
-    def __init__(self) -> None:
-        super().__init__(tiny_policy(shape=TinyShape(vocab=40, layers=1)), [batch()], steps=3)
+    def __init__(self, algorithm: Algorithm) -> None:
+        names = algorithm.sides or (POLICY,)
+        models = {name: tiny_policy(shape=TinyShape(vocab=40, layers=1)) for name in names}
+        super().__init__(models, [batch(names[0])], steps=3)
 
     @asynccontextmanager
     async def collecting(self, pace: Pace) -> AsyncGenerator[None]:
@@ -100,9 +116,9 @@ class Checked(ScriptedContext):
         self.steps = self.step
 
 
-def batch() -> list[TrajectoryGroup]:
+def batch(policy: str) -> list[TrajectoryGroup]:
     def tried(number: int, reward: float) -> Any:
-        call = transition([1, 2, 3], [4 + number, 5], rollout_id=f"r{number}")
+        call = transition([1, 2, 3], [4 + number, 5], rollout_id=f"r{number}", policy=policy)
         return trajectory(reward, [call], rollout_id=f"r{number}")
 
     return [TrajectoryGroup(task_id="t", trajectories=tuple(tried(n, float(n)) for n in range(4)))]
@@ -117,7 +133,7 @@ def test_every_option_of_every_algorithm_is_listed_here() -> None:
 @pytest.mark.parametrize(("algorithm", "option"), CASES)
 async def test_an_option_that_is_given_is_read_by_the_end_of_the_first_step(algorithm: str, option: str) -> None:
     watched = Watched(algorithm, GIVEN[algorithm][option])
-    await watched.algorithm.run(Checked())
+    await watched.algorithm.run(Checked(watched.algorithm))
     assert watched.unread == ()
 
 
@@ -126,5 +142,5 @@ async def test_what_python_gives_whole_with_its_defaults_is_not_taken_for_ignore
     name: str, config: dict[str, Any]
 ) -> None:
     watched = Watched(name, make_algorithm(name, config).settings())
-    await watched.algorithm.run(Checked())
+    await watched.algorithm.run(Checked(watched.algorithm))
     assert watched.unread == ()

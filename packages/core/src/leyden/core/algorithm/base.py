@@ -146,6 +146,24 @@ class Algorithm(ABC):
         """Whether training runs the agent; what does not needs tasks, agent and reward only to be evaluated."""
         return True
 
+    @property
+    def sides(self) -> tuple[str, ...]:
+        """Names of the policies that it trains from the same rollouts, each of which begins as the run's one.
+
+        None: it trains the run's own, each from the calls that it made.
+        """
+        return ()
+
+    @property
+    def acting(self) -> tuple[str, ...]:
+        """Those of its sides that answer the agent while it learns, in turn where there are several."""
+        return self.sides
+
+    def options_of(self, policy: str) -> msgspec.Struct:
+        """The options that decide how `policy` is updated."""
+        del policy
+        return self.config
+
     def reference(self) -> str:
         """The name by which another process finds this algorithm: its own, or an import string."""
         kind = type(self)

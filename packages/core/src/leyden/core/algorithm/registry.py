@@ -13,11 +13,12 @@ from leyden.core.algorithm.base import Algorithm
 from leyden.core.algorithm.dpo import DPO
 from leyden.core.algorithm.lightning_rl import LightningRL
 from leyden.core.algorithm.sft import SFT
+from leyden.core.algorithm.side_by_side import SideBySide
 from leyden.core.algorithm.stages import Stages
 from leyden.core.errors import UsageError
 from leyden.core.runner.loading import load_object
 
-ALGORITHMS: dict[str, type[Algorithm]] = {kind.name: kind for kind in (LightningRL, SFT, DPO, Stages)}
+ALGORITHMS: dict[str, type[Algorithm]] = {kind.name: kind for kind in (LightningRL, SFT, DPO, Stages, SideBySide)}
 GROUP = "leyden.algorithm"
 
 

@@ -14,6 +14,7 @@ from leyden.core.errors import RunError, UsageError
 if TYPE_CHECKING:
     from leyden.core.trainer.comparison import PairedComparison
     from leyden.core.trainer.models import Comparison, Models
+    from leyden.core.trainer.versions import ModelVersion
 
 app = typer.Typer(
     help="The versions of runs: list, compare, roll back, export.",
@@ -21,7 +22,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 RunArgument = Annotated[str, typer.Argument(help="Name or folder of a run.")]
-NamedVersion = Annotated[str, typer.Argument(help="RUN for the version it kept, or RUN:VERSION, RUN:last.")]
+NamedVersion = Annotated[
+    str, typer.Argument(help="RUN for the version it kept, or RUN:VERSION, RUN:last; with :SIDE, one of its sides.")
+]
 VERSION = "A number, kept or last."
 SHOWN = ("reward", "entropy", "response_tokens_mean", "grad_norm", "approx_kl", "loss")
 """Metrics in the table of a comparison; --json has all."""
@@ -47,7 +50,7 @@ def list_versions(
     rows: list[dict[str, Any]] = []
     for models in opened:
         kept = models.versions.get(models.kept)
-        held_out = {} if kept is None else {name: score.success for name, score in kept.held_out.items()}
+        held_out = {} if kept is None else _held_out(kept)
         rows.append({"run": models.folder.path.name, "last": models.last, "kept": models.kept, "success": held_out})
     if json:
         _print_lines(rows)
@@ -132,14 +135,13 @@ def _show_versions(models: "Models", *, json: bool) -> None:
         return
     rows: list[tuple[str, ...]] = []
     for version in models.versions.values():
-        scores = {name: score.success for name, score in version.held_out.items()}
         rows.append(
             (
                 f"{version.version}{' (kept)' if version.version == models.kept else ''}",
                 "–" if version.parent is None else str(version.parent),
                 time.strftime("%m-%d %H:%M", time.localtime(version.created)),
                 _number(version.metrics.get("reward")),
-                _successes(scores),
+                _successes(_held_out(version)),
                 "as given" if version.version == 0 else Path(version.weights or "–").name,
             )
         )
@@ -166,6 +168,18 @@ def _verdict(found: "Comparison") -> str:
         return f"on {name}, the difference may be chance: {paired.wins} wins, {paired.losses} losses of {found.b}"
     better, worse = (found.b, found.a) if paired.wins > paired.losses else (found.a, found.b)
     return f"on {name}, {better} is better than {worse}, beyond chance (sign test, 5 %)"
+
+
+def _held_out(version: "ModelVersion") -> dict[str, float | None]:
+    """Success by held-out set; of a version with sides, of each side."""
+    if not version.sides:
+        return {name: score.success for name, score in version.held_out.items()}
+    return {
+        f"{name} of {side}": score.success
+        for name in version.held_out
+        for side, scores in version.sides.items()
+        if (score := scores.held_out.get(name)) is not None
+    }
 
 
 def _successes(scores: dict[str, float | None]) -> str:

@@ -68,10 +68,16 @@ def _steps_table(name: str, metrics: list[dict[str, Any]]) -> Any:
             str(line["transitions"]),
             f"{line['tokens_per_second']:,.0f}",
             f"{line['seconds']:.1f}",
-            f"{line.get('importance_ratio_deviation', float('nan')):.0e}",
-            f"{line['served_trained_gap']:.0e}",
+            f"{_largest(line, 'importance_ratio_deviation'):.0e}",
+            f"{_largest(line, 'served_trained_gap'):.0e}",
         )
     return table
+
+
+def _largest(line: dict[str, Any], key: str) -> float:
+    """The number under `key`; of several policies, each of which has its name before it, the largest."""
+    found = [value for name, value in line.items() if name.rpartition("/")[2] == key]
+    return max(found, default=float("nan"))
 
 
 async def _show_rollout(folder: Any, wanted: str, *, json: bool) -> None:

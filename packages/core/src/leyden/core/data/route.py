@@ -12,6 +12,9 @@ POLICY = "policy"
 PROVIDER = "provider"
 """Where a call goes that no policy answers: to the agent's own provider, untouched."""
 
+ANSWERED_BY = "answered_by"
+"""Key in a rollout's metadata: the name of the policy that answers its calls where no route says otherwise."""
+
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):
     """Sends the model calls that fit all patterns to `to`; patterns are globs, `*` fits everything."""

@@ -10,6 +10,7 @@ import msgspec
 from leyden.core.data import semconv
 from leyden.core.data.identity import verify
 from leyden.core.data.rollout import FINISHED_ATTEMPT, FINISHED_ROLLOUT, Rollout
+from leyden.core.data.route import ANSWERED_BY
 from leyden.core.gateway.refusal import Refusal
 from leyden.core.store.base import LightningStore
 
@@ -30,7 +31,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
     agent: str | None = None
     node: str | None = None
     policy: str | None = None
-    """Name of the policy that a route chose for the call."""
+    """Name of the policy that a route chose for the call; or, where none did, that the rollout is to be answered by."""
     is_retry: bool = False
     """Whether the client says that it made this call before and got no answer."""
 
@@ -76,7 +77,7 @@ async def open_origin(store: LightningStore, rollout_id: str, attempt_id: str, h
         parent_id=span_id if _SPAN.fullmatch(span_id) else None,
         agent=headers.get(semconv.HEADER_AGENT) or None,
         node=headers.get(semconv.HEADER_NODE) or None,
-        policy=headers.get(semconv.HEADER_POLICY) or None,
+        policy=headers.get(semconv.HEADER_POLICY) or rollout.metadata.get(ANSWERED_BY),
         is_retry=headers.get(RETRY_COUNT.decode(), "0") not in ("", "0"),
     )
 

@@ -17,6 +17,7 @@ from leyden.core.data.rollout import (
     RolloutMode,
     Task,
 )
+from leyden.core.data.route import ANSWERED_BY
 from leyden.core.data.span import Span
 from leyden.core.data.transition import Trajectory, TrajectoryGroup
 from leyden.core.store.base import LightningStore
@@ -142,9 +143,13 @@ class Collector:
         hears in the place of the display how many have finished.
         """
         chosen = batch(self.tasks, index, self.config.tasks_per_step, self.config.seed)
+        first = index * self.config.tasks_per_step
         requests = [
             self._request(
-                f"train-v{version}-b{index}-{place}-{copy}", task, "train", {"task": f"{index}/{place}", "row": row}
+                f"train-v{version}-b{index}-{place}-{copy}",
+                task,
+                "train",
+                {"task": f"{index}/{place}", "row": row, **self._answered_by(first + place + copy)},
             )
             for place, (row, task) in enumerate(chosen)
             for copy in range(self.config.group_size)
@@ -160,20 +165,40 @@ class Collector:
         """
         ((row, task),) = batch(self.tasks, number, 1, self.config.seed)
         requests = [
-            self._request(f"train-g{number}-{copy}", task, "train", {"task": f"g{number}", "row": row})
+            self._request(
+                f"train-g{number}-{copy}",
+                task,
+                "train",
+                {"task": f"g{number}", "row": row, **self._answered_by(number + copy)},
+            )
             for copy in range(self.config.group_size)
         ]
         return await self._run(requests, told)
 
-    async def evaluate(self, name: str, label: str, *, sampled: bool, version: int) -> Collected:
-        """Each task of a held-out set once."""
+    async def evaluate(
+        self, name: str, label: str, *, sampled: bool, version: int, side: str | None = None
+    ) -> Collected:
+        """Each task of a held-out set once, answered by the policy of `side` where the run has sides."""
         how = "policy" if sampled else "agent"
+        # The first that acts has the ids of a run that trains it alone, and so the same draws where those follow ids.
+        named = "" if side in (None, *self.config.acting[:1]) else f"-{side}"
+        metadata = {"sampling": how} if side is None else {"sampling": how, ANSWERED_BY: side}
         requests = [
-            self._request(f"val-{name}-{label}-v{version}-{how}-{row}", task, "val", {"task": row, "sampling": how})
+            self._request(f"val-{name}-{label}-v{version}-{how}-{row}{named}", task, "val", {"task": row, **metadata})
             for row, task in enumerate(self.held_out[name])
         ]
-        self.display.phase(f"held out, {label}" + (", sampled" if sampled else ""), len(requests))
+        told = [f"held out, {label}", *([] if side is None else [side]), *(["sampled"] if sampled else [])]
+        self.display.phase(", ".join(told), len(requests))
         return await self._run(requests, self.display.advance)
+
+    def _answered_by(self, turn: int) -> dict[str, str]:
+        """Who answers a training rollout, where the run has sides: those that act take turns.
+
+        Within a group turns follow each other, so that it has as many rollouts of each as it divides into; the next
+        group goes on one further, so that what is left over does not always go to the same.
+        """
+        acting = self.config.acting
+        return {ANSWERED_BY: acting[turn % len(acting)]} if acting else {}
 
     def _request(self, rollout_id: str, task: Task, mode: RolloutMode, metadata: dict[str, Any]) -> EnqueueRollout:
         return EnqueueRollout(

@@ -97,6 +97,10 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Which model calls go where; the first that fits decides, and a call that none fits goes to the policy."""
     frozen: dict[str, str] = {}
     """Further policies that routes may name: name to folder or hub name. They answer, and never learn."""
+    sides: tuple[str, ...] = ()
+    """Names of the policies of an algorithm that trains several side by side: each begins as `policy`."""
+    acting: tuple[str, ...] = ()
+    """Those of the sides that answer training rollouts, in turn where there are several."""
     update: Literal["swap", "drain"] = "swap"
     """How new weights meet calls in flight: between two of their tokens, or after their end, while others wait."""
     record_within: float = 0.0
@@ -126,16 +130,25 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     @property
     def policies(self) -> dict[str, str]:
         """The policies that are trained, by their names; the only one's, where it was given none, is `policy`."""
-        return {POLICY: self.policy} if isinstance(self.policy, str) else self.policy
+        if isinstance(self.policy, str):
+            return dict.fromkeys(self.sides or (POLICY,), self.policy)
+        return self.policy
+
+    @property
+    def answering(self) -> tuple[str, ...]:
+        """Those of them whose calls are trained."""
+        return self.acting or tuple(self.policies)
 
     @property
     def has_names(self) -> bool:
-        """Whether policies were given by name: each then has a folder of its name, wherever policies are kept."""
-        return not isinstance(self.policy, str)
+        """Whether policies have names that were given: each has a folder of its name, wherever policies are kept."""
+        return bool(self.sides) or not isinstance(self.policy, str)
 
     @property
     def usual(self) -> str:
         """The policy of calls that come straight to the gateway, or that no route fits."""
+        if self.sides:
+            return self.acting[0]
         names = self.policies
         ends = [route.to for route in self.routes if route.fits_all and route.to in names]
         return POLICY if POLICY in names else next(iter([*ends, *names]))
@@ -151,17 +164,29 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
                 raise UsageError(f"policy {name!r} is both trained and frozen; give it once")
             if name in names and (not NAME.fullmatch(name) or name.endswith("-adapter")):
                 raise UsageError(f"policy name {name!r} must match {NAME.pattern}, and not end in -adapter")
-        known = (*names, PROVIDER, *self.frozen)
+        self._check_sides()
+        known = (*(names if not self.sides else (POLICY,)), PROVIDER, *self.frozen)
         for route in self.routes:
             if route.to not in known:
                 said = f"a route goes to {route.to!r}, and there is only {', '.join(known)}"
                 raise UsageError(f"{said}; name it with --policy or --frozen")
+        if self.sides:
+            return  # the rollout says which of them answers it
         if POLICY not in names and not any(route.fits_all for route in self.routes):
             raise UsageError(
                 "a call that no route fits would reach no policy: end with --route to=NAME, "
                 f"or call one of {', '.join(names)} {POLICY!r}"
             )
         self._check_reached()
+
+    def _check_sides(self) -> None:
+        if self.sides and not isinstance(self.policy, str):
+            raise UsageError(
+                f"{self.algorithm} trains policies of its own, {' and '.join(self.sides)}, which begin as one: give "
+                f"--policy FOLDER once, without a name, not {', '.join(self.policy)}"
+            )
+        if not set(self.acting) <= set(self.sides) or bool(self.sides) > bool(self.acting):
+            raise UsageError(f"of the sides {', '.join(self.sides)}, at least one must be acting, and no other")
 
     def _check_reached(self) -> None:
         last = next((at for at, route in enumerate(self.routes) if route.fits_all), None)

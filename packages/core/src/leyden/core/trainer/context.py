@@ -254,29 +254,49 @@ class RunContext(Context):
     async def _evaluate(self, label: str) -> None:
         if not self._standing.is_scored(self.step):
             self._standing.score(await self._run_held_out(label))
-        if self._standing.scores is not None and label in ("before", "after"):
-            self.report.note_held_out(label, self._standing.scores.held_out, self._standing.scores.sampled)
+        scores = self._standing.scores
+        if scores is not None and label in ("before", "after"):
+            self.report.note_held_out(label, scores.held_out, scores.sampled)
+            self.report.note_sides(label, scores.sides)
 
     async def _run_held_out(self, label: str) -> Scores:
         scores = Scores(self.step)
         for held_out in self.config.held_out:
             for sampled in (False, True) if self.config.evaluate_sampled else (False,):
-                with self.phase("evaluate"):
-                    collected = await self.collector.evaluate(held_out.name, label, sampled=sampled, version=self.step)
-                self._count(collected)
-                self.report.held_out.setdefault(held_out.name, HeldOutResult(tasks=len(collected.groups)))
-                success = None if math.isnan(collected.success) else collected.success
-                found = Evaluation(success=success, rewards=collected.rewards)
-                (scores.sampled if sampled else scores.held_out)[held_out.name] = found
-                self._tell(held_out.name, label, sampled, success)
+                own = scores.sampled if sampled else scores.held_out
+                sides: dict[str, Evaluation] = {}
+                if self.config.sides:
+                    sides = await self._measure_sides(held_out.name, label, sampled=sampled)
+                    scores.note(held_out.name, sides, sampled=sampled, acting=self.config.acting)
+                else:
+                    own[held_out.name] = await self._measure(held_out.name, label, sampled=sampled)
+                self._tell(held_out.name, label, sampled, own[held_out.name], sides)
         return scores
 
-    def _tell(self, name: str, label: str, sampled: bool, success: float | None) -> None:
+    async def _measure_sides(self, name: str, label: str, *, sampled: bool) -> dict[str, Evaluation]:
+        """What each side's policy earns. Before the first step they are the same, and one is asked for all."""
+        asked = self.config.sides if self.step else self.config.acting[:1]
+        found = {side: await self._measure(name, label, sampled=sampled, side=side) for side in asked}
+        return {side: found.get(side) or found[asked[0]] for side in self.config.sides}
+
+    async def _measure(self, name: str, label: str, *, sampled: bool, side: str | None = None) -> Evaluation:
+        with self.phase("evaluate"):
+            collected = await self.collector.evaluate(name, label, sampled=sampled, version=self.step, side=side)
+        self._count(collected)
+        self.report.held_out.setdefault(name, HeldOutResult(tasks=len(collected.groups)))
+        success = None if math.isnan(collected.success) else collected.success
+        return Evaluation(success=success, rewards=collected.rewards)
+
+    def _tell(self, name: str, label: str, sampled: bool, found: Evaluation, sides: Mapping[str, Evaluation]) -> None:
         how, said = ("sampled", " (sampled, temperature 1)") if sampled else ("success", "")
         when = f"after step {self.step}" if label == "during" else label
-        self.display.say(f"held out, {when}: {percent(success)} on {name}{said}")
-        self.folder.append_metrics({"step": self.step, "held_out": name, how: success})
-        self.trackers.log(self.step, {f"held_out/{name}/{how}": success})
+        each = {side: own.success for side, own in sides.items()}
+        shares = ", ".join(f"{side} {percent(own)}" for side, own in each.items()) or percent(found.success)
+        self.display.say(f"held out, {when}: {shares} on {name}{said}")
+        line = {"step": self.step, "held_out": name, how: found.success}
+        self.folder.append_metrics({**line, "sides": each} if each else line)
+        tracked = {f"{side}/held_out/{name}/{how}": own for side, own in each.items()}
+        self.trackers.log(self.step, {f"held_out/{name}/{how}": found.success, **tracked})
 
     def _count(self, collected: Collected) -> None:
         report = self.report

@@ -46,6 +46,7 @@ def begin(
     half-written stays behind.
     """
     check_needed(config, tasks)
+    config = with_sides(config)
     folder = RunFolder.create(runs, config, tasks, dict(held_out))
     try:
         return sit(folder, config)
@@ -71,6 +72,7 @@ def check_run(config: RunConfig, tasks: list[Task], look: Look) -> CheckReport:
     with tempfile.TemporaryDirectory(prefix="leyden-check-") as runs:
         wanted = math.ceil(ENOUGH_ROLLOUTS / MOST_BATCHES / config.group_size)
         fewer = min(config.tasks_per_step, max(TASKS_OF_A_CHECK, wanted))
+        config = with_sides(config)
         config = msgspec.structs.replace(config, tasks_per_step=fewer, held_out=(), eval_every=0, patience=None)
         return look(RunFolder.create(Path(runs), config, tasks, {}), config)
 
@@ -113,6 +115,17 @@ def check_needed(config: RunConfig, tasks: list[Task]) -> None:
         raise UsageError(f"tasks have no effect: {config.algorithm} learns from spans; held-out tasks evaluate it")
     elif config.agent is not None and not config.held_out:
         raise UsageError(f"an agent has no effect: {config.algorithm} learns from spans, and nothing is held out")
+
+
+def with_sides(config: RunConfig) -> RunConfig:
+    """Return `config` with the policies that its algorithm trains side by side, if it does.
+
+    Raises UsageError where they cannot be those of the run.
+    """
+    algorithm = make_algorithm(config.algorithm, config.algorithm_config)
+    if not algorithm.sides:
+        return config
+    return msgspec.structs.replace(config, sides=algorithm.sides, acting=algorithm.acting)
 
 
 def _agents(folder: RunFolder, config: RunConfig) -> AgentSide:

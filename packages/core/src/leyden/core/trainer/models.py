@@ -9,7 +9,7 @@ import msgspec
 from leyden.core.data.rollout import Task
 from leyden.core.errors import RunError
 from leyden.core.trainer.comparison import PairedComparison, compare
-from leyden.core.trainer.config import RunConfig
+from leyden.core.trainer.config import NAME, RunConfig
 from leyden.core.trainer.folder import RunFolder
 from leyden.core.trainer.report import RunReport
 from leyden.core.trainer.versions import ModelVersion, VersionFile
@@ -62,11 +62,14 @@ class Models:
 
 
 def find_version(runs: Path, named: str) -> tuple[Models, ModelVersion]:
-    """The version that `RUN:VERSION` names, or the kept one of `RUN`."""
+    """The version that `RUN:VERSION` names, or the kept one of `RUN`; what it is to one of its sides, with `:SIDE`."""
     run, colon, which = named.rpartition(":")
     if colon and (which in (KEPT, LAST) or which.isdecimal()):
         models = Models.open(runs, run)
         return models, models.find(which)
+    if colon and NAME.fullmatch(which) and not (runs / named).exists():
+        models, version = find_version(runs, run)
+        return models, version.of_side(which)
     models = Models.open(runs, named)
     return models, models.find(KEPT)
 
@@ -86,17 +89,31 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 def compare_versions(a: tuple[Models, ModelVersion], b: tuple[Models, ModelVersion]) -> Comparison:
     """Compare two versions, of the same run or of two.
 
-    Held-out sets are matched by name, and their tasks by what they say: runs may have had more or fewer of them.
+    Held-out sets are matched by name, and their tasks by what they say: runs may have had more or fewer of them. Sides
+    that both have are compared as well, each with itself.
     """
     (_, first), (_, second) = a, b
     names = [*first.metrics, *(name for name in second.metrics if name not in first.metrics)]
     return Comparison(
-        a=f"{first.run}:{first.version}",
-        b=f"{second.run}:{second.version}",
+        a=first.label,
+        b=second.label,
         metrics={name: (first.metrics.get(name), second.metrics.get(name)) for name in names if name != "step"},
-        held_out=_paired(a, b, "held_out"),
-        sampled=_paired(a, b, "sampled"),
+        held_out=_paired(a, b, "held_out") | _each_side(a, b, "held_out"),
+        sampled=_paired(a, b, "sampled") | _each_side(a, b, "sampled"),
     )
+
+
+def _each_side(
+    a: tuple[Models, ModelVersion], b: tuple[Models, ModelVersion], which: str
+) -> dict[str, PairedComparison]:
+    """By held-out set and side, but for the side that versions are compared by."""
+    (ours, first), (theirs, second) = a, b
+    return {
+        f"{name}, {side}": paired
+        for side in first.sides
+        if side in second.sides and not side == first.side == second.side
+        for name, paired in _paired((ours, first.of_side(side)), (theirs, second.of_side(side)), which).items()
+    }
 
 
 def _paired(a: tuple[Models, ModelVersion], b: tuple[Models, ModelVersion], which: str) -> dict[str, PairedComparison]:
@@ -144,14 +161,14 @@ def _export(models: Models, version: ModelVersion, target: Path) -> Path:
     from leyden.core.policy.model import PolicyModel
 
     config = models.config
-    options: Any = make_algorithm(config.algorithm, config.algorithm_config).config
-    adapted = version.version > 0 and getattr(options, "lora", None) is not None
-    if adapted and not config.has_names:
-        _check_free(adapter_folder(target))
+    algorithm = make_algorithm(config.algorithm, config.algorithm_config)
     exported: dict[str, PolicyModel] = {}
     for name, source in config.policies.items():
+        lora: Any = getattr(algorithm.options_of(name), "lora", None) if version.version > 0 else None
+        if lora is not None and not config.has_names:
+            _check_free(adapter_folder(target))
         model = PolicyModel.load(source)
-        if adapted:
-            model.adapt(options.lora, config.seed)
+        if lora is not None:
+            model.adapt(lora, config.seed)
         exported[name] = with_version(model, models.file, version.version, name if config.has_names else None)
     return export_policies(exported, config, target)

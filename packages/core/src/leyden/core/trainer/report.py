@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from leyden.core.trainer.versions import Evaluation
+from leyden.core.trainer.versions import Evaluation, SideScores
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -100,6 +100,8 @@ class RunReport(msgspec.Struct, kw_only=True):
     """CPU time, likewise, of learning and of worker processes; those of a sitting that was cut off are not in it."""
     seconds_by_phase: dict[str, float] = {}
     held_out: dict[str, HeldOutResult] = {}
+    sides: dict[str, dict[str, HeldOutResult]] = {}
+    """The same of each side, where a run has some; `held_out` is then that of the one that acts, or of the best."""
     kept: KeptVersion | None = None
     """None while the run is not finished."""
     stopped_early: str | None = None
@@ -116,6 +118,15 @@ class RunReport(msgspec.Struct, kw_only=True):
                 if number == 0:
                     setattr(self, field if found is sampled else f"success_{when}", evaluation.success)
 
+    def note_sides(self, when: Literal["before", "after"], sides: Mapping[str, SideScores]) -> None:
+        """Put what each side earned into its places."""
+        for side, scores in sides.items():
+            own = self.sides.setdefault(side, {})
+            for field, found in ((when, scores.held_out), (f"sampled_{when}", scores.sampled)):
+                for name, evaluation in found.items():
+                    result = own.setdefault(name, HeldOutResult(tasks=self.held_out[name].tasks))
+                    setattr(result, field, evaluation.success)
+
 
 def closing_table(report: RunReport) -> "Table":
     """The table a person sees at the end of a run."""
@@ -125,8 +136,8 @@ def closing_table(report: RunReport) -> "Table":
     table.add_column("")
     table.add_column("before", justify="right")
     table.add_column("after", justify="right")
-    for name, result in report.held_out.items():
-        table.add_row(f"success on {name} ({result.tasks} tasks)", percent(result.before), percent(result.after))
+    for said, result in _measured(report):
+        table.add_row(f"success on {said} ({result.tasks} tasks)", percent(result.before), percent(result.after))
         if result.sampled_before is not None or result.sampled_after is not None:
             table.add_row("   sampled, temperature 1", percent(result.sampled_before), percent(result.sampled_after))
     if report.held_out:
@@ -139,6 +150,13 @@ def closing_table(report: RunReport) -> "Table":
     table.caption = "\n".join(_remarks(report)) or None
     table.caption_justify = "left"
     return table
+
+
+def _measured(report: RunReport) -> list[tuple[str, HeldOutResult]]:
+    """Held-out sets; of a run with sides, each side on each of them."""
+    if not report.sides:
+        return list(report.held_out.items())
+    return [(f"{name}, {side}", own[name]) for name in report.held_out for side, own in report.sides.items()]
 
 
 def _remarks(report: RunReport) -> list[str]:

@@ -5,7 +5,7 @@ Invariant: the checkpoint of the kept version is marked, and no other is, from o
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.folder import RunFolder
 from leyden.core.trainer.keeping import Kept
 from leyden.core.trainer.report import KeptVersion, percent
-from leyden.core.trainer.versions import Evaluation, ModelVersion, VersionFile
+from leyden.core.trainer.versions import Evaluation, ModelVersion, SideScores, VersionFile
 
 
 @dataclass(slots=True)
@@ -27,6 +27,21 @@ class Scores:
     version: int
     held_out: dict[str, Evaluation] = field(default_factory=dict[str, Evaluation])
     sampled: dict[str, Evaluation] = field(default_factory=dict[str, Evaluation])
+    side: str | None = None
+    """Of a run with sides, the one that earned it: the first of those that act, or the best of them."""
+    sides: dict[str, SideScores] = field(default_factory=dict[str, SideScores])
+
+    def note(self, name: str, found: Mapping[str, Evaluation], *, sampled: bool, acting: Sequence[str]) -> None:
+        """Take what each side earned on the held-out set `name`; the first set says which of those that act is best."""
+        self.side = self.side or max(acting, key=lambda side: _rank(found[side]))
+        (self.sampled if sampled else self.held_out)[name] = found[self.side]
+        for side, evaluation in found.items():
+            own = self.sides.setdefault(side, SideScores())
+            (own.sampled if sampled else own.held_out)[name] = evaluation
+
+
+def _rank(evaluation: Evaluation) -> float:
+    return -math.inf if evaluation.success is None else evaluation.success
 
 
 class _State(msgspec.Struct, kw_only=True):
@@ -72,7 +87,7 @@ class Standing:
         if found.weights is None:
             self._keep(msgspec.structs.replace(found, weights=self._relative(checkpoint)))
         if self._state.evaluated and found.held_out:
-            self.scores = Scores(version, found.held_out, found.sampled)
+            self.scores = Scores(version, found.held_out, found.sampled, found.side, found.sides)
         stays = self._state.stopped is not None and self._config.steps <= self._state.stopped
         if self._state.stopped is not None and not stays:
             self._state.stopped = None
@@ -103,7 +118,7 @@ class Standing:
         """
         self.scores = scores
         if (found := self._records.get(scores.version)) is not None:
-            self._keep(msgspec.structs.replace(found, held_out=scores.held_out, sampled=scores.sampled))
+            self._keep(msgspec.structs.replace(found, **_recorded(scores)))
         if not self._config.eval_every:
             return
         headline = scores.held_out[self._config.held_out[0].name]
@@ -159,6 +174,8 @@ class Standing:
             return KeptVersion(version=last, success=success, why=f"the last one{hint}")
         why = f"the best of {kept.evaluations} that were evaluated on {self._config.held_out[0].name}, "
         why += f"with {percent(kept.success)}"
+        if (found := self._records.get(kept.version)) is not None and found.side is not None:
+            why += f" ({found.side})"
         if kept.version != last:
             why += f"; the last one, {last}, is in policy-last/"
         return KeptVersion(version=kept.version, success=kept.success, why=why)
@@ -174,8 +191,7 @@ class Standing:
             seed=self._config.seed,
             policy=self._config.policy,
             metrics=self._metrics,
-            held_out={} if scores is None else scores.held_out,
-            sampled={} if scores is None else scores.sampled,
+            **({} if scores is None else _recorded(scores)),
         )
 
     def _relative(self, checkpoint: Path) -> str:
@@ -196,3 +212,8 @@ class Standing:
         for mark in self._folder.checkpoints.glob(f"step-*/{MARK}"):
             if mark.parent != own:
                 mark.unlink(missing_ok=True)
+
+
+def _recorded(scores: Scores) -> dict[str, Any]:
+    """What the record of a version has of its scores."""
+    return {"held_out": scores.held_out, "sampled": scores.sampled, "side": scores.side, "sides": scores.sides}

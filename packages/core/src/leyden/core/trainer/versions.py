@@ -22,6 +22,13 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     """By the number of the task's row."""
 
 
+class SideScores(msgspec.Struct, frozen=True, kw_only=True):
+    """What a version of one of several sides earned, by the held-out set."""
+
+    held_out: dict[str, Evaluation] = {}
+    sampled: dict[str, Evaluation] = {}
+
+
 class ModelVersion(msgspec.Struct, frozen=True, kw_only=True):
     """A version of a run's policy: where it comes from, how it did, and where its weights lie."""
 
@@ -44,6 +51,30 @@ class ModelVersion(msgspec.Struct, frozen=True, kw_only=True):
     """By the held-out set, with the agent's own sampling."""
     sampled: dict[str, Evaluation] = {}
     """The same with the training sampling."""
+    side: str | None = None
+    """Of a run with sides: the one that earned it, by which versions are compared."""
+    sides: dict[str, SideScores] = {}
+    """What each side earned."""
+
+    def of_side(self, side: str) -> "ModelVersion":
+        """Return what this version is to one of its sides. Raises RunError, which names those there are."""
+        if side not in self.sides:
+            there = f"it has {', '.join(self.sides)}" if self.sides else "no side of it was"
+            raise RunError(
+                f"version {self.version} of run {self.run!r} has no side {side!r} that was evaluated; {there}"
+            )
+        others = tuple(f"{name}/" for name in self.sides if name != side)
+        metrics = {name: value for name, value in self.metrics.items() if not name.startswith(others)}
+        own = {name.removeprefix(f"{side}/"): value for name, value in metrics.items()}
+        scores = self.sides[side]
+        return msgspec.structs.replace(
+            self, metrics=own, held_out=scores.held_out, sampled=scores.sampled, side=side, sides={}
+        )
+
+    @property
+    def label(self) -> str:
+        """As the command line names it."""
+        return ":".join(filter(None, (self.run, str(self.version), self.side)))
 
 
 class VersionFile:

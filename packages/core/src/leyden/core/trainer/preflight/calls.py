@@ -81,7 +81,7 @@ def check_selection(evidence: Evidence) -> CheckResult:
     spoke = ", ".join(f"{name} ({count} calls)" for name, count in evidence.speakers().most_common(8))
     if not evidence.calls:
         return unchecked("selection", "no call was recorded, see calls")
-    if evidence.transitions and (unasked := config.policies.keys() - {call.policy for call in evidence.transitions}):
+    if evidence.transitions and (unasked := set(config.answering) - {call.policy for call in evidence.transitions}):
         which = " and ".join(repr(policy) for policy in sorted(unasked))
         change = "let a --route name agents or nodes that are seen; or give --no-check, where it is asked only rarely"
         return failure("selection", f"policy {which} answered no call that is trained; those seen: {spoke}", change)

@@ -46,7 +46,7 @@ def check_gradient(evidence: Evidence) -> CheckResult:
         return warning("gradient", seen, "is the first step meant to leave the policy as it is?")
     if done.unchanged:
         still = ", ".join(done.unchanged)
-        change = "its calls taught nothing in the first batch: look at credit, and at which routes lead to it"
+        change = "the first batch taught it nothing: look at its credit, and at which routes lead to it if any should"
         return warning("gradient", f"{seen}; {still} stayed as it was", change)
     return ok("gradient", seen)
 

@@ -43,13 +43,14 @@ class MemoryNeed:
 
 
 def memory_need(
-    config: RunConfig, options: Any, sizes: "Sequence[PolicySize]", frozen: "Sequence[PolicySize]"
+    config: RunConfig, options: Sequence[Any], sizes: "Sequence[PolicySize]", frozen: "Sequence[PolicySize]"
 ) -> MemoryNeed:
-    """What a run takes beside the agents' own processes; `options` are the algorithm's, where it updates as ours do.
+    """What a run takes beside the agents' own processes.
 
-    `sizes` are of the policies that are trained. One of them is updated at a time, and all of them answer calls.
+    `sizes` are of the policies that are trained, and `options` what each is updated by, where that is done as ours do.
+    One of them is updated at a time, and all of them answer calls.
     """
-    needs = [_need_of_one(config, options, size) for size in sizes]
+    needs = [_need_of_one(config, own, size) for own, size in zip(options, sizes, strict=True)]
     certain, likely = Counter[str](), Counter[str]()
     for need in needs:
         certain.update(need.certain)
@@ -58,11 +59,12 @@ def memory_need(
     return MemoryNeed(certain=certain, likely={**likely, **_activations(options, sizes)})
 
 
-def _activations(options: Any, sizes: "Sequence[PolicySize]") -> dict[str, int]:
+def _activations(options: Sequence[Any], sizes: "Sequence[PolicySize]") -> dict[str, int]:
     from leyden.core.policy.size import LOGITS
 
-    budget = getattr(options, "token_budget", 4096)
-    return {f"activations of {budget:,} tokens": max(size.activations(budget) for size in sizes) + LOGITS}
+    budgets = [getattr(own, "token_budget", 4096) for own in options]
+    most = max(size.activations(budget) for budget, size in zip(budgets, sizes, strict=True))
+    return {f"activations of {max(budgets):,} tokens": most + LOGITS}
 
 
 def _need_of_one(config: RunConfig, options: Any, size: "PolicySize") -> MemoryNeed:

@@ -63,7 +63,8 @@ def before_loading(config: RunConfig) -> list[CheckResult]:
     watched = Watched(config.algorithm, config.algorithm_config)
     frozen = [PolicySize.of(source) for source in config.frozen.values()]
     sizes = [PolicySize.of(source) for source in config.policies.values()]
-    need = memory_need(config, watched.algorithm.config, sizes, frozen)
+    options = [watched.algorithm.options_of(name) for name in config.policies]
+    need = memory_need(config, options, sizes, frozen)
     return [check_memory(need, free_memory(config.device), config), check_options(config)]
 
 

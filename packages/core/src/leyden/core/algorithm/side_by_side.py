@@ -1,0 +1,252 @@
+"""Sides: several algorithms that learn from the same rollouts, each a policy of its own. Knows nothing of methods.
+
+Such as imitation of the best rollouts beside learning from rewards, or two configurations of one algorithm compared.
+All sides begin as the run's policy; one of them answers the agent, or all of them in turn.
+
+Invariant: the only side that acts takes the steps that it would take alone, from the same rollouts.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from leyden.core.algorithm.base import Context
+from leyden.core.algorithm.configured import make_learner
+from leyden.core.algorithm.learner import Batch, BatchLoop, Learner, LearnerOptions, Report, collected_numbers
+from leyden.core.algorithm.loops import Pace
+from leyden.core.data.route import POLICY, PROVIDER
+from leyden.core.data.transition import TrajectoryGroup, Transition
+from leyden.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from leyden.core.policy.model import PolicyModel
+    from leyden.core.policy.update import Updater
+
+TURNS = "turns"
+_MOST_EMPTY = LearnerOptions().max_empty_batches
+
+
+class Side(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One algorithm, and the policy that it trains."""
+
+    name: str
+    """Of the policy, wherever it is logged, kept or exported."""
+    algorithm: str
+    """Name of a registered algorithm that learns from batches, or an import string."""
+    config: dict[str, Any] = {}
+    """Its configuration, as it would have it alone."""
+
+
+class SideBySideConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Who learns, and who acts."""
+
+    sides: list[Side]
+    """Two or more, with names of their own."""
+    acts: str | None = None
+    """The side whose policy answers the agent while rollouts are collected, or `turns`: all of them. [the first]"""
+    learning_rate: float | None = None
+    """Of every side whose own configuration has none."""
+
+    def __post_init__(self) -> None:
+        self._check_names()
+        if self.learning_rate is not None and all("learning_rate" in side.config for side in self.sides):
+            raise UsageError("learning_rate has no effect: every side has one of its own")
+        learners = self.learners()
+        if any(one.pace() != other.pace() for one, other in pairwise(learners.values())):
+            raise UsageError("sides learn from the same rollouts: loop and max_staleness must be the same in each")
+        for name, learner in learners.items():
+            self._check_side(name, learner)
+
+    def _check_names(self) -> None:
+        names = [side.name for side in self.sides]
+        if len(names) < 2:
+            raise UsageError(f"sides are two or more, not {len(names)}; one algorithm alone needs none")
+        if twice := [name for name, count in Counter(names).items() if count > 1]:
+            raise UsageError(f"two sides are called {twice[0]!r}; each needs a name of its own")
+        if taken := [name for name in names if name in (TURNS, POLICY, PROVIDER)]:
+            raise UsageError(f"a side cannot be called {taken[0]!r}: that name has a meaning of its own")
+        if self.acts not in (None, TURNS, *names):
+            raise UsageError(f"acts must be {TURNS}, or the name of a side ({', '.join(names)}), not {self.acts!r}")
+
+    def _check_side(self, name: str, learner: Learner[Any, Any]) -> None:
+        options: LearnerOptions = learner.config
+        if not learner.needs_rollouts:
+            raise UsageError(
+                f"side {name}: it learns from spans, and sides learn from the rollouts of the run; take stages, where "
+                "one comes after the other, or a run of its own"
+            )
+        if self.acting == (name,):
+            return
+        if name not in self.acting and options.max_empty_batches != _MOST_EMPTY:
+            raise UsageError(f"side {name}: max_empty_batches has no effect on a side that does not act")
+        loss = options.make_loss()
+        if loss.reads_advantages and not loss.reads_ratios and options.correction is None:
+            raise UsageError(
+                f"side {name} learns from tokens that another side's policy drew, and a loss without ratios takes them "
+                "for its own: set correction=truncated, or a loss with ratios such as ppo_clip"
+            )
+
+    @property
+    def acting(self) -> tuple[str, ...]:
+        """The sides that answer the agent."""
+        if self.acts == TURNS:
+            return tuple(side.name for side in self.sides)
+        return (self.acts or self.sides[0].name,)
+
+    def learners(self) -> dict[str, Learner[Any, Any]]:
+        """The algorithm of every side by its name, fresh; raises UsageError for one that cannot be a side."""
+        return {
+            side.name: make_learner(
+                side.algorithm, side.config, learning_rate=self.learning_rate, place=f"side {side.name}"
+            )
+            for side in self.sides
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SidePart:
+    """What one side learns from a batch, and by which algorithm."""
+
+    learner: Learner[Any, Any]
+    part: Any
+
+
+class SideBySide(BatchLoop[SidePart]):
+    """Gives every batch to every side, and takes their steps together."""
+
+    name = "side_by_side"
+    Config = SideBySideConfig
+    config: SideBySideConfig
+
+    def __init__(self, config: SideBySideConfig) -> None:
+        super().__init__(config)
+        self._learners = config.learners()
+
+    def settings(self) -> dict[str, Any]:
+        """The configuration as plain values, every option of every side included."""
+        sides = [
+            {"name": side.name, "algorithm": side.algorithm, "config": self._learners[side.name].settings()}
+            for side in self.config.sides
+        ]
+        return {"sides": sides, "acts": self.config.acts}
+
+    @property
+    def sides(self) -> tuple[str, ...]:
+        """The names of the sides, which are those of their policies."""
+        return tuple(self._learners)
+
+    @property
+    def acting(self) -> tuple[str, ...]:
+        """The side that answers the agent, or all in turn."""
+        return self.config.acting
+
+    def options_of(self, policy: str) -> msgspec.Struct:
+        """The configuration of the side that `policy` belongs to."""
+        return self._learners[policy].config
+
+    @property
+    def max_empty_batches(self) -> int:
+        """The most that any side bears that acts."""
+        return max(self._learners[name].max_empty_batches for name in self.acting)
+
+    def check_steps(self, steps: int) -> None:
+        """Raise UsageError where a side cannot work with these steps."""
+        for name, learner in self._learners.items():
+            try:
+                learner.check_steps(steps)
+            except UsageError as error:
+                raise UsageError(f"side {name}: {error}") from error
+
+    def pace(self) -> Pace:
+        """How far collecting may run ahead, for all sides."""
+        return next(iter(self._learners.values())).pace()
+
+    async def prepare(self, context: Context, steps: int) -> int:
+        """As many steps as the side takes that takes fewest."""
+        if set(context.policies) != set(self.sides):
+            raise UsageError(
+                f"sides {', '.join(self.sides)} begin as one policy and train one each; the run has "
+                f"{', '.join(context.policies)}"
+            )
+        return min([steps, *[await learner.prepare(context, steps) for learner in self._learners.values()]])
+
+    def make_updaters(self, models: "Mapping[str, PolicyModel]", steps: int, seed: int) -> "dict[str, Updater]":
+        """Every side's policy, ready to learn by the side's own configuration."""
+        updaters: dict[str, Updater] = {}
+        for name, learner in self._learners.items():
+            updaters |= learner.make_updaters({name: models[name]}, steps, seed)
+        return updaters
+
+    async def batch(
+        self, context: Context, updaters: "Mapping[str, Updater]", groups: list[TrajectoryGroup]
+    ) -> Batch[SidePart]:
+        """What every side makes of all of `groups`; nothing, where it teaches no side that acts."""
+        found: dict[str, Batch[Any]] = {}
+        for name, learner in self._learners.items():
+            found[name] = await learner.batch(context, {name: updaters[name]}, as_own(groups, name))
+        parts = {
+            name: SidePart(learner=self._learners[name], part=batch.parts[name])
+            for name, batch in found.items()
+            if batch.parts
+        }
+        teaches = any(name in parts for name in self.acting)
+        return Batch(
+            parts=parts if teaches else {},
+            numbers=self._numbers(groups, found) if teaches else {},
+            dropped=_named({name: batch.dropped for name, batch in found.items()}),
+            left_out=_named({name: batch.left_out for name, batch in found.items()}),
+        )
+
+    def update(self, updater: "Updater", part: SidePart) -> Report:
+        """Let one side learn as it does."""
+        return part.learner.update(updater, part.part)
+
+    async def after_update(self, context: Context, updaters: "Mapping[str, Updater]") -> dict[str, float]:
+        """Further numbers of every side, under its name."""
+        numbers: dict[str, float] = {}
+        for name, learner in self._learners.items():
+            own = await learner.after_update(context, {name: updaters[name]})
+            numbers |= {f"{name}/{key}": value for key, value in own.items()}
+        return numbers
+
+    def _numbers(self, groups: Sequence[TrajectoryGroup], found: Mapping[str, Batch[Any]]) -> dict[str, Any]:
+        """Those of the rollouts once, and what else a side counts under its name."""
+        numbers = {**collected_numbers(groups, self.sides), "groups": len(groups)}
+        own = {
+            f"{name}/{key}": value
+            for name, batch in found.items()
+            for key, value in batch.numbers.items()
+            if key not in numbers
+        }
+        return numbers | own | (_rewards(groups) if len(self.acting) > 1 else {})
+
+
+def as_own(groups: Sequence[TrajectoryGroup], policy: str) -> list[TrajectoryGroup]:
+    """Return `groups` with every call as one of `policy`, which learns from all of them, whoever was asked."""
+
+    def own(calls: Sequence[Transition]) -> tuple[Transition, ...]:
+        return tuple(replace(call, policy=policy) for call in calls)
+
+    return [
+        replace(group, trajectories=tuple(replace(t, transitions=own(t.transitions)) for t in group.trajectories))
+        for group in groups
+    ]
+
+
+def _rewards(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
+    """The mean reward of the rollouts that each side's policy answered."""
+    earned: dict[str, list[float]] = {}
+    for trajectory in (t for group in groups for t in group.trajectories):
+        if trajectory.reward is not None and trajectory.transitions:
+            earned.setdefault(trajectory.transitions[0].policy, []).append(trajectory.reward)
+    return {f"{name}/reward": float(np.mean(rewards)) for name, rewards in earned.items()}
+
+
+def _named(counts: Mapping[str, Counter[str]]) -> Counter[str]:
+    """Reasons with the side before them."""
+    return Counter({f"{name}: {reason}": count for name, own in counts.items() for reason, count in own.items()})
