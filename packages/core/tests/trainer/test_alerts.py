@@ -161,3 +161,12 @@ def test_what_is_wrong_with_one_of_several_policies_is_told_under_its_name() -> 
     assert message.startswith("reporter: entropy is 0.01 nats")
     lines = history(reward=0.0)
     assert list(active(lines, ("planner", "reporter"))) == ["reward_collapse"], "what all share is told once"
+
+
+def test_who_learns_from_what_another_drew_drifts_from_it_by_design() -> None:
+    lines = history()
+    for step, line in enumerate(lines):
+        line |= {f"{name}/importance_ratio_deviation": 5e-6 if step < STEPS - 4 else 0.5 for name in ("acts", "learns")}
+    policies = ("acts", "learns")
+    assert list(active(lines, policies)) == ["acts/mismatch", "learns/mismatch"]
+    assert list(active(lines, policies, ("learns",))) == ["acts/mismatch"]

@@ -48,12 +48,13 @@ def test_a_run_has_a_policy_for_each_side_of_its_algorithm(tmp_path: Path) -> No
     config = with_sides(CONFIG)
     assert config.policies == {"grpo": "p", "best": "p"}
     assert (config.acting, config.answering, config.usual, config.has_names) == (("grpo",), ("grpo",), "grpo", True)
-    assert with_sides(TURNS).acting == ("grpo", "best")
+    assert config.off_policy == ("best",)
+    assert (with_sides(TURNS).acting, with_sides(TURNS).off_policy) == (("grpo", "best"), ("grpo", "best"))
     save_config(config, tmp_path / "config.yaml")
     assert load_config(tmp_path / "config.yaml") == config
     plain = replace(CONFIG, algorithm="lightning_rl", algorithm_config={})
     assert with_sides(plain) is plain
-    assert plain.answering == ("policy",)
+    assert (plain.answering, plain.off_policy) == (("policy",), ())
 
 
 @pytest.mark.parametrize(

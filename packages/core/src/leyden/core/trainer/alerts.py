@@ -6,7 +6,7 @@ log says nothing. Why each threshold is where it is stands at its function; `doc
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from statistics import fmean, median
 from typing import Any
 
@@ -21,32 +21,33 @@ Check = Callable[[History], str | None]
 
 
 class Watch:
-    """Notices when an alert begins and when it ends; of several `policies`, each one's are under its name."""
+    """Notices when an alert begins and when it ends; `policies` and `off_policy` are those of `active`."""
 
-    def __init__(self, history: History = (), policies: Sequence[str] = ()) -> None:
-        self._history, self._policies = list(history), policies
-        self.active = frozenset(active(self._history, policies))
+    def __init__(self, history: History = (), policies: Sequence[str] = (), off_policy: Collection[str] = ()) -> None:
+        self._history, self._policies, self._off_policy = list(history), policies, off_policy
+        self.active = frozenset(active(self._history, policies, off_policy))
         """Names of the alerts that the latest step is under."""
 
     def see(self, line: Line) -> dict[str, str]:
         """Take the next step's numbers; returns the alerts that begin with it, name to message."""
         self._history.append(line)
-        found = active(self._history, self._policies)
+        found = active(self._history, self._policies, self._off_policy)
         begun = {name: message for name, message in found.items() if name not in self.active}
         self.active = frozenset(found)
         return begun
 
 
-def active(history: History, policies: Sequence[str] = ()) -> dict[str, str]:
+def active(history: History, policies: Sequence[str] = (), off_policy: Collection[str] = ()) -> dict[str, str]:
     """The alerts that the last step of `history` is under, name to message.
 
     Where there are several `policies`, the numbers of each are looked at, too, beside those that all share: what is
-    wrong with `planner` alone is called `planner/entropy_collapse`.
+    wrong with `planner` alone is called `planner/entropy_collapse`. Those that are `off_policy` learn from what others
+    drew, and drift from them by design: it is no mismatch.
     """
     found = _checked(history)
     for policy in policies if len(policies) > 1 else ():
         for name, message in _checked([_of(policy, line) for line in history]).items():
-            if name not in found:
+            if name not in found and not (name == mismatch.__name__ and policy in off_policy):
                 found[f"{policy}/{name}"] = f"{policy}: {message}"
     return found
 

@@ -140,6 +140,11 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         return self.acting or tuple(self.policies)
 
     @property
+    def off_policy(self) -> tuple[str, ...]:
+        """Those of them that learn from calls which another answered."""
+        return tuple(side for side in self.sides if self.acting != (side,))
+
+    @property
     def has_names(self) -> bool:
         """Whether policies have names that were given: each has a folder of its name, wherever policies are kept."""
         return bool(self.sides) or not isinstance(self.policy, str)
@@ -185,7 +190,7 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
                 f"{self.algorithm} trains policies of its own, {' and '.join(self.sides)}, which begin as one: give "
                 f"--policy FOLDER once, without a name, not {', '.join(self.policy)}"
             )
-        if not set(self.acting) <= set(self.sides) or bool(self.sides) > bool(self.acting):
+        if not set(self.acting) <= set(self.sides) or (self.sides and not self.acting):
             raise UsageError(f"of the sides {', '.join(self.sides)}, at least one must be acting, and no other")
 
     def _check_reached(self) -> None:

@@ -62,7 +62,7 @@ class RunContext(Context):
         self.report = RunReport(name=config.name, seed=config.seed)
         """What all sittings came to; its seconds are those of the earlier ones, see `report_now`."""
         self._standing = Standing(folder, config)
-        self._watch = Watch(policies=self.policies)
+        self._watch = Watch((), self.policies, config.off_policy)
         self._models: dict[str, PolicyModel] = {}
         self._prepared: dict[str, PolicyModel] = {}
         self._position: dict[str, Any] = {}
@@ -133,7 +133,7 @@ class RunContext(Context):
             evaluated = self.step < self.steps or self._standing.is_scored(self.step)
             self.folder.rewind_metrics(self.step, evaluations=evaluated)
             lines = [line for line in self.folder.metrics() if not line.keys() & {"held_out", "alert"}]
-            self._watch = Watch(lines, self.policies)
+            self._watch = Watch(lines, self.policies, self.config.off_policy)
             self.display.say(f"going on after step {self.step} of {self.steps}")
         await self.serving.serve({name: updater.model for name, updater in updaters.items()}, self.step)
         self.display.start(self.steps, self.step)
