@@ -242,18 +242,22 @@ def test_sides_are_compared_with_each_other_and_each_with_itself(tmp_path: Path)
         "val, grpo": 0.4,
         "val, best": 0.8,
     }
-    with pytest.raises(
-        RunError, match=r"version 1 of run 'r' has no side 'spam' that was evaluated; it has grpo, best"
-    ):
+    with pytest.raises(RunError, match="version 1 of run 'r' has no side 'spam'; it has grpo, best"):
         find_version(tmp_path, "r:spam")
     with pytest.raises(RunError, match="nobody"):
         find_version(tmp_path, "nobody:1:grpo")
 
 
 def test_versions_are_listed_with_every_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    evaluated(tmp_path)
+    folder, config, _ = evaluated(tmp_path)
     assert run(["models", "list", "--runs", str(tmp_path), "--json"]) == 0
-    assert '"success":{"val of grpo":0.4,"val of best":0.8}' in capsys.readouterr().out
+    assert '"success":{"val":0.8},"sides":{"grpo":{"val":0.4},"best":{"val":0.8}}' in capsys.readouterr().out
+    assert run(["models", "list", "r", "--runs", str(tmp_path)]) == 0
+    assert "val of grpo" in capsys.readouterr().out
+    standing = Standing(folder, config)
+    standing.restore(1, folder.checkpoints, {})
+    standing.record(2)
+    assert find_version(tmp_path, "r:2:grpo")[1].label == "r:2:grpo", "it was not evaluated, and has sides all the same"
 
 
 class Measuring:

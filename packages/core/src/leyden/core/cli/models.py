@@ -12,9 +12,11 @@ from leyden.core.cli.options import RUNS, JsonOption, RunsOption
 from leyden.core.errors import RunError, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from leyden.core.trainer.comparison import PairedComparison
     from leyden.core.trainer.models import Comparison, Models
-    from leyden.core.trainer.versions import ModelVersion
+    from leyden.core.trainer.versions import Evaluation
 
 app = typer.Typer(
     help="The versions of runs: list, compare, roll back, export.",
@@ -50,12 +52,16 @@ def list_versions(
     rows: list[dict[str, Any]] = []
     for models in opened:
         kept = models.versions.get(models.kept)
-        held_out = {} if kept is None else _held_out(kept)
-        rows.append({"run": models.folder.path.name, "last": models.last, "kept": models.kept, "success": held_out})
+        held_out = {} if kept is None else _successes(kept.held_out)
+        sides = {} if kept is None else {side: _successes(own.held_out) for side, own in kept.sides.items()}
+        row = {"run": models.folder.path.name, "last": models.last, "kept": models.kept, "success": held_out}
+        rows.append({**row, "sides": sides} if sides else row)
     if json:
         _print_lines(rows)
         return
-    shown = [(row["run"], str(row["last"]), str(row["kept"]), _successes(row["success"])) for row in rows]
+    shown = [
+        (row["run"], str(row["last"]), str(row["kept"]), _shares(row["success"], row.get("sides", {}))) for row in rows
+    ]
     _print_table(f"Runs in {runs}", ("run", "last", "kept", "kept's held-out success"), shown)
 
 
@@ -141,7 +147,10 @@ def _show_versions(models: "Models", *, json: bool) -> None:
                 "–" if version.parent is None else str(version.parent),
                 time.strftime("%m-%d %H:%M", time.localtime(version.created)),
                 _number(version.metrics.get("reward")),
-                _successes(_held_out(version)),
+                _shares(
+                    _successes(version.held_out),
+                    {side: _successes(own.held_out) for side, own in version.sides.items()},
+                ),
                 "as given" if version.version == 0 else Path(version.weights or "–").name,
             )
         )
@@ -170,22 +179,17 @@ def _verdict(found: "Comparison") -> str:
     return f"on {name}, {better} is better than {worse}, beyond chance (sign test, 5 %)"
 
 
-def _held_out(version: "ModelVersion") -> dict[str, float | None]:
-    """Success by held-out set; of a version with sides, of each side."""
-    if not version.sides:
-        return {name: score.success for name, score in version.held_out.items()}
-    return {
-        f"{name} of {side}": score.success
-        for name in version.held_out
-        for side, scores in version.sides.items()
-        if (score := scores.held_out.get(name)) is not None
-    }
+def _successes(scores: "Mapping[str, Evaluation]") -> dict[str, float | None]:
+    return {name: score.success for name, score in scores.items()}
 
 
-def _successes(scores: dict[str, float | None]) -> str:
+def _shares(success: "Mapping[str, float | None]", sides: "Mapping[str, Mapping[str, float | None]]") -> str:
+    """Success by held-out set; of a run with sides, of each of them."""
     from leyden.core.trainer.report import percent
 
-    return ", ".join(f"{name} {percent(success)}" for name, success in scores.items()) or "–"
+    if sides:
+        success = {f"{name} of {side}": own[name] for name in success for side, own in sides.items() if name in own}
+    return ", ".join(f"{name} {percent(share)}" for name, share in success.items()) or "–"
 
 
 def _number(value: float | None) -> str:

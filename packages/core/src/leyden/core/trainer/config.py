@@ -136,7 +136,7 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     @property
     def answering(self) -> tuple[str, ...]:
-        """Those of them whose calls are trained."""
+        """Those of them that answer training rollouts."""
         return self.acting or tuple(self.policies)
 
     @property

@@ -191,7 +191,7 @@ class Standing:
             seed=self._config.seed,
             policy=self._config.policy,
             metrics=self._metrics,
-            **({} if scores is None else _recorded(scores)),
+            **_recorded(scores or Scores(version, sides={side: SideScores() for side in self._config.sides})),
         )
 
     def _relative(self, checkpoint: Path) -> str:

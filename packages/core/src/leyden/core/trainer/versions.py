@@ -54,21 +54,20 @@ class ModelVersion(msgspec.Struct, frozen=True, kw_only=True):
     side: str | None = None
     """Of a run with sides: the one that earned it, by which versions are compared."""
     sides: dict[str, SideScores] = {}
-    """What each side earned."""
+    """Every side of the run, and what it earned."""
 
     def of_side(self, side: str) -> "ModelVersion":
         """Return what this version is to one of its sides. Raises RunError, which names those there are."""
         if side not in self.sides:
-            there = f"it has {', '.join(self.sides)}" if self.sides else "no side of it was"
-            raise RunError(
-                f"version {self.version} of run {self.run!r} has no side {side!r} that was evaluated; {there}"
-            )
-        others = tuple(f"{name}/" for name in self.sides if name != side)
-        metrics = {name: value for name, value in self.metrics.items() if not name.startswith(others)}
-        own = {name.removeprefix(f"{side}/"): value for name, value in metrics.items()}
+            there = f"it has {', '.join(self.sides)}" if self.sides else "it has none"
+            raise RunError(f"version {self.version} of run {self.run!r} has no side {side!r}; {there}")
+        own = f"{side}/"
+        of_sides = tuple(f"{name}/" for name in self.sides)
+        shared = {name: value for name, value in self.metrics.items() if not name.startswith(of_sides)}
+        metrics = {name.removeprefix(own): value for name, value in self.metrics.items() if name.startswith(own)}
         scores = self.sides[side]
         return msgspec.structs.replace(
-            self, metrics=own, held_out=scores.held_out, sampled=scores.sampled, side=side, sides={}
+            self, metrics=shared | metrics, held_out=scores.held_out, sampled=scores.sampled, side=side, sides={}
         )
 
     @property
