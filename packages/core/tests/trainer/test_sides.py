@@ -176,7 +176,7 @@ def earned(success: float | None) -> Evaluation:
 
 
 def scored(version: int, acting: tuple[str, ...], **sides: float | None) -> Scores:
-    scores = Scores(version)
+    scores = Scores.none(version, tuple(sides))
     scores.note("val", {side: earned(success) for side, success in sides.items()}, sampled=False, acting=acting)
     return scores
 
@@ -249,15 +249,26 @@ def test_sides_are_compared_with_each_other_and_each_with_itself(tmp_path: Path)
 
 
 def test_versions_are_listed_with_every_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder, config, _ = evaluated(tmp_path)
+    evaluated(tmp_path)
     assert run(["models", "list", "--runs", str(tmp_path), "--json"]) == 0
     assert '"success":{"val":0.8},"sides":{"grpo":{"val":0.4},"best":{"val":0.8}}' in capsys.readouterr().out
     assert run(["models", "list", "r", "--runs", str(tmp_path)]) == 0
     assert "val of grpo" in capsys.readouterr().out
+
+
+async def test_a_run_that_evaluates_nothing_has_versions_with_sides(tmp_path: Path) -> None:
+    config, unused = replace(with_sides(CONFIG), held_out=()), cast(Any, None)
+    folder = RunFolder(tmp_path / "r")
+    folder.path.mkdir()
+    save_config(config, folder.config_file)
+    began = Usage.now()
+    context = RunContext(folder, config, unused, unused, Display(), trackers=Trackers([]), began=began)
+    await context.evaluate("before")
     standing = Standing(folder, config)
-    standing.restore(1, folder.checkpoints, {})
-    standing.record(2)
-    assert find_version(tmp_path, "r:2:grpo")[1].label == "r:2:grpo", "it was not evaluated, and has sides all the same"
+    standing.begin()
+    standing.record(1)
+    assert context.report.sides == {"grpo": {}, "best": {}}
+    assert find_version(tmp_path, "r:best")[1].label == "r:1:best"
 
 
 class Measuring:

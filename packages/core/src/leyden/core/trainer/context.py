@@ -260,7 +260,7 @@ class RunContext(Context):
             self.report.note_sides(label, scores.sides)
 
     async def _run_held_out(self, label: str) -> Scores:
-        scores = Scores(self.step)
+        scores = Scores.none(self.step, self.config.sides)
         for held_out in self.config.held_out:
             for sampled in (False, True) if self.config.evaluate_sampled else (False,):
                 own = scores.sampled if sampled else scores.held_out

@@ -31,12 +31,17 @@ class Scores:
     """Of a run with sides, the one that earned it: the first of those that act, or the best of them."""
     sides: dict[str, SideScores] = field(default_factory=dict[str, SideScores])
 
+    @classmethod
+    def none(cls, version: int, sides: Sequence[str]) -> "Scores":
+        """Those of a version that nothing is known of yet, in a run with these sides."""
+        return cls(version, sides={side: SideScores() for side in sides})
+
     def note(self, name: str, found: Mapping[str, Evaluation], *, sampled: bool, acting: Sequence[str]) -> None:
         """Take what each side earned on the held-out set `name`; the first set says which of those that act is best."""
         self.side = self.side or max(acting, key=lambda side: _rank(found[side]))
         (self.sampled if sampled else self.held_out)[name] = found[self.side]
         for side, evaluation in found.items():
-            own = self.sides.setdefault(side, SideScores())
+            own = self.sides[side]
             (own.sampled if sampled else own.held_out)[name] = evaluation
 
 
@@ -191,7 +196,7 @@ class Standing:
             seed=self._config.seed,
             policy=self._config.policy,
             metrics=self._metrics,
-            **_recorded(scores or Scores(version, sides={side: SideScores() for side in self._config.sides})),
+            **_recorded(scores or Scores.none(version, self._config.sides)),
         )
 
     def _relative(self, checkpoint: Path) -> str:
