@@ -4,17 +4,35 @@ Every hot path has its index: the queue by position, the latest attempt, an atte
 deadlines, and a worker's open attempts.
 """
 
-from sqlalchemy import Boolean, Column, Float, Index, Integer, LargeBinary, MetaData, Table, Text, UniqueConstraint
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Float,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    UniqueConstraint,
+)
+from sqlalchemy import Text as AnyText
+from sqlalchemy import literal_column as sql
 
 VERSION = 1
-"""Kept in the file; a store written by a newer version is refused."""
+"""Kept with the store, and the newest of `migrations`; a store written by a newer version is refused."""
+
+Text = AnyText().with_variant(AnyText(collation="C"), "postgresql")
+"""Sorted by its bytes everywhere, whatever language the server speaks."""
+Big = BigInteger().with_variant(Integer, "sqlite")
+"""64 bits; SQLite's integers all are, and its keys count by themselves only under that name."""
 
 metadata = MetaData()
 
 rollouts = Table(
     "rollouts",
     metadata,
-    Column("id", Integer, primary_key=True),
+    Column("id", Big, primary_key=True),
     Column("rollout_id", Text, nullable=False, unique=True),
     Column("input", LargeBinary, nullable=False),
     Column("start_time", Float, nullable=False),
@@ -27,22 +45,27 @@ rollouts = Table(
     Column("metadata", LargeBinary, nullable=False),
     Column("attempts", Integer, nullable=False),
     # The highest span number given out before its span came; those of stored spans are in their index.
-    Column("span_counter", Integer, nullable=False, default=0),
+    Column("span_counter", Big, nullable=False, default=0),
     Column("deadline", Float),
 )
-Index("rollouts_by_deadline", rollouts.c.deadline, sqlite_where=rollouts.c.deadline.is_not(None))
+Index(
+    "rollouts_by_deadline",
+    rollouts.c.deadline,
+    sqlite_where=rollouts.c.deadline.is_not(None),
+    postgresql_where=rollouts.c.deadline.is_not(None),
+)
 
 queue = Table(
     "queue",
     metadata,
-    Column("position", Integer, primary_key=True),
+    Column("position", Big, primary_key=True),
     Column("rollout_id", Text, nullable=False, unique=True),
 )
 
 attempts = Table(
     "attempts",
     metadata,
-    Column("id", Integer, primary_key=True),
+    Column("id", Big, primary_key=True),
     Column("rollout_id", Text, nullable=False),
     Column("attempt_id", Text, nullable=False),
     Column("sequence_id", Integer, nullable=False),
@@ -55,15 +78,20 @@ attempts = Table(
     UniqueConstraint("rollout_id", "attempt_id"),
     UniqueConstraint("rollout_id", "sequence_id"),
 )
-Index("attempts_of_worker", attempts.c.worker_id, attempts.c.status)
+Index("attempts_of_worker", attempts.c.worker_id, attempts.c.status).ddl_if(dialect="sqlite")
+OPEN = sql("attempts.status IN ('preparing', 'running')", Boolean)
+"""Whether an attempt is open, written out so that the index over such attempts is used."""
+Index("open_attempts_of_worker", attempts.c.worker_id, attempts.c.id, postgresql_where=OPEN).ddl_if(
+    dialect="postgresql"
+)
 
 spans = Table(
     "spans",
     metadata,
-    Column("id", Integer, primary_key=True),
+    Column("id", Big, primary_key=True),
     Column("rollout_id", Text, nullable=False),
     Column("attempt_id", Text, nullable=False),
-    Column("sequence_id", Integer, nullable=False),
+    Column("sequence_id", Big, nullable=False),
     Column("trace_id", Text, nullable=False),
     Column("span_id", Text, nullable=False),
     Column("parent_id", Text),
@@ -78,7 +106,7 @@ Index("spans_in_order", spans.c.rollout_id, spans.c.sequence_id)
 resources = Table(
     "resources",
     metadata,
-    Column("id", Integer, primary_key=True),
+    Column("id", Big, primary_key=True),
     Column("resources_id", Text, nullable=False),
     Column("version", Integer, nullable=False),
     Column("current", Boolean, nullable=False),
@@ -91,7 +119,7 @@ resources = Table(
 workers = Table(
     "workers",
     metadata,
-    Column("id", Integer, primary_key=True),
+    Column("id", Big, primary_key=True),
     Column("worker_id", Text, nullable=False, unique=True),
     Column("status", Text, nullable=False),
     Column("heartbeat_stats", LargeBinary, nullable=False),

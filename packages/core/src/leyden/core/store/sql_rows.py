@@ -19,7 +19,6 @@ from sqlalchemy import (
     or_,
     select,
     true,
-    update,
 )
 
 from leyden.core.store import schema
@@ -37,6 +36,7 @@ from leyden.core.store.rows import (
     SpanTarget,
     WorkerRow,
 )
+from leyden.core.store.sql_dialects import among, holds
 
 R = TypeVar("R", bound=msgspec.Struct)
 
@@ -46,7 +46,8 @@ def _renamed(changes: Changes) -> Changes:
     return {f"new_{name}": value for name, value in changes.items()}
 
 
-def _made(kind: type[R], rows: Iterable[Sequence[Any]]) -> list[R]:
+def made(kind: type[R], rows: Iterable[Sequence[Any]]) -> list[R]:
+    """Return rows, their columns in the order of the fields, as what rests in a store."""
     names = kind.__struct_fields__
     return [kind(**dict(zip(names, row, strict=True))) for row in rows]
 
@@ -62,6 +63,8 @@ _PULSE = frozenset({"last_heartbeat_time", "deadline"})
 class SqlRows(Rows):
     """Rows in SQL tables. Table rows are made in the order of creation, so `id` is that order."""
 
+    _dialect = sql.SQLITE
+
     def __init__(self, connection: Connection, driver: Any, now: float) -> None:
         """`driver` is the one of `connection`."""
         super().__init__(now)
@@ -74,11 +77,11 @@ class SqlRows(Rows):
 
         For the few statements that every model call pays for; none of their columns needs a conversion.
         """
-        text, wanted = sql.compiled(statement)
+        text, wanted = sql.compiled(statement, self._dialect)
         return self._driver.execute(text, [parameters.get(name, fixed) for name, fixed in wanted])
 
     def _straight_rows(self, kind: type[R], statement: ClauseElement, **parameters: Any) -> list[R]:
-        return _made(kind, self._straight(statement, **parameters))
+        return made(kind, self._straight(statement, **parameters))
 
     def _by_keys(self, pair: tuple[ClauseElement, ClauseElement], keys: Sequence[tuple[str, ...]], **more: Any) -> Any:
         """Run the first for one key, as there nearly always is, which costs less without a list; else the second."""
@@ -90,12 +93,9 @@ class SqlRows(Rows):
     def _rows(self, kind: type[R], statement: Select[Any], **parameters: Any) -> list[R]:
         return [kind(**row) for row in self._connection.execute(statement, parameters).mappings()]
 
-    def _row(self, kind: type[R], statement: Select[Any], **parameters: Any) -> R | None:
-        return next(iter(self._rows(kind, statement, **parameters)), None)
-
-    def _insert(self, table: Table, rows: Sequence[msgspec.Struct]) -> None:
+    def _insert(self, table: Table, rows: Sequence[msgspec.Struct], **more: Any) -> None:
         if rows:
-            self._connection.execute(sql.INSERTS[table], [asdict(row) for row in rows])
+            self._connection.execute(sql.INSERTS[table], [{**asdict(row), **more} for row in rows])
 
     def _page(
         self, kind: type[R], columns: sql.Columns, query: Query, *extra: ColumnElement[bool]
@@ -168,13 +168,13 @@ class SqlRows(Rows):
 
     def head(self, limit: int) -> list[str]:
         """By position."""
-        return list(self._connection.execute(sql.HEAD_OF_QUEUE, {"limit": limit}).scalars())
+        return [rollout_id for (rollout_id,) in self._straight(sql.HEAD_OF_QUEUE, limit=limit)]
 
     # --- Attempts
 
     def attempts(self, keys: Sequence[AttemptKey]) -> dict[AttemptKey, AttemptRow]:
         """By the unique index."""
-        rows = _made(AttemptRow, self._by_keys(sql.ATTEMPTS_BY_KEY, keys))
+        rows = made(AttemptRow, self._by_keys(sql.ATTEMPTS_BY_KEY, keys))
         found = {(row.rollout_id, row.attempt_id): row for row in rows}
         return {key: found[key] for key in keys if key in found}
 
@@ -230,7 +230,7 @@ class SqlRows(Rows):
 
     def insert_spans(self, rows: Sequence[SpanRow]) -> None:
         """One statement, executed many times."""
-        text, wanted = sql.compiled(sql.INSERT_SPAN)
+        text, wanted = sql.compiled(sql.INSERT_SPAN, self._dialect)
         self._driver.executemany(text, [[getattr(row, name) for name, _ in wanted] for row in rows])
 
     def select_spans(self, query: Query) -> tuple[list[SpanRow], int]:
@@ -247,10 +247,8 @@ class SqlRows(Rows):
         """By the unique index, or the newest row."""
         statement = sql.RESOURCES_LATEST
         if resources_id is not None:
-            statement = statement.where(schema.resources.c.resources_id == resources_id)
-        if version is not None:
-            statement = statement.where(schema.resources.c.version == version)
-        return self._row(ResourcesRow, statement)
+            statement = sql.RESOURCES_BY_ID if version is None else sql.RESOURCES_OF_VERSION
+        return next(iter(self._straight_rows(ResourcesRow, statement, key=resources_id, version=version)), None)
 
     def select_resources(self, query: Query) -> tuple[list[ResourcesRow], int]:
         """Current versions."""
@@ -258,11 +256,8 @@ class SqlRows(Rows):
 
     def insert_resources(self, row: ResourcesRow) -> None:
         """Insert, and retire the version before."""
-        table = schema.resources
-        self._connection.execute(
-            update(table).where(schema.resources.c.resources_id == row.resources_id).values(current=False)
-        )
-        self._connection.execute(sql.INSERTS[table], {**asdict(row), "current": True})
+        self._straight(sql.RETIRE_RESOURCES, key=row.resources_id)
+        self._insert(schema.resources, [row], current=True)
 
     def worker(self, worker_id: str) -> WorkerRow | None:
         """By the unique index."""
@@ -295,8 +290,8 @@ def _test(column: Column[Any], condition: Condition) -> ColumnElement[bool]:
     if condition.test == "equals":
         return column == condition.value
     if condition.test == "contains":
-        return func.instr(column, condition.value) > 0
-    return sql.among(column, json.dumps(sorted(condition.value)))
+        return holds(column, str(condition.value))
+    return among(column, json.dumps(sorted(condition.value)))
 
 
 def _order(table: Any, query: Query) -> list[ColumnElement[Any]]:

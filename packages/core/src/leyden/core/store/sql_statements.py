@@ -9,7 +9,7 @@ from sqlalchemy import (
     BindParameter,
     ClauseElement,
     Column,
-    ColumnElement,
+    Dialect,
     Float,
     Integer,
     Table,
@@ -19,34 +19,21 @@ from sqlalchemy import (
     delete,
     func,
     insert,
-    or_,
+    literal_column,
     select,
-    tuple_,
     update,
 )
-from sqlalchemy.dialects import sqlite
+from sqlalchemy.dialects import postgresql, sqlite
 
 from leyden.core.store import schema
 from leyden.core.store.rows import AttemptRow, ResourcesRow, RolloutRow, SpanRow, WorkerRow
+from leyden.core.store.sql_dialects import among, greatest, numbers_by_text, tuples_among
 
 Columns = Sequence[Column[Any]]
 
 
 def _columns(table: Table, row: type[msgspec.Struct]) -> Columns:
     return [table.c[name] for name in row.__struct_fields__]
-
-
-def among(column: Column[Any], values: str | BindParameter[str]) -> ColumnElement[bool]:
-    """Like IN, for any number of values: they travel as one JSON parameter."""
-    listed = func.json_each(values).table_valued("value")
-    return column.in_(select(listed.c.value))
-
-
-def _tuples_among(*columns: Column[Any]) -> ColumnElement[bool]:
-    """Whether the columns are together one of the lists that the parameter `keys` holds as JSON."""
-    listed = func.json_each(bindparam("keys", type_=Text)).table_valued("value")
-    parts = [func.json_extract(listed.c.value, f"$[{place}]") for place in range(len(columns))]
-    return tuple_(*columns).in_(select(*parts))
 
 
 def _new(names: Iterable[str]) -> dict[str, BindParameter[Any]]:
@@ -75,24 +62,21 @@ DROP_FROM_QUEUE = delete(schema.queue).where(_queue.rollout_id == _KEY)
 HEAD_OF_QUEUE = select(_queue.rollout_id).order_by(_queue.position).limit(bindparam("limit", type_=Integer))
 ATTEMPTS_OF = select(*ATTEMPT).where(among(_attempts.rollout_id, _KEYS)).order_by(_attempts.sequence_id)
 OPEN_ATTEMPT_OF = (
-    select(*ATTEMPT)
-    .where((_attempts.worker_id == _KEY) & or_(_attempts.status == "preparing", _attempts.status == "running"))
-    .order_by(_attempts.id.desc())
-    .limit(1)
+    select(*ATTEMPT).where((_attempts.worker_id == _KEY) & schema.OPEN).order_by(_attempts.id.desc()).limit(1)
 )
 _EVERY_STORED_SPAN = select(_spans.rollout_id, _spans.attempt_id, _spans.span_id)
 STORED_SPANS = (
     _EVERY_STORED_SPAN.where(
         (_spans.rollout_id == _KEY) & (_spans.span_id == _SECOND_KEY) & (_spans.attempt_id == _THIRD_KEY)
     ),
-    _EVERY_STORED_SPAN.where(_tuples_among(_spans.rollout_id, _spans.span_id, _spans.attempt_id)),
+    _EVERY_STORED_SPAN.where(tuples_among(_spans.rollout_id, _spans.span_id, _spans.attempt_id)),
 )
 SPANS_IN_ORDER = select(*SPAN).where(_spans.rollout_id == _KEY).order_by(_spans.sequence_id, schema.spans.c.id)
 _THIS_ATTEMPT = (_attempts.rollout_id == _KEY) & (_attempts.attempt_id == _SECOND_KEY)
-_THESE_ATTEMPTS = _tuples_among(_attempts.rollout_id, _attempts.attempt_id)
+_THESE_ATTEMPTS = tuples_among(_attempts.rollout_id, _attempts.attempt_id)
 ATTEMPTS_BY_KEY = select(*ATTEMPT).where(_THIS_ATTEMPT), select(*ATTEMPT).where(_THESE_ATTEMPTS)
 _LAST_SPAN = select(func.max(_spans.sequence_id)).where(_spans.rollout_id == _rollouts.rollout_id).scalar_subquery()
-_SPAN_COUNTER = func.max(_rollouts.span_counter, func.coalesce(_LAST_SPAN, 0))
+_SPAN_COUNTER = greatest(_rollouts.span_counter, func.coalesce(_LAST_SPAN, 0))
 SPAN_COUNTERS = select(_rollouts.rollout_id, _SPAN_COUNTER).where(among(_rollouts.rollout_id, _KEYS))
 _EVERY_TARGET = select(
     _attempts.rollout_id,
@@ -106,24 +90,30 @@ _EVERY_TARGET = select(
 TARGETS = _EVERY_TARGET.where(_THIS_ATTEMPT), _EVERY_TARGET.where(_THESE_ATTEMPTS)
 _EVERY_BEAT = update(schema.attempts).values(last_heartbeat_time=bindparam("new_now", type_=Float))
 BEAT = _EVERY_BEAT.where(_THIS_ATTEMPT), _EVERY_BEAT.where(_THESE_ATTEMPTS)
-_COUNTERS = func.json_each(bindparam("counters", type_=Text)).table_valued("key", "value")
-SET_COUNTERS = (
-    update(schema.rollouts).where(_rollouts.rollout_id == _COUNTERS.c.key).values(span_counter=_COUNTERS.c.value)
-)
+_COUNTED, _COUNTER = numbers_by_text("counters")
+SET_COUNTERS = update(schema.rollouts).where(_rollouts.rollout_id == _COUNTED).values(span_counter=_COUNTER)
 RESOURCES_LATEST = select(*RESOURCES).order_by(_resources.id.desc()).limit(1)
+RESOURCES_BY_ID = RESOURCES_LATEST.where(_resources.resources_id == _KEY)
+RESOURCES_OF_VERSION = RESOURCES_BY_ID.where(_resources.version == bindparam("version", type_=Integer))
+RETIRE_RESOURCES = (
+    update(schema.resources)
+    .where((_resources.resources_id == _KEY) & _resources.current)
+    .values(current=literal_column("false"))
+)
 WORKER_BY_ID = select(*WORKER).where(_workers.worker_id == _KEY)
 PUT_WORKER = update(schema.workers).where(_workers.worker_id == _KEY).values(_new(WorkerRow.__struct_fields__))
 INSERTS = {table: insert(table) for table in schema.metadata.sorted_tables}
 INSERT_SPAN = insert(schema.spans).values({name: bindparam(name) for name in SpanRow.__struct_fields__})
 
-_DIALECT = sqlite.dialect()
-"""One for all stores: what is compiled stays, and must not keep a closed store's engine."""
+SQLITE: Dialect = sqlite.dialect()
+POSTGRESQL: Dialect = postgresql.psycopg.dialect(paramstyle="format")
+"""One of a kind for all stores: what is compiled stays, and must not keep a closed store's engine."""
 
 
 @cache
-def compiled(statement: ClauseElement) -> tuple[str, list[tuple[str, Any]]]:
+def compiled(statement: ClauseElement, dialect: Dialect) -> tuple[str, list[tuple[str, Any]]]:
     """Return a statement as the driver takes it, and its parameters in order: names, and values that are fixed."""
-    compiled: Any = statement.compile(dialect=_DIALECT)
+    compiled: Any = statement.compile(dialect=dialect)
     names: list[str] = compiled.positiontup
     return str(compiled), [(name, compiled.params[name]) for name in names]
 
