@@ -6,13 +6,16 @@ from collections.abc import Callable
 from leyden.core.errors import UsageError
 from leyden.core.store.base import LightningStore
 
-_SUPPORTED = "memory://, sqlite:///relative/path and sqlite:////absolute/path"
+_SUPPORTED = (
+    "memory://, sqlite:///relative/path, sqlite:////absolute/path and postgresql://user:password@host:port/database"
+)
 
 
 async def open_store(uri: str, *, clock: Callable[[], float] = time.time) -> LightningStore:
     """Open the store at `uri`, creating it if it is not there.
 
-    `memory://`, `sqlite:///relative/path` or `sqlite:////absolute/path`; raises UsageError for anything else.
+    `memory://`, `sqlite:///relative/path`, `sqlite:////absolute/path` or `postgresql://user:password@host:port/name`;
+    raises UsageError for anything else.
     `clock` gives Unix seconds: by it, attempts time out.
     """
     scheme, separator, rest = uri.partition("://")
@@ -29,4 +32,14 @@ async def open_store(uri: str, *, clock: Callable[[], float] = time.time) -> Lig
         if path == rest or path in ("", ":memory:"):
             raise UsageError(f"{uri!r} names no file; supported are {_SUPPORTED}")
         return await SqlStore.open(path, clock)
+    if scheme == "postgresql":
+        return await _open_postgres(uri, clock)
     raise UsageError(f"stores of the kind {scheme}:// are not supported; supported are {_SUPPORTED}")
+
+
+async def _open_postgres(uri: str, clock: Callable[[], float]) -> LightningStore:
+    try:
+        from leyden.core.store.postgres import PostgresStore
+    except ImportError as error:
+        raise UsageError(f"a store in PostgreSQL needs pip install 'leyden-core[postgresql]' ({error})") from error
+    return await PostgresStore.open(uri, clock)

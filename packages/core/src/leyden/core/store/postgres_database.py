@@ -1,0 +1,156 @@
+"""`Database`: transactions in one PostgreSQL database, run again where nothing can have come of them.
+
+A transaction that a concurrent one got in the way of is run again at once, and one whose connection was lost before it
+was to be committed as long as the server is away for no longer than `patience`. Where the connection is lost while
+committing, nobody knows what came of it, and the caller is told so. Knows nothing of what a transaction does.
+"""
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg.pq import TransactionStatus
+from sqlalchemy import URL, Connection, create_engine, event
+from sqlalchemy.exc import SQLAlchemyError
+
+from leyden.core.errors import StoreError
+from leyden.core.store.postgres_rows import PostgresRows
+
+T = TypeVar("T")
+
+CHANNEL = "leyden_store"
+"""On which commits are told of, to the listening connections of all processes."""
+PATIENCE = 10.0
+"""Seconds for which a server may be away before calls fail."""
+_LOCK_SECONDS = 20
+"""How long to wait for another's transaction."""
+_IDLE_SECONDS = 60
+"""After which the server gives up a transaction whose process was stopped, or has vanished without a word."""
+_IN_THE_WAY = frozenset({"40001", "40P01", "23505"})
+"""Serialisation failure, deadlock; and a row that another has just made, which is found when looked for again."""
+_LOST = frozenset({None, "57P01", "57P02", "57P03", "25P03"})
+"""No state at all, as from libpq itself; shut down, crashed, starting up; idle for too long."""
+_MOST_TRIES = 20
+_PAUSE = 0.1
+"""Seconds between two attempts to reach a server."""
+_ERRORS = (SQLAlchemyError, psycopg.Error)
+_ON_CONNECTING = (
+    f"SET lock_timeout = '{_LOCK_SECONDS}s'",
+    f"SET idle_in_transaction_session_timeout = '{_IDLE_SECONDS}s'",
+    "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'",
+)
+_ALIVE = {"connect_timeout": 5, "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}
+"""libpq's parameters: a server that vanished is noticed within half a minute."""
+
+
+class Database:
+    """Safe from any thread. `connections` may be open at once; `clock` gives Unix seconds."""
+
+    def __init__(self, url: URL, connections: int, clock: Callable[[], float], patience: float = PATIENCE) -> None:
+        self.name = url.set(query={}).render_as_string(hide_password=True)
+        """For messages."""
+        self._clock = clock
+        self._patience = patience
+        self._lock = threading.Lock()
+        self._away_since: float | None = None
+        self.engine = create_engine(
+            url.set(drivername="postgresql+psycopg"),
+            pool_size=connections,
+            max_overflow=0,
+            isolation_level="AUTOCOMMIT",
+            connect_args={name: value for name, value in _ALIVE.items() if name not in url.query},
+        )
+        event.listen(self.engine, "connect", _configure)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self.engine.dispose()
+
+    def connect(self) -> "psycopg.Connection[Any]":
+        """Return a connection for the caller alone; raises psycopg.Error."""
+        parameters: dict[str, Any] = {**_ALIVE, **self.engine.dialect.create_connect_args(self.engine.url)[1]}
+        return psycopg.connect(**parameters, autocommit=True)
+
+    def run(
+        self, work: Callable[[PostgresRows], T], payload: Callable[[PostgresRows], str | None], *, writes: bool
+    ) -> tuple[T, PostgresRows]:
+        """Run `work` in a transaction, then tell other processes the `payload`.
+
+        Raises StoreError, unless `work` raises another; then nothing is kept.
+        """
+        tries = 0
+        while True:
+            tries += 1
+            try:
+                done = self._run_once(work, payload, writes)
+                self._away_since = None
+                return done
+            except _ERRORS as error:
+                if not self._may_go_again(error, tries):
+                    raise StoreError(f"{self.name}: {first_line(error)}") from error
+
+    def _run_once(
+        self, work: Callable[[PostgresRows], T], payload: Callable[[PostgresRows], str | None], writes: bool
+    ) -> tuple[T, PostgresRows]:
+        with self.engine.connect() as connection:
+            driver: Any = connection.connection.driver_connection
+            rows = PostgresRows(connection, driver, self._clock(), writes=writes)
+            try:
+                rows.begin()
+                result = work(rows)
+            except BaseException:
+                _undo(connection, driver, rows)
+                raise
+            try:
+                rows.commit(CHANNEL, payload(rows))
+            except _ERRORS as error:
+                lost = driver.closed
+                _undo(connection, driver, rows)
+                if rows.committed:
+                    return result, rows
+                if lost and writes:
+                    raise StoreError(
+                        f"{self.name}: the connection was lost while storing; what was to be stored may be there or not"
+                    ) from error
+                raise
+        return result, rows
+
+    def _may_go_again(self, error: Exception, tries: int) -> bool:
+        """Whether to run a transaction again of which nothing was kept; waits until it is time."""
+        cause = getattr(error, "orig", None) or error
+        state = getattr(cause, "sqlstate", None)
+        if state in _IN_THE_WAY:
+            time.sleep(random.uniform(0, 0.002 * 2 ** min(tries, 6)))
+            return tries < _MOST_TRIES
+        if not isinstance(cause, psycopg.OperationalError | psycopg.InterfaceError) or state not in _LOST:
+            return False
+        self.engine.dispose()  # every connection is as old as the one that was lost
+        with self._lock:
+            now = time.monotonic()
+            if self._away_since is None:
+                self._away_since = now
+            patient = now - self._away_since < self._patience
+        if patient and tries > 1:
+            time.sleep(_PAUSE)
+        return patient
+
+
+def _undo(connection: Connection, driver: Any, rows: PostgresRows) -> None:
+    with suppress(*_ERRORS):
+        rows.roll_back()
+    if driver.closed or driver.info.transaction_status != TransactionStatus.IDLE:
+        connection.invalidate()
+
+
+def _configure(driver: Any, _record: object) -> None:
+    driver.execute("; ".join(_ON_CONNECTING), prepare=False)
+
+
+def first_line(error: BaseException) -> str:
+    """What PostgreSQL, or its driver, said: its first line, without where in the statement it was."""
+    text = str(getattr(error, "orig", None) or error).strip()
+    return text.splitlines()[0] if text else repr(error)

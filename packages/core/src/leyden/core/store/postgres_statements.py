@@ -1,0 +1,97 @@
+"""The statements of a PostgreSQL store that no other has: locks, and rows in bulk. Knows nothing of connections."""
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Float,
+    Integer,
+    LargeBinary,
+    Table,
+    Text,
+    bindparam,
+    cast,
+    func,
+    insert,
+    literal_column,
+    select,
+)
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.dialects.postgresql import insert as insert_or_else
+from sqlalchemy.types import TypeEngine
+
+from leyden.core.data.rollout import QUEUED
+from leyden.core.store import schema
+from leyden.core.store import sql_statements as sql
+from leyden.core.store.rows import WorkerRow
+from leyden.core.store.sql_dialects import among
+
+BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED, READ WRITE"
+"""Each statement sees what was committed when the statement began."""
+BEGIN_TO_READ = "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY"
+"""All statements see the same."""
+
+_rollouts, _queue = schema.rollouts.c, schema.queue.c
+_KEY, _KEYS = bindparam("key", type_=Text), bindparam("keys", type_=Text)
+
+
+def _locked(statement: Any, *, skip: bool = False) -> Any:
+    """Keys of rollouts do not change, so a lock that leaves them to be referred to is enough."""
+    return statement.with_for_update(of=schema.rollouts, key_share=True, skip_locked=skip)
+
+
+_EVERY_LOCK = select(literal_column("1", Integer)).select_from(schema.rollouts)
+_ONE, _SEVERAL = _rollouts.rollout_id == _KEY, among(_rollouts.rollout_id, _KEYS)
+ROLLOUTS = (
+    _locked(select(*sql.ROLLOUT).where(_ONE)),
+    _locked(select(*sql.ROLLOUT).where(_SEVERAL).order_by(_rollouts.rollout_id)),
+)
+LOCK_ROLLOUTS = _locked(_EVERY_LOCK.where(_ONE)), _locked(_EVERY_LOCK.where(_SEVERAL).order_by(_rollouts.rollout_id))
+"""In the order of their ids, as always, so that nobody waits in a circle."""
+OVERDUE = _locked(sql.OVERDUE, skip=True)
+# Who has claimed a rollout meanwhile took its status with it; its place in the queue may still be seen here.
+HEAD = _locked(
+    select(*sql.ROLLOUT)
+    .join_from(schema.queue, schema.rollouts, _queue.rollout_id == _rollouts.rollout_id)
+    .where(literal_column("rollouts.status IN ({})".format(", ".join(f"'{status}'" for status in sorted(QUEUED)))))
+    .order_by(_queue.position)
+    .limit(bindparam("limit", type_=Integer)),
+    skip=True,
+)
+LOCK_WORKER = select(func.pg_advisory_xact_lock(func.hashtextextended(_KEY, literal_column("1", Integer))))
+"""By name: there may be no row yet."""
+_listed = (
+    func.jsonb_array_elements_text(cast(_KEYS, JSONB)).table_valued("value", with_ordinality="place").render_derived()
+)
+PUSH = insert(schema.queue).inline().from_select(["rollout_id"], select(_listed.c.value).order_by(_listed.c.place))
+_put = insert_or_else(schema.workers).inline().values({name: bindparam(name) for name in WorkerRow.__struct_fields__})
+PUT_WORKER = _put.on_conflict_do_update(
+    index_elements=["worker_id"],
+    set_={name: _put.excluded[name] for name in WorkerRow.__struct_fields__ if name != "worker_id"},
+)
+NOTIFY = select(func.pg_notify(_KEY, bindparam("payload", type_=Text)))
+
+_TYPES: Mapping[type[TypeEngine[Any]], str] = {
+    BigInteger: "int8",
+    Boolean: "bool",
+    Float: "float8",
+    Integer: "int4",
+    LargeBinary: "bytea",
+    Text: "text",
+}
+
+
+@cache
+def insert_into(table: Table, names: tuple[str, ...]) -> Any:
+    """Insert a row of these fields."""
+    return insert(table).inline().values({name: bindparam(name) for name in names})
+
+
+@cache
+def copy_into(table: Table, names: tuple[str, ...]) -> tuple[str, list[str]]:
+    """Copy rows of these fields in; returns the statement, and PostgreSQL's types of the fields."""
+    types = [_TYPES[type(table.c[name].type)] for name in names]
+    return f"COPY {table.name} ({', '.join(names)}) FROM STDIN (FORMAT BINARY)", types

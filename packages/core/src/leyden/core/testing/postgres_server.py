@@ -1,0 +1,183 @@
+"""`PostgresServer`: a real PostgreSQL server in a temporary folder, for tests that kill it. Knows nothing of stores."""
+
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping
+from functools import cache
+from itertools import count
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import psycopg
+from psycopg.sql import SQL, Identifier
+
+USER, PASSWORD = "leyden", "p@ss/word"
+"""Of the server's owner; the password has to be written otherwise in a URI."""
+QUOTED = "p%40ss%2Fword"
+_STARTING_SECONDS = 60.0
+_FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
+"""For tests that kill no server: nothing waits for the disk."""
+
+
+def missing() -> str | None:
+    """Return why there can be no server here, or None."""
+    return None if _program("postgres") else "there is no PostgreSQL (Debian's package postgresql) on this machine"
+
+
+class PostgresServer:
+    """Use it as `with PostgresServer() as server:`; as root it runs as the user postgres, or nobody.
+
+    `durable` makes it wait for the disk, as servers do by default.
+    """
+
+    def __init__(self, *, durable: bool = False) -> None:
+        self._settings: Mapping[str, str] = {} if durable else _FAST
+        self._folder = Path(tempfile.mkdtemp(prefix="leyden-pg-"))
+        self._process: subprocess.Popen[bytes] | None = None
+        self._names = count()
+        self.port = _free_port()
+
+    def __enter__(self) -> "PostgresServer":
+        try:
+            self._initialise()
+            self.start()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._process is not None:
+            self.stop()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def uri(self, database: str) -> str:
+        """Return the URI of a database."""
+        return f"postgresql://{USER}:{QUOTED}@127.0.0.1:{self.port}/{database}"
+
+    def create(self, template: str | None = None) -> str:
+        """Create a database, empty or a copy of another; returns its name."""
+        name = f"store_{next(self._names)}"
+        words = SQL("CREATE DATABASE {} TEMPLATE {}").format(Identifier(name), Identifier(template or "template0"))
+        with self.connect("postgres") as connection:
+            connection.execute(words)
+        return name
+
+    def empty(self, database: str) -> None:
+        """Delete every row of a store, which takes a fifth of the time of another database."""
+        with self.connect(database) as connection:
+            tables = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'").fetchall()
+            names = [Identifier(name) for (name,) in tables if name != "leyden_version"]
+            if names:
+                connection.execute(SQL("TRUNCATE {} RESTART IDENTITY").format(SQL(", ").join(names)))
+
+    def connect(self, database: str) -> "psycopg.Connection[Any]":
+        """Return a connection of its owner's that commits by itself."""
+        return psycopg.connect(
+            host="127.0.0.1", port=self.port, user=USER, password=PASSWORD, dbname=database, autocommit=True
+        )
+
+    def start(self) -> None:
+        """Start, and return when it takes connections."""
+        give_up = time.monotonic() + _STARTING_SECONDS
+        self._process = self._started()
+        while True:
+            try:
+                self.connect("postgres").close()
+                return
+            except psycopg.OperationalError:
+                if time.monotonic() > give_up:
+                    raise
+            if self._process.poll() is not None:  # memory of one that was killed may be in use for a moment more
+                self._process = self._started()
+            time.sleep(0.02)
+
+    def stop(self) -> None:
+        """Stop it as an administrator does who is in a hurry: every connection is closed."""
+        self._signal(signal.SIGINT)
+
+    def kill(self) -> None:
+        """Kill it, and every process of it, as a crash of the machine would."""
+        children = Path(f"/proc/{self._pid()}/task/{self._pid()}/children").read_text().split()
+        self._signal(signal.SIGKILL)
+        for child in children:
+            try:
+                os.kill(int(child), signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+
+    def _signal(self, number: signal.Signals) -> None:
+        assert self._process is not None, "the server does not run"
+        self._process.send_signal(number)
+        self._process.wait()
+        self._process = None
+
+    def _pid(self) -> int:
+        assert self._process is not None, "the server does not run"
+        return self._process.pid
+
+    def _initialise(self) -> None:
+        password = self._folder / "password"
+        password.write_text(PASSWORD)
+        for path in (self._folder, password):
+            shutil.chown(path, **_owner())
+        self._run(
+            *(_program("initdb"), "--pgdata", str(self._folder / "data"), "--username", USER),
+            *("--auth", "password", "--pwfile", str(password), "--encoding", "UTF8", "--locale", "C", "--no-sync"),
+        )
+
+    def _run(self, *command: str) -> None:
+        done = subprocess.run(command, cwd="/", capture_output=True, text=True, check=False, **_as_owner())
+        if done.returncode:
+            raise RuntimeError(f"{command[0]} failed: {done.stderr}")
+
+    def _started(self) -> "subprocess.Popen[bytes]":
+        settings = {
+            "listen_addresses": "127.0.0.1",
+            "unix_socket_directories": "",
+            "max_connections": "200",
+            **self._settings,
+        }
+        options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
+        command = [_program("postgres"), "-D", str(self._folder / "data"), "-p", str(self.port), *options]
+        with (self._folder / "log").open("ab") as log:
+            return subprocess.Popen[bytes](command, cwd="/", stdout=log, stderr=log, **_as_owner())
+
+
+@cache
+def _program(name: str) -> str:
+    """The path of one of PostgreSQL's programs, the newest; empty where there is none."""
+    found = shutil.which(name)
+    if found is not None:
+        return found
+    places = sorted(
+        Path("/usr/lib/postgresql").glob(f"*/bin/{name}"), key=lambda path: int(path.parts[4].split(".")[0])
+    )
+    return str(places[-1]) if places else ""
+
+
+def _owner() -> dict[str, str | int]:
+    """Who runs the server: PostgreSQL refuses to be run by root."""
+    if os.geteuid() != 0:
+        return {"user": os.geteuid()}
+    names = {entry.pw_name for entry in pwd.getpwall()}
+    return {"user": "postgres" if "postgres" in names else "nobody"}
+
+
+def _as_owner() -> dict[str, Any]:
+    return {**_owner(), "extra_groups": []} if os.geteuid() == 0 else {}
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])

@@ -1,0 +1,23 @@
+"""Servers that several files' tests share."""
+
+from collections.abc import Generator
+
+import pytest
+
+from leyden.core.testing import postgres_server
+from leyden.core.testing.postgres_server import PostgresServer
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Generator[PostgresServer]:
+    """A PostgreSQL server that does not wait for the disk; skips the test where there is none."""
+    if (reason := postgres_server.missing()) is not None:
+        pytest.skip(reason)
+    with PostgresServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def shared_database(postgres: PostgresServer) -> str:
+    """The name of a database that is made once, and emptied for every test that uses it."""
+    return postgres.create()
