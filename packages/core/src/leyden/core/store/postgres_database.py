@@ -13,7 +13,6 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 import psycopg
-from psycopg.pq import TransactionStatus
 from sqlalchemy import URL, Connection, create_engine, event
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -26,7 +25,7 @@ CHANNEL = "leyden_store"
 """On which commits are told of, to the listening connections of all processes."""
 PATIENCE = 10.0
 """Seconds for which a server may be away before calls fail."""
-_LOCK_SECONDS = 20
+LOCK_SECONDS = 20
 """How long to wait for another's transaction."""
 _IDLE_SECONDS = 60
 """After which the server gives up a transaction whose process was stopped, or has vanished without a word."""
@@ -38,11 +37,6 @@ _MOST_TRIES = 20
 _PAUSE = 0.1
 """Seconds between two attempts to reach a server."""
 _ERRORS = (SQLAlchemyError, psycopg.Error)
-_ON_CONNECTING = (
-    f"SET lock_timeout = '{_LOCK_SECONDS}s'",
-    f"SET idle_in_transaction_session_timeout = '{_IDLE_SECONDS}s'",
-    "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'",
-)
 _ALIVE = {"connect_timeout": 5, "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}
 """libpq's parameters: a server that vanished is noticed within half a minute."""
 
@@ -102,14 +96,14 @@ class Database:
             try:
                 rows.begin()
                 result = work(rows)
-            except BaseException:
-                _undo(connection, driver, rows)
+            except BaseException as error:
+                _undo(connection, rows, error)
                 raise
             try:
                 rows.commit(CHANNEL, payload(rows))
             except _ERRORS as error:
                 lost = driver.closed
-                _undo(connection, driver, rows)
+                _undo(connection, rows, error)
                 if rows.committed:
                     return result, rows
                 if lost and writes:
@@ -139,15 +133,25 @@ class Database:
         return patient
 
 
-def _undo(connection: Connection, driver: Any, rows: PostgresRows) -> None:
+def _undo(connection: Connection, rows: PostgresRows, error: BaseException) -> None:
+    """Undo a transaction that failed.
+
+    Where it was the server that failed, the connection is closed: the driver does not know which of the statements that
+    were on their way have been prepared.
+    """
     with suppress(*_ERRORS):
         rows.roll_back()
-    if driver.closed or driver.info.transaction_status != TransactionStatus.IDLE:
+    if isinstance(error, _ERRORS):
         connection.invalidate()
 
 
 def _configure(driver: Any, _record: object) -> None:
-    driver.execute("; ".join(_ON_CONNECTING), prepare=False)
+    words = (
+        f"SET lock_timeout = {round(1000 * LOCK_SECONDS)}",
+        f"SET idle_in_transaction_session_timeout = {1000 * _IDLE_SECONDS}",
+        "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'",
+    )
+    driver.execute("; ".join(words), prepare=False)
 
 
 def first_line(error: BaseException) -> str:

@@ -99,6 +99,7 @@ _ADVICE = {
     "no password supplied": "the server wants a password",
     "Connection refused": "no server is there; is it running, and are host and port right?",
     "No such file or directory": "no server is there; is it running, and are host and port right?",
+    "failed to resolve host": "there is no such host",
     "could not translate host name": "there is no such host",
     "timeout": "no server answers; are host and port right?",
     "permission denied": "the user may not create tables there; make it the owner of the database",

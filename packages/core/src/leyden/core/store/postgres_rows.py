@@ -6,7 +6,7 @@ of lost connections, retries or waiting.
 """
 
 import json
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar
 
@@ -186,6 +186,11 @@ class PostgresRows(SqlRows):
         """Locked before they are read."""
         self._by_ids(postgres.LOCK_ROLLOUTS, rollout_ids)
         return super().span_counters(rollout_ids)
+
+    def give_out(self, counters: Mapping[str, int]) -> None:
+        """All in one round trip."""
+        for rollout_id, number in counters.items():
+            self._straight(postgres.SET_COUNTER, key=rollout_id, number=number)
 
     def insert_spans(self, rows: Sequence[SpanRow]) -> None:
         """One round trip, or two."""

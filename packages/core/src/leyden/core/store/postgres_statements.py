@@ -18,6 +18,7 @@ from sqlalchemy import (
     insert,
     literal_column,
     select,
+    update,
 )
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.dialects.postgresql import insert as insert_or_else
@@ -66,6 +67,7 @@ LOCK_WORKER = select(func.pg_advisory_xact_lock(func.hashtextextended(_KEY, lite
 _listed = (
     func.jsonb_array_elements_text(cast(_KEYS, JSONB)).table_valued("value", with_ordinality="place").render_derived()
 )
+SET_COUNTER = update(schema.rollouts).where(_ONE).values(span_counter=bindparam("number", type_=BigInteger))
 PUSH = insert(schema.queue).inline().from_select(["rollout_id"], select(_listed.c.value).order_by(_listed.c.place))
 _put = insert_or_else(schema.workers).inline().values({name: bindparam(name) for name in WorkerRow.__struct_fields__})
 PUT_WORKER = _put.on_conflict_do_update(

@@ -27,10 +27,11 @@ class _elements(FunctionElement[Any]):
     inherit_cache = True
 
 
-class _fields(FunctionElement[Any]):
-    """The fields, as rows of `key` and `value`, of an object that travels as JSON."""
+class _all(FunctionElement[int]):
+    """No limit to the elements of a list, for who plans how to find them a guess of how many there are."""
 
     inherit_cache = True
+    type = Integer()
 
 
 class _text(FunctionElement[str]):
@@ -38,13 +39,6 @@ class _text(FunctionElement[str]):
 
     inherit_cache = True
     type = Text()
-
-
-class _number(FunctionElement[int]):
-    """A field's value as an integer."""
-
-    inherit_cache = True
-    type = Integer()
 
 
 class _part(FunctionElement[str]):
@@ -57,20 +51,15 @@ class _part(FunctionElement[str]):
 def among(column: Column[Any], values: str | BindParameter[str]) -> ColumnElement[bool]:
     """Like IN, for any number of texts: they travel as one JSON parameter."""
     listed = _elements(values).table_valued("value")
-    return column.in_(select(_text(listed.c.value)))
+    return column.in_(select(_text(listed.c.value)).limit(_all(values)))
 
 
 def tuples_among(*columns: Column[Any]) -> ColumnElement[bool]:
     """Whether the columns are together one of the lists of texts that the parameter `keys` holds as JSON."""
-    listed = _elements(bindparam("keys", type_=Text)).table_valued("value")
+    keys = bindparam("keys", type_=Text)
+    listed = _elements(keys).table_valued("value")
     parts = [_part(listed.c.value, literal_column(str(place))) for place in range(len(columns))]
-    return tuple_(*columns).in_(select(*parts))
-
-
-def numbers_by_text(parameter: str) -> tuple[ColumnElement[str], ColumnElement[int]]:
-    """The keys and the numbers of an object that a parameter holds as JSON, to be joined with a table."""
-    listed = _fields(bindparam(parameter, type_=Text)).table_valued("key", "value")
-    return listed.c.key, _number(listed.c.value)
+    return tuple_(*columns).in_(select(*parts).limit(_all(keys)))
 
 
 def holds(column: Column[Any], text: str) -> ColumnElement[bool]:
@@ -79,20 +68,23 @@ def holds(column: Column[Any], text: str) -> ColumnElement[bool]:
 
 
 _WRITTEN: dict[type[FunctionElement[Any]], tuple[str, str]] = {
-    greatest: ("max({0}, {1})", "greatest({0}, {1})"),
-    _position: ("instr({0}, {1})", "strpos({0}, {1})"),
-    _elements: ("json_each({0})", "jsonb_array_elements(CAST({0} AS JSONB))"),
-    _fields: ("json_each({0})", "jsonb_each(CAST({0} AS JSONB))"),
-    _text: ("{0}", "({0} #>> '{{}}')"),
-    _number: ("{0}", "CAST({0} AS BIGINT)"),
-    _part: ("json_extract({0}, '$[{1}]')", "({0} ->> {1})"),
+    greatest: ("max({p0}, {p1})", "greatest({p0}, {p1})"),
+    _position: ("instr({p0}, {p1})", "strpos({p0}, {p1})"),
+    _elements: ("json_each({p0})", "jsonb_array_elements(CAST({p0} AS JSONB))"),
+    # SQLite reads the list from its index's side in any case. PostgreSQL would take it to have a hundred elements, and
+    # read a whole table for so many.
+    _all: ("-1", "jsonb_array_length(CAST({p0} AS JSONB))"),
+    _text: ("{p0}", "({p0} #>> '{{}}')"),
+    _part: ("json_extract({p0}, '$[{p1}]')", "({p0} ->> {p1})"),
 }
 """By expression: how SQLite writes it, and PostgreSQL."""
 
 
 def _write(kind: type[FunctionElement[Any]], dialect: str, pattern: str) -> None:
     def written(element: Any, compiler: Any, **options: Any) -> str:
-        return pattern.format(*(compiler.process(clause, **options) for clause in element.clauses))
+        clauses = enumerate(element.clauses)
+        used = {f"p{n}": compiler.process(clause, **options) for n, clause in clauses if f"p{n}" in pattern}
+        return pattern.format(**used)
 
     compiles(kind, dialect)(written)
 

@@ -27,7 +27,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from leyden.core.store import schema
 from leyden.core.store.rows import AttemptRow, ResourcesRow, RolloutRow, SpanRow, WorkerRow
-from leyden.core.store.sql_dialects import among, greatest, numbers_by_text, tuples_among
+from leyden.core.store.sql_dialects import among, greatest, tuples_among
 
 Columns = Sequence[Column[Any]]
 
@@ -90,8 +90,10 @@ _EVERY_TARGET = select(
 TARGETS = _EVERY_TARGET.where(_THIS_ATTEMPT), _EVERY_TARGET.where(_THESE_ATTEMPTS)
 _EVERY_BEAT = update(schema.attempts).values(last_heartbeat_time=bindparam("new_now", type_=Float))
 BEAT = _EVERY_BEAT.where(_THIS_ATTEMPT), _EVERY_BEAT.where(_THESE_ATTEMPTS)
-_COUNTED, _COUNTER = numbers_by_text("counters")
-SET_COUNTERS = update(schema.rollouts).where(_rollouts.rollout_id == _COUNTED).values(span_counter=_COUNTER)
+_COUNTERS = func.json_each(bindparam("counters", type_=Text)).table_valued("key", "value")
+SET_COUNTERS = (
+    update(schema.rollouts).where(_rollouts.rollout_id == _COUNTERS.c.key).values(span_counter=_COUNTERS.c.value)
+)
 RESOURCES_LATEST = select(*RESOURCES).order_by(_resources.id.desc()).limit(1)
 RESOURCES_BY_ID = RESOURCES_LATEST.where(_resources.resources_id == _KEY)
 RESOURCES_OF_VERSION = RESOURCES_BY_ID.where(_resources.version == bindparam("version", type_=Integer))

@@ -86,6 +86,10 @@ class PostgresServer:
             host="127.0.0.1", port=self.port, user=USER, password=PASSWORD, dbname=database, autocommit=True
         )
 
+    def log(self) -> str:
+        """What the server has said."""
+        return (self._folder / "log").read_text()
+
     def start(self) -> None:
         """Start, and return when it takes connections."""
         give_up = time.monotonic() + _STARTING_SECONDS
