@@ -28,7 +28,7 @@ PROMPT = 5.0
 @pytest.fixture
 def uri(postgres: PostgresServer, shared_database: str) -> str:
     postgres.empty(shared_database)
-    return postgres.uri(shared_database)
+    return postgres.uri_of(shared_database)
 
 
 @asynccontextmanager
@@ -231,7 +231,7 @@ async def test_hot_paths_never_scan(postgres: PostgresServer) -> None:
     with postgres.connect(database) as connection:
         for setting in (SQL("session_preload_libraries = 'auto_explain'"), SQL("auto_explain.log_min_duration = 0")):
             connection.execute(SQL("ALTER DATABASE {} SET {}").format(Identifier(database), setting))
-    store = await PostgresStore.open(postgres.uri(database))
+    store = await PostgresStore.open(postgres.uri_of(database))
     await store.enqueue_many_rollouts([EnqueueRollout(input=n, rollout_id=f"r{n}") for n in range(1000)])
     with postgres.connect(database) as connection:
         connection.execute(MANY)
@@ -279,7 +279,7 @@ async def walk(store: PostgresStore) -> None:
 
 
 async def test_several_may_make_the_tables_at_once(postgres: PostgresServer) -> None:
-    uri = postgres.uri(postgres.create())
+    uri = postgres.uri_of(postgres.create())
     stores = await asyncio.gather(*(PostgresStore.open(uri) for _ in range(6)))
     await asyncio.gather(*(store.enqueue_rollout(n) for n, store in enumerate(stores)))
     assert await queue_length(stores[0]) == 6

@@ -59,7 +59,7 @@ async def refused(uri: str, match: str) -> None:
 
 
 async def test_uris_that_lead_nowhere_are_refused_in_one_line(postgres: PostgresServer) -> None:
-    right = postgres.uri("postgres")
+    right = postgres.uri_of("postgres")
     await refused(right.replace(f":{postgres.port}/", ":1/"), "no server is there")
     await refused(right.replace("127.0.0.1", "nowhere.invalid"), "no such host")
     await refused(right.replace(QUOTED, "wrong"), "the user or the password is wrong")
@@ -76,20 +76,20 @@ async def test_uris_that_cannot_be_read_are_refused_without_showing_a_password(u
 
 async def test_databases_that_are_no_store_are_refused(postgres: PostgresServer, database: str) -> None:
     run(postgres, database, "CREATE TABLE somebody_elses (id int)")
-    await refused(postgres.uri(database), "not a store of Leyden; use one that is empty")
+    await refused(postgres.uri_of(database), "not a store of Leyden; use one that is empty")
     newer = postgres.create()
-    await (await open_store(postgres.uri(newer))).close()
+    await (await open_store(postgres.uri_of(newer))).close()
     run(postgres, newer, "UPDATE leyden_version SET version_num = '99'")
-    await refused(postgres.uri(newer), "written by a newer version of Leyden")
+    await refused(postgres.uri_of(newer), "written by a newer version of Leyden")
 
 
 async def test_who_may_not_make_tables_is_told(postgres: PostgresServer, database: str) -> None:
     run(postgres, database, f"CREATE ROLE guest LOGIN PASSWORD '{postgres_server.PASSWORD}'")
-    await refused(postgres.uri(database).replace("leyden:", "guest:"), "make it the owner of the database")
+    await refused(postgres.uri_of(database).replace("leyden:", "guest:"), "make it the owner of the database")
 
 
 async def test_a_store_never_shows_its_password(postgres: PostgresServer, database: str) -> None:
-    store = await PostgresStore.open(postgres.uri(database), patience=0.1)
+    store = await PostgresStore.open(postgres.uri_of(database), patience=0.1)
     assert QUOTED not in repr(store) and postgres_server.PASSWORD not in repr(store) and "leyden:***@" in repr(store)
     run(postgres, database, "DROP TABLE queue")
     with pytest.raises(StoreError, match=r'leyden:\*\*\*@.*relation "queue" does not exist'):
@@ -101,7 +101,7 @@ async def test_a_server_that_does_not_wait_for_its_disk_is_not_called_durable(
     postgres: PostgresServer, mortal: PostgresServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     for server, durable in ((postgres, False), (mortal, True)):
-        store = await open_store(server.uri(server.create()))
+        store = await open_store(server.uri_of(server.create()))
         assert store.capabilities["durable"] is durable
         await store.close()
     assert "fsync=off" in caplog.text
@@ -111,7 +111,7 @@ async def test_a_server_that_does_not_wait_for_its_disk_is_not_called_durable(
 
 
 async def test_a_connection_lost_before_the_end_is_no_loss(postgres: PostgresServer, database: str) -> None:
-    store = await PostgresStore.open(postgres.uri(database))
+    store = await PostgresStore.open(postgres.uri_of(database))
     trigger = "CREATE TRIGGER lose AFTER INSERT ON rollouts FOR EACH ROW EXECUTE FUNCTION lose()"
     run(postgres, database, LOSE_ONCE, trigger)
     many = [EnqueueRollout(input=n) for n in range(20)]  # copied in, which ends before the transaction does
@@ -122,7 +122,7 @@ async def test_a_connection_lost_before_the_end_is_no_loss(postgres: PostgresSer
 
 
 async def test_a_connection_lost_while_committing_is_said(postgres: PostgresServer, database: str) -> None:
-    store = await PostgresStore.open(postgres.uri(database))
+    store = await PostgresStore.open(postgres.uri_of(database))
     trigger = "CREATE CONSTRAINT TRIGGER lose AFTER INSERT ON queue DEFERRABLE INITIALLY DEFERRED"
     run(postgres, database, LOSE_ONCE, f"{trigger} FOR EACH ROW EXECUTE FUNCTION lose()")
     with pytest.raises(StoreError, match="what was to be stored may be there or not"):
@@ -135,8 +135,8 @@ async def test_a_connection_lost_while_committing_is_said(postgres: PostgresServ
 async def test_who_listens_connects_again_and_looks_for_what_was_missed(
     postgres: PostgresServer, database: str
 ) -> None:
-    here = await PostgresStore.open(postgres.uri(database), recheck=60)
-    there = await PostgresStore.open(postgres.uri(database))
+    here = await PostgresStore.open(postgres.uri_of(database), recheck=60)
+    there = await PostgresStore.open(postgres.uri_of(database))
     waiter = asyncio.create_task(here.dequeue_many_rollouts(timeout=50))
     for _ in range(2):
         async with asyncio.timeout(20):
@@ -160,7 +160,7 @@ def hung_up(server: PostgresServer, database: str) -> bool:
 
 
 async def test_a_row_that_another_holds_is_waited_for(postgres: PostgresServer, database: str) -> None:
-    store = await PostgresStore.open(postgres.uri(database))
+    store = await PostgresStore.open(postgres.uri_of(database))
     got = await claimed(store)
     with postgres.connect(database) as other, other.transaction():
         other.execute("SELECT FROM rollouts FOR UPDATE")
@@ -176,7 +176,7 @@ async def test_a_row_that_is_never_let_go_is_a_store_error(
     postgres: PostgresServer, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("leyden.core.store.postgres_database.LOCK_SECONDS", 0.1)
-    store = await PostgresStore.open(postgres.uri(database))
+    store = await PostgresStore.open(postgres.uri_of(database))
     got = await claimed(store)
     with postgres.connect(database) as other, other.transaction():
         other.execute("SELECT FROM rollouts FOR UPDATE")
@@ -188,7 +188,7 @@ async def test_a_row_that_is_never_let_go_is_a_store_error(
 
 async def test_two_that_wait_for_each_other_both_succeed(postgres: PostgresServer, database: str) -> None:
     run(postgres, database, "ALTER SYSTEM SET deadlock_timeout = '50ms'", "SELECT pg_reload_conf()")
-    store = await PostgresStore.open(postgres.uri(database))
+    store = await PostgresStore.open(postgres.uri_of(database))
     await store.enqueue_rollout(1, rollout_id="a")
     await store.enqueue_rollout(1, rollout_id="b")
     with postgres.connect(database) as other, other.transaction():
@@ -216,7 +216,7 @@ def waits(server: PostgresServer, database: str) -> bool:
 
 
 async def test_calls_wait_for_a_server_that_comes_back(mortal: PostgresServer) -> None:
-    store = await PostgresStore.open(mortal.uri(mortal.create()), patience=60)
+    store = await PostgresStore.open(mortal.uri_of(mortal.create()), patience=60)
     got = await claimed(store)
     await store.add_span(span_of(got.attempt, "a"))
     mortal.kill()
@@ -231,7 +231,7 @@ async def test_calls_wait_for_a_server_that_comes_back(mortal: PostgresServer) -
 
 
 async def test_calls_fail_when_the_server_stays_away(mortal: PostgresServer) -> None:
-    store = await PostgresStore.open(mortal.uri(mortal.create()), patience=0.3)
+    store = await PostgresStore.open(mortal.uri_of(mortal.create()), patience=0.3)
     got = await claimed(store)
     mortal.kill()
     try:

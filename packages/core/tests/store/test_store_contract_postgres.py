@@ -24,7 +24,7 @@ class OnPostgres(StoreContract):
     @pytest.fixture(autouse=True)
     def emptied(self, postgres: PostgresServer, shared_database: str) -> None:
         postgres.empty(shared_database)
-        self.uri = postgres.uri(shared_database)
+        self.uri = postgres.uri_of(shared_database)
 
 
 class TestPostgresStore(OnPostgres):

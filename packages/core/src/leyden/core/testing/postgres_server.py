@@ -60,7 +60,7 @@ class PostgresServer:
             self.stop()
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def uri(self, database: str) -> str:
+    def uri_of(self, database: str) -> str:
         """Return the URI of a database."""
         return f"postgresql://{USER}:{QUOTED}@127.0.0.1:{self.port}/{database}"
 

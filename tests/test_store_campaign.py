@@ -1,0 +1,73 @@
+"""A few kills of the store campaign, and that its checks see what they are there for."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from kills import store_checks
+from kills.store_backends import BACKENDS, MISSING
+from kills.store_checks import Kept
+from leyden.core.data.rollout import Attempt, Rollout, RolloutConfig, RolloutStatus
+from leyden.core.testing import nouns
+from store_campaign import kill_store
+
+
+def run(backend: str, rounds: int) -> Mapping[str, Any]:
+    if (reason := MISSING[backend]()) is not None:
+        pytest.skip(reason)
+    happened, wrong = kill_store(backend, rounds, 1, lambda: None)
+    assert not any(wrong.values()), wrong
+    assert happened["acknowledgements noted"] > 100
+    return happened
+
+
+@pytest.mark.parametrize("backend", sorted(BACKENDS))
+def test_two_kills_lose_nothing(backend: str) -> None:
+    happened = run(backend, 2)
+    assert (happened["servers killed"], happened["writers killed"]) == (1, 1)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("backend", sorted(BACKENDS))
+def test_five_kills_lose_nothing(backend: str) -> None:
+    happened = run(backend, 5)
+    assert (happened["servers killed"], happened["writers killed"]) == (3, 2)
+
+
+CLAIM = {"kind": "claim", "rollout": "r", "attempt": "r-a1"}
+SPAN = {"kind": "span", "rollout": "r", "span": "s1", "number": 1}
+
+
+def kept(status: RolloutStatus = "succeeded", numbers: tuple[int, ...] = (1, 2), queue_length: int = 0) -> Kept:
+    rollout = Rollout(rollout_id="r", input=1, start_time=1.0, status=status, config=RolloutConfig(), metadata={})
+    attempt = Attempt(rollout_id="r", attempt_id="r-a1", sequence_id=1, start_time=1.0, status="succeeded")
+    spans = [
+        nouns.span("chat", {}, rollout_id="r", attempt_id="r-a1", span_id=f"s{n}", sequence_id=number)
+        for n, number in enumerate(numbers, 1)
+    ]
+    return Kept({"r": rollout}, {"r": [attempt]}, {"r": spans}, {"queue_length": queue_length})
+
+
+def test_a_store_that_is_as_it_should_be_is_not_complained_about() -> None:
+    assert store_checks.lost([CLAIM, SPAN, {"kind": "error", "rollout": ""}], kept()) == []
+    assert store_checks.claimed_twice([CLAIM, SPAN]) == []
+    assert store_checks.unfinished(kept()) == []
+    assert store_checks.out_of_order(kept()) == []
+
+
+@pytest.mark.parametrize(
+    "event",
+    [{**CLAIM, "attempt": "r-a2"}, {**SPAN, "span": "s3"}, {**SPAN, "number": 2}, {"kind": "rollout", "rollout": "q"}],
+)
+def test_what_was_acknowledged_and_is_not_there_is_noticed(event: dict[str, Any]) -> None:
+    assert len(store_checks.lost([event], kept())) == 1
+
+
+def test_what_was_given_out_twice_left_over_or_numbered_wrongly_is_noticed() -> None:
+    assert len(store_checks.claimed_twice([CLAIM, CLAIM])) == 1
+    assert len(store_checks.unfinished(kept("running"))) == 1
+    assert len(store_checks.unfinished(kept(queue_length=1))) == 1
+    assert len(store_checks.out_of_order(kept(numbers=(1, 3)))) == 1
+    assert len(store_checks.out_of_order(kept(numbers=(1, 1)))) == 1
