@@ -124,6 +124,7 @@ HEAVY = [
     "langchain_core",
     "langgraph",
     "openai",
+    "redis",
     "sqlalchemy",
     "matplotlib",
 ]

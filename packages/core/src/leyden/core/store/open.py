@@ -1,26 +1,33 @@
 """`open_store`: a store by its URI. Imports a backend's libraries only when that backend is opened."""
 
+import os
 import time
 from collections.abc import Callable
+from urllib.parse import unquote
 
 from leyden.core.errors import UsageError
 from leyden.core.store.base import LightningStore
 
 _SUPPORTED = (
-    "memory://, sqlite:///relative/path, sqlite:////absolute/path and postgresql://user:password@host:port/database"
+    "memory://, sqlite:///relative/path, sqlite:////absolute/path, postgresql://user:password@host:port/database, "
+    "redis://host:port/number and http(s)://host:port"
 )
+TOKEN = "LEYDEN_STORE_TOKEN"
+"""Environment variable with the token of a store's server."""
 
 
 async def open_store(uri: str, *, clock: Callable[[], float] = time.time) -> LightningStore:
     """Open the store at `uri`, creating it if it is not there.
 
-    `memory://`, `sqlite:///relative/path`, `sqlite:////absolute/path` or `postgresql://user:password@host:port/name`;
-    raises UsageError for anything else.
-    `clock` gives Unix seconds: by it, attempts time out.
+    `memory://`, `sqlite:///relative/path`, `sqlite:////absolute/path`, `postgresql://user:password@host:port/database`
+    (needs `leyden-core[postgresql]`) or `redis://host:port/number` (also `rediss://` and `redis+unix://`; needs
+    `leyden-core[redis]`); raises UsageError for anything else. `http(s)://token@host:port` is a store's server, its
+    token in the URI or in LEYDEN_STORE_TOKEN; raises StoreError where it does not answer or refuses the token.
+    `clock` gives Unix seconds: by it, attempts time out; a server has its own.
     """
     scheme, separator, rest = uri.partition("://")
     if not separator:
-        raise UsageError(f"{uri!r} is not a store's URI; supported are {_SUPPORTED}")
+        raise UsageError(f"{_bare(uri)!r} is not a store's URI; supported are {_SUPPORTED}")
     if scheme == "memory":
         from leyden.core.store.memory import MemoryStore
 
@@ -30,10 +37,14 @@ async def open_store(uri: str, *, clock: Callable[[], float] = time.time) -> Lig
 
         path = rest.removeprefix("/")
         if path == rest or path in ("", ":memory:"):
-            raise UsageError(f"{uri!r} names no file; supported are {_SUPPORTED}")
+            raise UsageError(f"{_bare(uri)!r} names no file; supported are {_SUPPORTED}")
         return await SqlStore.open(path, clock)
     if scheme == "postgresql":
         return await _open_postgres(uri, clock)
+    if scheme in ("redis", "rediss", "redis+unix"):
+        return await _open_redis(uri, clock)
+    if scheme in ("http", "https"):
+        return await _open_server(scheme, rest)
     raise UsageError(f"stores of the kind {scheme}:// are not supported; supported are {_SUPPORTED}")
 
 
@@ -43,3 +54,36 @@ async def _open_postgres(uri: str, clock: Callable[[], float]) -> LightningStore
     except ImportError as error:
         raise UsageError(f"a store in PostgreSQL needs pip install 'leyden-core[postgresql]' ({error})") from error
     return await PostgresStore.open(uri, clock)
+
+
+async def _open_redis(uri: str, clock: Callable[[], float]) -> LightningStore:
+    try:
+        from leyden.core.store.redis_store import RedisStore
+    except ModuleNotFoundError as error:
+        raise UsageError("a store in Redis needs redis-py: pip install 'leyden-core[redis]'") from error
+    return await RedisStore.open(uri, clock)
+
+
+async def _open_server(scheme: str, rest: str) -> LightningStore:
+    """Open the store of a server, which must know the token."""
+    from leyden.core.store.client import HttpStore
+
+    userinfo, _, place = rest.rpartition("@")
+    named = next((part for part in reversed(userinfo.split(":")) if part), None)
+    token = unquote(named) if named else os.environ.get(TOKEN, "")
+    if not token or not token.isascii() or not token.isprintable() or not place:
+        raise UsageError(f"{scheme}://{place} needs its token: set {TOKEN}, or write {scheme}://TOKEN@{place}")
+    store = HttpStore(f"{scheme}://{place}", token)
+    try:
+        await store.add_many_spans([])  # changes nothing, and whoever has a token may ask it
+    except BaseException:
+        await store.close()
+        raise
+    return store
+
+
+def _bare(uri: str) -> str:
+    """A URI without who may open it."""
+    before, separator, rest = uri.rpartition("://")
+    authority, slash, path = rest.partition("/")
+    return before + separator + authority.rpartition("@")[2] + slash + path

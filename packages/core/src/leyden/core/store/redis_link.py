@@ -1,0 +1,224 @@
+"""`Link`: one connection to Redis, made anew when it is lost. Knows no rows.
+
+Whatever is sent may be sent again, because reading changes nothing and a commit is known by its number.
+"""
+
+import random
+import re
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar, cast
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from redis.backoff import NoBackoff
+from redis.connection import Connection, SSLConnection, UnixDomainSocketConnection
+from redis.exceptions import (
+    AuthenticationError,
+    ConnectionError,
+    NoScriptError,
+    RedisError,
+    ResponseError,
+    TimeoutError,
+)
+from redis.retry import Retry
+
+from leyden.core.errors import StoreError, UsageError
+
+T = TypeVar("T")
+
+RETRY_SECONDS = 10.0
+"""How long after a connection was lost calls go on trying; later ones fail at once until there is a server again."""
+_PAUSE, _LONGEST_PAUSE = 0.02, 0.25
+_SILENCE, _CONNECT = 30.0, 3.0
+"""Seconds without an answer, and without a connection, after which the connection is given up."""
+_NAMESPACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_SHAPE = "redis://[user:password@]host[:port][/number][?namespace=name]"
+
+
+class Wire(Protocol):
+    """What is used of a connection of redis-py."""
+
+    def connect(self) -> None:
+        """Connect, log in and choose the database."""
+        ...
+
+    def disconnect(self) -> None:
+        """Close the socket."""
+        ...
+
+    def send_packed_command(self, command: Sequence[bytes], check_health: bool = ...) -> None:
+        """Send bytes."""
+        ...
+
+    def read_response(self, disable_decoding: bool = ..., timeout: float = ...) -> Any:
+        """Return the answer, or raise it."""
+        ...
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a store is in which Redis; its text never shows a password."""
+
+    text: str
+    """For messages."""
+    make: Callable[[], Wire] = field(repr=False, compare=False)
+    namespace: str = "default"
+    database: int = 0
+    allows_loss: bool = False
+    """Whether a Redis that may forget what it was told is accepted."""
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def address_of(uri: str) -> Address:
+    """Return where `uri` points; raises UsageError that does not show its password."""
+    try:
+        parts = urlsplit(uri)
+        port = parts.port
+        given = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)))
+    except ValueError as error:
+        raise UsageError(f"the URI of the Redis store cannot be read ({error}); use {_SHAPE}") from error
+    is_socket = parts.scheme == "redis+unix"
+    number = given.pop("db", "0") if is_socket else parts.path.strip("/") or "0"
+    namespace, loss = given.pop("namespace", "default"), given.pop("volatile", "refuse")
+    for name in given:
+        raise UsageError(f"{name!r} is no option of a Redis store; there are namespace and volatile")
+    if loss not in ("allow", "refuse"):
+        raise UsageError(f"volatile is {loss!r}; it must be allow or refuse")
+    if not _NAMESPACE.fullmatch(namespace):
+        raise UsageError(f"the namespace {namespace!r} is not a name; use up to 64 letters, digits, dots and dashes")
+    if not number.isdecimal():
+        raise UsageError(f"the database {number!r} of the Redis store is not a number; use {_SHAPE}")
+    where = unquote(parts.path) if is_socket else f"{parts.hostname or 'localhost'}:{port or 6379}"
+    login = {
+        name: unquote(value) for name, value in (("username", parts.username), ("password", parts.password)) if value
+    }
+    kind, place = Connection, {"host": parts.hostname or "localhost", "port": port or 6379}
+    if is_socket:
+        kind, place = UnixDomainSocketConnection, {"path": where}
+    elif parts.scheme == "rediss":
+        kind = SSLConnection
+    make: Any = kind
+    text = f"{parts.scheme}://{where}" + (f"?db={number}" if is_socket else f"/{number}")
+    return Address(
+        text=text,
+        make=lambda: cast("Wire", make(**place, **login, db=int(number), **_SETTINGS)),
+        namespace=namespace,
+        database=int(number),
+        allows_loss=loss == "allow",
+    )
+
+
+_SETTINGS: dict[str, Any] = {
+    "protocol": 2,
+    "socket_timeout": _SILENCE,
+    "socket_connect_timeout": _CONNECT,
+    "retry": Retry(NoBackoff(), 0),
+    "driver_info": None,
+}
+
+
+class Outage:
+    """Since when a store's connections are lost; shared by them, so that callers do not wait one after the other."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._since: float | None = None
+
+    def lost(self) -> bool:
+        """Note that a connection was lost; returns whether to try again."""
+        with self._lock:
+            if self._since is None:
+                self._since = time.monotonic()
+            return time.monotonic() < self._since + RETRY_SECONDS
+
+    def answered(self) -> None:
+        """Note that there is a server."""
+        self._since = None
+
+
+class Link:
+    """For one thread at a time. Raises StoreError when Redis cannot be reached or refuses."""
+
+    def __init__(self, address: Address, outage: Outage, closing: threading.Event) -> None:
+        self._address, self._outage, self._closing = address, outage, closing
+        self._wire: Wire | None = None
+        self._scripts: dict[str, str] = {}
+
+    def call(self, *arguments: bytes | str) -> Any:
+        """Send a command, again after the connection was lost, and return the answer."""
+        return self._patiently(lambda: self.once(*arguments))
+
+    def run(self, script: str, *arguments: bytes | str) -> Any:
+        """Run a script, again after the connection was lost, and return the answer."""
+        return self._patiently(lambda: self._run_once(script, arguments))
+
+    def once(self, *arguments: bytes | str) -> Any:
+        """Send a command and return the answer; raises the driver's own errors."""
+        if self._wire is None:
+            wire = self._address.make()
+            wire.connect()
+            self._wire = wire
+        self._wire.send_packed_command([packed(arguments)], check_health=False)
+        return self._wire.read_response()
+
+    def _run_once(self, script: str, arguments: Sequence[bytes | str]) -> Any:
+        if script not in self._scripts:
+            self._scripts[script] = self.once("SCRIPT", "LOAD", script).decode()
+        try:
+            return self.once("EVALSHA", self._scripts[script], "0", *arguments)
+        except NoScriptError:  # another server, or the same one after a restart
+            self.once("SCRIPT", "LOAD", script)
+            return self.once("EVALSHA", self._scripts[script], "0", *arguments)
+
+    def _patiently(self, work: Callable[[], T]) -> T:
+        pause = _PAUSE
+        while True:
+            try:
+                found = work()
+            except (ConnectionError, TimeoutError, OSError) as error:
+                self.drop()
+                if isinstance(error, AuthenticationError) or not self._outage.lost() or self._closing.wait(pause):
+                    raise StoreError(f"{self._address}: {error}; is Redis running there?") from error
+                pause = min(pause * (1 + random.random()), _LONGEST_PAUSE)
+            except RedisError as error:
+                self.drop()
+                raise StoreError(f"{self._address}: {error}") from error
+            except BaseException:
+                self.drop()  # an answer may still be on its way
+                raise
+            else:
+                self._outage.answered()
+                return found
+
+    def drop(self) -> None:
+        """Close the connection; the next call makes another."""
+        wire, self._wire = self._wire, None
+        if wire is not None:
+            wire.disconnect()
+
+
+def packed(arguments: Sequence[bytes | str]) -> bytes:
+    """Return a command as it is sent."""
+    parts: list[bytes] = [b"*%d\r\n" % len(arguments)]
+    for argument in arguments:
+        value = argument.encode() if isinstance(argument, str) else argument
+        parts += (b"$%d\r\n" % len(value), value, b"\r\n")
+    return b"".join(parts)
+
+
+def connected(address: Address) -> Link:
+    """Return a link that has connected; raises UsageError saying why there is none."""
+    link = Link(address, Outage(), threading.Event())
+    try:
+        link.once("PING")
+    except AuthenticationError as error:
+        raise UsageError(f"{address} refuses the password or user given in the URI: {error}") from error
+    except ResponseError as error:
+        raise UsageError(f"{address} refuses: {error}") from error
+    except (RedisError, OSError) as error:
+        raise UsageError(f"there is no Redis at {address}: {error}") from error
+    return link

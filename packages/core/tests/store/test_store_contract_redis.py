@@ -1,0 +1,56 @@
+"""The store contract on Redis, directly and through the HTTP client."""
+
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from leyden.core.store.base import LightningStore
+from leyden.core.store.client import HttpStore
+from leyden.core.store.open import open_store
+from leyden.core.testing.redis_server import NO_REDIS, PROGRAM, RedisServer
+from leyden.core.testing.store_contract import StoreContract
+from leyden.core.testing.store_server import TOKEN, StoreServer
+
+pytestmark = pytest.mark.skipif(PROGRAM is None, reason=NO_REDIS)
+
+
+@pytest.fixture(scope="module")
+def redis() -> Generator[RedisServer]:
+    with RedisServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def server() -> Generator[StoreServer]:
+    with StoreServer() as server:
+        yield server
+
+
+class OnRedis(StoreContract):
+    @pytest.fixture(autouse=True)
+    def running(self, redis: RedisServer, server: StoreServer) -> None:
+        self.redis, self.server = redis, server
+
+    async def open_new(self) -> LightningStore:
+        return await open_store(self.redis.uri(uuid4().hex))
+
+
+class TestRedisStore(OnRedis):
+    @asynccontextmanager
+    async def opened(self, folder: Path) -> AsyncGenerator[LightningStore]:
+        store = await self.open_new()
+        yield store
+        await store.close()
+
+
+class TestRedisThroughHttp(OnRedis):
+    @asynccontextmanager
+    async def opened(self, folder: Path) -> AsyncGenerator[LightningStore]:
+        behind = await self.open_new()
+        store = HttpStore(self.server.add(behind), TOKEN)
+        yield store
+        await store.close()
+        await behind.close()
