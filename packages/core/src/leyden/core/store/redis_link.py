@@ -186,7 +186,7 @@ class Link:
                 pause = min(pause * (1 + random.random()), _LONGEST_PAUSE)
             except RedisError as error:
                 self.drop()
-                raise StoreError(f"{self._address}: {error}") from error
+                raise StoreError(f"{self._address}: {str(error).partition('. script: ')[0]}") from error
             except BaseException:
                 self.drop()  # an answer may still be on its way
                 raise

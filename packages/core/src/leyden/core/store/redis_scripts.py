@@ -186,8 +186,8 @@ end
 if not head[6] then
     return {'done', string.format('%.0f', base), 0}
 end
-local writing = string.find(redis.call('INFO', 'persistence'), 'aof_pending_bio_fsync:0', 1, true)
-return {'done', string.format('%.0f', base), writing and 0 or 1}
+local waits = string.find(redis.call('INFO', 'persistence'), 'aof_pending_bio_fsync:[1-9]')
+return {'done', string.format('%.0f', base), waits and 1 or 0}
 """
 
 FIRST_ARGUMENT = 9

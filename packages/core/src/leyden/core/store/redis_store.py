@@ -10,6 +10,7 @@ acknowledged survives the death of any process, that of Redis included.
 
 import asyncio
 import random
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -51,6 +52,7 @@ _HOLD_MILLISECONDS = "1000"
 """How long others leave a rollout to the one who is about to claim it; it does not matter if that is too short."""
 _FILE_SECONDS = 3.0
 """Redis writes its file after two seconds in any case."""
+_WAITS = re.compile(rb"aof_pending_bio_fsync:[1-9]")
 
 
 class RedisStore(LocalStore):
@@ -190,7 +192,7 @@ class RedisStore(LocalStore):
     def _await_file(self, link: Link) -> None:
         """Return when Redis has written what it has answered, which it puts off while it waits for the disk."""
         give_up = time.monotonic() + _FILE_SECONDS
-        while b"aof_pending_bio_fsync:0" not in link.call("INFO", "persistence") and time.monotonic() < give_up:
+        while _WAITS.search(link.call("INFO", "persistence")) and time.monotonic() < give_up:
             time.sleep(0.001)
 
     # --- What comes with every model call
