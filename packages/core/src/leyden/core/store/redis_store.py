@@ -146,7 +146,7 @@ class RedisStore(LocalStore):
 
     def _try(self, link: Link, work: Callable[[Rows], T], *, write: bool, believes: bool, cures: bool = False) -> T:
         now = self._clock()
-        source = _Source(link, self._keys, "" if cures else repr(now), self._name)
+        source = _Source(link, self._keys, "" if cures else repr(now), self._name if write else None)
         version = f"{self._name}.{self._commits + 1}"
         rows = RedisRows(now, self._keys, source, self._memory, version, believes=believes, cures=cures)
         problem: Exception | None = None
@@ -236,7 +236,8 @@ class RedisStore(LocalStore):
 class _Source:
     """Asks over one link; raises Due where the health check must write first."""
 
-    def __init__(self, link: Link, keys: Keys, now: str, name: str) -> None:
+    def __init__(self, link: Link, keys: Keys, now: str, name: str | None) -> None:
+        """Holds in the name of `name`; without one it only looks."""
         self._link, self._keys, self.now, self._name = link, keys, now, name
 
     def ask(self, commands: Sequence[Command]) -> list[Any]:
@@ -246,6 +247,9 @@ class _Source:
     def hold(self, limit: int) -> list[Any]:
         """Answer the first in the queue, and hold them."""
         keys = self._keys
+        if self._name is None:
+            (found,) = self.ask([("EACH", "0", str(limit - 1), keys.rollout, keys.queue, "HGETALL")])
+            return found
         wanted = (keys.deadlines, keys.queue, keys.held, keys.rollout, self.now, str(limit), self._name)
         return _found(self._link.run(HOLD, *wanted, _HOLD_MILLISECONDS))
 
