@@ -52,6 +52,10 @@ class Wire(Protocol):
         """Send bytes."""
         ...
 
+    def can_read(self, timeout: float = ...) -> bool:
+        """Return whether there is an answer, or none to come, within so many seconds."""
+        ...
+
     def read_response(self, disable_decoding: bool = ..., timeout: float = ...) -> Any:
         """Return the answer, or raise it."""
         ...
@@ -155,6 +159,20 @@ class Link:
     def run(self, script: str, *arguments: bytes | str) -> Any:
         """Run a script, again after the connection was lost, and return the answer."""
         return self._patiently(lambda: self._run_once(script, arguments))
+
+    def run_soon(self, seconds: float, script: str, *arguments: bytes | str) -> Any | None:
+        """Run a script that was run before; None where it is not known to have run `seconds` later."""
+        if self._wire is None or script not in self._scripts:
+            return None
+        try:
+            command = packed(("EVALSHA", self._scripts[script], "0", *arguments))
+            self._wire.send_packed_command([command], check_health=False)
+            if self._wire.can_read(seconds):
+                return self._wire.read_response()
+        except (RedisError, OSError):
+            pass
+        self.drop()  # an answer may still be on its way
+        return None
 
     def once(self, *arguments: bytes | str) -> Any:
         """Send a command and return the answer; raises the driver's own errors."""

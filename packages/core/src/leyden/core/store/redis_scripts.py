@@ -144,7 +144,7 @@ COMMIT = """
 local last = redis.call('GET', ARGV[3])
 if last then
     local number, base = string.match(last, '^(%d+) (%d+)$')
-    if number == ARGV[4] then
+    if tonumber(number) >= tonumber(ARGV[4]) and ARGV[4] ~= '0' then
         return {'done', base, 1}
     end
 end

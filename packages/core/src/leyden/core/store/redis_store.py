@@ -14,11 +14,10 @@ import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any, TypeVar, cast
 from uuid import uuid4
-
-import msgspec
 
 from leyden.core.data.rollout import Attempt, Rollout
 from leyden.core.data.span import Span
@@ -30,11 +29,12 @@ from leyden.core.store.local import LocalStore
 from leyden.core.store.reading import finding_attempt
 from leyden.core.store.recent import RecentAttempts
 from leyden.core.store.redis_bell import Listener
-from leyden.core.store.redis_changes import arguments, is_empty, remember
+from leyden.core.store.redis_changes import arguments, remember
+from leyden.core.store.redis_decision import Decided, LinkSource, MustAsk, NoSource
 from leyden.core.store.redis_link import Address, Link, Outage, address_of, connected
 from leyden.core.store.redis_memory import Memory
 from leyden.core.store.redis_rows import RedisRows
-from leyden.core.store.redis_scripts import COMMIT, HOLD, READ, Command, Due, Keys, Stale
+from leyden.core.store.redis_scripts import COMMIT, Due, Keys, Stale
 from leyden.core.store.redis_start import check_server, claim_namespace, is_durable
 from leyden.core.store.rows import Rows
 
@@ -48,8 +48,12 @@ _READERS = 2
 _GIVE_UP_SECONDS = 20.0
 """How long a transaction is done again because others write the same."""
 _LONGEST_PAUSE = 0.05
-_HOLD_MILLISECONDS = "1000"
-"""How long others leave a rollout to the one who is about to claim it; it does not matter if that is too short."""
+_LITTLE_BYTES = 64 << 10
+"""More is not sent from an event loop's thread: the socket may not take it at once."""
+_SOON_SECONDS = 0.02
+"""How long an event loop waits for an answer at most."""
+_NEAR_SECONDS, _USUALLY, _FAR_SECONDS = 0.002, 8, 1.0
+"""Redis is near where it answers within the first on a running average over the second, else far for the third."""
 _FILE_SECONDS = 3.0
 """Redis writes its file after two seconds in any case."""
 _WAITS = re.compile(rb"aof_pending_bio_fsync:[1-9]")
@@ -74,7 +78,15 @@ class RedisStore(LocalStore):
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="leyden-store-read")
         self._write_link, self._idle_links = self._link(), [self._link() for _ in range(_READERS)]
         self._listener = Listener(address, self._channel, self._name, self._bell, self._closing)
-        self._spans = GroupCommit(self._store_spans, _never_here, self._writer.submit)
+        self._count, self._submitted = threading.Lock(), 0
+        self._turn = threading.Lock()
+        """Held by whoever writes, on whatever thread."""
+        self._unfinished: tuple[object, Decided[Any]] | None = None
+        """Whose commit was not answered at once, and what it was."""
+        self._late: tuple[object, Any] | None = None
+        """Whose commit that was, and what it was answered after all."""
+        self._usual = self._near_from = 0.0
+        self._spans = GroupCommit(self._store_spans, self._store_spans_here, self._submit)
         self._recent = RecentAttempts(_RECENT_SECONDS)
 
     @classmethod
@@ -97,8 +109,19 @@ class RedisStore(LocalStore):
 
     async def _transact(self, work: Callable[[Rows], T], *, write: bool) -> T:
         if write:
-            return await asyncio.wrap_future(self._writer.submit(self._write_now, work))
+            return await asyncio.wrap_future(self._submit(self._write_now, work))
         return await asyncio.wrap_future(self._readers.submit(self._read_now, work))
+
+    def _submit(self, function: Callable[..., T], *arguments: Any) -> "Future[T]":
+        with self._count:
+            self._submitted += 1
+        future = self._writer.submit(function, *arguments)
+        future.add_done_callback(self._ended)
+        return future
+
+    def _ended(self, _future: object) -> None:
+        with self._count:
+            self._submitted -= 1
 
     async def _write(self, work: Callable[[Rows], T]) -> T:
         self._check_open()
@@ -116,7 +139,11 @@ class RedisStore(LocalStore):
             self._idle_links.append(link)
 
     def _write_now(self, work: Callable[[Rows], T]) -> T:
-        return self._run(self._write_link, work, write=True)
+        with self._turn:
+            self._finish()
+            if self._late is not None and self._late[0] is work:
+                return self._late[1]
+            return self._run(self._write_link, work, write=True)
 
     def _run(self, link: Link, work: Callable[[Rows], T], *, write: bool) -> T:
         """Do `work` until what it was decided on has not changed before it is committed."""
@@ -127,9 +154,9 @@ class RedisStore(LocalStore):
                 return self._try(link, work, write=write, believes=write and tries == 0)
             except Due:
                 if write:
-                    self._run_check(link)
+                    self._check(link)
                 else:
-                    self._writer.submit(self._run_check, self._write_link).result()
+                    self._submit(self._check_now).result()
             except Stale:
                 if time.monotonic() > give_up:
                     raise StoreError(f"{self._address}: others write the same all the time") from None
@@ -137,65 +164,131 @@ class RedisStore(LocalStore):
                     time.sleep(random.random() * min(0.0005 * 2**tries, _LONGEST_PAUSE))
             tries += 1
 
-    def _run_check(self, link: Link) -> None:
+    def _check_now(self) -> None:
+        with self._turn:
+            self._finish()
+            self._check(self._write_link)
+
+    def _check(self, link: Link) -> None:
         """Make the health check, unless another process has just made it."""
-        try:
+        with suppress(Stale):
             self._try(link, check_health, write=True, believes=False, cures=True)
-        except Stale:
-            return
 
     def _try(self, link: Link, work: Callable[[Rows], T], *, write: bool, believes: bool, cures: bool = False) -> T:
         now = self._clock()
-        source = _Source(link, self._keys, "" if cures else repr(now), self._name if write else None)
+        source = LinkSource(link, self._keys, "" if cures else repr(now), self._name if write else None)
+        decided = self._decide(now, source, work, write=write, believes=believes, cures=cures)
+        if decided.is_checked:
+            self._settle(decided, self._committed(link, link.run(COMMIT, *decided.message)))
+        if decided.problem is not None:
+            raise decided.problem
+        return cast("T", decided.result)
+
+    def _decide(
+        self,
+        now: float,
+        source: LinkSource | NoSource,
+        work: Callable[[Rows], T],
+        *,
+        write: bool,
+        believes: bool,
+        cures: bool = False,
+    ) -> Decided[T]:
+        """Do `work`, and return what is to be committed."""
         version = f"{self._name}.{self._commits + 1}"
         rows = RedisRows(now, self._keys, source, self._memory, version, believes=believes, cures=cures)
-        problem: Exception | None = None
-        result: Any = None
+        decided = Decided[T](rows, write)
         try:
-            result = work(rows)
-        except (Due, Stale):
+            decided.result = work(rows)
+        except (Due, Stale, MustAsk):
             raise
         except Exception as error:
-            problem = error
-        keep = write and problem is None and not is_empty(rows)
-        if keep or believes or rows.asked > 1:
-            base = self._commit(link, rows, source.now, keep)
-            if write and problem is None:
-                remember(rows, self._memory, base)
-        if problem is not None:
-            raise problem
-        if write:
-            self._recent.forget(rows.changed)
-            self._bell.ring(rows.rung)
-        return result
+            decided.problem = error
+        if decided.is_checked:
+            decided.message = self._message(decided, source.now)
+        return decided
 
-    def _commit(self, link: Link, rows: RedisRows, now: str, keep: bool) -> int:
-        """Commit, or only look whether what was read is as it was; returns the first place given out."""
-        keys = self._keys
-        message = self._listener.message(sorted(rows.rung)) if keep and rows.rung else b""
-        if keep:
+    def _message(self, decided: Decided[Any], now: str) -> list[bytes | str]:
+        """Return the arguments of a commit, or of a look whether what was read is as it was."""
+        keys, rows = self._keys, decided.rows
+        news, number = b"", "0"
+        if decided.keeps:
             self._commits += 1
-        number = str(self._commits) if keep else "0"
-        answer = link.run(
-            COMMIT,
-            *(keys.deadlines, keys.serial, keys.last + self._name, number, now, self._channel, message),
-            *arguments(rows, keep=keep, asks_file=self._asks_file),
-        )
+            number = str(self._commits)
+            news = self._listener.message(sorted(rows.rung)) if rows.rung else b""
+        first = (keys.deadlines, keys.serial, keys.last + self._name, number, now, self._channel, news)
+        return [*first, *arguments(rows, keep=decided.keeps, asks_file=self._asks_file)]
+
+    def _committed(self, link: Link, answer: list[Any]) -> int:
+        """Return the first place given out, when what was answered cannot be lost any more."""
         if answer[0] == b"due":
             raise Due
         if answer[0] == b"stale":
             raise Stale
         if answer[2] and self._asks_file:
-            self._await_file(link)
+            give_up = time.monotonic() + _FILE_SECONDS
+            while _WAITS.search(link.call("INFO", "persistence")) and time.monotonic() < give_up:
+                time.sleep(0.001)
         return int(answer[1])
 
-    def _await_file(self, link: Link) -> None:
-        """Return when Redis has written what it has answered, which it puts off while it waits for the disk."""
-        give_up = time.monotonic() + _FILE_SECONDS
-        while _WAITS.search(link.call("INFO", "persistence")) and time.monotonic() < give_up:
-            time.sleep(0.001)
+    def _settle(self, decided: Decided[Any], base: int) -> None:
+        if decided.writes and decided.problem is None:
+            remember(decided.rows, self._memory, base)
+            self._recent.forget(decided.rows.changed)
+            self._bell.ring(decided.rows.rung)
 
     # --- What comes with every model call
+
+    def _at_once(self, work: Callable[[Rows], T], name: object) -> Decided[T] | None:
+        """Do `work` on the calling thread, from memory; None where another thread must, which may ask and wait.
+
+        What was sent, and not answered at once, is finished there; `name` says whose it is.
+        """
+        if self._submitted or time.monotonic() < self._near_from or not self._turn.acquire(blocking=False):
+            return None
+        try:
+            if self._closed or self._unfinished is not None:
+                return None
+            now = self._clock()
+            decided = self._decide(now, NoSource(repr(now)), work, write=True, believes=True)
+            return decided if decided.keeps and self._commit_soon(decided, name) else None
+        except MustAsk:
+            return None
+        finally:
+            self._turn.release()
+
+    def _commit_soon(self, decided: Decided[Any], name: object) -> bool:
+        began = time.monotonic()
+        answer = self._write_link.run_soon(_SOON_SECONDS, COMMIT, *decided.message)
+        if answer is None or answer[2:] == [1]:
+            self._unfinished = (name, decided)
+            self._near_from = time.monotonic() + _FAR_SECONDS
+            return False
+        self._usual += (time.monotonic() - began - self._usual) / _USUALLY
+        if self._usual > _NEAR_SECONDS:
+            self._usual, self._near_from = 0.0, time.monotonic() + _FAR_SECONDS
+        if answer[0] == b"done":
+            self._settle(decided, int(answer[1]))
+        return answer[0] == b"done"
+
+    def _finish(self) -> None:
+        """End a commit that was not answered at once, and keep what it was answered for its caller, who comes soon."""
+        unfinished, self._unfinished = self._unfinished, None
+        if unfinished is None:
+            return
+        name, decided = unfinished
+        try:
+            base = self._committed(self._write_link, self._write_link.run(COMMIT, *decided.message))
+        except (Due, Stale):
+            return  # it was not made, and is decided again
+        self._settle(decided, base)
+        self._late = (name, decided.result)
+
+    async def _write_little(self, work: Callable[[Rows], T]) -> T:
+        """Write on the calling thread where Redis is near: the hop costs more than a few rows."""
+        self._check_open()
+        done = self._at_once(work, work)
+        return await self._write(work) if done is None else cast("T", done.result)
 
     async def find_attempt(self, rollout_id: str, attempt_id: str) -> tuple[Rollout, Attempt] | None:
         """Return an attempt with its rollout; without a question where it was looked at a moment ago."""
@@ -213,13 +306,33 @@ class RedisStore(LocalStore):
         self._check_open()
         return await self._spans.add(spans)
 
+    def _store_spans_here(self, batches: Sequence[Sequence[Span]], size: int) -> list[Answer] | None:
+        if size > _LITTLE_BYTES:
+            return None
+        done = self._at_once(lambda rows: spans.add_spans(rows, batches), batches)
+        return None if done is None else done.result
+
     def _store_spans(self, batches: Sequence[Sequence[Span]]) -> list[Answer]:
+        try:
+            with self._turn:
+                self._finish()
+                late = self._late
+        except StoreError as error:
+            return [error] * len(batches)
+        known: dict[int, Answer] = {}
+        if late is not None and isinstance(late[0], list):
+            known = {id(batch): answer for batch, answer in zip(cast("list[Any]", late[0]), late[1], strict=True)}
+        rest = [batch for batch in batches if id(batch) not in known]
+        answers = iter(self._store_asked(rest) if rest else [])
+        return [known[id(batch)] if id(batch) in known else next(answers) for batch in batches]
+
+    def _store_asked(self, batches: Sequence[Sequence[Span]]) -> list[Answer]:
         try:
             return self._write_now(lambda rows: spans.add_spans(rows, batches))
         except Exception as error:
-            if len(batches) < 2:
+            if len(batches) < 2 or isinstance(error, StoreError):
                 return [error] * len(batches)
-            return [answer for batch in batches for answer in self._store_spans([batch])]
+            return [answer for batch in batches for answer in self._store_asked([batch])]
 
     async def _release(self) -> None:
         await asyncio.to_thread(self._shut_down)
@@ -231,34 +344,3 @@ class RedisStore(LocalStore):
         self._listener.leave(self._write_link)
         for link in (self._write_link, *self._idle_links):
             link.drop()
-
-
-class _Source:
-    """Asks over one link; raises Due where the health check must write first."""
-
-    def __init__(self, link: Link, keys: Keys, now: str, name: str | None) -> None:
-        """Holds in the name of `name`; without one it only looks."""
-        self._link, self._keys, self.now, self._name = link, keys, now, name
-
-    def ask(self, commands: Sequence[Command]) -> list[Any]:
-        """Answer commands of one moment."""
-        return _found(self._link.run(READ, self._keys.deadlines, self.now, msgspec.msgpack.encode(commands)))
-
-    def hold(self, limit: int) -> list[Any]:
-        """Answer the first in the queue, and hold them."""
-        keys = self._keys
-        if self._name is None:
-            (found,) = self.ask([("EACH", "0", str(limit - 1), keys.rollout, keys.queue, "HGETALL")])
-            return found
-        wanted = (keys.deadlines, keys.queue, keys.held, keys.rollout, self.now, str(limit), self._name)
-        return _found(self._link.run(HOLD, *wanted, _HOLD_MILLISECONDS))
-
-
-def _found(answer: list[Any]) -> list[Any]:
-    if answer[0]:
-        raise Due
-    return answer[1]
-
-
-def _never_here(_batches: Sequence[Sequence[Span]], _size: int) -> None:
-    """Redis may be far away: the caller's event loop does not wait for it."""
