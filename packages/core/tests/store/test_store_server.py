@@ -10,9 +10,9 @@ import pytest
 
 from leyden.core.data.rollout import EnqueueRollout
 from leyden.core.errors import NotFound, StoreError, UsageError
-from leyden.core.store import server as server_module
 from leyden.core.store.base import LightningStore
 from leyden.core.store.client import HttpStore
+from leyden.core.store.intake import ServerLimits
 from leyden.core.store.memory import MemoryStore
 from leyden.core.store.server import store_app
 from leyden.core.store.wire import methods
@@ -98,10 +98,9 @@ async def test_malformed_calls_get_one_line(
     assert line in text and "\n" not in text
 
 
-async def test_a_request_that_is_too_large_is_refused(server: StoreServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert server_module.MAX_BODY == 64 * 1024 * 1024
-    monkeypatch.setattr(server_module, "MAX_BODY", 10_000)
-    async with through(server.add(MemoryStore())) as store:
+async def test_a_request_that_is_too_large_is_refused(server: StoreServer) -> None:
+    assert ServerLimits().max_body == 64 * 1024 * 1024
+    async with through(server.add(MemoryStore(), limits=ServerLimits(max_body=10_000))) as store:
         await store.enqueue_rollout("x" * 9_000)
         with pytest.raises(StoreError, match="10000 bytes"):
             await store.enqueue_rollout("x" * 10_000)
@@ -206,8 +205,10 @@ async def test_long_waits_are_cut_into_short_requests(server: StoreServer, monke
 
 async def test_capabilities_are_those_of_the_store_behind(server: StoreServer) -> None:
     async with through(server.add(MemoryStore())) as store:
+        assert store.otlp_traces_endpoint() is None
         await store.statistics()
-        assert store.capabilities == {"durable": False, "multi_process": True, "otlp_traces": False}
+        assert store.capabilities == {"durable": False, "multi_process": True, "otlp_traces": True}
+        assert (store.otlp_traces_endpoint() or "").endswith("/v1/traces")
 
 
 async def test_a_closed_client_says_so(server: StoreServer) -> None:

@@ -29,7 +29,7 @@ from leyden.core.store.base import UNSET, FilterLogic, LightningStore, SortOrder
 from leyden.core.store.connection import PATIENCE, Connection
 from leyden.core.store.lifecycle import new_rollout_id
 from leyden.core.store.rows import encode_stats
-from leyden.core.store.wire import LONGEST_WAIT, Failure, methods
+from leyden.core.store.wire import LONGEST_WAIT, Failure, methods, numbered
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
@@ -38,6 +38,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _FAILURE = msgspec.msgpack.Decoder(Failure)
+_NUMBERS = msgspec.msgpack.Decoder(list[int])
 
 
 class HttpStore(LightningStore):
@@ -55,6 +56,10 @@ class HttpStore(LightningStore):
         known = self._connection.capabilities
         return {"durable": "durable" in known, "multi_process": True, "otlp_traces": "otlp_traces" in known}
 
+    def otlp_traces_endpoint(self) -> str | None:
+        """Return where the server takes OTLP traces, known from its first answer on; None where it takes none."""
+        return f"{self._connection.url}/v1/traces" if self.capabilities["otlp_traces"] else None
+
     async def close(self) -> None:
         """Close the connections; the store behind the server stays open."""
         await self._connection.close()
@@ -64,10 +69,18 @@ class HttpStore(LightningStore):
     ) -> T:
         """Call a method of the interface at the server."""
         name = method.__name__
-        status, body = await self._connection.call(name, methods()[name].encode_call(*args, **kwargs))
+        body = await self._answer(name, methods()[name].encode_call(*args, **kwargs))
         try:
-            if status == 200:
-                return methods()[name].decode_answer(body)
+            return methods()[name].decode_answer(body)
+        except msgspec.DecodeError as error:
+            raise StoreError(f"the store's answer to {name} makes no sense: {error}") from error
+
+    async def _answer(self, name: str, call: bytes) -> bytes:
+        """Call a method; raises what it raised there."""
+        status, body = await self._connection.call(name, call)
+        if status == 200:
+            return body
+        try:
             failure = _FAILURE.decode(body) if status == 422 else None
         except msgspec.DecodeError as error:
             raise StoreError(f"the store's answer to {name} makes no sense: {error}") from error
@@ -232,11 +245,20 @@ class HttpStore(LightningStore):
 
     async def add_span(self, span: Span) -> Span | None:
         """Store a span, which is also a heartbeat; None when it is an exact duplicate."""
-        return await self._call(LightningStore.add_span, span)
+        return next(iter(await self._add(LightningStore.add_span, [span], span)), None)
 
     async def add_many_spans(self, spans: Sequence[Span]) -> list[Span]:
         """Store spans of any attempts in one transaction; duplicates are left out of the answer."""
-        return await self._call(LightningStore.add_many_spans, spans)
+        return await self._add(LightningStore.add_many_spans, spans, spans)
+
+    async def _add(self, method: Callable[..., Awaitable[Any]], spans: Sequence[Span], *call: Any) -> list[Span]:
+        """Store spans; what comes back is their numbers."""
+        name = method.__name__
+        body = await self._answer(name, methods()[name].encode_call(*call))
+        try:
+            return numbered(spans, _NUMBERS.decode(body))
+        except (msgspec.DecodeError, ValueError) as error:
+            raise StoreError(f"the store's answer to {name} makes no sense: {error}") from error
 
     async def add_otel_span(
         self, rollout_id: str, attempt_id: str, readable_span: "ReadableSpan", sequence_id: int | None = None

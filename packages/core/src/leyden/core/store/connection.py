@@ -1,4 +1,7 @@
-"""`Connection`: requests to a store server, sent again when no answer came. Knows nothing of what they say."""
+"""`Connection`: requests to a store server, sent again when no answer came or the server was busy.
+
+Knows nothing of what they say.
+"""
 
 import asyncio
 import time
@@ -10,7 +13,7 @@ import aiohttp
 
 from leyden.core.errors import StoreError
 from leyden.core.store.together import LARGEST, Together
-from leyden.core.store.wire import CAPABILITIES, REQUEST_ID, SMALL
+from leyden.core.store.wire import CAPABILITIES, MINIMAL, PREFER, REQUEST_ID, SMALL
 
 PATIENCE = 15.0
 """Seconds for which an unreachable server is tried again."""
@@ -20,6 +23,10 @@ _IDLE = 3.0
 _SILENCE = 90.0
 """Seconds without a byte after which an answer is given up; longer than any wait the server grants."""
 
+_BUSY = frozenset({429, 503})
+_UNSAID = 1.0
+"""Seconds after which a busy server is asked again that does not say when."""
+
 _Session = tuple[aiohttp.ClientSession, AsyncGenerator[aiohttp.ClientSession]]
 
 
@@ -27,8 +34,12 @@ class Connection:
     """A server at `url`, called with a bearer token. Every event loop gets a session of its own."""
 
     def __init__(self, url: str, token: str, patience: float) -> None:
-        self._url = url.rstrip("/")
-        self._headers = {"authorization": f"Bearer {token}", "content-type": "application/msgpack"}
+        self.url = url.rstrip("/")
+        self._headers = {
+            "authorization": f"Bearer {token}",
+            "content-type": "application/msgpack",
+            PREFER: MINIMAL,
+        }
         self._patience = patience
         self._sessions: dict[asyncio.AbstractEventLoop, _Session] = {}
         self._together: WeakKeyDictionary[asyncio.AbstractEventLoop, Together] = WeakKeyDictionary()
@@ -63,20 +74,25 @@ class Connection:
             if self._closed:
                 raise StoreError("this store is closed")
             try:
-                return await self._post_once(name, body, headers)
+                status, answer, later = await self._post_once(name, body, headers)
+                if later is None or time.monotonic() + later > give_up:
+                    return status, answer
             except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError) as error:
                 if time.monotonic() + pause > give_up:
-                    raise StoreError(f"the store at {self._url} does not answer: {error or type(error)}") from error
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
+                    raise StoreError(f"the store at {self.url} does not answer: {error or type(error)}") from error
+                later = pause
+                pause = min(2 * pause, _LONGEST_PAUSE)
+            await asyncio.sleep(later)
 
-    async def _post_once(self, name: str, body: bytes, headers: dict[str, str]) -> tuple[int, bytes]:
+    async def _post_once(self, name: str, body: bytes, headers: dict[str, str]) -> tuple[int, bytes, float | None]:
+        """Return status and body, and in how many seconds a server that is busy wants to be asked again."""
         session = await self._session()
-        async with session.post(f"{self._url}/{name}", data=body, headers=headers, allow_redirects=False) as response:
+        async with session.post(f"{self.url}/{name}", data=body, headers=headers, allow_redirects=False) as response:
             answer = await response.read()
             if CAPABILITIES in response.headers:
                 self.capabilities = frozenset(response.headers[CAPABILITIES].split(","))
-            return response.status, answer
+            busy = response.status in _BUSY
+            return response.status, answer, _seconds(response.headers.get("retry-after")) if busy else None
 
     async def _session(self) -> aiohttp.ClientSession:
         loop = asyncio.get_running_loop()
@@ -86,6 +102,11 @@ class Connection:
             keeper = _kept_session()
             self._sessions[loop] = (await anext(keeper), keeper)
         return self._sessions[loop][0]
+
+
+def _seconds(retry_after: str | None) -> float:
+    """Read a `Retry-After` header in seconds, as ours have it; proxies may write a date."""
+    return float(retry_after) if retry_after is not None and retry_after.isdecimal() else _UNSAID
 
 
 async def _kept_session() -> AsyncGenerator[aiohttp.ClientSession]:

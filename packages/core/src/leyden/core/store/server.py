@@ -1,11 +1,13 @@
-"""`store_app`: a store over HTTP. `POST /{method}`, a MessagePack map of arguments in, a MessagePack value out.
+"""`store_app`: a store over HTTP. `POST /{method}`, a map of arguments in, a value out: MessagePack, or JSON if asked.
 
-`POST /together` takes several calls. 401 wrong token · 404 unknown method · 400 not a call of it · 413 too large · 422
-the store's own error, which the client raises again. Knows nothing of who runs it: it is mounted into any ASGI server.
+`POST /together` takes several calls, `POST /v1/traces` OTLP. 400 not a call · 401 wrong token · 403 not this token's to
+do · 404 unknown method · 413 too large · 429 come again · 422 the store's own error, which the client raises again.
+Knows nothing of who runs it: it is mounted into any ASGI server.
 """
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -13,14 +15,24 @@ from typing import Any
 import msgspec
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from leyden.core.store import access, otlp_endpoint, streaming
+from leyden.core.store.access import Agent
 from leyden.core.store.base import LightningStore
+from leyden.core.store.intake import Intake, ServerLimits
+from leyden.core.store.once import Once
+from leyden.core.store.pages import page_routes
+from leyden.core.store.refused import Refused
+from leyden.core.store.server_metrics import StoreMetrics
 from leyden.core.store.wire import (
     CAPABILITIES,
     ERRORS,
     LONGEST_WAIT,
+    MINIMAL,
+    NUMBERED,
+    PREFER,
     REQUEST_ID,
     TOGETHER,
     WAITING,
@@ -29,156 +41,219 @@ from leyden.core.store.wire import (
     Part,
     PartAnswer,
     methods,
+    numbers_of,
 )
 
 logger = logging.getLogger(__name__)
 
-MAX_BODY = 64 * 1024 * 1024
-"""Bytes of one request."""
-_REMEMBERED = 60.0
-"""Seconds for which the answer to a call that writes is kept for a caller that lost it."""
-_MSGPACK = "application/msgpack"
+_MSGPACK, _JSON = "application/msgpack", "application/json"
 _PARTS = msgspec.msgpack.Decoder(list[Part])
+_CLAIMS = frozenset({"dequeue_rollout", "dequeue_many_rollouts"})
 
 
-@dataclass(slots=True)
-class _Running:
-    """A call, and how many requests wait for its answer."""
+def store_app(
+    store: LightningStore,
+    *,
+    authorize: Callable[[str], bool],
+    agents: Callable[[str], Agent | None] | None = None,
+    limits: ServerLimits | None = None,
+) -> Starlette:
+    """Serve `store`; `authorize` is asked about the bearer token of every request, `agents` whose it is otherwise."""
+    intake = Intake(limits or ServerLimits())
+    metrics = StoreMetrics(intake)
+    door = _Door(authorize, agents)
+    calls = _Calls(store, door, intake, metrics)
+    traces = otlp_endpoint.OtlpEndpoint(store, intake, metrics, door.who)
+    return Starlette(
+        routes=[
+            *page_routes(store, metrics),
+            Route(otlp_endpoint.PATH, traces.answer, methods=["POST"]),
+            Route("/{method}", calls.answer, methods=["POST"]),
+        ]
+    )
 
-    task: asyncio.Task[PartAnswer]
-    requests: int = 0
+
+class _Door:
+    """Tells who asks."""
+
+    def __init__(self, authorize: Callable[[str], bool], agents: Callable[[str], Agent | None] | None) -> None:
+        self._authorize, self._agents = authorize, agents
+
+    def who(self, request: Request) -> Agent | None:
+        """The agent whose token a request has, None for a trainer's; raises Refused with status 401 or 403."""
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer":
+            if self._authorize(token):
+                return None
+            agent = self._agents(token) if self._agents is not None else None
+            if agent is not None:
+                return agent
+        raise Refused(401, "the store wants a valid bearer token", {"www-authenticate": "Bearer"})
 
 
-class _Refused(Exception):
-    """The request is answered with a status and one line."""
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """How a request wants to be answered, and who asks."""
 
-    def __init__(self, status: int, line: str) -> None:
-        super().__init__(line)
-        self.status = status
+    agent: Agent | None
+    json: bool
+    minimal: bool
+
+    def encode(self, value: object) -> bytes:
+        """Encode an answer."""
+        return msgspec.json.encode(value) if self.json else msgspec.msgpack.encode(value)
 
 
-def store_app(store: LightningStore, *, authorize: Callable[[str], bool]) -> Starlette:
-    """Serve `store`; `authorize` is asked about the bearer token of every request."""
-    endpoint = _Endpoint(store, authorize)
-    return Starlette(routes=[Route("/{method}", endpoint.answer, methods=["POST"])])
+class _Calls:
+    """The methods of a store."""
 
-
-class _Endpoint:
-    def __init__(self, store: LightningStore, authorize: Callable[[str], bool]) -> None:
-        self._store = store
-        self._authorize = authorize
-        self._running: dict[str, _Running] = {}
+    def __init__(self, store: LightningStore, door: _Door, intake: Intake, metrics: StoreMetrics) -> None:
+        self._store, self._door, self._intake, self._metrics = store, door, intake, metrics
+        self._once = Once()
 
     async def answer(self, request: Request) -> Response:
         """Answer one request."""
+        given, accepted = request.headers.get("content-type", ""), request.headers.get("accept", "")
+        json_in = given.startswith(_JSON)
+        json = accepted.startswith(_JSON) or (json_in and _MSGPACK not in accepted)
         try:
-            self._check(request)
-            name = request.path_params["method"]
-            if name == TOGETHER:
-                answer = PartAnswer(200, msgspec.msgpack.encode(await self._parts(await _body(request))))
-            else:
-                method = _method(name)
-                call = _decoded(method, await _body(request))
-                answer = await self._answered(method, call, request.headers.get(REQUEST_ID), request)
-        except _Refused as refused:
-            headers = {"www-authenticate": "Bearer"} if refused.status == 401 else None
-            return PlainTextResponse(str(refused), refused.status, headers)
+            asked = _Asked(self._door.who(request), json, request.headers.get(PREFER) == MINIMAL)
+            return await self._answer(request, asked, json_in=json_in)
+        except Refused as refused:
+            self._metrics.refused(refused.status)
+            if json:
+                body = msgspec.json.encode(Failure("Refused", str(refused)))
+                return Response(body, refused.status, refused.headers, _JSON)
+            return PlainTextResponse(str(refused), refused.status, refused.headers)
         except ClientDisconnect:
             return PlainTextResponse("the caller has gone", 400)
-        able = ",".join(name for name, has in self._store.capabilities.items() if has)
-        return Response(answer.body, answer.status, {CAPABILITIES: able}, _MSGPACK)
 
-    def _check(self, request: Request) -> None:
-        scheme, _, token = request.headers.get("authorization", "").partition(" ")
-        if scheme.lower() != "bearer" or not self._authorize(token):
-            raise _Refused(401, "the store wants a valid bearer token")
+    async def _answer(self, request: Request, asked: _Asked, *, json_in: bool) -> Response:
+        name = request.path_params["method"]
+        if name == TOGETHER or name in NUMBERED:
+            self._intake.check_room()
+        began = time.perf_counter()
+        async with self._intake.body(request) as body:
+            if name == TOGETHER:
+                answer = PartAnswer(200, msgspec.msgpack.encode(await self._parts(body, asked)))
+            else:
+                method = _method(name)
+                call = _decoded(method, body, json=json_in)
+                self._check_call(method, call, asked)
+                if name == streaming.METHOD:
+                    return await self._spans(method, call, asked)
+                answer = await self._answered(method, call, request.headers.get(REQUEST_ID), asked, request)
+        self._metrics.call(name, answer.status, time.perf_counter() - began)
+        return self._response(answer, asked)
 
-    async def _parts(self, body: bytes) -> list[PartAnswer]:
+    def _response(self, answer: PartAnswer, asked: _Asked) -> Response:
+        return Response(answer.body, answer.status, self._headers(), _JSON if asked.json else _MSGPACK)
+
+    def _headers(self) -> dict[str, str]:
+        able = {**self._store.capabilities, "otlp_traces": otlp_endpoint.can_read_otlp()}
+        return {CAPABILITIES: ",".join(name for name, has in able.items() if has)}
+
+    async def _parts(self, body: bytes, asked: _Asked) -> list[PartAnswer]:
         """Run several calls side by side."""
+        if asked.json:
+            raise Refused(415, "several calls together travel as MessagePack alone")
         try:
             parts = _PARTS.decode(body)
         except msgspec.MsgspecError as error:
-            raise _Refused(400, f"not a list of calls: {error}") from error
-        return await asyncio.gather(*(self._part(part) for part in parts))
+            raise Refused(400, f"not a list of calls: {error}") from error
+        return await asyncio.gather(*(self._part(part, asked) for part in parts))
 
-    async def _part(self, part: Part) -> PartAnswer:
+    async def _part(self, part: Part, asked: _Asked) -> PartAnswer:
         try:
             method = _method(part.method)
             if method.name in WAITING:
-                raise _Refused(400, f"{method.name} may wait, and is not called together with others")
-            return await self._answered(method, _decoded(method, part.call), part.id)
-        except _Refused as refused:
+                raise Refused(400, f"{method.name} may wait, and is not called together with others")
+            call = _decoded(method, part.call)
+            self._check_call(method, call, asked)
+            return await self._answered(method, call, part.id, asked)
+        except Refused as refused:
             return PartAnswer(refused.status, str(refused).encode())
 
+    def _check_call(self, method: Method, call: dict[str, Any], asked: _Asked) -> None:
+        if asked.agent is not None:
+            access.check_call(asked.agent, method.name, call)
+
     async def _answered(
-        self, method: Method, call: dict[str, Any], name: str | None, request: Request | None = None
+        self, method: Method, call: dict[str, Any], name: str | None, asked: _Asked, request: Request | None = None
     ) -> PartAnswer:
         """Run the call, or join it when the same, by `name`, has come before; `request` has it alone."""
-        name = name if method.writes else None
-        running = self._running.get(name) if name else None
-        if running is None:
-            running = _Running(asyncio.create_task(self._performed(method, call)))
-            if name:
-                self._running[name] = running
-                running.task.add_done_callback(lambda _: self._forget_later(name))
-        running.requests += 1
-        try:
-            if request is not None and method.name in WAITING:
-                await _finished_or_gone(running.task, request)
-            else:
-                await asyncio.wait({running.task})
-        finally:
-            running.requests -= 1
-            if not running.task.done() and method.name in WAITING and not running.requests:
-                running.task.cancel()
-        if not running.task.done() or running.task.cancelled():
+        known = (name, asked) if name and method.writes else None
+        if asked.agent is not None and not self._once.knows(known):
+            await access.check_open(self._store, asked.agent)
+        waits = request is not None and method.name in WAITING
+        gone = request.receive if request is not None and waits else None
+        answer = await self._once.answer(known, lambda: self._performed(method, call, asked), gone)
+        if answer is None:
             raise ClientDisconnect
-        return running.task.result()
+        return answer
 
-    def _forget_later(self, name: str) -> None:
-        asyncio.get_running_loop().call_later(_REMEMBERED, self._running.pop, name, None)
-
-    async def _performed(self, method: Method, call: dict[str, Any]) -> PartAnswer:
+    async def _performed(self, method: Method, call: dict[str, Any], asked: _Asked) -> PartAnswer:
+        spans = _spans_of(method, call)
         try:
-            return PartAnswer(200, msgspec.msgpack.encode(await getattr(self._store, method.name)(**call)))
-        except tuple(ERRORS.values()) as error:
-            kind = next(kind.__name__ for kind in type(error).__mro__ if kind.__name__ in ERRORS)
-            return PartAnswer(422, msgspec.msgpack.encode(Failure(kind, str(error))))
-        except Exception:
-            logger.exception("the store failed in %s", method.name)
-            return PartAnswer(500, b"the store failed; its log says why")
+            with self._intake.writing(len(spans)):
+                result = await getattr(self._store, method.name)(**call)
+        except Exception as error:
+            return _failed(method, error, asked)
+        if method.name in NUMBERED:
+            stored = result if method.name == "add_many_spans" else [result] if result else []
+            self._metrics.stored(len(stored))
+            if asked.minimal:
+                return PartAnswer(200, asked.encode(numbers_of(spans, stored)))
+        elif method.name in _CLAIMS and result:
+            self._metrics.claimed([result] if method.name == "dequeue_rollout" else result)
+        return PartAnswer(200, asked.encode(result))
+
+    async def _spans(self, method: Method, call: dict[str, Any], asked: _Asked) -> Response:
+        """Answer a query for spans, in one piece or, where they are many, while they are read."""
+        began = time.perf_counter()
+        try:
+            if asked.agent is not None:
+                await access.check_open(self._store, asked.agent)
+            page = await streaming.first_page(self._store, call)
+        except Refused:
+            raise
+        except Exception as error:
+            return self._response(_failed(method, error, asked), asked)
+        finally:
+            self._metrics.call(method.name, 200, time.perf_counter() - began)
+        if len(page.items) >= streaming.wanted(page):
+            return self._response(PartAnswer(200, asked.encode(page)), asked)
+        pieces = streaming.whole(self._store, call, page, json=asked.json)
+        return StreamingResponse(pieces, 200, self._headers(), _JSON if asked.json else _MSGPACK)
+
+
+def _spans_of(method: Method, call: dict[str, Any]) -> list[Any]:
+    if method.name not in NUMBERED:
+        return []
+    return [call["span"]] if method.name == "add_span" else call["spans"]
+
+
+def _failed(method: Method, error: Exception, asked: _Asked) -> PartAnswer:
+    kind = next((kind.__name__ for kind in type(error).__mro__ if kind.__name__ in ERRORS), None)
+    if kind is not None:
+        return PartAnswer(422, asked.encode(Failure(kind, str(error))))
+    logger.error("the store failed in %s", method.name, exc_info=error)
+    line = "the store failed; its log says why"
+    return PartAnswer(500, asked.encode(Failure("StoreError", line)) if asked.json else line.encode())
 
 
 def _method(name: str) -> Method:
     if name not in methods():
-        raise _Refused(404, f"the store has no method {name[:64]!r}")
+        raise Refused(404, f"the store has no method {name[:64]!r}")
     return methods()[name]
 
 
-def _decoded(method: Method, body: bytes) -> dict[str, Any]:
+def _decoded(method: Method, body: bytes, *, json: bool = False) -> dict[str, Any]:
     try:
-        call = method.decode_call(body)
+        call = method.decode_call(body, json=json)
     except ValueError as error:
-        raise _Refused(400, f"not a call of {method.name}: {error}") from error
+        raise Refused(400, f"not a call of {method.name}: {error}") from error
     if method.name in WAITING:
         wanted = call["timeout"]
         call["timeout"] = LONGEST_WAIT if wanted is None else min(wanted, LONGEST_WAIT)
     return call
-
-
-async def _body(request: Request) -> bytes:
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > MAX_BODY:
-            raise _Refused(413, f"a request to the store may have {MAX_BODY} bytes; send fewer spans at once")
-    return bytes(body)
-
-
-async def _finished_or_gone(task: asyncio.Task[PartAnswer], request: Request) -> None:
-    """Return when the call has an answer, or nobody is there any more to read it."""
-    gone = asyncio.ensure_future(request.receive())
-    try:
-        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        gone.cancel()

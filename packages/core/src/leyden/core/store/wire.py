@@ -1,11 +1,11 @@
 """How a method call travels: one table, derived from the signatures of `LightningStore`, read by server and client.
 
-A call is a MessagePack map of arguments, its answer a MessagePack value; both are validated against the annotations of
-the interface. Knows nothing of HTTP.
+A call is a map of arguments, its answer a value: MessagePack between our processes, JSON for people. Both are validated
+against the annotations of the interface. Knows nothing of HTTP.
 """
 
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, cast, get_type_hints
@@ -14,6 +14,7 @@ import msgspec
 
 from leyden.core.data.page import Page
 from leyden.core.data.rollout import Attempt, AttemptedRollout, Rollout
+from leyden.core.data.span import Span
 from leyden.core.errors import IllegalMove, NotFound, StoreError, UsageError
 from leyden.core.store.base import LightningStore
 
@@ -36,6 +37,12 @@ TOGETHER = "together"
 
 SMALL = frozenset({"update_attempt", "add_span", "add_many_spans"})
 """Methods that come with every attempt, whose calls travel together where several are made at once."""
+
+PREFER, MINIMAL = "prefer", "return=minimal"
+"""Header by which spans are answered with their numbers alone (RFC 7240): the caller has the spans already."""
+
+NUMBERED = frozenset({"add_span", "add_many_spans"})
+"""Methods that may be answered so."""
 
 LONGEST_WAIT = 30.0
 """Seconds that one request may wait; a client that wants more asks again."""
@@ -73,7 +80,7 @@ class PartAnswer(msgspec.Struct, frozen=True, array_like=True):
     body: bytes
 
 
-class _AnyRollout(Rollout, frozen=True, kw_only=True):
+class AnyRollout(Rollout, frozen=True, kw_only=True):
     """A rollout that may have an attempt: a union of the two structs could not be told apart."""
 
     attempt: Attempt | None = None
@@ -81,10 +88,15 @@ class _AnyRollout(Rollout, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """One method of the interface: its name, and its arguments and answer as MessagePack."""
+    """One method of the interface: its name, and how its arguments and its answer travel."""
 
     name: str
     signature: inspect.Signature
+    about: str
+    """What it does, as the interface says it."""
+    arguments: type[msgspec.Struct]
+    answer: Any
+    """Annotation of what it returns."""
     _arguments: msgspec.msgpack.Decoder[Any]
     _answer: msgspec.msgpack.Decoder[Any]
 
@@ -102,9 +114,9 @@ class Method:
         except (TypeError, OverflowError, RecursionError, UnicodeEncodeError) as error:
             raise UsageError(f"an argument of {self.name} cannot be stored: {error}; use what JSON can hold") from error
 
-    def decode_call(self, data: bytes) -> dict[str, Any]:
+    def decode_call(self, data: bytes, *, json: bool = False) -> dict[str, Any]:
         """Return the arguments by name; raises ValueError when `data` is not a call of this method."""
-        arguments = self._arguments.decode(data)
+        arguments = msgspec.json.decode(data or b"{}", type=self.arguments) if json else self._arguments.decode(data)
         return {name: getattr(arguments, name) for name in arguments.__struct_fields__}
 
     def decode_answer(self, data: bytes) -> Any:
@@ -129,28 +141,60 @@ def _method(name: str, function: Callable[..., Awaitable[Any]]) -> Method:
     hints = get_type_hints(function)
     fields = [(p.name, hints[p.name]) if p.default is p.empty else (p.name, hints[p.name], p.default) for p in own]
     arguments = msgspec.defstruct(f"{name}_arguments", fields, kw_only=True, forbid_unknown_fields=True)
+    answer = _with_any_rollout(hints["return"])
     return Method(
         name,
         signature.replace(parameters=own),
+        inspect.getdoc(function) or "",
+        arguments,
+        answer,
         msgspec.msgpack.Decoder(arguments),
-        msgspec.msgpack.Decoder(_with_any_rollout(hints["return"])),
+        msgspec.msgpack.Decoder(answer),
     )
 
 
+def numbers_of(spans: Sequence[Span], stored: Sequence[Span]) -> list[int]:
+    """Return the number of each of `spans`, 0 for those that are not in `stored`, which has the others in order."""
+    numbers: list[int] = []
+    left = iter(stored)
+    following = next(left, None)
+    for span in spans:
+        if following is None or _key(span) != _key(following):
+            numbers.append(0)
+        else:
+            numbers.append(following.sequence_id)
+            following = next(left, None)
+    return numbers
+
+
+def numbered(spans: Sequence[Span], numbers: Sequence[int]) -> list[Span]:
+    """Undo `numbers_of`; raises ValueError when there are not as many numbers as spans."""
+    pairs = zip(spans, numbers, strict=True)
+    return [
+        span if span.sequence_id == number else msgspec.structs.replace(span, sequence_id=number)
+        for span, number in pairs
+        if number
+    ]
+
+
+def _key(span: Span) -> tuple[str, str, str]:
+    return span.rollout_id, span.attempt_id, span.span_id
+
+
 def _with_any_rollout(annotation: Any) -> Any:
-    """Put `_AnyRollout` in the place of `Rollout` in an annotation."""
+    """Put `AnyRollout` in the place of `Rollout` in an annotation."""
     shapes: dict[Any, Any] = {
-        Rollout: _AnyRollout,
-        Rollout | None: _AnyRollout | None,
-        list[Rollout]: list[_AnyRollout],
-        Page[Rollout]: Page[_AnyRollout],
+        Rollout: AnyRollout,
+        Rollout | None: AnyRollout | None,
+        list[Rollout]: list[AnyRollout],
+        Page[Rollout]: Page[AnyRollout],
     }
     return shapes.get(annotation, annotation)
 
 
 def _public(answer: Any) -> Any:
     """Undo `_with_any_rollout` in an answer."""
-    if isinstance(answer, _AnyRollout):
+    if isinstance(answer, AnyRollout):
         fields = {name: getattr(answer, name) for name in Rollout.__struct_fields__}
         return Rollout(**fields) if answer.attempt is None else AttemptedRollout(**fields, attempt=answer.attempt)
     if isinstance(answer, list):

@@ -3,7 +3,6 @@
 For tests: starting and stopping a server takes longer than most of them. The trainer has its own server.
 """
 
-import secrets
 import socket
 import threading
 import time
@@ -12,11 +11,15 @@ from types import TracebackType
 import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from leyden.core.store.access import Access
 from leyden.core.store.base import LightningStore
+from leyden.core.store.intake import ServerLimits
 from leyden.core.store.server import store_app
 
 TOKEN = "a-token-for-tests"
 """What the server accepts."""
+ACCESS = Access(TOKEN)
+"""Makes agents' tokens."""
 
 
 class StoreServer:
@@ -43,9 +46,9 @@ class StoreServer:
         self._server.should_exit = True
         self._thread.join()
 
-    def add(self, store: LightningStore) -> str:
-        """Serve `store`; returns its URL."""
-        return self.add_app(store_app(store, authorize=accepts))
+    def add(self, store: LightningStore, *, limits: ServerLimits | None = None) -> str:
+        """Serve `store`, to agents too; returns its URL."""
+        return self.add_app(store_app(store, authorize=accepts, agents=ACCESS.agent, limits=limits))
 
     def add_app(self, app: ASGIApp) -> str:
         """Serve any application; returns its URL."""
@@ -60,7 +63,7 @@ class StoreServer:
 
 def accepts(token: str) -> bool:
     """Whether `token` is the one for tests."""
-    return secrets.compare_digest(token.encode(), TOKEN.encode())
+    return ACCESS.is_trainer(token)
 
 
 class LosesAnswers:

@@ -216,10 +216,12 @@ async def open_gateway(
     """Bring the gateway up as `gateway` does, with further policies and limits; yields it with its address."""
     from leyden.core.gateway.app import Gateway
     from leyden.core.gateway.server import GatewayServer
+    from leyden.core.store.access import Access
     from leyden.core.store.server import store_app
 
     key, token = new_key(), secrets.token_urlsafe(24)
-    stores = store_app(store, authorize=lambda given: secrets.compare_digest(given, token))
+    access = Access(token)
+    stores = store_app(store, authorize=access.is_trainer, agents=access.agent)
     door = Gateway(store, policy, key, others=others, mounts={"/store": stores}, limits=limits)
     server = GatewayServer(door.app)
     url = await server.start()

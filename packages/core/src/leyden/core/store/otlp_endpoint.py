@@ -1,0 +1,116 @@
+"""`OtlpEndpoint`: `POST /v1/traces` of a store's server, as the OTLP specification has it, for any ordinary exporter.
+
+What is valid in a request is stored in one transaction and the rest refused, with a reason, as a partial success.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import cache
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import PlainTextResponse, Response
+
+from leyden.core.store import access
+from leyden.core.store.access import Agent
+from leyden.core.store.base import LightningStore
+from leyden.core.store.intake import Intake
+from leyden.core.store.refused import Refused
+from leyden.core.store.server_metrics import StoreMetrics
+
+if TYPE_CHECKING:
+    from leyden.core.store.otlp import Taken
+
+logger = logging.getLogger(__name__)
+
+PATH = "/v1/traces"
+_KINDS = ("application/x-protobuf", "application/json")
+_SMALL = 64 << 10
+"""Bytes of a request that is read at once; larger ones are read on a thread, beside other calls."""
+
+
+@cache
+def can_read_otlp() -> bool:
+    """Whether the packages are installed that OTLP needs."""
+    return all(find_spec(name) for name in ("opentelemetry.proto", "google.protobuf", "google.rpc"))
+
+
+class OtlpEndpoint:
+    """Takes spans into `store`; `who` tells whose request it is, None for a trainer's."""
+
+    def __init__(
+        self, store: LightningStore, intake: Intake, metrics: StoreMetrics, who: Callable[[Request], Agent | None]
+    ) -> None:
+        self._store, self._intake, self._metrics, self._who = store, intake, metrics, who
+
+    async def answer(self, request: Request) -> Response:
+        """Answer one request."""
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        try:
+            return await self._stored(request, kind)
+        except Refused as refused:
+            self._metrics.refused(refused.status)
+            return _refusal(refused, kind)
+        except ClientDisconnect:
+            return PlainTextResponse("the caller has gone", 400)
+
+    async def _stored(self, request: Request, kind: str) -> Response:
+        agent = self._who(request)
+        if not can_read_otlp():
+            raise Refused(501, "this server takes no OTLP: it needs pip install 'leyden-core[otlp]'")
+        if kind not in _KINDS:
+            raise Refused(415, f"OTLP comes as {' or '.join(_KINDS)}")
+        if agent is not None:
+            await access.check_open(self._store, agent)
+        self._intake.check_room()
+        async with self._intake.body(request) as body:
+            taken = await self._read(body, kind, agent)
+            with self._intake.writing(len(taken.spans)):
+                stored = await self._write(taken)
+        self._metrics.stored(stored, taken.refused)
+        return Response(taken.answer(kind), 200, media_type=kind)
+
+    async def _read(self, body: bytes, kind: str, agent: Agent | None) -> "Taken":
+        from leyden.core.store.otlp import read_request
+
+        attempt = None if agent is None else (agent.rollout_id, agent.attempt_id)
+
+        def read() -> "Taken":
+            return read_request(body, kind, max_span=self._intake.limits.max_span, attempt=attempt)
+
+        taken = read() if len(body) <= _SMALL else await asyncio.to_thread(read)
+        if agent is not None:
+            taken.keep(lambda span: access.span_problem(agent, span))
+        else:
+            known = {key: await self._store.find_attempt(*key) is not None for key in taken.attempts()}
+            taken.keep(
+                lambda span: (
+                    None
+                    if known[span.rollout_id, span.attempt_id]
+                    else f"there is no attempt {span.attempt_id} of a rollout {span.rollout_id}"
+                )
+            )
+        return taken
+
+    async def _write(self, taken: "Taken") -> int:
+        """Store the spans, all or none; whatever keeps the store from it may be over when the exporter comes again."""
+        if not taken.spans:
+            return 0
+        try:
+            return len(await self._store.add_many_spans(taken.spans))
+        except ValueError as error:
+            raise Refused(400, str(error)) from error
+        except Exception:
+            logger.exception("spans that came by OTLP could not be stored")
+            again = {"retry-after": str(self._intake.limits.retry_seconds)}
+            raise Refused(503, "the store failed; its log says why", again) from None
+
+
+def _refusal(refused: Refused, kind: str) -> Response:
+    if kind not in _KINDS or not can_read_otlp():
+        return PlainTextResponse(str(refused), refused.status, refused.headers)
+    from leyden.core.store.otlp import failure
+
+    return Response(failure(str(refused), kind), refused.status, refused.headers, kind)
