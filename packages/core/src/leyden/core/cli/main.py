@@ -5,7 +5,17 @@ from typing import Any
 
 import typer
 
-from leyden.core.cli import check, dev, exec, gateway, models, quickstart, show, train  # "exec": the command's name
+from leyden.core.cli import (  # "exec": the command's name
+    check,
+    dev,
+    exec,
+    gateway,
+    models,
+    quickstart,
+    show,
+    store,
+    train,
+)
 from leyden.core.cli.options import TakesCommand
 from leyden.core.errors import LeydenError, UsageError
 
@@ -25,6 +35,7 @@ app.command("dev", cls=TakesCommand)(dev.dev)
 app.command("exec", cls=TakesCommand)(exec.run_command)
 app.command("gateway")(gateway.gateway)
 app.command("show")(show.show)
+app.command("store")(store.store)
 app.add_typer(models.app, name="models")
 
 INTERRUPTED = 130

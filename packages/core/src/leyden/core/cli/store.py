@@ -1,0 +1,72 @@
+"""`leyden store`: one store for processes on any machine, over HTTP."""
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from leyden.core.cli.options import JsonOption
+
+TOKEN = "LEYDEN_STORE_TOKEN"
+"""Environment variable, here and where the store is opened by its URL."""
+TOKEN_FILE = Path("leyden-store.token")
+_LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+def store(
+    *,
+    uri: Annotated[str, typer.Option(help="Serve the store at this URI.")] = "sqlite:///store.db",
+    host: Annotated[str, typer.Option(help="Address to listen on; others than this machine's reach 0.0.0.0.")] = (
+        "127.0.0.1"
+    ),
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8766,
+    token_file: Annotated[Path, typer.Option(help="Where the token is kept, if LEYDEN_STORE_TOKEN is not set.")] = (
+        TOKEN_FILE
+    ),
+    scale_at: Annotated[int, typer.Option(min=1, help="Waiting spans from which on /metrics asks for more.")] = 5_000,
+    json: JsonOption = False,
+) -> None:
+    """Serve a store over HTTP, until SIGTERM or Ctrl-C.
+
+    The token, which opens everything, is taken from LEYDEN_STORE_TOKEN, or from a file that its owner alone can read
+    and that is made where there is none.
+    """
+    from leyden.core.trainer.launch import run_loop
+    from leyden.core.trainer.storing import StorePlan, serve_store
+
+    given = os.environ.get(TOKEN)
+    kept = f"in {TOKEN}" if given else f"in {token_file}"
+    plan = StorePlan(uri=uri, token=given or token_file, host=host, port=port, scale_at=scale_at)
+
+    async def serve() -> None:
+        stopped = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
+        await serve_store(plan, lambda url: _show(url, uri, kept, json=json), stopped)
+
+    if host not in _LOOPBACK:
+        sys.stderr.write(f"leyden: {host} can be reached from elsewhere, and HTTP hides no token: put TLS before it\n")
+    run_loop(serve())
+
+
+def _show(url: str, uri: str, kept: str, *, json: bool) -> None:
+    """Say where the store is and where its token, which is never printed."""
+    from leyden.core.gateway.masking import mask_text
+
+    masked = mask_text(uri)
+    if json:
+        import msgspec
+
+        line = msgspec.json.encode({"url": url, "store": masked, "token": kept}).decode()
+    else:
+        line = (
+            f"Serving {masked} at {url}; its token is {kept}.\n"
+            f"  open it: open_store({url!r}) with {TOKEN} set\n"
+            f"  OTLP:    OTEL_EXPORTER_OTLP_TRACES_ENDPOINT={url}/v1/traces\n"
+            f"  look:    {url}/docs and {url}/metrics"
+        )
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()

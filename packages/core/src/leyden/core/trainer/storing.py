@@ -1,0 +1,90 @@
+"""A store behind a server of its own, until it is told to stop. Trains nothing, and knows of no agent."""
+
+import asyncio
+import os
+import secrets
+import stat
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from leyden.core.errors import UsageError
+from leyden.core.store.intake import SCALE_AT
+from leyden.core.store.open import open_store
+
+_LOGS = (
+    "leyden.core.store.server",
+    "leyden.core.store.otlp_endpoint",
+    "leyden.core.store.pages",
+    "leyden.core.store.spans",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorePlan:
+    """Which store is served, and where."""
+
+    uri: str = field(repr=False)
+    token: str | Path = field(repr=False)
+    """The trainers', which opens everything, or the file that keeps it."""
+    host: str = "127.0.0.1"
+    port: int = 0
+    scale_at: int = SCALE_AT
+    """Waiting spans from which on `/metrics` asks for more servers."""
+
+
+async def serve_store(plan: StorePlan, started: Callable[[str], None], stopped: asyncio.Event) -> None:
+    """Serve until `stopped` is set; `started` gets the root URL once connections are accepted.
+
+    Raises UsageError for a plan that cannot work, and GatewayError when the port is taken.
+    """
+    from leyden.core.gateway.masking import mask_logs
+    from leyden.core.gateway.server import GatewayServer
+    from leyden.core.store.access import Access
+    from leyden.core.store.intake import ServerLimits
+    from leyden.core.store.server import store_app
+
+    mask_logs(*_LOGS)
+    async with AsyncExitStack() as closing:
+        store = await open_store(plan.uri)
+        closing.push_async_callback(store.close)
+        access = Access(plan.token if isinstance(plan.token, str) else kept_token(plan.token))
+        limits = ServerLimits(scale_at=plan.scale_at)
+        app = store_app(store, authorize=access.is_trainer, agents=access.agent, limits=limits)
+        server = GatewayServer(app, plan.host, plan.port)
+        url = await server.start()
+        closing.push_async_callback(server.stop)
+        started(url)
+        await stopped.wait()
+
+
+def kept_token(path: Path) -> str:
+    """Return the token in the file at `path`, which is made, readable by its owner alone, where there is none.
+
+    Raises UsageError for a file that others can read, or that holds no token.
+    """
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        return _read_token(path)
+    except OSError as error:
+        raise UsageError(f"the token cannot be kept in {path}: {error.strerror}") from None
+    token = secrets.token_urlsafe(32)
+    with os.fdopen(handle, "w") as file:
+        file.write(token + "\n")
+    return token
+
+
+def _read_token(path: Path) -> str:
+    try:
+        with path.open() as file:
+            mode = os.fstat(file.fileno()).st_mode
+            token = file.read(4096).strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"no token can be read from {path}: {error}") from None
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise UsageError(f"{path} can be read by others; make it yours alone with: chmod 600 {path}")
+    if not token:
+        raise UsageError(f"{path} is empty; remove it, and a token is made")
+    return token

@@ -1,0 +1,157 @@
+"""`leyden store` as a process of its own, and stores that are opened by its URL."""
+
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leyden.core.cli.main import run
+from leyden.core.errors import StoreError, UsageError
+from leyden.core.store.open import open_store
+from leyden.core.testing.store_contract.shared import claimed, span_of
+
+SECONDS = 60
+
+Serving = tuple["subprocess.Popen[str]", dict[str, Any]]
+Start = Callable[..., Serving]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Start `leyden store --json`, on a free port unless one is given; returns its process and what it printed."""
+    started: list[subprocess.Popen[str]] = []
+
+    def begin(*arguments: str, **variables: str) -> Serving:
+        command = [sys.executable, "-m", "leyden.core.cli", "store", "--json", "--port", "0", *arguments]
+        environment = {name: value for name, value in os.environ.items() if name != "LEYDEN_STORE_TOKEN"}
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(
+            command, cwd=tmp_path, env=environment | variables, stdout=pipe, stderr=pipe, text=True
+        )
+        started.append(process)
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line, process.communicate()
+        return process, json.loads(line)
+
+    yield begin
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def ends(process: "subprocess.Popen[str]", by: signal.Signals) -> int:
+    process.send_signal(by)
+    output, errors = process.communicate(timeout=SECONDS)
+    assert (output, errors) == ("", "")
+    return process.returncode
+
+
+async def test_what_one_server_took_the_next_one_has(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process, said = start("--uri", "sqlite:///kept.db")
+    assert said == {"url": said["url"], "store": "sqlite:///kept.db", "token": "in leyden-store.token"}
+    kept = tmp_path / "leyden-store.token"
+    token = kept.read_text().strip()
+    for file in (kept, tmp_path / "kept.db"):
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert len(token) >= 40
+
+    monkeypatch.setenv("LEYDEN_STORE_TOKEN", token)
+    store = await open_store(said["url"])
+    assert store.capabilities == {"durable": True, "multi_process": True, "otlp_traces": True}
+    assert store.otlp_traces_endpoint() == f"{said['url']}/v1/traces"
+    got = await claimed(store)
+    await store.add_span(span_of(got.attempt))
+    await store.close()
+    assert ends(process, signal.SIGTERM) == 0
+
+    process, said = start("--uri", "sqlite:///kept.db")
+    monkeypatch.delenv("LEYDEN_STORE_TOKEN")
+    assert kept.read_text().strip() == token
+    store = await open_store(said["url"].replace("://", f"://{token}@"))
+    assert [span.name for span in await store.query_spans(got.rollout_id)] == ["chat"]
+    await store.close()
+    assert ends(process, signal.SIGINT) == 130
+
+
+async def test_a_token_from_the_environment_is_not_written_down(start: Start, tmp_path: Path) -> None:
+    _, said = start("--uri", "memory://", LEYDEN_STORE_TOKEN="chosen")
+    assert said["token"] == "in LEYDEN_STORE_TOKEN"
+    assert not list(tmp_path.iterdir())
+    store = await open_store(said["url"].replace("://", "://any:chosen@"))
+    await store.close()
+    with pytest.raises(StoreError, match="valid bearer token"):
+        await open_store(said["url"].replace("://", "://wrong@"))
+
+
+async def test_a_server_needs_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LEYDEN_STORE_TOKEN", raising=False)
+    with pytest.raises(UsageError, match=r"http://127\.0\.0\.1:9 needs its token: set LEYDEN_STORE_TOKEN"):
+        await open_store("http://127.0.0.1:9")
+
+
+@pytest.mark.parametrize("uri", ["user:secret@host", "nonsense://user:secret@host", "sqlite://user:secret@host"])
+async def test_an_error_holds_no_password(uri: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        await open_store(uri)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "token", "says"),
+    [
+        (["--uri", "kept.db"], "t", "'kept.db' is not a store's URI"),
+        (["--uri", "nonsense://x"], "t", "stores of the kind nonsense:// are not supported"),
+        (["--uri", "memory://"], "two words", "printable ASCII without spaces"),
+        (["--uri", "memory://", "--port", "70000"], "t", "--port"),
+        (["--uri", "memory://", "--token-file", "no/such/folder"], "", "No such file or directory"),
+    ],
+)
+def test_what_cannot_work_is_said_before_anything_is_served(
+    arguments: list[str],
+    token: str,
+    says: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LEYDEN_STORE_TOKEN", token)
+    assert run(["store", *arguments]) == 2
+    assert says in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "says"), [("token", 0o644, "chmod 600"), ("", 0o600, "is empty"), ("ключ", 0o600, "ASCII")]
+)
+def test_a_token_file_that_is_not_its_owners_alone_is_refused(
+    text: str, mode: int, says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("LEYDEN_STORE_TOKEN", raising=False)
+    file = tmp_path / "token"
+    file.write_text(text)
+    file.chmod(mode)
+    assert run(["store", "--uri", "memory://", "--port", "0", "--token-file", "token"]) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_a_port_that_is_taken_is_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert run(["store", "--uri", "memory://", "--port", str(port)]) == 1
+    assert f"cannot listen on 127.0.0.1:{port}" in capsys.readouterr().err
