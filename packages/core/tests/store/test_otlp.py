@@ -13,6 +13,8 @@ import aiohttp
 import msgspec
 import pytest
 from google.rpc.status_pb2 import Status
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from opentelemetry.exporter.otlp.proto.http import Compression
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
@@ -28,6 +30,9 @@ from leyden.core.data.rollout import Attempt
 from leyden.core.data.tokens import unpack_ids, unpack_log_probs
 from leyden.core.store.intake import ServerLimits
 from leyden.core.store.memory import MemoryStore
+from leyden.core.store.otlp import read_request
+from leyden.core.store.refused import Refused
+from leyden.core.store.rows import encode
 from leyden.core.testing.store_contract.shared import attempt_now, claimed
 from leyden.core.testing.store_server import ACCESS, TOKEN, StoreServer
 
@@ -94,7 +99,7 @@ class Served:
 @pytest.fixture
 async def served(server: StoreServer) -> AsyncGenerator[Served]:
     store = MemoryStore()
-    limits = ServerLimits(max_body=8 << 20, max_span=100_000)
+    limits = ServerLimits(max_body=8 << 20, max_json=2 << 20, max_span=100_000)
     url = f"{server.add(store, limits=limits)}/v1/traces"
     yield Served(store, (await claimed(store)).attempt, url)
     await store.close()
@@ -138,13 +143,13 @@ def exported(served: Served, attributes: Mapping[str, Any], token: str = TOKEN, 
 
 
 async def test_ids_come_as_lists_of_numbers_or_as_bytes(served: Served) -> None:
-    numbers = {semconv.PROMPT_IDS: [1, 2, 70_000], semconv.RESPONSE_LOGPROBS: [-0.5, -1.0]}
+    numbers = {semconv.PROMPT_IDS: [0, 2, 70_000], semconv.RESPONSE_LOGPROBS: [-0.5, -1.0]}
     exported(served, {**served.named(), **numbers, semconv.RESPONSE_IDS: b"\x07\x00\x00\x00", "mixed": [1, 2]})
     [span] = (await served.store.query_spans(served.attempt.rollout_id)).items
     ids, packed = span.attributes[semconv.PROMPT_IDS], span.attributes[semconv.RESPONSE_IDS]
     logprobs = span.attributes[semconv.RESPONSE_LOGPROBS]
     assert isinstance(ids, bytes) and isinstance(packed, bytes) and isinstance(logprobs, bytes)
-    assert [*unpack_ids(ids)] == [1, 2, 70_000]
+    assert [*unpack_ids(ids)] == [0, 2, 70_000]
     assert [*unpack_ids(packed)] == [7]
     assert [*unpack_log_probs(logprobs)] == [-0.5, -1.0]
     assert span.attributes["mixed"] == [1, 2]
@@ -243,6 +248,7 @@ async def test_requests_of_which_nothing_is_stored(served: Served) -> None:
         (whole, PROTOBUF, {"content-encoding": "br"}, 415, "gzip or deflate"),
         (bomb, PROTOBUF, zipped, 413, "decompressed request"),
         (bytes(9 << 20), PROTOBUF, {}, 413, "fewer spans"),
+        (b" " * 3_000_000, JSON, {}, 413, "JSON request"),
     ]
     for body, kind, headers, wanted, said in cases:
         status, answer, got = await served.post(body, kind, **headers)
@@ -268,3 +274,39 @@ async def test_a_store_that_fails_asks_the_exporter_to_come_again(
     assert "No space left" in caplog.text
     assert (await served.post(served.request(2).SerializeToString()))[0] == 200
     assert await served.names() == ["s1", "s2"]
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.just("00f067aa0ba902b7"),
+    lambda inside: (
+        st.lists(inside, max_size=3)
+        | st.dictionaries(st.sampled_from(["stringValue", "intValue", "arrayValue", "values", "key", "value"]), inside)
+    ),
+    max_leaves=12,
+)
+json_spans = st.fixed_dictionaries(
+    {},
+    optional={
+        name: values
+        for name in ("traceId", "spanId", "parentSpanId", "name", "startTimeUnixNano", "attributes", "events", "status")
+    },
+)
+
+
+@given(json_spans, st.binary(max_size=200), st.integers(0, 10_000))
+@settings(deadline=None)
+def test_whatever_comes_is_read_or_refused(span: Any, noise: bytes, cut: int) -> None:
+    body = msgspec.json.encode({"resourceSpans": [{"scopeSpans": [{"spans": [span]}]}]})
+    request: Any = ExportTraceServiceRequest()
+    given_span = request.resource_spans.add().scope_spans.add().spans.add(trace_id=b"t" * 16, span_id=b"s" * 8)
+    given_span.attributes.add(key="x").value.bytes_value = noise
+    valid = request.SerializeToString()
+    at = cut % len(valid)
+    for sent, kind in ((body, JSON), (noise, PROTOBUF), (valid[:at], PROTOBUF), (valid[:at] + noise, PROTOBUF)):
+        try:
+            taken = read_request(sent, kind, max_span=1000, attempt=("ro", "at"))
+        except Refused as refused:
+            assert refused.status == 400 and "\n" not in str(refused)
+        else:
+            assert taken.answer(kind) is not None
+            encode([*taken.spans], "spans")

@@ -25,6 +25,8 @@ class ServerLimits:
 
     max_body: int = 64 << 20
     """Bytes of one request, as sent, and as read where it was compressed."""
+    max_json: int = 16 << 20
+    """Bytes of one OTLP request in JSON, which takes many times more to read than protobuf."""
     max_span: int = 16 << 20
     """Bytes of one span that comes by OTLP."""
     max_held: int = 256 << 20

@@ -16,7 +16,7 @@ from starlette.responses import PlainTextResponse, Response
 from leyden.core.store import access
 from leyden.core.store.access import Agent
 from leyden.core.store.base import LightningStore
-from leyden.core.store.intake import Intake
+from leyden.core.store.intake import Intake, too_large
 from leyden.core.store.refused import Refused
 from leyden.core.store.server_metrics import StoreMetrics
 
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PATH = "/v1/traces"
-_KINDS = ("application/x-protobuf", "application/json")
+_JSON = "application/json"
+_KINDS = ("application/x-protobuf", _JSON)
 _SMALL = 64 << 10
 """Bytes of a request that is read at once; larger ones are read on a thread, beside other calls."""
 
@@ -44,6 +45,8 @@ class OtlpEndpoint:
         self, store: LightningStore, intake: Intake, metrics: StoreMetrics, who: Callable[[Request], Agent | None]
     ) -> None:
         self._store, self._intake, self._metrics, self._who = store, intake, metrics, who
+        self._reading = asyncio.Lock()
+        """Held while a large request is read: it takes ten times its bytes, and two would not be read sooner."""
 
     async def answer(self, request: Request) -> Response:
         """Answer one request."""
@@ -66,6 +69,8 @@ class OtlpEndpoint:
             await access.check_open(self._store, agent)
         self._intake.check_room()
         async with self._intake.body(request) as body:
+            if kind == _JSON and len(body) > self._intake.limits.max_json:
+                raise too_large(self._intake.limits.max_json, "JSON ")
             taken = await self._read(body, kind, agent)
             with self._intake.writing(len(taken.spans)):
                 stored = await self._write(taken)
@@ -80,7 +85,11 @@ class OtlpEndpoint:
         def read() -> "Taken":
             return read_request(body, kind, max_span=self._intake.limits.max_span, attempt=attempt)
 
-        taken = read() if len(body) <= _SMALL else await asyncio.to_thread(read)
+        if len(body) <= _SMALL:
+            taken = read()
+        else:
+            async with self._reading:
+                taken = await asyncio.to_thread(read)
         if agent is not None:
             taken.keep(lambda span: access.span_problem(agent, span))
         else:

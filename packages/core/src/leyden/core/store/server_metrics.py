@@ -31,6 +31,7 @@ class StoreMetrics:
     def __init__(self, intake: Intake) -> None:
         self._registry = registry = CollectorRegistry()
         self._asked = float("-inf")
+        self._of_call: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
         self._seconds = Histogram(
             "leyden_store_call_seconds",
             "From a whole request to its answer; waiting for rollouts is part of it.",
@@ -76,8 +77,12 @@ class StoreMetrics:
 
     def call(self, method: str, status: int, seconds: float) -> None:
         """Count a call that was answered; `method` is one of ours."""
-        self._calls.labels(method, str(status)).inc()
-        self._seconds.labels(method).observe(seconds)
+        known = self._of_call.get((method, status))
+        if known is None:
+            known = self._calls.labels(method, str(status)), self._seconds.labels(method)
+            self._of_call[method, status] = known
+        known[0].inc()
+        known[1].observe(seconds)
 
     def refused(self, status: int) -> None:
         """Count a request that was refused."""
