@@ -61,12 +61,16 @@ def check_attempt_move(attempt_id: str, old: AttemptStatus, new: AttemptStatus) 
 def rollout_after_attempt(
     rollout: RolloutStatus, attempt: AttemptStatus, sequence_id: int, config: RolloutConfig
 ) -> RolloutStatus:
-    """Status of a rollout whose latest attempt has just become `attempt`. `cancelled` stays."""
-    if rollout == "cancelled":
-        return rollout
+    """Status of a rollout whose latest attempt has just become `attempt`.
+
+    It stays where the table allows no such move: cancelled for good, and succeeded, by hand, while an attempt goes on.
+    """
+    wanted: RolloutStatus = "failed"
     if attempt == "preparing" or attempt == "running" or attempt == "succeeded":
-        return attempt
-    return "requeuing" if attempt in config.retry_condition and sequence_id < config.max_attempts else "failed"
+        wanted = attempt
+    elif attempt in config.retry_condition and sequence_id < config.max_attempts:
+        wanted = "requeuing"
+    return wanted if wanted in ROLLOUT_MOVES[rollout] else rollout
 
 
 def attempt_after_span(attempt: AttemptStatus) -> AttemptStatus:

@@ -45,6 +45,17 @@ class LifecycleTests(StoreTests):
         await store.update_attempt(got.rollout_id, "latest", status=status)
         assert (await rollout_now(store, got)).status == status
 
+    async def test_a_rollout_that_succeeded_by_hand_follows_no_attempt_out_of_the_table(
+        self, store: LightningStore
+    ) -> None:
+        got = await claimed(store)
+        done = await store.update_rollout(got.rollout_id, status="succeeded")
+        await store.update_attempt(got.rollout_id, "latest", status="running")
+        now = await rollout_now(store, got)
+        assert (now.status, now.end_time, now.attempt.status) == ("succeeded", done.end_time, "running")
+        await store.update_attempt(got.rollout_id, "latest", status="failed")
+        assert (await rollout_now(store, got)).status == "failed"
+
     async def test_an_older_attempt_changes_alone(self, store: LightningStore) -> None:
         first = await claimed(store)
         await store.update_attempt(first.rollout_id, first.attempt.attempt_id, status="succeeded")
