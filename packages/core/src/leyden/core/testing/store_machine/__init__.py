@@ -1,0 +1,43 @@
+"""`check_store`: any interleaving of everything that can be done to a store, held against the state tables.
+
+    @asynccontextmanager
+    async def opened(folder: Path, clock: Callable[[], float]) -> AsyncGenerator[Sequence[LightningStore]]:
+        stores = [await MyStore.open(folder / "store.db", clock) for _ in range(2)]
+        yield stores
+        for store in stores:
+            await store.close()
+
+    def test_any_interleaving_of_operations() -> None:
+        check_store(opened, examples=20)
+
+`StoreContract` says in words what a store promises; this finds the combinations that nobody thought of. The model in
+`states` and `model` is a second telling of the same promises and shares no code with any store. Needs Hypothesis.
+"""
+
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from leyden.core.testing.store_machine.machine import Clock, Opened, StoreMachine
+
+__all__ = ["Clock", "Opened", "StoreMachine", "check_store"]
+
+
+def check_store(opened: Opened, *, examples: int, steps: int = 30) -> None:
+    """Do up to `steps` things to each of `examples` new stores; raises AssertionError with the shortest way to fail.
+
+    `opened` gives the clients of one store, which are used at once; what goes wrong is told as the calls to make.
+    """
+
+    class Machine(StoreMachine):
+        def __init__(self) -> None:
+            super().__init__(opened)
+
+    run_state_machine_as_test(
+        Machine,
+        settings=settings(
+            max_examples=examples,
+            stateful_step_count=steps,
+            deadline=None,
+            suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
+        ),
+    )

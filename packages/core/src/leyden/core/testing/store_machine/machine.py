@@ -1,0 +1,294 @@
+"""`StoreMachine`: does things to a store in any order, from several clients at once, and holds it against the model.
+
+What is done at once must have happened in some order: one is looked for in which the model answers as the store did.
+Knows nothing of any store.
+"""
+
+import asyncio
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import dataclass
+from itertools import permutations
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+
+from leyden.core.data.rollout import FINISHED_ROLLOUT, EnqueueRollout, Rollout
+from leyden.core.errors import LeydenError
+from leyden.core.store.base import LightningStore
+from leyden.core.testing.store_machine import operations as ops
+from leyden.core.testing.store_machine.model import COUNTED, Model
+from leyden.core.testing.store_machine.naming import AttemptNames
+from leyden.core.testing.store_machine.operations import Operation, Place
+
+Clock: TypeAlias = Callable[[], float]
+Opened: TypeAlias = Callable[[Path, Clock], AbstractAsyncContextManager[Sequence[LightningStore]]]
+"""Opens an empty store that may keep its files in a folder and tells the time by a clock; gives one or more clients of
+it, and closes them all after the block. What one client writes, another that waits should learn within a second."""
+
+START = 1000.0
+PATIENCE = 15.0
+"""Seconds after which who should have been told was not, on a very busy machine."""
+SECONDS = st.sampled_from([0.0, 0.0, 0.0, 1.0, 2.0, 3.0])
+CLIENTS = st.integers(0, 2)
+VIEW = ("query_rollouts", "query_workers", "statistics")
+"""What is looked at after every step."""
+
+
+@dataclass(frozen=True)
+class Done:
+    """An operation and what the store answered, both in the model's names."""
+
+    name: str
+    arguments: dict[str, Any]
+    answer: Any
+
+
+@dataclass
+class Waiting:
+    """Somebody who waits for rollouts."""
+
+    rollout_ids: list[str]
+    ends: dict[str, int]
+    """How often each had ended when the waiting began."""
+    task: "asyncio.Task[list[Rollout]]"
+
+
+class StoreMachine(RuleBasedStateMachine):
+    """One example: a store from its opening to its end."""
+
+    patience = PATIENCE
+
+    def __init__(self, opened: Opened) -> None:
+        super().__init__()
+        self.now = START
+        self.model = Model()
+        self._names = AttemptNames()
+        self._waiting: list[Waiting] = []
+        self._idle: list[tuple[int, asyncio.Task[Any]]] = []
+        """Who waits for work, and for how much."""
+        self._failed = False
+        self._steps = 0
+        self._runner = asyncio.Runner()
+        self._stack = AsyncExitStack()
+        folder = Path(self._runner.run(self._entered(tempfile.TemporaryDirectory())))
+        self.clients = self._runner.run(self._stack.enter_async_context(opened(folder, lambda: self.now)))
+
+    async def _entered(self, folder: "tempfile.TemporaryDirectory[str]") -> str:
+        return self._stack.enter_context(folder)
+
+    @initialize(count=st.integers(1, 3), configs=st.permutations(ops.CONFIGS))
+    def begin(self, count: int, configs: list[Any]) -> None:
+        """Begin with something to do."""
+        requests = [EnqueueRollout(input=n, rollout_id=f"r{n}", config=configs[n]) for n in range(count)]
+        self._alone(0.0, 0, Operation("enqueue_many_rollouts", {"rollouts": requests}))
+        self._alone(0.0, 0, Operation("dequeue_many_rollouts", {"limit": max(1, count - 1), "worker_id": "w0"}))
+
+    def _alone(self, seconds: float, client: int, operation: Operation) -> None:
+        self._run(self._take(seconds, [(client, operation)]))
+
+    enqueue = rule(seconds=SECONDS, client=CLIENTS, operation=ops.ENQUEUES)(_alone)
+    claim = rule(seconds=SECONDS, client=CLIENTS, operation=ops.CLAIMS)(_alone)
+    change_attempt = rule(seconds=SECONDS, client=CLIENTS, operation=ops.ATTEMPT_CHANGES)(_alone)
+    change_rollout = rule(seconds=SECONDS, client=CLIENTS, operation=ops.ROLLOUT_CHANGES)(_alone)
+    send_spans = rule(seconds=SECONDS, client=CLIENTS, operation=ops.SPANS)(_alone)
+    record = rule(seconds=SECONDS, client=CLIENTS, operation=ops.RECORDS)(_alone)
+    ask = rule(seconds=SECONDS, client=CLIENTS, operation=ops.QUESTIONS)(_alone)
+
+    @rule(seconds=SECONDS, calls=st.lists(st.tuples(CLIENTS, ops.ANY), min_size=2, max_size=3))
+    def at_once(self, seconds: float, calls: list[tuple[int, Operation]]) -> None:
+        """Do several things at once."""
+        self._run(self._take(seconds, calls))
+
+    @rule(seconds=SECONDS, calls=st.lists(st.tuples(CLIENTS, ops.CHANGES), min_size=3, max_size=6))
+    def in_turn(self, seconds: float, calls: list[tuple[int, Operation]]) -> None:
+        """Do several things one after the other, and look only then."""
+        self._run(self._take(seconds, calls, in_turn=True))
+
+    @rule(client=CLIENTS, places=st.lists(ops.ROLLOUT, min_size=1, max_size=2))
+    def wait(self, client: int, places: list[Place]) -> None:
+        """Begin to wait for rollouts; not as a precondition, for who is done when is the store's to say."""
+        if len(self._waiting) < 3:
+            self._run(self._wait(client, [place.found(self.model) for place in places]))
+
+    @rule(client=CLIENTS, limit=st.integers(1, 2))
+    def wait_for_work(self, client: int, limit: int) -> None:
+        """Begin to wait for something to claim, unless it is there already."""
+        if len(self._idle) < 2 and not self.model.queue:
+            self._run(self._wait_for_work(client, limit))
+
+    def teardown(self) -> None:
+        """Compare everything, through every client, and close the store."""
+        try:
+            if not self._failed:
+                for client in range(len(self.clients)):
+                    self._run(self._take(0.0, [(client, operation) for operation in self._everything()], in_turn=True))
+        finally:
+            self._runner.run(self._close())
+            self._runner.close()
+
+    # --- Steps
+
+    def _run(self, work: Any) -> None:
+        try:
+            self._runner.run(work)
+        except BaseException:
+            self._failed = True
+            type(self).patience = 1.0  # while Hypothesis looks for a shorter way to fail
+            raise
+
+    async def _take(self, seconds: float, calls: Sequence[tuple[int, Operation]], *, in_turn: bool = False) -> None:
+        self.now += seconds
+        found = [(client, operation.name, operation.found(self.model)) for client, operation in calls]
+        if in_turn:
+            done = [await self._call(*call) for call in found]
+        else:
+            done = list(await asyncio.gather(*(self._call(*call) for call in found)))
+        await self._explain(done, in_turn=in_turn)
+
+    async def _call(self, client: int, name: str, arguments: dict[str, Any]) -> Done:
+        store = self.clients[client % len(self.clients)]
+        theirs = {key: self._names.to_store(value) for key, value in arguments.items()}
+        answer = await _outcome(getattr(store, name)(**theirs))
+        if name == "statistics":
+            answer = {key: answer[key] for key in COUNTED}  # a store may count more
+        return Done(name, arguments, self._names.from_store(answer))
+
+    async def _wait(self, client: int, rollout_ids: list[str]) -> None:
+        known = {name: self.model.rollouts[name].ends for name in rollout_ids if name in self.model.rollouts}
+        ends = {name: count - self._is_finished(name) for name, count in known.items()}
+        store = self.clients[client % len(self.clients)]
+        task = asyncio.create_task(store.wait_for_rollouts(rollout_ids=rollout_ids))
+        self._waiting.append(Waiting(rollout_ids, ends, task))
+        await self._look_at_waiting()
+
+    async def _wait_for_work(self, client: int, limit: int) -> None:
+        store = self.clients[client % len(self.clients)]
+        task = asyncio.create_task(store.dequeue_many_rollouts(limit=limit, timeout=600.0))
+        self._idle.append((limit, task))
+        await self._explain([])
+
+    async def _explain(self, done: list[Done], *, in_turn: bool = False) -> None:
+        """Find the order in which everything happened, with what was claimed meanwhile by those who wait for work."""
+        claims: list[Done] = []
+        while True:
+            claims += self._claimed_by_waiting()
+            self._steps += 1
+            view = [await self._call(self._steps, name, {}) for name in VIEW]
+            orders = _merged(done, claims) if in_turn else permutations([*done, *claims])
+            after = next((model for order in orders for model in self._after(order, view)), None)
+            if after is not None and not (after.queue and self._idle):
+                break
+            tasks = [task for _, task in self._idle]
+            if (
+                not tasks
+                or not (await asyncio.wait(tasks, timeout=self.patience, return_when=asyncio.FIRST_COMPLETED))[0]
+            ):
+                assert after is None, "there is work, and nobody of those who wait for it was told"
+                raise AssertionError(self._report([*done, *claims, *view]))
+        self.model = after
+        await self._look_at_waiting()
+
+    def _claimed_by_waiting(self) -> list[Done]:
+        finished = [(limit, task) for limit, task in self._idle if task.done()]
+        self._idle = [(limit, task) for limit, task in self._idle if not task.done()]
+        return [
+            Done("dequeue_many_rollouts", {"limit": limit}, self._names.from_store(task.result()))
+            for limit, task in finished
+        ]
+
+    def _after(self, order: Sequence[Done], view: Sequence[Done]) -> Iterable[Model]:
+        """The model after `order`, if it answers as the store did, for each order in which late attempts may end."""
+        self.model.now = self.now
+        for late in permutations(range(len(self.model.late()))):
+            model = self.model.copied()
+            model.check_health(late)
+            if all(_agrees(model, done) for done in (*order, *view)):
+                yield model
+
+    def _report(self, done: Sequence[Done]) -> str:
+        """Say what the model answers where it differs, had everything been done in the order given."""
+        model = self.model.copied()
+        model.now = self.now
+        lines = ["no order explains these answers; in the order given:"]
+        for one in done:
+            try:
+                expected = _expected(model, one)
+            except AssertionError as error:
+                expected = error
+            lines.append(f"{one.name} {one.arguments}\n    the store: {one.answer}")
+            lines += [] if expected == one.answer else [f"    the model: {expected}"]
+        return "\n".join(lines)
+
+    # --- Those who wait
+
+    def _is_finished(self, rollout_id: str) -> bool:
+        return self.model.rollouts[rollout_id].status in FINISHED_ROLLOUT
+
+    async def _look_at_waiting(self) -> None:
+        for waiting in list(self._waiting):
+            if all(map(self._is_finished, waiting.ends)):
+                await asyncio.wait([waiting.task], timeout=self.patience)
+                assert waiting.task.done(), f"{waiting.rollout_ids} are finished, and who waits for them was not told"
+            if waiting.task.done():
+                early = [name for name, ends in waiting.ends.items() if self.model.rollouts[name].ends <= ends]
+                assert not early, f"a wait was over while {early} had not ended"
+                found = waiting.task.result()
+                assert [rollout.rollout_id for rollout in found] == list(waiting.ends), "not those that were asked for"
+                assert all(rollout.status in FINISHED_ROLLOUT for rollout in found), "not all were finished"
+                self._waiting.remove(waiting)
+
+    def _everything(self) -> list[Operation]:
+        found = [Operation("query_resources", {}), Operation("get_latest_resources", {})]
+        for rollout_id in self.model.rollouts:
+            for name in ("query_attempts", "query_spans", "get_rollout_by_id"):
+                found.append(Operation(name, {"rollout_id": rollout_id}))
+        for resources_id, versions in self.model.resources.items():
+            found += [
+                Operation("get_resources_by_id", {"resources_id": resources_id, "version": update.version})
+                for update in versions
+            ]
+        return found
+
+    async def _close(self) -> None:
+        tasks = [waiting.task for waiting in self._waiting] + [task for _, task in self._idle]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._stack.aclose()
+
+
+def _merged(first: Sequence[Done], others: Sequence[Done]) -> Iterable[list[Done]]:
+    """Every order in which `first` stays in turn and `others` come at any time."""
+    if not others:
+        yield list(first)
+        return
+    for merged in _merged(first, others[1:]):
+        for place in range(len(merged) + 1):
+            yield [*merged[:place], others[0], *merged[place:]]
+
+
+async def _outcome(work: Any) -> Any:
+    """What a call answered: an error by its kind."""
+    try:
+        return await work
+    except (LeydenError, ValueError, TypeError) as error:
+        return type(error)
+
+
+def _expected(model: Model, done: Done) -> Any:
+    model.check_health()
+    try:
+        return getattr(model, done.name)(done.answer, **done.arguments)
+    except (LeydenError, ValueError, TypeError) as error:
+        return type(error)
+
+
+def _agrees(model: Model, done: Done) -> bool:
+    try:
+        return _expected(model, done) == done.answer
+    except AssertionError:  # the store chose what it may not choose
+        return False

@@ -1,0 +1,357 @@
+"""`Model`: what every method of `LightningStore` should answer, and what it should leave behind.
+
+Each method is called as the store's own. Ids that are the store's to choose are taken from `given`, the answer that the
+store gave; attempts go by `states.name_of`. Knows nothing of any store.
+"""
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+from msgspec import UNSET
+from msgspec.structs import replace
+from opentelemetry.sdk.trace import ReadableSpan
+
+from leyden.core.data.page import Page
+from leyden.core.data.resources import NamedResources, ResourcesUpdate
+from leyden.core.data.rollout import FINISHED_ROLLOUT, Attempt, EnqueueRollout, Rollout, RolloutConfig, RolloutStatus
+from leyden.core.data.span import Span
+from leyden.core.data.worker import Worker
+from leyden.core.errors import NotFound
+from leyden.core.testing.store_machine.questions import answer
+from leyden.core.testing.store_machine.states import RolloutNow, States
+
+COUNTED = (
+    "total_rollouts",
+    "total_attempts",
+    "total_spans",
+    "total_resources",
+    "total_workers",
+    "queue_length",
+)
+
+
+class Model(States):
+    """A store of plain lists."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.resources: dict[str, list[ResourcesUpdate]] = {}
+        """Versions by id; the ids in the order in which they were last stored."""
+
+    def statistics(self, given: object) -> dict[str, int]:
+        """Counts."""
+        rollouts = self.rollouts.values()
+        counts = (
+            len(rollouts),
+            sum(len(rollout.attempts) for rollout in rollouts),
+            sum(len(rollout.spans) for rollout in rollouts),
+            len(self.resources),
+            len(self.workers),
+            self.queued,
+        )
+        return dict(zip(COUNTED, counts, strict=True))
+
+    # --- The queue
+
+    def start_rollout(self, given: object, worker_id: str | None = None, **request: Any) -> Rollout:
+        """Begin at once."""
+        rollout = self._made(EnqueueRollout(**request, rollout_id=_id(given)), "preparing")
+        self.begin_attempt(rollout, worker_id)
+        if worker_id:
+            self.settle(worker_id, "idle")
+        return rollout.noun()
+
+    def enqueue_rollout(self, given: object, **request: Any) -> Rollout:
+        """Queue one."""
+        return self.enqueue_many_rollouts([given], [EnqueueRollout(**request)])[0]
+
+    def enqueue_many_rollouts(self, given: object, rollouts: Sequence[EnqueueRollout]) -> list[Rollout]:
+        """Queue those that are new; nothing at all if one of them cannot be."""
+        for request in rollouts:
+            _check(request.config)
+        names = _ids(given)
+        assert len(names) == len(rollouts), "not as many rollouts as were given"
+        ids: list[str] = []
+        for request, name in zip(rollouts, names, strict=True):
+            ids.append(request.rollout_id or name)
+            if ids[-1] not in self.rollouts:
+                self._made(replace(request, rollout_id=ids[-1]), "queuing")
+                self.queue.append({ids[-1]})
+        return [self.rollouts[name].noun() for name in ids]
+
+    def _made(self, request: EnqueueRollout, status: RolloutStatus) -> RolloutNow:
+        _check(request.config)
+        resources_id = request.resources_id
+        if resources_id is None and self.resources:
+            resources_id = list(self.resources)[-1]
+        assert request.rollout_id is not None and request.rollout_id not in self.rollouts, "an id was given twice"
+        rollout = RolloutNow(
+            rollout_id=request.rollout_id,
+            input=request.input,
+            start_time=self.now,
+            mode=request.mode,
+            resources_id=resources_id,
+            resources_version=self._version(resources_id),
+            status=status,
+            config=request.config or RolloutConfig(),
+            metadata=request.metadata or {},
+        )
+        self.rollouts[rollout.rollout_id] = rollout
+        return rollout
+
+    def _version(self, resources_id: str | None) -> int | None:
+        return None if resources_id not in self.resources else self.resources[resources_id][-1].version
+
+    def dequeue_rollout(self, given: object, worker_id: str | None = None) -> Rollout | None:
+        """Claim one."""
+        claims = self.dequeue_many_rollouts([given], limit=1, worker_id=worker_id)
+        return claims[0] if claims else None
+
+    def dequeue_many_rollouts(
+        self, given: object, *, limit: int = 1, worker_id: str | None = None, timeout: float = 0.0
+    ) -> list[Rollout]:
+        """Claim the oldest; of those that came at once, the store may choose."""
+        if limit <= 0:
+            return []
+        chosen = _ids(given)
+        claimed: list[RolloutNow] = []
+        while self.queue and len(claimed) < limit:
+            place = len(claimed)
+            wish = chosen[place] if place < len(chosen) else ""
+            rollout = self.rollouts[wish if wish in self.queue[0] else min(self.queue[0])]
+            self.begin_attempt(rollout, worker_id)
+            claimed.append(rollout)
+        if worker_id:
+            self.settle(worker_id, "idle", claimed=True)
+        return [rollout.noun() for rollout in claimed]
+
+    def start_attempt(self, given: object, rollout_id: str, worker_id: str | None = None) -> Rollout:
+        """Try again, whatever the state, but for one that was cancelled."""
+        rollout = self.found(rollout_id)
+        self.move_rollout(rollout, "preparing")
+        self.begin_attempt(rollout, worker_id)
+        if worker_id:
+            self.settle(worker_id, "idle")
+        return rollout.noun()
+
+    # --- Changes by hand
+
+    def update_rollout(self, given: object, rollout_id: str, **fields: Any) -> Rollout:
+        """Change fields."""
+        if "config" in fields:
+            _check(fields["config"])
+        rollout = self.found(rollout_id)
+        self.move_rollout(rollout, fields.pop("status", rollout.status))
+        if "metadata" in fields:
+            fields["metadata"] = fields["metadata"] or {}
+        if "resources_id" in fields:
+            fields["resources_version"] = self._version(fields["resources_id"])
+        for name, value in fields.items():
+            setattr(rollout, name, value)
+        return rollout.noun()
+
+    def update_attempt(self, given: object, rollout_id: str, attempt_id: str, **fields: Any) -> Attempt:
+        """Change fields of an attempt."""
+        attempt = self.found_attempt(rollout_id, attempt_id)
+        self.change_attempt(self.found(rollout_id), attempt, fields)
+        return attempt.noun()
+
+    def update_worker(self, given: object, worker_id: str, heartbeat_stats: Any = UNSET) -> Worker:
+        """Take a heartbeat."""
+        if heartbeat_stats is None:
+            raise TypeError
+        worker = replace(self.workers.get(worker_id, Worker(worker_id=worker_id)), last_heartbeat_time=self.now)
+        if heartbeat_stats is not UNSET:
+            worker = replace(worker, heartbeat_stats=heartbeat_stats)
+        self.workers[worker_id] = worker
+        return worker
+
+    def add_resources(self, given: object, resources: NamedResources) -> ResourcesUpdate:
+        """Store under a new id."""
+        name = given.resources_id if isinstance(given, ResourcesUpdate) else ""
+        assert name not in self.resources, "an id was given twice"
+        return self.update_resources(given, name, resources)
+
+    def update_resources(self, given: object, resources_id: str, resources: NamedResources) -> ResourcesUpdate:
+        """Store a new version."""
+        versions = self.resources.pop(resources_id, [])
+        update = ResourcesUpdate(
+            resources_id=resources_id,
+            version=len(versions) + 1,
+            create_time=versions[0].create_time if versions else self.now,
+            update_time=self.now,
+            resources=resources,
+        )
+        self.resources[resources_id] = [*versions, update]
+        return update
+
+    # --- Spans
+
+    def add_span(self, given: object, span: Span) -> Span | None:
+        """Take one in."""
+        stored = self.add_many_spans(given, [span])
+        return stored[0] if stored else None
+
+    def add_otel_span(
+        self, given: object, rollout_id: str, attempt_id: str, readable_span: ReadableSpan, sequence_id: int | None
+    ) -> Span | None:
+        """Take one of the SDK's in."""
+        assert readable_span.context is not None and readable_span.start_time is not None
+        span = Span(
+            rollout_id=rollout_id,
+            attempt_id=attempt_id,
+            sequence_id=sequence_id or 0,
+            trace_id=f"{readable_span.context.trace_id:032x}",
+            span_id=f"{readable_span.context.span_id:016x}",
+            name=readable_span.name,
+            start_time=readable_span.start_time / 1e9,
+        )
+        return self.add_span(given, span)
+
+    def add_many_spans(self, given: object, spans: Sequence[Span]) -> list[Span]:
+        """Take all of them in, or none; a span that is there already changes nothing."""
+        for span in spans:
+            if span.attempt_id == "latest":
+                raise NotFound
+            self.found_attempt(span.rollout_id, span.attempt_id)
+            if span.sequence_id < 0:
+                raise ValueError
+        stored: list[Span] = []
+        for span in spans:
+            rollout = self.rollouts[span.rollout_id]
+            if any((have.attempt_id, have.span_id) == (span.attempt_id, span.span_id) for have in rollout.spans):
+                continue
+            numbered = replace(span, sequence_id=span.sequence_id or rollout.counter + 1)
+            rollout.counter = max(rollout.counter, numbered.sequence_id)
+            rollout.spans.append(numbered)
+            stored.append(numbered)
+        for span in stored:
+            self.hear(self.rollouts[span.rollout_id], self.found_attempt(span.rollout_id, span.attempt_id))
+        return stored
+
+    def get_next_span_sequence_id(self, given: object, rollout_id: str, attempt_id: str) -> int:
+        """Take a number."""
+        return self.get_many_span_sequence_ids(given, [(rollout_id, attempt_id)])[0]
+
+    def get_many_span_sequence_ids(self, given: object, rollout_attempt_ids: Sequence[tuple[str, str]]) -> list[int]:
+        """Take numbers, or none."""
+        rollouts = [self.found(rollout_id) for rollout_id, _ in rollout_attempt_ids]
+        numbers: list[int] = []
+        for rollout in rollouts:
+            rollout.counter += 1
+            numbers.append(rollout.counter)
+        return numbers
+
+    # --- Questions
+
+    def query_rollouts(
+        self,
+        given: object,
+        *,
+        status: Any = None,
+        rollout_ids: Any = None,
+        status_in: Any = None,
+        rollout_id_in: Any = None,
+        rollout_id_contains: str | None = None,
+        **how: Any,
+    ) -> Page[Rollout]:
+        """A page of rollouts; the newer names of the filters win."""
+        filters = {
+            "status_in": status if status_in is None else status_in,
+            "rollout_id_in": rollout_ids if rollout_id_in is None else rollout_id_in,
+            "rollout_id_contains": rollout_id_contains,
+        }
+        return answer([rollout.noun() for rollout in self.rollouts.values()], filters, **how)
+
+    def query_attempts(self, given: object, rollout_id: str, **how: Any) -> Page[Attempt]:
+        """A page of attempts, by their numbers unless something else is asked for."""
+        how = {"sort_by": "sequence_id"} | how
+        attempts = self.rollouts[rollout_id].attempts if rollout_id in self.rollouts else []
+        return answer([attempt.noun() for attempt in attempts], {}, **how)
+
+    def query_spans(self, given: object, rollout_id: str, attempt_id: str | None = None, **asked: Any) -> Page[Span]:
+        """A page of spans, by their numbers unless something else is asked for."""
+        rollout = self.rollouts.get(rollout_id)
+        spans = [] if rollout is None else rollout.spans
+        if attempt_id == "latest" and rollout is not None and rollout.attempts:
+            attempt_id = rollout.attempts[-1].name
+        if attempt_id is not None:
+            spans = [span for span in spans if span.attempt_id == attempt_id]
+        names = ("filter_logic", "sort_by", "sort_order", "limit", "offset")
+        how: dict[str, Any] = {name: asked.pop(name) for name in names if name in asked}
+        how.setdefault("sort_by", "sequence_id")
+        return answer(spans, asked, **how)
+
+    def query_resources(
+        self, given: object, resources_id: str | None = None, resources_id_contains: str | None = None, **how: Any
+    ) -> Page[ResourcesUpdate]:
+        """A page of current versions."""
+        filters = {"resources_id": resources_id, "resources_id_contains": resources_id_contains}
+        return answer([versions[-1] for versions in self.resources.values()], filters, **how)
+
+    def query_workers(
+        self, given: object, status_in: Any = None, worker_id_contains: str | None = None, **how: Any
+    ) -> Page[Worker]:
+        """A page of workers."""
+        return answer(self.workers.values(), {"status_in": status_in, "worker_id_contains": worker_id_contains}, **how)
+
+    def get_rollout_by_id(self, given: object, rollout_id: str) -> Rollout | None:
+        """One rollout."""
+        return self.rollouts[rollout_id].noun() if rollout_id in self.rollouts else None
+
+    def get_latest_attempt(self, given: object, rollout_id: str) -> Attempt | None:
+        """One attempt."""
+        rollout = self.rollouts.get(rollout_id)
+        return rollout.attempts[-1].noun() if rollout is not None and rollout.attempts else None
+
+    def find_attempt(self, given: object, rollout_id: str, attempt_id: str) -> tuple[Rollout, Attempt] | None:
+        """An attempt with its rollout; their states may be those of a moment ago, so the store's are taken."""
+        try:
+            attempt = self.found_attempt(rollout_id, attempt_id) if attempt_id != "latest" else None
+        except NotFound:
+            attempt = None
+        if attempt is None:
+            return None
+        rollout, found = self.rollouts[rollout_id].noun(), attempt.noun()
+        if isinstance(given, tuple):
+            near = cast("tuple[Rollout, Attempt]", given)
+            same = (near[0].rollout_id, near[0].input, near[1].attempt_id, near[1].start_time)
+            if same == (rollout.rollout_id, rollout.input, found.attempt_id, found.start_time):
+                return near
+        return rollout, found
+
+    def get_resources_by_id(
+        self, given: object, resources_id: str, version: int | None = None
+    ) -> ResourcesUpdate | None:
+        """One version."""
+        versions = self.resources.get(resources_id, [])
+        if version is None:
+            return versions[-1] if versions else None
+        return next((update for update in versions if update.version == version), None)
+
+    def get_latest_resources(self, given: object) -> ResourcesUpdate | None:
+        """What was stored last."""
+        return list(self.resources.values())[-1][-1] if self.resources else None
+
+    def get_worker_by_id(self, given: object, worker_id: str) -> Worker | None:
+        """One worker."""
+        return self.workers.get(worker_id)
+
+    def wait_for_rollouts(self, given: object, rollout_ids: Sequence[str], timeout: float | None) -> list[Rollout]:
+        """Those that are finished, each once, in the order asked."""
+        known = [self.rollouts[name] for name in dict.fromkeys(rollout_ids) if name in self.rollouts]
+        return [rollout.noun() for rollout in known if rollout.status in FINISHED_ROLLOUT]
+
+
+def _id(given: object) -> str:
+    """Return the id that the store gave a rollout."""
+    return given.rollout_id if isinstance(given, Rollout) else ""
+
+
+def _ids(given: object) -> list[str]:
+    return [_id(one) for one in cast("list[object]", given)] if isinstance(given, list) else []
+
+
+def _check(config: RolloutConfig | None) -> None:
+    if config is not None and config.max_attempts < 1:
+        raise ValueError

@@ -1,0 +1,57 @@
+"""`AttemptNames`: which of a store's attempt ids stands for which attempt of the model. Knows no states."""
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from leyden.core.data.page import Page
+from leyden.core.data.rollout import Attempt, AttemptedRollout
+from leyden.core.data.span import Span
+from leyden.core.data.worker import Worker
+from leyden.core.testing.store_machine.states import name_of
+
+
+class AttemptNames:
+    """Learns ids from answers, and translates both ways."""
+
+    def __init__(self) -> None:
+        self._theirs: dict[str, str] = {}
+        self._ours: dict[str, str] = {}
+
+    def to_store(self, value: Any) -> Any:
+        """Return an argument as the store knows it."""
+        return _translated(value, self._theirs)
+
+    def from_store(self, value: Any) -> Any:
+        """Return an answer as the model gives it."""
+        self._learn(value)
+        return _translated(value, self._ours)
+
+    def _learn(self, value: Any) -> None:
+        if isinstance(value, (list, tuple, Page)):
+            for item in value:  # type: ignore[reportUnknownVariableType] an answer may be anything
+                self._learn(item)
+        elif isinstance(value, AttemptedRollout):
+            self._learn(value.attempt)
+        elif isinstance(value, Attempt):
+            ours = name_of(value.rollout_id, value.sequence_id)
+            known = self._theirs.setdefault(ours, value.attempt_id), self._ours.setdefault(value.attempt_id, ours)
+            assert known == (value.attempt_id, ours), f"{value.attempt_id} is {ours}, and there is {known} already"
+
+
+def _translated(value: Any, names: dict[str, str]) -> Any:
+    """Return `value` with the ids of attempts replaced, wherever they may stand."""
+    if isinstance(value, str):
+        return names.get(value, value)
+    if isinstance(value, (list, tuple)):
+        members: list[Any] = [_translated(member, names) for member in value]  # type: ignore[reportUnknownVariableType]
+        return members if isinstance(value, list) else tuple(members)
+    if isinstance(value, Page):
+        return replace(value, items=_translated(value.items, names))  # type: ignore[reportUnknownMemberType]
+    if isinstance(value, AttemptedRollout):
+        return replace(value, attempt=_translated(value.attempt, names))
+    if isinstance(value, (Attempt, Span)):
+        return replace(value, attempt_id=names.get(value.attempt_id, value.attempt_id))
+    if isinstance(value, Worker) and value.current_attempt_id is not None:
+        return replace(value, current_attempt_id=names.get(value.current_attempt_id, value.current_attempt_id))
+    return value

@@ -1,0 +1,52 @@
+"""What a query answers, over plain lists: filters, then sorting, then paging. Knows nothing of what is asked about."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
+
+from leyden.core.data.page import Page
+
+T = TypeVar("T")
+
+FILTERS = ("_in", "_contains", "")
+"""Endings of the names of filters; what is before is the field's name."""
+
+
+def answer(
+    nouns: Iterable[T],
+    filters: dict[str, Any],
+    *,
+    filter_logic: str = "and",
+    sort_by: str | None = None,
+    sort_order: str = "asc",
+    limit: int = -1,
+    offset: int = 0,
+) -> Page[T]:
+    """Return the page that is asked for. Raises ValueError for what cannot be asked."""
+    found = list(nouns)
+    given = {name: value for name, value in filters.items() if value is not None}
+    if given:
+        joined = any if filter_logic == "or" else all
+        found = [noun for noun in found if joined(_passes(noun, name, value) for name, value in given.items())]
+    if offset < 0 or sort_by == "nothing":
+        raise ValueError
+    if sort_by is not None:
+        found = _sorted(found, sort_by, sort_order == "desc")
+    end = len(found) if limit < 0 else offset + limit
+    return Page(items=found[offset:end], limit=limit, offset=offset, total=len(found))
+
+
+def _passes(noun: Any, name: str, value: Any) -> bool:
+    ending = next(ending for ending in FILTERS if name.endswith(ending))
+    have = getattr(noun, name.removesuffix(ending))
+    if have is None:
+        return False
+    if ending == "_contains":
+        return value in have
+    return have in value if ending == "_in" else have == value
+
+
+def _sorted(nouns: Sequence[T], name: str, descending: bool) -> list[T]:
+    without = [noun for noun in nouns if getattr(noun, name) is None]
+    having = [noun for noun in nouns if getattr(noun, name) is not None]
+    having.sort(key=lambda noun: getattr(noun, name), reverse=descending)
+    return without + having if descending else having + without

@@ -1,0 +1,75 @@
+"""Any interleaving of operations leaves each store of this process, and its HTTP client, as the state tables say."""
+
+from collections.abc import AsyncGenerator, Generator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from leyden.core.store.base import LightningStore
+from leyden.core.store.client import HttpStore
+from leyden.core.store.memory import MemoryStore
+from leyden.core.store.sql import SqlStore
+from leyden.core.testing.store_machine import Clock, Opened, check_store
+from leyden.core.testing.store_machine import operations as ops
+from leyden.core.testing.store_server import TOKEN, StoreServer
+
+RECHECK = 0.02
+KINDS = ["memory", "sqlite", "memory through HTTP", "sqlite through HTTP"]
+
+
+@asynccontextmanager
+async def memory(folder: Path, clock: Clock) -> AsyncGenerator[Sequence[LightningStore]]:
+    store = MemoryStore(clock)
+    yield [store]
+    await store.close()
+
+
+@asynccontextmanager
+async def sqlite(folder: Path, clock: Clock) -> AsyncGenerator[Sequence[LightningStore]]:
+    stores = [await SqlStore.open(folder / "store.db", clock, RECHECK) for _ in range(2)]
+    yield stores
+    for store in stores:
+        await store.close()
+
+
+def through(server: StoreServer, opened: Opened) -> Opened:
+    """Two clients over HTTP, of one server for each store behind."""
+
+    @asynccontextmanager
+    async def served(folder: Path, clock: Clock) -> AsyncGenerator[Sequence[LightningStore]]:
+        async with opened(folder, clock) as behind:
+            urls = [server.add(store) for store in behind]
+            clients = [HttpStore(url, TOKEN) for url in (urls[0], urls[-1])]
+            yield clients
+            for client in clients:
+                await client.close()
+
+    return served
+
+
+@pytest.fixture(params=KINDS)
+def opened(request: pytest.FixtureRequest) -> Generator[Opened]:
+    name, _, is_served = request.param.partition(" ")
+    behind: Opened = {"memory": memory, "sqlite": sqlite}[name]
+    if not is_served:
+        yield behind
+        return
+    with StoreServer() as server:
+        yield through(server, behind)
+
+
+def test_any_interleaving_of_operations(opened: Opened) -> None:
+    check_store(opened, examples=6, steps=20)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_many_interleavings_of_operations(opened: Opened) -> None:
+    check_store(opened, examples=400, steps=40)
+
+
+def test_every_method_of_the_interface_is_called() -> None:
+    names = set(dir(LightningStore)) - set(dir(object)) - {"close", "capabilities", "otlp_traces_endpoint"}
+    source = Path(ops.__file__).read_text()
+    assert [name for name in sorted(names) if not name.startswith("_") and f'"{name}"' not in source] == []
