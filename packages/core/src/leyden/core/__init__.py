@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         operation,
     )
     from leyden.core.tracing.production import capture
+    from leyden.core.trainer.export.export import Exported, export_run
     from leyden.core.trainer.preflight.report import CheckReport
     from leyden.core.trainer.report import RunReport
     from leyden.core.trainer.trainer import Trainer
@@ -55,6 +56,7 @@ _HOME = {
     "DPOConfig": "algorithm.dpo",
     "Engine": "engine.base",
     "EnqueueRollout": "data.rollout",
+    "Exported": "trainer.export.export",
     "Hook": "runner.hooks",
     "LLM": "data.resources",
     "LeydenError": "errors",
@@ -93,6 +95,7 @@ _HOME = {
     "emit_object": "tracing.emit",
     "emit_observation": "tracing.emit",
     "emit_reward": "tracing.emit",
+    "export_run": "trainer.export.export",
     "open_store": "store.open",
     "operation": "tracing.emit",
     "rollout": "runner.rollout_function",
@@ -113,6 +116,7 @@ __all__ = [
     "DPOConfig",
     "Engine",
     "EnqueueRollout",
+    "Exported",
     "Hook",
     "LeydenError",
     "LightningRL",
@@ -149,6 +153,7 @@ __all__ = [
     "emit_object",
     "emit_observation",
     "emit_reward",
+    "export_run",
     "open_store",
     "operation",
     "rollout",

@@ -9,6 +9,7 @@ from leyden.core.cli import (  # "exec": the command's name
     check,
     dev,
     exec,
+    export,
     gateway,
     models,
     quickstart,
@@ -36,6 +37,7 @@ app.command("exec", cls=TakesCommand)(exec.run_command)
 app.command("gateway")(gateway.gateway)
 app.command("show")(show.show)
 app.command("store")(store.store)
+app.command("export")(export.export)
 app.add_typer(models.app, name="models")
 
 INTERRUPTED = 130

@@ -56,7 +56,7 @@ def assemble(rollout: Rollout, attempt: Attempt, spans: Sequence[Span], select: 
             transitions.append(_transition(span, outcomes[span.span_id]))
         except _Excluded as reason:
             excluded[str(reason)] += 1
-    reward, dimensions = _last_reward(own)
+    reward, dimensions = last_reward(own)
     return Trajectory(
         rollout_id=rollout.rollout_id,
         attempt_id=attempt.attempt_id,
@@ -146,7 +146,7 @@ def _versions(span: Span, tokens: int) -> tuple[tuple[int, int], ...]:
     return tuple(zip(versions, drawn, strict=True))
 
 
-def _last_reward(spans: Sequence[Span]) -> tuple[float | None, dict[str, float]]:
+def last_reward(spans: Sequence[Span]) -> tuple[float | None, dict[str, float]]:
     """Value and dimensions of the last reward span; a value that is missing or not finite is no reward."""
     last = next((span for span in reversed(spans) if span.name == semconv.REWARD), None)
     if last is None:

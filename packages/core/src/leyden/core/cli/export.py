@@ -1,0 +1,59 @@
+"""`leyden export`: rollouts, spans and transitions of a run, or of any store, as files for other tools."""
+
+import asyncio
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+from leyden.core.cli.options import RUNS, JsonOption, QuietOption, RunsOption
+
+if TYPE_CHECKING:
+    from leyden.core.trainer.export.export import Progress
+
+
+def export(
+    source: Annotated[str, typer.Argument(metavar="RUN", help="Name or folder of a run, or the URI of a store.")],
+    *,
+    to: Annotated[Path, typer.Option("--to", metavar="FOLDER", help="Folder to make.")],
+    format: Annotated[str, typer.Option("--format", help="parquet, datasets or jsonl.")] = "parquet",
+    what: Annotated[
+        list[str] | None,
+        typer.Option("--what", help="rollouts, spans or transitions; may be given twice; all if not given."),
+    ] = None,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace FOLDER if it is an older export.")] = False,
+    runs: RunsOption = RUNS,
+    quiet: QuietOption = False,
+    json: JsonOption = False,
+) -> None:
+    """Write rollouts, spans and transitions of RUN into FOLDER, which `datasets.load_dataset` and others can read."""
+    import msgspec
+
+    from leyden.core.trainer.export.export import TABLES, export_run
+
+    with _progress(shown=not (quiet or json)) as progress:
+        # What was given is checked there, with the same words for the command and for Python.
+        given: Any = {"format": format, "what": tuple(what or TABLES)}
+        exported = asyncio.run(export_run(source, to, replace=replace, runs=runs, progress=progress, **given))
+    if json:
+        sys.stdout.write(msgspec.json.encode(exported).decode() + "\n")
+    elif not quiet:
+        counts = ", ".join(f"{count:,} {table}" for table, count in cast("dict[str, int]", exported.rows).items())
+        sys.stdout.write(f"{counts} of {exported.rollouts_read:,} rollouts read are in {to}\n")
+
+
+@contextmanager
+def _progress(*, shown: bool) -> Generator["Progress | None"]:
+    if not shown:
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("rollouts"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+        bar = bars.add_task("rollouts", total=None)
+        yield lambda done, total: bars.update(bar, completed=done, total=total)

@@ -1,0 +1,1 @@
+"""Rollouts, spans and transitions of a store, written as files that other tools read."""

@@ -1,0 +1,127 @@
+"""`export_run`: what a store holds, as files. Reads page by page and writes nothing to the store.
+
+Knows nothing of how a row is made or a file laid out.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+
+import msgspec
+
+from leyden.core.data import semconv
+from leyden.core.data.rollout import Rollout
+from leyden.core.errors import UsageError
+from leyden.core.policy.atomic import replaced_folder, whole_folder
+from leyden.core.store.base import LightningStore
+from leyden.core.store.open import open_store
+from leyden.core.trainer.export.files import FORMATS, Format, RowFile, check_installed, open_files
+from leyden.core.trainer.export.rows import COLUMNS, ROWS, Table, Told
+from leyden.core.trainer.stored import locate
+
+MANIFEST = "export.json"
+"""By which a folder is known as an export, which may be replaced."""
+TABLES: tuple[Table, ...] = tuple(COLUMNS)
+PAGE = 1000
+"""Rollouts read at once; spans are read rollout by rollout."""
+
+Progress = Callable[[int, int], None]
+"""Told how many rollouts are done, of how many."""
+
+
+class Exported(msgspec.Struct, frozen=True, kw_only=True):
+    """What was written."""
+
+    source: str
+    """As it was named."""
+    format: Format
+    created: float
+    """Unix seconds."""
+    rollouts_read: int
+    rows: dict[Table, int]
+
+
+async def export_run(
+    source: str,
+    to: str | Path,
+    *,
+    format: Format = "parquet",
+    what: Sequence[Table] = TABLES,
+    replace: bool = False,
+    runs: str | Path = "runs",
+    progress: Progress | None = None,
+) -> Exported:
+    """Write the tables `what` of a run (its name in `runs`, or folder), or of the store at a URI, into the folder `to`.
+
+    The folder is there whole or not at all. One that is there already is refused, unless `replace` is set and it is an
+    older export. Raises UsageError for this, for what cannot be read, and for a store without rollouts.
+    """
+    if format not in FORMATS:
+        raise UsageError(f"there is no format {format!r}; there are {', '.join(FORMATS)}")
+    if not what or not set(what) <= set(TABLES):
+        raise UsageError(f"there is no table {', '.join(set(what) - set(TABLES))!r}; there are {', '.join(TABLES)}")
+    tables: list[Table] = [table for table in TABLES if table in what]
+    check_installed(format)
+    target = Path(to)
+    making = _folder(target, replace)
+    uri = locate(source, Path(runs))
+    # Time stands still: to read a store must not end what is under way in it.
+    store = await open_store(uri, clock=lambda: 0.0)
+    try:
+        total = (await store.query_rollouts(limit=0)).total
+        if not total:
+            raise UsageError(f"there are no rollouts in {source}, so there is nothing to export")
+        with making as folder, ExitStack() as closing:
+            files = open_files(folder, format, tables)
+            for file in files.values():
+                closing.callback(file.close)
+            done = 0
+            async for told in _read(store, tables):
+                await asyncio.to_thread(_write, told, files)
+                done += 1
+                if progress is not None:
+                    progress(done, max(done, total))
+            closing.close()
+            rows: dict[Table, int] = {table: file.rows for table, file in files.items()}
+            exported = Exported(source=source, format=format, created=time.time(), rollouts_read=done, rows=rows)
+            (folder / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(exported), indent=2) + b"\n")
+    except OSError as error:
+        raise UsageError(f"cannot write {target}: {error.strerror or error}") from error
+    finally:
+        await store.close()
+    return exported
+
+
+def _folder(target: Path, replace: bool) -> AbstractContextManager[Path]:
+    if not target.exists():
+        return whole_folder(target)
+    if not replace:
+        raise UsageError(f"{target} is there already; choose another folder, or --replace an older export")
+    if not (target / MANIFEST).is_file():
+        raise UsageError(f"{target} is not an export (it has no {MANIFEST}), so it is not replaced")
+    return replaced_folder(target)
+
+
+def _write(told: Told, files: dict[Table, RowFile]) -> None:
+    for table, file in files.items():
+        file.write(ROWS[table](told))
+
+
+async def _read(store: LightningStore, tables: Sequence[Table]) -> AsyncGenerator[Told]:
+    """Every rollout, in the order of creation, with its attempts and the spans that the tables need."""
+    offset = 0
+    while page := (await store.query_rollouts(limit=PAGE, offset=offset)).items:
+        for rollout in page:
+            yield await _told(store, rollout, tables)
+        offset += len(page)
+
+
+async def _told(store: LightningStore, rollout: Rollout, tables: Sequence[Table]) -> Told:
+    rollout_id = rollout.rollout_id
+    # Spans first: of an attempt that begins in between there are then none without it.
+    name = semconv.REWARD if tables == ["rollouts"] else None
+    spans = (await store.query_spans(rollout_id, name=name)).items
+    attempts = (await store.query_attempts(rollout_id)).items
+    return Told(rollout=rollout, attempts=attempts, spans=spans)

@@ -1,0 +1,142 @@
+"""The files of an export: JSON lines, or Parquet in batches of rows, so that memory stays flat. Knows no store."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any, Literal
+
+import msgspec
+
+from leyden.core.errors import UsageError
+from leyden.core.trainer.export.rows import COLUMNS, Kind, Row, Table
+
+Format = Literal["parquet", "datasets", "jsonl"]
+FORMATS: tuple[Format, ...] = ("parquet", "datasets", "jsonl")
+
+BATCH_ROWS = 2000
+BATCH_BYTES = 16 << 20
+"""Rows are kept in memory up to this number, or this size of tokens and text, whichever is less."""
+
+
+class RowFile(ABC):
+    """One table being written."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        """Written so far."""
+
+    @abstractmethod
+    def write(self, rows: Iterable[Row]) -> None:
+        """Add rows."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Write what is left and let go of the file."""
+
+
+class JsonFile(RowFile):
+    """A row a line."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._file: IO[bytes] = path.open("wb")
+        self._encode = msgspec.json.Encoder(enc_hook=list).encode
+
+    def write(self, rows: Iterable[Row]) -> None:
+        """Write lines."""
+        for row in rows:
+            self._file.write(self._encode(row) + b"\n")
+            self.rows += 1
+
+    def close(self) -> None:
+        """Close."""
+        self._file.close()
+
+
+class ParquetFile(RowFile):
+    """Rows in columns, compressed, a batch at a time."""
+
+    def __init__(self, path: Path, columns: Mapping[str, Kind]) -> None:
+        super().__init__()
+        pa = _pyarrow()
+        from pyarrow import parquet
+
+        self._columns = columns
+        self._schema = pa.schema([(name, _type(pa, kind)) for name, kind in columns.items()])
+        self._writer: Any = parquet.ParquetWriter(path, self._schema, compression="zstd")
+        self._batch: list[Row] = []
+        self._size = 0
+
+    def write(self, rows: Iterable[Row]) -> None:
+        """Keep rows until there are enough of them."""
+        for row in rows:
+            self._batch.append(row)
+            self._size += sum(len(value) for value in row.values() if hasattr(value, "__len__"))
+            if len(self._batch) >= BATCH_ROWS or self._size >= BATCH_BYTES:
+                self._flush()
+
+    def close(self) -> None:
+        """Write the last batch and what a Parquet file ends with."""
+        self._flush()
+        self._writer.close()
+
+    def _flush(self) -> None:
+        if not self._batch:
+            return
+        pa = _pyarrow()
+        arrays = [_array(pa, kind, [row[name] for row in self._batch]) for name, kind in self._columns.items()]
+        self._writer.write_batch(pa.record_batch(arrays, schema=self._schema))
+        self.rows += len(self._batch)
+        self._batch, self._size = [], 0
+
+
+def open_files(folder: Path, format: Format, tables: Sequence[Table]) -> dict[Table, RowFile]:
+    """Begin a file for each table in `folder`, as `format` wants them laid out."""
+    if format == "jsonl":
+        return {table: JsonFile(folder / f"{table}.jsonl") for table in tables}
+    if format == "parquet":
+        return {table: ParquetFile(folder / f"{table}.parquet", COLUMNS[table]) for table in tables}
+    files: dict[Table, RowFile] = {}
+    for table in tables:
+        (folder / table).mkdir()
+        files[table] = ParquetFile(folder / table / "train.parquet", COLUMNS[table])
+    configs = "".join(f"- config_name: {table}\n  data_files: {table}/train.parquet\n" for table in tables)
+    # The card by which `datasets.load_dataset(folder, table)` knows which files are which.
+    (folder / "README.md").write_text(f"---\nconfigs:\n{configs}---\nExported by `leyden export`.\n")
+    return files
+
+
+def check_installed(format: Format) -> None:
+    """Raise UsageError where `format` needs what is not installed."""
+    if format != "jsonl":
+        _pyarrow()
+
+
+def _pyarrow() -> Any:
+    try:
+        import pyarrow
+    except ImportError:
+        raise UsageError(
+            "Parquet files need pyarrow: pip install 'leyden-core[export]', or choose --format jsonl"
+        ) from None
+    return pyarrow
+
+
+def _type(pa: Any, kind: Kind) -> Any:
+    return {
+        "text": pa.string(),
+        "integer": pa.int64(),
+        "number": pa.float64(),
+        "ids": pa.list_(pa.int32()),
+        "numbers": pa.list_(pa.float32()),
+    }[kind]
+
+
+def _array(pa: Any, kind: Kind, values: Sequence[Any]) -> Any:
+    if kind in ("ids", "numbers"):
+        # Views of packed arrays; as lists of Python numbers the same costs twenty times as much.
+        import numpy as np
+
+        dtype = np.int32 if kind == "ids" else np.float32
+        values = [None if value is None else np.asarray(value, dtype=dtype) for value in values]
+    return pa.array(values, type=_type(pa, kind))

@@ -1,0 +1,250 @@
+"""What is exported: a rollout, a span or a transition as one flat row. Knows nothing of files.
+
+What has no fixed shape (a task, metadata, the remaining attributes of a span) is JSON text, so that every row of a
+table has the same columns, whatever it holds; token ids and log-probabilities are lists of numbers.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import msgspec
+
+from leyden.core.data import semconv
+from leyden.core.data.rollout import Attempt, AttemptedRollout, Rollout
+from leyden.core.data.span import Attributes, Span
+from leyden.core.data.tokens import LogProbs, TokenIds, unpack_ids, unpack_log_probs
+from leyden.core.trajectory.assemble import assemble, last_reward
+from leyden.core.trajectory.select import Selector
+
+Row = Mapping[str, Any]
+Kind = Literal["text", "integer", "number", "ids", "numbers"]
+"""Of a column; `ids` are lists of 32-bit integers, `numbers` lists of 32-bit floats."""
+Table = Literal["rollouts", "spans", "transitions"]
+
+COLUMNS: dict[Table, dict[str, Kind]] = {
+    "rollouts": {
+        "rollout_id": "text",
+        "status": "text",
+        "mode": "text",
+        "input": "text",
+        "metadata": "text",
+        "start_time": "number",
+        "end_time": "number",
+        "resources_id": "text",
+        "resources_version": "integer",
+        "attempts": "integer",
+        "attempt_id": "text",
+        "attempt_status": "text",
+        "worker_id": "text",
+        "reward": "number",
+        "reward_dimensions": "text",
+    },
+    "spans": {
+        "rollout_id": "text",
+        "attempt_id": "text",
+        "attempt": "integer",
+        "attempt_status": "text",
+        "sequence_id": "integer",
+        "trace_id": "text",
+        "span_id": "text",
+        "parent_id": "text",
+        "name": "text",
+        "start_time": "number",
+        "end_time": "number",
+        "status": "text",
+        "status_description": "text",
+        "agent": "text",
+        "node": "text",
+        "policy": "text",
+        "policy_version": "integer",
+        "prompt_ids": "ids",
+        "response_ids": "ids",
+        "logprobs": "numbers",
+        "sampling_logprobs": "numbers",
+        "reward": "number",
+        "attributes": "text",
+        "events": "text",
+        "links": "text",
+        "resource": "text",
+    },
+    "transitions": {
+        "rollout_id": "text",
+        "rollout_status": "text",
+        "mode": "text",
+        "input": "text",
+        "attempt_id": "text",
+        "attempt": "integer",
+        "attempt_status": "text",
+        "turn": "integer",
+        "span_id": "text",
+        "call_id": "text",
+        "agent": "text",
+        "node": "text",
+        "policy": "text",
+        "policy_version": "integer",
+        "policy_versions": "ids",
+        "temperature": "number",
+        "prompt_ids": "ids",
+        "response_ids": "ids",
+        "logprobs": "numbers",
+        "finish_reason": "text",
+        "input_messages": "text",
+        "output_messages": "text",
+        "reward": "number",
+        "reward_dimensions": "text",
+    },
+}
+"""Every table's columns. Any value but an id may be missing."""
+
+_OWN_COLUMNS = frozenset(
+    {
+        semconv.AGENT_NAME,
+        semconv.NODE,
+        semconv.POLICY,
+        semconv.POLICY_VERSION,
+        semconv.PROMPT_IDS,
+        semconv.RESPONSE_IDS,
+        semconv.RESPONSE_LOGPROBS,
+        semconv.SAMPLING_LOGPROBS,
+        semconv.REWARD_VALUE,
+    }
+)
+"""Attributes that are not repeated in the column `attributes`."""
+_ALL = Selector()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """A rollout with what belongs to it."""
+
+    rollout: Rollout
+    attempts: Sequence[Attempt]
+    spans: Sequence[Span] = field(default_factory=list[Span])
+    """In their order: all of them, or, where only rollouts are wanted, the rewards."""
+
+    def of(self, attempt: Attempt) -> list[Span]:
+        """The spans of one attempt."""
+        return [span for span in self.spans if span.attempt_id == attempt.attempt_id]
+
+
+def rollout_rows(told: Told) -> Iterable[Row]:
+    """One row: the rollout with its latest attempt and what that earned."""
+    rollout = told.rollout
+    latest = rollout.attempt if isinstance(rollout, AttemptedRollout) else None
+    reward, dimensions = last_reward(told.of(latest)) if latest is not None else (None, {})
+    yield {
+        "rollout_id": rollout.rollout_id,
+        "status": rollout.status,
+        "mode": rollout.mode,
+        "input": _json(rollout.input),
+        "metadata": _json(rollout.metadata),
+        "start_time": rollout.start_time,
+        "end_time": rollout.end_time,
+        "resources_id": rollout.resources_id,
+        "resources_version": rollout.resources_version,
+        "attempts": len(told.attempts),
+        "attempt_id": None if latest is None else latest.attempt_id,
+        "attempt_status": None if latest is None else latest.status,
+        "worker_id": None if latest is None else latest.worker_id,
+        "reward": reward,
+        "reward_dimensions": _json(dimensions),
+    }
+
+
+def span_rows(told: Told) -> Iterable[Row]:
+    """A row for each span, of every attempt."""
+    attempts = {attempt.attempt_id: attempt for attempt in told.attempts}
+    for span in told.spans:
+        attempt, attributes = attempts[span.attempt_id], span.attributes
+        left = {name: value for name, value in attributes.items() if name not in _OWN_COLUMNS}
+        yield {
+            "rollout_id": span.rollout_id,
+            "attempt_id": span.attempt_id,
+            "attempt": attempt.sequence_id,
+            "attempt_status": attempt.status,
+            "sequence_id": span.sequence_id,
+            "trace_id": span.trace_id,
+            "span_id": span.span_id,
+            "parent_id": span.parent_id,
+            "name": span.name,
+            "start_time": span.start_time,
+            "end_time": span.end_time,
+            "status": span.status.code,
+            "status_description": span.status.description,
+            "agent": span.text(semconv.AGENT_NAME),
+            "node": span.text(semconv.NODE),
+            "policy": span.text(semconv.POLICY),
+            "policy_version": _number(attributes, semconv.POLICY_VERSION, int),
+            "prompt_ids": _ids(attributes, semconv.PROMPT_IDS),
+            "response_ids": _ids(attributes, semconv.RESPONSE_IDS),
+            "logprobs": _log_probs(attributes, semconv.RESPONSE_LOGPROBS),
+            "sampling_logprobs": _log_probs(attributes, semconv.SAMPLING_LOGPROBS),
+            "reward": _number(attributes, semconv.REWARD_VALUE, float),
+            "attributes": _json(left),
+            "events": _json(span.events),
+            "links": _json(span.links),
+            "resource": _json(span.resource),
+        }
+
+
+def transition_rows(told: Told) -> Iterable[Row]:
+    """A row for each call of a policy that could be learned from, of every attempt, in the order they were made."""
+    rollout = told.rollout
+    for attempt in told.attempts:
+        spans = told.of(attempt)
+        by_id = {span.span_id: span for span in spans}
+        trajectory = assemble(rollout, attempt, spans, _ALL)
+        for turn, call in enumerate(trajectory.transitions):
+            span = by_id[call.span_id]
+            yield {
+                "rollout_id": rollout.rollout_id,
+                "rollout_status": rollout.status,
+                "mode": rollout.mode,
+                "input": _json(rollout.input),
+                "attempt_id": attempt.attempt_id,
+                "attempt": attempt.sequence_id,
+                "attempt_status": attempt.status,
+                "turn": turn,
+                "span_id": call.span_id,
+                "call_id": call.call_id,
+                "agent": call.agent,
+                "node": call.node,
+                "policy": call.policy,
+                "policy_version": call.version,
+                "policy_versions": [number for pair in call.versions for number in pair],
+                "temperature": call.temperature,
+                "prompt_ids": call.prompt_ids,
+                "response_ids": call.response_ids,
+                "logprobs": call.logprobs,
+                "finish_reason": call.finish_reason,
+                "input_messages": span.text(semconv.INPUT_MESSAGES),
+                "output_messages": span.text(semconv.OUTPUT_MESSAGES),
+                "reward": trajectory.reward,
+                "reward_dimensions": _json(trajectory.dimensions),
+            }
+
+
+ROWS = {"rollouts": rollout_rows, "spans": span_rows, "transitions": transition_rows}
+"""What makes each table's rows."""
+
+
+def _json(value: object) -> str:
+    """Bytes become base64."""
+    return msgspec.json.encode(value).decode()
+
+
+def _number(attributes: Attributes, name: str, kind: type[int] | type[float]) -> int | float | None:
+    value = attributes.get(name)
+    return kind(value) if isinstance(value, int | float) else None
+
+
+def _ids(attributes: Attributes, name: str) -> "TokenIds | None":
+    """The packed ids as they lie there; None where there are none, or what is there is not packed."""
+    value = attributes.get(name)
+    return unpack_ids(value) if isinstance(value, bytes) and len(value) % 4 == 0 else None
+
+
+def _log_probs(attributes: Attributes, name: str) -> "LogProbs | None":
+    value = attributes.get(name)
+    return unpack_log_probs(value) if isinstance(value, bytes) and len(value) % 4 == 0 else None

@@ -1,0 +1,210 @@
+"""Exports of a real store, read back by the libraries that they are for."""
+
+import asyncio
+import json
+import sys
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from leyden.core.cli.main import run
+from leyden.core.data import semconv
+from leyden.core.data.rollout import EnqueueRollout
+from leyden.core.data.span import Attributes
+from leyden.core.data.tokens import pack_ids, pack_log_probs
+from leyden.core.errors import UsageError
+from leyden.core.store.base import LightningStore
+from leyden.core.store.open import open_store
+from leyden.core.testing.nouns import span
+from leyden.core.trainer.export import files
+from leyden.core.trainer.export.export import MANIFEST, TABLES, Exported, export_run
+from leyden.core.trainer.export.files import Format
+from leyden.core.trainer.export.rows import COLUMNS
+
+CALL: Attributes = {
+    semconv.CALL_ID: "call-1",
+    semconv.AGENT_NAME: "writer",
+    semconv.NODE: "draft",
+    semconv.POLICY: "policy",
+    semconv.POLICY_VERSION: 4,
+    semconv.PROMPT_IDS: pack_ids([5, 6, 7]),
+    semconv.RESPONSE_IDS: pack_ids([8, 9]),
+    semconv.RESPONSE_LOGPROBS: pack_log_probs([-0.5, -1.0]),
+    semconv.SAMPLING_LOGPROBS: pack_log_probs([-0.25, -2.0]),
+    semconv.SAMPLING_USED: "{}",
+    semconv.OUTPUT_MESSAGES: '[{"role": "assistant", "content": "Yes."}]',
+}
+
+
+async def filled(path: Path, count: int = 2, prompt: int = 3) -> str:
+    """Fill a store with `count` rollouts that made a call and earned something, and one that waits; return its URI."""
+    uri = f"sqlite:///{path}"
+    store = await open_store(uri)
+    await store.enqueue_many_rollouts([EnqueueRollout(input={"q": n}, rollout_id=f"r{n}") for n in range(count + 1)])
+    for claim in await store.dequeue_many_rollouts(limit=count):
+        await finished(store, claim.rollout_id, claim.attempt.attempt_id, prompt)
+    await store.close()
+    return uri
+
+
+async def finished(store: LightningStore, rollout_id: str, attempt_id: str, prompt: int) -> None:
+    ids: dict[str, Any] = {"rollout_id": rollout_id, "attempt_id": attempt_id, "sequence_id": 0}
+    call: Attributes = {**CALL, semconv.PROMPT_IDS: pack_ids(range(5, 5 + prompt))}
+    reward: Attributes = {semconv.REWARD_VALUE: 0.5, f"{semconv.REWARD_DIMENSION}format": 1.0}
+    spans = [
+        span("invoke_agent", {"packed": b"\x00\x01", "n": 1}, span_id="a" * 16, **ids),
+        span("chat", call, span_id="b" * 16, parent_id="a" * 16, **ids),
+        span(semconv.REWARD, reward, span_id="c" * 16, **ids),
+    ]
+    await store.add_many_spans(spans)
+    await store.update_attempt(rollout_id, attempt_id, status="succeeded")
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+async def test_json_lines_hold_every_table_and_need_no_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    uri = await filled(tmp_path / "store.db")
+    to = tmp_path / "out" / "there"
+    told: list[tuple[int, int]] = []
+    exported = await export_run(uri, to, format="jsonl", progress=lambda done, of: told.append((done, of)))
+    assert told == [(1, 3), (2, 3), (3, 3)]
+    assert exported.rows == {"rollouts": 3, "spans": 6, "transitions": 2}
+    assert msgspec.json.decode((to / MANIFEST).read_bytes(), type=Exported) == exported
+    rollouts, spans, transitions = (lines(to / f"{table}.jsonl") for table in TABLES)
+    for table, rows in zip(TABLES, (rollouts, spans, transitions), strict=True):
+        assert all(list(row) == list(COLUMNS[table]) for row in rows)
+    assert [(row["rollout_id"], row["status"], row["reward"], row["attempts"]) for row in rollouts] == [
+        ("r0", "succeeded", 0.5, 1),
+        ("r1", "succeeded", 0.5, 1),
+        ("r2", "queuing", None, 0),
+    ]
+    assert (rollouts[0]["input"], rollouts[0]["reward_dimensions"]) == ('{"q":0}', '{"format":1.0}')
+    agent, call, reward = spans[:3]
+    assert json.loads(agent["attributes"]) == {"packed": "AAE=", "n": 1}
+    assert (call["prompt_ids"], call["response_ids"], call["logprobs"]) == ([5, 6, 7], [8, 9], [-0.5, -1.0])
+    assert semconv.PROMPT_IDS not in call["attributes"] and semconv.CALL_ID in call["attributes"]
+    assert (reward["name"], reward["reward"], reward["attempt_status"]) == (semconv.REWARD, 0.5, "succeeded")
+    made = transitions[0]
+    assert (made["agent"], made["node"], made["policy_version"], made["policy_versions"]) == (
+        "writer",
+        "draft",
+        4,
+        [4, 2],
+    )
+    assert (made["prompt_ids"], made["response_ids"], made["logprobs"]) == ([5, 6, 7], [8, 9], [-0.25, -2.0])
+    assert (made["turn"], made["reward"], made["output_messages"]) == (0, 0.5, CALL[semconv.OUTPUT_MESSAGES])
+
+
+@pytest.mark.parametrize("format", ["datasets", "parquet", "jsonl"])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning", "ignore::FutureWarning")
+async def test_every_format_is_read_by_datasets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format: Format
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    datasets: Any = pytest.importorskip("datasets")
+    to, cache = tmp_path / "out", str(tmp_path / "cache")
+    await export_run(await filled(tmp_path / "store.db"), to, format=format)
+    for table in TABLES:
+        if format == "datasets":
+            found = datasets.load_dataset(str(to), table, split="train", cache_dir=cache)
+        else:
+            kind, file = ("json", f"{table}.jsonl") if format == "jsonl" else ("parquet", f"{table}.parquet")
+            found = datasets.load_dataset(kind, data_files=str(to / file), split="train", cache_dir=cache)
+        assert found.column_names == list(COLUMNS[table])
+        row = found[1]
+        if table != "rollouts":
+            assert row["prompt_ids"] == [5, 6, 7]
+            assert row["policy_version"] == 4
+            assert [type(number) for number in row["logprobs"]] == [float, float]
+        else:
+            assert (row["rollout_id"], row["reward"], found[2]["reward"]) == ("r1", 0.5, None)
+
+
+async def test_one_table_alone_and_an_older_export_replaced(tmp_path: Path) -> None:
+    uri = await filled(tmp_path / "store.db")
+    to = tmp_path / "out"
+    for replace in (False, True):
+        exported = await export_run(uri, to, format="jsonl", what=["rollouts"], replace=replace)
+        assert exported.rows == {"rollouts": 3}
+        assert sorted(path.name for path in to.iterdir()) == [MANIFEST, "rollouts.jsonl"]
+        assert lines(to / "rollouts.jsonl")[0]["reward"] == 0.5
+    with pytest.raises(UsageError, match="there already"):
+        await export_run(uri, to, format="jsonl")
+    (to / MANIFEST).unlink()
+    with pytest.raises(UsageError, match="not an export"):
+        await export_run(uri, to, format="jsonl", replace=True)
+    assert (to / "rollouts.jsonl").exists()
+
+
+async def test_nothing_half_written_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    uri = await filled(tmp_path / "store.db")
+
+    def stop(done: int, total: int) -> None:
+        if done == 2:
+            raise OSError(28, "No space left on device")
+
+    with pytest.raises(UsageError, match=r"cannot write .*out: No space left"):
+        await export_run(uri, tmp_path / "out", format="jsonl", progress=stop)
+    assert sorted(path.name for path in tmp_path.iterdir() if "store" not in path.name) == []
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(UsageError, match=r"leyden-core\[export\]"):
+        await export_run(uri, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+async def test_what_is_under_way_is_not_ended_by_reading_it(tmp_path: Path) -> None:
+    uri = await filled(tmp_path / "store.db")
+    store = await open_store(uri, clock=lambda: 100.0)
+    claim = await store.dequeue_rollout()
+    assert claim is not None
+    await export_run(uri, tmp_path / "out", format="jsonl")
+    found = await store.get_rollout_by_id(claim.rollout_id)
+    await store.close()
+    assert found == claim
+    assert lines(tmp_path / "out/rollouts.jsonl")[2]["attempt_status"] == "preparing"
+
+
+async def test_memory_does_not_grow_with_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "BATCH_BYTES", 1 << 16)
+    peaks: list[int] = []
+    await export_run(await filled(tmp_path / "first.db"), tmp_path / "first")  # loads the libraries
+    for count in (20, 200):
+        uri = await filled(tmp_path / f"{count}.db", count, prompt=4000)
+        tracemalloc.start()
+        await export_run(uri, tmp_path / f"out-{count}", what=["spans", "transitions"])
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < peaks[0] + 180 * 4 * 4000 / 4  # the prompts alone are four times that
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["nowhere", "--to", "out"], "no run 'nowhere'"),
+        (["STORE", "--to", "out", "--format", "csv"], "no format 'csv'; there are parquet, datasets, jsonl"),
+        (["STORE", "--to", "out", "--what", "rewards"], "no table 'rewards'; there are rollouts, spans, transitions"),
+        (["STORE", "--to", "."], "is there already"),
+        (["EMPTY", "--to", "out"], "nothing to export"),
+    ],
+)
+async def test_bad_input_is_one_line(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    arguments: list[str],
+    says: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    await (await open_store("sqlite:///empty.db")).close()
+    given = {"STORE": await filled(tmp_path / "store.db"), "EMPTY": "sqlite:///empty.db"}
+    code = await asyncio.to_thread(run, ["export", *(given.get(word, word) for word in arguments)])
+    error = capfd.readouterr().err.strip()
+    assert (code, error.count("\n")) == (2, 0)
+    assert says in error
+    assert not (tmp_path / "out").exists()
