@@ -189,7 +189,7 @@ assert "sqlalchemy" not in sys.modules
 
 
 @pytest.mark.parametrize(
-    "uri", ["nothing", "redis://host", "sqlite://", "sqlite:///", "sqlite:///:memory:", "sqlite://store.db"]
+    "uri", ["nothing", "mysql://host", "sqlite://", "sqlite:///", "sqlite:///:memory:", "sqlite://store.db"]
 )
 async def test_other_uris_are_refused_with_what_is_supported(uri: str) -> None:
     with pytest.raises(UsageError, match="supported are memory://"):

@@ -27,7 +27,6 @@ from leyden.core.store.postgres_rows import PostgresRows
 from leyden.core.store.reading import finding_attempt
 from leyden.core.store.recent import RecentAttempts
 from leyden.core.store.rows import Rows
-from leyden.core.store.spans import add_spans
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -161,8 +160,8 @@ class PostgresStore(LocalStore):
                 self._recent.put(key, found, changes)
         return found
 
-    async def add_many_spans(self, spans: Sequence[Span]) -> list[Span]:
-        """Store spans, all or none, in one transaction with those of every other caller waiting to be written."""
+    async def _add_spans(self, spans: Sequence[Span]) -> list[Span]:
+        """Store spans in one transaction with those of every other caller waiting to be written."""
         self._check_open()
         return await self._spans.add(spans)
 
@@ -171,7 +170,7 @@ class PostgresStore(LocalStore):
         if not keys:
             return [[] for _ in batches]
         try:
-            return self._run_healthy(lambda rows: add_spans(rows, batches), True, lambda rows: rows.expect_spans(keys))
+            return self._run_healthy(lambda rows: self._add(rows, batches), True, lambda rows: rows.expect_spans(keys))
         except Exception as error:
             if len(batches) < 2:
                 return [error] * len(batches)

@@ -22,7 +22,6 @@ from uuid import uuid4
 from leyden.core.data.rollout import Attempt, Rollout
 from leyden.core.data.span import Span
 from leyden.core.errors import StoreError
-from leyden.core.store import spans
 from leyden.core.store.group_commit import Answer, GroupCommit
 from leyden.core.store.lifecycle import check_health
 from leyden.core.store.local import LocalStore
@@ -301,15 +300,15 @@ class RedisStore(LocalStore):
                 self._recent.put((rollout_id, attempt_id), found, changes)
         return found
 
-    async def add_many_spans(self, spans: Sequence[Span]) -> list[Span]:
-        """Store spans, all or none, in one commit with those of every other caller waiting to be written."""
+    async def _add_spans(self, spans: Sequence[Span]) -> list[Span]:
+        """Store spans in one commit with those of every other caller waiting to be written."""
         self._check_open()
         return await self._spans.add(spans)
 
     def _store_spans_here(self, batches: Sequence[Sequence[Span]], size: int) -> list[Answer] | None:
         if size > _LITTLE_BYTES:
             return None
-        done = self._at_once(lambda rows: spans.add_spans(rows, batches), batches)
+        done = self._at_once(lambda rows: self._add(rows, batches), batches)
         return None if done is None else done.result
 
     def _store_spans(self, batches: Sequence[Sequence[Span]]) -> list[Answer]:
@@ -328,7 +327,7 @@ class RedisStore(LocalStore):
 
     def _store_asked(self, batches: Sequence[Sequence[Span]]) -> list[Answer]:
         try:
-            return self._write_now(lambda rows: spans.add_spans(rows, batches))
+            return self._write_now(lambda rows: self._add(rows, batches))
         except Exception as error:
             if len(batches) < 2 or isinstance(error, StoreError):
                 return [error] * len(batches)
