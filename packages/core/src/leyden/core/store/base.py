@@ -57,7 +57,8 @@ class LightningStore(ABC):
     async def statistics(self) -> dict[str, Any]:
         """Counts.
 
-        `total_rollouts`, `total_attempts`, `total_spans`, `total_resources`, `total_workers`, `queue_length`.
+        `total_rollouts`, `total_attempts`, `total_spans`, `total_resources`, `total_workers`, `queue_length`; in memory
+        also `span_bytes`, `evicted_attempts` and `evicted_spans`.
         """
 
     def otlp_traces_endpoint(self) -> str | None:

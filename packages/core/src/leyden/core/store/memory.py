@@ -1,6 +1,11 @@
-"""`MemoryStore`: rows in dicts, under one lock. Keeps nothing when the process ends."""
+"""`MemoryStore`: rows in dicts, under one lock. Keeps nothing when the process ends.
+
+Spans may take so many bytes and no more: beyond the budget those of finished attempts go, whole attempts, the oldest
+first, and `statistics` says how many.
+"""
 
 import heapq
+import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -9,6 +14,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
+from leyden.core.data.rollout import FINISHED_ATTEMPT
 from leyden.core.store.local import LocalStore
 from leyden.core.store.query import Query, evaluate
 from leyden.core.store.rows import (
@@ -25,16 +31,30 @@ from leyden.core.store.rows import (
 )
 from leyden.core.store.rules import OPEN_ATTEMPT
 
+logger = logging.getLogger(__name__)
+
 T = TypeVar("T")
+
+BUDGET_BYTES = 2 << 30
+ROW_BYTES = 700
+"""About what a span takes beside its body."""
+_KEEP = 0.9
+"""Of the budget, once it is exceeded: what is finished is looked through once for many spans."""
 
 
 class MemoryStore(LocalStore):
-    """A store for tests and for runs that need no record. Any thread and event loop may use it at once."""
+    """A store for tests and for runs that need no record. Any thread and event loop may use it at once.
 
-    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+    `budget` is how many bytes spans may take. Those of attempts under way never go, so these alone may take more.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.time, budget: int = BUDGET_BYTES) -> None:
         super().__init__(clock)
         self._lock = threading.Lock()
         self._rows = MemoryRows()
+        self._budget = budget
+        self._look_at = budget
+        """How many bytes there are when finished attempts are looked for again."""
 
     @property
     def capabilities(self) -> Mapping[str, bool]:
@@ -49,6 +69,18 @@ class MemoryStore(LocalStore):
                 return work(rows)
             finally:
                 self._bell.ring(rows.rung)
+                if rows.span_bytes > self._look_at:
+                    self._evict(rows)
+
+    def _evict(self, rows: "MemoryRows") -> None:
+        before = rows.evicted_attempts
+        for key in rows.evict(self._budget * _KEEP):
+            self._latest_calls.forget(key)
+        self._look_at = max(self._budget, rows.span_bytes + self._budget // 10)
+        if not before and rows.evicted_attempts:
+            logger.warning("the store's budget of %d bytes is used up: spans of finished attempts go", self._budget)
+        elif rows.evicted_attempts == before:
+            logger.warning("the attempts under way take %d bytes, more than the store's budget", rows.span_bytes)
 
     async def _release(self) -> None:
         self._rows = MemoryRows()
@@ -74,6 +106,10 @@ class MemoryRows(Rows):
         self._places: dict[str, int] = {}
         """Rollouts in the order of creation, in which those with the same deadline are due."""
         self._deadlines: list[tuple[float, int, str]] = []
+        self._sizes: dict[AttemptKey, int] = {}
+        """Bytes of the spans of each attempt that has any, in the order of their first."""
+        self.span_bytes = 0
+        self.evicted_attempts = self.evicted_spans = 0
 
     def counts(self) -> dict[str, int]:
         """Sizes of the dicts."""
@@ -84,6 +120,9 @@ class MemoryRows(Rows):
             "total_resources": len(self._resources),
             "total_workers": len(self._workers),
             "queue_length": len(self._queue),
+            "span_bytes": self.span_bytes,
+            "evicted_attempts": self.evicted_attempts,
+            "evicted_spans": self.evicted_spans,
         }
 
     # --- Rollouts
@@ -213,6 +252,29 @@ class MemoryRows(Rows):
             self._spans.setdefault(row.rollout_id, []).append(row)
             self._counters[row.rollout_id] = max(self._counters.get(row.rollout_id, 0), row.sequence_id)
             self._span_keys.add((row.rollout_id, row.attempt_id, row.span_id))
+            key, size = (row.rollout_id, row.attempt_id), len(row.body) + ROW_BYTES
+            self._sizes[key] = self._sizes.get(key, 0) + size
+            self.span_bytes += size
+
+    def evict(self, keep: float) -> list[AttemptKey]:
+        """Let the spans of finished attempts go, oldest first, until there are `keep` bytes; returns whose went."""
+        gone: list[AttemptKey] = []
+        for key in list(self._sizes):
+            if self.span_bytes <= keep:
+                break
+            if self._attempts[key[0]][key[1]].status in FINISHED_ATTEMPT:
+                self._let_go(key)
+                gone.append(key)
+        return gone
+
+    def _let_go(self, key: AttemptKey) -> None:
+        spans = self._spans[key[0]]
+        self._spans[key[0]] = [row for row in spans if row.attempt_id != key[1]]
+        going = {(*key, row.span_id) for row in spans if row.attempt_id == key[1]}
+        self._span_keys -= going
+        self.span_bytes -= self._sizes.pop(key)
+        self.evicted_attempts += 1
+        self.evicted_spans += len(going)
 
     def select_spans(self, query: Query) -> tuple[list[SpanRow], int]:
         """Evaluate over one rollout's."""

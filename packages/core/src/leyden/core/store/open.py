@@ -19,7 +19,8 @@ TOKEN = "LEYDEN_STORE_TOKEN"
 async def open_store(uri: str, *, clock: Callable[[], float] = time.time) -> LightningStore:
     """Open the store at `uri`, creating it if it is not there.
 
-    `memory://`, `sqlite:///relative/path`, `sqlite:////absolute/path`, `postgresql://user:password@host:port/database`
+    `memory://` (spans take 2 GiB at most, or `memory://?budget=BYTES`), `sqlite:///relative/path`,
+    `sqlite:////absolute/path`, `postgresql://user:password@host:port/database`
     (needs `leyden-core[postgresql]`) or `redis://host:port/number` (also `rediss://` and `redis+unix://`; needs
     `leyden-core[redis]`); raises UsageError for anything else. `http(s)://token@host:port` is a store's server, its
     token in the URI or in LEYDEN_STORE_TOKEN; raises StoreError where it does not answer or refuses the token.
@@ -29,9 +30,7 @@ async def open_store(uri: str, *, clock: Callable[[], float] = time.time) -> Lig
     if not separator:
         raise UsageError(f"{_bare(uri)!r} is not a store's URI; supported are {_SUPPORTED}")
     if scheme == "memory":
-        from leyden.core.store.memory import MemoryStore
-
-        return MemoryStore(clock)
+        return _open_memory(rest, clock)
     if scheme == "sqlite":
         from leyden.core.store.sql import SqlStore
 
@@ -46,6 +45,17 @@ async def open_store(uri: str, *, clock: Callable[[], float] = time.time) -> Lig
     if scheme in ("http", "https"):
         return await _open_server(scheme, rest)
     raise UsageError(f"stores of the kind {scheme}:// are not supported; supported are {_SUPPORTED}")
+
+
+def _open_memory(options: str, clock: Callable[[], float]) -> LightningStore:
+    from leyden.core.store.memory import BUDGET_BYTES, MemoryStore
+
+    if not options:
+        return MemoryStore(clock, BUDGET_BYTES)
+    number = options.removeprefix("?budget=")
+    if number == options or not number.isdecimal() or not int(number):
+        raise UsageError(f"memory://{options} is not a store's URI: after memory:// comes nothing, or ?budget=BYTES")
+    return MemoryStore(clock, int(number))
 
 
 async def _open_postgres(uri: str, clock: Callable[[], float]) -> LightningStore:

@@ -160,7 +160,7 @@ class QueryTests(StoreTests):
         await store.add_many_spans([span_of(got.attempt, f"{n}") for n in range(4)])
         await store.update_resources("r", {})
         await store.update_resources("r", {})
-        assert await store.statistics() == {
+        expected = {
             "total_rollouts": 4,
             "total_attempts": 2,
             "total_spans": 4,
@@ -168,6 +168,7 @@ class QueryTests(StoreTests):
             "total_workers": 1,
             "queue_length": 3,
         }
+        assert (await store.statistics()).items() >= expected.items()
 
 
 def _named(span: Span) -> Span:
