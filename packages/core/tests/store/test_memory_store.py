@@ -67,7 +67,7 @@ async def test_a_late_call_of_an_attempt_whose_spans_went_is_whole() -> None:
         await store.add_span(span)
     await finish(store, got)
     await filled(store)
-    assert await store.query_spans(got.rollout_id) == []
+    assert len(await store.query_spans(got.rollout_id)) == 0
     await store.add_span(written[3])
     [late] = await store.query_spans(got.rollout_id)
     assert late.attributes == written[3].attributes
