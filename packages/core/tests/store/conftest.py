@@ -6,6 +6,7 @@ import pytest
 
 from leyden.core.testing import postgres_server
 from leyden.core.testing.postgres_server import PostgresServer
+from leyden.core.testing.redis_server import NO_REDIS, PROGRAM, RedisServer
 
 
 @pytest.fixture(scope="session")
@@ -21,3 +22,12 @@ def postgres() -> Generator[PostgresServer]:
 def shared_database(postgres: PostgresServer) -> str:
     """The name of a database that is made once, and emptied for every test that uses it."""
     return postgres.create()
+
+
+@pytest.fixture(scope="session")
+def redis() -> Generator[RedisServer]:
+    """A Redis server; skips the test where there is none."""
+    if PROGRAM is None:
+        pytest.skip(NO_REDIS)
+    with RedisServer() as server:
+        yield server

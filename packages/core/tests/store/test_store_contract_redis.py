@@ -10,17 +10,9 @@ import pytest
 from leyden.core.store.base import LightningStore
 from leyden.core.store.client import HttpStore
 from leyden.core.store.open import open_store
-from leyden.core.testing.redis_server import NO_REDIS, PROGRAM, RedisServer
+from leyden.core.testing.redis_server import RedisServer
 from leyden.core.testing.store_contract import StoreContract
 from leyden.core.testing.store_server import TOKEN, StoreServer
-
-pytestmark = pytest.mark.skipif(PROGRAM is None, reason=NO_REDIS)
-
-
-@pytest.fixture(scope="module")
-def redis() -> Generator[RedisServer]:
-    with RedisServer() as server:
-        yield server
 
 
 @pytest.fixture(scope="module")
