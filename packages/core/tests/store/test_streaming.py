@@ -92,9 +92,8 @@ async def test_json_is_streamed_as_well(server: StoreServer) -> None:
 
 async def gathered(store: LightningStore, call: dict[str, Any], *, before_page: int, add: Span) -> Page[Span]:
     """Read a stream in which a span comes in before a page is read."""
-    page = await streaming.first_page(store, call)
     parts: list[bytes] = []
-    async for part in streaming.whole(store, call, page, json=True):
+    async for part in streaming.whole(store, call, json=True):
         parts.append(part)
         if len(parts) == before_page:
             await store.add_span(add)
@@ -147,6 +146,6 @@ async def test_no_more_than_a_page_is_read_at_once(behind: LightningStore, monke
 
     monkeypatch.setattr(behind, "query_spans", counted)
     call = {**CALL, "rollout_id": attempt.rollout_id}
-    first = await streaming.first_page(behind, call)
-    assert len([part async for part in streaming.whole(behind, call, first, json=False)]) == 2 + 7
+    assert await streaming.small(behind, call) is None
+    assert len([part async for part in streaming.whole(behind, call, json=False)]) == 2 + 7
     assert max(largest) == 4

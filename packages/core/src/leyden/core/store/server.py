@@ -214,16 +214,16 @@ class _Calls:
         try:
             if asked.agent is not None:
                 await access.check_open(self._store, asked.agent)
-            page = await streaming.first_page(self._store, call)
+            page = await streaming.small(self._store, call)
         except Refused:
             raise
         except Exception as error:
             return self._response(_failed(method, error, asked), asked)
         finally:
             self._metrics.call(method.name, 200, time.perf_counter() - began)
-        if len(page.items) >= streaming.wanted(page):
+        if page is not None:
             return self._response(PartAnswer(200, asked.encode(page)), asked)
-        pieces = streaming.whole(self._store, call, page, json=asked.json)
+        pieces = streaming.whole(self._store, call, json=asked.json)
         return StreamingResponse(pieces, 200, self._headers(), _JSON if asked.json else _MSGPACK)
 
 

@@ -14,7 +14,7 @@ from leyden.core.data.span import Span
 from leyden.core.store.base import LightningStore
 
 METHOD = "query_spans"
-SPANS = 512
+SPANS = 1024
 """Spans that are read at once."""
 _TRIES = 10
 """For a moment in which no span comes in."""
@@ -24,26 +24,20 @@ class Shifted(Exception):
     """Spans came between two pages, and moved those that follow."""
 
 
-async def first_page(store: LightningStore, call: Mapping[str, Any]) -> Page[Span]:
-    """Return as many of the spans of a call of `query_spans` as are read at once."""
-    limit = call["limit"]
-    page = await _read(store, call, call["offset"], SPANS if limit < 0 else min(limit, SPANS))
-    return msgspec.structs.replace(page, limit=limit)
+async def small(store: LightningStore, call: Mapping[str, Any]) -> Page[Span] | None:
+    """Return the answer to a call of `query_spans`; None where it has more spans than are read at once."""
+    if not 0 <= call["limit"] <= SPANS:
+        count = _wanted(await _read(store, call, call["offset"], 0), call)
+        if count > SPANS:
+            return None
+    return await _read(store, call, call["offset"], call["limit"])
 
 
-def wanted(page: Page[Span]) -> int:
-    """How many spans the whole answer has, of which `page` is the beginning."""
-    there = max(page.total - page.offset, 0)
-    return there if page.limit < 0 else min(page.limit, there)
-
-
-async def whole(
-    store: LightningStore, call: Mapping[str, Any], page: Page[Span], *, json: bool
-) -> AsyncGenerator[bytes]:
-    """Yield the answer that `page` begins, encoded; raises Shifted when it can no longer be what it was."""
+async def whole(store: LightningStore, call: Mapping[str, Any], *, json: bool) -> AsyncGenerator[bytes]:
+    """Yield the answer, encoded, while it is read; raises Shifted when it can no longer be what it was."""
     encode = msgspec.json.encode if json else msgspec.msgpack.encode
-    page, last = await _settled(store, call, page)
-    count = wanted(page)
+    page, last = await _settled(store, call)
+    count = _wanted(page, call)
     yield _head(count, json=json)
     sent, items = 0, page.items
     while True:
@@ -63,16 +57,20 @@ async def whole(
     yield _tail(page, json=json)
 
 
-async def _settled(
-    store: LightningStore, call: Mapping[str, Any], page: Page[Span]
-) -> tuple[Page[Span], tuple[str, str]]:
+async def _settled(store: LightningStore, call: Mapping[str, Any]) -> tuple[Page[Span], tuple[str, str]]:
     """The first page, and the span that must be the last: one that comes before it from now on moves it."""
     for _ in range(_TRIES):
-        found = await _read(store, call, page.offset + wanted(page) - 1, 1)
+        page = await _read(store, call, call["offset"], SPANS)
+        found = await _read(store, call, page.offset + _wanted(page, call) - 1, 1)
         if found.items and found.total == page.total:
-            return page, _key(found.items[0])
-        page = await first_page(store, call)
+            return msgspec.structs.replace(page, limit=call["limit"]), _key(found.items[0])
     raise Shifted
+
+
+def _wanted(page: Page[Span], call: Mapping[str, Any]) -> int:
+    """How many spans the answer has, when `page` is a part of it."""
+    there = max(page.total - call["offset"], 0)
+    return there if call["limit"] < 0 else min(call["limit"], there)
 
 
 async def _read(store: LightningStore, call: Mapping[str, Any], offset: int, limit: int) -> Page[Span]:
