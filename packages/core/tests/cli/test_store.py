@@ -1,5 +1,6 @@
 """`leyden store` as a process of its own, and stores that are opened by its URL."""
 
+import asyncio
 import json
 import os
 import signal
@@ -82,6 +83,35 @@ async def test_what_one_server_took_the_next_one_has(
     assert [span.name for span in await store.query_spans(got.rollout_id)] == ["chat"]
     await store.close()
     assert ends(process, signal.SIGINT) == 130
+
+
+async def test_a_server_that_is_killed_has_what_it_acknowledged(
+    start: Start, unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = ["--uri", "sqlite:///kept.db", "--port", str(unused_tcp_port)]
+    monkeypatch.setenv("LEYDEN_STORE_TOKEN", "chosen")
+    process, said = start(*options, LEYDEN_STORE_TOKEN="chosen")
+    store = await open_store(said["url"])
+    attempt = (await claimed(store)).attempt
+    acknowledged = list[str]()
+
+    async def write(first: int) -> None:
+        for n in range(first, first + 100):
+            stored = await store.add_span(span_of(attempt, f"{n:x}"))
+            acknowledged.append(f"{n:x}".zfill(16))
+            assert stored is None or stored.span_id == acknowledged[-1]  # None: it was written, and its answer lost
+
+    writing = asyncio.gather(*(write(100 * writer) for writer in range(4)))
+    while len(acknowledged) < 50:
+        await asyncio.sleep(0.01)
+    process.kill()
+    process.wait()
+    start(*options, LEYDEN_STORE_TOKEN="chosen")
+    await writing
+    spans = (await store.query_spans(attempt.rollout_id)).items
+    assert sorted(span.span_id for span in spans) == sorted(acknowledged)
+    assert len({span.sequence_id for span in spans}) == 400
+    await store.close()
 
 
 async def test_a_token_from_the_environment_is_not_written_down(start: Start, tmp_path: Path) -> None:

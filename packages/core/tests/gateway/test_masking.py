@@ -20,6 +20,7 @@ TOKEN = mint(b"k" * 32, "rollout", "attempt")  # the same in every process, as i
         (f"authorization: Bearer {TOKEN}", "authorization: Bearer ***"),
         ("Incorrect API key provided: sk-proj-0123456789abcdef.", "Incorrect API key provided: sk-***."),
         ("postgresql://me:pass@host/db", "postgresql://***@host/db"),
+        ("cannot reach http://t0k3n@host:80/x", "cannot reach http://***@host:80/x"),
         ("https://host/v1/chat/completions at 10:30", "https://host/v1/chat/completions at 10:30"),
         ("a task of /a/user, skateboarding_competitions", "a task of /a/user, skateboarding_competitions"),
     ],

@@ -1,5 +1,6 @@
 """What an agent's token opens, and what it does not."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from dataclasses import dataclass
 
@@ -126,6 +127,13 @@ async def test_an_agent_is_refused(what: str, served: Served, store: HttpStore) 
     assert "\n" not in str(caught.value)
     assert await served.behind.statistics() == before
     assert (await attempt_now(served.behind, served.other)).status == "preparing"
+
+
+async def test_calls_that_travel_together_are_checked_one_by_one(served: Served, store: HttpStore) -> None:
+    spans = [span_of(served.own, "1"), span_of(served.own, "2"), span_of(served.other, "3")]
+    answers = await asyncio.gather(*map(store.add_span, spans), return_exceptions=True)
+    assert [isinstance(answer, StoreError) for answer in answers] == [False, False, True]
+    assert (await served.behind.statistics())["total_spans"] == 2
 
 
 async def test_a_reward_may_be_granted(served: Served) -> None:

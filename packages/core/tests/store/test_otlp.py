@@ -24,6 +24,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from leyden.core.data import semconv
 from leyden.core.data.rollout import Attempt
@@ -33,6 +35,7 @@ from leyden.core.store.memory import MemoryStore
 from leyden.core.store.otlp import read_request
 from leyden.core.store.refused import Refused
 from leyden.core.store.rows import encode
+from leyden.core.store.server import store_app
 from leyden.core.testing.store_contract.shared import attempt_now, claimed
 from leyden.core.testing.store_server import ACCESS, TOKEN, StoreServer
 
@@ -160,6 +163,22 @@ async def test_ids_come_as_lists_of_numbers_or_as_bytes(served: Served) -> None:
 async def test_an_agents_token_names_the_attempt_by_itself(served: Served) -> None:
     exported(served, {"a": 1}, ACCESS.agent_token(served.attempt.rollout_id, served.attempt.attempt_id))
     assert await served.names() == ["chat"]
+
+
+async def test_an_exporter_that_is_told_to_come_again_does(server: StoreServer) -> None:
+    store, answers = MemoryStore(), [429, 503]
+    app = store_app(store, authorize=ACCESS.is_trainer)
+
+    async def busy(scope: Scope, receive: Receive, send: Send) -> None:
+        if not answers:
+            await app(scope, receive, send)
+            return
+        await Response(status_code=answers.pop(), headers={"retry-after": "0"})(scope, receive, send)
+
+    attempt = (await claimed(store)).attempt
+    served = Served(store, attempt, f"{server.add_app(busy)}/v1/traces")
+    exported(served, served.named())
+    assert (answers, await served.names()) == ([], ["chat"])
 
 
 async def test_json_holds_ids_as_hexadecimal_digits(served: Served) -> None:

@@ -19,12 +19,12 @@ _IN_TEXT = (
     (re.compile(r"(/a/)[\w.~-]{20,}"), rf"\1{MASK}"),  # an attempt token in a path
     (re.compile(r"(\bBearer\s+)[\w.~+/=-]+", re.I), rf"\1{MASK}"),
     (re.compile(r"\b((?:sk|pk|hf|gsk|xai)[-_]|AIza)[\w-]{16,}"), rf"\1{MASK}"),  # as providers make their keys
-    (re.compile(r"(\b[a-z][a-z0-9+.-]*://)[^\s/@]*:[^\s/@]*@", re.I), rf"\1{MASK}@"),  # a password in a URL
+    (re.compile(r"(\b[a-z][a-z0-9+.-]*://)[^\s/@]+@", re.I), rf"\1{MASK}@"),  # a password or a token in a URL
 )
 
 
 def mask_text(text: str) -> str:
-    """Return `text` without attempt tokens, bearer tokens, keys as providers make them, and passwords in URLs."""
+    """Return `text` without attempt tokens, bearer tokens, keys as providers make them, and who a URL is opened as."""
     for pattern, masked in _IN_TEXT:
         text = pattern.sub(masked, text)
     return text
