@@ -19,7 +19,7 @@ from leyden.core.store.otlp import Taken
 from leyden.core.store.server import store_app
 from leyden.core.store.wire import PartAnswer
 from leyden.core.testing.nouns import span
-from leyden.core.testing.store_contract.shared import attempt_now, claimed, span_of
+from leyden.core.testing.store_contract.shared import RETRY, attempt_now, claimed, rollout_now, span_of
 from leyden.core.testing.store_server import ACCESS, TOKEN, LosesAnswers, StoreServer, accepts
 
 
@@ -149,6 +149,18 @@ async def test_an_attempt_that_has_ended_opens_nothing(served: Served, store: Ht
         await store.add_span(span_of(served.own))
     with pytest.raises(StoreError, match="has ended"):
         await store.query_spans(served.own.rollout_id, served.own.attempt_id)
+
+
+async def test_an_attempt_that_failed_opens_nothing_while_its_rollout_waits_for_the_next(served: Served) -> None:
+    failed = (await claimed(served.behind, RETRY)).attempt
+    await served.behind.update_attempt(failed.rollout_id, failed.attempt_id, status="failed")
+    assert (
+        await rollout_now(served.behind, await served.behind.start_attempt(failed.rollout_id))
+    ).status == "preparing"
+    store = HttpStore(served.url, ACCESS.agent_token(failed.rollout_id, failed.attempt_id))
+    with pytest.raises(StoreError, match=f"attempt {failed.attempt_id} has ended \\(failed\\)"):
+        await store.add_span(span_of(failed))
+    await store.close()
 
 
 async def test_a_cancelled_rollout_opens_nothing(served: Served, store: HttpStore) -> None:

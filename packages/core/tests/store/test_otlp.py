@@ -50,7 +50,7 @@ trace.set_tracer_provider(TracerProvider())
 trace.get_tracer_provider().add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
 with trace.get_tracer("app").start_as_current_span("agent"):
     for n in range(3):
-        with trace.get_tracer(f"library {n}").start_as_current_span(f"step {n}", attributes={"n": n}):
+        with trace.get_tracer(f"library {n % 2}").start_as_current_span(f"step {n}", attributes={"n": n}):
             pass
 trace.get_tracer_provider().shutdown()
 """
