@@ -16,6 +16,7 @@ from leyden.core.store.intake import ServerLimits
 from leyden.core.store.memory import MemoryStore
 from leyden.core.testing.store_contract.shared import claimed, span_of
 from leyden.core.testing.store_server import TOKEN, StoreServer
+from leyden.core.tracing.export import Recorder
 
 
 @pytest.fixture(scope="module")
@@ -115,6 +116,22 @@ async def test_requests_together_hold_a_bounded_number_of_bytes(server: StoreSer
     assert len(await large) == 50
     assert (await store.statistics())["total_spans"] == 50
     assert (await metrics(url))["leyden_store_held_bytes"] == 0
+    await store.close()
+
+
+async def test_a_span_that_is_too_large_holds_nobody_up(server: StoreServer, caplog: pytest.LogCaptureFixture) -> None:
+    behind = MemoryStore()
+    store = HttpStore(server.add(behind, limits=ServerLimits(max_body=5_000)), TOKEN, 5.0)
+    attempt = (await claimed(behind)).attempt
+    recorder = Recorder(store.add_many_spans)
+    spans = [span_of(attempt, f"{n:x}") for n in range(1, 6)]
+    spans[2] = msgspec.structs.replace(spans[2], attributes={"text": "x" * 6_000})
+    for span in spans:
+        recorder.take(span)
+    await recorder.flush()
+    kept = await behind.query_spans(attempt.rollout_id)
+    assert [span.span_id for span in kept] == [span.span_id for span in spans if not span.attributes]
+    assert "is refused: add_many_spans: a request to the store may have 5000 bytes" in caplog.text
     await store.close()
 
 

@@ -24,7 +24,7 @@ from leyden.core.data.rollout import (
 )
 from leyden.core.data.span import Span
 from leyden.core.data.worker import Worker, WorkerStatus
-from leyden.core.errors import StoreError
+from leyden.core.errors import CallRefused, StoreError
 from leyden.core.store.base import UNSET, FilterLogic, LightningStore, SortOrder, Unset
 from leyden.core.store.connection import PATIENCE, Connection
 from leyden.core.store.lifecycle import new_rollout_id
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 
+_FINAL = frozenset({400, 403, 413})
+"""Statuses of calls that would be refused again."""
 _FAILURE = msgspec.msgpack.Decoder(Failure)
 _NUMBERS = msgspec.msgpack.Decoder(list[int])
 
@@ -87,7 +89,7 @@ class HttpStore(LightningStore):
         if failure is not None:
             raise failure.raised()
         line = body[:500].decode("utf-8", "replace").strip()
-        raise (ValueError if status == 400 else StoreError)(f"{name}: {line or f'the store answered {status}'}")
+        raise (CallRefused if status in _FINAL else StoreError)(f"{name}: {line or f'the store answered {status}'}")
 
     async def statistics(self) -> dict[str, Any]:
         """Counts."""

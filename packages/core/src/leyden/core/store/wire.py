@@ -15,7 +15,7 @@ import msgspec
 from leyden.core.data.page import Page
 from leyden.core.data.rollout import Attempt, AttemptedRollout, Rollout
 from leyden.core.data.span import Span
-from leyden.core.errors import IllegalMove, NotFound, StoreError, UsageError
+from leyden.core.errors import CallRefused, IllegalMove, NotFound, StoreError, UsageError
 from leyden.core.store.base import LightningStore
 
 _NOT_CALLED = frozenset({"close", "add_otel_span"})
@@ -48,7 +48,7 @@ LONGEST_WAIT = 30.0
 """Seconds that one request may wait; a client that wants more asks again."""
 
 ERRORS: Mapping[str, type[Exception]] = {
-    kind.__name__: kind for kind in (NotFound, IllegalMove, StoreError, UsageError, ValueError, TypeError)
+    kind.__name__: kind for kind in (NotFound, IllegalMove, CallRefused, StoreError, UsageError, ValueError, TypeError)
 }
 """Errors that travel under their own name."""
 
