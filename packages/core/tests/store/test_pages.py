@@ -119,6 +119,10 @@ async def test_a_name_makes_a_call_in_json_idempotent(http: httpx.AsyncClient, b
     first = [await http.post("/enqueue_rollout", json={"input": 1}, headers={"idempotency-key": "k"}) for _ in range(3)]
     assert len({answer.json()["rollout_id"] for answer in first}) == 1
     assert (await behind.statistics())["queue_length"] == 1
+    other = await http.post("/enqueue_rollout", json={"input": 2}, headers={"idempotency-key": "k"})
+    assert other.json()["input"] == 2  # another call, though by the same name
+    claim = await http.post("/dequeue_rollout", headers={"idempotency-key": "k", "content-type": "application/json"})
+    assert claim.json()["input"] == 1
 
 
 async def test_numbers_that_cannot_be_shown_are_said(

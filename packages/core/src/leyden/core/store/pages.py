@@ -125,11 +125,19 @@ def _operation(method: Method, arguments: _Schema, answer: _Schema) -> _Schema:
 
 def _traces() -> _Schema:
     kinds: _Schema = {"application/x-protobuf": {}, _JSON: {}}
+    status = {"type": "object", "required": ["message"], "properties": {"message": {"type": "string"}}}
+    refusal: _Schema = {"application/x-protobuf": {}, _JSON: {"schema": status}, "text/plain": {}}
+    more = {501: "The packages that OTLP needs are not installed.", 503: "The store failed; come again."}
+    refused = {
+        str(code): {"description": line, "content": refusal}
+        for code, line in {**_STATUSES, **more}.items()
+        if code != 422
+    }
     return {
         "operationId": "otlp_traces",
         "summary": "Take spans from any OpenTelemetry exporter (OTLP/HTTP)",
         "requestBody": {"required": True, "content": kinds},
-        "responses": {"200": {"description": "All or some are stored.", "content": kinds}, **_errors()},
+        "responses": {"200": {"description": "All or some are stored.", "content": kinds}, **refused},
     }
 
 

@@ -48,6 +48,8 @@ logger = logging.getLogger(__name__)
 
 _MSGPACK, _JSON = "application/msgpack", "application/json"
 _PARTS = msgspec.msgpack.Decoder(list[Part])
+_Name = tuple[str, int]
+"""Of a call that may come again: what its caller has named it, and a hash of it, as people reuse names."""
 _CLAIMS = frozenset({"dequeue_rollout", "dequeue_many_rollouts"})
 
 
@@ -142,7 +144,8 @@ class _Calls:
                 self._check_call(method, call, asked)
                 if name == streaming.METHOD:
                     return await self._spans(method, call, asked)
-                answer = await self._answered(method, call, request.headers.get(REQUEST_ID), asked, request)
+                name_of_call = _named(request.headers.get(REQUEST_ID), body)
+                answer = await self._answered(method, call, name_of_call, asked, request)
         self._metrics.call(name, answer.status, time.perf_counter() - began)
         return self._response(answer, asked)
 
@@ -170,7 +173,7 @@ class _Calls:
                 raise Refused(400, f"{method.name} may wait, and is not called together with others")
             call = _decoded(method, part.call)
             self._check_call(method, call, asked)
-            return await self._answered(method, call, part.id, asked)
+            return await self._answered(method, call, _named(part.id, part.call), asked)
         except Refused as refused:
             return PartAnswer(refused.status, str(refused).encode())
 
@@ -179,10 +182,10 @@ class _Calls:
             access.check_call(asked.agent, method.name, call)
 
     async def _answered(
-        self, method: Method, call: dict[str, Any], name: str | None, asked: _Asked, request: Request | None = None
+        self, method: Method, call: dict[str, Any], name: _Name | None, asked: _Asked, request: Request | None = None
     ) -> PartAnswer:
         """Run the call, or join it when the same, by `name`, has come before; `request` has it alone."""
-        known = (name, asked) if name and method.writes else None
+        known = (name, method.name, asked) if name and method.writes else None
         if asked.agent is not None and not self._once.knows(known):
             await access.check_open(self._store, asked.agent)
         waits = request is not None and method.name in WAITING
@@ -225,6 +228,10 @@ class _Calls:
             return self._response(PartAnswer(200, asked.encode(page)), asked)
         pieces = streaming.whole(self._store, call, json=asked.json)
         return StreamingResponse(pieces, 200, self._headers(), _JSON if asked.json else _MSGPACK)
+
+
+def _named(given: str | None, body: bytes) -> _Name | None:
+    return (given, hash(body)) if given else None
 
 
 def _spans_of(method: Method, call: dict[str, Any]) -> list[Any]:
