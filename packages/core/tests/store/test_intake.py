@@ -156,7 +156,12 @@ async def test_what_is_counted(server: StoreServer) -> None:
     got = await store.dequeue_rollout()
     assert got is not None and await store.dequeue_many_rollouts(limit=0) == []
     await store.add_many_spans([span_of(got.attempt), span_of(got.attempt)])
+    with pytest.raises(ValueError, match="cannot sort"):
+        await store.query_spans(got.rollout_id, sort_by="x")
+    await store.query_spans(got.rollout_id)
     seen = await metrics(url)
+    assert seen["leyden_store_calls_total query_spans 422"] == 1
+    assert seen["leyden_store_calls_total query_spans 200"] == 1
     assert seen["leyden_store_claims_total"] == 1
     assert seen["leyden_store_claim_age_seconds_count"] == 1
     assert seen["leyden_store_spans_total"] == 1

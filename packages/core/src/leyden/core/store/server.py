@@ -213,19 +213,17 @@ class _Calls:
 
     async def _spans(self, method: Method, call: dict[str, Any], asked: _Asked) -> Response:
         """Answer a query for spans, in one piece or, where they are many, while they are read."""
+        if asked.agent is not None:
+            await access.check_open(self._store, asked.agent)
         began = time.perf_counter()
         try:
-            if asked.agent is not None:
-                await access.check_open(self._store, asked.agent)
             page = await streaming.small(self._store, call)
-        except Refused:
-            raise
+            answer = None if page is None else PartAnswer(200, asked.encode(page))
         except Exception as error:
-            return self._response(_failed(method, error, asked), asked)
-        finally:
-            self._metrics.call(method.name, 200, time.perf_counter() - began)
-        if page is not None:
-            return self._response(PartAnswer(200, asked.encode(page)), asked)
+            answer = _failed(method, error, asked)
+        self._metrics.call(method.name, 200 if answer is None else answer.status, time.perf_counter() - began)
+        if answer is not None:
+            return self._response(answer, asked)
         pieces = streaming.whole(self._store, call, json=asked.json)
         return StreamingResponse(pieces, 200, self._headers(), _JSON if asked.json else _MSGPACK)
 
