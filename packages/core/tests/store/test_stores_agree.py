@@ -1,4 +1,4 @@
-"""Any sequence of operations leaves the in-memory and the SQLite store with the same answers and the same contents."""
+"""Any sequence of operations leaves the in-memory store and the SQL stores with the same answers and contents."""
 
 import asyncio
 import tempfile
@@ -14,8 +14,9 @@ from leyden.core.data.rollout import ATTEMPT_MOVES, ROLLOUT_MOVES, EnqueueRollou
 from leyden.core.data.span import Span
 from leyden.core.store.base import LightningStore
 from leyden.core.store.memory import MemoryStore
-from leyden.core.store.sql import SqlStore
+from leyden.core.store.open import open_store
 from leyden.core.testing.nouns import span
+from leyden.core.testing.postgres_server import PostgresServer
 
 ROLLOUTS = ["r0", "r1", "r2"]
 WORKERS = ["w0", "w1", None]
@@ -131,9 +132,9 @@ async def contents(store: LightningStore) -> list[Any]:
     return [*found, await store.query_resources(), await store.get_latest_resources()]
 
 
-async def agree(sequence: list[tuple[float, Step]], path: Path) -> None:
+async def agree(sequence: list[tuple[float, Step]], uri: str) -> None:
     clock = Clock()
-    memory, sql = MemoryStore(clock), await SqlStore.open(path, clock)
+    memory, sql = MemoryStore(clock), await open_store(uri, clock=clock)
     try:
         for seconds, operation in sequence:
             clock.now += seconds
@@ -147,9 +148,17 @@ async def agree(sequence: list[tuple[float, Step]], path: Path) -> None:
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.tuples(st.sampled_from([0.0, 0.0, 1.0, 3.0]), steps), min_size=5, max_size=25))
 def test_memory_and_sqlite_agree(sequence: list[tuple[float, Step]]) -> None:
-    seed = [(0.0, Step("enqueue_many_rollouts", {"rollouts": _seeded()})), (0.0, Step("dequeue_rollout", {}))]
     with tempfile.TemporaryDirectory() as folder:
-        asyncio.run(agree([*seed, *sequence], Path(folder) / "store.db"))
+        asyncio.run(agree([*_begun(), *sequence], f"sqlite:///{folder}/store.db"))
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(st.tuples(st.sampled_from([0.0, 0.0, 1.0, 3.0]), steps), min_size=5, max_size=25))
+def test_memory_and_postgres_agree(
+    postgres: PostgresServer, shared_database: str, sequence: list[tuple[float, Step]]
+) -> None:
+    postgres.empty(shared_database)
+    asyncio.run(agree([*_begun(), *sequence], postgres.uri_of(shared_database)))
 
 
 async def test_rollouts_overdue_at_once_are_tried_again_in_the_order_of_creation(tmp_path: Path) -> None:
@@ -160,7 +169,7 @@ async def test_rollouts_overdue_at_once_are_tried_again_in_the_order_of_creation
         (0.0, Step("dequeue_many_rollouts", {"limit": 3})),
         (3.0, Step("dequeue_many_rollouts", {"limit": 3})),
     ]
-    await agree(sequence, tmp_path / "store.db")
+    await agree(sequence, f"sqlite:///{tmp_path}/store.db")
     clock = Clock()
     store = MemoryStore(clock)
     for _, operation in sequence[:2]:
@@ -170,5 +179,6 @@ async def test_rollouts_overdue_at_once_are_tried_again_in_the_order_of_creation
     await store.close()
 
 
-def _seeded() -> list[EnqueueRollout]:
-    return [EnqueueRollout(input=1, rollout_id=f"r{n}", config=CONFIGS[n]) for n in (1, 2)]
+def _begun() -> list[tuple[float, Step]]:
+    queued = [EnqueueRollout(input=1, rollout_id=f"r{n}", config=CONFIGS[n]) for n in (1, 2)]
+    return [(0.0, Step("enqueue_many_rollouts", {"rollouts": queued})), (0.0, Step("dequeue_rollout", {}))]

@@ -36,7 +36,7 @@ class PostgresRows(SqlRows):
         self._writes = writes
         self._piped = ExitStack()
         self._due: Any = None
-        """The answer to come to the question for the next deadline, which every transaction begins with."""
+        """The answer, to come, to the question for the next deadline."""
         self._targets: Any = None
         self._stored: Any = None
         self._claimed: dict[str, RolloutRow] = {}
@@ -48,11 +48,10 @@ class PostgresRows(SqlRows):
     # --- The transaction
 
     def begin(self) -> None:
-        """Begin, and ask for the next deadline."""
+        """Begin; who reads asks for the next deadline in the same breath."""
         if self._writes:
             self._pipe()
             self._driver.execute(postgres.BEGIN)
-            self._due = self._straight(sql.NEXT_DEADLINE)
         else:
             text, _ = sql.compiled(sql.NEXT_DEADLINE, self._dialect)
             self._due = self._driver.execute(f"{postgres.BEGIN_TO_READ}; {text}", prepare=False)
@@ -134,8 +133,13 @@ class PostgresRows(SqlRows):
         """Those that nobody else is changing; who does will leave them in order, or the next to look finds them."""
         return self._straight_rows(RolloutRow, postgres.OVERDUE, now=self.now)
 
+    def expect_deadline(self) -> None:
+        """Ask for the next deadline."""
+        if self._due is None:
+            self._due = self._straight(sql.NEXT_DEADLINE)
+
     def next_deadline(self) -> float | None:
-        """Asked when the transaction began, which is soon enough."""
+        """Asked when the transaction began, perhaps, which is soon enough."""
         due, self._due = self._due, None
         if due is None:
             return super().next_deadline()
@@ -166,6 +170,13 @@ class PostgresRows(SqlRows):
         return list(self._claimed)
 
     # --- Spans
+
+    def add_to_running(self, row: SpanRow) -> int | None:
+        """Store a span of an attempt that runs, as nearly all do, in one statement; returns its number.
+
+        None where the span, or what it belongs to, is in any way special; then nothing was done.
+        """
+        return self._straight(postgres.ADD_SPAN, now=self.now, **asdict(row)).fetchone()[0]
 
     def expect_spans(self, keys: Sequence[SpanKey]) -> None:
         """Lock, and ask, for all that storing these spans begins with, so that it costs one round trip."""

@@ -27,7 +27,7 @@ from sqlalchemy.types import TypeEngine
 from leyden.core.data.rollout import QUEUED
 from leyden.core.store import schema
 from leyden.core.store import sql_statements as sql
-from leyden.core.store.rows import WorkerRow
+from leyden.core.store.rows import SpanRow, WorkerRow
 from leyden.core.store.sql_dialects import among
 
 BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED, READ WRITE"
@@ -35,6 +35,7 @@ BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED, READ WRITE"
 BEGIN_TO_READ = "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY"
 """All statements see the same."""
 
+SPAN_FIELDS = SpanRow.__struct_fields__
 _rollouts, _queue = schema.rollouts.c, schema.queue.c
 _KEY, _KEYS = bindparam("key", type_=Text), bindparam("keys", type_=Text)
 
@@ -74,6 +75,13 @@ PUT_WORKER = _put.on_conflict_do_update(
     index_elements=["worker_id"],
     set_={name: _put.excluded[name] for name in WorkerRow.__struct_fields__ if name != "worker_id"},
 )
+ADD_SPAN = select(
+    func.leyden_add_span(
+        bindparam("now", type_=Float),
+        *(bindparam(name, type_=schema.spans.c[name].type) for name in SPAN_FIELDS if name != "sequence_id"),
+    )
+)
+"""See the first migration."""
 NOTIFY = select(func.pg_notify(_KEY, bindparam("payload", type_=Text)))
 
 _TYPES: Mapping[type[TypeEngine[Any]], str] = {

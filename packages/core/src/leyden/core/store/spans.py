@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -40,10 +40,10 @@ def add_spans(rows: Rows, batches: Sequence[Sequence[Span]], latest: LatestCalls
     """
     spans = [span for batch in batches for span in batch]
     targets = rows.span_targets(list({(span.rollout_id, span.attempt_id): None for span in spans}))
-    problems = [_problem(batch, targets) for batch in batches]
-    accepted = [batch for batch, problem in zip(batches, problems, strict=True) if problem is None]
+    problems = [problem(batch, targets) for batch in batches]
+    accepted = [batch for batch, wrong in zip(batches, problems, strict=True) if wrong is None]
     stored = iter(_store(rows, accepted, targets, latest))
-    return [next(stored) if problem is None else problem for problem in problems]
+    return [next(stored) if wrong is None else wrong for wrong in problems]
 
 
 def _store(
@@ -108,9 +108,10 @@ def _revive(rows: Rows, key: AttemptKey) -> None:
     change_attempt(rows, row, attempt, changes, rules.rollout_after_span(row.status, attempt.status))
 
 
-def _problem(batch: Iterable[Span], targets: Mapping[AttemptKey, SpanTarget]) -> Exception | None:
+def problem(batch: Iterable[Span], attempts: Container[AttemptKey]) -> Exception | None:
+    """Return why these spans cannot be stored, if they cannot, where there are these attempts."""
     for span in batch:
-        if (span.rollout_id, span.attempt_id) not in targets:
+        if (span.rollout_id, span.attempt_id) not in attempts:
             return NotFound(f"there is no attempt {span.attempt_id} of a rollout {span.rollout_id}")
         if not 0 <= span.sequence_id < _NUMBERS:
             return ValueError(f"span {span.span_id} has sequence id {span.sequence_id}; numbers start at 1")
