@@ -23,7 +23,7 @@ from leyden.core.store import postgres_opening
 from leyden.core.store.group_commit import Answer, GroupCommit
 from leyden.core.store.lifecycle import CLOCK, check_health
 from leyden.core.store.local import LocalStore, unless_due
-from leyden.core.store.postgres_database import CHANNEL, PATIENCE, Database
+from leyden.core.store.postgres_database import CHANNEL, PATIENCE, Database, InDoubt
 from leyden.core.store.postgres_listener import Listener
 from leyden.core.store.postgres_rows import PostgresRows
 from leyden.core.store.reading import finding_attempt
@@ -180,6 +180,8 @@ class PostgresStore(LocalStore):
             if len(keys) == 1 and (added := self._add_to_running(batches)) is not None:
                 return added
             return self._run_healthy(lambda rows: self._add(rows, batches), True, lambda rows: rows.expect_spans(keys))
+        except InDoubt:
+            return [self._settled(batch) for batch in batches]
         except Exception as error:
             if len(batches) < 2:
                 return [error] * len(batches)
@@ -194,11 +196,24 @@ class PostgresStore(LocalStore):
                 self._ran.clear()
             self._ran.add(key)  # by the time that its next span comes
             return None
-        number = self._run(lambda rows: rows.add_to_running(self._latest_calls.row(span)), True)
+        row = self._latest_calls.row(span)
+        number = self._database.run_alone(lambda rows: rows.add_to_running(row))
         if number is None:
             self._ran.discard(key)
             return None
         return [[replace(span, sequence_id=number)] if batch else [] for batch in batches]
+
+    def _settled(self, batch: Sequence[Span]) -> Answer:
+        """Find out what came of spans whose connection was lost on the way, and store them if it was nothing."""
+        keys = [(span.rollout_id, span.attempt_id, span.span_id) for span in batch]
+        try:
+            numbers = self._run(lambda rows: rows.numbers(keys), False)
+        except Exception as error:
+            return error
+        if numbers.keys() < set(keys):
+            return self._store_spans([batch])[0]
+        spans = dict(zip(keys, batch, strict=True)).items()
+        return [replace(span, sequence_id=numbers[key]) for key, span in spans]
 
     async def _release(self) -> None:
         await asyncio.to_thread(self._shut_down)

@@ -41,6 +41,13 @@ _ALIVE = {"connect_timeout": 5, "keepalives_idle": 10, "keepalives_interval": 5,
 """libpq's parameters: a server that vanished is noticed within half a minute."""
 
 
+class InDoubt(StoreError):
+    """The connection was lost while committing."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"{name}: the connection was lost while storing; what was to be stored may be there or not")
+
+
 class Database:
     """Safe from any thread. `connections` may be open at once; `clock` gives Unix seconds."""
 
@@ -74,18 +81,37 @@ class Database:
     ) -> tuple[T, PostgresRows]:
         """Run `work` in a transaction, then tell other processes the `payload`.
 
-        Raises StoreError, unless `work` raises another; then nothing is kept.
+        Raises StoreError, unless `work` raises another; then nothing is kept, except for InDoubt.
         """
+        return self._tried(lambda: self._run_once(work, payload, writes))
+
+    def run_alone(self, statement: Callable[[PostgresRows], T]) -> T:
+        """Run one statement, which is a transaction by itself; raises as `run` does."""
+        return self._tried(lambda: self._run_alone_once(statement))
+
+    def _tried(self, once: Callable[[], T]) -> T:
         tries = 0
         while True:
             tries += 1
             try:
-                done = self._run_once(work, payload, writes)
+                done = once()
                 self._away_since = None
                 return done
             except _ERRORS as error:
                 if not self._may_go_again(error, tries):
                     raise StoreError(f"{self.name}: {first_line(error)}") from error
+
+    def _run_alone_once(self, statement: Callable[[PostgresRows], T]) -> T:
+        with self.engine.connect() as connection:
+            driver: Any = connection.connection.driver_connection
+            try:
+                return statement(PostgresRows(connection, driver, self._clock(), writes=False))
+            except _ERRORS as error:
+                lost = driver.closed
+                connection.invalidate()
+                if lost:
+                    raise InDoubt(self.name) from error
+                raise
 
     def _run_once(
         self, work: Callable[[PostgresRows], T], payload: Callable[[PostgresRows], str | None], writes: bool
@@ -107,9 +133,7 @@ class Database:
                 if rows.committed:
                     return result, rows
                 if lost and writes:
-                    raise StoreError(
-                        f"{self.name}: the connection was lost while storing; what was to be stored may be there or not"
-                    ) from error
+                    raise InDoubt(self.name) from error
                 raise
         return result, rows
 

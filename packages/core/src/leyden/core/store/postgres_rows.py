@@ -193,6 +193,10 @@ class PostgresRows(SqlRows):
         """Asked before, of more spans than these, perhaps."""
         return {(row[0], row[1], row[2]) for row in self._stored}
 
+    def numbers(self, keys: Sequence[SpanKey]) -> dict[SpanKey, int]:
+        """The numbers of those of these spans that are stored."""
+        return {(row[0], row[1], row[2]): row[3] for row in self._by_keys(postgres.NUMBERS, _by_span(keys))}
+
     def span_counters(self, rollout_ids: Sequence[str]) -> dict[str, int]:
         """Locked before they are read."""
         self._by_ids(postgres.LOCK_ROLLOUTS, rollout_ids)

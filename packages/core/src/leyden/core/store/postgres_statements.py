@@ -75,6 +75,11 @@ PUT_WORKER = _put.on_conflict_do_update(
     index_elements=["worker_id"],
     set_={name: _put.excluded[name] for name in WorkerRow.__struct_fields__ if name != "worker_id"},
 )
+_one_span, _several_spans = sql.STORED_SPANS
+NUMBERS = (
+    _one_span.add_columns(schema.spans.c.sequence_id),
+    _several_spans.add_columns(schema.spans.c.sequence_id),
+)
 ADD_SPAN = select(
     func.leyden_add_span(
         bindparam("now", type_=Float),
