@@ -25,6 +25,7 @@ from kills import store_checks
 from kills.journal import read
 from kills.showing import Findings, show
 from kills.store_backends import BACKENDS, Backend
+from kills.store_writer import CONFIG
 from leyden.core.store.base import LightningStore
 from leyden.core.store.open import open_store
 
@@ -82,7 +83,7 @@ class StoreCampaign:
         await asyncio.to_thread(self._backend.start)
         self.servers += 1
         back = time.monotonic()
-        await store.enqueue_rollout("usable")
+        await store.enqueue_rollout("usable", config=CONFIG)
         self.slowest = max(self.slowest, time.monotonic() - back)
 
     def _start_writer(self) -> None:

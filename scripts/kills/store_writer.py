@@ -38,9 +38,9 @@ class Writer:
         while True:
             try:
                 if not self._stop.exists():
-                    await self._queue(random.randint(1, 12))
+                    await self._queue(random.choice((1, 1, 1, 12)))
                 claims = await self._store.dequeue_many_rollouts(
-                    limit=random.randint(1, 3), worker_id=f"{self._name}-{n}", timeout=0.2
+                    limit=random.randint(1, 8), worker_id=f"{self._name}-{n}", timeout=0.2
                 )
                 for claim in claims:
                     self._note("claim", claim.rollout_id, attempt=claim.attempt.attempt_id)

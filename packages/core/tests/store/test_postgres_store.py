@@ -93,11 +93,12 @@ async def test_rollouts_and_resources_of_one_name_are_made_once(uri: str) -> Non
 
 async def test_a_worker_that_ends_everything_at_once_is_idle(uri: str) -> None:
     async with two(uri) as stores:
-        await stores[0].enqueue_many_rollouts([EnqueueRollout(input=n) for n in range(16)])
-        claims = await stores[0].dequeue_many_rollouts(limit=16, worker_id="w")
-        await over(stores, 16, lambda s, n: s.update_attempt(claims[n].rollout_id, "latest", status="succeeded"))
-        worker = await stores[1].get_worker_by_id("w")
-        assert worker is not None and (worker.status, worker.current_rollout_id) == ("idle", None)
+        for _ in range(10):
+            await stores[0].enqueue_many_rollouts([EnqueueRollout(input=n) for n in range(2)])
+            ids = [claim.rollout_id for claim in await stores[0].dequeue_many_rollouts(limit=2, worker_id="w")]
+            await over(stores, 2, lambda s, n, ids=ids: s.update_attempt(ids[n], "latest", status="succeeded"))
+            worker = await stores[1].get_worker_by_id("w")
+            assert worker is not None and (worker.status, worker.current_rollout_id) == ("idle", None)
 
 
 async def test_what_is_overdue_is_tried_again_once(uri: str) -> None:
