@@ -186,6 +186,21 @@ async def test_more_topics_than_can_be_told_wake_everyone(uri: str) -> None:
             assert len(await waiting) == 400
 
 
+async def test_what_somebody_else_tells_makes_who_waits_look(
+    uri: str, postgres: PostgresServer, shared_database: str
+) -> None:
+    async with two(uri) as (here, there):
+        waiter = asyncio.create_task(here.dequeue_many_rollouts(timeout=50))
+        await asyncio.sleep(0.3)
+        with postgres.connect(shared_database) as other:
+            other.execute("NOTIFY leyden_store, 'not our words'")
+        await asyncio.sleep(0.1)
+        assert not waiter.done()
+        queued = await there.enqueue_rollout(1)
+        async with asyncio.timeout(PROMPT):
+            assert [claim.rollout_id for claim in await waiter] == [queued.rollout_id]
+
+
 async def test_who_waits_is_told_when_the_store_closes(uri: str) -> None:
     store = await PostgresStore.open(uri, recheck=60)
     waiter = asyncio.create_task(store.dequeue_many_rollouts(timeout=30))

@@ -7,7 +7,6 @@ default.
 """
 
 import asyncio
-import json
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -15,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 from uuid import uuid4
 
+import msgspec
 from msgspec.structs import replace
 
 from leyden.core.data.rollout import Attempt, Rollout
@@ -42,6 +42,17 @@ _WRITERS, _READERS = 4, 2
 _MOST_RUNNING = 10_000
 _MOST_TOLD = 7000
 """Bytes; PostgreSQL takes 8000."""
+
+
+class _Told(msgspec.Struct, frozen=True, array_like=True):
+    """What a commit tells the other stores."""
+
+    store: str
+    topics: list[str] | None
+    """What rang; None where anything may have."""
+
+
+_TOLD = msgspec.json.Decoder(_Told)
 
 
 class PostgresStore(LocalStore):
@@ -133,18 +144,20 @@ class PostgresStore(LocalStore):
         topics = rows.rung - {CLOCK} if rows.is_no_sooner() else rows.rung
         if not topics:
             return None
-        payload = json.dumps([self._name, sorted(topics)])
-        return payload if len(payload) <= _MOST_TOLD else json.dumps([self._name, None])
+        payload = msgspec.json.encode(_Told(self._name, sorted(topics)))
+        return (payload if len(payload) <= _MOST_TOLD else msgspec.json.encode(_Told(self._name, None))).decode()
 
     def _heard(self, payload: str) -> None:
-        name, topics = json.loads(payload)
-        if name == self._name:
-            return
-        if topics is None:
+        try:
+            told = _TOLD.decode(payload)
+        except msgspec.DecodeError:  # somebody else's word, or a later version's
             self._bell.ring_all()
-        else:
-            self._recent.forget(topics)
-            self._bell.ring(topics)
+            return
+        if told.topics is None:
+            self._bell.ring_all()
+        elif told.store != self._name:
+            self._recent.forget(told.topics)
+            self._bell.ring(told.topics)
 
     async def _wait(
         self, look: Callable[[], Awaitable[T | None]], topics: Iterable[str], timeout: float | None

@@ -29,7 +29,7 @@ _FEW = 8
 class PostgresRows(SqlRows):
     """Rows in PostgreSQL, through a psycopg connection that commits by itself outside of `begin` and `commit`."""
 
-    _dialect = sql.POSTGRESQL
+    _dialect = postgres.DIALECT
 
     def __init__(self, connection: Connection, driver: Any, now: float, *, writes: bool) -> None:
         super().__init__(connection, driver, now)
@@ -150,7 +150,8 @@ class PostgresRows(SqlRows):
         """Only the changed columns."""
         super().update_rollout(rollout_id, changes)
         if changes.get("deadline") is not None:
-            self._soonest = min(changes["deadline"], self._soonest or changes["deadline"])
+            soonest = self._soonest
+            self._soonest = changes["deadline"] if soonest is None else min(changes["deadline"], soonest)
 
     def is_no_sooner(self) -> bool:
         """Whether who waits for the next deadline will look before any that this transaction has set."""

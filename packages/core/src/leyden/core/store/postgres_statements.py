@@ -7,6 +7,7 @@ from typing import Any
 from sqlalchemy import (
     BigInteger,
     Boolean,
+    Dialect,
     Float,
     Integer,
     LargeBinary,
@@ -20,7 +21,7 @@ from sqlalchemy import (
     select,
     update,
 )
-from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.dialects.postgresql import JSONB, psycopg
 from sqlalchemy.dialects.postgresql import insert as insert_or_else
 from sqlalchemy.types import TypeEngine
 
@@ -30,6 +31,8 @@ from leyden.core.store import sql_statements as sql
 from leyden.core.store.rows import SpanRow, WorkerRow
 from leyden.core.store.sql_dialects import among
 
+DIALECT: Dialect = psycopg.dialect(paramstyle="format")
+"""One for all stores: what is compiled stays, and must not keep a closed store's engine."""
 BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED, READ WRITE"
 """Each statement sees what was committed when the statement began."""
 BEGIN_TO_READ = "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY"

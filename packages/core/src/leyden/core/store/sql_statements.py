@@ -23,7 +23,7 @@ from sqlalchemy import (
     select,
     update,
 )
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects import sqlite
 
 from leyden.core.store import schema
 from leyden.core.store.rows import AttemptRow, ResourcesRow, RolloutRow, SpanRow, WorkerRow
@@ -108,8 +108,7 @@ INSERTS = {table: insert(table) for table in schema.metadata.sorted_tables}
 INSERT_SPAN = insert(schema.spans).values({name: bindparam(name) for name in SpanRow.__struct_fields__})
 
 SQLITE: Dialect = sqlite.dialect()
-POSTGRESQL: Dialect = postgresql.psycopg.dialect(paramstyle="format")
-"""One of a kind for all stores: what is compiled stays, and must not keep a closed store's engine."""
+"""One for all stores: what is compiled stays, and must not keep a closed store's engine."""
 
 
 @cache
