@@ -1,6 +1,7 @@
 """A store in PostgreSQL when things go wrong: what the user gave, lost connections, a server that is killed."""
 
 import asyncio
+import sys
 from collections.abc import Generator
 
 import psycopg
@@ -74,6 +75,11 @@ async def test_uris_that_lead_nowhere_are_refused_in_one_line(postgres: Postgres
 )
 async def test_uris_that_cannot_be_read_are_refused_without_showing_a_password(uri: str) -> None:
     await refused(uri, "postgresql://user:password@host:port/database")
+
+
+async def test_a_missing_driver_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "leyden.core.store.postgres", None)
+    await refused("postgresql://u:pass@host:1/d", r"pip install 'leyden-core\[postgresql\]'")
 
 
 async def test_databases_that_are_no_store_are_refused(postgres: PostgresServer, database: str) -> None:
