@@ -278,6 +278,14 @@ async def test_a_store_that_is_closed_while_redis_is_away_closes() -> None:
         await store.statistics()
 
 
+async def test_ten_thousand_spans_at_once_and_the_same_again(two: tuple[RedisStore, RedisStore]) -> None:
+    attempt = (await claimed(two[0])).attempt
+    batch = [span_of(attempt, f"{n:x}") for n in range(10_000)]
+    assert len(await two[0].add_many_spans(batch)) == 10_000
+    assert await two[1].add_many_spans(batch) == await two[0].add_many_spans(batch) == []
+    assert (await two[1].query_spans(attempt.rollout_id, limit=1, offset=9_999)).items[0].sequence_id == 10_000
+
+
 async def test_an_unknown_order_of_numbers_and_pages_of_spans(uri: str) -> None:
     store = await RedisStore.open(uri)
     attempt = (await claimed(store)).attempt

@@ -1,7 +1,6 @@
 """What a transaction has written, as the arguments of one commit, and as memory for the next. Knows no connections."""
 
 from collections.abc import Iterable, Sequence
-from typing import TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -17,10 +16,9 @@ from leyden.core.store.redis_layout import (
 )
 from leyden.core.store.redis_memory import Bench, Memory
 from leyden.core.store.redis_rows import RedisRows
-from leyden.core.store.redis_scripts import FIRST_ARGUMENT, MOST_ARGUMENTS, Head
+from leyden.core.store.redis_scripts import FIRST_ARGUMENT, Head, chunks
 from leyden.core.store.rows import SpanRow
 
-T = TypeVar("T")
 Argument = bytes | str | int
 """An int is counted from the first serial of the commit."""
 Change = Sequence[Argument]
@@ -94,7 +92,7 @@ def _absent(rows: RedisRows) -> list[list[str]]:
     return [
         [rows.keys.span_ids + name, *chunk]
         for name, spans in rows.new_spans.items()
-        for chunk in _chunks(_members(rows, name, spans))
+        for chunk in chunks(_members(rows, name, spans))
     ]
 
 
@@ -137,7 +135,7 @@ def _rollout_changes(rows: RedisRows, name: str, old: RolloutAtRest | None, new:
 
 def _queue_changes(rows: RedisRows) -> list[Change]:
     changes: list[Change] = []
-    for chunk in _chunks(sorted(rows.dropped)):
+    for chunk in chunks(sorted(rows.dropped)):
         changes += [("ZREM", rows.keys.queue, *chunk), ("HDEL", rows.keys.held, *chunk)]
     return changes + [("ZADD", rows.keys.queue, "NX", place(number), name) for name, number in rows.queued.items()]
 
@@ -146,9 +144,9 @@ def _span_changes(rows: RedisRows) -> list[Change]:
     changes: list[Change] = []
     for name, spans in rows.new_spans.items():
         packed = [pack_span(row) for row in spans]
-        changes += [("RPUSH", rows.keys.spans + name, *chunk) for chunk in _chunks(packed)]
+        changes += [("RPUSH", rows.keys.spans + name, *chunk) for chunk in chunks(packed)]
         members = _members(rows, name, spans)
-        changes += [("SADD", rows.keys.span_ids + name, *chunk) for chunk in _chunks(members)]
+        changes += [("SADD", rows.keys.span_ids + name, *chunk) for chunk in chunks(members)]
     stored = sum(map(len, rows.new_spans.values()))
     return [*changes, ("HINCRBY", rows.keys.counts, "spans", str(stored))] if stored else []
 
@@ -180,7 +178,3 @@ def _resources_changes(rows: RedisRows) -> list[Change]:
         changes.append(("ZADD", keys.shelf, place(number), row.resources_id))
         changes.append(("HSET", keys.resources, "v", rows.version, "row", packed))
     return changes
-
-
-def _chunks(items: Sequence[T]) -> list[Sequence[T]]:
-    return [items[start : start + MOST_ARGUMENTS] for start in range(0, len(items), MOST_ARGUMENTS)]

@@ -15,6 +15,7 @@ from leyden.core.store.redis_layout import (
 )
 from leyden.core.store.redis_memory import Shelf
 from leyden.core.store.redis_picture import Picture
+from leyden.core.store.redis_scripts import chunks
 from leyden.core.store.redis_select import page_of_rollouts
 from leyden.core.store.rows import (
     AttemptKey,
@@ -191,12 +192,13 @@ class RedisRows(Picture):
         wanted: dict[str, list[SpanKey]] = {}
         for key in keys:
             wanted.setdefault(key[0], []).append(key)
+        parts = [(name, part) for name, mine in wanted.items() for part in chunks(mine)]
         commands = [
-            ("SMISMEMBER", self.keys.span_ids + name, *(member(rollouts[name], *key[1:]) for key in mine))
-            for name, mine in wanted.items()
+            ("SMISMEMBER", self.keys.span_ids + name, *(member(rollouts[name], *key[1:]) for key in part))
+            for name, part in parts
         ]
-        found = zip(wanted.values(), self.ask(*commands), strict=True)
-        return {key for mine, known in found for key, is_in in zip(mine, known, strict=True) if is_in}
+        found = zip(parts, self.ask(*commands), strict=True)
+        return {key for (_, part), known in found for key, is_in in zip(part, known, strict=True) if is_in}
 
     def insert_spans(self, rows: Sequence[SpanRow]) -> None:
         """To the end of the list of their rollout."""

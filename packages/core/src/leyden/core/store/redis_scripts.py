@@ -8,8 +8,11 @@ A rollout, with its attempts, is one hash, and a worker is one; field `v` of eac
 """
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 import msgspec
+
+T = TypeVar("T")
 
 VERSION = 1
 """Kept in the key `schema`; a store written by a newer version is refused."""
@@ -194,6 +197,11 @@ FIRST_ARGUMENT = 9
 """Where the arguments of a commit's commands begin, counted from 1."""
 MOST_ARGUMENTS = 1000
 """Lua cannot pass many thousands of arguments at once."""
+
+
+def chunks(items: Sequence[T]) -> list[Sequence[T]]:
+    """Return `items` in parts that Lua can pass."""
+    return [items[start : start + MOST_ARGUMENTS] for start in range(0, len(items), MOST_ARGUMENTS)]
 
 
 class Head(msgspec.Struct, frozen=True, array_like=True):

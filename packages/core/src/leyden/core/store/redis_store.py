@@ -140,8 +140,10 @@ class RedisStore(LocalStore):
     def _write_now(self, work: Callable[[Rows], T]) -> T:
         with self._turn:
             self._finish()
-            if self._late is not None and self._late[0] is work:
-                return self._late[1]
+            late = self._late
+            if late is not None and late[0] is work:
+                self._late = None
+                return late[1]
             return self._run(self._write_link, work, write=True)
 
     def _run(self, link: Link, work: Callable[[Rows], T], *, write: bool) -> T:
@@ -315,7 +317,7 @@ class RedisStore(LocalStore):
         try:
             with self._turn:
                 self._finish()
-                late = self._late
+                late, self._late = self._late, None
         except StoreError as error:
             return [error] * len(batches)
         known: dict[int, Answer] = {}
@@ -340,6 +342,7 @@ class RedisStore(LocalStore):
         for threads in (self._readers, self._writer):
             threads.shutdown(wait=True)
         self._closing.set()
-        self._listener.leave(self._write_link)
-        for link in (self._write_link, *self._idle_links):
-            link.drop()
+        with self._turn:
+            self._listener.leave(self._write_link)
+            for link in (self._write_link, *self._idle_links):
+                link.drop()
