@@ -1,12 +1,14 @@
-"""Any sequence of operations leaves the in-memory store and the SQL stores with the same answers and contents."""
+"""Any sequence of operations leaves the in-memory store and another with the same answers and the same contents."""
 
 import asyncio
 import tempfile
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -17,6 +19,7 @@ from leyden.core.store.memory import MemoryStore
 from leyden.core.store.open import open_store
 from leyden.core.testing.nouns import span
 from leyden.core.testing.postgres_server import PostgresServer
+from leyden.core.testing.redis_server import RedisServer
 
 ROLLOUTS = ["r0", "r1", "r2"]
 WORKERS = ["w0", "w1", None]
@@ -134,31 +137,41 @@ async def contents(store: LightningStore) -> list[Any]:
 
 async def agree(sequence: list[tuple[float, Step]], uri: str) -> None:
     clock = Clock()
-    memory, sql = MemoryStore(clock), await open_store(uri, clock=clock)
+    memory, other = MemoryStore(clock), await open_store(uri, clock=clock)
     try:
         for seconds, operation in sequence:
             clock.now += seconds
-            assert await outcome(operation.run(memory)) == await outcome(operation.run(sql)), operation
-            assert await contents(memory) == await contents(sql), operation
+            assert await outcome(operation.run(memory)) == await outcome(operation.run(other)), operation
+            assert await contents(memory) == await contents(other), operation
     finally:
         await memory.close()
-        await sql.close()
+        await other.close()
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.lists(st.tuples(st.sampled_from([0.0, 0.0, 1.0, 3.0]), steps), min_size=5, max_size=25))
+few = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+sequences = given(st.lists(st.tuples(st.sampled_from([0.0, 0.0, 1.0, 3.0]), steps), min_size=5, max_size=25))
+
+
+@few
+@sequences
 def test_memory_and_sqlite_agree(sequence: list[tuple[float, Step]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         asyncio.run(agree([*_begun(), *sequence], f"sqlite:///{folder}/store.db"))
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.lists(st.tuples(st.sampled_from([0.0, 0.0, 1.0, 3.0]), steps), min_size=5, max_size=25))
+@settings(few, max_examples=12)
+@sequences
 def test_memory_and_postgres_agree(
     postgres: PostgresServer, shared_database: str, sequence: list[tuple[float, Step]]
 ) -> None:
     postgres.empty(shared_database)
     asyncio.run(agree([*_begun(), *sequence], postgres.uri_of(shared_database)))
+
+
+@few
+@sequences
+def test_memory_and_redis_agree(redis: RedisServer, sequence: list[tuple[float, Step]]) -> None:
+    asyncio.run(agree([*_begun(), *sequence], redis.uri(uuid4().hex)))
 
 
 async def test_rollouts_overdue_at_once_are_tried_again_in_the_order_of_creation(tmp_path: Path) -> None:
