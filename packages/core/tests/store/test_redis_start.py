@@ -51,6 +51,7 @@ async def refusal(uri: str) -> str:
         ("redis://host/0?namespace=a*", "'a*' is not a name"),
         ("redis://host/0?volatile=yes", "it must be allow or refuse"),
         (f"redis://:{SECRET}@host:99999999/0", "cannot be read"),
+        (f"redis://user:{SECRET}", "cannot be read"),
     ],
 )
 async def test_a_uri_that_cannot_be_read(uri: str, part: str) -> None:
@@ -72,8 +73,8 @@ async def test_no_server() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-        assert f"there is no Redis at redis://127.0.0.1:{port}/0" in await refusal(f"redis://:x@127.0.0.1:{port}")
-    assert "there is no Redis at redis+unix:///no/such" in await refusal("redis+unix:///no/such/socket")
+        assert f"cannot reach Redis at redis://127.0.0.1:{port}/0" in await refusal(f"redis://:x@127.0.0.1:{port}")
+    assert "cannot reach Redis at redis+unix:///no/such" in await refusal("redis+unix:///no/such/socket")
 
 
 @needs_redis

@@ -83,8 +83,8 @@ def address_of(uri: str) -> Address:
         parts = urlsplit(uri)
         port = parts.port
         given = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)))
-    except ValueError as error:
-        raise UsageError(f"the URI of the Redis store cannot be read ({error}); use {_SHAPE}") from error
+    except ValueError:  # whose text may hold a password
+        raise UsageError(f"the URI of the Redis store cannot be read; use {_SHAPE}") from None
     is_socket = parts.scheme == "redis+unix"
     number = given.pop("db", "0") if is_socket else parts.path.strip("/") or "0"
     namespace, loss = given.pop("namespace", "default"), given.pop("volatile", "refuse")
@@ -238,5 +238,5 @@ def connected(address: Address) -> Link:
     except ResponseError as error:
         raise UsageError(f"{address} refuses: {error}") from error
     except (RedisError, OSError) as error:
-        raise UsageError(f"there is no Redis at {address}: {error}") from error
+        raise UsageError(f"cannot reach Redis at {address}: {error}") from error
     return link
