@@ -1,6 +1,7 @@
 """What a store in Redis promises beyond the contract: several processes, news, lost answers, few questions."""
 
 import asyncio
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -246,6 +247,44 @@ async def test_spans_in_a_row_cost_one_question_each(uri: str, monkeypatch: pyte
     await store.close()
 
 
+async def work_on_one(store: RedisStore) -> None:
+    """Do what comes with every rollout."""
+    rollout = await store.enqueue_rollout(1)
+    got = taken(await store.dequeue_rollout("w"))
+    await store.add_many_spans([span_of(got.attempt, f"{n:x}") for n in range(5)])
+    await store.update_attempt(got.rollout_id, "latest", status="succeeded")
+    await store.wait_for_rollouts(rollout_ids=[rollout.rollout_id], timeout=0)
+    await store.query_spans(got.rollout_id, got.attempt.attempt_id)
+    await store.query_rollouts(limit=3)
+    await store.query_rollouts(status_in=["queuing", "succeeded"], limit=2)
+    await store.statistics()
+
+
+async def commands_for_one(store: RedisStore) -> Counter[str]:
+    """Return how often Redis ran each command meanwhile, in scripts or not."""
+    link = link_of(store)
+    for _ in range(3):
+        await work_on_one(store)
+    link.call("CONFIG", "RESETSTAT")
+    await work_on_one(store)
+    lines = link.call("INFO", "commandstats").decode().splitlines()
+    found = (re.match(r"cmdstat_([^:]+):calls=(\d+)", line) for line in lines)
+    return Counter({match[1]: int(match[2]) for match in found if match and match[1] != "info"})
+
+
+async def test_the_work_on_a_rollout_asks_as_much_of_a_full_store_as_of_an_empty_one(uri: str) -> None:
+    store = await RedisStore.open(uri)
+    few = await commands_for_one(store)
+    queued = await store.enqueue_many_rollouts([EnqueueRollout(input=n) for n in range(300)])
+    for claim in await store.dequeue_many_rollouts(limit=200):
+        await store.add_many_spans([span_of(claim.attempt, f"{n:x}") for n in range(3)])
+    for rollout in queued[100:200]:
+        await store.update_rollout(rollout.rollout_id, status="succeeded")
+    many = await commands_for_one(store)
+    assert few == many and not few.keys() & {"keys", "scan", "sort"}
+    await store.close()
+
+
 async def test_calls_fail_while_redis_is_away_and_work_when_it_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redis_link, "RETRY_SECONDS", 0.3)
     with RedisServer() as server:
@@ -272,8 +311,14 @@ async def test_calls_fail_while_redis_is_away_and_work_when_it_is_back(monkeypat
 async def test_a_store_that_is_closed_while_redis_is_away_closes() -> None:
     with RedisServer() as server:
         store = await RedisStore.open(server.uri())
+        attempt = (await claimed(store)).attempt
         server.kill()
-        await store.close()
+        calls = [store.add_span(span_of(attempt)), store.statistics(), store.enqueue_rollout(1)]
+        waiting = [asyncio.ensure_future(call) for call in calls]
+        await asyncio.sleep(0)
+        async with asyncio.timeout(redis_link.RETRY_SECONDS / 2):
+            await store.close()
+        assert all(isinstance(done, StoreError) for done in await asyncio.gather(*waiting, return_exceptions=True))
     with pytest.raises(StoreError, match="closed"):
         await store.statistics()
 

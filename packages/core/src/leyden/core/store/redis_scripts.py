@@ -129,9 +129,12 @@ while #found < limit do
     end
     start = start + #ids
     for _, id in ipairs(ids) do
+        if #found == limit then
+            break
+        end
         local holder = redis.call('HGET', ARGV[3], id)
         local who, till = string.match(holder or '', '^(%S+) (%d+)$')
-        if #found < limit and (not who or who == ARGV[7] or tonumber(till) <= now) then
+        if not who or who == ARGV[7] or tonumber(till) <= now then
             redis.call('HSET', ARGV[3], id, ARGV[7] .. ' ' .. string.format('%.0f', now + ARGV[8]))
             found[#found + 1] = {id, redis.call('HGETALL', ARGV[4] .. id)}
         end

@@ -339,9 +339,9 @@ class RedisStore(LocalStore):
         await asyncio.to_thread(self._shut_down)
 
     def _shut_down(self) -> None:
+        self._closing.set()  # who waits for a lost connection gives up
         for threads in (self._readers, self._writer):
             threads.shutdown(wait=True)
-        self._closing.set()
         with self._turn:
             self._listener.leave(self._write_link)
             for link in (self._write_link, *self._idle_links):
