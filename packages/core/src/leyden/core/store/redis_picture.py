@@ -99,7 +99,7 @@ class Picture(Rows):
 
     def at_rest(self, rollout_ids: Sequence[str]) -> dict[str, RolloutAtRest]:
         """Return the rollouts among these ids that exist, as this transaction has made them."""
-        unseen = list(dict.fromkeys(name for name in rollout_ids if name not in self.written and name not in self.seen))
+        unseen = [name for name in dict.fromkeys(rollout_ids) if name not in self.written and name not in self.seen]
         if self.believes:
             for name in unseen:
                 if name in self._memory.rollouts:
@@ -110,6 +110,10 @@ class Picture(Rows):
             self.note(name, flat)
         known = ((name, self.written.get(name) or self.seen[name]) for name in rollout_ids)
         return {name: rollout for name, rollout in known if rollout is not None}
+
+    def known(self, rollout_id: str) -> RolloutAtRest:
+        """Return a rollout that exists."""
+        return self.written.get(rollout_id) or self.seen.get(rollout_id) or self.at_rest([rollout_id])[rollout_id]
 
     def write(self, rollout: RolloutAtRest) -> None:
         """Take in a rollout that was changed."""

@@ -73,7 +73,7 @@ class RedisRows(Picture):
         """Replace."""
         if not _PULSE.issuperset(changes):
             self.changed.add(rollout_id)
-        rollout = self.at_rest([rollout_id])[rollout_id]
+        rollout = self.known(rollout_id)
         self.write(replace(rollout, version=self.version, row=replace(rollout.row, **changes)))
 
     def overdue(self) -> list[RolloutRow]:
@@ -125,7 +125,7 @@ class RedisRows(Picture):
 
     def insert_attempt(self, row: AttemptRow) -> None:
         """Into the hash of its rollout."""
-        rollout = self.at_rest([row.rollout_id])[row.rollout_id]
+        rollout = self.known(row.rollout_id)
         number = self.new_place()
         self.write(
             replace(
@@ -141,7 +141,7 @@ class RedisRows(Picture):
         """Replace."""
         if not _PULSE.issuperset(changes):
             self.changed.add(key[0])
-        rollout = self.at_rest([key[0]])[key[0]]
+        rollout = self.known(key[0])
         old = rollout.attempts[key[1]]
         new = replace(old, **changes)
         self.write(replace(rollout, version=self.version, attempts={**rollout.attempts, key[1]: new}))
@@ -163,11 +163,13 @@ class RedisRows(Picture):
         """In the hashes of their rollouts."""
         rollouts = self.at_rest([key[0] for key in keys])
         targets: dict[AttemptKey, SpanTarget] = {}
-        for key, attempt in self.attempts(keys).items():
-            rollout = rollouts[key[0]]
-            targets[key] = SpanTarget(
-                attempt.sequence_id, attempt.status, rollout.row.attempts, rollout.row.status, rollout.counter
-            )
+        for key in keys:
+            rollout = rollouts.get(key[0])
+            attempt = None if rollout is None else rollout.attempts.get(key[1])
+            if rollout is not None and attempt is not None:
+                targets[key] = SpanTarget(
+                    attempt.sequence_id, attempt.status, rollout.row.attempts, rollout.row.status, rollout.counter
+                )
         return targets
 
     def beat(self, keys: Sequence[AttemptKey]) -> None:
@@ -205,7 +207,8 @@ class RedisRows(Picture):
         groups: dict[str, list[SpanRow]] = {}
         for row in rows:
             groups.setdefault(row.rollout_id, []).append(row)
-        for name, rollout in self.at_rest(list(groups)).items():
+        for name in groups:
+            rollout = self.known(name)
             self.new_spans.setdefault(name, []).extend(groups[name])
             numbers = [row.sequence_id for row in groups[name]]
             in_order = rollout.tail != UNORDERED and [rollout.tail, *numbers] == sorted([rollout.tail, *numbers])

@@ -204,6 +204,8 @@ MOST_ARGUMENTS = 1000
 
 def chunks(items: Sequence[T]) -> list[Sequence[T]]:
     """Return `items` in parts that Lua can pass."""
+    if len(items) <= MOST_ARGUMENTS:
+        return [items] if items else []
     return [items[start : start + MOST_ARGUMENTS] for start in range(0, len(items), MOST_ARGUMENTS)]
 
 
