@@ -47,8 +47,8 @@ _READERS = 2
 _GIVE_UP_SECONDS = 20.0
 """How long a transaction is done again because others write the same."""
 _LONGEST_PAUSE = 0.05
-_LITTLE_BYTES = 64 << 10
-"""More is not sent from an event loop's thread: the socket may not take it at once."""
+_LITTLE_BYTES = 16 << 10
+"""More is not sent from an event loop's thread: Redis takes longer for it than the hop to another thread does."""
 _SOON_SECONDS = 0.02
 """How long an event loop waits for an answer at most."""
 _NEAR_SECONDS, _USUALLY, _FAR_SECONDS = 0.002, 8, 1.0
