@@ -331,6 +331,18 @@ async def test_ten_thousand_spans_at_once_and_the_same_again(two: tuple[RedisSto
     assert (await two[1].query_spans(attempt.rollout_id, limit=1, offset=9_999)).items[0].sequence_id == 10_000
 
 
+async def test_what_cannot_be_sent_is_refused_and_keeps_nobody_waiting(uri: str) -> None:
+    store = await RedisStore.open(uri)
+    attempt = (await claimed(store)).attempt
+    async with asyncio.timeout(20):
+        for _ in range(2):
+            calls = [store.add_span(span_of(attempt, "a")), store.add_span(span_of(attempt, "\ud800"))]
+            good, bad = await asyncio.gather(*calls, return_exceptions=True)
+            assert not isinstance(good, BaseException) and isinstance(bad, ValueError)
+    assert await count(store) == 1
+    await store.close()
+
+
 async def test_an_unknown_order_of_numbers_and_pages_of_spans(uri: str) -> None:
     store = await RedisStore.open(uri)
     attempt = (await claimed(store)).attempt

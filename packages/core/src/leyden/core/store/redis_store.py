@@ -253,7 +253,7 @@ class RedisStore(LocalStore):
             now = self._clock()
             decided = self._decide(now, NoSource(repr(now)), work, write=True, believes=True)
             return decided if decided.keeps and self._commit_soon(decided, name) else None
-        except MustAsk:
+        except Exception:  # the other thread says what fails; `MustAsk` nearly always
             return None
         finally:
             self._turn.release()
@@ -318,7 +318,7 @@ class RedisStore(LocalStore):
             with self._turn:
                 self._finish()
                 late, self._late = self._late, None
-        except StoreError as error:
+        except Exception as error:
             return [error] * len(batches)
         known: dict[int, Answer] = {}
         if late is not None and isinstance(late[0], list):
