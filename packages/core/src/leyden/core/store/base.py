@@ -246,6 +246,13 @@ class LightningStore(ABC):
     ) -> Page[Span]:
         """Spans of a rollout, of one attempt of it, or of its `"latest"` attempt."""
 
+    @abstractmethod
+    async def drop_spans(self, rollout_id: str) -> int:
+        """Remove the spans of a rollout that is finished; returns how many. Numbers go on where they were.
+
+        Everything else of the rollout stays. Raises IllegalMove for a rollout that goes on.
+        """
+
     # --- Resources
 
     @abstractmethod

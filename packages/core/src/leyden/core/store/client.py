@@ -317,6 +317,10 @@ class HttpStore(LightningStore):
             sort_order=sort_order,
         )
 
+    async def drop_spans(self, rollout_id: str) -> int:
+        """Remove the spans of a rollout that is finished; returns how many. Numbers go on where they were."""
+        return await self._call(LightningStore.drop_spans, rollout_id)
+
     async def add_resources(self, resources: NamedResources) -> ResourcesUpdate:
         """Store resources under a new id; they become the latest."""
         return await self._call(LightningStore.add_resources, resources)

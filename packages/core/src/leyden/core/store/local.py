@@ -257,6 +257,10 @@ class LocalStore(ReadingStore):
         rollout_ids = [rollout_id for rollout_id, _ in rollout_attempt_ids]
         return await self._write(lambda rows: spans.next_numbers(rows, rollout_ids))
 
+    async def drop_spans(self, rollout_id: str) -> int:
+        """Remove the spans of a finished rollout."""
+        return await self._write(lambda rows: spans.drop(rows, rollout_id))
+
     # --- Resources
 
     async def add_resources(self, resources: NamedResources) -> ResourcesUpdate:

@@ -74,8 +74,7 @@ class MemoryStore(LocalStore):
 
     def _evict(self, rows: "MemoryRows") -> None:
         before = rows.evicted_attempts
-        for key in rows.evict(self._budget * _KEEP):
-            self._latest_calls.forget(key)
+        rows.evict(self._budget * _KEEP)
         self._look_at = max(self._budget, rows.span_bytes + self._budget // 10)
         if not before and rows.evicted_attempts:
             logger.warning("the store's budget of %d bytes is used up: spans of finished attempts go", self._budget)
@@ -256,16 +255,13 @@ class MemoryRows(Rows):
             self._sizes[key] = self._sizes.get(key, 0) + size
             self.span_bytes += size
 
-    def evict(self, keep: float) -> list[AttemptKey]:
-        """Let the spans of finished attempts go, oldest first, until there are `keep` bytes; returns whose went."""
-        gone: list[AttemptKey] = []
+    def evict(self, keep: float) -> None:
+        """Let the spans of finished attempts go, oldest first, until there are `keep` bytes."""
         for key in list(self._sizes):
             if self.span_bytes <= keep:
                 break
             if self._attempts[key[0]][key[1]].status in FINISHED_ATTEMPT:
                 self._let_go(key)
-                gone.append(key)
-        return gone
 
     def _let_go(self, key: AttemptKey) -> None:
         spans = self._spans[key[0]]
@@ -275,6 +271,14 @@ class MemoryRows(Rows):
         self.span_bytes -= self._sizes.pop(key)
         self.evicted_attempts += 1
         self.evicted_spans += len(going)
+
+    def delete_spans(self, rollout_id: str) -> int:
+        """Forget them."""
+        removed = self._spans.pop(rollout_id, [])
+        self._span_keys.difference_update((row.rollout_id, row.attempt_id, row.span_id) for row in removed)
+        for key in {(row.rollout_id, row.attempt_id) for row in removed}:
+            self.span_bytes -= self._sizes.pop(key)
+        return len(removed)
 
     def select_spans(self, query: Query) -> tuple[list[SpanRow], int]:
         """Evaluate over one rollout's."""

@@ -141,13 +141,13 @@ def _queue_changes(rows: RedisRows) -> list[Change]:
 
 
 def _span_changes(rows: RedisRows) -> list[Change]:
-    changes: list[Change] = []
+    changes: list[Change] = [("DEL", rows.keys.spans + name, rows.keys.span_ids + name) for name in rows.gone_spans]
     for name, spans in rows.new_spans.items():
         packed = [pack_span(row) for row in spans]
         changes += [("RPUSH", rows.keys.spans + name, *chunk) for chunk in chunks(packed)]
         members = _members(rows, name, spans)
         changes += [("SADD", rows.keys.span_ids + name, *chunk) for chunk in chunks(members)]
-    stored = sum(map(len, rows.new_spans.values()))
+    stored = sum(map(len, rows.new_spans.values())) - sum(rows.gone_spans.values())
     return [*changes, ("HINCRBY", rows.keys.counts, "spans", str(stored))] if stored else []
 
 

@@ -68,6 +68,8 @@ class Picture(Rows):
         self.written_shelf: Shelf | None = None
         self.new_resources: list[tuple[ResourcesRow, int]] = []
         self.new_spans: dict[str, list[SpanRow]] = {}
+        self.gone_spans: dict[str, int] = {}
+        """Rollouts whose spans are removed, and how many those are."""
         self.queued: dict[str, int] = {}
         """Places in the queue to be given out."""
         self.dropped: set[str] = set()

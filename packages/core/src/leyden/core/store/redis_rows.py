@@ -221,6 +221,13 @@ class RedisRows(Picture):
                 )
             )
 
+    def delete_spans(self, rollout_id: str) -> int:
+        """With the list and the set of its ids."""
+        (count,) = self.ask(("LLEN", self.keys.spans + rollout_id))
+        self.write(replace(self.at_rest([rollout_id])[rollout_id], version=self.version, tail=0))
+        self.gone_spans[rollout_id] = count
+        return count
+
     def select_spans(self, query: Query) -> tuple[list[SpanRow], int]:
         """The list, or a part of it where spans came in the order of their numbers."""
         rollout_id = query.within["rollout_id"]

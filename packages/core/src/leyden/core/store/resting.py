@@ -97,7 +97,6 @@ class LatestCalls:
         self._size = 0
         self._lock = threading.Lock()
         self._attempts: OrderedDict[AttemptKey, _Attempt] = OrderedDict()
-        self._gone: set[AttemptKey] = set()
 
     def note(self, stored: Iterable[Span]) -> None:
         """Remember the calls among spans whose transaction is committed."""
@@ -107,27 +106,18 @@ class LatestCalls:
         with self._lock:
             for span in calls:
                 key = (span.rollout_id, span.attempt_id)
-                if key in self._gone:
-                    continue
                 self._size += self._attempts.setdefault(key, _Attempt()).add(span)
                 self._attempts.move_to_end(key)
             while self._size > self._limit:
                 _, oldest = self._attempts.popitem(last=False)
                 self._size -= oldest.size
 
-    def forget(self, key: AttemptKey) -> None:
-        """Lean on none of the attempt's calls from here on: they are not in the store any more."""
-        with self._lock:
-            self._gone.add(key)
-            attempt = self._attempts.pop(key, None)
-            self._size -= 0 if attempt is None else attempt.size
-
-    def row(self, span: Span) -> SpanRow:
-        """The span at rest, without what an earlier call has."""
+    def row(self, span: Span, *, alone: bool = False) -> SpanRow:
+        """The span at rest, without what an earlier call has; `alone`, with it: the earlier ones may be gone."""
         if semconv.PROMPT_IDS not in span.attributes:
             return _at_rest(span, span.attributes)
         with self._lock:
-            attempt = self._attempts.get((span.rollout_id, span.attempt_id))
+            attempt = None if alone else self._attempts.get((span.rollout_id, span.attempt_id))
             known = [] if attempt is None else list(attempt.calls)
         return _row(span, known)
 

@@ -216,6 +216,10 @@ class Rows(ABC):
         """Store new spans."""
 
     @abstractmethod
+    def delete_spans(self, rollout_id: str) -> int:
+        """Remove a rollout's spans; returns how many there were. The caller has noted the highest number."""
+
+    @abstractmethod
     def select_spans(self, query: Query) -> tuple[list[SpanRow], int]:
         """A page of spans; `query.within` names the rollout."""
 

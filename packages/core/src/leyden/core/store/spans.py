@@ -6,8 +6,9 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
+from leyden.core.data.rollout import FINISHED_ATTEMPT, FINISHED_ROLLOUT
 from leyden.core.data.span import Attributes, Span
-from leyden.core.errors import NotFound
+from leyden.core.errors import IllegalMove, NotFound
 from leyden.core.store import rules
 from leyden.core.store.lifecycle import change_attempt, require_rollout
 from leyden.core.store.resting import LatestCalls
@@ -46,6 +47,15 @@ def add_spans(rows: Rows, batches: Sequence[Sequence[Span]], latest: LatestCalls
     return [next(stored) if wrong is None else wrong for wrong in problems]
 
 
+def drop(rows: Rows, rollout_id: str) -> int:
+    """Remove the spans of a finished rollout; the numbers they had are not given out again."""
+    row = require_rollout(rows, rollout_id)
+    if row.status not in FINISHED_ROLLOUT:
+        raise IllegalMove(f"rollout {rollout_id} is {row.status}, and spans of a rollout that goes on are not removed")
+    rows.give_out(rows.span_counters([rollout_id]))
+    return rows.delete_spans(rollout_id)
+
+
 def _store(
     rows: Rows, batches: Sequence[Sequence[Span]], targets: Mapping[AttemptKey, SpanTarget], latest: LatestCalls
 ) -> list[list[Span]]:
@@ -56,9 +66,14 @@ def _store(
         fresh = _fresh(batch, seen)
         answers.append([_numbered(span, counters) for span in fresh])
     new = [span for answer in answers for span in answer]
-    rows.insert_spans([latest.row(span) for span in new])
+    rows.insert_spans([latest.row(span, alone=_may_be_dropped(targets[_key(span)[:2]])) for span in new])
     _heartbeats(rows, list({(span.rollout_id, span.attempt_id): None for span in new}), targets)
     return answers
+
+
+def _may_be_dropped(target: SpanTarget) -> bool:
+    """Whether the earlier spans of the attempt may be gone already, so that nothing may rest on them."""
+    return target.rollout_status in FINISHED_ROLLOUT or target.status in FINISHED_ATTEMPT
 
 
 def _fresh(batch: Sequence[Span], seen: set[SpanKey]) -> list[Span]:

@@ -233,6 +233,12 @@ class SqlRows(Rows):
         text, wanted = sql.compiled(sql.INSERT_SPAN, self._dialect)
         self._driver.executemany(text, [[getattr(row, name) for name, _ in wanted] for row in rows])
 
+    def delete_spans(self, rollout_id: str) -> int:
+        """By the index of spans in order."""
+        count = self._straight(sql.COUNT_SPANS, key=rollout_id).fetchone()[0]
+        self._straight(sql.DELETE_SPANS, key=rollout_id)
+        return count
+
     def select_spans(self, query: Query) -> tuple[list[SpanRow], int]:
         """One statement; built once for all spans of a rollout in their order, which is what learning reads."""
         rollout_id = query.within.get("rollout_id", "")

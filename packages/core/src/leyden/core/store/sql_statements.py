@@ -71,6 +71,8 @@ STORED_SPANS = (
     ),
     _EVERY_STORED_SPAN.where(tuples_among(_spans.rollout_id, _spans.span_id, _spans.attempt_id)),
 )
+COUNT_SPANS = select(func.count()).select_from(schema.spans).where(_spans.rollout_id == _KEY)
+DELETE_SPANS = delete(schema.spans).where(_spans.rollout_id == _KEY)
 SPANS_IN_ORDER = select(*SPAN).where(_spans.rollout_id == _KEY).order_by(_spans.sequence_id, schema.spans.c.id)
 _THIS_ATTEMPT = (_attempts.rollout_id == _KEY) & (_attempts.attempt_id == _SECOND_KEY)
 _THESE_ATTEMPTS = tuples_among(_attempts.rollout_id, _attempts.attempt_id)

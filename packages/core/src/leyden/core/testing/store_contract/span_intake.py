@@ -11,8 +11,10 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.trace import Link, Status, StatusCode
 
+from leyden.core.data import semconv
 from leyden.core.data.span import Span, SpanEvent, SpanLink, SpanStatus
-from leyden.core.errors import NotFound, UsageError
+from leyden.core.data.tokens import pack_ids
+from leyden.core.errors import IllegalMove, NotFound, UsageError
 from leyden.core.store.base import LightningStore
 from leyden.core.testing.store_contract.shared import MISSING, StoreTests, attempt_now, claimed, rollout_now, span_of
 
@@ -107,6 +109,37 @@ class SpanIntakeTests(StoreTests):
         assert isinstance(answers.pop(10), UsageError)
         assert all(isinstance(answer, Span) for answer in answers)
         assert (await store.statistics())["total_spans"] == 20
+
+    async def test_spans_of_a_finished_rollout_may_be_dropped(self, store: LightningStore) -> None:
+        got, other = await claimed(store), await claimed(store)
+        for claim in (got, other):
+            await store.add_many_spans([span_of(claim.attempt, span_id) for span_id in ("1", "2")])
+        with pytest.raises(IllegalMove, match="is running"):
+            await store.drop_spans(got.rollout_id)
+        await store.update_attempt(got.rollout_id, "latest", status="succeeded")
+        before = await rollout_now(store, got)
+        assert await store.drop_spans(got.rollout_id) == 2
+        assert await store.drop_spans(got.rollout_id) == 0
+        assert (list(await store.query_spans(got.rollout_id)), await rollout_now(store, got)) == ([], before)
+        assert len(await store.query_spans(other.rollout_id)) == (await store.statistics())["total_spans"] == 2
+        late = await store.add_span(span_of(got.attempt, "1"))
+        assert late is not None and late.sequence_id == 3
+        with pytest.raises(NotFound):
+            await store.drop_spans(MISSING)
+
+    async def test_a_call_that_comes_after_its_like_were_dropped_is_read_whole(self, store: LightningStore) -> None:
+        got = await claimed(store)
+        ids = [pack_ids(range(length)) for length in (100, 200, 300)]
+        calls = [
+            msgspec.structs.replace(span_of(got.attempt, f"{n}"), attributes={semconv.PROMPT_IDS: prompt})
+            for n, prompt in enumerate(ids)
+        ]
+        await store.add_span(calls[0])
+        await store.add_span(calls[1])
+        await store.update_attempt(got.rollout_id, "latest", status="succeeded")
+        assert await store.drop_spans(got.rollout_id) == 2
+        await store.add_span(calls[2])
+        assert [span.attributes for span in await store.query_spans(got.rollout_id)] == [calls[2].attributes]
 
     async def test_a_span_is_read_as_it_was_written(self, store: LightningStore) -> None:
         got = await claimed(store)

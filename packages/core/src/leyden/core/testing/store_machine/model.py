@@ -16,7 +16,7 @@ from leyden.core.data.resources import NamedResources, ResourcesUpdate
 from leyden.core.data.rollout import FINISHED_ROLLOUT, Attempt, EnqueueRollout, Rollout, RolloutConfig, RolloutStatus
 from leyden.core.data.span import Span
 from leyden.core.data.worker import Worker
-from leyden.core.errors import NotFound
+from leyden.core.errors import IllegalMove, NotFound
 from leyden.core.testing.store_machine.questions import answer
 from leyden.core.testing.store_machine.states import RolloutNow, States
 
@@ -241,6 +241,14 @@ class Model(States):
             rollout.counter += 1
             numbers.append(rollout.counter)
         return numbers
+
+    def drop_spans(self, given: object, rollout_id: str) -> int:
+        """Forget them, but not their numbers."""
+        rollout = self.found(rollout_id)
+        if rollout.status not in FINISHED_ROLLOUT:
+            raise IllegalMove
+        removed, rollout.spans = len(rollout.spans), []
+        return removed
 
     # --- Questions
 

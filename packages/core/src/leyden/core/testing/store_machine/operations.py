@@ -180,6 +180,7 @@ SPANS: Operations = st.one_of(
         sequence_id=st.just(0),
     ),
     _of_attempt("get_next_span_sequence_id"),
+    _call("drop_spans", rollout_id=ROLLOUT),
     _call("get_many_span_sequence_ids", rollout_attempt_ids=_pairs),
 )
 RECORDS: Operations = st.one_of(
