@@ -110,6 +110,23 @@ def test_a_policy_answers_an_agent_and_its_run_is_a_rollout_with_tokens(start: S
     assert [span.attributes[semconv.REWARD_VALUE] for span in spans if span.name == semconv.REWARD] == [0.5]
 
 
+def test_a_sampled_rollout_is_counted_and_its_spans_are_not_kept(
+    start: Start, tmp_path: Path, endpoint: Endpoint
+) -> None:
+    options = ["--endpoint", f"{endpoint.url}/v1", "--model", "local", "--base-rate", "0", "--reward-threshold", "1"]
+    process, said = start(*options, LEYDEN_CAPTURE_TOKEN="chosen")
+    with leyden.core.capture(gateway=said["url"], token="chosen"):
+        assert ask() == 200
+        leyden.core.emit_reward(0.5)
+    wait_for_ends()
+    counts = httpx.get(f"{said['url']}/capture/metrics", timeout=SECONDS).text
+    assert ends(process, signal.SIGTERM) == 0
+    assert "leyden_capture_dropped_spans_total 2.0" in counts
+    rollout, spans = recorded(tmp_path / "captures.db")
+    assert (rollout.status, spans) == ("succeeded", [])
+    assert (rollout.attempt.metadata["sampling"], rollout.attempt.metadata["reward"]) == ("dropped", 0.5)
+
+
 def test_an_endpoint_answers_with_its_own_key(start: Start, tmp_path: Path, endpoint: Endpoint) -> None:
     options = ["--endpoint", f"{endpoint.url}/v1", "--model", "local", "--api-key-env", "UPSTREAM_KEY"]
     process, said = start(*options, UPSTREAM_KEY="sk-upstream", LEYDEN_CAPTURE_TOKEN="chosen")
@@ -137,6 +154,7 @@ def test_an_endpoint_answers_with_its_own_key(start: Start, tmp_path: Path, endp
         (["--endpoint", "http://x/v1", "--model", "m", "--store", "kept.db"], "t", "'kept.db' is not a store's URI"),
         (["--endpoint", "http://x/v1", "--model", "m"], "schlüssel", "LEYDEN_CAPTURE_TOKEN must be printable ASCII"),
         (["--endpoint", "http://x/v1", "--model", "m", "--port", "70000"], "t", "--port"),
+        (["--endpoint", "http://x/v1", "--model", "m", "--base-rate", "2"], "t", "base_rate is 2.0"),
     ],
 )
 def test_what_cannot_work_is_said_before_anything_is_served(

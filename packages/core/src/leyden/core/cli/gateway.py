@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from leyden.core.cli.options import ApiKeyEnvOption, EndpointOption, JsonOption, ModelOption, PolicyOption, answering
+from leyden.core.data.production import ProductionSampling
 from leyden.core.data.resources import LLM
 from leyden.core.errors import UsageError
 
@@ -28,6 +29,11 @@ def gateway(
         "127.0.0.1"
     ),
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8765,
+    base_rate: Annotated[float, typer.Option(help="Share of rollouts whose spans are kept.")] = 1.0,
+    reward_threshold: Annotated[float | None, typer.Option(help="Keep every rollout that earned as much.")] = None,
+    max_span_per_minute: Annotated[
+        int | None, typer.Option(help="Keep no more spans a minute, but for rollouts that earned as much as that.")
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Answer agents in production and record their runs, until SIGTERM or Ctrl-C.
@@ -39,11 +45,14 @@ def gateway(
     token = os.environ.get(TOKEN) or secrets.token_urlsafe(24)
     if not token.isascii() or not token.isprintable() or " " in token:
         raise UsageError(f"{TOKEN} must be printable ASCII without spaces: it travels in a header")
+    sampling = ProductionSampling(
+        base_rate=base_rate, reward_threshold=reward_threshold, max_span_per_minute=max_span_per_minute
+    )
     from leyden.core.trainer.capturing import CapturePlan, serve_captures
     from leyden.core.trainer.launch import run_loop
 
     by = named[0] if named else str(policy)
-    plan = CapturePlan(answering=by, store=store, token=token, host=host, port=port)
+    plan = CapturePlan(answering=by, store=store, token=token, sampling=sampling, host=host, port=port)
 
     async def serve() -> None:
         stopped = asyncio.Event()

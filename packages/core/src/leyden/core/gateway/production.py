@@ -7,23 +7,36 @@ of models, or of what the agent does.
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from starlette.applications import Starlette
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from leyden.core.data import semconv
 from leyden.core.data.identity import mint
-from leyden.core.data.production import COMPLETE, INCOMPLETE, PRODUCTION, CaptureBegin, CaptureBegun, CaptureEnd
+from leyden.core.data.production import (
+    COMPLETE,
+    INCOMPLETE,
+    PRODUCTION,
+    SAMPLING,
+    CaptureBegin,
+    CaptureBegun,
+    CaptureEnd,
+    ProductionSampling,
+)
 from leyden.core.data.rollout import AttemptStatus, RolloutConfig
 from leyden.core.errors import IllegalMove
 from leyden.core.gateway.body import BodyLimits, read_body
 from leyden.core.gateway.endpoint import Endpoint, unknown_path
 from leyden.core.gateway.http import send_json, start_message
+from leyden.core.gateway.metrics import CONTENT_TYPE
 from leyden.core.gateway.origin import bearer, private_headers, verified
 from leyden.core.gateway.refusal import Refusal, invalid
+from leyden.core.gateway.thinning import DROPPED, Thinning
 from leyden.core.store.base import LightningStore
+from leyden.core.trajectory.assemble import last_reward
 
 PATH = "/capture"
 """Where agents in production look for it below the gateway's root."""
@@ -47,17 +60,24 @@ class CaptureLimits:
 
 
 def capture_app(
-    store: LightningStore, key: bytes, *, authorize: Callable[[str], bool], limits: CaptureLimits | None = None
+    store: LightningStore,
+    key: bytes,
+    *,
+    authorize: Callable[[str], bool],
+    limits: CaptureLimits | None = None,
+    sampling: ProductionSampling | None = None,
 ) -> ASGIApp:
-    """Serve `/begin` and `/end`; goes into a `Gateway`'s `mounts` at `PATH`, with the gateway's store and key.
+    """Serve `/begin`, `/end` and `/metrics`; goes into a `Gateway`'s `mounts` at `PATH`, with its store and key.
 
     `authorize` is asked about the bearer token of every beginning; the end of an attempt takes the attempt's own.
+    `sampling` says which rollouts keep their spans; all if it is not given.
     """
-    capture = _Capture(store, key, authorize, limits or CaptureLimits())
+    capture = _Capture(store, key, authorize, limits or CaptureLimits(), Thinning(sampling or ProductionSampling()))
     return Starlette(
         routes=[
             Route("/begin", Endpoint(capture.begin, "POST", refused=_refused)),
             Route("/end", Endpoint(capture.end, "POST", refused=_refused)),
+            Route("/metrics", Endpoint(capture.metrics, "GET", refused=_refused)),
             Route("/{path:path}", Endpoint(unknown_path, refused=_refused)),
         ]
     )
@@ -65,9 +85,15 @@ def capture_app(
 
 class _Capture:
     def __init__(
-        self, store: LightningStore, key: bytes, authorize: Callable[[str], bool], limits: CaptureLimits
+        self,
+        store: LightningStore,
+        key: bytes,
+        authorize: Callable[[str], bool],
+        limits: CaptureLimits,
+        thinning: Thinning,
     ) -> None:
         self._store, self._key, self._authorize, self._body = store, key, authorize, limits.body
+        self._thinning = thinning
         self._config = RolloutConfig(
             unresponsive_seconds=limits.unresponsive_seconds, timeout_seconds=limits.timeout_seconds
         )
@@ -95,17 +121,38 @@ class _Capture:
         found = await self._store.find_attempt(rollout_id, attempt_id)
         if found is None or not _is_production(found[0].metadata):
             raise Refusal(403, f"Attempt {attempt_id} was not begun here.", code="attempt_closed")
-        ids = {"rollout_id": rollout_id, "attempt_id": attempt_id, "sequence_id": 0}
         try:
-            await self._store.add_many_spans([msgspec.structs.replace(note, **ids) for note in said.notes])
-            status: AttemptStatus = "failed" if said.failed else "succeeded"
-            metadata = {"capture": INCOMPLETE if said.incomplete else COMPLETE}
-            await self._store.update_attempt(rollout_id, attempt_id, status, metadata=metadata)
+            if found[1].metadata.get(SAMPLING) is None:  # an end that is told twice is decided once
+                await self._end(rollout_id, attempt_id, said)
         except IllegalMove as error:
             raise Refusal(409, str(error), code="attempt_closed") from error
         except ValueError as error:
             raise invalid(str(error), "notes") from error
         await send_json(send, 200, b"{}")
+
+    async def _end(self, rollout_id: str, attempt_id: str, said: CaptureEnd) -> None:
+        ids = {"rollout_id": rollout_id, "attempt_id": attempt_id, "sequence_id": 0}
+        await self._store.add_many_spans([msgspec.structs.replace(note, **ids) for note in said.notes])
+        status: AttemptStatus = "failed" if said.failed else "succeeded"
+        metadata: dict[str, Any] = {"capture": INCOMPLETE if said.incomplete else COMPLETE}
+        if not self._thinning.sampling.keeps_all:
+            metadata |= await self._decided(rollout_id, attempt_id)
+        await self._store.update_attempt(rollout_id, attempt_id, status, metadata=metadata)
+        if metadata.get(SAMPLING) == DROPPED:
+            await self._store.drop_spans(rollout_id)
+
+    async def _decided(self, rollout_id: str, attempt_id: str) -> dict[str, Any]:
+        """What becomes of the spans, and of those that go what is worth knowing still."""
+        reward, _ = last_reward((await self._store.query_spans(rollout_id, attempt_id, name=semconv.REWARD)).items)
+        spans = (await self._store.query_spans(rollout_id, limit=0)).total
+        decision = self._thinning.decide(rollout_id, reward, spans)
+        return {SAMPLING: decision} | ({"reward": reward, "dropped_spans": spans} if decision == DROPPED else {})
+
+    async def metrics(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """What was kept and what was not, in Prometheus' text format."""
+        answer = self._thinning.render()
+        await send(start_message(200, CONTENT_TYPE.encode(), len(answer)))
+        await send({"type": "http.response.body", "body": answer})
 
 
 def _decoded(body: bytes, kind: type[T]) -> T:

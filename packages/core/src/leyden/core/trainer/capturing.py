@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from leyden.core.data.identity import new_key
+from leyden.core.data.production import ProductionSampling
 from leyden.core.data.resources import LLM
 from leyden.core.store.open import open_store
 from leyden.core.trainer.serving import embedded_policy
@@ -27,6 +28,7 @@ class CapturePlan:
     """The store's URI."""
     token: str = field(repr=False)
     """Lets a process begin rollouts."""
+    sampling: ProductionSampling = field(default_factory=ProductionSampling)
     host: str = "127.0.0.1"
     port: int = 0
 
@@ -45,7 +47,12 @@ async def serve_captures(plan: CapturePlan, started: Callable[[str], None], stop
         closing.push_async_callback(store.close)
         answering = await closing.enter_async_context(_answering(plan.answering))
         key, token = new_key(), plan.token.encode()
-        captures = capture_app(store, key, authorize=lambda given: secrets.compare_digest(given.encode(), token))
+        captures = capture_app(
+            store,
+            key,
+            authorize=lambda given: secrets.compare_digest(given.encode(), token),
+            sampling=plan.sampling,
+        )
         server = GatewayServer(Gateway(store, answering, key, mounts={PATH: captures}).app, plan.host, plan.port)
         url = await server.start()
         closing.push_async_callback(server.stop)
