@@ -44,8 +44,11 @@ class SpanIntakeTests(StoreTests):
         await store.add_span(span_of(got.attempt, "2", 7))
         stored = await store.add_span(span_of(got.attempt, "3"))
         assert stored is not None and stored.sequence_id == 102
+        numbers = {"4": 200, "5": 150, "6": 0}
+        batch = await store.add_many_spans([span_of(got.attempt, name, number) for name, number in numbers.items()])
+        assert [span.sequence_id for span in batch] == [200, 150, 201]
         with pytest.raises(ValueError, match="start at 1"):
-            await store.add_span(span_of(got.attempt, "4", -1))
+            await store.add_span(span_of(got.attempt, "7", -1))
 
     async def test_many_at_once_get_different_numbers(self, store: LightningStore) -> None:
         got = await claimed(store)

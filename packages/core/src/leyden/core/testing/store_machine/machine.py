@@ -60,7 +60,8 @@ class Waiting:
 class StoreMachine(RuleBasedStateMachine):
     """One example: a store from its opening to its end."""
 
-    patience = PATIENCE
+    hurry = 1.0
+    """What is left of `PATIENCE`."""
 
     def __init__(self, opened: Opened) -> None:
         super().__init__()
@@ -137,7 +138,7 @@ class StoreMachine(RuleBasedStateMachine):
             self._runner.run(work)
         except BaseException:
             self._failed = True
-            type(self).patience = 1.0  # while Hypothesis looks for a shorter way to fail
+            type(self).hurry = 0.02  # while Hypothesis looks for a shorter way to fail
             raise
 
     async def _take(self, seconds: float, calls: Sequence[tuple[int, Operation]], *, in_turn: bool = False) -> None:
@@ -182,11 +183,9 @@ class StoreMachine(RuleBasedStateMachine):
             after = next((model for order in orders for model in self._after(order, view)), None)
             if after is not None and not (after.queue and self._idle):
                 break
-            tasks = [task for _, task in self._idle]
-            if (
-                not tasks
-                or not (await asyncio.wait(tasks, timeout=self.patience, return_when=asyncio.FIRST_COMPLETED))[0]
-            ):
+            # What no order explains may be explained by a claim that is still on its way.
+            patience = PATIENCE * self.hurry if after is None else max(2.0, PATIENCE * self.hurry)
+            if not await _first_of([task for _, task in self._idle], patience):
                 assert after is None, "there is work, and nobody of those who wait for it was told"
                 raise AssertionError(self._report([*done, *claims, *view]))
         self.model = after
@@ -231,7 +230,7 @@ class StoreMachine(RuleBasedStateMachine):
     async def _look_at_waiting(self) -> None:
         for waiting in list(self._waiting):
             if all(map(self._is_finished, waiting.ends)):
-                await asyncio.wait([waiting.task], timeout=self.patience)
+                await asyncio.wait([waiting.task], timeout=max(2.0, PATIENCE * self.hurry))
                 assert waiting.task.done(), f"{waiting.rollout_ids} are finished, and who waits for them was not told"
             if waiting.task.done():
                 early = [name for name, ends in waiting.ends.items() if self.model.rollouts[name].ends <= ends]
@@ -269,6 +268,11 @@ def _merged(first: Sequence[Done], others: Sequence[Done]) -> Iterable[list[Done
     for merged in _merged(first, others[1:]):
         for place in range(len(merged) + 1):
             yield [*merged[:place], others[0], *merged[place:]]
+
+
+async def _first_of(tasks: Sequence["asyncio.Task[Any]"], patience: float) -> bool:
+    """Wait until one of `tasks` is done; returns whether one is."""
+    return bool(tasks) and bool((await asyncio.wait(tasks, timeout=patience, return_when=asyncio.FIRST_COMPLETED))[0])
 
 
 async def _outcome(work: Any) -> Any:
