@@ -121,6 +121,7 @@ async def test_every_format_is_read_by_datasets(
         if table != "rollouts":
             assert row["prompt_ids"] == [5, 6, 7]
             assert row["policy_version"] == 4
+            assert (found[0]["prompt_ids"] is None) == (table == "spans")
             assert [type(number) for number in row["logprobs"]] == [float, float]
         else:
             assert (row["rollout_id"], row["reward"], found[2]["reward"]) == ("r1", 0.5, None)
