@@ -145,6 +145,7 @@ async def test_one_table_alone_and_an_older_export_replaced(tmp_path: Path) -> N
 
 async def test_nothing_half_written_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     uri = await filled(tmp_path / "store.db")
+    (tmp_path / ".writing-out-killed").mkdir()  # as a process leaves it that is killed while it exports
 
     def stop(done: int, total: int) -> None:
         if done == 2:

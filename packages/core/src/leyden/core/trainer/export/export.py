@@ -14,7 +14,7 @@ import msgspec
 from leyden.core.data import semconv
 from leyden.core.data.rollout import Rollout
 from leyden.core.errors import UsageError
-from leyden.core.policy.atomic import replaced_folder, whole_folder
+from leyden.core.policy.atomic import remove_unfinished, replaced_folder, whole_folder
 from leyden.core.store.base import LightningStore
 from leyden.core.store.open import open_store
 from leyden.core.trainer.export.files import FORMATS, Format, RowFile, check_installed, open_files
@@ -70,6 +70,7 @@ async def export_run(
     # Time stands still: to read a store must not end what is under way in it.
     store = await open_store(uri, clock=lambda: 0.0)
     try:
+        remove_unfinished(target.parent)
         total = (await store.query_rollouts(limit=0)).total
         if not total:
             raise UsageError(f"there are no rollouts in {source}, so there is nothing to export")
