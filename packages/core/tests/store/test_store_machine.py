@@ -1,27 +1,21 @@
-"""Any interleaving of operations leaves each store, and its HTTP client, as the state tables say."""
+"""Any interleaving of operations leaves each store of this process, and its HTTP client, as the state tables say."""
 
 from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
 
 from leyden.core.store.base import LightningStore
 from leyden.core.store.client import HttpStore
 from leyden.core.store.memory import MemoryStore
-from leyden.core.store.open import open_store
-from leyden.core.store.postgres import PostgresStore
 from leyden.core.store.sql import SqlStore
-from leyden.core.testing.postgres_server import PostgresServer
-from leyden.core.testing.redis_server import RedisServer
 from leyden.core.testing.store_machine import Clock, Opened, check_store
 from leyden.core.testing.store_machine import operations as ops
 from leyden.core.testing.store_server import TOKEN, StoreServer
 
 RECHECK = 0.02
-BACKENDS = ("memory", "sqlite", "postgresql", "redis")
-KINDS = [*BACKENDS, *(f"{name} through HTTP" for name in BACKENDS)]
+KINDS = ["memory", "sqlite", "memory through HTTP", "sqlite through HTTP"]
 
 
 @asynccontextmanager
@@ -39,34 +33,6 @@ async def sqlite(folder: Path, clock: Clock) -> AsyncGenerator[Sequence[Lightnin
         await store.close()
 
 
-def postgresql(server: PostgresServer, database: str) -> Opened:
-    """Two stores over one database, which is empty at first."""
-
-    @asynccontextmanager
-    async def opened(folder: Path, clock: Clock) -> AsyncGenerator[Sequence[LightningStore]]:
-        server.empty(database)
-        stores = [await PostgresStore.open(server.uri_of(database), clock, RECHECK) for _ in range(2)]
-        yield stores
-        for store in stores:
-            await store.close()
-
-    return opened
-
-
-def on_redis(server: RedisServer) -> Opened:
-    """Two stores over one namespace of a Redis, which is empty at first."""
-
-    @asynccontextmanager
-    async def opened(folder: Path, clock: Clock) -> AsyncGenerator[Sequence[LightningStore]]:
-        uri = server.uri(uuid4().hex)
-        stores = [await open_store(uri, clock=clock) for _ in range(2)]
-        yield stores
-        for store in stores:
-            await store.close()
-
-    return opened
-
-
 def through(server: StoreServer, opened: Opened) -> Opened:
     """Two clients over HTTP, of one server for each store behind."""
 
@@ -82,19 +48,10 @@ def through(server: StoreServer, opened: Opened) -> Opened:
     return served
 
 
-def backend(name: str, request: pytest.FixtureRequest) -> Opened:
-    """Each server is started only where it is wanted."""
-    if name == "postgresql":
-        return postgresql(request.getfixturevalue("postgres"), request.getfixturevalue("shared_database"))
-    if name == "redis":
-        return on_redis(request.getfixturevalue("redis"))
-    return {"memory": memory, "sqlite": sqlite}[name]
-
-
 @pytest.fixture(params=KINDS)
 def opened(request: pytest.FixtureRequest) -> Generator[Opened]:
     name, _, is_served = request.param.partition(" ")
-    behind = backend(name, request)
+    behind: Opened = {"memory": memory, "sqlite": sqlite}[name]
     if not is_served:
         yield behind
         return

@@ -1,6 +1,6 @@
 """Any interleaving of operations on real PostgreSQL and Redis servers, by two stores at once and through HTTP."""
 
-from collections.abc import AsyncGenerator, Generator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from uuid import uuid4
@@ -12,7 +12,7 @@ from leyden.core.store.client import HttpStore
 from leyden.core.store.postgres import PostgresStore
 from leyden.core.store.redis_store import RedisStore
 from leyden.core.testing.postgres_server import PostgresServer
-from leyden.core.testing.redis_server import NO_REDIS, PROGRAM, RedisServer
+from leyden.core.testing.redis_server import RedisServer
 from leyden.core.testing.store_machine import Clock, Opened, check_store
 from leyden.core.testing.store_server import TOKEN, StoreServer
 
@@ -34,20 +34,16 @@ def on_postgres(postgres: PostgresServer, shared_database: str) -> Opened:
 
 
 @pytest.fixture
-def on_redis() -> Generator[Opened]:
-    if PROGRAM is None:
-        pytest.skip(NO_REDIS)
-
+def on_redis(redis: RedisServer) -> Opened:
     @asynccontextmanager
     async def opened(folder: Path, clock: Clock) -> AsyncGenerator[Sequence[LightningStore]]:
-        uri = server.uri(uuid4().hex)
+        uri = redis.uri(uuid4().hex)
         stores = [await RedisStore.open(uri, clock, RECHECK) for _ in range(2)]
         yield stores
         for store in stores:
             await store.close()
 
-    with RedisServer() as server:
-        yield opened
+    return opened
 
 
 @pytest.fixture(params=["on_postgres", "on_redis"])
