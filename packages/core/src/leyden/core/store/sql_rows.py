@@ -303,7 +303,8 @@ def _test(column: Column[Any], condition: Condition) -> ColumnElement[bool]:
 def _order(table: Any, query: Query) -> list[ColumnElement[Any]]:
     if query.sort_by is None:
         return []
-    column = table.c[query.sort_by]
-    if query.order == "desc":
-        return [column.is_(None).desc(), column.desc()]
-    return [column.is_(None), column]
+    column, descending = table.c[query.sort_by], query.order == "desc"
+    ordered: list[ColumnElement[Any]] = [column.desc() if descending else column]
+    if not column.nullable:  # an index in this order is of use
+        return ordered
+    return [column.is_(None).desc() if descending else column.is_(None), *ordered]
