@@ -85,3 +85,14 @@ async def test_a_budget_by_uri() -> None:
 async def test_other_words_after_memory_are_refused(rest: str) -> None:
     with pytest.raises(UsageError, match="BYTES"):
         await open_store(f"memory://{rest}")
+
+
+async def test_dropped_spans_count_no_more() -> None:
+    store = MemoryStore(budget=100_000)
+    for number in range(30):
+        got = await filled(store, number)
+        await finish(store, got)
+        await store.drop_spans(got.rollout_id)
+    statistics = await store.statistics()
+    assert (statistics["total_spans"], statistics["span_bytes"], statistics["evicted_spans"]) == (0, 0, 0)
+    await store.close()
