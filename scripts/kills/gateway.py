@@ -54,7 +54,7 @@ class GatewayCampaign:
         self.found = GatewayKills()
         self._planned, self._seed, self._told = kills, seed, told
         self._random = Random(f"gateway {seed}")
-        self._key, self._port = new_key(), _free_port()
+        self._key, self._port = new_key(), free_port()
         self._gateway: subprocess.Popen[bytes] | None = None
         self._clients: subprocess.Popen[bytes] | None = None
 
@@ -156,7 +156,8 @@ def _bury(process: "subprocess.Popen[bytes]") -> None:
             process.stdin.close()
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]

@@ -1,11 +1,24 @@
 """The services that the store campaign kills, by name: each a real server with an empty store, and ways to kill it."""
 
+import os
+import secrets
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import Protocol
 
+from kills.gateway import free_port
 from leyden.core.testing import postgres_server
 from leyden.core.testing.postgres_server import PostgresServer
+from leyden.core.testing.redis_server import NO_REDIS, PROGRAM, RedisServer
+
+_STARTING_SECONDS = 60.0
 
 
 class Backend(Protocol):
@@ -43,6 +56,87 @@ class PostgresBackend(PostgresServer):
         return self
 
 
-BACKENDS: Mapping[str, Callable[[], Backend]] = {"postgresql": PostgresBackend}
-MISSING: Mapping[str, Callable[[], str | None]] = {"postgresql": postgres_server.missing}
+class RedisBackend:
+    """A Redis that writes its file before it answers, and the system to the disk within a second."""
+
+    def __init__(self) -> None:
+        self._server = RedisServer()
+        self.uri = ""
+        self.kill, self.start = self._server.kill, self._server.start
+
+    def __enter__(self) -> "RedisBackend":
+        """Start."""
+        self._server.__enter__()
+        self.uri = self._server.uri()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End."""
+        self._server.__exit__(kind, error, trace)
+
+
+class ServedBackend:
+    """`leyden store` over a SQLite file: the process that serves is the one that is killed."""
+
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="leyden-served-")
+        self._token, self._port = secrets.token_hex(16), free_port()
+        self.uri = f"http://{self._token}@127.0.0.1:{self._port}"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> "ServedBackend":
+        """Start."""
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End, and remove the file."""
+        self.kill()
+        self._folder.cleanup()
+
+    def kill(self) -> None:
+        """Kill the process."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def start(self) -> None:
+        """Start, and return when it answers."""
+        folder = Path(self._folder.name)
+        command = [sys.executable, "-m", "leyden.core.cli", "store", "--uri", f"sqlite:///{folder / 'store.db'}"]
+        with (folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [*command, "--port", str(self._port)],
+                env={**os.environ, "LEYDEN_STORE_TOKEN": self._token},
+                stdout=log,
+                stderr=log,
+            )
+        give_up = time.monotonic() + _STARTING_SECONDS
+        while not self._answers():
+            if time.monotonic() > give_up or self._process.poll() is not None:
+                raise RuntimeError(f"the store's server does not start: {(folder / 'log').read_text()[-2000:]}")
+            time.sleep(0.02)
+
+    def _answers(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/healthz", timeout=5):
+                return True
+        except (urllib.error.URLError, ConnectionError, TimeoutError):
+            return False
+
+
+BACKENDS: Mapping[str, Callable[[], Backend]] = {
+    "postgresql": PostgresBackend,
+    "redis": RedisBackend,
+    "http": ServedBackend,
+}
+MISSING: Mapping[str, Callable[[], str | None]] = {
+    "postgresql": postgres_server.missing,
+    "redis": lambda: NO_REDIS if PROGRAM is None else None,
+    "http": lambda: None,
+}
 """By name: why there can be no such server here."""

@@ -93,7 +93,7 @@ async def opened(uri: str) -> LightningStore:
     while True:
         try:
             return await open_store(uri)
-        except UsageError:
+        except (StoreError, UsageError):
             await asyncio.sleep(0.1)
 
 
