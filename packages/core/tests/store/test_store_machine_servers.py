@@ -77,4 +77,4 @@ def test_any_interleaving_through_two_servers(opened: Opened) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_many_interleavings_of_operations(opened: Opened) -> None:
-    check_store(opened, examples=100, steps=40)
+    check_store(opened, examples=25, steps=40)
