@@ -66,7 +66,7 @@ def test_any_interleaving_of_operations(opened: Opened) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_many_interleavings_of_operations(opened: Opened) -> None:
-    check_store(opened, examples=200, steps=40)
+    check_store(opened, examples=60, steps=40)
 
 
 def test_every_method_of_the_interface_is_called() -> None:
