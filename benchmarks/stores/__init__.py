@@ -1,0 +1,1 @@
+"""What `store.py` measures, each thing in a process of its own: `python -m stores.worker`."""
