@@ -48,6 +48,15 @@ def test_a_conversation_costs_its_unique_tokens() -> None:
     assert whole_spans(rows, nothing) == spans
 
 
+def test_calls_that_come_together_are_built_on_each_other_and_no_earlier_ones_where_these_may_be_gone() -> None:
+    spans, latest = conversation(ATTEMPT, 12), LatestCalls()
+    together = latest.rows((span, False) for span in spans)
+    assert [row.body for row in together] == [row.body for row in at_rest(spans)]
+    latest.note(spans[:6])
+    late = latest.rows((span, True) for span in spans[6:])
+    assert whole_spans(late, nothing) == spans[6:]
+
+
 def test_the_nearest_of_the_latest_calls_is_built_on() -> None:
     talks = [conversation(ATTEMPT, 4, agent=f"agent {n}", first=20_000 * n) for n in range(LATEST)]
     rows = at_rest([span for turn in zip(*talks, strict=True) for span in turn])

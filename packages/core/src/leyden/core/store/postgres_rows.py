@@ -167,6 +167,9 @@ class PostgresRows(SqlRows):
         if not self._writes:
             return super().head(limit)
         rows = self._straight_rows(RolloutRow, postgres.HEAD, limit=limit)
+        if not rows:
+            # What was to be seen may be held by others, each of whom has queued another meanwhile: look once more.
+            rows = self._straight_rows(RolloutRow, postgres.HEAD, limit=limit)
         self._claimed = {row.rollout_id: row for row in rows}
         return list(self._claimed)
 

@@ -112,14 +112,32 @@ class LatestCalls:
                 _, oldest = self._attempts.popitem(last=False)
                 self._size -= oldest.size
 
-    def row(self, span: Span, *, alone: bool = False) -> SpanRow:
-        """The span at rest, without what an earlier call has; `alone`, with it: the earlier ones may be gone."""
-        if semconv.PROMPT_IDS not in span.attributes:
-            return _at_rest(span, span.attributes)
+    def row(self, span: Span) -> SpanRow:
+        """The span at rest, without what an earlier call has."""
+        return self.rows([(span, False)])[0]
+
+    def rows(self, spans: Iterable[tuple[Span, bool]]) -> list[SpanRow]:
+        """Spans of one transaction at rest, each without what an earlier call has, be it one of them.
+
+        With each comes whether the attempt's calls of before may be gone, so that nothing may rest on them.
+        """
+        known: dict[AttemptKey, list[_Known]] = {}
+        rows: list[SpanRow] = []
+        for span, alone in spans:
+            if semconv.PROMPT_IDS not in span.attributes:
+                rows.append(_at_rest(span, span.attributes))
+                continue
+            key = (span.rollout_id, span.attempt_id)
+            if key not in known:
+                known[key] = [] if alone else self._calls_of(key)
+            rows.append(_row(span, known[key]))
+            known[key] = [*known[key], _known(span.span_id, span.attributes)][-LATEST:]
+        return rows
+
+    def _calls_of(self, key: AttemptKey) -> list[_Known]:
         with self._lock:
-            attempt = None if alone else self._attempts.get((span.rollout_id, span.attempt_id))
-            known = [] if attempt is None else list(attempt.calls)
-        return _row(span, known)
+            attempt = self._attempts.get(key)
+            return [] if attempt is None else list(attempt.calls)
 
 
 def _row(span: Span, known: Sequence[_Known]) -> SpanRow:

@@ -66,7 +66,7 @@ def _store(
         fresh = _fresh(batch, seen)
         answers.append([_numbered(span, counters) for span in fresh])
     new = [span for answer in answers for span in answer]
-    rows.insert_spans([latest.row(span, alone=_may_be_dropped(targets[_key(span)[:2]])) for span in new])
+    rows.insert_spans(latest.rows((span, _may_be_dropped(targets[_key(span)[:2]])) for span in new))
     _heartbeats(rows, list({(span.rollout_id, span.attempt_id): None for span in new}), targets)
     return answers
 
