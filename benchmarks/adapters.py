@@ -10,7 +10,7 @@ them, and the frameworks, is given.
     python benchmarks/adapters.py --json adapters.json --openinference ENV/bin/python --agentops ENV/bin/python
 
 Every measurement is a fresh process, and the ways take turns. CPU time is compared, because neighbours disturb the
-clock more; only differences and ratios within a run count.
+clock more, and it is read from the quickest quarter of the runs; only differences and ratios within a run count.
 """
 
 import argparse
