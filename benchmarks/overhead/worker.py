@@ -21,8 +21,8 @@ from overhead.driver import driver_for
 from overhead.ways import WAYS, Work, tally
 
 BLOCKS = 16
-"""The measured runs are done in so many blocks. Neighbours on the machine only ever add, and for seconds at a time: what
-a run takes is read from the quickest quarter of the blocks."""
+"""The measured runs are done in so many blocks. Neighbours on the machine only ever add, and for seconds at a time:
+what a run takes is read from the quickest quarter of the blocks."""
 WARM_UP = 10
 """One in so many of the measured runs comes before, unmeasured, and at least three do."""
 
