@@ -14,7 +14,10 @@ from leyden.core.testing.store_server import TOKEN, StoreServer
 
 EXAMPLES = 8
 """For each operation, of data as the page wants them and of other data."""
-MAY_FAIL = {"/start_attempt", "/update_rollout", "/update_attempt", "/get_next_span_sequence_id", "/add_span"}
+MAY_FAIL = {
+    *("/start_attempt", "/update_rollout", "/update_attempt"),
+    *("/get_next_span_sequence_id", "/add_span", "/drop_spans"),
+}
 """Nearly all that is made up names something that is not there."""
 
 

@@ -40,6 +40,8 @@ _REMEMBER = 0.5
 """Seconds for which an attempt that was looked up may be out of date, when another process has changed it."""
 _WRITERS, _READERS = 4, 2
 _MOST_RUNNING = 10_000
+_CHECKED_SECONDS = 2.0
+"""For how long what is overdue is waited for while others hold it."""
 _MOST_TOLD = 7000
 """Bytes; PostgreSQL takes 8000."""
 
@@ -127,11 +129,12 @@ class PostgresStore(LocalStore):
                 ahead(rows)
             return work(rows)
 
-        done = self._run(lambda rows: asked(rows, unless_due(work)), write)
-        if done is not None:
-            return done[0]
-        self._run(check_health, True)
-        return self._run(lambda rows: asked(rows, work), write)
+        give_up = time.monotonic() + _CHECKED_SECONDS
+        while (done := self._run(lambda rows: asked(rows, unless_due(work)), write)) is None:
+            if time.monotonic() > give_up:
+                return self._run(lambda rows: asked(rows, work), write)
+            self._run(check_health, True)  # leaves out what others hold, who may be at the same: look whether they were
+        return done[0]
 
     def _run(self, work: Callable[[PostgresRows], T], write: bool) -> T:
         result, rows = self._database.run(work, self._payload, writes=write)
