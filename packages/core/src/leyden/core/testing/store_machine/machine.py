@@ -63,6 +63,9 @@ class StoreMachine(RuleBasedStateMachine):
     hurry = 1.0
     """What is left of `PATIENCE`."""
 
+    overlapping = True
+    """Whether calls that are made at once must be explained by an order of theirs."""
+
     def __init__(self, opened: Opened) -> None:
         super().__init__()
         self.now = START
@@ -101,8 +104,8 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(seconds=SECONDS, calls=st.lists(st.tuples(CLIENTS, ops.ANY), min_size=2, max_size=3))
     def at_once(self, seconds: float, calls: list[tuple[int, Operation]]) -> None:
-        """Do several things at once."""
-        self._run(self._take(seconds, calls))
+        """Do several things at once, or in turn where the store's calls may not overlap."""
+        self._run(self._take(seconds, calls, in_turn=not self.overlapping))
 
     @rule(seconds=SECONDS, calls=st.lists(st.tuples(CLIENTS, ops.CHANGES), min_size=3, max_size=6))
     def in_turn(self, seconds: float, calls: list[tuple[int, Operation]]) -> None:
@@ -117,8 +120,8 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(client=CLIENTS, limit=st.integers(1, 2))
     def wait_for_work(self, client: int, limit: int) -> None:
-        """Begin to wait for something to claim, unless it is there already."""
-        if len(self._idle) < 2 and not self.model.queue:
+        """Begin to wait for something to claim, unless it is there already or claims may not overlap other calls."""
+        if self.overlapping and len(self._idle) < 2 and not self.model.queue:
             self._run(self._wait_for_work(client, limit))
 
     def teardown(self) -> None:
