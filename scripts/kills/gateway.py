@@ -22,6 +22,7 @@ from kills.gateway_server import ServerPlan
 from kills.processes import ENVIRONMENT, wait_until
 from leyden.core.data.identity import mint, new_key
 from leyden.core.store.open import open_store
+from leyden.core.testing.ports import free_port
 
 SCRIPTS = Path(__file__).parents[1]
 ATTEMPTS = 6
@@ -154,10 +155,3 @@ def _bury(process: "subprocess.Popen[bytes]") -> None:
     if process.stdin is not None:
         with suppress(BrokenPipeError):
             process.stdin.close()
-
-
-def free_port() -> int:
-    """Return a port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]

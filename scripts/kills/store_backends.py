@@ -13,8 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol
 
-from kills.gateway import free_port
 from leyden.core.testing import postgres_server
+from leyden.core.testing.ports import free_port
 from leyden.core.testing.postgres_server import PostgresServer
 from leyden.core.testing.redis_server import NO_REDIS, PROGRAM, RedisServer
 

@@ -2,16 +2,14 @@
 
 import asyncio
 import json
-import os
 import signal
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from serving import SECONDS, Start, ends, inherited, starting
 
 import leyden.core
 from leyden.core.cli.main import run
@@ -25,10 +23,6 @@ from leyden.core.testing.echo_endpoint import Endpoint, echo_endpoint
 POLICY = Path(__file__).parents[4] / "examples/calculator_langgraph/policy"
 NOBODY = "http://127.0.0.1:9"
 CHAT: dict[str, Any] = {"model": "big", "max_tokens": 4, "messages": [{"role": "user", "content": "hello"}]}
-SECONDS = 60
-
-Serving = tuple["subprocess.Popen[str]", dict[str, Any]]
-Start = Callable[..., Serving]
 
 
 @pytest.fixture
@@ -47,30 +41,8 @@ def clean(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
     """Start `leyden gateway --json` on a free port; returns its process and what it printed."""
-    started: list[subprocess.Popen[str]] = []
-
-    def begin(*arguments: str, **variables: str) -> Serving:
-        command = [sys.executable, "-m", "leyden.core.cli", "gateway", "--json", "--port", "0", *arguments]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
-        pipe = subprocess.PIPE
-        process = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=pipe, stderr=pipe, text=True)
-        started.append(process)
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        assert line, process.communicate()
-        return process, json.loads(line)
-
-    yield begin
-    for process in started:
-        process.kill()
-        process.communicate()
-
-
-def ends(process: "subprocess.Popen[str]", by: signal.Signals) -> int:
-    process.send_signal(by)
-    output, errors = process.communicate(timeout=SECONDS)
-    assert (output, errors) == ("", "")
-    return process.returncode
+    with starting("gateway", tmp_path, {**inherited(), "OMP_NUM_THREADS": "1"}) as begin:
+        yield begin
 
 
 def ask() -> int:

@@ -1,59 +1,26 @@
 """`leyden store` as a process of its own, and stores that are opened by its URL."""
 
 import asyncio
-import json
-import os
 import signal
 import socket
 import stat
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+from serving import Start, ends, inherited, starting
 
 from leyden.core.cli.main import run
 from leyden.core.errors import StoreError, UsageError
 from leyden.core.store.open import open_store
 from leyden.core.testing.store_contract.shared import claimed, span_of
 
-SECONDS = 60
-
-Serving = tuple["subprocess.Popen[str]", dict[str, Any]]
-Start = Callable[..., Serving]
-
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
     """Start `leyden store --json`, on a free port unless one is given; returns its process and what it printed."""
-    started: list[subprocess.Popen[str]] = []
-
-    def begin(*arguments: str, **variables: str) -> Serving:
-        command = [sys.executable, "-m", "leyden.core.cli", "store", "--json", "--port", "0", *arguments]
-        environment = {name: value for name, value in os.environ.items() if name != "LEYDEN_STORE_TOKEN"}
-        pipe = subprocess.PIPE
-        process = subprocess.Popen(
-            command, cwd=tmp_path, env=environment | variables, stdout=pipe, stderr=pipe, text=True
-        )
-        started.append(process)
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        assert line, process.communicate()
-        return process, json.loads(line)
-
-    yield begin
-    for process in started:
-        process.kill()
-        process.communicate()
-
-
-def ends(process: "subprocess.Popen[str]", by: signal.Signals) -> int:
-    process.send_signal(by)
-    output, errors = process.communicate(timeout=SECONDS)
-    assert (output, errors) == ("", "")
-    return process.returncode
+    with starting("store", tmp_path, inherited("LEYDEN_STORE_TOKEN")) as begin:
+        yield begin
 
 
 async def test_what_one_server_took_the_next_one_has(

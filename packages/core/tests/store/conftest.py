@@ -7,6 +7,7 @@ import pytest
 from leyden.core.testing import postgres_server
 from leyden.core.testing.postgres_server import PostgresServer
 from leyden.core.testing.redis_server import NO_REDIS, PROGRAM, RedisServer
+from leyden.core.testing.store_server import StoreServer
 
 
 @pytest.fixture(scope="session")
@@ -30,4 +31,11 @@ def redis() -> Generator[RedisServer]:
     if PROGRAM is None:
         pytest.skip(NO_REDIS)
     with RedisServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def server() -> Generator[StoreServer]:
+    """A server to which stores can be added."""
+    with StoreServer() as server:
         yield server

@@ -1,7 +1,7 @@
 """What an agent's token opens, and what it does not."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
 
 import pytest
@@ -21,12 +21,6 @@ from leyden.core.store.wire import PartAnswer
 from leyden.core.testing.nouns import span
 from leyden.core.testing.store_contract.shared import RETRY, attempt_now, claimed, rollout_now, span_of
 from leyden.core.testing.store_server import ACCESS, TOKEN, LosesAnswers, StoreServer, accepts
-
-
-@pytest.fixture(scope="module")
-def server() -> Generator[StoreServer]:
-    with StoreServer() as server:
-        yield server
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """What a server does when more comes than it can take, and what its clients do then."""
 
 import asyncio
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 
 import aiohttp
 import msgspec
@@ -17,12 +17,6 @@ from leyden.core.store.memory import MemoryStore
 from leyden.core.testing.store_contract.shared import claimed, span_of
 from leyden.core.testing.store_server import TOKEN, StoreServer
 from leyden.core.tracing.export import Recorder
-
-
-@pytest.fixture(scope="module")
-def server() -> Generator[StoreServer]:
-    with StoreServer() as server:
-        yield server
 
 
 class Slow(MemoryStore):

@@ -5,7 +5,7 @@ import io
 import os
 import subprocess
 import sys
-from collections.abc import AsyncGenerator, Generator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,12 +54,6 @@ with trace.get_tracer("app").start_as_current_span("agent"):
             pass
 trace.get_tracer_provider().shutdown()
 """
-
-
-@pytest.fixture(scope="module")
-def server() -> Generator[StoreServer]:
-    with StoreServer() as server:
-        yield server
 
 
 @dataclass(frozen=True)

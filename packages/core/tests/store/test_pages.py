@@ -1,7 +1,7 @@
 """What people see of a store's server: JSON, the OpenAPI page, `/docs`."""
 
 import re
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import httpx
@@ -18,12 +18,6 @@ from leyden.core.testing.store_contract.shared import claimed, span_of
 from leyden.core.testing.store_server import TOKEN, StoreServer, accepts
 
 PAGE: dict[str, Any] = msgspec.json.decode(openapi_document())
-
-
-@pytest.fixture(scope="module")
-def server() -> Generator[StoreServer]:
-    with StoreServer() as server:
-        yield server
 
 
 @pytest.fixture

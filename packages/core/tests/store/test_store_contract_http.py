@@ -1,6 +1,6 @@
 """The store contract through the HTTP client, over each store of this process."""
 
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -12,12 +12,6 @@ from leyden.core.store.memory import MemoryStore
 from leyden.core.store.sql import SqlStore
 from leyden.core.testing.store_contract import StoreContract
 from leyden.core.testing.store_server import TOKEN, StoreServer
-
-
-@pytest.fixture(scope="module")
-def server() -> Generator[StoreServer]:
-    with StoreServer() as server:
-        yield server
 
 
 class ThroughHttp(StoreContract):

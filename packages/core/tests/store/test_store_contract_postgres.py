@@ -1,6 +1,6 @@
 """The store contract on a real PostgreSQL server, and through the HTTP client over it."""
 
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -12,12 +12,6 @@ from leyden.core.store.postgres import PostgresStore
 from leyden.core.testing.postgres_server import PostgresServer
 from leyden.core.testing.store_contract import StoreContract
 from leyden.core.testing.store_server import TOKEN, StoreServer
-
-
-@pytest.fixture(scope="module")
-def server() -> Generator[StoreServer]:
-    with StoreServer() as server:
-        yield server
 
 
 class OnPostgres(StoreContract):

@@ -1,6 +1,6 @@
 """The store contract on Redis, directly and through the HTTP client."""
 
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from uuid import uuid4
@@ -13,12 +13,6 @@ from leyden.core.store.open import open_store
 from leyden.core.testing.redis_server import RedisServer
 from leyden.core.testing.store_contract import StoreContract
 from leyden.core.testing.store_server import TOKEN, StoreServer
-
-
-@pytest.fixture(scope="module")
-def server() -> Generator[StoreServer]:
-    with StoreServer() as server:
-        yield server
 
 
 class OnRedis(StoreContract):

@@ -1,28 +1,47 @@
-"""Any sequence of operations on a real PostgreSQL server, by two stores in turn and through HTTP."""
+"""Any sequence of operations on real PostgreSQL and Redis servers, by two stores in turn and through HTTP."""
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
 from leyden.core.store.base import LightningStore
 from leyden.core.store.client import HttpStore
 from leyden.core.store.postgres import PostgresStore
+from leyden.core.store.redis_store import RedisStore
 from leyden.core.testing.postgres_server import PostgresServer
+from leyden.core.testing.redis_server import RedisServer
 from leyden.core.testing.store_machine import Clock, Opened, check_store
 from leyden.core.testing.store_server import TOKEN, StoreServer
 
 RECHECK = 0.1
 
+Open = Callable[[Clock], Awaitable[LightningStore]]
 
-@pytest.fixture
-def opened(postgres: PostgresServer, shared_database: str) -> Opened:
+
+def in_postgres(request: pytest.FixtureRequest) -> Open:
+    postgres: PostgresServer = request.getfixturevalue("postgres")
+    name: str = request.getfixturevalue("shared_database")
+    postgres.empty(name)
+    return lambda clock: PostgresStore.open(postgres.uri_of(name), clock, RECHECK)
+
+
+def in_redis(request: pytest.FixtureRequest) -> Open:
+    redis: RedisServer = request.getfixturevalue("redis")
+    uri = redis.uri(uuid4().hex)
+    return lambda clock: RedisStore.open(uri, clock, RECHECK)
+
+
+@pytest.fixture(params=[in_postgres, in_redis])
+def opened(request: pytest.FixtureRequest) -> Opened:
+    """Two stores over one database; an example of Hypothesis begins with an empty one."""
+
     @asynccontextmanager
     async def both(folder: Path, clock: Clock) -> AsyncGenerator[Sequence[LightningStore]]:
-        postgres.empty(shared_database)
-        uri = postgres.uri_of(shared_database)
-        stores = [await PostgresStore.open(uri, clock, RECHECK) for _ in range(2)]
+        begin: Open = request.param(request)
+        stores = [await begin(clock) for _ in range(2)]
         yield stores
         for store in stores:
             await store.close()

@@ -1,7 +1,7 @@
 """What server and client promise beyond the contract: refusals, lost answers, callers that have gone."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 import aiohttp
@@ -18,12 +18,6 @@ from leyden.core.store.server import store_app
 from leyden.core.store.wire import methods
 from leyden.core.testing.store_contract.shared import MISSING, claimed, queue_length, span_of
 from leyden.core.testing.store_server import TOKEN, LosesAnswers, StoreServer, accepts
-
-
-@pytest.fixture(scope="module")
-def server() -> Generator[StoreServer]:
-    with StoreServer() as server:
-        yield server
 
 
 @asynccontextmanager

@@ -1,6 +1,6 @@
 """Many spans are answered while they are read, and as one read would have given them."""
 
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +21,6 @@ from leyden.core.testing.store_server import TOKEN, StoreServer
 
 SPANS = 25
 CALL: dict[str, Any] = {"limit": -1, "offset": 0}
-
-
-@pytest.fixture(scope="module")
-def server() -> Generator[StoreServer]:
-    with StoreServer() as server:
-        yield server
 
 
 @pytest.fixture(params=["memory", "sqlite"])

@@ -1,7 +1,7 @@
 """Small calls that are made at once travel in one request, and each is answered as it would be alone."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator
 
 import msgspec
 import pytest
@@ -16,12 +16,6 @@ from leyden.core.store.together import MOST, Together
 from leyden.core.store.wire import TOGETHER, Part, PartAnswer, methods
 from leyden.core.testing.store_contract.shared import MISSING, claimed, span_of
 from leyden.core.testing.store_server import TOKEN, LosesAnswers, StoreServer, accepts
-
-
-@pytest.fixture(scope="module")
-def server() -> Generator[StoreServer]:
-    with StoreServer() as server:
-        yield server
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from leyden.core.cli.options import ApiKeyEnvOption, EndpointOption, JsonOption, ModelOption, PolicyOption, answering
+from leyden.core.data.identity import fits_header
 from leyden.core.data.production import ProductionSampling
 from leyden.core.data.resources import LLM
 from leyden.core.errors import UsageError
@@ -43,7 +44,7 @@ def gateway(
     """
     named = [one for one in answering(policy, endpoint, model, api_key_env).values() if isinstance(one, LLM)]
     token = os.environ.get(TOKEN) or secrets.token_urlsafe(24)
-    if not token.isascii() or not token.isprintable() or " " in token:
+    if not fits_header(token):
         raise UsageError(f"{TOKEN} must be printable ASCII without spaces: it travels in a header")
     sampling = ProductionSampling(
         base_rate=base_rate, reward_threshold=reward_threshold, max_span_per_minute=max_span_per_minute

@@ -11,8 +11,6 @@ import typer
 
 from leyden.core.cli.options import JsonOption
 
-TOKEN = "LEYDEN_STORE_TOKEN"
-"""Environment variable, here and where the store is opened by its URL."""
 TOKEN_FILE = Path("leyden-store.token")
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
@@ -35,6 +33,7 @@ def store(
     The token, which opens everything, is taken from LEYDEN_STORE_TOKEN, or from a file that its owner alone can read
     and that is made where there is none.
     """
+    from leyden.core.store.open import TOKEN
     from leyden.core.trainer.launch import run_loop
     from leyden.core.trainer.storing import StorePlan, serve_store
 
@@ -55,6 +54,7 @@ def store(
 def _show(url: str, uri: str, kept: str, *, json: bool) -> None:
     """Say where the store is and where its token, which is never printed."""
     from leyden.core.gateway.masking import mask_text
+    from leyden.core.store.open import TOKEN
 
     masked = mask_text(uri)
     if json:

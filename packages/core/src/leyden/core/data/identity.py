@@ -20,6 +20,11 @@ def new_key() -> bytes:
     return secrets.token_bytes(KEY_BYTES)
 
 
+def fits_header(token: str) -> bool:
+    """Whether a token that somebody has chosen can travel as a bearer token: printable ASCII without spaces."""
+    return bool(token) and token.isascii() and token.isprintable() and " " not in token
+
+
 def mint(key: bytes, rollout_id: str, attempt_id: str) -> str:
     """Token of one attempt. Raises ValueError when the key is empty: it would sign for anyone."""
     if not key:

@@ -5,13 +5,13 @@ Invariant: whatever a client sends, and however it is compressed, no more than t
 
 import asyncio
 import importlib.util
-import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from starlette.types import Message, Receive, Scope
 
+from leyden.core.data.inflating import DEFLATE, GZIP, Corrupt, Inflater, TooMuch
 from leyden.core.gateway.http import ClientGone
 from leyden.core.gateway.refusal import Refusal, invalid
 
@@ -59,7 +59,7 @@ async def read_body(scope: Scope, receive: Receive, limits: BodyLimits) -> bytes
                     raise _too_large(limits.max_bytes)
                 if length is not None and (size > length or (size < length and not more)):
                     raise invalid(f"The request body has {size} bytes; its Content-Length says {length}.")
-                parts.append(part if decoder is None else decoder.push(part))
+                parts.append(part if decoder is None else _decoded(decoder, part, limits.max_decoded_bytes))
                 if more:
                     patience.reschedule(min(end, loop.time() + limits.gap_seconds))
     except TimeoutError:
@@ -70,7 +70,7 @@ async def read_body(scope: Scope, receive: Receive, limits: BodyLimits) -> bytes
 
 
 class _Decoder(Protocol):
-    """Decompresses a body piece by piece; raises Refusal for what is corrupt or grows too large."""
+    """Decompresses a body piece by piece; raises Corrupt or TooMuch for what grows too large."""
 
     @property
     def whole(self) -> bool:
@@ -82,44 +82,13 @@ class _Decoder(Protocol):
         ...
 
 
-class _Inflater:
-    """gzip (`members`: several may follow each other) or deflate."""
-
-    def __init__(self, limit: int, *, window: int, members: bool) -> None:
-        self._limit = self._room = limit
-        self._window, self._members = window, members
-        self._inflate = zlib.decompressobj(window)
-
-    @property
-    def whole(self) -> bool:
-        return self._inflate.eof
-
-    def push(self, data: bytes) -> bytes:
-        parts: list[bytes] = []
-        while data:
-            if self._inflate.eof:
-                if not self._members:
-                    raise _corrupt()
-                self._inflate = zlib.decompressobj(self._window)
-            try:
-                part = self._inflate.decompress(data, self._room + 1)
-            except zlib.error:
-                raise _corrupt() from None
-            self._room -= len(part)
-            if self._room < 0:
-                raise _too_large(self._limit, "decompressed ")
-            parts.append(part)
-            data = self._inflate.unused_data
-        return b"".join(parts)
-
-
 class _ZstdDecoder:
     """zstd, one frame or several, in slices: the library cannot be told how much it may give at once."""
 
     def __init__(self, limit: int) -> None:
         import zstandard  # where it is installed; nothing of ours needs it otherwise
 
-        self._limit = self._room = limit
+        self._room = limit
         self._corrupt = zstandard.ZstdError
         self._frames = zstandard.ZstdDecompressor(max_window_size=8 << 20)  # what RFC 8878 asks everyone to support
         self._frame = self._frames.decompressobj()
@@ -139,11 +108,11 @@ class _ZstdDecoder:
                 self._begun = True
                 try:
                     parts.append(self._frame.decompress(piece))
-                except self._corrupt:
-                    raise _corrupt() from None
+                except self._corrupt as error:
+                    raise Corrupt(str(error)) from None
                 self._room -= len(parts[-1])
                 if self._room < 0:
-                    raise _too_large(self._limit, "decompressed ")
+                    raise TooMuch
                 piece = self._frame.unused_data
         return b"".join(parts)
 
@@ -172,8 +141,16 @@ def _decoder(headers: Headers, limits: BodyLimits) -> _Decoder | None:
     if names[0] == "zstd":
         return _ZstdDecoder(limits.max_decoded_bytes)
     gzip = names[0] == "gzip"
-    window = zlib.MAX_WBITS | 16 if gzip else zlib.MAX_WBITS
-    return _Inflater(limits.max_decoded_bytes, window=window, members=gzip)
+    return Inflater(GZIP if gzip else DEFLATE, limits.max_decoded_bytes, members=gzip)
+
+
+def _decoded(decoder: _Decoder, part: bytes, limit: int) -> bytes:
+    try:
+        return decoder.push(part)
+    except Corrupt:
+        raise invalid("The request body is not in the content encoding that it names.") from None
+    except TooMuch:
+        raise _too_large(limit, "decompressed ") from None
 
 
 def _declared_length(headers: Headers) -> int | None:
@@ -199,7 +176,3 @@ def _too_large(limit: int, what: str = "") -> Refusal:
 def _too_slow() -> Refusal:
     # Where the rest of the body begins and ends is not known any more, so the connection cannot serve another request.
     return Refusal(408, "The request body came too slowly.", code="request_timeout", headers={"connection": "close"})
-
-
-def _corrupt() -> Refusal:
-    return invalid("The request body is not in the content encoding that it names.")

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from leyden.core.data import semconv
-from leyden.core.data.identity import mint, verify
+from leyden.core.data.identity import fits_header, mint, verify
 from leyden.core.data.rollout import FINISHED_ATTEMPT, FINISHED_ROLLOUT
 from leyden.core.data.span import Span
 from leyden.core.errors import UsageError
@@ -40,7 +40,7 @@ class Access:
     """Checks tokens against the trainer's; raises UsageError for one that cannot travel in a header."""
 
     def __init__(self, token: str) -> None:
-        if not token.isascii() or not token.isprintable() or " " in token or not token:
+        if not fits_header(token):
             raise UsageError("the token of a store must be printable ASCII without spaces: it travels in a header")
         self._token = token
 

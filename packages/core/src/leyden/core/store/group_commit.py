@@ -143,6 +143,13 @@ def _this_loop() -> asyncio.AbstractEventLoop | None:
         return None
 
 
+def one_by_one(batches: Sequence[Sequence[Span]], error: Exception, store: Store) -> list[Answer]:
+    """Store several callers' spans apart, which failed together with `error`: whose they were is not known."""
+    if len(batches) < 2:
+        return [error] * len(batches)
+    return [answer for batch in batches for answer in store([batch])]
+
+
 def result_of(answer: Answer) -> list[Span]:
     """Return what was stored; raises the error where the answer is one."""
     if isinstance(answer, Exception):

@@ -5,17 +5,17 @@ Invariant: whatever clients send, and however it is compressed, the requests tha
 """
 
 import asyncio
-import zlib
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 
 from starlette.requests import Request
 
+from leyden.core.data.inflating import DEFLATE, GZIP, Corrupt, Inflater, TooMuch
 from leyden.core.store.refused import Refused, come_again
 
 SCALE_AT = 5_000
-ENCODINGS = {"gzip": zlib.MAX_WBITS | 16, "x-gzip": zlib.MAX_WBITS | 16, "deflate": zlib.MAX_WBITS}
+ENCODINGS = {"gzip": GZIP, "x-gzip": GZIP, "deflate": DEFLATE}
 """Content encodings that a body may have, and how zlib calls them."""
 
 
@@ -86,14 +86,14 @@ class Intake:
         finally:
             self.held -= took[0]
 
-    async def _read(self, request: Request, inflate: "_Inflate | None", took: list[int]) -> bytes:
+    async def _read(self, request: Request, inflate: Inflater | None, took: list[int]) -> bytes:
         parts: list[bytes] = []
         sent = 0
         async for chunk in request.stream():
             sent += len(chunk)
             if sent > self.limits.max_body:
                 raise too_large(self.limits.max_body)
-            part = chunk if inflate is None else inflate.push(chunk)
+            part = chunk if inflate is None else self._inflated(inflate, chunk)
             if self.held + len(part) > self.limits.max_held and self.held > took[0]:
                 raise come_again("the server holds too many requests; send this again", self.limits.retry_seconds)
             took[0] += len(part)
@@ -103,43 +103,22 @@ class Intake:
             raise Refused(400, "the compressed request breaks off")
         return b"".join(parts)
 
-
-class _Inflate:
-    """gzip, whose members may follow each other, or deflate, up to `limit` bytes."""
-
-    def __init__(self, window: int, limit: int) -> None:
-        self._window, self._limit, self._room = window, limit, limit
-        self._inflate = zlib.decompressobj(window)
-
-    @property
-    def whole(self) -> bool:
-        """Whether everything that was begun has ended."""
-        return self._inflate.eof
-
-    def push(self, data: bytes) -> bytes:
-        """Return what `data` stands for."""
-        parts: list[bytes] = []
-        while data:
-            if self._inflate.eof:
-                self._inflate = zlib.decompressobj(self._window)
-            try:
-                parts.append(self._inflate.decompress(data, self._room + 1))
-            except zlib.error as error:
-                raise Refused(400, f"the request is not in the content encoding it names: {error}") from None
-            self._room -= len(parts[-1])
-            if self._room < 0:
-                raise too_large(self._limit, "decompressed ")
-            data = self._inflate.unused_data
-        return b"".join(parts)
+    def _inflated(self, inflate: Inflater, chunk: bytes) -> bytes:
+        try:
+            return inflate.push(chunk)
+        except Corrupt as error:
+            raise Refused(400, f"the request is not in the content encoding it names: {error}") from None
+        except TooMuch:
+            raise too_large(self.limits.max_body, "decompressed ") from None
 
 
-def _inflate(encoding: str | None, limit: int) -> _Inflate | None:
+def _inflate(encoding: str | None, limit: int) -> Inflater | None:
     if encoding is None or encoding.strip().lower() in ("", "identity"):
         return None
     window = ENCODINGS.get(encoding.strip().lower())
     if window is None:
         raise Refused(415, "a request may be compressed with gzip or deflate", {"accept-encoding": "gzip, deflate"})
-    return _Inflate(window, limit)
+    return Inflater(window, limit, members=True)
 
 
 def too_large(limit: int, what: str = "") -> Refused:

@@ -29,7 +29,7 @@ from leyden.core.store.rows import (
     SpanTarget,
     WorkerRow,
 )
-from leyden.core.store.rules import OPEN_ATTEMPT
+from leyden.core.store.rules import OPEN_ATTEMPT, heard
 
 logger = logging.getLogger(__name__)
 
@@ -231,7 +231,8 @@ class MemoryRows(Rows):
     def beat(self, keys: Sequence[AttemptKey]) -> None:
         """Replace each."""
         for key in keys:
-            self.update_attempt(key, {"last_heartbeat_time": self.now})
+            before = self._attempts[key[0]][key[1]].last_heartbeat_time
+            self.update_attempt(key, {"last_heartbeat_time": heard(before, self.now)})
 
     def span_counters(self, rollout_ids: Sequence[str]) -> dict[str, int]:
         """Look up."""
@@ -261,24 +262,20 @@ class MemoryRows(Rows):
             if self.span_bytes <= keep:
                 break
             if self._attempts[key[0]][key[1]].status in FINISHED_ATTEMPT:
-                self._let_go(key)
-
-    def _let_go(self, key: AttemptKey) -> None:
-        spans = self._spans[key[0]]
-        self._spans[key[0]] = [row for row in spans if row.attempt_id != key[1]]
-        going = {(*key, row.span_id) for row in spans if row.attempt_id == key[1]}
-        self._span_keys -= going
-        self.span_bytes -= self._sizes.pop(key)
-        self.evicted_attempts += 1
-        self.evicted_spans += len(going)
+                self.evicted_attempts += 1
+                self.evicted_spans += self._forget_spans(key)
 
     def delete_spans(self, rollout_id: str) -> int:
-        """Forget them."""
-        removed = self._spans.pop(rollout_id, [])
-        self._span_keys.difference_update((row.rollout_id, row.attempt_id, row.span_id) for row in removed)
-        for key in {(row.rollout_id, row.attempt_id) for row in removed}:
-            self.span_bytes -= self._sizes.pop(key)
-        return len(removed)
+        """Forget those of each attempt."""
+        return sum(self._forget_spans((rollout_id, attempt_id)) for attempt_id in self._attempts.get(rollout_id, ()))
+
+    def _forget_spans(self, key: AttemptKey) -> int:
+        """Forget the spans of one attempt; returns how many there were."""
+        spans = self._spans.get(key[0], [])
+        self._spans[key[0]] = [row for row in spans if row.attempt_id != key[1]]
+        self._span_keys.difference_update((*key, row.span_id) for row in spans if row.attempt_id == key[1])
+        self.span_bytes -= self._sizes.pop(key, 0)
+        return len(spans) - len(self._spans[key[0]])
 
     def select_spans(self, query: Query) -> tuple[list[SpanRow], int]:
         """Evaluate over one rollout's."""

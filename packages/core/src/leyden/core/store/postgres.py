@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from leyden.core.data.rollout import Attempt, Rollout
 from leyden.core.data.span import Span
 from leyden.core.store import postgres_opening
-from leyden.core.store.group_commit import Answer, GroupCommit
+from leyden.core.store.group_commit import Answer, GroupCommit, one_by_one
 from leyden.core.store.lifecycle import CLOCK, check_health
 from leyden.core.store.local import LocalStore, unless_due
 from leyden.core.store.postgres_database import CHANNEL, PATIENCE, Database, InDoubt
@@ -174,14 +174,8 @@ class PostgresStore(LocalStore):
     async def find_attempt(self, rollout_id: str, attempt_id: str) -> tuple[Rollout, Attempt] | None:
         """Return an attempt with its rollout; without a transaction where it was looked at a moment ago."""
         self._check_open()
-        key = (rollout_id, attempt_id)
-        found = self._recent.get(key)
-        if found is None:
-            changes = self._recent.changes()
-            found = await self._read(finding_attempt(rollout_id, attempt_id))
-            if found is not None:
-                self._recent.put(key, found, changes)
-        return found
+        looking = finding_attempt(rollout_id, attempt_id)
+        return await self._recent.find((rollout_id, attempt_id), lambda: self._read(looking))
 
     async def _add_spans(self, spans: Sequence[Span]) -> list[Span]:
         """Store spans in one transaction with those of every other caller waiting to be written."""
@@ -199,9 +193,7 @@ class PostgresStore(LocalStore):
         except InDoubt:
             return [self._settled(batch) for batch in batches]
         except Exception as error:
-            if len(batches) < 2:
-                return [error] * len(batches)
-            return [answer for batch in batches for answer in self._store_spans([batch])]
+            return one_by_one(batches, error, self._store_spans)
 
     def _add_to_running(self, batches: Sequence[Sequence[Span]]) -> list[Answer] | None:
         """Store a single span in the least time; None where it is not as nearly all are."""

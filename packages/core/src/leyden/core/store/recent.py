@@ -6,7 +6,7 @@ because another process may have changed it.
 
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 
 from leyden.core.data.rollout import Attempt, Rollout
 
@@ -30,6 +30,16 @@ class RecentAttempts:
         """Return what was found a moment ago."""
         entry = self._found.get(key[0], {}).get(key[1])
         return entry[1] if entry is not None and entry[0] > time.monotonic() else None
+
+    async def find(self, key: Key, look: Callable[[], Awaitable[Found | None]]) -> Found | None:
+        """Return what was found a moment ago, or what `look` finds, which is then remembered."""
+        found = self.get(key)
+        if found is None:
+            changes = self.changes()
+            found = await look()
+            if found is not None:
+                self.put(key, found, changes)
+        return found
 
     def changes(self) -> int:
         """How often anything was forgotten; to be asked before a look at the store."""

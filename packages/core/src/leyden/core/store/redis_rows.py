@@ -28,6 +28,7 @@ from leyden.core.store.rows import (
     SpanTarget,
     WorkerRow,
 )
+from leyden.core.store.rules import heard
 
 _PULSE = frozenset({"last_heartbeat_time", "deadline"})
 """Fields that change with every span and say nothing of a state."""
@@ -175,7 +176,8 @@ class RedisRows(Picture):
     def beat(self, keys: Sequence[AttemptKey]) -> None:
         """Replace each."""
         for key in keys:
-            self.update_attempt(key, {"last_heartbeat_time": self.now})
+            before = self.known(key[0]).attempts[key[1]].last_heartbeat_time
+            self.update_attempt(key, {"last_heartbeat_time": heard(before, self.now)})
 
     def span_counters(self, rollout_ids: Sequence[str]) -> dict[str, int]:
         """In the hashes."""

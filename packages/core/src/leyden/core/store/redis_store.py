@@ -14,7 +14,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, TypeVar, cast
 from uuid import uuid4
@@ -22,7 +22,7 @@ from uuid import uuid4
 from leyden.core.data.rollout import Attempt, Rollout
 from leyden.core.data.span import Span
 from leyden.core.errors import StoreError
-from leyden.core.store.group_commit import Answer, GroupCommit
+from leyden.core.store.group_commit import Answer, GroupCommit, one_by_one
 from leyden.core.store.lifecycle import check_health
 from leyden.core.store.local import LocalStore
 from leyden.core.store.reading import finding_attempt
@@ -36,6 +36,7 @@ from leyden.core.store.redis_rows import RedisRows
 from leyden.core.store.redis_scripts import COMMIT, Due, Keys, Stale
 from leyden.core.store.redis_start import check_server, claim_namespace, is_durable
 from leyden.core.store.rows import Rows
+from leyden.core.store.writing_thread import WritingThread
 
 T = TypeVar("T")
 
@@ -73,11 +74,10 @@ class RedisStore(LocalStore):
         claim_namespace(link, address, self._keys)
         link.drop()
         self._memory, self._commits = Memory(), 0
-        self._writer = ThreadPoolExecutor(1, thread_name_prefix="leyden-store-write")
+        self._writer = WritingThread()
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="leyden-store-read")
         self._write_link, self._idle_links = self._link(), [self._link() for _ in range(_READERS)]
         self._listener = Listener(address, self._channel, self._name, self._bell, self._closing)
-        self._count, self._submitted = threading.Lock(), 0
         self._turn = threading.Lock()
         """Held by whoever writes, on whatever thread."""
         self._unfinished: tuple[object, Decided[Any]] | None = None
@@ -85,7 +85,7 @@ class RedisStore(LocalStore):
         self._late: tuple[object, Any] | None = None
         """Whose commit that was, and what it was answered after all."""
         self._usual = self._near_from = 0.0
-        self._spans = GroupCommit(self._store_spans, self._store_spans_here, self._submit)
+        self._spans = GroupCommit(self._store_spans, self._store_spans_here, self._writer.submit)
         self._recent = RecentAttempts(_RECENT_SECONDS)
 
     @classmethod
@@ -108,19 +108,8 @@ class RedisStore(LocalStore):
 
     async def _transact(self, work: Callable[[Rows], T], *, write: bool) -> T:
         if write:
-            return await asyncio.wrap_future(self._submit(self._write_now, work))
+            return await asyncio.wrap_future(self._writer.submit(self._write_now, work))
         return await asyncio.wrap_future(self._readers.submit(self._read_now, work))
-
-    def _submit(self, function: Callable[..., T], *arguments: Any) -> "Future[T]":
-        with self._count:
-            self._submitted += 1
-        future = self._writer.submit(function, *arguments)
-        future.add_done_callback(self._ended)
-        return future
-
-    def _ended(self, _future: object) -> None:
-        with self._count:
-            self._submitted -= 1
 
     async def _write(self, work: Callable[[Rows], T]) -> T:
         self._check_open()
@@ -157,7 +146,7 @@ class RedisStore(LocalStore):
                 if write:
                     self._check(link)
                 else:
-                    self._submit(self._check_now).result()
+                    self._writer.submit(self._check_now).result()
             except Stale:
                 if time.monotonic() > give_up:
                     raise StoreError(f"{self._address}: others write the same all the time") from None
@@ -245,7 +234,7 @@ class RedisStore(LocalStore):
 
         What was sent, and not answered at once, is finished there; `name` says whose it is.
         """
-        if self._submitted or time.monotonic() < self._near_from or not self._turn.acquire(blocking=False):
+        if self._writer.is_busy or time.monotonic() < self._near_from or not self._turn.acquire(blocking=False):
             return None
         try:
             if self._closed or self._unfinished is not None:
@@ -294,13 +283,8 @@ class RedisStore(LocalStore):
     async def find_attempt(self, rollout_id: str, attempt_id: str) -> tuple[Rollout, Attempt] | None:
         """Return an attempt with its rollout; without a question where it was looked at a moment ago."""
         self._check_open()
-        found = self._recent.get((rollout_id, attempt_id))
-        if found is None:
-            changes = self._recent.changes()
-            found = await self._read(finding_attempt(rollout_id, attempt_id))
-            if found is not None:
-                self._recent.put((rollout_id, attempt_id), found, changes)
-        return found
+        looking = finding_attempt(rollout_id, attempt_id)
+        return await self._recent.find((rollout_id, attempt_id), lambda: self._read(looking))
 
     async def _add_spans(self, spans: Sequence[Span]) -> list[Span]:
         """Store spans in one commit with those of every other caller waiting to be written."""
@@ -331,17 +315,17 @@ class RedisStore(LocalStore):
         try:
             return self._write_now(lambda rows: self._add(rows, batches))
         except Exception as error:
-            if len(batches) < 2 or isinstance(error, StoreError):
+            if isinstance(error, StoreError):
                 return [error] * len(batches)
-            return [answer for batch in batches for answer in self._store_asked([batch])]
+            return one_by_one(batches, error, self._store_asked)
 
     async def _release(self) -> None:
         await asyncio.to_thread(self._shut_down)
 
     def _shut_down(self) -> None:
         self._closing.set()  # who waits for a lost connection gives up
-        for threads in (self._readers, self._writer):
-            threads.shutdown(wait=True)
+        self._readers.shutdown(wait=True)
+        self._writer.shutdown()
         with self._turn:
             self._listener.leave(self._write_link)
             for link in (self._write_link, *self._idle_links):

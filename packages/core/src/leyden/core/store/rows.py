@@ -197,7 +197,7 @@ class Rows(ABC):
 
     @abstractmethod
     def beat(self, keys: Sequence[AttemptKey]) -> None:
-        """Note that these attempts are alive now."""
+        """Note that these attempts are alive now; one heard of later, by another's clock or by hand, keeps that."""
 
     @abstractmethod
     def span_counters(self, rollout_ids: Sequence[str]) -> dict[str, int]:

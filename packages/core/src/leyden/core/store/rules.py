@@ -97,6 +97,14 @@ def verdict(pulse: Pulse, config: RolloutConfig, now: float) -> AttemptStatus | 
     return "unresponsive" if silence is not None and silence <= now else None
 
 
+def heard(before: float | None, now: float) -> float:
+    """When an attempt was heard of last, after a sign of life.
+
+    That never takes an earlier one back, so a deadline reckoned from it is never too late, and need not be moved.
+    """
+    return now if before is None else max(before, now)
+
+
 def deadline(pulse: Pulse, config: RolloutConfig) -> float | None:
     """Earliest Unix time at which `verdict` may say something."""
     return min((limit for limit in _limits(pulse, config) if limit is not None), default=None)

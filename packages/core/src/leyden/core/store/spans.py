@@ -116,7 +116,7 @@ def _is_moved_by_span(target: SpanTarget) -> bool:
 def _revive(rows: Rows, key: AttemptKey) -> None:
     # Read only now: another attempt of the same rollout may be in this batch, and have moved it.
     row, attempt = require_rollout(rows, key[0]), rows.attempts([key])[key]
-    changes: Changes = {"last_heartbeat_time": rows.now}
+    changes: Changes = {"last_heartbeat_time": rules.heard(attempt.last_heartbeat_time, rows.now)}
     status = rules.attempt_after_span(attempt.status)
     if status != attempt.status:
         changes["status"] = status

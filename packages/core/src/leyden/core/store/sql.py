@@ -13,7 +13,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,12 +25,13 @@ from leyden.core.data.rollout import Attempt, Rollout
 from leyden.core.data.span import Span
 from leyden.core.errors import StoreError, UsageError
 from leyden.core.store import schema
-from leyden.core.store.group_commit import Answer, GroupCommit
+from leyden.core.store.group_commit import Answer, GroupCommit, one_by_one
 from leyden.core.store.local import LocalStore, healthy, unless_due
 from leyden.core.store.reading import finding_attempt
 from leyden.core.store.recent import RecentAttempts
 from leyden.core.store.rows import Rows
 from leyden.core.store.sql_rows import SqlRows
+from leyden.core.store.writing_thread import WritingThread
 
 T = TypeVar("T")
 
@@ -54,16 +55,13 @@ class SqlStore(LocalStore):
     def __init__(self, engine: Engine, clock: Callable[[], float], recheck: float) -> None:
         super().__init__(clock, recheck)
         self._engine = engine
-        self._writer = ThreadPoolExecutor(1, thread_name_prefix="leyden-store-write")
+        self._writer = WritingThread()
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="leyden-store-read")
-        self._count = threading.Lock()
-        self._submitted = 0
-        """Transactions that the writing thread has yet to end."""
         self._turn = threading.Lock()
         self._connection_here: Connection | None = None
         """For the one who holds `_turn`, on whatever thread; never waits for another process's transaction."""
         self._uncheckpointed = 0
-        self._spans = GroupCommit(self._store_spans, self._store_spans_here, self._submit)
+        self._spans = GroupCommit(self._store_spans, self._store_spans_here, self._writer.submit)
         self._recent = RecentAttempts(recheck)
 
     @classmethod
@@ -83,19 +81,8 @@ class SqlStore(LocalStore):
         return {"durable": True, "multi_process": True, "otlp_traces": False}
 
     async def _transact(self, work: Callable[[Rows], T], *, write: bool) -> T:
-        submit = self._submit if write else self._readers.submit
+        submit = self._writer.submit if write else self._readers.submit
         return await asyncio.wrap_future(submit(self._run, work, write))
-
-    def _submit(self, function: Callable[..., T], *arguments: Any) -> "Future[T]":
-        with self._count:
-            self._submitted += 1
-        future = self._writer.submit(function, *arguments)
-        future.add_done_callback(self._ended)
-        return future
-
-    def _ended(self, _future: object) -> None:
-        with self._count:
-            self._submitted -= 1
 
     def _run(self, work: Callable[[Rows], T], write: bool) -> T:
         try:
@@ -117,7 +104,7 @@ class SqlStore(LocalStore):
         """Write on the calling thread where nobody else writes: the hop costs more than a few rows."""
         self._check_open()
         self._wrote(_LITTLE_BYTES)
-        if not self._submitted:
+        if not self._writer.is_busy:
             done = self._at_once(lambda rows: (healthy(rows, work),), write=True)
             if done is not None:
                 return done[0]
@@ -126,15 +113,13 @@ class SqlStore(LocalStore):
     async def find_attempt(self, rollout_id: str, attempt_id: str) -> tuple[Rollout, Attempt] | None:
         """Return an attempt with its rollout; without a transaction where it was looked at a moment ago."""
         self._check_open()
-        found = self._recent.get((rollout_id, attempt_id))
-        if found is not None:
-            return found
-        changes, looking = self._recent.changes(), finding_attempt(rollout_id, attempt_id)
-        at_once = self._at_once(unless_due(looking), write=False)
-        found = at_once[0] if at_once else await self._read(looking)
-        if found is not None:
-            self._recent.put((rollout_id, attempt_id), found, changes)
-        return found
+        looking = finding_attempt(rollout_id, attempt_id)
+
+        async def look() -> tuple[Rollout, Attempt] | None:
+            at_once = self._at_once(unless_due(looking), write=False)
+            return at_once[0] if at_once else await self._read(looking)
+
+        return await self._recent.find((rollout_id, attempt_id), look)
 
     async def _add_spans(self, spans: Sequence[Span]) -> list[Span]:
         """Store spans in one transaction with those of every other caller waiting to be written."""
@@ -145,16 +130,14 @@ class SqlStore(LocalStore):
         try:
             return self._run(self._adding(batches), True)
         except Exception as error:
-            if len(batches) < 2:
-                return [error] * len(batches)
-            return [answer for batch in batches for answer in self._store_spans([batch])]
+            return one_by_one(batches, error, self._store_spans)
 
     def _store_spans_here(self, batches: Sequence[Sequence[Span]], size: int) -> list[Answer] | None:
         """Store on the calling thread, or return None where others write, or where the store is closed."""
         if self._closed:
             return None
         self._wrote(size)
-        return None if self._submitted else self._at_once(self._adding(batches), write=True)
+        return None if self._writer.is_busy else self._at_once(self._adding(batches), write=True)
 
     def _adding(self, batches: Sequence[Sequence[Span]]) -> Callable[[Rows], list[Answer]]:
         return lambda rows: healthy(rows, lambda rows: self._add(rows, batches))
@@ -173,7 +156,7 @@ class SqlStore(LocalStore):
         """
         self._checkpointed("PASSIVE")
         with suppress(RuntimeError):  # the store closes
-            self._submit(self._checkpointed, "RESTART")
+            self._writer.submit(self._checkpointed, "RESTART")
 
     def _checkpointed(self, kind: str) -> None:
         raw = self._engine.raw_connection()
@@ -211,8 +194,8 @@ class SqlStore(LocalStore):
         await asyncio.to_thread(self._shut_down)
 
     def _shut_down(self) -> None:
-        for threads in (self._writer, self._readers):
-            threads.shutdown(wait=True)
+        self._writer.shutdown()
+        self._readers.shutdown(wait=True)
         with self._turn:
             if self._connection_here is not None:
                 self._connection_here.close()

@@ -16,6 +16,7 @@ from sqlalchemy import (
     Text,
     Update,
     bindparam,
+    case,
     delete,
     func,
     insert,
@@ -90,7 +91,10 @@ _EVERY_TARGET = select(
     _SPAN_COUNTER,
 ).join_from(schema.attempts, schema.rollouts, _attempts.rollout_id == _rollouts.rollout_id)
 TARGETS = _EVERY_TARGET.where(_THIS_ATTEMPT), _EVERY_TARGET.where(_THESE_ATTEMPTS)
-_EVERY_BEAT = update(schema.attempts).values(last_heartbeat_time=bindparam("new_now", type_=Float))
+_NEW_NOW = bindparam("new_now", type_=Float)
+_EVERY_BEAT = update(schema.attempts).values(
+    last_heartbeat_time=case((_attempts.last_heartbeat_time > _NEW_NOW, _attempts.last_heartbeat_time), else_=_NEW_NOW)
+)
 BEAT = _EVERY_BEAT.where(_THIS_ATTEMPT), _EVERY_BEAT.where(_THESE_ATTEMPTS)
 _COUNTERS = func.json_each(bindparam("counters", type_=Text)).table_valued("key", "value")
 SET_COUNTERS = (

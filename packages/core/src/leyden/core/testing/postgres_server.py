@@ -4,7 +4,6 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -17,6 +16,8 @@ from typing import Any
 
 import psycopg
 from psycopg.sql import SQL, Identifier
+
+from leyden.core.testing.ports import free_port
 
 USER, PASSWORD = "leyden", "p@ss/word"
 """Of the server's owner; the password has to be written otherwise in a URI."""
@@ -42,7 +43,7 @@ class PostgresServer:
         self._folder = Path(tempfile.mkdtemp(prefix="leyden-pg-"))
         self._process: subprocess.Popen[bytes] | None = None
         self._names = count()
-        self.port = _free_port()
+        self.port = free_port()
 
     def __enter__(self) -> "PostgresServer":
         try:
@@ -179,9 +180,3 @@ def _owner() -> dict[str, str | int]:
 
 def _as_owner() -> dict[str, Any]:
     return {**_owner(), "extra_groups": []} if os.geteuid() == 0 else {}
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])

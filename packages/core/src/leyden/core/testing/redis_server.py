@@ -12,6 +12,8 @@ import time
 from pathlib import Path
 from types import TracebackType
 
+from leyden.core.testing.ports import free_port
+
 PROGRAM = shutil.which("redis-server")
 NO_REDIS = "the program redis-server is not installed"
 DURABLE = {"appendonly": "yes", "appendfsync": "everysec", "save": ""}
@@ -28,7 +30,7 @@ class RedisServer:
     def __init__(self, settings: dict[str, str] | None = None, *, has_port: bool = False) -> None:
         self._settings = {**DURABLE, **(settings or {})}
         self._folder = Path(tempfile.mkdtemp(prefix="leyden-redis-"))
-        self.port = _free_port() if has_port else 0
+        self.port = free_port() if has_port else 0
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> "RedisServer":
@@ -87,9 +89,3 @@ class RedisServer:
         if process is not None:
             process.send_signal(number)
             process.wait()
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]

@@ -3,6 +3,7 @@
 # ruff: noqa: D102 (a test's name is its documentation)
 
 import asyncio
+import time
 
 import pytest
 
@@ -138,6 +139,16 @@ class SpanStateTests(StoreTests):
         await asyncio.sleep(0.65)
         assert (await attempt_now(store, got.attempt)).status == "unresponsive"
         assert (await rollout_now(store, got)).status == "failed"
+
+    async def test_a_sign_of_life_takes_no_later_one_back(self, store: LightningStore) -> None:
+        got = await claimed(store, RolloutConfig(unresponsive_seconds=0.1))
+        await store.add_span(span_of(got.attempt, "a"))
+        later = time.time() + 60
+        await store.update_attempt(got.rollout_id, "latest", last_heartbeat_time=later)
+        await store.add_span(span_of(got.attempt, "b"))
+        await asyncio.sleep(0.15)
+        attempt = await attempt_now(store, got.attempt)
+        assert (attempt.status, attempt.last_heartbeat_time) == ("running", later)
 
     async def test_the_health_check_looks_at_the_latest_attempt_alone(self, store: LightningStore) -> None:
         first = await claimed(store)

@@ -230,7 +230,7 @@ class States:
     def hear(self, rollout: RolloutNow, attempt: AttemptNow) -> None:
         """Take a span as the sign of life that it is."""
         before = attempt.status
-        fields: dict[str, Any] = {"last_heartbeat_time": self.now}
+        fields: dict[str, Any] = {"last_heartbeat_time": max(attempt.last_heartbeat_time or self.now, self.now)}
         if before in ("preparing", "unresponsive"):
             fields["status"] = "running"
         self.change_attempt(rollout, attempt, fields, by_span=True)
