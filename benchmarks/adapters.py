@@ -10,7 +10,8 @@ them, and the frameworks, is given.
     python benchmarks/adapters.py --json adapters.json --openinference ENV/bin/python --agentops ENV/bin/python
 
 Every measurement is a fresh process, and the ways take turns. CPU time is compared, because neighbours disturb the
-clock more, and it is read from the quickest quarter of the runs; only differences and ratios within a run count.
+clock more. Whatever disturbs a measurement adds to it: time is read from the quickest quarter of a process's runs, and
+from the quickest process of each way. Only differences and ratios within a run count.
 """
 
 import argparse
@@ -80,13 +81,13 @@ def compare(frameworks: list[str], environments: Environments, options: argparse
 
 
 def summarise(rounds: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Medians over the rounds, less those of the bare agent in the same environment; the bare agents' as they are."""
+    """What the rounds came to, less the bare agent in the same environment; the bare agents' as they are."""
     rows: list[dict[str, Any]] = []
     for place in dict.fromkeys(map(_place, rounds)):
         if missing := _missing(rounds, *place):
             rows.append({**dict(zip(TITLES, place, strict=True)), "missing": missing})
             continue
-        here, floor = _medians(rounds, *place), _medians(rounds, *place[:2], "bare")
+        here, floor = _over(rounds, *place), _over(rounds, *place[:2], "bare")
         values = here if place[2] == "bare" else {key: here[key] - floor[key] for key in COLUMNS}
         rows.append({**dict(zip(TITLES, place, strict=True)), **values})
     return rows
@@ -113,10 +114,11 @@ def _missing(rounds: list[dict[str, Any]], framework: str, environment: str, way
     return next((r["missing"] for r in rounds if "missing" in r and _place(r) in places), None)
 
 
-def _medians(rounds: list[dict[str, Any]], framework: str, environment: str, way: str) -> dict[str, float]:
+def _over(rounds: list[dict[str, Any]], framework: str, environment: str, way: str) -> dict[str, float]:
+    """The least of each time of a call or a rollout, and the median of anything else."""
     place = (framework, environment, way)
     mine = [r for r in rounds if _place(r) == place]
-    return {key: statistics.median(r[key] for r in mine) for key in COLUMNS}
+    return {key: (min if key.endswith("_us") else statistics.median)(r[key] for r in mine) for key in COLUMNS}
 
 
 def show(rows: list[dict[str, Any]]) -> None:
@@ -148,7 +150,7 @@ def main() -> None:
             )  # not resolved: a link says which environment
     rounds = compare(options.frameworks.split(","), environments, options)
     rows = summarise(rounds)
-    print("Added to the bare agent of the same environment (bare: as it is), medians of", options.rounds, "rounds:")
+    print("Added to the bare agent of the same environment (bare: as it is), the quickest of", options.rounds, "rounds:")
     show(rows)
     print("\nCPU time that others add, over what leyden adds:")
     print("\n".join(f"  {name:<60}{ratio:8.2f} x" for name, ratio in ratios(rows).items()))
