@@ -150,7 +150,9 @@ def main() -> None:
             )  # not resolved: a link says which environment
     rounds = compare(options.frameworks.split(","), environments, options)
     rows = summarise(rounds)
-    print("Added to the bare agent of the same environment (bare: as it is), the quickest of", options.rounds, "rounds:")
+    print(
+        "Added to the bare agent of the same environment (bare: as it is), the quickest of", options.rounds, "rounds:"
+    )
     show(rows)
     print("\nCPU time that others add, over what leyden adds:")
     print("\n".join(f"  {name:<60}{ratio:8.2f} x" for name, ratio in ratios(rows).items()))
