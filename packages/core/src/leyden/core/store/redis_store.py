@@ -80,8 +80,8 @@ class RedisStore(LocalStore):
         self._listener = Listener(address, self._channel, self._name, self._bell, self._closing)
         self._turn = threading.Lock()
         """Held by whoever writes, on whatever thread."""
-        self._unfinished: tuple[object, Decided[Any]] | None = None
-        """Whose commit was not answered at once, and what it was."""
+        self._unfinished: tuple[object, Decided[Any], list[Any] | None] | None = None
+        """Whose commit was not done at once, what it was, and what it was answered where only the file is waited for."""
         self._late: tuple[object, Any] | None = None
         """Whose commit that was, and what it was answered after all."""
         self._usual = self._near_from = 0.0
@@ -251,8 +251,9 @@ class RedisStore(LocalStore):
         began = time.monotonic()
         answer = self._write_link.run_soon(_SOON_SECONDS, COMMIT, *decided.message)
         if answer is None or answer[2:] == [1]:
-            self._unfinished = (name, decided)
-            self._near_from = time.monotonic() + _FAR_SECONDS
+            self._unfinished = (name, decided, answer)
+            if answer is None:
+                self._near_from = time.monotonic() + _FAR_SECONDS
             return False
         self._usual += (time.monotonic() - began - self._usual) / _USUALLY
         if self._usual > _NEAR_SECONDS:
@@ -266,9 +267,9 @@ class RedisStore(LocalStore):
         unfinished, self._unfinished = self._unfinished, None
         if unfinished is None:
             return
-        name, decided = unfinished
+        name, decided, answer = unfinished
         try:
-            base = self._committed(self._write_link, self._write_link.run(COMMIT, *decided.message))
+            base = self._committed(self._write_link, answer or self._write_link.run(COMMIT, *decided.message))
         except (Due, Stale):
             return  # it was not made, and is decided again
         self._settle(decided, base)
