@@ -1,6 +1,6 @@
 """What a transaction decides on and what it decided, between its work and its commit. Knows no threads."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -41,6 +41,19 @@ class Decided(Generic[T]):
     def is_checked(self) -> bool:
         """Whether Redis must say that what was read is as it was, all at one moment."""
         return self.keeps or self.rows.believes or self.rows.asked > 1
+
+
+@dataclass(frozen=True, slots=True)
+class Ready(Generic[T]):
+    """A commit that may be sent."""
+
+    script: str
+    message: list[bytes | str]
+    """Arguments of the script."""
+    result: T
+    """What its caller is answered once it is made."""
+    settle: Callable[[int], None]
+    """Remembers what was written; it is told the first place that was given out."""
 
 
 class LinkSource:

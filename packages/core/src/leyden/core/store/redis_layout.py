@@ -90,10 +90,15 @@ def changed_fields(old: RolloutAtRest | None, new: RolloutAtRest) -> dict[str, b
             fields[name] = str(getattr(new, name))
     for attempt_id, attempt in new.attempts.items():
         if old is None or old.attempts.get(attempt_id) is not attempt:
-            fields[f"a:{attempt_id}"] = _pack([getattr(attempt, name) for name in _ATTEMPT])
+            fields[f"a:{attempt_id}"] = pack_attempt(attempt)
         if old is None or attempt_id not in old.places:
             fields[f"n:{attempt_id}"] = place(new.places[attempt_id])
     return fields
+
+
+def pack_attempt(row: AttemptRow) -> bytes:
+    """Return the value of an attempt's field."""
+    return _pack([getattr(row, name) for name in _ATTEMPT])
 
 
 def place(number: int) -> str | int:

@@ -160,8 +160,13 @@ class Link:
         """Run a script, again after the connection was lost, and return the answer."""
         return self._patiently(lambda: self._run_once(script, arguments))
 
+    def load(self, *scripts: str) -> None:
+        """Have Redis know scripts."""
+        for script in scripts:
+            self._scripts[script] = self.call("SCRIPT", "LOAD", script).decode()
+
     def run_soon(self, seconds: float, script: str, *arguments: bytes | str) -> Any | None:
-        """Run a script that was run before; None where it is not known to have run `seconds` later."""
+        """Run a script that is loaded; None where it is not known to have run `seconds` later."""
         if self._wire is None or script not in self._scripts:
             return None
         try:

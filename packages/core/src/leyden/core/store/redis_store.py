@@ -13,9 +13,11 @@ import random
 import re
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar, cast
 from uuid import uuid4
 
@@ -29,11 +31,12 @@ from leyden.core.store.reading import finding_attempt
 from leyden.core.store.recent import RecentAttempts
 from leyden.core.store.redis_bell import Listener
 from leyden.core.store.redis_changes import arguments, remember
-from leyden.core.store.redis_decision import Decided, LinkSource, MustAsk, NoSource
+from leyden.core.store.redis_decision import Decided, LinkSource, MustAsk, NoSource, Ready
 from leyden.core.store.redis_link import Address, Link, Outage, address_of, connected
 from leyden.core.store.redis_memory import Memory
+from leyden.core.store.redis_one_more import one_more
 from leyden.core.store.redis_rows import RedisRows
-from leyden.core.store.redis_scripts import COMMIT, Due, Keys, Stale
+from leyden.core.store.redis_scripts import COMMIT, ONE_MORE, Due, Keys, Stale
 from leyden.core.store.redis_start import check_server, claim_namespace, is_durable
 from leyden.core.store.rows import Rows
 from leyden.core.store.writing_thread import WritingThread
@@ -52,8 +55,9 @@ _LITTLE_BYTES = 16 << 10
 """More is not sent from an event loop's thread: Redis takes longer for it than the hop to another thread does."""
 _SOON_SECONDS = 0.02
 """How long an event loop waits for an answer at most."""
-_NEAR_SECONDS, _USUALLY, _FAR_SECONDS = 0.002, 8, 1.0
-"""Redis is near where it answers within the first on a running average over the second, else far for the third."""
+_NEAR_SECONDS, _NEAR_ANSWERS, _FAR_SECONDS = 0.002, 8, 1.0
+"""Redis is near where it gave one of so many answers within the first, else far for the third: on a busy machine single
+answers take long from the nearest, and longer on another thread."""
 _FILE_SECONDS = 3.0
 """Redis writes its file after two seconds in any case."""
 _WAITS = re.compile(rb"aof_pending_bio_fsync:[1-9]")
@@ -77,14 +81,17 @@ class RedisStore(LocalStore):
         self._writer = WritingThread()
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="leyden-store-read")
         self._write_link, self._idle_links = self._link(), [self._link() for _ in range(_READERS)]
+        self._write_link.load(COMMIT, ONE_MORE)
         self._listener = Listener(address, self._channel, self._name, self._bell, self._closing)
         self._turn = threading.Lock()
         """Held by whoever writes, on whatever thread."""
-        self._unfinished: tuple[object, Decided[Any], list[Any] | None] | None = None
-        """Whose commit was not done at once, what it was, and what it was answered where only the file is waited for."""
+        self._unfinished: tuple[object, Ready[Any], bytes | None] | None = None
+        """Whose commit was not done at once, what it was, and its answer where only the file is waited for."""
         self._late: tuple[object, Any] | None = None
         """Whose commit that was, and what it was answered after all."""
-        self._usual = self._near_from = 0.0
+        self._took: deque[float] = deque(maxlen=_NEAR_ANSWERS)
+        """How long the last answers took that an event loop waited for."""
+        self._near_from = 0.0
         self._spans = GroupCommit(self._store_spans, self._store_spans_here, self._writer.submit)
         self._recent = RecentAttempts(_RECENT_SECONDS)
 
@@ -209,17 +216,18 @@ class RedisStore(LocalStore):
         first = (keys.deadlines, keys.serial, keys.last + self._name, number, now, self._channel, news)
         return [*first, *arguments(rows, keep=decided.keeps, asks_file=self._asks_file)]
 
-    def _committed(self, link: Link, answer: list[Any]) -> int:
+    def _committed(self, link: Link, answer: bytes) -> int:
         """Return the first place given out, when what was answered cannot be lost any more."""
-        if answer[0] == b"due":
+        became, _, base = answer.partition(b" ")
+        if became == b"due":
             raise Due
-        if answer[0] == b"stale":
+        if became == b"stale":
             raise Stale
-        if answer[2] and self._asks_file:
+        if became == b"wait" and self._asks_file:
             give_up = time.monotonic() + _FILE_SECONDS
             while _WAITS.search(link.call("INFO", "persistence")) and time.monotonic() < give_up:
                 time.sleep(0.001)
-        return int(answer[1])
+        return int(base)
 
     def _settle(self, decided: Decided[Any], base: int) -> None:
         if decided.writes and decided.problem is None:
@@ -229,57 +237,75 @@ class RedisStore(LocalStore):
 
     # --- What comes with every model call
 
-    def _at_once(self, work: Callable[[Rows], T], name: object) -> Decided[T] | None:
-        """Do `work` on the calling thread, from memory; None where another thread must, which may ask and wait.
+    def _at_once(self, decide: Callable[[], Ready[T] | None], name: object) -> Ready[T] | None:
+        """Commit what is decided on the calling thread, from memory; None where another must, which may ask and wait.
 
-        What was sent, and not answered at once, is finished there; `name` says whose it is.
+        What was sent, and not done at once, is finished there; `name` says whose it is.
         """
         if self._writer.is_busy or time.monotonic() < self._near_from or not self._turn.acquire(blocking=False):
             return None
         try:
             if self._closed or self._unfinished is not None:
                 return None
-            now = self._clock()
-            decided = self._decide(now, NoSource(repr(now)), work, write=True, believes=True)
-            return decided if decided.keeps and self._commit_soon(decided, name) else None
+            ready = decide()
+            return ready if ready is not None and self._commit_soon(ready, name) else None
         except Exception:  # the other thread says what fails; `MustAsk` nearly always
             return None
         finally:
             self._turn.release()
 
-    def _commit_soon(self, decided: Decided[Any], name: object) -> bool:
+    def _from_memory(self, work: Callable[[Rows], T]) -> Ready[T] | None:
+        now = self._clock()
+        decided = self._decide(now, NoSource(repr(now)), work, write=True, believes=True)
+        if not decided.keeps:
+            return None
+        return Ready(COMMIT, decided.message, cast("T", decided.result), partial(self._settle, decided))
+
+    def _one_more(self, batches: Sequence[Sequence[Span]]) -> Ready[list[Answer]] | None:
+        now, number = self._clock(), str(self._commits + 1)
+        added = one_more(self._memory, self._latest_calls, batches, now, f"{self._name}.{number}")
+        if added is None:
+            return None
+        self._commits += 1
+        first = (self._keys.deadlines, self._keys.last + self._name, number, repr(now))
+        message = [*first, *added.arguments(self._keys), "1" if self._asks_file else "0"]
+        return Ready(ONE_MORE, message, [[added.span]], lambda _base: self._memory.keep(added.new))
+
+    def _commit_soon(self, ready: Ready[Any], name: object) -> bool:
         began = time.monotonic()
-        answer = self._write_link.run_soon(_SOON_SECONDS, COMMIT, *decided.message)
-        if answer is None or answer[2:] == [1]:
-            self._unfinished = (name, decided, answer)
+        answer = self._write_link.run_soon(_SOON_SECONDS, ready.script, *ready.message)
+        if answer is None or answer.startswith(b"wait"):
+            self._unfinished = (name, ready, answer)
             if answer is None:
                 self._near_from = time.monotonic() + _FAR_SECONDS
             return False
-        self._usual += (time.monotonic() - began - self._usual) / _USUALLY
-        if self._usual > _NEAR_SECONDS:
-            self._usual, self._near_from = 0.0, time.monotonic() + _FAR_SECONDS
-        if answer[0] == b"done":
-            self._settle(decided, int(answer[1]))
-        return answer[0] == b"done"
+        self._took.append(time.monotonic() - began)
+        if len(self._took) == _NEAR_ANSWERS and min(self._took) > _NEAR_SECONDS:
+            self._took.clear()
+            self._near_from = time.monotonic() + _FAR_SECONDS
+        if answer.startswith(b"done"):
+            ready.settle(self._committed(self._write_link, answer))
+            return True
+        return False
 
     def _finish(self) -> None:
-        """End a commit that was not answered at once, and keep what it was answered for its caller, who comes soon."""
+        """End a commit that was not done at once, and keep what it was answered for its caller, who comes soon."""
         unfinished, self._unfinished = self._unfinished, None
         if unfinished is None:
             return
-        name, decided, answer = unfinished
+        name, ready, answer = unfinished
         try:
-            base = self._committed(self._write_link, answer or self._write_link.run(COMMIT, *decided.message))
+            answer = answer or self._write_link.run(ready.script, *ready.message)
+            ready.settle(self._committed(self._write_link, answer))
         except (Due, Stale):
             return  # it was not made, and is decided again
-        self._settle(decided, base)
-        self._late = (name, decided.result)
+        self._late = (name, ready.result)
 
     async def _write_little(self, work: Callable[[Rows], T]) -> T:
         """Write on the calling thread where Redis is near: the hop costs more than a few rows."""
         self._check_open()
-        done = self._at_once(work, work)
-        return await self._write(work) if done is None else cast("T", done.result)
+        done = self._at_once(lambda: self._from_memory(work), work)
+        return await self._write(work) if done is None else done.result
 
     async def find_attempt(self, rollout_id: str, attempt_id: str) -> tuple[Rollout, Attempt] | None:
         """Return an attempt with its rollout; without a question where it was looked at a moment ago."""
@@ -295,7 +321,9 @@ class RedisStore(LocalStore):
     def _store_spans_here(self, batches: Sequence[Sequence[Span]], size: int) -> list[Answer] | None:
         if size > _LITTLE_BYTES:
             return None
-        done = self._at_once(lambda rows: self._add(rows, batches), batches)
+        done = self._at_once(
+            lambda: self._one_more(batches) or self._from_memory(lambda rows: self._add(rows, batches)), batches
+        )
         return None if done is None else done.result
 
     def _store_spans(self, batches: Sequence[Sequence[Span]]) -> list[Answer]:
