@@ -5,11 +5,9 @@ Every implementation passes `leyden.core.testing.store_contract` unchanged.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal
-
-import msgspec
+from typing import TYPE_CHECKING, Any
 
 from leyden.core.data.page import Page
 from leyden.core.data.resources import NamedResources, ResourcesUpdate
@@ -26,19 +24,15 @@ from leyden.core.data.rollout import (
 )
 from leyden.core.data.span import Span
 from leyden.core.data.worker import Worker, WorkerStatus
+from leyden.core.store.arguments import UNSET, FilterLogic, SortOrder, Unset
+from leyden.core.store.run_records import RunRecords
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
 
-UNSET: Final = msgspec.UNSET
-"""Leaves a field as it is; None clears it."""
-Unset = msgspec.UnsetType
-SortOrder = Literal["asc", "desc"]
-FilterLogic = Literal["and", "or"]
 
-
-class LightningStore(ABC):
-    """Rollouts, attempts, spans, resources and workers, with a queue.
+class LightningStore(RunRecords):
+    """Rollouts, attempts, spans, resources and workers, with a queue; and runs, see `RunRecords`.
 
     Unknown ids: `get_*` return None and queries an empty page; every method that writes raises `NotFound`.
     A status change outside the tables of `data.rollout` raises `IllegalMove`.

@@ -25,7 +25,9 @@ from leyden.core.data.rollout import (
 from leyden.core.data.span import Span
 from leyden.core.data.worker import Worker, WorkerStatus
 from leyden.core.errors import CallRefused, StoreError
-from leyden.core.store.base import UNSET, FilterLogic, LightningStore, SortOrder, Unset
+from leyden.core.store.arguments import UNSET, FilterLogic, SortOrder, Unset
+from leyden.core.store.base import LightningStore
+from leyden.core.store.client_records import HttpRecords
 from leyden.core.store.connection import PATIENCE, Connection
 from leyden.core.store.lifecycle import new_rollout_id
 from leyden.core.store.rows import encode_stats
@@ -43,7 +45,7 @@ _FAILURE = msgspec.msgpack.Decoder(Failure)
 _NUMBERS = msgspec.msgpack.Decoder(list[int])
 
 
-class HttpStore(LightningStore):
+class HttpStore(HttpRecords, LightningStore):
     """The store behind the server at `url`. Any number of threads and event loops may use it.
 
     A server that cannot be reached is tried again for `patience` seconds, then StoreError is raised.

@@ -27,9 +27,10 @@ from leyden.core.data.span import Span
 from leyden.core.data.worker import Worker
 from leyden.core.errors import StoreError
 from leyden.core.store import lifecycle, spans
-from leyden.core.store.base import UNSET, Unset
+from leyden.core.store.arguments import UNSET, Unset
 from leyden.core.store.bell import Bell
 from leyden.core.store.group_commit import Answer, result_of
+from leyden.core.store.local_records import LocalRecords
 from leyden.core.store.reading import ReadingStore, rollout_nouns
 from leyden.core.store.resting import LatestCalls
 from leyden.core.store.rows import Changes, ResourcesRow, Rows, encode, encode_stats, resources_noun, worker_noun
@@ -44,7 +45,7 @@ _SOONEST = 0.001
 """Seconds; a deadline that has just passed is not waited for in a busy loop."""
 
 
-class LocalStore(ReadingStore):
+class LocalStore(LocalRecords, ReadingStore):
     """A store in this process.
 
     `clock` gives Unix seconds; `recheck` is after how many seconds a waiting caller looks for what another process may

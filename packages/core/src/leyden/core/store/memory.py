@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from leyden.core.data.rollout import FINISHED_ATTEMPT
 from leyden.core.store.local import LocalStore
+from leyden.core.store.memory_records import MemoryRecords
 from leyden.core.store.query import Query, evaluate
 from leyden.core.store.rows import (
     AttemptKey,
@@ -85,11 +86,11 @@ class MemoryStore(LocalStore):
         self._rows = MemoryRows()
 
 
-class MemoryRows(Rows):
+class MemoryRows(MemoryRecords):
     """Rows in dicts, which keep the order of creation."""
 
     def __init__(self) -> None:
-        super().__init__(now=0.0)
+        super().__init__()
         self._rollouts: dict[str, RolloutRow] = {}
         self._attempts: dict[str, dict[str, AttemptRow]] = {}
         self._spans: dict[str, list[SpanRow]] = {}

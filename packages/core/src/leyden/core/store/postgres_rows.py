@@ -1,8 +1,8 @@
 """`PostgresRows`: rows in PostgreSQL, within one transaction that other processes' transactions run beside.
 
-Who writes locks first: rollouts, in the order of their ids; then workers. All else belongs to a rollout or a worker,
-and needs no lock of its own. What writes travels in pipeline mode: only what is read costs a round trip. Knows nothing
-of lost connections, retries or waiting.
+Who writes locks first: rollouts, in the order of their ids; then workers; or runs, in the order of theirs. All else
+belongs to one of these, and needs no lock of its own. What writes travels in pipeline mode: only what is read costs a
+round trip. Knows nothing of lost connections, retries or waiting.
 """
 
 import json
@@ -17,6 +17,7 @@ from sqlalchemy import ClauseElement, Connection, Table
 from leyden.core.store import postgres_statements as postgres
 from leyden.core.store import schema
 from leyden.core.store import sql_statements as sql
+from leyden.core.store.record_rows import RunRow
 from leyden.core.store.rows import AttemptKey, Changes, RolloutRow, SpanKey, SpanRow, SpanTarget, WorkerRow
 from leyden.core.store.sql_rows import SqlRows, made
 
@@ -215,7 +216,13 @@ class PostgresRows(SqlRows):
         """One round trip, or two."""
         self._insert(schema.spans, rows)
 
-    # --- Workers
+    # --- Runs and workers
+
+    def run(self, run_id: str) -> RunRow | None:
+        """Locked by who writes."""
+        if not self._writes:
+            return super().run(run_id)
+        return next(iter(self._straight_rows(RunRow, postgres.LOCKED_RUN, key=run_id)), None)
 
     def worker(self, worker_id: str) -> WorkerRow | None:
         """Locked by who writes, whether there is a row or not."""

@@ -30,6 +30,7 @@ from leyden.core.store import schema
 from leyden.core.store import sql_statements as sql
 from leyden.core.store.rows import SpanRow, WorkerRow
 from leyden.core.store.sql_dialects import among
+from leyden.core.store.sql_records import RUN_BY_ID
 
 DIALECT: Dialect = psycopg.dialect(paramstyle="format")
 """One for all stores: what is compiled stays, and must not keep a closed store's engine."""
@@ -66,6 +67,7 @@ HEAD = _locked(
     .limit(bindparam("limit", type_=Integer)),
     skip=True,
 )
+LOCKED_RUN = RUN_BY_ID.with_for_update(key_share=True)
 LOCK_WORKER = select(func.pg_advisory_xact_lock(func.hashtextextended(_KEY, literal_column("1", Integer))))
 """By name: there may be no row yet."""
 _listed = (

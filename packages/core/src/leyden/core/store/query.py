@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from leyden.core.data.page import Page
-from leyden.core.store.base import FilterLogic, SortOrder
+from leyden.core.store.arguments import FilterLogic, SortOrder
 
 R = TypeVar("R", bound=msgspec.Struct)
 N = TypeVar("N")

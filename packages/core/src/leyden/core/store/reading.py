@@ -11,7 +11,8 @@ from leyden.core.data.resources import ResourcesUpdate
 from leyden.core.data.rollout import Attempt, Rollout, RolloutStatus
 from leyden.core.data.span import Span
 from leyden.core.data.worker import Worker, WorkerStatus
-from leyden.core.store.base import FilterLogic, LightningStore, SortOrder
+from leyden.core.store.arguments import FilterLogic, SortOrder
+from leyden.core.store.base import LightningStore
 from leyden.core.store.query import Query, check, conditions
 from leyden.core.store.resting import whole_spans
 from leyden.core.store.rows import (

@@ -49,7 +49,7 @@ def arguments(rows: RedisRows, *, keep: bool, asks_file: bool) -> list[bytes | s
 
 def is_empty(rows: RedisRows) -> bool:
     """Whether nothing was written."""
-    return not (rows.written or rows.written_benches or rows.written_shelf)
+    return not (rows.written or rows.written_benches or rows.written_shelf or rows.record_changes)
 
 
 def remember(rows: RedisRows, memory: Memory, base: int) -> None:
@@ -83,6 +83,7 @@ def _given(number: int, base: int) -> int:
 def _checks(rows: RedisRows) -> list[tuple[str, str]]:
     checks = [(rows.keys.rollout + name, "" if seen is None else seen.version) for name, seen in rows.seen.items()]
     checks += [(rows.keys.worker + name, seen.version) for name, seen in rows.seen_benches.items()]
+    checks += [(rows.keys.run + name, version) for name, version in rows.seen_runs.items()]
     if rows.seen_shelf is not None:
         checks.append((rows.keys.resources, rows.seen_shelf.version))
     return checks
@@ -113,7 +114,7 @@ def _changes(rows: RedisRows) -> list[Change]:
     changes += _span_changes(rows)
     for worker_id, bench in rows.written_benches.items():
         changes += _bench_changes(rows, worker_id, rows.seen_benches[worker_id], bench)
-    return changes + _resources_changes(rows)
+    return [*changes, *_resources_changes(rows), *rows.record_changes]
 
 
 def _rollout_changes(rows: RedisRows, name: str, old: RolloutAtRest | None, new: RolloutAtRest) -> list[Change]:

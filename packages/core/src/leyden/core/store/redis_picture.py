@@ -73,6 +73,10 @@ class Picture(Rows):
         self.queued: dict[str, int] = {}
         """Places in the queue to be given out."""
         self.dropped: set[str] = set()
+        self.seen_runs: dict[str, str] = {}
+        """The commits that wrote them last."""
+        self.record_changes: list[Sequence[bytes | str | int]] = []
+        """Commands that write runs and what belongs to them."""
 
     def ask(self, *commands: Command) -> list[Any]:
         """Ask Redis."""

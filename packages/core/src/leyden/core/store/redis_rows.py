@@ -14,7 +14,7 @@ from leyden.core.store.redis_layout import (
     read_worker,
 )
 from leyden.core.store.redis_memory import Shelf
-from leyden.core.store.redis_picture import Picture
+from leyden.core.store.redis_records import RedisRecords
 from leyden.core.store.redis_scripts import chunks
 from leyden.core.store.redis_select import page_of_rollouts
 from leyden.core.store.rows import (
@@ -34,7 +34,7 @@ _PULSE = frozenset({"last_heartbeat_time", "deadline"})
 """Fields that change with every span and say nothing of a state."""
 
 
-class RedisRows(Picture):
+class RedisRows(RedisRecords):
     """Rows in Redis."""
 
     def counts(self) -> dict[str, int]:

@@ -4,7 +4,7 @@ A row is scalar fields and MessagePack bytes, the same in every backend, so that
 with the store. Knows nothing of the state rules.
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -23,6 +23,7 @@ from leyden.core.data.rollout import (
 from leyden.core.data.worker import Worker, WorkerStatus
 from leyden.core.errors import UsageError
 from leyden.core.store.query import Query
+from leyden.core.store.record_rows import RecordRows
 
 Changes = dict[str, Any]
 """New values by field, only those that change."""
@@ -116,7 +117,7 @@ class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
     current_attempt_id: str | None = None
 
 
-class Rows(ABC):
+class Rows(RecordRows):
     """One transaction: all of it happens, or none; nobody sees half of it.
 
     `rung` collects what to tell waiting callers after the commit.

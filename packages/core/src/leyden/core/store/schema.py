@@ -19,7 +19,7 @@ from sqlalchemy import (
 from sqlalchemy import Text as AnyText
 from sqlalchemy import literal_column as sql
 
-VERSION = 1
+VERSION = 2
 """Kept with the store, and the newest of `migrations`; a store written by a newer version is refused."""
 
 Text = AnyText().with_variant(AnyText(collation="C"), "postgresql")
@@ -129,4 +129,47 @@ workers = Table(
     Column("last_idle_time", Float),
     Column("current_rollout_id", Text),
     Column("current_attempt_id", Text),
+)
+
+runs = Table(
+    "runs",
+    metadata,
+    Column("id", Big, primary_key=True),
+    Column("run_id", Text, nullable=False, unique=True),
+    Column("name", Text, nullable=False),
+    Column("experiment", Text),
+    Column("status", Text, nullable=False),
+    Column("config", LargeBinary, nullable=False),
+    Column("metadata", LargeBinary, nullable=False),
+    Column("start_time", Float, nullable=False),
+    Column("end_time", Float),
+    Column("update_time", Float, nullable=False),
+)
+
+step_metrics = Table(
+    "step_metrics",
+    metadata,
+    Column("id", Big, primary_key=True),
+    Column("run_id", Text, nullable=False),
+    Column("step", Big, nullable=False),
+    Column("time", Float, nullable=False),
+    Column("body", LargeBinary, nullable=False),
+    UniqueConstraint("run_id", "step"),
+)
+
+policy_versions = Table(
+    "policy_versions",
+    metadata,
+    Column("id", Big, primary_key=True),
+    Column("run_id", Text, nullable=False),
+    Column("policy", Text, nullable=False),
+    Column("version", Big, nullable=False),
+    Column("parent", Big),
+    Column("path", Text),
+    Column("note", Text),
+    Column("metrics", LargeBinary, nullable=False),
+    Column("metadata", LargeBinary, nullable=False),
+    Column("create_time", Float, nullable=False),
+    Column("update_time", Float, nullable=False),
+    UniqueConstraint("run_id", "policy", "version"),
 )

@@ -267,11 +267,13 @@ def _migrate(connection: Connection, path: Path) -> None:
     version: int = connection.exec_driver_sql("PRAGMA user_version").scalar_one()
     if version > schema.VERSION:
         raise UsageError(f"the store {path} was written by a newer version of Leyden; update Leyden to open it")
-    if version == 0:
-        if inspect(connection).get_table_names():
-            raise UsageError(f"{path} is a database, but not a store of Leyden")
-        schema.metadata.create_all(connection)
-        connection.exec_driver_sql(f"PRAGMA user_version={schema.VERSION}")
+    if version == schema.VERSION:
+        return
+    if version == 0 and inspect(connection).get_table_names():
+        raise UsageError(f"{path} is a database, but not a store of Leyden")
+    # What versions have added so far are whole tables: those that are missing are made.
+    schema.metadata.create_all(connection)
+    connection.exec_driver_sql(f"PRAGMA user_version={schema.VERSION}")
 
 
 def _cause(error: Exception) -> object:

@@ -30,13 +30,13 @@ from leyden.core.store.rows import (
     Changes,
     ResourcesRow,
     RolloutRow,
-    Rows,
     SpanKey,
     SpanRow,
     SpanTarget,
     WorkerRow,
 )
 from leyden.core.store.sql_dialects import among, holds
+from leyden.core.store.sql_records import SqlRecords
 
 R = TypeVar("R", bound=msgspec.Struct)
 
@@ -60,7 +60,7 @@ _PULSE = frozenset({"last_heartbeat_time", "deadline"})
 """Fields that change with every span and say nothing of a state."""
 
 
-class SqlRows(Rows):
+class SqlRows(SqlRecords):
     """Rows in SQL tables. Table rows are made in the order of creation, so `id` is that order."""
 
     _dialect = sql.SQLITE

@@ -24,7 +24,7 @@ _NOT_CALLED = frozenset({"close", "add_otel_span"})
 WAITING = frozenset({"dequeue_many_rollouts", "wait_for_rollouts"})
 """Methods that may wait."""
 
-_READS = ("query_", "get_rollout", "get_latest_", "get_resources", "get_worker", "statistics", "wait_for_")
+_READS = ("query_", "get_rollout", "get_latest_", "get_resources", "get_run_", "get_worker", "statistics", "wait_for_")
 
 REQUEST_ID = "idempotency-key"
 """Header that names a call that writes: the server answers one that was sent twice as it did the first time."""
@@ -129,7 +129,8 @@ def methods() -> Mapping[str, Method]:
     """Every method that can be called from elsewhere, by name."""
     names = [
         name
-        for name, member in vars(LightningStore).items()
+        for kind in LightningStore.__mro__
+        for name, member in vars(kind).items()
         if inspect.iscoroutinefunction(member) and name not in _NOT_CALLED
     ]
     return {name: _method(name, getattr(LightningStore, name)) for name in names}

@@ -17,6 +17,7 @@ from leyden.core.testing.store_contract.lifecycle import LifecycleTests
 from leyden.core.testing.store_contract.queries import QueryTests
 from leyden.core.testing.store_contract.queue import QueueTests
 from leyden.core.testing.store_contract.records import RecordTests
+from leyden.core.testing.store_contract.runs import RunTests
 from leyden.core.testing.store_contract.span_intake import SpanIntakeTests
 from leyden.core.testing.store_contract.span_states import SpanStateTests
 from leyden.core.testing.store_contract.waiting import WaitingTests
@@ -34,6 +35,7 @@ class StoreContract(
     QueryTests,
     WaitingTests,
     RecordTests,
+    RunTests,
     WorkerTests,
 ):
     """Every promise."""

@@ -100,6 +100,7 @@ class StoreMachine(RuleBasedStateMachine):
     change_rollout = rule(seconds=SECONDS, client=CLIENTS, operation=ops.ROLLOUT_CHANGES)(_alone)
     send_spans = rule(seconds=SECONDS, client=CLIENTS, operation=ops.SPANS)(_alone)
     record = rule(seconds=SECONDS, client=CLIENTS, operation=ops.RECORDS)(_alone)
+    record_run = rule(seconds=SECONDS, client=CLIENTS, operation=ops.RUNS)(_alone)
     ask = rule(seconds=SECONDS, client=CLIENTS, operation=ops.QUESTIONS)(_alone)
 
     @rule(seconds=SECONDS, calls=st.lists(st.tuples(CLIENTS, ops.ANY), min_size=2, max_size=3))
@@ -244,7 +245,9 @@ class StoreMachine(RuleBasedStateMachine):
                 self._waiting.remove(waiting)
 
     def _everything(self) -> list[Operation]:
-        found = [Operation("query_resources", {}), Operation("get_latest_resources", {})]
+        found = [Operation(name, {}) for name in ("query_resources", "query_runs", "query_policy_versions")]
+        found += [Operation("query_metrics", {"run_id": run_id}) for run_id in self.model.runs]
+        found.append(Operation("get_latest_resources", {}))
         for rollout_id in self.model.rollouts:
             for name in ("query_attempts", "query_spans", "get_rollout_by_id"):
                 found.append(Operation(name, {"rollout_id": rollout_id}))

@@ -18,6 +18,7 @@ from leyden.core.data.span import Span
 from leyden.core.data.worker import Worker
 from leyden.core.errors import IllegalMove, NotFound
 from leyden.core.testing.store_machine.questions import answer
+from leyden.core.testing.store_machine.records import RecordsModel
 from leyden.core.testing.store_machine.states import RolloutNow, States
 
 COUNTED = (
@@ -30,11 +31,12 @@ COUNTED = (
 )
 
 
-class Model(States):
+class Model(States, RecordsModel):
     """A store of plain lists."""
 
     def __init__(self) -> None:
-        super().__init__()
+        States.__init__(self)
+        RecordsModel.__init__(self)
         self.resources: dict[str, list[ResourcesUpdate]] = {}
         """Versions by id; the ids in the order in which they were last stored."""
 

@@ -16,6 +16,7 @@ from opentelemetry.trace import SpanContext
 
 from leyden.core.data.resources import PromptTemplate
 from leyden.core.data.rollout import ATTEMPT_MOVES, ROLLOUT_MOVES, EnqueueRollout, RolloutConfig
+from leyden.core.data.run import RUN_MOVES, PolicyVersion, Run, StepMetrics
 from leyden.core.data.span import Span
 from leyden.core.testing.store_machine.states import States, name_of
 
@@ -88,7 +89,7 @@ def _found(value: Any, states: States) -> Any:
     return value
 
 
-def _call(name: str, **arguments: st.SearchStrategy[Any]) -> Operations:
+def _call(name: str, /, **arguments: st.SearchStrategy[Any]) -> Operations:
     return st.builds(Operation, st.just(name), st.fixed_dictionaries(arguments))
 
 
@@ -189,9 +190,41 @@ RECORDS: Operations = st.one_of(
     _call("update_worker", worker_id=st.sampled_from([*WORKERS, "w2"])),
     _call("update_worker", worker_id=st.sampled_from(WORKERS), heartbeat_stats=st.sampled_from([{"cpu": 1}, {}])),
 )
+_run_id = st.sampled_from(["u0", "u0", "u1", MISSING])
+_run = st.builds(
+    Run,
+    run_id=st.sampled_from(["u0", "u0", "u1", "u:2"]),
+    name=st.sampled_from(["one", "two"]),
+    experiment=st.sampled_from([None, "e"]),
+    status=st.sampled_from(["running", "running", "failed"]),
+    config=st.sampled_from([{}, {"steps": 3}]),
+)
+_measured = st.builds(
+    StepMetrics,
+    step=st.integers(-1, 4),
+    values=st.sampled_from([{}, {"loss": 1.0}, {"loss": 2.0}, {"reward": 0.5}, {"loss": float("nan")}]),
+    notes=st.sampled_from([{}, {"alert": "it falls"}]),
+)
+_version = st.builds(
+    PolicyVersion,
+    run_id=_run_id,
+    policy=st.sampled_from(["policy", "write"]),
+    version=st.integers(-1, 3),
+    path=st.sampled_from([None, "step-1"]),
+)
+RUNS: Operations = st.one_of(
+    *[_call("add_run", run=_run)] * 2,
+    _call("update_run", run_id=_run_id, status=st.sampled_from(sorted(RUN_MOVES))),
+    _call("update_run", run_id=_run_id, name=st.just("three"), metadata=st.just({"m": 1})),
+    _call("rewind_run", run_id=_run_id, step=st.integers(0, 3)),
+    _call("add_metrics", run_id=_run_id, metrics=st.lists(_measured, max_size=3)),
+    _call("add_policy_versions", versions=st.lists(_version, max_size=3)),
+    _call("update_policy_version", run_id=_run_id, version=st.integers(0, 2), path=st.just("step-2")),
+    _call("update_policy_version", run_id=_run_id, version=st.just(1), policy=st.just("write"), note=st.just("good")),
+)
 
 
-def _paged(name: str, sorts: list[str], **arguments: st.SearchStrategy[Any]) -> Operations:
+def _paged(name: str, sorts: list[str], /, **arguments: st.SearchStrategy[Any]) -> Operations:
     return _call(
         name,
         **arguments,
@@ -245,6 +278,23 @@ QUESTIONS: Operations = st.one_of(
     _call("get_worker_by_id", worker_id=st.sampled_from(WORKERS)),
     _call("wait_for_rollouts", rollout_ids=st.lists(ROLLOUT, max_size=3), timeout=st.just(0.0)),
     _call("statistics"),
+    _call("get_run_by_id", run_id=_run_id),
+    _paged(
+        "query_runs",
+        ["name", "experiment", "status", "start_time", "end_time", "update_time"],
+        status_in=st.none() | st.lists(st.sampled_from(sorted(RUN_MOVES)), max_size=2),
+        name=st.sampled_from([None, None, "one"]),
+        name_contains=_text,
+        experiment=st.sampled_from([None, "e"]),
+        filter_logic=_logic,
+    ),
+    _call("query_metrics", run_id=_run_id, sort_order=st.sampled_from(["asc", "desc"]), limit=st.integers(-1, 2)),
+    _paged(
+        "query_policy_versions",
+        ["version", "path", "create_time", "update_time"],
+        run_id=st.none() | _run_id,
+        policy=st.sampled_from([None, "write"]),
+    ),
 )
 CHANGES: Operations = st.one_of(CLAIMS, ATTEMPT_CHANGES, ATTEMPT_CHANGES, ROLLOUT_CHANGES, SPANS)
-ANY: Operations = st.one_of(CHANGES, CHANGES, ENQUEUES, RECORDS, QUESTIONS)
+ANY: Operations = st.one_of(CHANGES, CHANGES, ENQUEUES, RECORDS, RUNS, QUESTIONS)
