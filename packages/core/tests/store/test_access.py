@@ -9,6 +9,7 @@ import pytest
 from leyden.core.data import semconv
 from leyden.core.data.identity import mint
 from leyden.core.data.rollout import Attempt
+from leyden.core.data.run import Run
 from leyden.core.errors import StoreError, UsageError
 from leyden.core.store import access
 from leyden.core.store.access import Access, Agent
@@ -108,6 +109,8 @@ CALLS: dict[str, tuple[Callable[[HttpStore, Served], Awaitable[object]], str]] =
     "work": (lambda store, s: store.dequeue_rollout(), "does not allow dequeue_rollout"),
     "more work": (lambda store, s: store.enqueue_rollout(1), "does not allow enqueue_many_rollouts"),
     "resources": (lambda store, s: store.get_latest_resources(), "does not allow get_latest_resources"),
+    "a run": (lambda store, s: store.add_run(Run(run_id="r", name="r")), "does not allow add_run"),
+    "metrics": (lambda store, s: store.query_metrics("r"), "does not allow query_metrics"),
     "counts": (lambda store, s: store.statistics(), "does not allow statistics"),
 }
 

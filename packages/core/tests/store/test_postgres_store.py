@@ -303,6 +303,7 @@ async def test_several_may_make_the_tables_at_once(postgres: PostgresServer) -> 
 
 
 async def test_the_migrations_lead_to_the_tables_that_the_statements_are_for(uri: str) -> None:
+    await (await PostgresStore.open(uri)).close()
     engine = create_engine(uri.replace("postgresql:", "postgresql+psycopg:"))
     with engine.connect() as connection:
         opts: dict[str, Any] = {"version_table": migrations.TABLE, "include_object": not_for_sqlite_alone}
