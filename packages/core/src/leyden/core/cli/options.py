@@ -7,11 +7,13 @@ import time
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import msgspec
 import typer
 from typer.core import TyperCommand
 
 from leyden.core.data.resources import LLM, NamedResources
 from leyden.core.data.rollout import Task
+from leyden.core.engine.vllm_options import VllmOptions
 from leyden.core.errors import UsageError
 from leyden.core.runner.loading import AgentReference
 
@@ -95,13 +97,13 @@ def default_name(agent: AgentReference) -> str:
     return f"{safe[:40]}-{time.strftime('%m%d-%H%M%S')}"
 
 
-def read_settings(pairs: list[str]) -> dict[str, Any]:
+def read_settings(pairs: list[str], option: str = "--set") -> dict[str, Any]:
     """Read `key=value` pairs; a value is JSON where it parses as JSON, and text otherwise."""
     settings: dict[str, Any] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals or not key:
-            raise UsageError(f"--set takes key=value, not {pair!r}")
+            raise UsageError(f"{option} takes key=value, not {pair!r}")
         try:
             settings[key] = json.loads(value)
         except json.JSONDecodeError:
@@ -164,6 +166,21 @@ def read_update(value: str) -> Literal["swap", "drain"]:
     if value not in ("swap", "drain"):
         raise UsageError(f"--update is swap or drain, not {value!r}")
     return value
+
+
+def read_engine(value: str) -> Literal["embedded", "vllm"]:
+    """Read what serves the policies; raises UsageError."""
+    if value not in ("embedded", "vllm"):
+        raise UsageError(f"--engine is embedded or vllm, not {value!r}")
+    return value
+
+
+def read_vllm(pairs: list[str]) -> VllmOptions:
+    """Read `key=value` options of vLLM's server; raises UsageError for what is none."""
+    try:
+        return msgspec.convert(read_settings(pairs, "--vllm"), VllmOptions)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"--vllm: {error}") from None
 
 
 def read_held_out(paths: list[Path]) -> dict[str, list[Task]]:

@@ -21,12 +21,14 @@ from leyden.core.cli.options import (
     default_name,
     given_command,
     read_attribute_match,
+    read_engine,
     read_frozen,
     read_held_out,
     read_policies,
     read_reward_weights,
     read_settings,
     read_update,
+    read_vllm,
 )
 from leyden.core.data.rollout import Task
 from leyden.core.errors import UsageError
@@ -74,6 +76,8 @@ class RunOptions:
     workers: Annotated[int, typer.Option(help="Agent processes.")] = 1
     concurrency: Annotated[int, typer.Option(help="Rollouts at once in each agent process.")] = 64
     timeout: Annotated[float, typer.Option(help="Seconds one attempt may take.")] = 120.0
+    engine: Annotated[str, typer.Option(help="What serves the policy: embedded, or vllm.")] = "embedded"
+    vllm: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="An option of vLLM's server.")] = None
     device: Annotated[str, typer.Option(help="cpu, or cuda for one GPU.")] = "cpu"
     threads: Annotated[int | None, typer.Option(help="Torch threads of the engine. [default: by size]")] = None
     deterministic: Annotated[
@@ -155,6 +159,8 @@ class RunOptions:
             patience=self.patience,
             checkpoint_every=self.checkpoint_every,
             keep_checkpoints=self.keep_checkpoints,
+            engine=read_engine(self.engine),
+            vllm=read_vllm(self.vllm or []),
             device=self.device,
             threads=self.threads,
             deterministic=self.deterministic,

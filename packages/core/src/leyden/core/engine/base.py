@@ -1,12 +1,14 @@
 """`Engine`, the seam between the gateway and whatever serves a policy. Knows nothing of text, templates or agents."""
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
 from typing import Literal
 
 import msgspec
 
 from leyden.core.data.sampling import Sampling
+from leyden.core.errors import EngineError
 
 FinishReason = Literal["stop", "length", "abort"]
 
@@ -25,6 +27,8 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The sequence ends with the first of these that is drawn; it is part of the answer."""
     top_logprobs: int = 0
     """How many of the likeliest tokens to tell of at each place, up to `MOST_TOP_LOGPROBS`."""
+    rollout_id: str | None = None
+    """Calls of one rollout share much of their prompts: where there are replicas, one answers them all."""
 
 
 class TokenChunk(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,6 +99,18 @@ class Engine(ABC):
     @abstractmethod
     async def update_weights(self, weights: Mapping[str, object], version: int) -> None:
         """Serve `weights` (parameter name to tensor, copied) as `version` from the next decode step on."""
+
+    @property
+    def takes_adapters(self) -> bool:
+        """Whether `update_adapters` may be called in the place of `update_weights`."""
+        return False
+
+    async def update_adapters(self, save: Callable[[Path], None], version: int) -> None:
+        """Serve, as `version`, low-rank adapters over the weights that it began with.
+
+        `save` writes them into an empty folder, in PEFT's format. Raises EngineError where it takes none.
+        """
+        raise EngineError(f"{type(self).__name__} takes whole weights alone, and no adapters for version {version}")
 
     @abstractmethod
     async def score(self, ids: list[int]) -> list[float]:

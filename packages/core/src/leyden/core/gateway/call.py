@@ -260,6 +260,7 @@ async def _draw(policy: ServedPolicy, choice: _Choice) -> None:
         sampling=record.sampling,
         stop_ids=policy.codec.stop_ids,
         top_logprobs=choice.request.top_logprobs,
+        rollout_id=record.origin.rollout.rollout_id,
     )
     answer = cast("AsyncGenerator[TokenChunk]", policy.engine.generate(request))
     async with aclosing(answer):

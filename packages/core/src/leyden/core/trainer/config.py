@@ -10,6 +10,7 @@ import yaml
 
 from leyden.core.data.route import POLICY, PROVIDER, Route
 from leyden.core.data.sampling import Sampling
+from leyden.core.engine.vllm_options import VllmOptions
 from leyden.core.errors import RunError, UsageError
 from leyden.core.gateway.keeper import KeeperLimits
 from leyden.core.runner.loading import AgentReference
@@ -82,6 +83,10 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Prove on the first batch that the run can learn, before it does."""
     checkpoint_every: int = 1
     keep_checkpoints: int = 2
+    engine: Literal["embedded", "vllm"] = "embedded"
+    """What serves the policies: this process, or a vLLM server for each."""
+    vllm: VllmOptions = VllmOptions()
+    """How vLLM's servers are started."""
     device: str = "cpu"
     """Where policy and engine live: `cpu`, or `cuda` for one GPU."""
     threads: int | None = None
@@ -124,6 +129,7 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         tracker_names(self.tracker)
         self._check_evaluation()
         self._check_deterministic()
+        self._check_engine()
         if not self.sampling.trainable:
             raise UsageError("training needs a temperature above 0 and top-p 1: other tokens cannot be learned from")
 
@@ -224,6 +230,18 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
                 "a deterministic run cannot have loop async: there it depends on the time an update takes which "
                 "weights answer a call; set loop=one_off or loop=sync"
             )
+
+    def _check_engine(self) -> None:
+        if self.engine == "embedded":
+            if self.vllm != VllmOptions():
+                raise UsageError("options of vLLM have no effect without --engine vllm")
+            return
+        if self.deterministic:
+            raise UsageError("a deterministic run needs --engine embedded: vLLM rounds as its batches fall")
+        if self.vllm.transfer == "ipc" and self.device == "cpu":
+            raise UsageError("vllm.transfer=ipc shares a GPU's memory, and device is cpu")
+        if self.threads is not None:
+            raise UsageError(f"threads are those of the embedded engine; with --engine vllm leave out {self.threads}")
 
 
 def check_name(name: str) -> str:

@@ -2,9 +2,10 @@
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ from leyden.core.store.base import LightningStore
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.determinism import engine_config
 from leyden.core.trainer.folder import RunFolder
+from leyden.core.trainer.vllm_serving import server_options, vllm_policy
 
 if TYPE_CHECKING:
     from leyden.core.engine.embedded import EmbeddedConfig
@@ -77,14 +79,14 @@ class Serving:
 
     async def serve(self, models: "Mapping[str, PolicyModel]", version: int) -> dict[str, float]:
         """Serve the models' weights as `version`; returns the gap of each, see `check`."""
-        weights: dict[str, Mapping[str, object]] = {}
+        updates: list[Callable[[], Awaitable[None]]] = []
         for name, model in models.items():
             served = self.policies[name]
             await served.engine.score(served.check_ids)
-            weights[name] = await asyncio.to_thread(model.weights)  # to merge adapters into a large model takes seconds
+            updates.append(await asyncio.to_thread(_update, served.engine, model, version))
         async with self._gateway.gate.closed() if self._drain else nullcontext():
-            for name, own in weights.items():
-                await self.policies[name].engine.update_weights(own, version)
+            for update in updates:
+                await update()
         return {name: await self.check(name, model) for name, model in models.items()}
 
     async def flush(self) -> None:
@@ -125,7 +127,7 @@ class Serving:
 
 @asynccontextmanager
 async def serve_policies(folder: RunFolder, config: RunConfig, example: Task) -> AsyncGenerator[Serving]:
-    """Load the policies and bring store, embedded engines and gateway up; everything is closed at the end."""
+    """Load the policies and bring store, engines and gateway up; everything is closed at the end."""
     from leyden.core.gateway import collector
     from leyden.core.gateway.app import GatewayLimits
     from leyden.core.gateway.keeper import KeeperLimits
@@ -139,10 +141,13 @@ async def serve_policies(folder: RunFolder, config: RunConfig, example: Task) ->
         draws = Draws(config.seed) if config.deterministic else None
         served: dict[str, ServedPolicy] = {}
         for name, source in {**config.policies, **config.frozen}.items():
-            policy = await closing.enter_async_context(
-                embedded_policy(source, device=config.device, config=decoding, on_finish=record)
-            )
             trained = name in config.policies
+            if config.engine == "vllm":
+                log, options = folder.path / f"vllm-{name}.log", server_options(config, trained=trained)
+                serving = vllm_policy(source, options, device=config.device, log=log, on_finish=record)
+            else:
+                serving = embedded_policy(source, device=config.device, config=decoding, on_finish=record)
+            policy = await closing.enter_async_context(serving)
             served[name] = replace(policy, name=name, sampling=config.sampling, trained=trained, draws=draws)
         store = await open_store(folder.store_uri)
         closing.push_async_callback(store.close)
@@ -229,6 +234,13 @@ async def open_gateway(
         yield Address(url=url, token=token, key=key), door
     finally:
         await server.stop()
+
+
+def _update(engine: Engine, model: "PolicyModel", version: int) -> Callable[[], Awaitable[None]]:
+    """Return what gives `model` to its engine; to merge adapters into a large model first takes seconds."""
+    if model.adapters is not None and engine.takes_adapters:
+        return partial(engine.update_adapters, model.adapters.save, version)
+    return partial(engine.update_weights, model.weights(), version)
 
 
 def _check_ids(codec: "Codec", example: Task) -> list[int]:

@@ -10,6 +10,7 @@ from leyden.core.data.resources import NamedResources
 from leyden.core.data.rollout import Task
 from leyden.core.data.route import parse_routes
 from leyden.core.data.sampling import Sampling
+from leyden.core.engine.vllm_options import VllmOptions
 from leyden.core.errors import UsageError
 from leyden.core.trainer.config import EvaluationSet, RunConfig, check_name
 from leyden.core.trainer.display import make_display
@@ -37,7 +38,7 @@ class Trainer:
     spawned one. `policy` is the model to train, or several by their names, which `routes` lead to. `reward_weights` has
     the weight of each of the reward's dimensions. `input` makes the agent's input of a task, where the adapter cannot
     tell it; `hooks` run around every attempt. Like the reward, both are objects or import strings, beside an import
-    string import strings only.
+    string import strings only. `engine="vllm"` serves the policies with vLLM, started as `vllm` says.
     """
 
     def __init__(  # noqa: PLR0913 -- the keywords of the original's Trainer, so that tutorials run as they are
@@ -65,6 +66,8 @@ class Trainer:
         update: Literal["swap", "drain"] = "swap",
         record_within: float = 0.0,
         deterministic: bool = False,
+        engine: Literal["embedded", "vllm"] = "embedded",
+        vllm: VllmOptions | None = None,
         eval_every: int = 0,
         patience: int | None = None,
         tracker: str | Sequence[str] | None = None,
@@ -89,6 +92,8 @@ class Trainer:
         self.update: Literal["swap", "drain"] = update
         self.record_within = record_within
         self.deterministic = deterministic
+        self.engine: Literal["embedded", "vllm"] = engine
+        self.vllm = vllm or VllmOptions()
         self.eval_every, self.patience = eval_every, patience
         self.tracker = tracker_names(tracker)
         self.checks_first = check
@@ -221,6 +226,8 @@ class Trainer:
             update=self.update,
             record_within=self.record_within,
             deterministic=self.deterministic,
+            engine=self.engine,
+            vllm=self.vllm,
             held_out=tuple(EvaluationSet(name=name, source="val_dataset") for name in held_out),
             eval_every=self.eval_every,
             patience=self.patience,

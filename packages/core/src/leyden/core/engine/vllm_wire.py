@@ -1,0 +1,326 @@
+"""`VllmWire`: token ids to one vLLM server and back, over HTTP. Knows nothing of who started it, or of its weights.
+
+Completions on ids, streamed. The server must tell the log-probabilities of the distribution it draws from
+(`--logprobs-mode processed_logprobs`): those of the raw one are then had by asking for a prompt's, which vLLM always
+tells raw; the other way round there is none.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any
+
+import aiohttp
+import msgspec
+
+from leyden.core.data.sampling import Sampling
+from leyden.core.engine.base import FinishReason, GenerateRequest
+from leyden.core.errors import EngineError
+from leyden.core.tracing.context import outside_attempt
+
+Top = list[tuple[int, float]]
+PAUSED = 503
+LARGEST_EVENT = 1 << 20
+"""Bytes of one event of a stream."""
+ID_PREFIX = "token_id:"
+
+
+class ServerLost(EngineError):
+    """The server cannot be reached, or broke off its answer: it may be asked again, or another may."""
+
+
+class Drawn(msgspec.Struct, frozen=True, kw_only=True):
+    """Some tokens of an answer, as one server drew them."""
+
+    ids: list[int]
+    logprobs: list[float]
+    """Of each id, under the distribution it was drawn from."""
+    raw: list[float] | None = None
+    """The same under the raw distribution, where that is another and is known."""
+    top: list[Top]
+    """The likeliest ids at each place, likeliest first, where they were asked for."""
+    finish_reason: FinishReason | None = None
+
+
+class Scored(msgspec.Struct, frozen=True, kw_only=True):
+    """Raw log-probabilities of a prompt's ids but the first, and the likeliest ids at each of their places."""
+
+    logprobs: list[float]
+    top: list[Top]
+
+
+class _Logprobs(msgspec.Struct):
+    token_logprobs: list[float | None] = []
+    top_logprobs: list[dict[str, float] | None] | None = None
+
+
+class _Place(msgspec.Struct):
+    logprob: float
+
+
+class _Choice(msgspec.Struct):
+    token_ids: list[int] | None = None
+    logprobs: _Logprobs | None = None
+    prompt_logprobs: list[dict[int, _Place] | None] | None = None
+    finish_reason: str | None = None
+
+
+class _Failure(msgspec.Struct):
+    message: str = ""
+    code: int | str | None = None
+
+
+class _Answer(msgspec.Struct):
+    choices: list[_Choice] = []
+    error: _Failure | None = None
+
+
+class _Refused(msgspec.Struct):
+    error: _Failure | str | None = None
+    detail: Any = None
+    message: str | None = None
+
+
+class _Served(msgspec.Struct):
+    id: str
+    max_model_len: int | None = None
+
+
+class _Models(msgspec.Struct):
+    data: list[_Served] = []
+
+
+class VllmWire:
+    """One server, at `url` without a trailing slash.
+
+    `key` opens it, and goes nowhere else. While it answers that it is paused it is asked again, for `pause_seconds`; a
+    call is given up after `silence_seconds` without a byte.
+    """
+
+    def __init__(
+        self, url: str, *, key: str | None = None, pause_seconds: float = 600.0, silence_seconds: float = 600.0
+    ) -> None:
+        self.url = url.rstrip("/")
+        self._headers = {} if key is None else {"authorization": f"Bearer {key}"}
+        self._pause_seconds = pause_seconds
+        self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=silence_seconds)
+        self._session: aiohttp.ClientSession | None = None
+
+    async def draw(
+        self, model: str, request: GenerateRequest, prompt_ids: Sequence[int], limit: int
+    ) -> AsyncGenerator[Drawn]:
+        """Yield what `model` draws after `prompt_ids`, at most `limit` tokens; closing it aborts the call.
+
+        Raises ServerLost where the server breaks off, and EngineError where it refuses.
+        """
+        body = {
+            **_drawing(model, list(prompt_ids), request.sampling),
+            "max_tokens": limit,
+            "stop_token_ids": list(request.stop_ids),
+            "logprobs": request.top_logprobs,
+            "stream": True,
+        }
+        finished = False
+        async with contextlib.aclosing(self._events(body)) as events:
+            async for answer in events:
+                for choice in answer.choices:
+                    drawn = _drawn(choice, request.top_logprobs)
+                    finished = drawn.finish_reason is not None
+                    yield drawn
+        if not finished:
+            raise ServerLost(f"the vLLM server at {self.url} ended an answer without its end")
+
+    async def score(self, model: str, ids: Sequence[int], top: int = 0) -> Scored:
+        """Return the raw log-probabilities of `ids[1:]`, computed afresh: vLLM reads no cached prefix for these."""
+        body = {**_drawing(model, list(ids), Sampling()), "max_tokens": 1, "prompt_logprobs": top}
+        places = (await self._one(body)).prompt_logprobs or []
+        if len(places) != len(ids) or any(place is None for place in places[1:]):
+            raise EngineError(f"the vLLM server at {self.url} told {len(places)} log-probabilities of {len(ids)} ids")
+        known = [place or {} for place in places[1:]]
+        return Scored(
+            logprobs=[place[token].logprob for place, token in zip(known, ids[1:], strict=True)],
+            top=[_likeliest({token: value.logprob for token, value in place.items()}, top) for place in known],
+        )
+
+    async def next_log_prob(self, model: str, prompt_ids: Sequence[int], token: int) -> float:
+        """Return the raw log-probability of `token` after a prompt, computed as answers are: with cached prefixes."""
+        body = {
+            **_drawing(model, list(prompt_ids), Sampling()),
+            "max_tokens": 1,
+            "logprobs": 0,
+            "logprob_token_ids": [token],
+        }
+        told = (await self._one(body)).logprobs
+        for place in (told.top_logprobs or []) if told else []:
+            if (value := (place or {}).get(f"{ID_PREFIX}{token}")) is not None:
+                return value
+        raise EngineError(f"the vLLM server at {self.url} did not tell the log-probability of token {token}")
+
+    async def next_top(self, model: str, prompt_ids: Sequence[int], temperature: float) -> Top:
+        """Return the two likeliest tokens after a prompt, as the server tells them of a draw at `temperature`."""
+        sampling = Sampling(temperature=temperature)
+        body = {**_drawing(model, list(prompt_ids), sampling), "max_tokens": 1, "logprobs": 2}
+        return _drawn(await self._one(body), 2).top[0]
+
+    async def models(self) -> dict[str, int | None]:
+        """Return what it serves: by name, how many tokens prompt and answer may have together."""
+        found = msgspec.json.decode(await self.ask("GET", "/v1/models"), type=_Models)
+        return {model.id: model.max_model_len for model in found.data}
+
+    async def is_healthy(self) -> bool:
+        """Whether it answers, and says that all is well."""
+        try:
+            async with self._request("GET", "/health", None) as answer:
+                return answer.status == 200
+        except (aiohttp.ClientError, OSError):
+            return False
+
+    async def ask(self, method: str, path: str, body: object = None) -> bytes:
+        """Return what it says; waits while it is paused. Raises ServerLost or, where it refuses, EngineError."""
+        try:
+            async with self._asked(method, path, body) as answer:
+                return await answer.read()
+        except (aiohttp.ClientError, OSError) as error:
+            raise ServerLost(f"the vLLM server at {self.url} is lost: {_told(error)}") from error
+
+    async def close(self) -> None:
+        """Close the connections."""
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def _one(self, body: dict[str, object]) -> _Choice:
+        said = _read(await self.ask("POST", "/v1/completions", body))
+        if len(said.choices) != 1:
+            raise EngineError(f"the vLLM server at {self.url} gave {len(said.choices)} answers to one call")
+        return said.choices[0]
+
+    async def _events(self, body: dict[str, object]) -> AsyncGenerator[_Answer]:
+        try:
+            async with self._asked("POST", "/v1/completions", body) as answer:
+                async for line in answer.content:
+                    data = line.removeprefix(b"data:").strip()
+                    if not data or not line.startswith(b"data:"):
+                        continue
+                    if data == b"[DONE]":
+                        return
+                    said = _read(data)
+                    if said.error is not None:
+                        raise self._failure(said.error)
+                    yield said
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise ServerLost(f"the vLLM server at {self.url} is lost: {_told(error)}") from error
+
+    def _failure(self, said: _Failure) -> EngineError:
+        """An error in the middle of a stream: the engine behind the server has died, or cannot do this."""
+        text = f"the vLLM server at {self.url} broke off: {_line(said.message)}"
+        return ServerLost(text) if str(said.code or 500).startswith("5") else EngineError(text)
+
+    @contextlib.asynccontextmanager
+    async def _asked(self, method: str, path: str, body: object) -> AsyncGenerator[aiohttp.ClientResponse]:
+        give_up = asyncio.get_running_loop().time() + self._pause_seconds
+        wait = 0.05
+        while True:
+            async with self._request(method, path, body) as answer:
+                if answer.status != PAUSED or asyncio.get_running_loop().time() >= give_up:
+                    await self._check(answer, path)
+                    yield answer
+                    return
+            await asyncio.sleep(wait)
+            wait = min(2 * wait, 1.0)
+
+    @contextlib.asynccontextmanager
+    async def _request(self, method: str, path: str, body: object) -> AsyncGenerator[aiohttp.ClientResponse]:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                timeout=self._timeout, connector=aiohttp.TCPConnector(limit=0), read_bufsize=LARGEST_EVENT
+            )
+        data = None if body is None else msgspec.json.encode(body)
+        headers = {**self._headers, "content-type": "application/json"} if data else self._headers
+        with outside_attempt():
+            answer = await self._session.request(
+                method, f"{self.url}{path}", data=data, headers=headers, allow_redirects=False
+            )
+        async with answer:
+            yield answer
+
+    async def _check(self, answer: aiohttp.ClientResponse, path: str) -> None:
+        if answer.status < 300:
+            return
+        reason = _reason(await answer.read())
+        text = f"the vLLM server at {self.url} refused {path} ({answer.status}): {reason}"
+        raise ServerLost(text) if answer.status >= 500 else EngineError(text)
+
+
+def _drawing(model: str, prompt_ids: list[int], sampling: Sampling) -> dict[str, object]:
+    """Everything that decides how tokens are drawn, so that no default of the server's or the model's does."""
+    body: dict[str, object] = {
+        "model": model,
+        "prompt": prompt_ids,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": 0,
+        "min_p": 0.0,
+        "repetition_penalty": 1.0,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+        "ignore_eos": True,
+        "skip_special_tokens": False,
+        "return_token_ids": True,
+        "return_tokens_as_token_ids": True,
+    }
+    return body if sampling.seed is None else {**body, "seed": sampling.seed}
+
+
+def _drawn(choice: _Choice, top: int) -> Drawn:
+    ids = choice.token_ids or []
+    told = choice.logprobs or _Logprobs()
+    logprobs = [value for value in told.token_logprobs if value is not None]
+    places = told.top_logprobs or []
+    if len(logprobs) != len(ids) or (top and len(places) != len(ids)):
+        raise EngineError(f"the vLLM server told {len(logprobs)} log-probabilities of {len(ids)} ids")
+    return Drawn(
+        ids=ids,
+        logprobs=logprobs,
+        top=[_likeliest(_by_id(place or {}), top) for place in places] if top else [],
+        finish_reason=_finish(choice.finish_reason),
+    )
+
+
+def _finish(reason: str | None) -> FinishReason | None:
+    if reason is None or reason in ("stop", "length", "abort"):
+        return reason
+    raise EngineError(f"the vLLM server ended an answer with {reason!r}")
+
+
+def _by_id(place: dict[str, float]) -> dict[int, float]:
+    return {int(name.removeprefix(ID_PREFIX)): value for name, value in place.items()}
+
+
+def _likeliest(place: dict[int, float], count: int) -> Top:
+    return sorted(place.items(), key=lambda pair: -pair[1])[:count]
+
+
+def _read(data: bytes) -> _Answer:
+    try:
+        return msgspec.json.decode(data, type=_Answer)
+    except msgspec.MsgspecError as error:
+        raise EngineError(f"the vLLM server said what cannot be read: {_line(str(error))}") from error
+
+
+def _reason(data: bytes) -> str:
+    try:
+        said = msgspec.json.decode(data, type=_Refused)
+    except msgspec.MsgspecError:
+        return _line(data.decode(errors="replace"))
+    error = said.error.message if isinstance(said.error, _Failure) else said.error
+    return _line(error or said.message or str(said.detail or "it gave no reason"))
+
+
+def _told(error: Exception) -> str:
+    return _line(str(error) or type(error).__name__)
+
+
+def _line(text: str) -> str:
+    """The first line of `text`, short."""
+    return next((line.strip() for line in text.splitlines() if line.strip()), "it gave no reason")[:300]

@@ -1,0 +1,250 @@
+"""`VllmDouble`: speaks vLLM's HTTP interface as far as our engines use it, for testing them. Loads no model, no vLLM.
+
+What it draws from follows from the last id, the weights' file and the adapters' file, so that log-probabilities can be
+compared across updates; it can pause, die, keep a stale prefix cache, or tell raw log-probabilities.
+"""
+
+import asyncio
+import json
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from aiohttp import web
+from numpy.typing import NDArray
+
+from leyden.core.engine.vllm_options import VllmOptions
+from leyden.core.engine.vllm_server import BASE, VllmServer
+from leyden.core.engine.vllm_wire import ID_PREFIX, VllmWire
+
+VOCAB = 61
+CONTEXT = 320
+Floats = NDArray[np.float64]
+
+
+class VllmDouble:
+    """One server on the loopback, with `start` and `stop`; `key` opens it."""
+
+    def __init__(self, *, key: str | None = None, salt: int = 0, raw: bool = False, stale: bool = False) -> None:
+        self.key, self.salt = key, salt
+        self.raw, self.stale = raw, stale
+        """Whether it tells raw log-probabilities; whether answers see a prefix cache that outlived its weights."""
+        self.paused = False
+        self.asked: list[tuple[str, dict[str, Any]]] = []
+        """Path and body of every request that was let in."""
+        self.running = 0
+        """Completions being answered."""
+        self.token_seconds = 0.001
+        self.die_after: int | None = None
+        """Tokens after which it dies, whichever answers they are of."""
+        self.url = ""
+        self._adapters: dict[str, int] = {}
+        self._cached: int | None = None
+        self._runner: web.AppRunner | None = None
+        self._ended = asyncio.Event()
+
+    async def start(self) -> str:
+        """Listen on a free port; returns the URL."""
+        app = web.Application(middlewares=[self._guard])
+        app.router.add_get("/health", self._health)
+        app.router.add_get("/v1/models", self._models)
+        app.router.add_post("/v1/completions", self._completions)
+        app.router.add_post("/v1/load_lora_adapter", self._load_adapter)
+        app.router.add_post("/{path:.*}", self._taken)
+        self._runner = web.AppRunner(app, shutdown_timeout=0.0, handler_cancellation=True)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, "127.0.0.1", 0)
+        await site.start()
+        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
+        return self.url
+
+    async def stop(self) -> None:
+        """Die, in the middle of whatever is being answered."""
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            await runner.cleanup()
+        self._ended.set()
+
+    async def ended(self) -> None:
+        """Return when it has died."""
+        await self._ended.wait()
+
+    def logprobs(self, last: int, name: str = BASE) -> Floats:
+        """The raw log-probabilities of what follows `last`."""
+        return _log_softmax(_logits(last, self.salt + self._adapters.get(name, 0)))
+
+    @web.middleware
+    async def _guard(self, request: web.Request, handler: Any) -> web.StreamResponse:
+        is_open = self.key is None or not request.path.startswith("/v1")
+        if not is_open and request.headers.get("authorization") != f"Bearer {self.key}":
+            return web.json_response({"error": "Unauthorized"}, status=401)
+        if self.paused and request.path == "/v1/completions":
+            return web.json_response({"error": {"message": "paused", "code": 503}}, status=503)
+        if request.method == "POST":
+            text = await request.text()
+            self.asked.append((request.path, json.loads(text) if text else {}))
+        return await handler(request)
+
+    async def _health(self, _: web.Request) -> web.Response:
+        return web.Response()
+
+    async def _models(self, _: web.Request) -> web.Response:
+        names = [BASE, *self._adapters]
+        return web.json_response({"data": [{"id": name, "max_model_len": CONTEXT} for name in names]})
+
+    async def _load_adapter(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        file = Path(body["lora_path"]) / "adapter_model.safetensors"
+        if not file.is_file():
+            message = f"no adapter in {body['lora_path']}"
+            return web.json_response({"error": {"message": message, "code": 404}}, status=404)
+        self._adapters[body["lora_name"]] = zlib.crc32(file.read_bytes())
+        return web.Response(text="Success")
+
+    async def _taken(self, _: web.Request) -> web.Response:
+        return web.json_response({"message": "done"})
+
+    async def _completions(self, request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        prompt: list[int] = body["prompt"]
+        if refused := self._refusal(body, prompt):
+            return web.json_response({"error": {"message": refused, "code": 400}}, status=400)
+        self.running += 1
+        try:
+            if body.get("stream"):
+                return await self._stream(request, body, prompt)
+            return web.json_response({"choices": [self._scored(body, prompt)]})
+        finally:
+            self.running -= 1
+
+    def _refusal(self, body: dict[str, Any], prompt: list[int]) -> str | None:
+        if body["model"] not in {BASE, *self._adapters}:
+            return f"The model {body['model']} does not exist."
+        if not prompt or len(prompt) + body["max_tokens"] > CONTEXT or body["max_tokens"] < 1:
+            return f"{len(prompt)} tokens and {body['max_tokens']} more do not fit"
+        return None
+
+    async def _stream(self, request: web.Request, body: dict[str, Any], prompt: list[int]) -> web.StreamResponse:
+        answer = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await answer.prepare(request)
+        ids = list(prompt)
+        finish: str | None = None
+        rng = np.random.default_rng(body.get("seed"))
+        while finish is None:
+            await asyncio.sleep(self.token_seconds)
+            await self._die_if_due()
+            choice = self._drawn(body, ids, rng)
+            ids.append(choice["token_ids"][0])
+            if ids[-1] in body["stop_token_ids"]:
+                finish = "stop"
+            elif len(ids) - len(prompt) == body["max_tokens"]:
+                finish = "length"
+            await answer.write(b"data: " + json.dumps({"choices": [{**choice, "finish_reason": finish}]}).encode())
+            await answer.write(b"\n\n")
+        await answer.write(b"data: [DONE]\n\n")
+        return answer
+
+    async def _die_if_due(self) -> None:
+        if self.die_after is None:
+            return
+        self.die_after -= 1
+        if self.die_after < 0:
+            self.die_after = None
+            asyncio.get_running_loop().call_soon(lambda: asyncio.ensure_future(self.stop()))
+            await asyncio.Event().wait()  # until it is dead
+
+    def _drawn(self, body: dict[str, Any], ids: list[int], rng: np.random.Generator) -> dict[str, Any]:
+        """One token as vLLM tells it: under the distribution that it was drawn from, unless `raw`."""
+        raw = self.logprobs(ids[-1], body["model"])
+        told = raw if self.raw else _processed(raw, body["temperature"], body["top_p"])
+        drawn = _processed(raw, body["temperature"], body["top_p"])
+        token = int(raw.argmax()) if body["temperature"] == 0 else int((drawn + rng.gumbel(size=VOCAB)).argmax())
+        return {"token_ids": [token], "logprobs": _told(told, [token], body["logprobs"])}
+
+    def _scored(self, body: dict[str, Any], prompt: list[int]) -> dict[str, Any]:
+        if body.get("prompt_logprobs") is not None:
+            places = [self.logprobs(last, body["model"]) for last in prompt[:-1]]
+            told = [
+                {str(i): {"logprob": float(place[i])} for i in [token, *_likeliest(place, body["prompt_logprobs"])]}
+                for place, token in zip(places, prompt[1:], strict=True)
+            ]
+            return {"token_ids": [0], "prompt_logprobs": [None, *told], "finish_reason": "length"}
+        if wanted := body.get("logprob_token_ids"):
+            return {"token_ids": [0], "logprobs": _told(self._cached_logprobs(body, prompt), wanted, 0)}
+        return {**self._drawn(body, prompt, np.random.default_rng()), "finish_reason": "length"}
+
+    def _cached_logprobs(self, body: dict[str, Any], prompt: list[int]) -> Floats:
+        """What a prefix cache says that is never forgotten, where this server has one."""
+        salt = self.salt + self._adapters.get(body["model"], 0)
+        if self._cached is None:
+            self._cached = salt
+        return _log_softmax(_logits(prompt[-1], self._cached if self.stale else salt))
+
+
+class DoubleServer(VllmServer):
+    """A `VllmServer` whose process is a double in this one; every start makes a new one, with the same settings."""
+
+    def __init__(self, options: VllmOptions | None = None, **settings: Any) -> None:
+        super().__init__(options or VllmOptions())
+        self.settings = settings
+        self.double = VllmDouble()
+        self.starts: list[str] = []
+        """What it was started with, each time."""
+        self.fails = False
+        """Whether the next start fails."""
+
+    async def start(self, source: str) -> VllmWire:
+        """Start a double of the weights in a folder."""
+        await self.stop()
+        self.starts.append(source)
+        weights = Path(source) / "model.safetensors"
+        salt = zlib.crc32(weights.read_bytes()) if weights.is_file() else 0
+        self.double = VllmDouble(key="secret", salt=salt, **self.settings)
+        if self.fails:
+            await self.double.stop()
+        else:
+            await self.double.start()
+        self.wire = VllmWire(self.double.url or "http://127.0.0.1:1", key="secret")
+        return self.wire
+
+    async def ended(self) -> str:
+        """Return when the double has died."""
+        await self.double.ended()
+        return "killed"
+
+    async def stop(self) -> None:
+        """End the double."""
+        if self.wire is not None:
+            await self.wire.close()
+            self.wire = None
+        await self.double.stop()
+
+
+def _logits(last: int, salt: int) -> Floats:
+    return np.random.default_rng([last, salt]).normal(0.0, 1.5, VOCAB)
+
+
+def _log_softmax(logits: Floats) -> Floats:
+    top = logits.max()
+    return logits - top - np.log(np.exp(logits - top).sum())
+
+
+def _processed(raw: Floats, temperature: float, top_p: float) -> Floats:
+    if temperature == 0:
+        return raw
+    warm = _log_softmax(raw / temperature)
+    order = np.argsort(-warm)
+    kept = np.cumsum(np.exp(warm[order])) - np.exp(warm[order]) < top_p
+    masked = np.full(VOCAB, -np.inf)
+    masked[order[kept]] = warm[order[kept]]
+    return masked - np.log(np.exp(masked[order[kept]]).sum())
+
+
+def _likeliest(logprobs: Floats, count: int) -> list[int]:
+    return [int(token) for token in np.argsort(-logprobs)[:count]]
+
+
+def _told(logprobs: Floats, ids: list[int], top: int) -> dict[str, Any]:
+    shown = [{f"{ID_PREFIX}{i}": float(logprobs[i]) for i in [token, *_likeliest(logprobs, top)]} for token in ids]
+    return {"token_logprobs": [float(logprobs[token]) for token in ids], "top_logprobs": shown}

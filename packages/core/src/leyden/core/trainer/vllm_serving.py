@@ -1,0 +1,67 @@
+"""`vllm_policy`: a policy of a run, served by a vLLM server beside the trainer. Knows nothing of gateways or stores."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+
+from leyden.core.algorithm.registry import make_algorithm
+from leyden.core.engine.base import EngineRecord
+from leyden.core.engine.vllm_options import VllmOptions
+from leyden.core.errors import UsageError
+from leyden.core.policy.options import LoraOptions
+from leyden.core.trainer.config import RunConfig
+
+if TYPE_CHECKING:
+    from leyden.core.gateway.serving import ServedPolicy
+
+
+@asynccontextmanager
+async def vllm_policy(
+    source: str,
+    options: VllmOptions,
+    *,
+    device: str = "cpu",
+    log: Path | None = None,
+    on_finish: Callable[[EngineRecord], None] | None = None,
+) -> AsyncGenerator["ServedPolicy"]:
+    """Serve a Hugging Face model with vLLM inside the block; what the server says goes to `log`.
+
+    Raises UsageError, in one line, where vLLM is not installed or the source cannot be served by it.
+    """
+    from leyden.core.engine.vllm import VllmEngine
+    from leyden.core.engine.vllm_server import check_installed
+    from leyden.core.gateway.hf_codec import HuggingFaceCodec
+    from leyden.core.gateway.serving import ServedPolicy
+
+    await asyncio.to_thread(check_installed, options)
+    codec = await asyncio.to_thread(HuggingFaceCodec, source)
+    engine = VllmEngine(source, options=options, device=device, log=log, on_finish=on_finish)
+    try:
+        await engine.start()
+        yield ServedPolicy(name="policy", engine=engine, codec=codec)
+    finally:
+        await engine.close()
+
+
+def server_options(config: RunConfig, *, trained: bool) -> VllmOptions:
+    """The options of a run's server, with room for the adapters that its algorithm trains."""
+    rank = _lora_rank(make_algorithm(config.algorithm, config.algorithm_config).settings()) if trained else 0
+    if config.vllm.lora_rank and config.vllm.lora_rank < rank:
+        raise UsageError(f"vllm.lora_rank is {config.vllm.lora_rank}, and adapters of rank {rank} are trained")
+    return msgspec.structs.replace(config.vllm, lora_rank=rank)
+
+
+def _lora_rank(settings: object) -> int:
+    """The largest rank of adapters anywhere in an algorithm's settings; 0 where it trains whole weights."""
+    if isinstance(settings, list):
+        return max(map(_lora_rank, cast("list[object]", settings)), default=0)
+    if not isinstance(settings, dict):
+        return 0
+    own = cast("dict[str, Any]", settings)
+    lora = own.get("lora")
+    rank = msgspec.convert(lora, LoraOptions).rank if isinstance(lora, Mapping) else 0
+    return max([rank, *map(_lora_rank, own.values())])
