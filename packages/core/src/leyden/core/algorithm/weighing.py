@@ -86,18 +86,27 @@ def absent_roles(credit: CreditAssigner, groups: Sequence[TrajectoryGroup]) -> l
 def _rewarded(group: TrajectoryGroup, scheme: CreditAssigner) -> list[_Rewarded]:
     found: list[_Rewarded] = []
     for trajectory in group.trajectories:
-        credit = scheme.assign(trajectory) if trajectory.transitions else None
+        credit = credit_of(trajectory, scheme)
         if credit is not None:
             found.append(_credited(trajectory, credit))
     return found
 
 
-def _credited(trajectory: Trajectory, credit: Credit) -> _Rewarded:
-    if len(credit.returns_N) != len(trajectory.transitions):
+def credit_of(trajectory: Trajectory, scheme: CreditAssigner) -> Credit | None:
+    """Return what the transitions are answerable for; None where there is none, or no reward.
+
+    Raises TrainingError for credit of another number of transitions.
+    """
+    credit = scheme.assign(trajectory) if trajectory.transitions else None
+    if credit is not None and len(credit.returns_N) != len(trajectory.transitions):
         raise TrainingError(
             f"rollout {trajectory.rollout_id} has {len(trajectory.transitions)} transitions, "
             f"and its credit is for {len(credit.returns_N)}"
         )
+    return credit
+
+
+def _credited(trajectory: Trajectory, credit: Credit) -> _Rewarded:
     kept_N = credit.weights_N > 0
     transitions = [call for call, kept in zip(trajectory.transitions, kept_N, strict=True) if kept]
     values = [call.value for call in transitions if call.value is not None]

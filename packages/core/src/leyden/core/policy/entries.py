@@ -6,7 +6,7 @@ here, before anything is merged or batched, so that no later arrangement changes
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, fields
 from typing import Literal, TypeAlias
 
@@ -86,22 +86,30 @@ def behaviour(transition: Transition) -> Floats:
 def step_weights(
     trained: Sequence[WeightedTransition], normalisation: Normalisation, tokens_per_rollout: int | None = None
 ) -> list[float]:
-    """Return for each transition the weight of each of its response tokens.
+    """Return for each transition the weight of each of its response tokens, by `normalised` over the whole step."""
+    lengths = [(item.rollout, len(item.transition.response_ids)) for item in trained]
+    return normalised(lengths, normalisation, tokens_per_rollout)
+
+
+def normalised(
+    lengths: Sequence[tuple[Hashable, int]], normalisation: Normalisation, tokens_per_rollout: int | None = None
+) -> list[float]:
+    """Return, for transitions given as (rollout, number of response tokens), the weight of each one's tokens.
 
     `token`: every token of the step weighs the same. `rollout`: every rollout weighs the same, and so do its tokens.
     With either, a step's weights sum to 1. `constant`: every token weighs 1 / (rollouts × `tokens_per_rollout`), which
     no length enters (Dr. GRPO, arXiv 2503.20783).
     """
-    tokens = Counter[tuple[str, str]]()
-    for item in trained:
-        tokens[item.rollout] += len(item.transition.response_ids)
+    tokens = Counter[Hashable]()
+    for rollout, length in lengths:
+        tokens[rollout] += length
     if normalisation == "rollout":
-        return [1.0 / (len(tokens) * tokens[item.rollout]) for item in trained]
+        return [1.0 / (len(tokens) * tokens[rollout]) for rollout, _ in lengths]
     if normalisation == "token":
-        return [1.0 / tokens.total()] * len(trained)
+        return [1.0 / tokens.total()] * len(lengths)
     if tokens_per_rollout is None:
         raise ValueError("constant normalisation needs tokens_per_rollout")
-    return [1.0 / (len(tokens) * tokens_per_rollout)] * len(trained)
+    return [1.0 / (len(tokens) * tokens_per_rollout)] * len(lengths)
 
 
 def entries_of(index: int, item: WeightedTransition, weight: float) -> Entries:
