@@ -15,8 +15,9 @@ from leyden.core.errors import StoreError
 from leyden.core.store import spans
 from leyden.core.store.group_commit import Answer, GroupCommit
 from leyden.core.store.resting import LatestCalls
-from leyden.core.store.rows import Rows
+from leyden.core.store.rows import Rows, SpanRow
 from leyden.core.store.sql import SqlStore
+from leyden.core.store.sql_rows import SqlRows
 from leyden.core.testing.store_contract.shared import claimed, span_of
 
 HERE = threading.current_thread().name
@@ -47,11 +48,20 @@ async def count(store: SqlStore, got: AttemptedRollout) -> int:
     return len(await store.query_spans(got.rollout_id))
 
 
-async def test_a_lone_callers_spans_are_stored_on_its_own_thread(store: SqlStore, threads: list[str]) -> None:
+async def test_a_lone_callers_spans_are_stored_on_its_own_thread(
+    store: SqlStore, threads: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add = SqlRows.add_to_running
+
+    def noted(rows: SqlRows, row: SpanRow) -> int | None:
+        threads.append(threading.current_thread().name)
+        return add(rows, row)
+
+    monkeypatch.setattr(SqlRows, "add_to_running", noted)
     got = await claimed(store)
     for n in range(5):
         await store.add_span(span_of(got.attempt, f"{n:x}"))
-    assert threads == [HERE] * 5
+    assert threads == [HERE] * 6, "the first one makes the attempt run, which takes a transaction"
     assert await count(store, got) == 5
 
 

@@ -150,11 +150,16 @@ def user_version(path: Path) -> int:
         connection.close()
 
 
-def tables(path: Path) -> set[str]:
-    """What the file's tables and indexes are, however they were laid out."""
+def tables(path: Path) -> set[object]:
+    """What the file's columns and indexes are, in whichever order they came."""
     connection = sqlite3.connect(path)
     try:
-        made = connection.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL")
-        return {" ".join(sql.split()) for (sql,) in made}
+        names = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+        indexes = connection.execute("SELECT sql FROM sqlite_master WHERE type = 'index' AND sql IS NOT NULL")
+        made: set[object] = {" ".join(sql.split()) for (sql,) in indexes}
+        for (name,) in names:
+            columns = connection.execute(f"SELECT name, type, \"notnull\", pk FROM pragma_table_info('{name}')")
+            made |= {(name, *column) for column in columns}
+        return made
     finally:
         connection.close()

@@ -28,7 +28,7 @@ from leyden.core.store.postgres_listener import Listener
 from leyden.core.store.postgres_rows import PostgresRows
 from leyden.core.store.reading import finding_attempt
 from leyden.core.store.recent import RecentAttempts
-from leyden.core.store.rows import AttemptKey, Rows
+from leyden.core.store.rows import AttemptKey, Rows, SpanRow
 from leyden.core.store.spans import problem
 
 T = TypeVar("T")
@@ -40,6 +40,8 @@ _REMEMBER = 0.5
 """Seconds for which an attempt that was looked up may be out of date, when another process has changed it."""
 _WRITERS, _READERS = 4, 2
 _MOST_RUNNING = 10_000
+_MOST_ADDED, _MOST_BYTES_ADDED = 2000, 16 << 20
+"""Spans, and bytes, that travel as one statement's parameters; more are copied in."""
 _CHECKED_SECONDS = 2.0
 """For how long what is overdue is waited for while others hold it."""
 _MOST_TOLD = 7000
@@ -187,7 +189,7 @@ class PostgresStore(LocalStore):
         if not keys:
             return [[] for _ in batches]
         try:
-            if len(keys) == 1 and (added := self._add_to_running(batches)) is not None:
+            if (added := self._add_to_running(batches)) is not None:
                 return added
             return self._run_healthy(lambda rows: self._add(rows, batches), True, lambda rows: rows.expect_spans(keys))
         except InDoubt:
@@ -196,20 +198,23 @@ class PostgresStore(LocalStore):
             return one_by_one(batches, error, self._store_spans)
 
     def _add_to_running(self, batches: Sequence[Sequence[Span]]) -> list[Answer] | None:
-        """Store a single span in the least time; None where it is not as nearly all are."""
-        (span,) = (span for batch in batches for span in batch)
-        key = (span.rollout_id, span.attempt_id)
-        if key not in self._ran or span.sequence_id or problem([span], {key}) is not None:
+        """Store spans in the least time; None where one of them is not as nearly all are."""
+        spans = [span for batch in batches for span in batch]
+        keys = {(span.rollout_id, span.attempt_id) for span in spans}
+        if not keys <= self._ran or any(span.sequence_id for span in spans) or problem(spans, keys) is not None:
             if len(self._ran) >= _MOST_RUNNING:
                 self._ran.clear()
-            self._ran.add(key)  # by the time that its next span comes
+            self._ran |= keys  # by the time that its next span comes
             return None
-        row = self._latest_calls.row(span)
-        number = self._database.run_alone(lambda rows: rows.add_to_running(row))
-        if number is None:
-            self._ran.discard(key)
+        if len(spans) > _MOST_ADDED or sum(span.size() for span in spans) > _MOST_BYTES_ADDED:
             return None
-        return [[replace(span, sequence_id=number)] if batch else [] for batch in batches]
+        made = self._latest_calls.rows((span, False) for span in spans)
+        numbers = self._database.run_alone(lambda rows: _numbers_of_added(rows, made))
+        if numbers is None:
+            self._ran -= keys
+            return None
+        stored = (replace(span, sequence_id=number) for span, number in zip(spans, numbers, strict=True))
+        return [[next(stored) for _ in batch] for batch in batches]
 
     def _settled(self, batch: Sequence[Span]) -> Answer:
         """Find out what came of spans whose connection was lost on the way, and store them if it was nothing."""
@@ -234,6 +239,13 @@ class PostgresStore(LocalStore):
         for threads in (self._writers, self._readers):
             threads.shutdown(wait=True)
         self._database.close()
+
+
+def _numbers_of_added(rows: PostgresRows, made: Sequence[SpanRow]) -> Sequence[int] | None:
+    if len(made) > 1:
+        return rows.add_all_to_running(made)
+    number = rows.add_to_running(made[0])
+    return None if number is None else [number]
 
 
 def _not_here(_batches: Sequence[Sequence[Span]], _size: int) -> None:

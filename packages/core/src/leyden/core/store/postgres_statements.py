@@ -21,7 +21,7 @@ from sqlalchemy import (
     select,
     update,
 )
-from sqlalchemy.dialects.postgresql import JSONB, psycopg
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB, psycopg
 from sqlalchemy.dialects.postgresql import insert as insert_or_else
 from sqlalchemy.types import TypeEngine
 
@@ -91,7 +91,15 @@ ADD_SPAN = select(
         *(bindparam(name, type_=schema.spans.c[name].type) for name in SPAN_FIELDS if name != "sequence_id"),
     )
 )
-"""See the first migration."""
+ADD_SPANS = select(
+    func.leyden_add_spans(
+        bindparam("now", type_=Float),
+        *(bindparam(name, type_=ARRAY(Text)) for name in ("rollouts", "attempts")),
+        *(bindparam(name, type_=ARRAY(Integer)) for name in ("attempts_at", "ranks")),
+        *(bindparam(name, type_=ARRAY(schema.spans.c[name].type)) for name in SPAN_FIELDS[3:]),
+    )
+)
+"""See the second migration, of both."""
 NOTIFY = select(func.pg_notify(_KEY, bindparam("payload", type_=Text)))
 
 _TYPES: Mapping[type[TypeEngine[Any]], str] = {

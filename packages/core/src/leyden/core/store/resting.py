@@ -276,7 +276,9 @@ def _common(value: object, begin: object) -> int:
 
 
 def _common_length(one: T, other: T) -> int:
-    """By halving: comparing slices is quick, and characters one by one is not."""
+    """By halving: comparing slices is quick, and characters one by one is not. What is less than `LEAST` is nothing."""
+    if one[:LEAST] != other[:LEAST]:
+        return 0
     low, high = 0, min(len(one), len(other))
     if one[:high] == other[:high]:
         return high

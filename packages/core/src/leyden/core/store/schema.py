@@ -19,8 +19,10 @@ from sqlalchemy import (
 from sqlalchemy import Text as AnyText
 from sqlalchemy import literal_column as sql
 
-VERSION = 2
+VERSION = 3
 """Kept with the store, and the newest of `migrations`; a store written by a newer version is refused."""
+WITH_HEARTBEATS = 3
+"""The first version in which spans have a heartbeat's time."""
 
 Text = AnyText().with_variant(AnyText(collation="C"), "postgresql")
 """Sorted by its bytes everywhere, whatever language the server speaks."""
@@ -98,6 +100,8 @@ spans = Table(
     Column("name", Text, nullable=False),
     Column("start_time", Float, nullable=False),
     Column("end_time", Float),
+    # When a span was stored that is its attempt's latest sign of life, and of which nothing was written to the attempt.
+    Column("heartbeat_time", Float),
     Column("body", LargeBinary, nullable=False),
     UniqueConstraint("rollout_id", "span_id", "attempt_id"),
 )

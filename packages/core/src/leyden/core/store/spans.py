@@ -66,8 +66,10 @@ def _store(
         fresh = _fresh(batch, seen)
         answers.append([_numbered(span, counters) for span in fresh])
     new = [span for answer in answers for span in answer]
-    rows.insert_spans(latest.rows((span, _may_be_dropped(targets[_key(span)[:2]])) for span in new))
+    made = latest.rows((span, _may_be_dropped(targets[_key(span)[:2]])) for span in new)
+    # First: among the stored spans there may be some whose time is the heartbeat only as long as no other span follows.
     _heartbeats(rows, list({(span.rollout_id, span.attempt_id): None for span in new}), targets)
+    rows.insert_spans(made)
     return answers
 
 
@@ -102,8 +104,7 @@ def _heartbeats(rows: Rows, keys: Sequence[AttemptKey], targets: Mapping[Attempt
     beating = [key for key in keys if key not in moved]
     if beating:
         rows.beat(beating)
-    for key in moved:
-        _revive(rows, key)
+    _revive(rows, moved)
 
 
 def _is_moved_by_span(target: SpanTarget) -> bool:
@@ -113,14 +114,19 @@ def _is_moved_by_span(target: SpanTarget) -> bool:
     )
 
 
-def _revive(rows: Rows, key: AttemptKey) -> None:
-    # Read only now: another attempt of the same rollout may be in this batch, and have moved it.
-    row, attempt = require_rollout(rows, key[0]), rows.attempts([key])[key]
-    changes: Changes = {"last_heartbeat_time": rules.heard(attempt.last_heartbeat_time, rows.now)}
-    status = rules.attempt_after_span(attempt.status)
-    if status != attempt.status:
-        changes["status"] = status
-    change_attempt(rows, row, attempt, changes, rules.rollout_after_span(row.status, attempt.status))
+def _revive(rows: Rows, keys: Sequence[AttemptKey]) -> None:
+    while keys:
+        # One attempt of each rollout at a time: it may move the rollout, on which the next one's move depends.
+        turn = {rollout_id: (rollout_id, attempt_id) for rollout_id, attempt_id in reversed(keys)}
+        rollouts, attempts = rows.rollouts(list(turn)), rows.attempts(list(turn.values()))
+        for key in turn.values():
+            row, attempt = rollouts[key[0]], attempts[key]
+            changes: Changes = {"last_heartbeat_time": rules.heard(attempt.last_heartbeat_time, rows.now)}
+            status = rules.attempt_after_span(attempt.status)
+            if status != attempt.status:
+                changes["status"] = status
+            change_attempt(rows, row, attempt, changes, rules.rollout_after_span(row.status, attempt.status))
+        keys = [key for key in keys if turn[key[0]] != key]
 
 
 def problem(batch: Iterable[Span], attempts: Container[AttemptKey]) -> Exception | None:

@@ -16,8 +16,9 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
+from msgspec.structs import replace
 from sqlalchemy import URL, Connection, Engine, create_engine, event, inspect
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -30,10 +31,13 @@ from leyden.core.store.local import LocalStore, healthy, unless_due
 from leyden.core.store.reading import finding_attempt
 from leyden.core.store.recent import RecentAttempts
 from leyden.core.store.rows import Rows
+from leyden.core.store.spans import problem
 from leyden.core.store.sql_rows import SqlRows
 from leyden.core.store.writing_thread import WritingThread
 
 T = TypeVar("T")
+_Here: TypeAlias = tuple[Connection, Any]
+"""A connection, and its driver's."""
 
 RECHECK = 0.5
 """Seconds after which a waiting caller looks for what other processes have written."""
@@ -58,7 +62,7 @@ class SqlStore(LocalStore):
         self._writer = WritingThread()
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="leyden-store-read")
         self._turn = threading.Lock()
-        self._connection_here: Connection | None = None
+        self._here: _Here | None = None
         """For the one who holds `_turn`, on whatever thread; never waits for another process's transaction."""
         self._uncheckpointed = 0
         self._spans = GroupCommit(self._store_spans, self._store_spans_here, self._writer.submit)
@@ -84,15 +88,14 @@ class SqlStore(LocalStore):
         submit = self._writer.submit if write else self._readers.submit
         return await asyncio.wrap_future(submit(self._run, work, write))
 
-    def _run(self, work: Callable[[Rows], T], write: bool) -> T:
+    def _run(self, work: Callable[[SqlRows], T], write: bool) -> T:
         try:
             with self._engine.connect() as connection:
-                return self._work_on(connection, work, write)
+                return self._work_on(connection, connection.connection.driver_connection, work, write)
         except _ERRORS as error:
             raise StoreError(f"{self._engine.url.database}: {_cause(error)}") from error
 
-    def _work_on(self, connection: Connection, work: Callable[[Rows], T], write: bool) -> T:
-        driver = connection.connection.driver_connection
+    def _work_on(self, connection: Connection, driver: Any, work: Callable[[SqlRows], T], write: bool) -> T:
         with _transaction(driver, write):
             rows = SqlRows(connection, driver, self._clock())
             result = work(rows)
@@ -137,10 +140,33 @@ class SqlStore(LocalStore):
         if self._closed:
             return None
         self._wrote(size)
-        return None if self._writer.is_busy else self._at_once(self._adding(batches), write=True)
+        if self._writer.is_busy:
+            return None
+        if len(batches) == 1 == len(batches[0]) and (answer := self._at_once_alone(batches[0])) is not None:
+            return [answer]
+        return self._at_once(self._adding(batches), write=True)
 
-    def _adding(self, batches: Sequence[Sequence[Span]]) -> Callable[[Rows], list[Answer]]:
-        return lambda rows: healthy(rows, lambda rows: self._add(rows, batches))
+    def _adding(self, batches: Sequence[Sequence[Span]]) -> Callable[[SqlRows], list[Answer]]:
+        """Who has a single span is served by a statement for each; the others, and what is special, together."""
+
+        def work(rows: SqlRows) -> list[Answer]:
+            several = len(batches) > 1
+            answers = [self._added_alone(rows, batch) if several else None for batch in batches]
+            left = [batch for batch, answer in zip(batches, answers, strict=True) if answer is None]
+            rest = iter(healthy(rows, lambda rows: self._add(rows, left)) if left else ())
+            return [next(rest) if answer is None else answer for answer in answers]
+
+        return work
+
+    def _added_alone(self, rows: SqlRows, batch: Sequence[Span]) -> list[Span] | None:
+        """Store a single span of an attempt that runs in the least time; None where it is not as nearly all are."""
+        if len(batch) != 1:
+            return None
+        (span,) = batch
+        if span.sequence_id or problem(batch, {(span.rollout_id, span.attempt_id)}) is not None:
+            return None
+        number = rows.add_to_running(self._latest_calls.row(span))
+        return None if number is None else [replace(span, sequence_id=number)]
 
     def _wrote(self, size: int) -> None:
         """Count about how much was written on callers' own threads, and make a checkpoint when it is time."""
@@ -170,25 +196,35 @@ class SqlStore(LocalStore):
         finally:
             raw.close()
 
-    def _at_once(self, work: Callable[[Rows], T | None], *, write: bool) -> T | None:
+    def _at_once(self, work: Callable[[SqlRows], T | None], *, write: bool) -> T | None:
         """Run `work` on the calling thread; None where another must, which may wait, and says what fails."""
+        return self._here_and_now(lambda here: self._work_on(*here, work, write))
+
+    def _at_once_alone(self, batch: Sequence[Span]) -> list[Span] | None:
+        """Store a single span on the calling thread, by a statement that is a transaction by itself."""
+
+        def store(here: _Here) -> list[Span] | None:
+            return self._added_alone(SqlRows(*here, self._clock()), batch)
+
+        return self._here_and_now(store)
+
+    def _here_and_now(self, work: Callable[[_Here], T | None]) -> T | None:
         if not self._turn.acquire(blocking=False):
             return None
         try:
-            return None if self._closed else self._work_on(self._here(), work, write)
+            return None if self._closed else work(self._here or self._connect_here())
         except Exception:
             return None
         finally:
             self._turn.release()
 
-    def _here(self) -> Connection:
-        if self._connection_here is None:
-            connection = self._engine.connect()
-            driver: Any = connection.connection.driver_connection
-            driver.execute("PRAGMA busy_timeout=0")
-            driver.execute("PRAGMA wal_autocheckpoint=0")
-            self._connection_here = connection
-        return self._connection_here
+    def _connect_here(self) -> _Here:
+        connection = self._engine.connect()
+        driver: Any = connection.connection.driver_connection
+        driver.execute("PRAGMA busy_timeout=0")
+        driver.execute("PRAGMA wal_autocheckpoint=0")
+        self._here = connection, driver
+        return self._here
 
     async def _release(self) -> None:
         await asyncio.to_thread(self._shut_down)
@@ -197,8 +233,8 @@ class SqlStore(LocalStore):
         self._writer.shutdown()
         self._readers.shutdown(wait=True)
         with self._turn:
-            if self._connection_here is not None:
-                self._connection_here.close()
+            if self._here is not None:
+                self._here[0].close()
         self._engine.dispose()
 
 
@@ -271,8 +307,9 @@ def _migrate(connection: Connection, path: Path) -> None:
         return
     if version == 0 and inspect(connection).get_table_names():
         raise UsageError(f"{path} is a database, but not a store of Leyden")
-    # What versions have added so far are whole tables: those that are missing are made.
-    schema.metadata.create_all(connection)
+    schema.metadata.create_all(connection)  # of an older store, the tables that it lacks
+    if 0 < version < schema.WITH_HEARTBEATS:
+        connection.exec_driver_sql("ALTER TABLE spans ADD COLUMN heartbeat_time FLOAT")
     connection.exec_driver_sql(f"PRAGMA user_version={schema.VERSION}")
 
 

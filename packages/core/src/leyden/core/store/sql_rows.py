@@ -100,9 +100,9 @@ class SqlRows(SqlRecords):
     def _page(
         self, kind: type[R], columns: sql.Columns, query: Query, *extra: ColumnElement[bool]
     ) -> tuple[list[R], int]:
-        table = columns[0].table
+        table: Any = columns[0].table
         passing = and_(true(), *extra, *_filters(table, query))
-        statement = select(*columns).where(passing).order_by(*_order(table, query), table.c.id)
+        statement = select(*columns).where(passing).order_by(*_order(columns, query), table.c.id)
         if query.limit >= 0:
             statement = statement.limit(query.limit)
         rows = self._rows(kind, statement.offset(query.offset) if query.offset else statement)
@@ -200,6 +200,9 @@ class SqlRows(SqlRecords):
             self.changed.add(key[0])
         if changes:
             self._straight(sql.update_attempt(tuple(changes)), **_renamed(changes), key=key[0], second_key=key[1])
+        heard = changes.get("last_heartbeat_time")
+        if heard is not None:
+            self._straight(sql.OUTDATE_LAST_SPAN, key=key[0], second_key=key[1], now=heard)
 
     def open_attempt_of(self, worker_id: str) -> AttemptRow | None:
         """By the index on workers."""
@@ -212,8 +215,16 @@ class SqlRows(SqlRecords):
         return {(row[0], row[1]): SpanTarget(*row[2:]) for row in self._by_keys(sql.TARGETS, keys)}
 
     def beat(self, keys: Sequence[AttemptKey]) -> None:
-        """One statement, whatever their number: this is most of what is written."""
-        self._by_keys(sql.BEAT, keys, new_now=self.now)
+        """One statement, whatever their number."""
+        self._by_keys(sql.BEAT, keys, now=self.now)
+
+    def add_to_running(self, row: SpanRow) -> int | None:
+        """Store a span of an attempt that runs, as nearly all do, in one statement; returns its number.
+
+        None where the span, or what it belongs to, is in any way special; then nothing was done.
+        """
+        stored = self._straight(sql.ADD_SPAN, now=self.now, **asdict(row)).fetchall()  # all: then it is committed
+        return stored[0][0] if stored else None
 
     def span_counters(self, rollout_ids: Sequence[str]) -> dict[str, int]:
         """One statement, by the index of spans in order."""
@@ -236,6 +247,7 @@ class SqlRows(SqlRecords):
     def delete_spans(self, rollout_id: str) -> int:
         """By the index of spans in order."""
         count = self._straight(sql.COUNT_SPANS, key=rollout_id).fetchone()[0]
+        self._straight(sql.KEEP_HEARTBEATS, key=rollout_id)
         self._straight(sql.DELETE_SPANS, key=rollout_id)
         return count
 
@@ -300,11 +312,12 @@ def _test(column: Column[Any], condition: Condition) -> ColumnElement[bool]:
     return among(column, json.dumps(sorted(condition.value)))
 
 
-def _order(table: Any, query: Query) -> list[ColumnElement[Any]]:
+def _order(columns: sql.Columns, query: Query) -> list[ColumnElement[Any]]:
     if query.sort_by is None:
         return []
-    column, descending = table.c[query.sort_by], query.order == "desc"
+    column = next(column for column in columns if column.name == query.sort_by)
+    descending = query.order == "desc"
     ordered: list[ColumnElement[Any]] = [column.desc() if descending else column]
-    if not column.nullable:  # an index in this order is of use
+    if isinstance(column, Column) and not column.nullable:  # an index in this order is of use
         return ordered
     return [column.is_(None).desc() if descending else column.is_(None), *ordered]

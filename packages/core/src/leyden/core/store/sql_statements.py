@@ -9,6 +9,7 @@ from sqlalchemy import (
     BindParameter,
     ClauseElement,
     Column,
+    ColumnElement,
     Dialect,
     Float,
     Integer,
@@ -18,10 +19,12 @@ from sqlalchemy import (
     bindparam,
     case,
     delete,
+    exists,
     func,
     insert,
     literal_column,
     select,
+    type_coerce,
     update,
 )
 from sqlalchemy.dialects import sqlite
@@ -30,10 +33,10 @@ from leyden.core.store import schema
 from leyden.core.store.rows import AttemptRow, ResourcesRow, RolloutRow, SpanRow, WorkerRow
 from leyden.core.store.sql_dialects import among, greatest, tuples_among
 
-Columns = Sequence[Column[Any]]
+Columns = Sequence[ColumnElement[Any]]
 
 
-def _columns(table: Table, row: type[msgspec.Struct]) -> Columns:
+def _columns(table: Table, row: type[msgspec.Struct]) -> Sequence[Column[Any]]:
     return [table.c[name] for name in row.__struct_fields__]
 
 
@@ -43,7 +46,28 @@ def _new(names: Iterable[str]) -> dict[str, BindParameter[Any]]:
 
 _rollouts, _attempts, _spans, _queue = schema.rollouts.c, schema.attempts.c, schema.spans.c, schema.queue.c
 _resources, _workers = schema.resources.c, schema.workers.c
-ROLLOUT, ATTEMPT = _columns(schema.rollouts, RolloutRow), _columns(schema.attempts, AttemptRow)
+_others = schema.rollouts.alias("others").c
+_RUNNING = literal_column("'running'", Text)
+_IS_RUNNING = _attempts.status == _RUNNING
+# Numbers of spans only grow where a span's own time counts, so the last by its number tells of the attempt's last.
+_LAST_OF_ATTEMPT = (
+    select(_spans.heartbeat_time)
+    .where((_spans.rollout_id == _attempts.rollout_id) & (_spans.attempt_id == _attempts.attempt_id))
+    .order_by(_spans.sequence_id.desc())
+    .limit(1)
+    .correlate(schema.attempts)
+    .scalar_subquery()
+)
+_NOTED = _attempts.last_heartbeat_time
+HEARTBEAT = type_coerce(
+    case((_IS_RUNNING & _NOTED.is_not(None), greatest(_NOTED, func.coalesce(_LAST_OF_ATTEMPT, _NOTED))), else_=_NOTED),
+    Float,
+)
+"""When an attempt was heard of last: as noted, or by the last span that it stored while it ran."""
+ROLLOUT = _columns(schema.rollouts, RolloutRow)
+ATTEMPT = [
+    HEARTBEAT.label(column.name) if column is _NOTED else column for column in _columns(schema.attempts, AttemptRow)
+]
 SPAN, RESOURCES = _columns(schema.spans, SpanRow), _columns(schema.resources, ResourcesRow)
 WORKER = _columns(schema.workers, WorkerRow)
 
@@ -73,6 +97,9 @@ STORED_SPANS = (
     _EVERY_STORED_SPAN.where(tuples_among(_spans.rollout_id, _spans.span_id, _spans.attempt_id)),
 )
 COUNT_SPANS = select(func.count()).select_from(schema.spans).where(_spans.rollout_id == _KEY)
+KEEP_HEARTBEATS = (
+    update(schema.attempts).where((_attempts.rollout_id == _KEY) & _IS_RUNNING).values(last_heartbeat_time=HEARTBEAT)
+)
 DELETE_SPANS = delete(schema.spans).where(_spans.rollout_id == _KEY)
 SPANS_IN_ORDER = select(*SPAN).where(_spans.rollout_id == _KEY).order_by(_spans.sequence_id, schema.spans.c.id)
 _THIS_ATTEMPT = (_attempts.rollout_id == _KEY) & (_attempts.attempt_id == _SECOND_KEY)
@@ -91,11 +118,22 @@ _EVERY_TARGET = select(
     _SPAN_COUNTER,
 ).join_from(schema.attempts, schema.rollouts, _attempts.rollout_id == _rollouts.rollout_id)
 TARGETS = _EVERY_TARGET.where(_THIS_ATTEMPT), _EVERY_TARGET.where(_THESE_ATTEMPTS)
-_NEW_NOW = bindparam("new_now", type_=Float)
-_EVERY_BEAT = update(schema.attempts).values(
-    last_heartbeat_time=case((_attempts.last_heartbeat_time > _NEW_NOW, _attempts.last_heartbeat_time), else_=_NEW_NOW)
-)
+_NOW = bindparam("now", type_=Float)
+_EVERY_BEAT = update(schema.attempts).values(last_heartbeat_time=greatest(func.coalesce(HEARTBEAT, _NOW), _NOW))
 BEAT = _EVERY_BEAT.where(_THIS_ATTEMPT), _EVERY_BEAT.where(_THESE_ATTEMPTS)
+_LAST_SPAN_OF_ATTEMPT = (
+    select(schema.spans.c.id)
+    .where((_spans.rollout_id == _KEY) & (_spans.attempt_id == _SECOND_KEY))
+    .order_by(_spans.sequence_id.desc())
+    .limit(1)
+    .scalar_subquery()
+)
+OUTDATE_LAST_SPAN = (
+    update(schema.spans)
+    .where((schema.spans.c.id == _LAST_SPAN_OF_ATTEMPT) & (_spans.heartbeat_time > _NOW))
+    .values(heartbeat_time=None)
+)
+"""Where an attempt is said to have been heard of last before its last span came."""
 _COUNTERS = func.json_each(bindparam("counters", type_=Text)).table_valued("key", "value")
 SET_COUNTERS = (
     update(schema.rollouts).where(_rollouts.rollout_id == _COUNTERS.c.key).values(span_counter=_COUNTERS.c.value)
@@ -112,6 +150,32 @@ WORKER_BY_ID = select(*WORKER).where(_workers.worker_id == _KEY)
 PUT_WORKER = update(schema.workers).where(_workers.worker_id == _KEY).values(_new(WorkerRow.__struct_fields__))
 INSERTS = {table: insert(table) for table in schema.metadata.sorted_tables}
 INSERT_SPAN = insert(schema.spans).values({name: bindparam(name) for name in SpanRow.__struct_fields__})
+
+_OF_ROLLOUT, _OF_ATTEMPT = bindparam("rollout_id", type_=Text), bindparam("attempt_id", type_=Text)
+_NEXT_NUMBER = (
+    select(_SPAN_COUNTER + literal_column("1", Integer))
+    .join_from(schema.rollouts, schema.attempts, _attempts.rollout_id == _rollouts.rollout_id)
+    .where(
+        (_rollouts.rollout_id == _OF_ROLLOUT) & (_rollouts.status == _RUNNING),
+        (_attempts.attempt_id == _OF_ATTEMPT) & _IS_RUNNING & _NOTED.is_not(None),
+        func.coalesce(_LAST_OF_ATTEMPT, _NOW) <= _NOW,
+        ~exists(literal_column("1")).where(_others.deadline <= _NOW),
+    )
+    .scalar_subquery()
+)
+ADD_SPAN = (
+    insert(schema.spans)
+    .prefix_with("OR IGNORE", dialect="sqlite")
+    .values({name: bindparam(name) for name in SpanRow.__struct_fields__ if name != "sequence_id"})
+    .values(sequence_id=_NEXT_NUMBER, heartbeat_time=_NOW)
+    .returning(_spans.sequence_id)
+)
+"""Stores a span as nearly all come: a new one, without a number, of an attempt that runs while nothing is overdue.
+
+Any other is ignored, as there is none of the numbers that a span must have, or it is there already: what becomes of it
+is decided where the rules are. Nothing is written to the attempt: the span's own time is the heartbeat, unless the
+clock has gone back since the last one.
+"""
 
 SQLITE: Dialect = sqlite.dialect()
 """One for all stores: what is compiled stays, and must not keep a closed store's engine."""
@@ -133,5 +197,8 @@ def update_rollout(names: tuple[str, ...]) -> Update:
 
 @cache
 def update_attempt(names: tuple[str, ...]) -> Update:
-    """Write these fields of one attempt."""
-    return update(schema.attempts).where(_THIS_ATTEMPT).values(_new(names))
+    """Write these fields of one attempt; a status comes with the heartbeat, which its spans no longer tell then."""
+    values: dict[str, ColumnElement[Any]] = dict(_new(names))
+    if "status" in names:
+        values.setdefault("last_heartbeat_time", HEARTBEAT)
+    return update(schema.attempts).where(_THIS_ATTEMPT).values(values)

@@ -19,8 +19,8 @@ def version(connection: Connection) -> int:
     return 0 if found is None else int(found)
 
 
-def upgrade(connection: Connection) -> None:
-    """Bring the tables up to the newest version, within the connection's transaction."""
+def upgrade(connection: Connection, to: str = "head") -> None:
+    """Bring the tables up to a version, by default the newest, within the connection's transaction."""
     from alembic import command
     from alembic.config import Config
 
@@ -28,4 +28,4 @@ def upgrade(connection: Connection) -> None:
     config.set_main_option("script_location", str(Path(__file__).parent))
     config.set_main_option("path_separator", "os")
     config.attributes["connection"] = connection
-    command.upgrade(config, "head")
+    command.upgrade(config, to)
