@@ -1,7 +1,7 @@
 """A span's own time is its attempt's heartbeat in SQL stores: what is read, and how little is written."""
 
 import sqlite3
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -124,10 +124,19 @@ async def test_an_attempt_falls_silent_only_so_long_after_its_last_span(store: L
 async def test_a_span_of_a_running_attempt_writes_nothing_but_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[object] = []
+    told: list[str] = []
+
+    def noting(name: str) -> None:
+        real: Callable[..., Any] = getattr(SqlRows, name)
+
+        def noted(*given: Any) -> Any:
+            told.append(name)
+            return real(*given)
+
+        monkeypatch.setattr(SqlRows, name, noted)
+
     for name in ("beat", "update_attempt", "span_targets", "stored_spans"):
-        real: Any = getattr(SqlRows, name)
-        monkeypatch.setattr(SqlRows, name, lambda *given, real=real, name=name: told.append(name) or real(*given))
+        noting(name)
     store = await open_store(f"sqlite:///{tmp_path}/store.db")
     got = await running(store)
     told.clear()

@@ -8,11 +8,12 @@ moments, but never the order).
 """
 
 import asyncio
+import logging
 import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -25,8 +26,10 @@ from sqlalchemy.exc import SQLAlchemyError
 from leyden.core.data.rollout import Attempt, Rollout
 from leyden.core.data.span import Span
 from leyden.core.errors import StoreError, UsageError
-from leyden.core.store import schema
+from leyden.core.store import file_bell, schema
+from leyden.core.store.file_bell import FileBell
 from leyden.core.store.group_commit import Answer, GroupCommit, one_by_one
+from leyden.core.store.lifecycle import CLOCK
 from leyden.core.store.local import LocalStore, healthy, unless_due
 from leyden.core.store.reading import finding_attempt
 from leyden.core.store.recent import RecentAttempts
@@ -35,12 +38,14 @@ from leyden.core.store.spans import problem
 from leyden.core.store.sql_rows import SqlRows
 from leyden.core.store.writing_thread import WritingThread
 
+logger = logging.getLogger(__name__)
+
 T = TypeVar("T")
 _Here: TypeAlias = tuple[Connection, Any]
 """A connection, and its driver's."""
 
 RECHECK = 0.5
-"""Seconds after which a waiting caller looks for what other processes have written."""
+"""Seconds after which a waiting caller looks for itself; that it has missed a ring is rare."""
 _READERS = 2
 _CHECKPOINT_BYTES = 16 << 20
 """After so many in SQLite's log, and so many of spans stored on callers' own threads, a checkpoint is made."""
@@ -59,6 +64,11 @@ class SqlStore(LocalStore):
     def __init__(self, engine: Engine, clock: Callable[[], float], recheck: float) -> None:
         super().__init__(clock, recheck)
         self._engine = engine
+        self._path = Path(engine.url.database or "")
+        self._listening = threading.Lock()
+        self._listener: FileBell | None = None
+        self._deaf = False
+        """Whether this system cannot tell of other processes' writes."""
         self._writer = WritingThread()
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="leyden-store-read")
         self._turn = threading.Lock()
@@ -74,8 +84,8 @@ class SqlStore(LocalStore):
     ) -> "SqlStore":
         """Open the file, creating it for its owner alone if it is not there.
 
-        Waiting callers learn of what this process writes at once, and of other processes' writes after `recheck`
-        seconds. Raises UsageError when it cannot be a store: no such folder, another kind of file, a newer version.
+        Waiting callers learn at once of what any process writes; after `recheck` seconds where the system cannot tell.
+        Raises UsageError when it cannot be a store: no such folder, another kind of file, a newer version.
         """
         return cls(await asyncio.to_thread(_open, Path(path)), clock, recheck)
 
@@ -101,7 +111,22 @@ class SqlStore(LocalStore):
             result = work(rows)
         self._recent.forget(rows.changed)
         self._bell.ring(rows.rung)
+        if rows.rung - {CLOCK}:  # others look at the clock every `RECHECK` seconds
+            file_bell.ring(self._path)
         return result
+
+    async def _wait(
+        self, look: Callable[[], Awaitable[T | None]], topics: Iterable[str], timeout: float | None
+    ) -> T | None:
+        """Wait, and listen to other processes from now on, where that can be done."""
+        with self._listening:
+            if self._listener is None and not self._deaf and not self._closed:
+                try:
+                    self._listener = FileBell(self._path, self._bell.ring_all)
+                except OSError as error:
+                    self._deaf = True
+                    logger.info("%s: other processes' writes are looked for, not heard: %s", self._path, error)
+        return await super()._wait(look, topics, timeout)
 
     async def _write_little(self, work: Callable[[Rows], T]) -> T:
         """Write on the calling thread where nobody else writes: the hop costs more than a few rows."""
@@ -230,6 +255,10 @@ class SqlStore(LocalStore):
         await asyncio.to_thread(self._shut_down)
 
     def _shut_down(self) -> None:
+        with self._listening:
+            listener, self._listener = self._listener, None
+        if listener is not None:
+            listener.stop()
         self._writer.shutdown()
         self._readers.shutdown(wait=True)
         with self._turn:
