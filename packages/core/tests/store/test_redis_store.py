@@ -85,6 +85,34 @@ async def test_two_stores_agree_at_every_step(two: tuple[RedisStore, RedisStore]
         assert await first.statistics() == await second.statistics()
 
 
+async def test_a_retry_that_another_store_has_queued_meanwhile_is_left_alone(
+    uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [1000.0]
+    first, second = [await RedisStore.open(uri, lambda: clock[0]) for _ in range(2)]
+    config = RolloutConfig(timeout_seconds=5, unresponsive_seconds=2, max_attempts=3, retry_condition=("unresponsive",))
+    got = await claimed(first, config)
+    link, clock[0] = link_of(first), 1003.0
+    run = link.run
+
+    def interrupted(script: str, *arguments: bytes | str) -> Any:
+        answer = run(script, *arguments)
+        if (
+            isinstance(arguments[-1], bytes) and b"ZRANGEBYSCORE" in arguments[-1]
+        ):  # what is overdue was asked for, and is not yet read
+            second._check_now()  # pyright: ignore[reportPrivateUsage] - another store's health check, just then
+        return answer
+
+    with monkeypatch.context() as patched:
+        patched.setattr(link, "run", interrupted)
+        assert [rollout.status for rollout in await first.query_rollouts()] == ["requeuing"]
+    clock[0] = 1006.0
+    assert [rollout.status for rollout in await first.query_rollouts()] == ["requeuing"]
+    assert taken(await second.dequeue_rollout()).rollout_id == got.rollout_id
+    await first.close()
+    await second.close()
+
+
 async def test_many_spans_of_one_attempt_through_two_stores_get_a_number_each(
     two: tuple[RedisStore, RedisStore],
 ) -> None:

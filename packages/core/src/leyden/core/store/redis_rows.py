@@ -78,12 +78,15 @@ class RedisRows(RedisRecords):
         self.write(replace(rollout, version=self.version, row=replace(rollout.row, **changes)))
 
     def overdue(self) -> list[RolloutRow]:
-        """By the sorted set."""
+        """By the sorted set, less those that another process has seen to before they were read."""
         if not self.cures:
             return []
         (due,) = self.ask(("ZRANGEBYSCORE", self.keys.deadlines, "-inf", repr(self.now)))
         found = self.at_rest([name.decode() for name in due]).values()
-        return [rollout.row for rollout in sorted(found, key=lambda rollout: (rollout.row.deadline, rollout.place))]
+        still = [
+            (rollout.row.deadline, rollout.place, rollout.row) for rollout in found if rollout.row.deadline is not None
+        ]
+        return [row for deadline, _, row in sorted(still, key=lambda each: each[:2]) if deadline <= self.now]
 
     def next_deadline(self) -> float | None:
         """By the sorted set."""
