@@ -10,6 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from check_record import calls_recorded_wrongly, engine_log, largest_difference, read_record
+from leyden.core.store.open import open_store
 
 POLICY = Path(__file__).parents[1] / "examples/calculator_langgraph/policy"
 FILES: Any = safetensors.torch
@@ -41,6 +42,25 @@ def test_the_trained_policy_is_a_plain_hugging_face_folder(small_run: Path) -> N
     last = FILES.load_file(small_run / "checkpoints" / "step-00000003" / "model.safetensors")
     assert all(torch.equal(trained[name], tensor) for name, tensor in last.items())
     assert (small_run / "policy" / "chat_template.jinja").exists()
+
+
+async def test_the_store_knows_the_run_its_metrics_and_its_versions(small_run: Path) -> None:
+    store = await open_store(f"sqlite:///{small_run}/store.db")
+    (run,) = await store.query_runs()
+    assert (run.name, run.status) == (small_run.name, "succeeded")
+    assert run.end_time is not None and run.end_time > run.start_time
+    assert run.config["steps"] == 3
+    lines = [json.loads(line) for line in (small_run / "metrics.jsonl").read_text().splitlines()]
+    metrics = {found.step: found.values for found in await store.query_metrics(run.run_id)}
+    assert {step: own["reward"] for step, own in metrics.items() if "reward" in own} == {
+        line["step"]: line["reward"] for line in lines if "reward" in line
+    }
+    assert {step for step, own in metrics.items() if any(name.startswith("held_out/") for name in own)} == {0, 3}
+    versions = (await store.query_policy_versions(run_id=run.run_id)).items
+    assert [(found.version, found.parent) for found in versions] == [(0, None), (1, 0), (2, 1), (3, 2)]
+    kept = sorted(path.name for path in (small_run / "checkpoints").iterdir())
+    assert sorted(Path(found.path).name for found in versions[1:] if found.path is not None) == kept
+    await store.close()
 
 
 async def test_every_call_of_the_engine_is_in_exactly_one_record(small_run: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 from leyden.core.cli.main import run
 from leyden.core.data import semconv
 from leyden.core.data.rollout import EnqueueRollout
+from leyden.core.data.run import PolicyVersion, Run, StepMetrics
 from leyden.core.data.span import Attributes
 from leyden.core.data.tokens import pack_ids, pack_log_probs
 from leyden.core.errors import UsageError
@@ -22,6 +23,7 @@ from leyden.core.testing.nouns import span
 from leyden.core.trainer.export import files
 from leyden.core.trainer.export.export import MANIFEST, TABLES, Exported, export_run
 from leyden.core.trainer.export.files import Format
+from leyden.core.trainer.export.records import RECORDS
 from leyden.core.trainer.export.rows import COLUMNS
 
 CALL: Attributes = {
@@ -99,6 +101,32 @@ async def test_json_lines_hold_every_table_and_need_no_library(tmp_path: Path, m
     )
     assert (made["prompt_ids"], made["response_ids"], made["logprobs"]) == ([5, 6, 7], [8, 9], [-0.25, -2.0])
     assert (made["turn"], made["reward"], made["output_messages"]) == (0, 0.5, CALL[semconv.OUTPUT_MESSAGES])
+
+
+@pytest.mark.parametrize("format", ["parquet", "jsonl"])
+async def test_what_a_store_knows_of_runs_is_exported_without_any_rollout(tmp_path: Path, format: Format) -> None:
+    uri = f"sqlite:///{tmp_path}/store.db"
+    store = await open_store(uri)
+    for run_id in ("a", "b"):
+        await store.add_run(Run(run_id=run_id, name="r", config={"steps": 2}))
+        steps = [StepMetrics(step=n, values={"loss": n / 2}, notes={"alert": "!"} if n else {}) for n in range(2)]
+        await store.add_metrics(run_id, steps)
+        await store.add_policy_versions([PolicyVersion(run_id=run_id, version=3, path="p", metrics={"reward": 1.0})])
+    await store.close()
+    to = tmp_path / "out"
+    exported = await export_run(uri, to, format=format, what=RECORDS)
+    assert exported.rows == {"runs": 2, "metrics": 6, "policy_versions": 2}
+    if format == "parquet":
+        parquet: Any = pytest.importorskip("pyarrow.parquet")
+        runs, metrics, versions = (parquet.read_table(to / f"{table}.parquet").to_pylist() for table in RECORDS)
+    else:
+        runs, metrics, versions = (lines(to / f"{table}.jsonl") for table in RECORDS)
+    for table, rows in zip(RECORDS, (runs, metrics, versions), strict=True):
+        assert all(sorted(row) == sorted(COLUMNS[table]) for row in rows)
+    assert [(row["run_id"], row["config"]) for row in runs] == [("a", '{"steps":2}'), ("b", '{"steps":2}')]
+    found = [(row["step"], row["name"], row["value"], row["note"]) for row in metrics[:3]]
+    assert found == [(0, "loss", 0.0, None), (1, "loss", 0.5, None), (1, "alert", None, "!")]
+    assert (versions[1]["run_id"], versions[1]["version"], versions[1]["metrics"]) == ("b", 3, '{"reward":1.0}')
 
 
 @pytest.mark.parametrize("format", ["datasets", "parquet", "jsonl"])

@@ -22,7 +22,10 @@ def export(
     format: Annotated[str, typer.Option("--format", help="parquet, datasets or jsonl.")] = "parquet",
     what: Annotated[
         list[str] | None,
-        typer.Option("--what", help="rollouts, spans or transitions; may be given twice; all if not given."),
+        typer.Option(
+            "--what",
+            help="rollouts, spans, transitions (these if not given), runs, metrics, policy_versions; may be repeated.",
+        ),
     ] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Replace FOLDER if it is an older export.")] = False,
     runs: RunsOption = RUNS,

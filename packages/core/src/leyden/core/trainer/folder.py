@@ -6,6 +6,7 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
+from uuid import uuid4
 
 import msgspec
 import yaml
@@ -89,6 +90,13 @@ class RunFolder:
     def written_config(self) -> dict[str, Any]:
         """The run's configuration as it lies in the folder, credentials masked; nothing if there is none."""
         return yaml.safe_load(self.config_file.read_text()) if self.config_file.exists() else {}
+
+    def run_id(self, name: str) -> str:
+        """The id of the run called `name` in a store: that name, and letters that no other run of the name has."""
+        file = self.path / "run_id"
+        if not file.exists():
+            self._replace(file, f"{name}-{uuid4().hex[:8]}\n".encode())
+        return file.read_text().strip()
 
     def tasks_file(self, held_out: str | None = None) -> Path:
         """Where the rows of the training tasks, or of a held-out set, are kept."""

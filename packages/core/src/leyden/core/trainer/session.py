@@ -14,12 +14,13 @@ from leyden.core.trainer.abandoned import set_aside
 from leyden.core.trainer.agents import AgentSide, CheckAgents, served_resources
 from leyden.core.trainer.collect import Collector
 from leyden.core.trainer.config import RunConfig
-from leyden.core.trainer.context import RunContext, held_out_curve
+from leyden.core.trainer.context import held_out_curve
 from leyden.core.trainer.curve import save_curve
 from leyden.core.trainer.display import Display
 from leyden.core.trainer.folder import RunFolder
 from leyden.core.trainer.preflight.report import CheckReport, CheckResult, save_report
 from leyden.core.trainer.preflight.run import before_loading, conclude, is_due, not_loaded, preflight
+from leyden.core.trainer.recording import RecordedRun
 from leyden.core.trainer.report import RunReport, percent
 from leyden.core.trainer.serving import serve_policies
 from leyden.core.trainer.tracker import Trackers, open_trackers
@@ -50,10 +51,11 @@ async def train(
         async with _ready(folder, config, agents, display, resources, trackers, began) as context:
             if before is not None:
                 conclude(await preflight(context, before), context)
-            await algorithm.run(context)
-            display.stop()
-            with context.phase("export"):
-                await asyncio.to_thread(_export, folder, config, context)
+            async with context.recorded():
+                await algorithm.run(context)
+                display.stop()
+                with context.phase("export"):
+                    await asyncio.to_thread(_export, folder, config, context)
         failed = False
     finally:
         display.stop()
@@ -103,7 +105,7 @@ async def _ready(
     resources: NamedResources | None,
     trackers: Trackers,
     began: Usage,
-) -> AsyncGenerator[RunContext]:
+) -> AsyncGenerator[RecordedRun]:
     """Inside the block, policy and agents are up, and the context's verbs can be used."""
     tasks = folder.tasks() if config.tasks else []
     held_out = {held.name: folder.tasks(held.name) for held in config.held_out}
@@ -121,7 +123,7 @@ async def _ready(
                 check_workers=_both(serving.check_engines, check_agents),
                 flush=serving.flush,
             )
-            yield RunContext(folder, config, serving, collector, display, trackers=trackers, began=began)
+            yield RecordedRun(folder, config, serving, collector, display, trackers=trackers, began=began)
 
 
 def _both(check_engines: Callable[[], None], check_agents: CheckAgents) -> CheckAgents:
@@ -134,7 +136,7 @@ def _both(check_engines: Callable[[], None], check_agents: CheckAgents) -> Check
     return check
 
 
-def _export(folder: RunFolder, config: RunConfig, context: RunContext) -> None:
+def _export(folder: RunFolder, config: RunConfig, context: RecordedRun) -> None:
     """Write the version that is kept as `policy/`, and the last one beside it if it is another."""
     models, kept = context.trained_policies(), context.keep_for_good()
     shutil.rmtree(folder.last_policy, ignore_errors=True)

@@ -18,12 +18,14 @@ from leyden.core.policy.atomic import remove_unfinished, replaced_folder, whole_
 from leyden.core.store.base import LightningStore
 from leyden.core.store.open import open_store
 from leyden.core.trainer.export.files import FORMATS, Format, RowFile, check_installed, open_files
-from leyden.core.trainer.export.rows import COLUMNS, ROWS, Table, Told
+from leyden.core.trainer.export.records import RECORDS, record_rows
+from leyden.core.trainer.export.rows import ROWS, Table, Told
 from leyden.core.trainer.stored import locate
 
 MANIFEST = "export.json"
 """By which a folder is known as an export, which may be replaced."""
-TABLES: tuple[Table, ...] = tuple(COLUMNS)
+TABLES: tuple[Table, ...] = tuple(ROWS)
+"""What is exported where nothing else is said; `RECORDS` may be, too."""
 PAGE = 1000
 """Rollouts read at once; spans are read rollout by rollout."""
 
@@ -55,14 +57,14 @@ async def export_run(
 ) -> Exported:
     """Write the tables `what` of a run (its name in `runs`, or folder), or of the store at a URI, into the folder `to`.
 
+    `TABLES` are those of its rollouts, `RECORDS` those of its runs.
+
     The folder is there whole or not at all. One that is there already is refused, unless `replace` is set and it is an
     older export. Raises UsageError for this, for what cannot be read, and for a store without rollouts.
     """
     if format not in FORMATS:
         raise UsageError(f"there is no format {format!r}; there are {', '.join(FORMATS)}")
-    if not what or not set(what) <= set(TABLES):
-        raise UsageError(f"there is no table {', '.join(set(what) - set(TABLES))!r}; there are {', '.join(TABLES)}")
-    tables: list[Table] = [table for table in TABLES if table in what]
+    tables = _chosen(what)
     check_installed(format)
     target = Path(to)
     making = _folder(target, replace)
@@ -71,19 +73,19 @@ async def export_run(
     store = await open_store(uri, clock=lambda: 0.0)
     try:
         remove_unfinished(target.parent)
-        total = (await store.query_rollouts(limit=0)).total
-        if not total:
-            raise UsageError(f"there are no rollouts in {source}, so there is nothing to export")
+        of_rollouts: list[Table] = [table for table in tables if table in TABLES]
+        total = await _count(store, source) if of_rollouts else 0
         with making as folder, ExitStack() as closing:
             files = open_files(folder, format, tables)
             for file in files.values():
                 closing.callback(file.close)
             done = 0
-            async for told in _read(store, tables):
+            async for told in _read(store, of_rollouts):
                 await asyncio.to_thread(_write, told, files)
                 done += 1
                 if progress is not None:
                     progress(done, max(done, total))
+            await _write_records(store, files)
             closing.close()
             rows: dict[Table, int] = {table: file.rows for table, file in files.items()}
             exported = Exported(source=source, format=format, created=time.time(), rollouts_read=done, rows=rows)
@@ -93,6 +95,21 @@ async def export_run(
     finally:
         await store.close()
     return exported
+
+
+def _chosen(what: Sequence[Table]) -> list[Table]:
+    known = (*TABLES, *RECORDS)
+    if not what or not set(what) <= set(known):
+        raise UsageError(f"there is no table {', '.join(set(what) - set(known))!r}; there are {', '.join(known)}")
+    return [table for table in known if table in what]
+
+
+async def _count(store: LightningStore, source: str) -> int:
+    """How many rollouts there are; raises UsageError for none."""
+    total = (await store.query_rollouts(limit=0)).total
+    if not total:
+        raise UsageError(f"there are no rollouts in {source}, so there is nothing to export")
+    return total
 
 
 def _folder(target: Path, replace: bool) -> AbstractContextManager[Path]:
@@ -106,13 +123,23 @@ def _folder(target: Path, replace: bool) -> AbstractContextManager[Path]:
 
 
 def _write(told: Told, files: dict[Table, RowFile]) -> None:
-    for table, file in files.items():
-        file.write(ROWS[table](told))
+    for table, rows in ROWS.items():
+        if table in files:
+            files[table].write(rows(told))
+
+
+async def _write_records(store: LightningStore, files: dict[Table, RowFile]) -> None:
+    for table in RECORDS:
+        if table in files:
+            async for row in record_rows(store, table):
+                files[table].write([row])
 
 
 async def _read(store: LightningStore, tables: Sequence[Table]) -> AsyncGenerator[Told]:
     """Every rollout, in the order of creation, with its attempts and the spans that the tables need."""
     offset = 0
+    if not tables:
+        return
     while page := (await store.query_rollouts(limit=PAGE, offset=offset)).items:
         for rollout in page:
             yield await _told(store, rollout, tables)

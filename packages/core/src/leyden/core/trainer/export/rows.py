@@ -4,7 +4,7 @@ What has no fixed shape (a task, metadata, the remaining attributes of a span) i
 table has the same columns, whatever it holds; token ids and log-probabilities are lists of numbers.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -20,7 +20,7 @@ from leyden.core.trajectory.select import Selector
 Row = Mapping[str, Any]
 Kind = Literal["text", "integer", "number", "ids", "numbers"]
 """Of a column; `ids` are lists of 32-bit integers, `numbers` lists of 32-bit floats."""
-Table = Literal["rollouts", "spans", "transitions"]
+Table = Literal["rollouts", "spans", "transitions", "runs", "metrics", "policy_versions"]
 
 COLUMNS: dict[Table, dict[str, Kind]] = {
     "rollouts": {
@@ -93,6 +93,37 @@ COLUMNS: dict[Table, dict[str, Kind]] = {
         "output_messages": "text",
         "reward": "number",
         "reward_dimensions": "text",
+    },
+    "runs": {
+        "run_id": "text",
+        "name": "text",
+        "experiment": "text",
+        "status": "text",
+        "config": "text",
+        "metadata": "text",
+        "start_time": "number",
+        "end_time": "number",
+        "update_time": "number",
+    },
+    "metrics": {
+        "run_id": "text",
+        "step": "integer",
+        "time": "number",
+        "name": "text",
+        "value": "number",
+        "note": "text",
+    },
+    "policy_versions": {
+        "run_id": "text",
+        "policy": "text",
+        "version": "integer",
+        "parent": "integer",
+        "path": "text",
+        "note": "text",
+        "metrics": "text",
+        "metadata": "text",
+        "create_time": "number",
+        "update_time": "number",
     },
 }
 """Every table's columns. Any value but an id may be missing."""
@@ -225,8 +256,12 @@ def transition_rows(told: Told) -> Iterable[Row]:
             }
 
 
-ROWS = {"rollouts": rollout_rows, "spans": span_rows, "transitions": transition_rows}
-"""What makes each table's rows."""
+ROWS: Mapping[Table, Callable[[Told], Iterable[Row]]] = {
+    "rollouts": rollout_rows,
+    "spans": span_rows,
+    "transitions": transition_rows,
+}
+"""What makes the rows of each table that is about rollouts."""
 
 
 def _json(value: object) -> str:
