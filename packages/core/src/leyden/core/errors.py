@@ -11,7 +11,7 @@
     ├── StoreError
     │   ├── NotFound              no such rollout, attempt, resource or worker (also a ValueError)
     │   ├── IllegalMove           a status change the state tables do not allow (also a ValueError)
-    │   └── CallRefused           a store's server takes no such call, however often it is sent (also a ValueError)
+    │   └── CallRefused           a store takes no such call, however often it is sent (also a ValueError)
     ├── EngineError               the engine could not answer, or serves weights it should not
     ├── GatewayError              a model call could not be accepted
     └── TrainingError             a step cannot be taken: nothing to learn from, or numbers that are not finite
@@ -66,7 +66,7 @@ class IllegalMove(StoreError, ValueError):
 
 
 class CallRefused(StoreError, ValueError):
-    """The store's server does not take this call: it is too large, or not its token's to make."""
+    """The store does not take this call: it is too large, or not its token's to make."""
 
 
 class EngineError(LeydenError):

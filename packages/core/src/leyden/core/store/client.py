@@ -31,6 +31,7 @@ from leyden.core.store.client_records import HttpRecords
 from leyden.core.store.connection import PATIENCE, Connection
 from leyden.core.store.lifecycle import new_rollout_id
 from leyden.core.store.rows import encode_stats
+from leyden.core.store.spans import too_large
 from leyden.core.store.wire import LONGEST_WAIT, Failure, methods, numbered
 
 if TYPE_CHECKING:
@@ -257,6 +258,8 @@ class HttpStore(HttpRecords, LightningStore):
 
     async def _add(self, method: Callable[..., Awaitable[Any]], spans: Sequence[Span], *call: Any) -> list[Span]:
         """Store spans; what comes back is their numbers."""
+        if (large := next((wrong for span in spans if (wrong := too_large(span)) is not None), None)) is not None:
+            raise large
         name = method.__name__
         body = await self._answer(name, methods()[name].encode_call(*call))
         try:

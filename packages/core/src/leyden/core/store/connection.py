@@ -4,6 +4,7 @@ Knows nothing of what they say.
 """
 
 import asyncio
+import io
 import time
 from collections.abc import AsyncGenerator
 from uuid import uuid4
@@ -26,6 +27,9 @@ _SILENCE = 90.0
 _BUSY = frozenset({429, 503})
 _UNSAID = 1.0
 """Seconds after which a busy server is asked again that does not say when."""
+
+_LARGE = 1 << 20
+"""Bytes of a body."""
 
 _Session = tuple[aiohttp.ClientSession, AsyncGenerator[aiohttp.ClientSession]]
 
@@ -87,7 +91,8 @@ class Connection:
     async def _post_once(self, name: str, body: bytes, headers: dict[str, str]) -> tuple[int, bytes, float | None]:
         """Return status and body, and in how many seconds a server that is busy wants to be asked again."""
         session = await self._session()
-        async with session.post(f"{self.url}/{name}", data=body, headers=headers, allow_redirects=False) as response:
+        data = body if len(body) < _LARGE else io.BytesIO(body)  # which is sent in pieces, other calls in between
+        async with session.post(f"{self.url}/{name}", data=data, headers=headers, allow_redirects=False) as response:
             answer = await response.read()
             if CAPABILITIES in response.headers:
                 self.capabilities = frozenset(response.headers[CAPABILITIES].split(","))

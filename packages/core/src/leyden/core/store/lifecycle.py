@@ -144,7 +144,7 @@ def change_attempt(
     status = changes.get("status", attempt.status)
     moved = status != attempt.status
     if moved and status in FINISHED_ATTEMPT:
-        changes["end_time"] = rows.now
+        changes["end_time"] = max(attempt.start_time, rows.now)  # a clock may have been put back
     after = replace(attempt, **changes)
     rows.update_attempt((attempt.rollout_id, attempt.attempt_id), changes)
     if attempt.sequence_id == row.attempts:
@@ -222,7 +222,7 @@ def _move_rollout(
     if status not in FINISHED_ROLLOUT:
         wanted["end_time"] = None
     elif row.status not in FINISHED_ROLLOUT:
-        wanted["end_time"] = rows.now
+        wanted["end_time"] = max(row.start_time, rows.now)
         rows.rung.add(row.rollout_id)
     if latest is not None and status in rules.WATCHED_ROLLOUT:
         wanted["deadline"] = rules.deadline(_pulse(latest), config_of(replace(row, **changes)))

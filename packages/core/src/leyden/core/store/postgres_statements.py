@@ -99,7 +99,7 @@ ADD_SPANS = select(
         *(bindparam(name, type_=ARRAY(schema.spans.c[name].type)) for name in SPAN_FIELDS[3:]),
     )
 )
-"""See the second migration, of both."""
+"""See the third migration, of both."""
 NOTIFY = select(func.pg_notify(_KEY, bindparam("payload", type_=Text)))
 
 _TYPES: Mapping[type[TypeEngine[Any]], str] = {

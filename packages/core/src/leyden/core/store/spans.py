@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from leyden.core.data.rollout import FINISHED_ATTEMPT, FINISHED_ROLLOUT
 from leyden.core.data.span import Attributes, Span
-from leyden.core.errors import IllegalMove, NotFound
+from leyden.core.errors import CallRefused, IllegalMove, NotFound
 from leyden.core.store import rules
 from leyden.core.store.lifecycle import change_attempt, require_rollout
 from leyden.core.store.resting import LatestCalls
@@ -19,6 +19,8 @@ logger = logging.getLogger(__name__)
 _SCALARS = frozenset({str, bool, int, float, bytes})
 _NUMBERS = 1 << 63
 _IN_LISTS = frozenset({str, bool, int, float})
+MOST_BYTES = 64 << 20
+"""Of one span; no request to a server may have more either."""
 
 
 def next_numbers(rows: Rows, rollout_ids: Sequence[str]) -> list[int]:
@@ -136,11 +138,21 @@ def problem(batch: Iterable[Span], attempts: Container[AttemptKey]) -> Exception
             return NotFound(f"there is no attempt {span.attempt_id} of a rollout {span.rollout_id}")
         if not 0 <= span.sequence_id < _NUMBERS:
             return ValueError(f"span {span.span_id} has sequence id {span.sequence_id}; numbers start at 1")
+        if (large := too_large(span)) is not None:
+            return large
         for attributes in (span.attributes, span.resource, *(part.attributes for part in (*span.events, *span.links))):
             wrong = _wrong_attribute(attributes)
             if wrong is not None:
                 return ValueError(f"span {span.span_id}: {wrong}")
     return None
+
+
+def too_large(span: Span) -> CallRefused | None:
+    """Return why a span cannot be stored that has too many bytes."""
+    size = span.size()
+    if size <= MOST_BYTES:
+        return None
+    return CallRefused(f"span {span.span_id} has {size} bytes; a span may have {MOST_BYTES}")
 
 
 def _wrong_attribute(attributes: Attributes) -> str | None:
