@@ -19,6 +19,7 @@ their program is missing they are left out, and it is said why. Measured are:
 - query: the spans of one attempt among those of many.
 - room: bytes on disk a span (in memory: allocated); and of a conversation of 30 turns by those of its unique tokens
   (8 each) and messages, its calls stored one by one, as they are made, or all at once.
+- steady: what the process of a server holds while it takes light spans of rollouts that end, at ten points.
 
 With `--peer-python`, of an environment that holds agentlightning==0.3.0, the same chat spans go to its store in memory
 and to its server, single and batched.
@@ -48,13 +49,13 @@ from leyden.core.data.span import Span
 from leyden.core.data.tokens import unpack_ids, unpack_log_probs
 
 HERE = Path(__file__).parent
-INGEST, ONCE = "ingest", ("rollouts", "waking", "query", "room")
+INGEST, ONCE = "ingest", ("rollouts", "waking", "query", "room", "steady")
 """What is measured in every round, and what once."""
-NO_ROOM = ("http",)
-"""What takes room behind its server is another backend's."""
+NOT_OF = {"room": ("http",), "steady": ("memory", "sqlite", "postgresql", "redis")}
+"""What takes room behind a server is another backend's; what a server holds is the server's."""
 PLACE = "backend", "kind", "per_commit", "writers"
 PEER_SPANS = 160
-LIMIT_SECONDS = 900
+LIMIT_SECONDS = 1800
 
 Row = dict[str, Any]
 
@@ -105,7 +106,7 @@ def _run(command: list[str], what: str) -> str:
 
 def compare(backends: list[str], options: argparse.Namespace) -> tuple[dict[str, list[Row]], list[str]]:
     """Measure everything; returns rows by measurement, and what failed."""
-    sizes = {name: getattr(options, name) for name in ("spans", "rollouts", "wakes", "query_rollouts")}
+    sizes = {name: getattr(options, name) for name in ("spans", "rollouts", "wakes", "query_rollouts", "steady_spans")}
     found: dict[str, list[Row]] = {what: [] for what in options.measurements}
     failed: list[str] = []
 
@@ -124,7 +125,7 @@ def compare(backends: list[str], options: argparse.Namespace) -> tuple[dict[str,
         print(f"round {number + 1} of {options.rounds} is done", file=sys.stderr)
     for what in (each for each in ONCE if each in found):
         for backend in backends:
-            if what != "room" or backend not in NO_ROOM:
+            if backend not in NOT_OF.get(what, ()):
                 keep(what, lambda w=what, b=backend: measure(w, b, sizes))
     return found, failed
 
@@ -188,6 +189,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rollouts", type=int, default=160, help="from enqueue to finish")
     parser.add_argument("--wakes", type=int, default=10, help="of each kind")
     parser.add_argument("--query-rollouts", type=int, default=1000, help="of 20 spans each, among which one is read")
+    parser.add_argument("--steady-spans", type=int, default=20_000, help="through a server whose memory is watched")
     parser.add_argument("--peer-python", metavar="PYTHON", help="of an environment with agentlightning==0.3.0")
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args()
@@ -196,7 +198,7 @@ def arguments() -> argparse.Namespace:
         unknown = [each for each in getattr(options, name) if each not in known]
         if unknown:
             parser.error(f"--{name}: there is no {', '.join(unknown)}; there are {', '.join(known)}")
-    for name in ("rounds", "spans", "rollouts", "wakes", "query_rollouts"):
+    for name in ("rounds", "spans", "rollouts", "wakes", "query_rollouts", "steady_spans"):
         if getattr(options, name) < 1:
             parser.error(f"--{name.replace('_', '-')} is {getattr(options, name)}; it must be at least 1")
     return options
@@ -215,7 +217,7 @@ def main() -> None:
     for backend, reason in reasons.items():
         print(f"\n{backend} was not measured: {reason}")
     if options.json:
-        names = "backends", "measurements", "rounds", "spans", "rollouts", "wakes", "query_rollouts"
+        names = "backends", "measurements", "rounds", "spans", "rollouts", "wakes", "query_rollouts", "steady_spans"
         settings: Row = {name: getattr(options, name) for name in names}
         result: Row = {
             "settings": settings,

@@ -12,7 +12,20 @@ from leyden.core.testing import postgres_server
 from leyden.core.testing.redis_server import PROGRAM
 
 ROOT = Path(__file__).parents[1]
-SMALL = ["--rounds", "1", "--spans", "20", "--rollouts", "8", "--wakes", "1", "--query-rollouts", "30"]
+SMALL = [
+    "--rounds",
+    "1",
+    "--spans",
+    "20",
+    "--rollouts",
+    "8",
+    "--wakes",
+    "1",
+    "--query-rollouts",
+    "30",
+    "--steady-spans",
+    "10000",
+]
 
 
 def run(*options: str) -> "subprocess.CompletedProcess[str]":
@@ -34,6 +47,8 @@ def test_every_backend_is_measured_beside_its_floor(tmp_path: Path) -> None:
     for what in ("ingest", "rollouts", "waking", "query"):
         assert {row["backend"] for row in found[what]} == backends
     assert {row["backend"] for row in found["room"]} == backends - {"http"}
+    assert {row["backend"] for row in found["steady"]} == {"http"} and len(found["steady"]) == 10
+    assert all(row["resident_mb"] > 1 for row in found["steady"])
     assert all(row["share"] > 0 and row["of_rows"] <= row["share"] for row in found["ingest"])
     assert len(found["ingest"]) == 8 * len(backends), "two kinds, two sizes of commits, two numbers of writers"
 

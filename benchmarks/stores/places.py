@@ -53,14 +53,14 @@ def place_of(backend: str, folder: Path) -> Generator[Place]:
     else:
         servers: list[subprocess.Popen[str]] = []
         try:
-            yield lambda: _served(f"sqlite:///{folder}/served-{next(names)}.db", servers)
+            yield lambda: served(f"sqlite:///{folder}/served-{next(names)}.db", servers)
         finally:
             for process in servers:
                 process.terminate()
                 process.wait()
 
 
-def _served(uri: str, servers: "list[subprocess.Popen[str]]") -> str:
+def served(uri: str, servers: "list[subprocess.Popen[str]]") -> str:
     """Start `leyden store` as a user does, and stop the one before."""
     for process in servers:
         process.terminate()

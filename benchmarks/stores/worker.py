@@ -8,6 +8,7 @@ from typing import Any
 
 from stores.ingest import ingest
 from stores.room import room
+from stores.steady import steady
 from stores.waking import wake
 from stores.work import query, rollouts
 
@@ -21,6 +22,7 @@ def measure(what: str, backend: str, folder: Path, options: dict[str, int]) -> l
         "waking": (wake, options["wakes"]),
         "query": (query, options["query_rollouts"]),
         "room": (room, options["spans"]),
+        "steady": (steady, options["steady_spans"]),
     }[what]
     return measurement(backend, folder, size)
 
