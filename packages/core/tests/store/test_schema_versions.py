@@ -9,6 +9,7 @@ from alembic import command
 from alembic.config import Config
 from sqlalchemy import Connection, create_engine, text
 
+from leyden.core.cli.main import run
 from leyden.core.data.run import PolicyVersion, Run, StepMetrics
 from leyden.core.errors import UsageError
 from leyden.core.store import migrations, schema
@@ -132,6 +133,28 @@ async def test_a_newer_database_is_refused(postgres: PostgresServer) -> None:
     with postgres.connect(database) as connection:
         connection.execute("UPDATE leyden_version SET version_num = '99'")
     await refused(postgres.uri_of(database))
+
+
+def test_a_command_says_so_in_one_line(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LEYDEN_STORE_TOKEN", "a-token")
+    path = tmp_path / "store.db"
+    asyncio.run(make(f"sqlite:///{path}"))
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA user_version=99")
+    connection.close()
+    for arguments in (
+        ["export", f"sqlite:///{path}", "--to", str(tmp_path / "out")],
+        ["store", "--uri", f"sqlite:///{path}"],
+    ):
+        assert run(arguments) == 2
+        said = capfd.readouterr().err.strip().splitlines()
+        assert said == [f"leyden: the store {path} was written by a newer version of Leyden; update Leyden to open it"]
+
+
+async def make(uri: str) -> None:
+    await (await open_store(uri)).close()
 
 
 async def refused(uri: str) -> None:
