@@ -101,6 +101,7 @@ class ReplicaEngine(WiredEngine):
         if not self._replicas:
             self._there.clear()
         if replica is not None:
+            await self._stints.end(replica.wire)
             await replica.wire.close()
 
     @asynccontextmanager

@@ -8,7 +8,7 @@ away what it drew, and the calls behind them go on with new stints when it is ov
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -23,7 +23,7 @@ class Stints:
         self._open.set()
         self._quiet = asyncio.Event()
         self._quiet.set()
-        self._running: dict[object, Callable[[], None]] = {}
+        self._running: dict[Stint[Any], object] = {}
 
     @property
     def changing(self) -> bool:
@@ -35,12 +35,12 @@ class Stints:
         while not self.closed and not self._open.is_set():
             await self._open.wait()
 
-    def enter(self, stint: object, break_off: Callable[[], None]) -> None:
-        """Count a stint, which `break_off` ends soon."""
-        self._running[stint] = break_off
+    def enter(self, stint: "Stint[Any]", at: object) -> None:
+        """Count a stint that is drawn by the server `at`."""
+        self._running[stint] = at
         self._quiet.clear()
 
-    def leave(self, stint: object) -> None:
+    def leave(self, stint: "Stint[Any]") -> None:
         """Count it no more."""
         del self._running[stint]
         if not self._running:
@@ -59,6 +59,14 @@ class Stints:
             finally:
                 self._open.set()
 
+    async def end(self, at: object) -> None:
+        """Break off the stints of one server, and return when each has put away what it drew."""
+        ending = [stint for stint, where in self._running.items() if where is at]
+        for stint in ending:
+            stint.break_off()
+        for stint in ending:
+            await stint.over()
+
     def close(self) -> None:
         """Break everything off for good, and let nobody wait any longer."""
         self.closed = True
@@ -66,24 +74,28 @@ class Stints:
         self._open.set()
 
     def _break_off(self) -> None:
-        for end in list(self._running.values()):
-            end()
+        for stint in list(self._running):
+            stint.break_off()
 
 
 class Stint(Generic[T]):
-    """Reads `source` to its end, or until it is broken off.
+    """Reads `source`, of the server `at`, to its end or until it is broken off.
 
     With `settle`, what was read is held back until then, and given out as `settle` makes it. Begin one only while no
     weights are being changed.
     """
 
     def __init__(
-        self, stints: Stints, source: AsyncIterator[T], settle: Callable[[list[T]], Awaitable[T]] | None = None
+        self,
+        stints: Stints,
+        at: object,
+        source: AsyncIterator[T],
+        settle: Callable[[list[T]], Awaitable[T]] | None = None,
     ) -> None:
         self._stints, self._settle = stints, settle
         self._held: list[T] = []
         self._ready: asyncio.Queue[T | Exception | None] = asyncio.Queue()
-        stints.enter(self, self.break_off)
+        stints.enter(self, at)
         self._reading = asyncio.create_task(self._read(source))
         self._whole = asyncio.create_task(self._run())
         self._whole.add_done_callback(lambda _: stints.leave(self))
@@ -91,6 +103,10 @@ class Stint(Generic[T]):
     def break_off(self) -> None:
         """Read no more; what was read is still given out."""
         self._reading.cancel()
+
+    async def over(self) -> None:
+        """Return when it has put away what it drew."""
+        await asyncio.wait([self._whole])
 
     async def take(self) -> list[T]:
         """Wait for something, and return all that is there; empty at the end. Raises what `source` did."""

@@ -79,17 +79,16 @@ class VllmServer:
 
     async def stop(self) -> None:
         """End the server and everything it has started; returns when nothing of it is left."""
-        wire, self.wire = self.wire, None
-        if wire is not None:
-            await wire.close()
         ended, self._ended = self._ended, None
-        if ended is None or self._control is None or self._process is None:
-            return
-        with contextlib.suppress(OSError):
-            self._control.shutdown(socket.SHUT_WR)
-        await asyncio.wait([ended])
-        self._control.close()
-        await asyncio.to_thread(self._process.wait)
+        if ended is not None and self._control is not None and self._process is not None:
+            with contextlib.suppress(OSError):
+                self._control.shutdown(socket.SHUT_WR)
+            await asyncio.wait([ended])
+            self._control.close()
+            await asyncio.to_thread(self._process.wait)
+        wire, self.wire = self.wire, None
+        if wire is not None:  # after the server, whose end tells every reader
+            await wire.close()
 
     def command(self, source: str, port: int) -> list[str]:
         """The server's command line."""

@@ -76,10 +76,12 @@ class SharedWeights:
             "shapes": [list(tensor.shape) for tensor in self._held.values()],
             "ipc_handles_pickled": base64.b64encode(pickle.dumps(handles)).decode(),
         }
+        await wire.ask("POST", "/pause?mode=abort")
         await wire.ask("POST", "/start_weight_update")
         await wire.ask("POST", "/update_weights", {"update_info": info})
         await wire.ask("POST", "/finish_weight_update", {"weight_version": str(version)})
         await wire.ask("POST", "/reset_prefix_cache")
+        await wire.ask("POST", "/resume")
 
 
 def _tensor(name: str, value: object) -> Tensor:

@@ -201,7 +201,7 @@ class WiredEngine(Engine):
             return await _with_raw(place, prompt_ids, _joined(held), asked.top_logprobs)
 
         drawing = place.wire.draw(place.model, asked, prompt_ids, answer.left)
-        stint = Stint(self._stints, drawing, None if _plain(asked.sampling) else settle)
+        stint = Stint(self._stints, place.wire, drawing, None if _plain(asked.sampling) else settle)
         try:
             while found := await stint.take():
                 drawn = _joined(found)

@@ -52,7 +52,7 @@ class VllmDouble:
         app.router.add_post("/v1/completions", self._completions)
         app.router.add_post("/v1/load_lora_adapter", self._load_adapter)
         app.router.add_post("/{path:.*}", self._taken)
-        self._runner = web.AppRunner(app, shutdown_timeout=0.0, handler_cancellation=True)
+        self._runner = web.AppRunner(app, shutdown_timeout=0.01, handler_cancellation=True)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", 0)
         await site.start()
@@ -215,10 +215,10 @@ class DoubleServer(VllmServer):
 
     async def stop(self) -> None:
         """End the double."""
+        await self.double.stop()
         if self.wire is not None:
             await self.wire.close()
             self.wire = None
-        await self.double.stop()
 
 
 def _logits(last: int, salt: int) -> Floats:
