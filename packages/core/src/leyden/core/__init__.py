@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from leyden.core.data.transition import Trajectory, TrajectoryGroup, Transition
     from leyden.core.data.worker import Worker
     from leyden.core.engine.base import Engine
+    from leyden.core.engine.vllm_options import VllmOptions
     from leyden.core.errors import LeydenError, UsageError
     from leyden.core.policy.options import LoraOptions
     from leyden.core.runner.adapter import Adapter
@@ -88,6 +89,7 @@ _HOME = {
     "TrajectoryGroup": "data.transition",
     "Transition": "data.transition",
     "UsageError": "errors",
+    "VllmOptions": "engine.vllm_options",
     "Worker": "data.worker",
     "capture": "tracing.production",
     "emit_exception": "tracing.emit",
@@ -146,6 +148,7 @@ __all__ = [
     "TrajectoryGroup",
     "Transition",
     "UsageError",
+    "VllmOptions",
     "Worker",
     "capture",
     "emit_exception",

@@ -185,10 +185,18 @@ class VllmEngine(WiredEngine):
         served = (await wire.models()).get(BASE)
         if served is not None and served <= self._model.context_length:
             raise EngineError(f"vLLM serves {served} tokens, and {self._model.context_length + 1} were expected")
+        await self._prove(wire)
         if self._adapter is not None:
             await self._load_adapter(wire)
         if self._shared is not None:
             await self._shared.begin(wire, self._version)
+
+    async def _prove(self, wire: VllmWire) -> None:
+        """Draw a token: a model that vLLM cannot compute on this machine kills it at the first call, not before."""
+        try:
+            await wire.next_log_prob(BASE, [0, 1], 2)
+        except ServerLost as error:
+            raise EngineError(f"vLLM came up and broke at its first call: {self._server.reason()}") from error
 
     async def _load_adapter(self, wire: VllmWire) -> None:
         body = {"lora_name": ADAPTER, "lora_path": str(self._adapter), "load_inplace": True}

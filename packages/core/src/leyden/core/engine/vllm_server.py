@@ -32,6 +32,8 @@ GRACE_SECONDS = 10
 TELL_SECONDS = 15.0
 """How often it is said that the server is still starting."""
 POLL_SECONDS = 0.25
+LONGEST_TAIL = 200_000
+"""Bytes of the log that are looked through for a reason."""
 _SECRET = re.compile(r"(_API_KEY|_TOKEN|_SECRET|_PASSWORD)$|^(PYTHONPATH|PYTHONHOME)$")
 _KEPT = frozenset({"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"})
 """It may have to load a model by its hub name."""
@@ -49,6 +51,7 @@ class VllmServer:
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._ended: asyncio.Task[str] | None = None
+        self._began = 0
 
     async def start(self, source: str) -> VllmWire:
         """Serve the model in a folder, or of a hub name; returns when it answers.
@@ -113,6 +116,7 @@ class VllmServer:
         self._control.setblocking(False)
         arguments = [sys.executable, "-I", "-S", SUPERVISE, str(theirs.fileno()), str(GRACE_SECONDS), "elsewhere"]
         with theirs, self.log.open("ab") as log:
+            self._began = log.tell()
             self._process = subprocess.Popen(
                 [*arguments, *command],
                 env=environment,
@@ -132,7 +136,7 @@ class VllmServer:
         while not await wire.is_healthy():
             now = time.monotonic()
             if self._ended.done():
-                raise EngineError(f"vLLM did not start: {self._reason()} (all of it: {self.log})")
+                raise EngineError(f"vLLM did not start: {self.reason()} (all of it: {self.log})")
             if now - began > self.options.start_seconds:
                 seconds = f"{self.options.start_seconds:.0f} s"
                 raise EngineError(f"vLLM did not answer within {seconds}; what it did is in {self.log}")
@@ -142,16 +146,19 @@ class VllmServer:
             await asyncio.wait([self._ended], timeout=POLL_SECONDS)
         logger.info("vLLM answers, after %.0f s", time.monotonic() - began)
 
-    def _reason(self) -> str:
-        found = _ERROR.findall(self._tail())
-        return found[-1].strip()[:300] if found else self._last_line()
+    def reason(self) -> str:
+        """What it said, since it was started last, that sounds most like why it is not well."""
+        said = self._tail(self._began).splitlines()
+        found = [match[1] for line in said if (match := _ERROR.search(line))]
+        marked = [match[1] for line in said if " ERROR " in line and (match := _ERROR.search(line))]
+        return ([*marked[:1], *found[-1:], self._last_line()][0])[:300].strip()
 
     def _last_line(self) -> str:
         return next((line.strip()[:200] for line in reversed(self._tail().splitlines()) if line.strip()), "nothing yet")
 
-    def _tail(self) -> str:
+    def _tail(self, begin: int = 0) -> str:
         with self.log.open("rb") as file:
-            file.seek(max(0, self.log.stat().st_size - 20_000))
+            file.seek(max(begin, self.log.stat().st_size - LONGEST_TAIL))
             return file.read().decode(errors="replace")
 
 

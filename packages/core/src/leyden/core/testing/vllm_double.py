@@ -208,6 +208,10 @@ class DoubleServer(VllmServer):
         self.wire = VllmWire(self.double.url or "http://127.0.0.1:1", key="secret")
         return self.wire
 
+    def reason(self) -> str:
+        """Why it is not well: it was told to fail."""
+        return "it was told to fail"
+
     async def ended(self) -> str:
         """Return when the double has died."""
         await self.double.ended()
