@@ -1,0 +1,232 @@
+"""VERL's configuration, composed: the user's dictionary on VERL's own defaults, with what Leyden owns filled in.
+
+Every key that the user gives is taken, or refused by its path in one line. Imports nothing of VERL until it composes.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any, cast
+
+import msgspec
+
+from leyden.core.advantage.base import AdvantageEstimator
+from leyden.core.advantage.registry import ADVANTAGE
+from leyden.core.algorithm.registry import nested
+from leyden.core.algorithm.verl.advantages import Estimation
+from leyden.core.algorithm.verl.rules import ESTIMATORS, INSTEAD, OWNED, RULES
+from leyden.core.algorithm.verl.versions import check_versions
+from leyden.core.credit.nesting import needs_values
+from leyden.core.credit.registry import CREDIT
+from leyden.core.data.scheme import SchemeSettings
+from leyden.core.errors import UsageError
+from leyden.core.policy.entries import Normalisation
+
+SECTION = "leyden"
+"""Section of the user's dictionary, and of `algorithm` in what is composed, that is Leyden's own."""
+MANAGER = "leyden.core.algorithm.verl.bridge.RolloutCollection"
+"""What VERL makes its rollouts with."""
+
+Plain = dict[str, Any]
+
+
+class LeydenOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The section `leyden` of the dictionary: what Leyden decides in the place of VERL."""
+
+    credit: SchemeSettings = "uniform"
+    """What each call answers for: a credit scheme's name, or `{name: ..., option: value}`."""
+    advantage: SchemeSettings | None = None
+    """An advantage estimator, given the same way. [what algorithm.adv_estimator says]"""
+    normalisation: Normalisation = "token"
+    """What weighs the same in a step: every token, every rollout, or every token of every step (constant)."""
+    tokens_per_rollout: int | None = None
+    """The constant that constant normalisation divides by, beside the number of rollouts."""
+
+    def __post_init__(self) -> None:
+        constant = self.normalisation == "constant"
+        if constant and not (self.tokens_per_rollout or 0) > 0:
+            raise UsageError("leyden.tokens_per_rollout: constant normalisation needs it, a number above 0")
+        if self.tokens_per_rollout is not None and not constant:
+            raise UsageError(f"leyden.tokens_per_rollout has no effect with {self.normalisation} normalisation")
+
+    @classmethod
+    def of(cls, section: object) -> "LeydenOptions":
+        """Return the options that a section holds; raises UsageError for one that there is not."""
+        try:
+            found = msgspec.convert(section, cls)
+        except msgspec.ValidationError as error:
+            raise UsageError(f"{SECTION}: {error}") from None
+        if needs_values(CREDIT.make(found.credit)):
+            raise UsageError("leyden.credit: the critic is VERL's, and credit cannot read it; take advantage gae")
+        return found
+
+    def estimation(self) -> Estimation:
+        """How rows are compared; raises UsageError where no estimator was named."""
+        if self.advantage is None:
+            raise UsageError(f"leyden.advantage is missing; there is {', '.join(ADVANTAGE.names())}")
+        return Estimation(
+            estimator=ADVANTAGE.make(self.advantage),
+            normalisation=self.normalisation,
+            tokens_per_rollout=self.tokens_per_rollout,
+        )
+
+
+def compose(config: Mapping[str, Any], overrides: Sequence[str] = (), owned: Mapping[str, Any] | None = None) -> Plain:
+    """Return VERL's whole `ppo_trainer` configuration as plain values, interpolations unresolved.
+
+    `config` is a dictionary as tutorials give it, whose keys may also have dots; `overrides` are hydra's, and win over
+    it. `owned` is what this run settles, given the same way: the user may repeat it, not contradict it.
+    Raises UsageError, in one line with the path, for versions that do not fit, a key that VERL does not have, a
+    contradiction, and whatever VERL's own validation refuses.
+    """
+    check_versions()
+    from leyden.core.algorithm.verl import bridge
+
+    wanted = nested(config)
+    options = LeydenOptions.of(wanted.pop(SECTION, {}))
+    composed = bridge.default_config(overrides)
+    overridden = [_path(override) for override in overrides]
+    given = {path: value for path, value in _leaves(wanted) if not _among(path, overridden)}
+    for path, value in given.items():
+        _check_known(composed, path, value, bridge)
+    for path, value in given.items():
+        _put(composed, path, value)
+    told = {*given, *overridden}
+    settled = dict(_leaves(nested(owned or {})))
+    _check_owned(composed, told, settled)
+    resolved = bridge.resolved(composed)
+    _check_rules(resolved, told)
+    filled = _filled(resolved, told, options)
+    for path, value in {**filled, **settled}.items():
+        _put(composed, path, value)
+    bridge.validate(composed)
+    return composed
+
+
+def _filled(resolved: Plain, told: set[str], options: LeydenOptions) -> Plain:
+    """What Leyden settles in every run, by path."""
+    estimator = _estimator(resolved["algorithm"], told, options)
+    section = {
+        "credit": CREDIT.settings(CREDIT.make(options.credit)),
+        "advantage": ADVANTAGE.settings(estimator),
+        "normalisation": options.normalisation,
+        "tokens_per_rollout": options.tokens_per_rollout,
+    }
+    if "critic.enable" in told and resolved["critic"]["enable"] != estimator.needs_values:
+        wants = "needs one" if estimator.needs_values else "reads none"
+        raise UsageError(f"critic.enable contradicts the advantage estimator, which {wants}; leave it out")
+    filled: Plain = {
+        "algorithm.adv_estimator": SECTION,
+        f"algorithm.{SECTION}": section,
+        "critic.enable": estimator.needs_values,
+        "actor_rollout_ref.rollout.agent.agent_loop_manager_class": MANAGER,
+    }
+    if "critic.model.path" not in told:
+        filled["critic.model.path"] = resolved["actor_rollout_ref"]["model"]["path"]
+    return filled
+
+
+def _estimator(algorithm: Mapping[str, Any], told: set[str], options: LeydenOptions) -> AdvantageEstimator:
+    """Return Leyden's estimator for what VERL's name and numbers, or Leyden's own section, ask for."""
+    name = algorithm["adv_estimator"]
+    if options.advantage is not None:
+        if "algorithm.adv_estimator" in told:
+            raise UsageError(
+                f"algorithm.adv_estimator ({name}) and leyden.advantage ({options.advantage}) both name an estimator; "
+                "leave one out"
+            )
+        return ADVANTAGE.make(options.advantage)
+    if name not in ESTIMATORS:
+        reason = INSTEAD.get(name, "there is no such estimator")
+        raise UsageError(f"algorithm.adv_estimator: {name!r}: {reason}; take {', '.join(ESTIMATORS)}")
+    if name == "gae":
+        return ADVANTAGE.make({"name": "gae", "gamma": algorithm["gamma"], "lam": algorithm["lam"]})
+    for number in ("gamma", "lam"):
+        if algorithm[number] != 1.0:
+            fix = "set leyden.credit to {name: discounted, gamma: ...}" if number == "gamma" else "leave it out"
+            raise UsageError(f"algorithm.{number} has no effect on {name}; {fix}")
+    plain_grpo = ESTIMATORS[name] == "grpo" and not algorithm["norm_adv_by_std_in_grpo"]
+    return ADVANTAGE.make("dr_grpo" if plain_grpo else ESTIMATORS[name])
+
+
+def _check_owned(composed: Plain, told: set[str], settled: Mapping[str, Any]) -> None:
+    for path in told:
+        if path in settled and _get(composed, path) != settled[path]:
+            raise UsageError(f"{path}: {_get(composed, path)!r} contradicts this run, which has {settled[path]!r}")
+        if path in OWNED and path not in settled:
+            raise UsageError(f"{path} is not yours to set: {OWNED[path]}; leave it out")
+
+
+def _check_rules(resolved: Plain, told: set[str]) -> None:
+    for path, (allowed, reason) in RULES.items():
+        if _among(path, list(told)) and (found := _get(resolved, path)) != allowed:
+            raise UsageError(f"{path}: {found!r} cannot be: {reason}")
+
+
+def _check_known(composed: Plain, path: str, value: object, bridge: Any) -> None:
+    """Raise UsageError for a key that VERL does not have, and for a value where it has a section.
+
+    A section may hold more keys than VERL's defaults show: those of its dataclass, or any where the default is empty.
+    """
+    node: Any = composed
+    keys = path.split(".")
+    for depth, key in enumerate(keys):
+        if not isinstance(node, dict):
+            _check_section(".".join(keys[:depth]), node)
+            return
+        section = cast("Plain", node)
+        if key not in section:
+            known = {*section, *(bridge.field_names(section["_target_"]) if "_target_" in section else ())}
+            if section and key not in known:
+                raise UsageError(_unknown(".".join(keys[: depth + 1]), key, known))
+            return
+        node = section[key]
+    if isinstance(node, dict) and node and not isinstance(value, Mapping):
+        raise UsageError(f"{path}: {value!r} is a value, and VERL has a section there")
+
+
+def _check_section(path: str, found: object) -> None:
+    """Raise UsageError for a plain value that options are given to; what is unset or refers elsewhere may be one."""
+    if found is not None and not (isinstance(found, str) and found.startswith("${")):
+        raise UsageError(f"{path} is a value of VERL's ({found!r}), not a section")
+
+
+def _unknown(path: str, key: str, known: set[str]) -> str:
+    close = get_close_matches(key, sorted(known), n=1)
+    return f"{path}: VERL has no such key" + (f"; did you mean {close[0]}?" if close else "")
+
+
+def _leaves(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the path of every value that is not itself a section, and the value."""
+    for key, value in config.items():
+        path = f"{prefix}{key}"
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(cast("Mapping[str, Any]", value), f"{path}.")
+        else:
+            yield path, value
+
+
+def _path(override: str) -> str:
+    """The path that a hydra override is about."""
+    return override.lstrip("+~").partition("=")[0].partition("@")[0].strip()
+
+
+def _among(path: str, told: Sequence[str]) -> bool:
+    """Whether `path`, or a section it is in, or something in it, is among `told`."""
+    return any(f"{path}.".startswith(f"{one}.") or f"{one}.".startswith(f"{path}.") for one in told)
+
+
+def _get(config: Plain, path: str) -> Any:
+    node: Any = config
+    for key in path.split("."):
+        node = cast("Plain", node).get(key) if isinstance(node, dict) else None
+    return node
+
+
+def _put(config: Plain, path: str, value: object) -> None:
+    *keys, last = path.split(".")
+    node: Any = config
+    for key in keys:
+        if not isinstance(node.get(key), dict):
+            node[key] = {}
+        node = node[key]
+    node[last] = value

@@ -1,0 +1,67 @@
+"""What Leyden does in the place of VERL, as tables: estimators, keys that are Leyden's, values that cannot be."""
+
+from collections.abc import Mapping
+from typing import Any
+
+ESTIMATORS: Mapping[str, str] = {
+    "gae": "gae",
+    "grpo": "grpo",
+    "grpo_vectorized": "grpo",
+    "reinforce_plus_plus": "reinforce_plus_plus",
+    "reinforce_plus_plus_baseline": "reinforce_plus_plus_baseline",
+    "rloo": "rloo",
+    "rloo_vectorized": "rloo",
+}
+"""VERL's name of an estimator to Leyden's, which counts each rollout once however often its agent called the model."""
+
+_BY_ROW = "VERL's counts a rollout as often as its agent called the model"
+
+INSTEAD: Mapping[str, str] = {
+    "gdpo": "weigh named rewards with leyden.credit {name: dimensions}",
+    "gpg": _BY_ROW,
+    "grpo_passk": _BY_ROW,
+    "opo": _BY_ROW,
+    "optimal_token_baseline": _BY_ROW,
+    "remax": "it needs a greedy rollout of every task",
+    "tir_optimal_token_baseline": _BY_ROW,
+}
+"""VERL's estimators that there is nothing for here, and why."""
+
+OWNED: Mapping[str, str] = {
+    "actor_rollout_ref.rollout.agent.agent_loop_manager_class": "rollouts are made by Leyden's runners",
+    "data.train_files": "the tasks are the run's",
+    "data.val_files": "the held-out tasks are the run's",
+    "trainer.default_local_dir": "checkpoints are kept in the run's folder",
+    "trainer.resume_from_path": "`leyden resume` goes on from the run's last checkpoint",
+    "trainer.resume_mode": "`leyden resume` goes on from the run's last checkpoint",
+}
+"""Keys that Leyden fills in, and with what."""
+
+_REWARD = "the run's own reward function scores rollouts"
+_TURNS = "the agent itself makes its turns"
+
+RULES: Mapping[str, tuple[Any, str]] = {
+    "actor_rollout_ref.actor.loss_agg_mode": (
+        "token-mean",
+        "VERL's other modes count model calls and padding; set leyden.normalisation to token, rollout or constant",
+    ),
+    "actor_rollout_ref.actor.loss_scale_factor": (None, "set leyden.normalisation and leyden.tokens_per_rollout"),
+    "actor_rollout_ref.rollout.calculate_log_probs": (True, "what served a call says how likely its tokens were"),
+    "actor_rollout_ref.rollout.mode": ("async", "agents ask a server, each at its own pace"),
+    "actor_rollout_ref.rollout.multi_turn.enable": (False, _TURNS),
+    "actor_rollout_ref.rollout.agent.agent_loop_config_path": (None, _TURNS),
+    "algorithm.filter_groups.enable": (False, "groups without spread are dropped before VERL sees them"),
+    "algorithm.use_kl_in_reward": (
+        False,
+        "advantages are made from credit, not from tokens' rewards; set actor_rollout_ref.actor.use_kl_loss",
+    ),
+    "algorithm.use_pf_ppo": (False, "VERL has it for its own gae only"),
+    "data.custom_cls.path": (None, "the tasks are the run's"),
+    "reward.custom_reward_function.path": (None, _REWARD),
+    "reward.reward_model.enable": (False, _REWARD),
+    "custom_reward_function.path": (None, _REWARD),
+    "reward_model.enable": (None, _REWARD),
+    "distillation.enabled": (False, "there is no teacher to ask"),
+    "trainer.use_v1": (True, "Leyden's rollouts come into VERL's V1 trainer"),
+}
+"""Paths that may have one value only beside Leyden, and why; checked where the user says something else."""

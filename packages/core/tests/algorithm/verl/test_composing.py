@@ -1,0 +1,194 @@
+"""The dictionary of the tutorials on VERL's own defaults: every key taken, or refused by its path in one line."""
+
+from collections.abc import Mapping
+from copy import deepcopy
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from leyden.core.algorithm.verl.options import compose
+from leyden.core.errors import UsageError
+from leyden.core.testing.policies import tiny_policy
+from leyden.core.testing.tiny_tokenizers import save_tiny_tokenizer
+
+pytestmark = [
+    pytest.mark.long,  # VERL takes some 20 s to import
+    pytest.mark.skipif(find_spec("verl") is None, reason="VERL is not installed"),
+    pytest.mark.filterwarnings("ignore"),  # those of VERL's own imports
+]
+
+# As the text-to-SQL tutorial of Agent Lightning has it, for one GPU.
+TUTORIAL: dict[str, Any] = {
+    "algorithm": {"adv_estimator": "grpo", "use_kl_in_reward": False},
+    "data": {"train_batch_size": 32, "max_prompt_length": 4096, "max_response_length": 2048, "truncation": "error"},
+    "actor_rollout_ref": {
+        "rollout": {
+            "tensor_model_parallel_size": 1,
+            "n": 4,
+            "log_prob_micro_batch_size_per_gpu": 4,
+            "multi_turn": {"format": "hermes"},
+            "name": "vllm",
+            "gpu_memory_utilization": 0.8,
+            "engine_kwargs": {"vllm": {"enable_auto_tool_choice": True, "tool_call_parser": "hermes"}},
+        },
+        "actor": {
+            "ppo_mini_batch_size": 32,
+            "ppo_micro_batch_size_per_gpu": 4,
+            "optim": {"lr": 1e-6},
+            "use_kl_loss": False,
+            "kl_loss_coef": 0.0,
+            "entropy_coeff": 0,
+            "clip_ratio_low": 0.2,
+            "clip_ratio_high": 0.3,
+            "fsdp_config": {"param_offload": True, "optimizer_offload": True},
+        },
+        "ref": {"log_prob_micro_batch_size_per_gpu": 8, "fsdp_config": {"param_offload": True}},
+        "model": {
+            "path": "Qwen/Qwen2.5-Coder-1.5B-Instruct",
+            "use_remove_padding": True,
+            "enable_gradient_checkpointing": True,
+        },
+    },
+    "trainer": {
+        "n_gpus_per_node": 1,
+        "val_before_train": True,
+        "critic_warmup": 0,
+        "logger": ["console", "wandb"],
+        "project_name": "AgentLightning",
+        "experiment_name": "spider",
+        "nnodes": 1,
+        "save_freq": 64,
+        "test_freq": 32,
+        "total_epochs": 2,
+    },
+}
+
+
+def leaves(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in config.items():
+        path = f"{prefix}{key}"
+        found |= leaves(cast("dict[str, Any]", value), f"{path}.") if isinstance(value, dict) else {path: value}
+    return found
+
+
+def with_(*changes: tuple[str, Any]) -> dict[str, Any]:
+    """The tutorial's dictionary with further keys, which may have dots."""
+    return {**deepcopy(TUTORIAL), **dict(changes)}
+
+
+def test_the_tutorials_dictionary_composes_and_validates_unedited() -> None:
+    given = deepcopy(TUTORIAL)
+    composed = leaves(compose(TUTORIAL))
+
+    assert given == TUTORIAL
+    ours = {"algorithm.adv_estimator"}
+    assert {path for path, value in leaves(TUTORIAL).items() if composed[path] != value} == ours
+    assert composed["algorithm.adv_estimator"] == "leyden"
+    assert composed["algorithm.leyden.advantage.name"] == "grpo"
+    assert composed["algorithm.leyden.credit.name"] == "uniform"
+    assert composed["critic.enable"] is False
+    manager = "actor_rollout_ref.rollout.agent.agent_loop_manager_class"
+    assert composed[manager] == "leyden.core.algorithm.verl.bridge.RolloutCollection"
+
+
+def test_overrides_win_and_what_a_run_owns_is_filled_in() -> None:
+    owned = {"data.train_files": "train.parquet", "trainer": {"default_local_dir": "here", "total_training_steps": 3}}
+    composed = compose(TUTORIAL, ["data.train_batch_size=64", "actor_rollout_ref.rollout.n=8"], owned)
+
+    assert composed["data"]["train_batch_size"] == 64
+    assert composed["actor_rollout_ref"]["rollout"]["n"] == 8
+    assert composed["data"]["train_files"] == "train.parquet"
+    assert composed["trainer"]["default_local_dir"] == "here"
+    assert composed["trainer"]["total_training_steps"] == 3
+    assert composed["data"]["max_prompt_length"] == 4096
+
+
+def test_keys_with_dots_and_keys_of_a_sections_dataclass_are_taken() -> None:
+    precision = {"param_dtype": "fp32"}
+    composed = compose(
+        with_(
+            ("actor_rollout_ref.actor.fsdp_config.mixed_precision", precision),
+            ("actor_rollout_ref.model.override_config.attn_implementation", "sdpa"),
+            ("trainer.total_training_steps", 5),
+        )
+    )
+    assert composed["actor_rollout_ref"]["actor"]["fsdp_config"]["mixed_precision"] == precision
+    assert composed["actor_rollout_ref"]["model"]["override_config"] == {"attn_implementation": "sdpa"}
+    assert composed["trainer"]["total_training_steps"] == 5
+
+
+@pytest.mark.parametrize(
+    ("settings", "advantage"),
+    [
+        ({"algorithm.adv_estimator": "rloo"}, {"name": "rloo"}),
+        ({"algorithm.norm_adv_by_std_in_grpo": False}, {"name": "dr_grpo"}),
+        ({"algorithm.adv_estimator": "reinforce_plus_plus"}, {"name": "reinforce_plus_plus"}),
+    ],
+)
+def test_verls_estimators_become_those_that_count_rollouts(settings: dict[str, Any], advantage: dict[str, Any]) -> None:
+    composed = compose(with_(*settings.items()))
+    assert composed["algorithm"]["leyden"]["advantage"].items() >= advantage.items()
+    assert composed["critic"]["enable"] is False
+
+
+def test_gae_has_verls_numbers_and_a_critic_that_begins_as_the_policy(tmp_path: Path) -> None:
+    policy: Any = tiny_policy().module
+    policy.save_pretrained(tmp_path)  # VERL looks at the critic's model before it trains one
+    save_tiny_tokenizer(tmp_path, None)
+    config = with_(
+        ("algorithm.adv_estimator", "gae"),
+        ("algorithm.lam", 0.9),
+        ("actor_rollout_ref.model.path", str(tmp_path)),
+        ("critic.ppo_micro_batch_size_per_gpu", 4),
+    )
+    composed = compose(config)
+    assert composed["algorithm"]["leyden"]["advantage"].items() >= {"name": "gae", "lam": 0.9, "gamma": 1.0}.items()
+    assert composed["critic"]["enable"] is True
+    assert composed["critic"]["model"]["path"] == str(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        ("actor_rollout_ref.rollout.nn", 4, r"actor_rollout_ref\.rollout\.nn: VERL has no such key; did you mean n\?"),
+        ("trainers.nnodes", 1, r"trainers: VERL has no such key; did you mean trainer\?"),
+        ("trainer.nnodes.of", 1, r"trainer\.nnodes is a value of VERL's \(1\), not a section"),
+        ("trainer.v1", 1, r"trainer\.v1: 1 is a value, and VERL has a section there"),
+        ("trainer.use_v1", False, r"trainer\.use_v1: False cannot be"),
+        ("algorithm.use_kl_in_reward", True, r"algorithm\.use_kl_in_reward: True cannot be"),
+        ("algorithm.adv_estimator", "opo", r"'opo': VERL's counts a rollout as often as .*; take gae, grpo"),
+        ("algorithm.adv_estimator", "none", r"algorithm\.adv_estimator: 'none': there is no such estimator"),
+        ("algorithm.gamma", 0.9, r"algorithm\.gamma has no effect on grpo; set leyden\.credit to"),
+        (
+            "actor_rollout_ref.actor.loss_agg_mode",
+            "seq-mean-token-mean",
+            r"loss_agg_mode: .* set leyden\.normalisation",
+        ),
+        ("data.train_files", "mine.parquet", r"data\.train_files is not yours to set: the tasks are the run's"),
+        ("trainer.default_local_dir", "there", r"default_local_dir: 'there' contradicts this run, which has 'here'"),
+        ("critic.enable", True, r"critic\.enable contradicts the advantage estimator, which reads none"),
+        ("leyden.advantage", "rloo", r"both name an estimator; leave one out"),
+        ("leyden.normalization", "token", r"leyden: .*unknown field `normalization`"),
+        ("leyden.credit", "learned_value", r"leyden\.credit: the critic is VERL's"),
+        ("actor_rollout_ref.actor.ppo_mini_batch_size", 64, r"VERL refuses the configuration: .*train_batch_size"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_its_path_in_one_line(path: str, value: object, said: str) -> None:
+    config = with_((path, value))
+    with pytest.raises(UsageError, match=said) as refused:
+        compose(config, owned={"trainer.default_local_dir": "here"})
+    assert "\n" not in str(refused.value)
+
+
+def test_an_override_that_verl_does_not_take_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"does not take this override: .*trainer\.nodes") as refused:
+        compose(TUTORIAL, ["trainer.nodes=2"])
+    assert "\n" not in str(refused.value)
+
+
+def test_an_override_that_contradicts_is_refused_by_the_same_rules() -> None:
+    with pytest.raises(UsageError, match=r"algorithm\.use_kl_in_reward: True cannot be"):
+        compose(TUTORIAL, ["algorithm.use_kl_in_reward=true"])

@@ -1,0 +1,79 @@
+"""Leyden's section of the dictionary, and the versions that are needed, where VERL itself is not asked."""
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from leyden.core.advantage.registry import ADVANTAGE
+from leyden.core.algorithm.verl import versions
+from leyden.core.algorithm.verl.options import LeydenOptions, compose
+from leyden.core.algorithm.verl.rules import ESTIMATORS, INSTEAD
+from leyden.core.errors import UsageError
+
+THERE = {**versions.TESTED, **dict.fromkeys(versions.BESIDE, "1.0")}
+
+
+def find_only(monkeypatch: pytest.MonkeyPatch, found: dict[str, str]) -> None:
+    monkeypatch.setattr(versions, "installed", found.get)
+
+
+def test_the_tested_versions_are_fine(monkeypatch: pytest.MonkeyPatch) -> None:
+    find_only(monkeypatch, THERE)
+    versions.check_versions()
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"verl": None}, r"algorithm verl needs verl, which is not installed: pip install verl==0\.9\.1 Transfer"),
+        ({"verl": "0.10.0"}, r"is built on verl 0\.9\.x and finds 0\.10\.0: pip install verl==0\.9\.1"),
+        ({"verl": "0.90"}, r"is built on verl 0\.9\.x and finds 0\.90"),
+        ({"TransferQueue": "0.2.0"}, r"TransferQueue 0\.1\.x and finds 0\.2\.0: pip install TransferQueue==0\.1\.11"),
+        ({"ray": None}, r"needs ray, which is not installed"),
+        ({"nvtx": None, "pyzmq": None}, r"VERL does not start without nvtx, pyzmq: pip install nvtx pyzmq"),
+    ],
+)
+def test_another_version_is_refused_with_the_fix(
+    monkeypatch: pytest.MonkeyPatch, changed: dict[str, Any], said: str
+) -> None:
+    find_only(monkeypatch, {name: found for name, found in {**THERE, **changed}.items() if found is not None})
+    with pytest.raises(UsageError, match=said):
+        compose({})
+
+
+@pytest.mark.parametrize(
+    ("section", "said"),
+    [
+        ({"normalisation": "constant"}, r"leyden\.tokens_per_rollout: constant normalisation needs it"),
+        ({"tokens_per_rollout": 9}, r"leyden\.tokens_per_rollout has no effect with token normalisation"),
+        ({"credit": "nothing"}, r"unknown credit assignment 'nothing'"),
+        ({"normalisation": "row"}, r"leyden: Invalid enum value 'row'"),
+    ],
+)
+def test_a_section_that_cannot_work_is_refused(section: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        LeydenOptions.of(section)
+
+
+def test_an_estimation_needs_an_estimator() -> None:
+    assert LeydenOptions.of({"advantage": {"name": "gae", "lam": 0.5}}).estimation().estimator == ADVANTAGE.make(
+        {"name": "gae", "lam": 0.5}
+    )
+    with pytest.raises(UsageError, match=r"leyden\.advantage is missing"):
+        LeydenOptions.of({}).estimation()
+
+
+def test_every_estimator_that_is_taken_exists_here() -> None:
+    assert set(ESTIMATORS.values()) <= set(ADVANTAGE.names())
+    assert not set(ESTIMATORS) & set(INSTEAD)
+
+
+def test_nothing_of_verl_is_imported_before_it_is_needed() -> None:
+    program = (
+        "import sys; from leyden.core.algorithm.verl import options, rows, advantages;"
+        "print(sorted({'torch', 'verl', 'ray', 'hydra', 'transfer_queue'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,189 @@
+"""The same captured rollouts through Leyden's own backend and through VERL's: the same advantages, the same gradient.
+
+VERL's part is its own code: its call of a registered estimator, its padding rows, its loss, its FSDP2 worker; on a CPU,
+which `verl_cpu.platform` makes its accelerator.
+"""
+
+import os
+import random
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from verl_cpu.environment import ENVIRONMENT
+
+from leyden.core.advantage.registry import ADVANTAGE
+from leyden.core.algorithm.valuing import valued
+from leyden.core.algorithm.verl.rows import RowLimits, training_rows
+from leyden.core.algorithm.weighing import WeighedBatch, weigh
+from leyden.core.credit.registry import CREDIT
+from leyden.core.data.transition import Outcome, TrajectoryGroup, Transition
+from leyden.core.policy.config import UpdateConfig
+from leyden.core.policy.model import PolicyModel
+from leyden.core.policy.update import Updater
+from leyden.core.testing.nouns import trajectory, transition
+from leyden.core.testing.policies import tiny_policy
+from leyden.core.testing.ports import free_port
+from leyden.core.testing.tiny_tokenizers import save_tiny_tokenizer
+
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(find_spec("verl") is None, reason="VERL is not installed"),
+    pytest.mark.timeout(600),
+]
+SUPPORT = Path(__file__).parents[5] / "tests/support"
+TEMPERATURE = 0.8
+LIMITS = RowLimits(prompt=256, response=16, temperature=TEMPERATURE)
+SQL = {"kind": "tool", "name": "sql", "succeeded": 0.2, "failed": -0.1}
+CREDITS: dict[str, Any] = {
+    "uniform": "uniform",
+    "role decay": {"name": "role_decay", "gamma": {"planner": 0.5}, "otherwise": 0.9},
+    "intermediate": {"name": "intermediate", "rules": [SQL]},
+}
+ADVANTAGES = {"GRPO": "grpo", "RLOO": "rloo", "REINFORCE++": "reinforce_plus_plus", "PPO": "gae"}
+COMPARED = {
+    f"{credit}, {advantage}": {"credit": CREDITS[credit], "advantage": ADVANTAGES[advantage], "normalisation": "token"}
+    for credit in CREDITS
+    for advantage in ADVANTAGES
+}
+CASES = COMPARED | {
+    "by rollout": {"credit": "uniform", "advantage": "rloo", "normalisation": "rollout"},
+    "a group without spread": {
+        "credit": "uniform",
+        "advantage": "reinforce_plus_plus_baseline",
+        "normalisation": "token",
+    },
+}
+
+
+@torch.no_grad()
+def likelihoods(model: PolicyModel, prompt: list[int], response: list[int]) -> list[float]:
+    """Log-probabilities of the response at the temperature it is drawn at."""
+    logits_TV = model.module(input_ids=torch.tensor([[*prompt, *response]])).logits[0, len(prompt) - 1 : -1]
+    return (logits_TV / TEMPERATURE).log_softmax(-1).gather(1, torch.tensor([response]).T)[:, 0].tolist()
+
+
+def captured(model: PolicyModel) -> list[TrajectoryGroup]:
+    """Three tasks of four rollouts of 1 to 5 calls each, drawn by a slightly other policy than `model`.
+
+    One rollout has no reward, and all of the last task's have the same. The control tokens, 0 to 2, are not among them:
+    VERL makes the tokenizer's padding token the embedding's, which then learns nothing where it is read.
+    """
+    random_ = random.Random(7)
+
+    def call(rollout: str, prompt: list[int]) -> Transition:
+        response = [random_.randrange(3, 64) for _ in range(random_.randint(1, 7))]
+        own = likelihoods(model, prompt, response)
+        outcomes = (Outcome(kind="tool", name="sql", succeeded=random_.random() < 0.5),)
+        return transition(
+            prompt,
+            response,
+            [logprob + random_.gauss(0.0, 0.2) for logprob in own],
+            rollout_id=rollout,
+            agent=random_.choice(("planner", "worker")),
+            outcomes=outcomes if random_.random() < 0.6 else (),
+            temperature=TEMPERATURE,
+        )
+
+    def rollout(name: str, reward: float | None, count: int) -> Any:
+        context = [random_.randrange(3, 64) for _ in range(5)]
+        made: list[Transition] = []
+        for _ in range(count):
+            made.append(call(name, context))
+            context = [*context, *made[-1].response_ids, *(random_.randrange(3, 64) for _ in range(3))]
+        return trajectory(reward, made)
+
+    rewards = [(1.0, 0.0, 0.5, 0.25), (0.0, None, 1.0, 0.0), (1.0, 1.0, 1.0, 1.0)]
+    return [
+        TrajectoryGroup(
+            task_id=str(task),
+            trajectories=tuple(rollout(f"{task}-{n}", reward, (task + 2 * n) % 5 + 1) for n, reward in enumerate(own)),
+        )
+        for task, own in enumerate(rewards)
+    ]
+
+
+def with_values(groups: list[TrajectoryGroup]) -> list[TrajectoryGroup]:
+    """The groups as a critic saw them: the value of a state follows from its length alone."""
+    return valued(groups, lambda calls: torch.tensor([len(call.prompt_ids) / 50 for call in calls]).double().numpy())
+
+
+def own_gradient(model: PolicyModel, batch: WeighedBatch, normalisation: Any) -> dict[str, Tensor]:
+    config = UpdateConfig(
+        learning_rate=0.0,
+        max_grad_norm=1e9,
+        normalisation=normalisation,
+        loss={"name": "dual_clip", "clip_low": 0.2, "clip_high": 0.3},
+    )
+    report = Updater(model, config).step(batch.transitions)
+    assert 0 < report.diagnostics.clip_fraction < 1
+    return {name: p.grad.clone() for name, p in model.module.named_parameters() if p.grad is not None}
+
+
+def verl_case(groups: list[TrajectoryGroup], case: dict[str, Any]) -> dict[str, Any]:
+    """The rows of the groups, with what VERL's critic would say of every token beside them."""
+    credit, advantage = CREDIT.make(case["credit"]), ADVANTAGE.make(case["advantage"])
+    keys: list[str] = []
+    rows: list[dict[str, Any]] = []
+    for number, group in enumerate(groups):
+        for row in training_rows(f"task{number}", group, credit, advantage, LIMITS).rows:
+            values_T = torch.full((len(row.response_ids),), -9.0)
+            values_T[0] = len(row.prompt_ids) / 50
+            keys.append(row.key)
+            rows.append({**row.fields(), "values": values_T})
+    leyden = {name: value for name, value in case.items() if name != "credit"}
+    return {"keys": keys, "rows": rows, "leyden": leyden, "temperature": TEMPERATURE}
+
+
+@pytest.fixture(scope="module")
+def groups() -> list[TrajectoryGroup]:
+    return with_values(captured(tiny_policy()))
+
+
+@pytest.fixture(scope="module")
+def verl_gradients(groups: list[TrajectoryGroup], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What VERL made of all cases, in a process of its own."""
+    folder = tmp_path_factory.mktemp("verl")
+    module: Any = tiny_policy().module
+    module.save_pretrained(folder / "policy")
+    save_tiny_tokenizer(folder / "policy", None)
+    torch.save({name: verl_case(groups, case) for name, case in CASES.items()}, folder / "cases.pt")
+    paths = [str(SUPPORT), *(path for path in sys.path if path)]
+    done = subprocess.run(
+        [sys.executable, "-m", "verl_cpu.gradients", str(folder)],
+        env={
+            **os.environ,
+            **ENVIRONMENT,
+            "PYTHONPATH": os.pathsep.join(paths),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(free_port()),
+        },
+        capture_output=True,
+        text=True,
+        timeout=500,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return torch.load(folder / "gradients.pt", weights_only=True)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_verl_takes_the_same_step(name: str, groups: list[TrajectoryGroup], verl_gradients: dict[str, Any]) -> None:
+    case, theirs = CASES[name], verl_gradients[name]
+    model = tiny_policy()
+    batch = weigh(groups, CREDIT.make(case["credit"]), ADVANTAGE.make(case["advantage"]))
+    ours = own_gradient(model, batch, case["normalisation"])
+
+    if name in COMPARED:
+        assert theirs["advantages"] == pytest.approx([item.advantage for item in batch.transitions], rel=1e-6, abs=1e-6)
+    assert theirs["gradient"].keys() == ours.keys()
+    own_P, verl_P = (
+        torch.cat([grads[key].double().flatten() for key in ours]).numpy() for grads in (ours, theirs["gradient"])
+    )
+    assert np.linalg.norm(own_P) > 0
+    assert np.linalg.norm(verl_P - own_P) <= 1e-5 * np.linalg.norm(own_P)
