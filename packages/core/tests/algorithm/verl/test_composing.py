@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from leyden.core.algorithm.verl.options import compose
+from leyden.core.algorithm.verl.rules import ESTIMATORS, INSTEAD, NOT_PROPORTIONAL, RULES
 from leyden.core.errors import UsageError
 from leyden.core.testing.policies import tiny_policy
 from leyden.core.testing.tiny_tokenizers import save_tiny_tokenizer
@@ -173,14 +174,30 @@ def test_gae_has_verls_numbers_and_a_critic_that_begins_as_the_policy(tmp_path: 
         ("leyden.advantage", "rloo", r"both name an estimator; leave one out"),
         ("leyden.normalization", "token", r"leyden: .*unknown field `normalization`"),
         ("leyden.credit", "learned_value", r"leyden\.credit: the critic is VERL's"),
+        (
+            "actor_rollout_ref.actor.policy_loss.loss_mode",
+            "dro",
+            r"leyden\.normalisation: rollout cannot be had with .*loss_mode dro",
+        ),
         ("actor_rollout_ref.actor.ppo_mini_batch_size", 64, r"VERL refuses the configuration: .*train_batch_size"),
     ],
 )
 def test_what_cannot_be_is_refused_by_its_path_in_one_line(path: str, value: object, said: str) -> None:
     config = with_((path, value))
+    if value == "dro":
+        config["leyden"] = {"normalisation": "rollout"}
     with pytest.raises(UsageError, match=said) as refused:
         compose(config, owned={"trainer.default_local_dir": "here"})
     assert "\n" not in str(refused.value)
+
+
+def test_the_rules_are_about_what_this_verl_has() -> None:
+    from leyden.core.algorithm.verl import bridge
+
+    defaults = leaves(bridge.resolved(bridge.default_config()))
+    assert {path: defaults[path] for path in RULES} == {path: allowed for path, (allowed, _) in RULES.items()}
+    assert {*bridge.core_algos.ADV_ESTIMATOR_REGISTRY} == {*ESTIMATORS, *INSTEAD, "leyden"}
+    assert {*NOT_PROPORTIONAL} <= {*bridge.core_algos.POLICY_LOSS_REGISTRY}
 
 
 def test_an_override_that_verl_does_not_take_is_refused() -> None:

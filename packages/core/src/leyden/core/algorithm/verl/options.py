@@ -13,7 +13,7 @@ from leyden.core.advantage.base import AdvantageEstimator
 from leyden.core.advantage.registry import ADVANTAGE
 from leyden.core.algorithm.registry import nested
 from leyden.core.algorithm.verl.advantages import Estimation
-from leyden.core.algorithm.verl.rules import ESTIMATORS, INSTEAD, OWNED, RULES
+from leyden.core.algorithm.verl.rules import ESTIMATORS, INSTEAD, NOT_PROPORTIONAL, OWNED, RULES
 from leyden.core.algorithm.verl.versions import check_versions
 from leyden.core.credit.nesting import needs_values
 from leyden.core.credit.registry import CREDIT
@@ -95,6 +95,7 @@ def compose(config: Mapping[str, Any], overrides: Sequence[str] = (), owned: Map
     _check_owned(composed, told, settled)
     resolved = bridge.resolved(composed)
     _check_rules(resolved, told)
+    _check_loss(resolved["actor_rollout_ref"]["actor"]["policy_loss"]["loss_mode"], options)
     filled = _filled(resolved, told, options)
     for path, value in {**filled, **settled}.items():
         _put(composed, path, value)
@@ -160,6 +161,14 @@ def _check_rules(resolved: Plain, told: set[str]) -> None:
     for path, (allowed, reason) in RULES.items():
         if _among(path, list(told)) and (found := _get(resolved, path)) != allowed:
             raise UsageError(f"{path}: {found!r} cannot be: {reason}")
+
+
+def _check_loss(loss: str, options: LeydenOptions) -> None:
+    if loss in NOT_PROPORTIONAL and options.normalisation != "token":
+        raise UsageError(
+            f"leyden.normalisation: {options.normalisation} cannot be had with "
+            f"actor_rollout_ref.actor.policy_loss.loss_mode {loss}, which is not proportional to the advantage"
+        )
 
 
 def _check_known(composed: Plain, path: str, value: object, bridge: Any) -> None:

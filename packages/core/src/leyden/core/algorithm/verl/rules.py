@@ -65,3 +65,6 @@ RULES: Mapping[str, tuple[Any, str]] = {
     "trainer.use_v1": (True, "Leyden's rollouts come into VERL's V1 trainer"),
 }
 """Paths that may have one value only beside Leyden, and why; checked where the user says something else."""
+
+NOT_PROPORTIONAL = ("clip_cov", "dro", "kl_cov")
+"""VERL's losses that are not proportional to the advantage, so that a row's share of the step cannot be told by it."""
