@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from leyden.core.data.sampling import Sampling
+from leyden.core.engine import embedded_sharing
 from leyden.core.engine.base import EngineRecord, GenerateRequest, TokenChunk
 from leyden.core.engine.embedded import EmbeddedConfig, EmbeddedEngine
 from leyden.core.engine.embedded_decoder import Decoder
@@ -20,6 +21,13 @@ from leyden.core.testing.tiny_models import tiny_model
 
 SHARED = [random.Random(0).randrange(61) for _ in range(40)]
 """More than two blocks of the prefix cache."""
+
+
+@pytest.fixture(autouse=True)
+def what_rows_begin_with_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tiny models' caches are too small to be worth it."""
+    monkeypatch.setattr(embedded_sharing, "CLASS_BYTES", 0)
+    monkeypatch.setattr(embedded_sharing, "WORTH_BYTES", 0)
 
 
 def calls() -> list[GenerateRequest]:

@@ -11,6 +11,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from leyden.core.engine.embedded_sharing import Common
+
 BLOCK = 16
 """Tokens per block of the prefix cache."""
 COLUMNS = 128
@@ -48,11 +50,14 @@ class SlotCache:
         data[:, :, :old_slots, :, :old_columns] = self.data
         self.data = data
 
-    def step(self, first_slot: int, positions_BQ: Sequence[Sequence[int]]) -> "Step":
-        """Begin a forward over tokens at `positions_BQ` of the slots from `first_slot` on."""
+    def step(self, first_slot: int, positions_BQ: Sequence[Sequence[int]], common: Common | None = None) -> "Step":
+        """Begin a forward over tokens at `positions_BQ` of the slots from `first_slot` on.
+
+        `common`, for one token a row, says which of them begin alike; a forward may use it.
+        """
         width = 1 + max(max(row) for row in positions_BQ)
         self.reserve(first_slot + len(positions_BQ), width)
-        return Step(self, first_slot, torch.tensor(positions_BQ, device=self.shape.device), width)
+        return Step(self, first_slot, torch.tensor(positions_BQ, device=self.shape.device), width, common)
 
     def copy(self, source: int, target: int, length: int) -> None:
         """Make slot `target` start with the first `length` tokens of slot `source`."""
@@ -67,9 +72,12 @@ class SlotCache:
 class Step:
     """One forward's view of the cache: where new keys and values go, and what each token may look at."""
 
-    def __init__(self, cache: SlotCache, first_slot: int, positions_BQ: Tensor, width: int) -> None:
+    def __init__(
+        self, cache: SlotCache, first_slot: int, positions_BQ: Tensor, width: int, common: Common | None
+    ) -> None:
         self.positions_BQ = positions_BQ
         self.width = width
+        self.common = common
         _, _, _, heads, columns, self._size = cache.data.shape
         rows, device = len(positions_BQ), positions_BQ.device
         self._data = cache.data

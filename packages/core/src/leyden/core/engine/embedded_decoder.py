@@ -16,6 +16,7 @@ from leyden.core.engine.base import FinishReason
 from leyden.core.engine.embedded_cache import BLOCK, PrefixCache, SlotCache, Step
 from leyden.core.engine.embedded_generic import Forward
 from leyden.core.engine.embedded_sampling import draw, likeliest, raw_log_probs
+from leyden.core.engine.embedded_sharing import Common, find_common, packed
 from leyden.core.errors import EngineError
 
 PREFILL_TOKENS = 4096
@@ -24,6 +25,8 @@ SCORE_TOKENS = 256
 """Most tokens whose logits over the whole vocabulary are held at once."""
 MASK_CELLS = 1 << 25
 """Most cells of one forward's attention mask."""
+SHARED_DTYPES = (torch.float32, torch.float64)
+"""Precisions in which a shared beginning may be read apart: coarser ones would round the weights between two sums."""
 
 
 class Decoded:
@@ -41,6 +44,7 @@ class Decoded:
     ) -> None:
         self.ids = list(prompt)
         """Prompt and answer so far."""
+        self.prompt = packed(prompt)
         self.sampling = sampling
         self.uniform = random.Random(seed).random
         """Draws the number that picks the next token."""
@@ -82,6 +86,9 @@ class Decoder:
         self._prefixes = prefixes
         self.rows: list[Decoded] = []
         """The sequences being decoded, by slot."""
+        self._common: Common | None = None
+        self._common_of: list[Decoded] = []
+        """The rows that `_common` was found for."""
 
     def prefill(self, sequences: Sequence[Decoded]) -> None:
         """Let `sequences` join, and draw the next token of each; what they have in common is computed once."""
@@ -107,7 +114,7 @@ class Decoder:
     def step(self) -> None:
         """Draw the next token of every row."""
         ids = [[row.ids[-1]] for row in self.rows]
-        step = self._cache.step(0, [[len(row.ids) - 1] for row in self.rows])
+        step = self._cache.step(0, [[len(row.ids) - 1] for row in self.rows], self._beginnings())
         self._draw(0, self._forward(self._tensor(ids), step)[:, -1])
 
     def leave(self, sequence: Decoded) -> None:
@@ -168,6 +175,17 @@ class Decoder:
             part = targets[len(scores) : len(scores) + logits.shape[1]]
             scores += cast(Any, logits[0].float().log_softmax(-1).gather(1, part[:, None])[:, 0]).tolist()
         return scores
+
+    def _beginnings(self) -> Common | None:
+        """By what the rows begin with in common, where reading that once is worth it; on a GPU it was not measured."""
+        shape = self._cache.shape
+        if shape.device.type != "cpu" or shape.dtype not in SHARED_DTYPES:
+            return None
+        if self._common_of != self.rows:
+            self._common_of = list(self.rows)
+            column_bytes = 2 * shape.heads * shape.head_dim * shape.dtype.itemsize
+            self._common = find_common([row.prompt for row in self.rows], column_bytes)
+        return self._common
 
     def _wave(self, waiting: list[Decoded]) -> tuple[list[tuple[int, Decoded]], list[Decoded]]:
         """Split off those that share no unknown block with an earlier one; the others will find it known.

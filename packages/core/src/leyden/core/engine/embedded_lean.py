@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from leyden.core.engine.embedded_cache import Step
 from leyden.core.engine.embedded_generic import attention_windows
+from leyden.core.engine.embedded_sharing import attend
 
 FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
 
@@ -85,13 +86,12 @@ class LeanForward:
         if layer.q_norm is not None and layer.k_norm is not None:
             q, k = self._rms(q, layer.q_norm), self._rms(k, layer.k_norm)
         keys, values = step.write(n, _rotate(k, *rotary).transpose(1, 2), v.transpose(1, 2))
-        attended = F.scaled_dot_product_attention(
-            _rotate(q, *rotary).transpose(1, 2),
-            keys,
-            values,
-            attn_mask=step.mask(layer.window),
-            enable_gqa=self._heads != self._groups,
-        )
+        q, mask = _rotate(q, *rotary).transpose(1, 2), step.mask(layer.window)
+        if step.common is not None:
+            attended = attend(q, keys, values, mask, step.common)
+        else:
+            gqa = self._heads != self._groups
+            attended = F.scaled_dot_product_attention(q, keys, values, attn_mask=mask, enable_gqa=gqa)
         return F.linear(attended.transpose(1, 2).reshape(rows, tokens, -1), layer.out, layer.out_bias)
 
     def _rms(self, x: Tensor, weight: Tensor) -> Tensor:
