@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import psycopg
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
@@ -15,7 +16,7 @@ from sqlalchemy import create_engine
 
 from leyden.core.data.rollout import EnqueueRollout, RolloutConfig
 from leyden.core.errors import StoreError
-from leyden.core.store import migrations, schema
+from leyden.core.store import migrations, postgres_rows, schema
 from leyden.core.store.postgres import PostgresStore
 from leyden.core.store.postgres_rows import PostgresRows
 from leyden.core.testing.postgres_server import PostgresServer
@@ -48,6 +49,25 @@ async def over(
 
 
 # --- Several at once
+
+
+async def test_a_claim_waits_for_the_only_rollout_that_another_holds_without_claiming_it(
+    uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with two(uri) as (store, _):
+        rollout = await store.enqueue_rollout(1)
+        with psycopg.connect(uri) as other:
+
+            def let_go(seconds: float) -> None:
+                del seconds
+                other.rollback()
+
+            other.execute("SELECT FROM rollouts FOR UPDATE")
+            monkeypatch.setattr(postgres_rows, "HELD_SECONDS", 0.0)
+            assert await store.dequeue_rollout() is None  # who holds it may hold it for long
+            monkeypatch.setattr(postgres_rows, "HELD_SECONDS", PROMPT)
+            monkeypatch.setattr(time, "sleep", let_go)
+            assert taken(await store.dequeue_rollout()).rollout_id == rollout.rollout_id
 
 
 async def test_each_rollout_is_claimed_once(uri: str) -> None:

@@ -1,4 +1,4 @@
-"""Any sequence of operations on real PostgreSQL and Redis servers, by two stores in turn and through HTTP."""
+"""Any sequence of operations on real PostgreSQL and Redis servers, by two stores at once and through HTTP."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -64,15 +64,15 @@ def through(server: StoreServer, opened: Opened) -> Opened:
 
 
 def test_any_interleaving_of_operations(opened: Opened) -> None:
-    check_store(opened, examples=5, steps=20, overlapping=False)
+    check_store(opened, examples=5, steps=20, passing_over=True)
 
 
 def test_any_interleaving_through_two_servers(opened: Opened) -> None:
     with StoreServer() as server:
-        check_store(through(server, opened), examples=3, steps=20, overlapping=False)
+        check_store(through(server, opened), examples=3, steps=20, passing_over=True)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_many_interleavings_of_operations(opened: Opened) -> None:
-    check_store(opened, examples=25, steps=40, overlapping=False)
+    check_store(opened, examples=25, steps=40, passing_over=True)

@@ -100,7 +100,10 @@ class LightningStore(RunRecords):
     async def dequeue_many_rollouts(
         self, *, limit: int = 1, worker_id: str | None = None, timeout: float = 0.0
     ) -> list[AttemptedRollout]:
-        """Claim up to `limit` rollouts; waits up to `timeout` seconds for the first one, without polling."""
+        """Claim up to `limit` rollouts; waits up to `timeout` seconds for the first one, without polling.
+
+        Rollouts that other calls claim or change just then may be passed over.
+        """
 
     @abstractmethod
     async def start_attempt(self, rollout_id: str, worker_id: str | None = None) -> AttemptedRollout:

@@ -6,6 +6,7 @@ round trip. Knows nothing of lost connections, retries or waiting.
 """
 
 import json
+import time
 from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -25,6 +26,9 @@ from leyden.core.store.sql_rows import SqlRows, made
 
 R = TypeVar("R", bound=msgspec.Struct)
 
+HELD_SECONDS = 0.25
+"""For how long a claim that finds only what others hold looks again; a transaction takes a few milliseconds."""
+_PAUSE = 0.001
 _FEW = 8
 """Rows that are inserted one by one, all in one round trip; more are copied in, which costs two."""
 
@@ -166,12 +170,17 @@ class PostgresRows(SqlRows):
             self._straight(postgres.PUSH, keys=json.dumps(rollout_ids))
 
     def head(self, limit: int) -> list[str]:
-        """For who writes: those that nobody else is claiming or changing, locked."""
+        """For who writes: those that nobody else is claiming or changing, locked.
+
+        Whoever would go away empty-handed waits a little for those that are held: not all of them are to be claimed,
+        and who holds them may have queued others.
+        """
         if not self._writes:
             return super().head(limit)
         rows = self._straight_rows(RolloutRow, postgres.HEAD, limit=limit)
-        if not rows:
-            # What was to be seen may be held by others, each of whom has queued another meanwhile: look once more.
+        give_up = time.monotonic() + HELD_SECONDS
+        while not rows and super().head(1) and time.monotonic() < give_up:
+            time.sleep(_PAUSE)
             rows = self._straight_rows(RolloutRow, postgres.HEAD, limit=limit)
         self._claimed = {row.rollout_id: row for row in rows}
         return list(self._claimed)

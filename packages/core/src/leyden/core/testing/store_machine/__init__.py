@@ -22,17 +22,19 @@ from leyden.core.testing.store_machine.machine import Clock, Opened, StoreMachin
 __all__ = ["Clock", "Opened", "StoreMachine", "check_store"]
 
 
-def check_store(opened: Opened, *, examples: int, steps: int = 30, overlapping: bool = True) -> None:
+def check_store(
+    opened: Opened, *, examples: int, steps: int = 30, overlapping: bool = True, passing_over: bool = False
+) -> None:
     """Do up to `steps` things to each of `examples` new stores; raises AssertionError with the shortest way to fail.
 
     `opened` gives the clients of one store, which are used at once; what goes wrong is told as the calls to make.
-    Without `overlapping` calls come one after the other, but for those that wait for rollouts: a claim may leave out
-    what another call holds just then (`SKIP LOCKED`), and so find less than any order of the calls explains.
+    Without `overlapping` calls come one after the other, but for those that wait for rollouts. With `passing_over` a
+    claim that finds anything may leave out what the calls beside it change or claim just then (`SKIP LOCKED`).
     """
 
     class Machine(StoreMachine):
         def __init__(self) -> None:
-            self.overlapping = overlapping
+            self.overlapping, self.passing_over = overlapping, passing_over
             super().__init__(opened)
 
     run_state_machine_as_test(

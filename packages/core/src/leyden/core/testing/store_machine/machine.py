@@ -6,9 +6,9 @@ Knows nothing of any store.
 
 import asyncio
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import permutations
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from leyden.core.data.rollout import FINISHED_ROLLOUT, EnqueueRollout, Rollout
+from leyden.core.data.span import Span
 from leyden.core.errors import LeydenError
 from leyden.core.store.base import LightningStore
 from leyden.core.testing.store_machine import operations as ops
@@ -36,6 +37,8 @@ SECONDS = st.sampled_from([0.0, 0.0, 0.0, 1.0, 2.0, 3.0])
 CLIENTS = st.integers(0, 2)
 VIEW = ("query_rollouts", "query_workers", "statistics")
 """What is looked at after every step."""
+CLAIM = "dequeue"
+"""How the names of claims begin."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,8 @@ class Done:
     name: str
     arguments: dict[str, Any]
     answer: Any
+    beside: frozenset[str] = frozenset()
+    """Rollouts that calls made at the same time name, queue or claim, where a claim may pass these over."""
 
 
 @dataclass
@@ -65,6 +70,9 @@ class StoreMachine(RuleBasedStateMachine):
 
     overlapping = True
     """Whether calls that are made at once must be explained by an order of theirs."""
+
+    passing_over = False
+    """Whether such an order may have a claim pass over what the other calls change, queue or claim."""
 
     def __init__(self, opened: Opened) -> None:
         super().__init__()
@@ -183,7 +191,9 @@ class StoreMachine(RuleBasedStateMachine):
             claims += self._claimed_by_waiting()
             self._steps += 1
             view = [await self._call(self._steps, name, {}) for name in VIEW]
-            orders = _merged(done, claims) if in_turn else permutations([*done, *claims])
+            found = [self._beside(one, [*(() if in_turn else done), *claims]) for one in done]
+            waited = [self._beside(one, [*done, *claims]) for one in claims]
+            orders = _merged(found, waited) if in_turn else permutations([*found, *waited])
             after = next((model for order in orders for model in self._after(order, view)), None)
             if after is not None and not (after.queue and self._idle):
                 break
@@ -194,6 +204,12 @@ class StoreMachine(RuleBasedStateMachine):
                 raise AssertionError(self._report([*done, *claims, *view]))
         self.model = after
         await self._look_at_waiting()
+
+    def _beside(self, one: Done, others: Sequence[Done]) -> Done:
+        if not self.passing_over or not one.name.startswith(CLAIM):
+            return one
+        named = (name for other in others if other is not one for name in _named(other))
+        return replace(one, beside=frozenset(named))
 
     def _claimed_by_waiting(self) -> list[Done]:
         finished = [(limit, task) for limit, task in self._idle if task.done()]
@@ -289,8 +305,23 @@ async def _outcome(work: Any) -> Any:
         return type(error)
 
 
+def _named(value: Any) -> Iterator[str]:
+    """Give the ids of the rollouts that a call names, queues or claims; and whatever else is text in it."""
+    if isinstance(value, Done):
+        yield from _named(list(value.arguments.values()))
+        yield from _named(value.answer if value.name.startswith((CLAIM, "enqueue")) else None)
+    elif isinstance(value, str):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:  # type: ignore[reportUnknownVariableType] an argument may be anything
+            yield from _named(item)
+    elif isinstance(value, (Rollout, EnqueueRollout, Span)):
+        yield from _named(value.rollout_id)
+
+
 def _expected(model: Model, done: Done) -> Any:
     model.check_health()
+    model.beside = done.beside
     try:
         return getattr(model, done.name)(done.answer, **done.arguments)
     except (LeydenError, ValueError, TypeError) as error:

@@ -39,6 +39,8 @@ class Model(States, RecordsModel):
         RecordsModel.__init__(self)
         self.resources: dict[str, list[ResourcesUpdate]] = {}
         """Versions by id; the ids in the order in which they were last stored."""
+        self.beside: frozenset[str] = frozenset()
+        """Rollouts that a claim may pass over, because calls made at the same time change or claim them."""
 
     def statistics(self, given: object) -> dict[str, int]:
         """Counts."""
@@ -112,20 +114,25 @@ class Model(States, RecordsModel):
     def dequeue_many_rollouts(
         self, given: object, *, limit: int = 1, worker_id: str | None = None, timeout: float = 0.0
     ) -> list[Rollout]:
-        """Claim the oldest; of those that came at once, the store may choose."""
+        """Claim the oldest but for those `beside`, which it may pass over; of those that came at once, any."""
         if limit <= 0:
             return []
         chosen = _ids(given)
         claimed: list[RolloutNow] = []
         while self.queue and len(claimed) < limit:
-            place = len(claimed)
-            wish = chosen[place] if place < len(chosen) else ""
-            rollout = self.rollouts[wish if wish in self.queue[0] else min(self.queue[0])]
+            if chosen and len(claimed) == len(chosen) and self.beside.issuperset(set[str]().union(*self.queue)):
+                break
+            wish = chosen[len(claimed)] if len(claimed) < len(chosen) else ""
+            rollout = self.rollouts[wish if self._is_next(wish) else min(self.queue[0])]
             self.begin_attempt(rollout, worker_id)
             claimed.append(rollout)
         if worker_id:
             self.settle(worker_id, "idle", claimed=True)
         return [rollout.noun() for rollout in claimed]
+
+    def _is_next(self, rollout_id: str) -> bool:
+        place = next((n for n, group in enumerate(self.queue) if rollout_id in group), -1)
+        return place >= 0 and self.beside.issuperset(set[str]().union(*self.queue[:place]))
 
     def start_attempt(self, given: object, rollout_id: str, worker_id: str | None = None) -> Rollout:
         """Try again, whatever the state, but for one that was cancelled."""
