@@ -37,6 +37,20 @@ def assert_finished(run: Path) -> None:
     assert report["rollouts"] == len(rollouts) >= STEPS * 16
     assert len(rollouts) % 16 == 0
     assert {rollout.status for rollout in rollouts} == {"succeeded"}
+    assert asyncio.run(recorded(run)) == ("succeeded", list(range(1, STEPS + 1)), list(range(STEPS + 1)))
+
+
+async def recorded(run: Path) -> tuple[str, list[int], list[int]]:
+    """What the store says of the run: how it stands, the steps that it has numbers of, and its versions."""
+    store = await open_store(f"sqlite:///{run / 'store.db'}")
+    try:
+        (found,) = await store.query_runs()
+        metrics = await store.query_metrics(found.run_id)
+        versions = await store.query_policy_versions(run_id=found.run_id, sort_by="version")
+        steps = [one.step for one in metrics if "reward" in one.values]
+        return found.status, steps, [version.version for version in versions]
+    finally:
+        await store.close()
 
 
 async def stored_rollouts(run: Path) -> list[Rollout]:
@@ -86,6 +100,7 @@ def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(
     command = re.search(r"go on with: leyden (.*)", said)
     assert command is not None, said
     assert len(trained_steps(run)) < STEPS
+    assert asyncio.run(recorded(run))[0] == "stopped"
     assert not leyden_processes(run)
     done = leyden(*command[1].split())
     assert done.returncode == 0, done.stderr
@@ -105,6 +120,7 @@ def test_a_killed_run_goes_on_and_runs_no_finished_rollout_again(
     assert not leyden_processes(run), "the agents outlived the process they work for"
     finished = asyncio.run(finished_attempts(run))
     assert len(finished) >= 2 * 16
+    assert asyncio.run(recorded(run))[0] == "running", "nobody was left to say otherwise"
     done = leyden("train", "--resume", "killed", "--runs", str(tmp_path), "--quiet")
     assert done.returncode == 0, done.stderr
     assert done.stdout == ""
