@@ -1,5 +1,6 @@
 import asyncio
 import contextlib
+import gc
 import os
 import signal
 import subprocess
@@ -32,7 +33,7 @@ KEY = bytes(range(32))
 TOKEN = "opens-the-store"
 
 AGENTS = """
-import asyncio, json, os, subprocess, sys, threading, time
+import asyncio, gc, json, os, subprocess, sys, threading, time
 from pathlib import Path
 
 import httpx
@@ -52,6 +53,10 @@ def looks_around(task):
     os.system("echo printed by its child")
     texts = [json.dumps(dict(os.environ)), " ".join(sys.argv), Path("/proc/self/environ").read_bytes().decode()]
     Path(task).write_text(json.dumps({"texts": texts, "input": sys.stdin.read()}))
+
+
+def looks_at_the_collector(task):
+    Path(task).write_text(json.dumps([gc.get_freeze_count(), gc.isenabled(), gc.get_threshold()]))
 
 
 def dies_once(task):
@@ -178,6 +183,16 @@ async def test_an_agent_finds_no_key_and_its_output_goes_to_the_log(
     assert "printed by the agent" in log
     assert "printed by its child" in log
     assert capfd.readouterr() == ("", "")
+
+
+async def test_the_collector_leaves_libraries_alone_and_looks_after_agents_as_ever(site: Site, tmp_path: Path) -> None:
+    rollout = await site.store.enqueue_rollout(str(tmp_path / "found.json"))
+    async with site.workers("looks_at_the_collector"):
+        await finished(site.store, [rollout.rollout_id])
+    frozen, enabled, thresholds = msgspec.json.decode((tmp_path / "found.json").read_bytes())
+    assert frozen > 10_000
+    assert enabled
+    assert tuple(thresholds) == gc.get_threshold()
 
 
 async def pids_in(marker: Path) -> tuple[int, int]:

@@ -5,6 +5,7 @@ or its parent's end. Knows nothing of learning, and holds its signing key nowher
 """
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -89,7 +90,17 @@ def _load(spec: WorkerSpec) -> LoadedAgent:
     )
     prepare_first_use()
     instrument_all(loaded.source.adapter)
+    _set_aside()
     return loaded
+
+
+def _set_aside() -> None:
+    """Have Python's collector leave alone what is loaded by now, libraries above all: to go through them is slow.
+
+    How often it looks for an agent's own garbage stays as it is, for that may hold connections.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 async def _serve(spec: WorkerSpec, loaded: LoadedAgent, pipes: ParentPipes) -> None:
