@@ -27,7 +27,12 @@ tensordicts: Any = import_module("verl.utils.tensordict_utils")
 multi: Any = import_module("verl.trainer.ppo.v1.utils")
 protocol: Any = import_module("verl.protocol")
 omegaconf: Any = import_module("omegaconf")
+nesting: Any = import_module("verl.workers.utils.padding")
+corrections: Any = import_module("verl.trainer.ppo.rollout_corr_helper")
 nested: Any = torch.nested
+
+READ = ("prompts", "responses", "input_ids", "position_ids", "response_mask", "loss_mask")
+"""Fields that VERL's worker reads of a row, whatever it does with it."""
 
 
 class StoredRows:
@@ -49,7 +54,6 @@ class StoredRows:
 def worker(policy: str) -> Any:
     """Return VERL's training worker on the policy, whose optimizer changes nothing and cuts no gradient."""
     workers: Any = import_module("verl.workers.engine_workers")
-    losses: Any = import_module("verl.workers.utils.losses")
     trainer_config: Any = import_module("verl.trainer.config")
     whole = {"param_dtype": "fp32", "reduce_dtype": "fp32", "buffer_dtype": "fp32"}
     made = workers.TrainingWorker(
@@ -75,6 +79,11 @@ def worker(policy: str) -> Any:
         )
     )
     made.reset()
+    return made
+
+
+def loss(policy_loss: dict[str, Any]) -> Any:
+    """Return VERL's loss with these settings of `actor.policy_loss`."""
     actor = actor_config.FSDPActorConfig(
         strategy="fsdp2",
         rollout_n=1,
@@ -83,9 +92,9 @@ def worker(policy: str) -> Any:
         clip_ratio_low=0.2,
         clip_ratio_high=0.3,
         loss_agg_mode="token-mean",
+        policy_loss=actor_config.PolicyLossConfig(**policy_loss),
     )
-    made.set_loss_fn(partial(losses.ppo_loss, config=actor))
-    return made
+    return partial(import_module("verl.workers.utils.losses").ppo_loss, config=actor)
 
 
 def padded(keys: list[str], rows: list[dict[str, Any]]) -> tuple[list[str], list[dict[str, Any]]]:
@@ -109,15 +118,35 @@ def weighed(keys: list[str], rows: Any, leyden: dict[str, Any]) -> Tensor:
     found = multi.compute_advantage_for_multi_trajectories(
         data, batch_keys=keys, adv_estimator=algorithm.adv_estimator, config=algorithm
     )
-    response_to_nested: Any = import_module("verl.workers.utils.padding").response_to_nested
-    return response_to_nested(found.batch["advantages"], rows["response_mask"])
+    return nesting.response_to_nested(found.batch["advantages"], rows["response_mask"])
+
+
+def correct(made: Any, rows: Any, correction: dict[str, Any] | None, temperature: float) -> None:
+    """Write the log-probabilities that ratios are taken against, and the weights of VERL's correction, into the rows.
+
+    Without a correction they are those of what served the calls, as VERL's bypass mode has it.
+    """
+    rows["old_log_probs"] = rows["rollout_log_probs"]
+    if correction is None:
+        return
+    batch = rows.select(*READ)
+    lengths = rows["input_ids"].offsets().diff().tolist()
+    tensordicts.assign_non_tensor(
+        batch, compute_loss=False, calculate_entropy=True, temperature=temperature, global_token_num=lengths
+    )
+    own = made.infer_batch(batch)["log_probs"]
+    rows["old_log_probs"] = nesting.response_from_nested(own, rows["response_mask"])
+    names = ("old_log_probs", "rollout_log_probs", "response_mask")
+    data = protocol.DataProto(batch=rows.select(*names).to_padded_tensor())
+    data, _ = corrections.compute_rollout_correction_and_add_to_batch(data, correction)
+    if "rollout_is_weights" in data.batch:
+        rows["rollout_is_weights"] = nesting.response_to_nested(data.batch["rollout_is_weights"], rows["response_mask"])
 
 
 def gradient(made: Any, rows: Any, temperature: float) -> dict[str, Tensor]:
     """Take one optimizer step of VERL's and return what it was taken along."""
-    batch = rows.select(
-        "prompts", "responses", "input_ids", "position_ids", "response_mask", "loss_mask", "old_log_probs", "advantages"
-    )
+    weights = [name for name in ("rollout_is_weights",) if name in rows]
+    batch = rows.select(*READ, "old_log_probs", "advantages", *weights)
     tensordicts.assign_non_tensor(
         batch,
         calculate_entropy=False,
@@ -152,7 +181,8 @@ def main(folder: Path) -> None:
     for name, case in cases.items():
         keys, listed = padded(case["keys"], case["rows"])
         rows = tensordicts.list_of_dict_to_tensordict(listed)
-        rows["old_log_probs"] = rows["rollout_log_probs"]
+        made.set_loss_fn(loss(case["policy_loss"]))
+        correct(made, rows, case["correction"], case["temperature"])
         rows["advantages"] = weighed(keys, rows, case["leyden"])
         firsts = [row[0].item() for row in rows["advantages"].unbind()]
         own = len(case["keys"])

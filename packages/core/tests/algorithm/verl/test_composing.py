@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from leyden.core.algorithm.verl.options import compose
-from leyden.core.algorithm.verl.rules import ESTIMATORS, INSTEAD, NOT_PROPORTIONAL, RULES
+from leyden.core.algorithm.verl.rules import ESTIMATORS, INSTEAD, RULES, UNSCALED
 from leyden.core.errors import UsageError
 from leyden.core.testing.policies import tiny_policy
 from leyden.core.testing.tiny_tokenizers import save_tiny_tokenizer
@@ -109,16 +109,19 @@ def test_overrides_win_and_what_a_run_owns_is_filled_in() -> None:
 
 def test_keys_with_dots_and_keys_of_a_sections_dataclass_are_taken() -> None:
     precision = {"param_dtype": "fp32"}
+    reinforce = {"loss_mode": "bypass_mode", "rollout_correction": {"loss_type": "reinforce"}}
     composed = compose(
         with_(
             ("actor_rollout_ref.actor.fsdp_config.mixed_precision", precision),
             ("actor_rollout_ref.model.override_config.attn_implementation", "sdpa"),
             ("trainer.total_training_steps", 5),
+            ("actor_rollout_ref.actor.policy_loss", reinforce),
         )
     )
     assert composed["actor_rollout_ref"]["actor"]["fsdp_config"]["mixed_precision"] == precision
     assert composed["actor_rollout_ref"]["model"]["override_config"] == {"attn_implementation": "sdpa"}
     assert composed["trainer"]["total_training_steps"] == 5
+    assert composed["actor_rollout_ref"]["actor"]["policy_loss"].items() >= reinforce.items()
 
 
 @pytest.mark.parametrize(
@@ -168,6 +171,16 @@ def test_gae_has_verls_numbers_and_a_critic_that_begins_as_the_policy(tmp_path: 
             "seq-mean-token-mean",
             r"loss_agg_mode: .* set leyden\.normalisation",
         ),
+        (
+            "algorithm.rollout_correction.loss_type",
+            "reinforce",
+            r"loss_type: 'reinforce' cannot be: .* does not read it",
+        ),
+        (
+            "algorithm.rollout_correction",
+            {"bypass_mode": True, "rollout_is": "token"},
+            r"rollout_correction\.rollout_is has no effect with bypass_mode",
+        ),
         ("data.train_files", "mine.parquet", r"data\.train_files is not yours to set: the tasks are the run's"),
         ("trainer.default_local_dir", "there", r"default_local_dir: 'there' contradicts this run, which has 'here'"),
         ("critic.enable", True, r"critic\.enable contradicts the advantage estimator, which reads none"),
@@ -197,7 +210,7 @@ def test_the_rules_are_about_what_this_verl_has() -> None:
     defaults = leaves(bridge.resolved(bridge.default_config()))
     assert {path: defaults[path] for path in RULES} == {path: allowed for path, (allowed, _) in RULES.items()}
     assert {*bridge.core_algos.ADV_ESTIMATOR_REGISTRY} == {*ESTIMATORS, *INSTEAD, "leyden"}
-    assert {*NOT_PROPORTIONAL} <= {*bridge.core_algos.POLICY_LOSS_REGISTRY}
+    assert {*UNSCALED} <= {*bridge.core_algos.POLICY_LOSS_REGISTRY}
 
 
 def test_an_override_that_verl_does_not_take_is_refused() -> None:

@@ -62,6 +62,7 @@ def test_a_row_holds_what_verl_reads() -> None:
     assert fields[CREDIT_FIELD].tolist() == [0.75, 1.0, 3.0]
     assert fields[CREDIT_FIELD].dtype == torch.float64
     assert {fields[name].dtype for name in ("prompts", "responses", "input_ids", "response_mask")} == {torch.int64}
+    assert fields["extra_fields"] == {"reward_extra_info": {"rollout_reward": 0.75}}
     assert (fields["uid"], row.fields(validate=True)["uid"]) == ("u_0_0", "u")
     assert row.tag(5) == {
         "status": "success",

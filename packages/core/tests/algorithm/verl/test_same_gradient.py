@@ -52,7 +52,7 @@ COMPARED = {
     for credit in CREDITS
     for advantage in ADVANTAGES
 }
-CASES = COMPARED | {
+OTHERS: dict[str, dict[str, Any]] = {
     "by rollout": {"credit": "uniform", "advantage": "rloo", "normalisation": "rollout"},
     "a group without spread": {
         "credit": "uniform",
@@ -60,6 +60,32 @@ CASES = COMPARED | {
         "normalisation": "token",
     },
 }
+USUAL: dict[str, Any] = {
+    "credit": "uniform",
+    "advantage": "rloo",
+    "normalisation": "token",
+    "loss": {"name": "dual_clip", "clip_low": 0.2, "clip_high": 0.3},
+    "correction": None,
+    "policy_loss": {},
+    "rollout_correction": None,
+}
+"""A case of both: what is Leyden's first, then what VERL calls the same loss and the same correction."""
+REINFORCE = {"loss_mode": "bypass_mode", "rollout_correction": {"loss_type": "reinforce"}}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "REINFORCE": {"loss": "reinforce", "policy_loss": REINFORCE},
+    "GSPO": {"loss": {"name": "gspo", "clip_low": 0.2, "clip_high": 0.3}, "policy_loss": {"loss_mode": "gspo"}},
+    "CISPO": {"loss": {"name": "cispo", "clip_low": 0.2, "clip_high": 0.3}, "policy_loss": {"loss_mode": "cispo"}},
+    "recomputed": {"correction": "recomputed", "rollout_correction": {"rollout_is": None}},
+    "truncated": {
+        "correction": {"name": "truncated", "high": 1.2},
+        "rollout_correction": {"rollout_is": "token", "rollout_is_threshold": 1.2},
+    },
+    "masked": {
+        "correction": {"name": "masked", "low": 0.8, "high": 1.25},
+        "rollout_correction": {"rollout_is": "token", "rollout_is_threshold": "0.8_1.25"},
+    },
+}
+CASES: dict[str, dict[str, Any]] = {name: {**USUAL, **case} for name, case in (COMPARED | OTHERS | SETTINGS).items()}
 
 
 @torch.no_grad()
@@ -114,15 +140,17 @@ def with_values(groups: list[TrajectoryGroup]) -> list[TrajectoryGroup]:
     return valued(groups, lambda calls: torch.tensor([len(call.prompt_ids) / 50 for call in calls]).double().numpy())
 
 
-def own_gradient(model: PolicyModel, batch: WeighedBatch, normalisation: Any) -> dict[str, Tensor]:
+def own_gradient(model: PolicyModel, batch: WeighedBatch, case: dict[str, Any]) -> dict[str, Tensor]:
     config = UpdateConfig(
         learning_rate=0.0,
         max_grad_norm=1e9,
-        normalisation=normalisation,
-        loss={"name": "dual_clip", "clip_low": 0.2, "clip_high": 0.3},
+        normalisation=case["normalisation"],
+        loss=case["loss"],
+        correction=case["correction"],
     )
     report = Updater(model, config).step(batch.transitions)
-    assert 0 < report.diagnostics.clip_fraction < 1
+    if case["correction"] is None and case["loss"] != "reinforce":
+        assert 0 < report.diagnostics.clip_fraction < 1
     return {name: p.grad.clone() for name, p in model.module.named_parameters() if p.grad is not None}
 
 
@@ -137,8 +165,14 @@ def verl_case(groups: list[TrajectoryGroup], case: dict[str, Any]) -> dict[str, 
             values_T[0] = len(row.prompt_ids) / 50
             keys.append(row.key)
             rows.append({**row.fields(), "values": values_T})
-    leyden = {name: value for name, value in case.items() if name != "credit"}
-    return {"keys": keys, "rows": rows, "leyden": leyden, "temperature": TEMPERATURE}
+    return {
+        "keys": keys,
+        "rows": rows,
+        "leyden": {name: case[name] for name in ("advantage", "normalisation")},
+        "policy_loss": case["policy_loss"],
+        "correction": case["rollout_correction"],
+        "temperature": TEMPERATURE,
+    }
 
 
 @pytest.fixture(scope="module")
@@ -177,7 +211,7 @@ def test_verl_takes_the_same_step(name: str, groups: list[TrajectoryGroup], verl
     case, theirs = CASES[name], verl_gradients[name]
     model = tiny_policy()
     batch = weigh(groups, CREDIT.make(case["credit"]), ADVANTAGE.make(case["advantage"]))
-    ours = own_gradient(model, batch, case["normalisation"])
+    ours = own_gradient(model, batch, case)
 
     if name in COMPARED:
         assert theirs["advantages"] == pytest.approx([item.advantage for item in batch.transitions], rel=1e-6, abs=1e-6)

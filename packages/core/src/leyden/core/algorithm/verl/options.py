@@ -13,7 +13,7 @@ from leyden.core.advantage.base import AdvantageEstimator
 from leyden.core.advantage.registry import ADVANTAGE
 from leyden.core.algorithm.registry import nested
 from leyden.core.algorithm.verl.advantages import Estimation
-from leyden.core.algorithm.verl.rules import ESTIMATORS, INSTEAD, NOT_PROPORTIONAL, OWNED, RULES
+from leyden.core.algorithm.verl.rules import ESTIMATORS, INSTEAD, OWNED, RULES, UNSCALED
 from leyden.core.algorithm.verl.versions import check_versions
 from leyden.core.credit.nesting import needs_values
 from leyden.core.credit.registry import CREDIT
@@ -95,7 +95,7 @@ def compose(config: Mapping[str, Any], overrides: Sequence[str] = (), owned: Map
     _check_owned(composed, told, settled)
     resolved = bridge.resolved(composed)
     _check_rules(resolved, told)
-    _check_loss(resolved["actor_rollout_ref"]["actor"]["policy_loss"]["loss_mode"], options)
+    _check_loss(resolved, options)
     filled = _filled(resolved, told, options)
     for path, value in {**filled, **settled}.items():
         _put(composed, path, value)
@@ -163,11 +163,20 @@ def _check_rules(resolved: Plain, told: set[str]) -> None:
             raise UsageError(f"{path}: {found!r} cannot be: {reason}")
 
 
-def _check_loss(loss: str, options: LeydenOptions) -> None:
-    if loss in NOT_PROPORTIONAL and options.normalisation != "token":
+def _check_loss(resolved: Plain, options: LeydenOptions) -> None:
+    """Raise UsageError for a loss that the normalisation does not reach, and for a correction that VERL skips."""
+    loss = _get(resolved, "actor_rollout_ref.actor.policy_loss.loss_mode")
+    if loss in UNSCALED and options.normalisation != "token":
         raise UsageError(
             f"leyden.normalisation: {options.normalisation} cannot be had with "
-            f"actor_rollout_ref.actor.policy_loss.loss_mode {loss}, which is not proportional to the advantage"
+            f"actor_rollout_ref.actor.policy_loss.loss_mode {loss}, which {UNSCALED[loss]}"
+        )
+    correction = resolved["algorithm"]["rollout_correction"]
+    ignored = [name for name in ("rollout_is", "rollout_rs") if correction[name] is not None]
+    if correction["bypass_mode"] and ignored:
+        raise UsageError(
+            f"algorithm.rollout_correction.{ignored[0]} has no effect with bypass_mode: VERL's V1 trainer then "
+            "corrects nothing; leave one out"
         )
 
 

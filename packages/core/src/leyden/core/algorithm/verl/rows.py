@@ -108,7 +108,8 @@ class Row:
             "uid": self.uid if validate else self.key,
             "session_id": self.session,
             "num_turns": self.turns,
-            "extra_fields": {"reward_extra_info": {"reward": self.reward}},
+            # Under the name `reward` VERL's validation keeps the scores, and would count these among them.
+            "extra_fields": {"reward_extra_info": {"rollout_reward": self.reward}},
             "multi_modal_inputs": {},
         }
 

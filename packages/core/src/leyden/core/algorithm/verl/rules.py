@@ -51,6 +51,11 @@ RULES: Mapping[str, tuple[Any, str]] = {
     "actor_rollout_ref.rollout.multi_turn.enable": (False, _TURNS),
     "actor_rollout_ref.rollout.agent.agent_loop_config_path": (None, _TURNS),
     "algorithm.filter_groups.enable": (False, "groups without spread are dropped before VERL sees them"),
+    "algorithm.rollout_correction.loss_type": (
+        "ppo_clip",
+        "VERL's V1 trainer does not read it; set actor_rollout_ref.actor.policy_loss to {loss_mode: bypass_mode, "
+        "rollout_correction: {loss_type: reinforce}}",
+    ),
     "algorithm.use_kl_in_reward": (
         False,
         "advantages are made from credit, not from tokens' rewards; set actor_rollout_ref.actor.use_kl_loss",
@@ -66,5 +71,11 @@ RULES: Mapping[str, tuple[Any, str]] = {
 }
 """Paths that may have one value only beside Leyden, and why; checked where the user says something else."""
 
-NOT_PROPORTIONAL = ("clip_cov", "dro", "kl_cov")
-"""VERL's losses that are not proportional to the advantage, so that a row's share of the step cannot be told by it."""
+UNSCALED: Mapping[str, str] = {
+    "clip_cov": "is not proportional to the advantage",
+    "dro": "is not proportional to the advantage",
+    "geo_mean": "weighs every model call the same",
+    "kl_cov": "is not proportional to the advantage",
+    "sapo": "weighs every model call the same",
+}
+"""VERL's losses in which a token's weight cannot be told by its advantage, and why."""
