@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_FEW = 8
+"""Rollouts that are queued or claimed as quickly as can be; more are no few rows."""
 _SOONEST = 0.001
 """Seconds; a deadline that has just passed is not waited for in a busy loop."""
 
@@ -79,13 +81,17 @@ class LocalStore(LocalRecords, ReadingStore):
         return await self._transact(lambda rows: healthy(rows, work), write=True)
 
     async def _write_little(self, work: Callable[[Rows], T]) -> T:
-        """Like `_write`, for work of a few rows that comes with every attempt."""
+        """Like `_write`, for work of a few rows that comes with every rollout or attempt."""
         return await self._write(work)
 
     async def _read(self, work: Callable[[Rows], T]) -> T:
         self._check_open()
         found = await self._transact(unless_due(work), write=False)
         return await self._write(work) if found is None else found[0]
+
+    async def _read_little(self, work: Callable[[Rows], T]) -> T:
+        """Like `_read`, for work of a few rows that comes with every wait."""
+        return await self._read(work)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -104,7 +110,7 @@ class LocalStore(LocalRecords, ReadingStore):
     ) -> AttemptedRollout:
         """Create a rollout with its first attempt."""
         request = EnqueueRollout(input=input, mode=mode, resources_id=resources_id, config=config, metadata=metadata)
-        return await self._write(lambda rows: lifecycle.start(rows, request, worker_id))
+        return await self._write_little(lambda rows: lifecycle.start(rows, request, worker_id))
 
     async def enqueue_rollout(
         self,
@@ -123,7 +129,8 @@ class LocalStore(LocalRecords, ReadingStore):
 
     async def enqueue_many_rollouts(self, rollouts: Sequence[EnqueueRollout]) -> list[Rollout]:
         """Queue rollouts, all or none."""
-        return await self._write(lambda rows: lifecycle.enqueue(rows, rollouts))
+        write = self._write_little if len(rollouts) <= _FEW else self._write
+        return await write(lambda rows: lifecycle.enqueue(rows, rollouts))
 
     async def dequeue_rollout(self, worker_id: str | None = None) -> AttemptedRollout | None:
         """Claim the oldest queued rollout."""
@@ -133,20 +140,21 @@ class LocalStore(LocalRecords, ReadingStore):
         self, *, limit: int = 1, worker_id: str | None = None, timeout: float = 0.0
     ) -> list[AttemptedRollout]:
         """Claim rollouts, waiting for the first one."""
-        claimed = await self._write(lambda rows: lifecycle.claim(rows, limit, worker_id))
+        write = self._write_little if limit <= _FEW else self._write
+        claimed = await write(lambda rows: lifecycle.claim(rows, limit, worker_id))
         if claimed or limit <= 0 or timeout <= 0:
             return claimed
 
         async def look() -> list[AttemptedRollout] | None:
-            if not await self._read(lambda rows: rows.head(1)):
+            if not await self._read_little(lambda rows: rows.head(1)):
                 return None
-            return await self._write(lambda rows: lifecycle.claim(rows, limit, worker_id)) or None
+            return await write(lambda rows: lifecycle.claim(rows, limit, worker_id)) or None
 
         return await self._wait(look, {lifecycle.QUEUE}, timeout) or []
 
     async def start_attempt(self, rollout_id: str, worker_id: str | None = None) -> AttemptedRollout:
         """Start a further attempt by hand."""
-        return await self._write(lambda rows: lifecycle.start_attempt(rows, rollout_id, worker_id))
+        return await self._write_little(lambda rows: lifecycle.start_attempt(rows, rollout_id, worker_id))
 
     async def update_rollout(
         self,
@@ -167,7 +175,7 @@ class LocalStore(LocalRecords, ReadingStore):
             changes["config"] = encode(config, "the config of a rollout")
         if metadata is not UNSET:
             changes["metadata"] = encode(metadata or {}, "the metadata of a rollout")
-        return await self._write(lambda rows: lifecycle.update_rollout(rows, rollout_id, dict(changes)))
+        return await self._write_little(lambda rows: lifecycle.update_rollout(rows, rollout_id, dict(changes)))
 
     async def wait_for_rollouts(self, *, rollout_ids: Sequence[str], timeout: float | None = None) -> list[Rollout]:
         """Wait until all are finished."""
@@ -200,7 +208,7 @@ class LocalStore(LocalRecords, ReadingStore):
                 left = None if end is None else end - time.monotonic()
                 if found is not None or (left is not None and left <= 0):
                     return found
-                due = await self._read(lambda rows: rows.next_deadline())
+                due = await self._read_little(lambda rows: rows.next_deadline())
                 until_due = None if due is None else max(due - self._clock(), _SOONEST)
                 await ear.wait(min((s for s in (left, until_due, self._recheck) if s is not None), default=None))
 

@@ -9,6 +9,7 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import psycopg
@@ -61,7 +62,6 @@ class Database:
             url.set(drivername="postgresql+psycopg"),
             pool_size=connections,
             max_overflow=0,
-            pool_reset_on_return=None,  # every transaction ends here, or its connection does
             isolation_level="AUTOCOMMIT",
             connect_args={name: value for name, value in _ALIVE.items() if name not in url.query},
         )
@@ -163,11 +163,8 @@ def _undo(connection: Connection, rows: PostgresRows, error: BaseException) -> N
     Where it was the server that failed, the connection is closed: the driver does not know which of the statements that
     were on their way have been prepared.
     """
-    try:
+    with suppress(*_ERRORS):
         rows.roll_back()
-    except _ERRORS:
-        connection.invalidate()
-        return
     if isinstance(error, _ERRORS):
         connection.invalidate()
 

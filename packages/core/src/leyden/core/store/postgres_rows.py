@@ -105,7 +105,7 @@ class PostgresRows(SqlRows):
             return
         names = (*rows[0].__struct_fields__, *more)
         if len(rows) <= _FEW:
-            statement = postgres.insert_into(table, names)
+            statement = sql.insert_into(table, names)
             for row in rows:
                 self._straight(statement, **asdict(row), **more)
             return
@@ -131,10 +131,6 @@ class PostgresRows(SqlRows):
         if len(rollout_ids) == 1:
             return self._straight(one, key=rollout_ids[0])
         return self._straight(several, keys=json.dumps(rollout_ids))
-
-    def insert_rollouts(self, rows: Sequence[RolloutRow]) -> None:
-        """One round trip, or two."""
-        self._insert(schema.rollouts, rows, span_counter=0)
 
     def overdue(self) -> list[RolloutRow]:
         """Those that nobody else is changing; who does will leave them in order, or the next to look finds them."""

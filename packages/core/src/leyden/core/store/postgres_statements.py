@@ -113,12 +113,6 @@ _TYPES: Mapping[type[TypeEngine[Any]], str] = {
 
 
 @cache
-def insert_into(table: Table, names: tuple[str, ...]) -> Any:
-    """Insert a row of these fields."""
-    return insert(table).inline().values({name: bindparam(name) for name in names})
-
-
-@cache
 def copy_into(table: Table, names: tuple[str, ...]) -> tuple[str, list[str]]:
     """Copy rows of these fields in; returns the statement, and PostgreSQL's types of the fields."""
     types = [_TYPES[type(table.c[name].type)] for name in names]

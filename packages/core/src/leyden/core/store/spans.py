@@ -117,9 +117,12 @@ def _is_moved_by_span(target: SpanTarget) -> bool:
 
 
 def _revive(rows: Rows, keys: Sequence[AttemptKey]) -> None:
-    while keys:
+    left: list[AttemptKey] = list(keys)
+    while left:
         # One attempt of each rollout at a time: it may move the rollout, on which the next one's move depends.
-        turn = {rollout_id: (rollout_id, attempt_id) for rollout_id, attempt_id in reversed(keys)}
+        turn: dict[str, AttemptKey] = {
+            rollout_id: (rollout_id, attempt_id) for rollout_id, attempt_id in reversed(left)
+        }
         rollouts, attempts = rows.rollouts(list(turn)), rows.attempts(list(turn.values()))
         for key in turn.values():
             row, attempt = rollouts[key[0]], attempts[key]
@@ -128,7 +131,7 @@ def _revive(rows: Rows, keys: Sequence[AttemptKey]) -> None:
             if status != attempt.status:
                 changes["status"] = status
             change_attempt(rows, row, attempt, changes, rules.rollout_after_span(row.status, attempt.status))
-        keys = [key for key in keys if turn[key[0]] != key]
+        left = [key for key in left if turn[key[0]] != key]
 
 
 def problem(batch: Iterable[Span], attempts: Container[AttemptKey]) -> Exception | None:

@@ -142,12 +142,13 @@ class SqlStore(LocalStore):
         """Return an attempt with its rollout; without a transaction where it was looked at a moment ago."""
         self._check_open()
         looking = finding_attempt(rollout_id, attempt_id)
+        return await self._recent.find((rollout_id, attempt_id), lambda: self._read_little(looking))
 
-        async def look() -> tuple[Rollout, Attempt] | None:
-            at_once = self._at_once(unless_due(looking), write=False)
-            return at_once[0] if at_once else await self._read(looking)
-
-        return await self._recent.find((rollout_id, attempt_id), look)
+    async def _read_little(self, work: Callable[[Rows], T]) -> T:
+        """Read on the calling thread where that can be done at once."""
+        self._check_open()
+        done = self._at_once(unless_due(work), write=False)
+        return done[0] if done else await self._read(work)
 
     async def _add_spans(self, spans: Sequence[Span]) -> list[Span]:
         """Store spans in one transaction with those of every other caller waiting to be written."""

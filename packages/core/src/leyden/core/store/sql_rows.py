@@ -95,7 +95,11 @@ class SqlRows(SqlRecords):
 
     def _insert(self, table: Table, rows: Sequence[msgspec.Struct], **more: Any) -> None:
         if rows:
-            self._connection.execute(sql.INSERTS[table], [{**asdict(row), **more} for row in rows])
+            self._insert_all(table, (*rows[0].__struct_fields__, *more), [{**asdict(row), **more} for row in rows])
+
+    def _insert_all(self, table: Table, names: tuple[str, ...], rows: Iterable[Mapping[str, Any]]) -> None:
+        text, wanted = sql.compiled(sql.insert_into(table, names), self._dialect)
+        self._driver.executemany(text, [[row[name] for name, _ in wanted] for row in rows])
 
     def _page(
         self, kind: type[R], columns: sql.Columns, query: Query, *extra: ColumnElement[bool]
@@ -140,7 +144,7 @@ class SqlRows(SqlRecords):
 
     def insert_rollouts(self, rows: Sequence[RolloutRow]) -> None:
         """One statement, executed many times."""
-        self._insert(schema.rollouts, rows)
+        self._insert(schema.rollouts, rows, span_counter=0)
 
     def update_rollout(self, rollout_id: str, changes: Changes) -> None:
         """Only the changed columns."""
@@ -159,8 +163,7 @@ class SqlRows(SqlRecords):
 
     def push(self, rollout_ids: Sequence[str]) -> None:
         """Insert; the position grows by itself."""
-        if rollout_ids:
-            self._connection.execute(sql.INSERTS[schema.queue], [{"rollout_id": name} for name in rollout_ids])
+        self._insert_all(schema.queue, ("rollout_id",), [{"rollout_id": name} for name in rollout_ids])
 
     def drop(self, rollout_id: str) -> None:
         """Delete."""
@@ -241,7 +244,7 @@ class SqlRows(SqlRecords):
 
     def insert_spans(self, rows: Sequence[SpanRow]) -> None:
         """One statement, executed many times."""
-        text, wanted = sql.compiled(sql.INSERT_SPAN, self._dialect)
+        text, wanted = sql.compiled(sql.insert_into(schema.spans, SpanRow.__struct_fields__), self._dialect)
         self._driver.executemany(text, [[getattr(row, name) for name, _ in wanted] for row in rows])
 
     def delete_spans(self, rollout_id: str) -> int:

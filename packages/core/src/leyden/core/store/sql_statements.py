@@ -12,6 +12,7 @@ from sqlalchemy import (
     ColumnElement,
     Dialect,
     Float,
+    Insert,
     Integer,
     Table,
     Text,
@@ -148,9 +149,6 @@ RETIRE_RESOURCES = (
 )
 WORKER_BY_ID = select(*WORKER).where(_workers.worker_id == _KEY)
 PUT_WORKER = update(schema.workers).where(_workers.worker_id == _KEY).values(_new(WorkerRow.__struct_fields__))
-INSERTS = {table: insert(table) for table in schema.metadata.sorted_tables}
-INSERT_SPAN = insert(schema.spans).values({name: bindparam(name) for name in SpanRow.__struct_fields__})
-
 _OF_ROLLOUT, _OF_ATTEMPT = bindparam("rollout_id", type_=Text), bindparam("attempt_id", type_=Text)
 _NEXT_NUMBER = (
     select(_SPAN_COUNTER + literal_column("1", Integer))
@@ -187,6 +185,12 @@ def compiled(statement: ClauseElement, dialect: Dialect) -> tuple[str, list[tupl
     compiled: Any = statement.compile(dialect=dialect)
     names: list[str] = compiled.positiontup
     return str(compiled), [(name, compiled.params[name]) for name in names]
+
+
+@cache
+def insert_into(table: Table, names: tuple[str, ...]) -> Insert:
+    """Insert a row of these fields."""
+    return insert(table).inline().values({name: bindparam(name) for name in names})
 
 
 @cache

@@ -17,7 +17,7 @@ CREATE OR REPLACE FUNCTION leyden_add_span(
 DECLARE
     number bigint;
 BEGIN
-    IF EXISTS (SELECT FROM rollouts WHERE deadline <= at) THEN
+    IF (SELECT min(deadline) FROM rollouts WHERE deadline IS NOT NULL) <= at THEN
         RETURN NULL;
     END IF;
     SELECT span_counter INTO number FROM rollouts
@@ -59,7 +59,7 @@ CREATE FUNCTION leyden_add_spans(
 DECLARE
     highest bigint[];
 BEGIN
-    IF EXISTS (SELECT FROM rollouts WHERE deadline <= at) THEN
+    IF (SELECT min(deadline) FROM rollouts WHERE deadline IS NOT NULL) <= at THEN
         RETURN NULL;
     END IF;
     PERFORM FROM rollouts WHERE rollout_id = ANY (of_rollouts) ORDER BY rollout_id FOR NO KEY UPDATE;
