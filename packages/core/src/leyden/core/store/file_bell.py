@@ -8,6 +8,7 @@ import ctypes
 import os
 import select
 import socket
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -62,9 +63,9 @@ class FileBell:
 
 def _watch(path: Path) -> int:
     """Return a file descriptor that can be read once `path` has been touched. Opens no other: that may break locks."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if not hasattr(libc, "inotify_init1"):
+    if sys.platform != "linux":
         raise OSError("this system has no inotify")
+    libc = ctypes.CDLL(None, use_errno=True)
     told: int = libc.inotify_init1(os.O_CLOEXEC)
     if told < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
