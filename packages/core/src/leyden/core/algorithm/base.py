@@ -147,6 +147,16 @@ class Algorithm(ABC):
         return True
 
     @property
+    def serves_itself(self) -> bool:
+        """Whether its loop runs in processes of its own, which serve the policy: see `algorithm.outside`."""
+        return False
+
+    @property
+    def context_length(self) -> int | None:
+        """The most tokens of a call, prompt and answer together, that it then serves; None: as many as the model."""
+        return None
+
+    @property
     def sides(self) -> tuple[str, ...]:
         """Names of the policies that it trains from the same rollouts, each of which begins as the run's one.
 

@@ -57,6 +57,19 @@ def save_checkpoint(
     return target
 
 
+def save_trained(folder: Path, step: int, model: PolicyModel, progress: Mapping[str, Any]) -> Path:
+    """Write a checkpoint that has no more than the weights of `model` at `step`, and return its folder.
+
+    It can be served, exported and compared; what trained it goes on elsewhere. It takes no other's place.
+    """
+    target = _unused(folder, step)
+    with whole_folder(target) as pending:
+        weights = {name: tensor.contiguous() for name, tensor in model.trained_weights().items()}
+        _FILES.save_file(weights, pending / MODEL, metadata={"format": "pt", **_described(model)})
+        (pending / PROGRESS).write_text(json.dumps(dict(progress)), encoding="utf-8")
+    return target
+
+
 def load_checkpoint(path: Path, trained: Trained) -> dict[str, Any]:
     """Put models, optimizers and random states back as they were saved, and return the caller's progress.
 

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from leyden.core.algorithm.outside import Asked
 from leyden.core.data import semconv
 from leyden.core.data.rollout import (
     Attempt,
@@ -175,6 +176,25 @@ class Collector:
         ]
         return await self._run(requests, told)
 
+    async def task(self, asked: Asked) -> Collected:
+        """The rollouts of one task that a loop of its own asks for.
+
+        Their ids say which task it is, where in which step: a sitting that comes to it again does not run them again.
+        """
+        if asked.held_out is None:
+            task, metadata = self.tasks[asked.row], self._answered_by(asked.place)
+            named = f"train-s{asked.step}-{asked.place}-r{asked.row}"
+        else:
+            task, metadata = self.held_out[asked.held_out][asked.row], {"sampling": "agent"}
+            named = f"val-{asked.held_out}-s{asked.step}-{asked.row}"
+        mode: RolloutMode = "train" if asked.held_out is None else "val"
+        label = f"{asked.step}/{asked.place}" if mode == "train" else asked.row
+        requests = [
+            self._request(f"{named}-{copy}", task, mode, {"task": label, "row": asked.row, **metadata})
+            for copy in range(asked.copies)
+        ]
+        return await self._run(requests, _unseen)
+
     async def evaluate(
         self, name: str, label: str, *, sampled: bool, version: int, side: str | None = None
     ) -> Collected:
@@ -261,3 +281,8 @@ class Collector:
             collected.excluded.update(trajectory.excluded)
             collected.excluded.update({EARLIER_ATTEMPT: earlier} if earlier else {})
         return trajectory
+
+
+def _unseen(_finished: int) -> None:
+    """Hears how many rollouts of one task have finished, where the display shows whole steps."""
+    return

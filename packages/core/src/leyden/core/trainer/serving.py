@@ -24,12 +24,15 @@ from leyden.core.trainer.folder import RunFolder
 from leyden.core.trainer.vllm_serving import server_options, vllm_policy
 
 if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
     from leyden.core.engine.embedded import EmbeddedConfig
     from leyden.core.gateway.app import Gateway, GatewayLimits
     from leyden.core.gateway.codec import Codec
     from leyden.core.gateway.serving import ServedPolicy
     from leyden.core.gateway.upstream import Upstream
     from leyden.core.policy.model import PolicyModel
+    from leyden.core.trainer.elsewhere import Elsewhere
 
 SERVED_GAP = {"float32": 1e-4, "bfloat16": 0.15}
 """Largest difference of log-probabilities that rounding explains, by the precision that the trainer computes in; the
@@ -73,9 +76,12 @@ class Serving:
         gateway: "Gateway",
         *,
         drain: bool = False,
+        elsewhere: "Elsewhere | None" = None,
     ) -> None:
         self.store, self.address, self.policies = store, address, policies
         self._gateway, self._drain = gateway, drain
+        self.elsewhere = elsewhere
+        """What serves the policy where its loop runs in processes of its own; None: the engines here do."""
 
     async def serve(self, models: "Mapping[str, PolicyModel]", version: int) -> dict[str, float]:
         """Serve the models' weights as `version`; returns the gap of each, see `check`."""
@@ -217,8 +223,12 @@ async def open_gateway(
     *,
     others: "Mapping[str, ServedPolicy] | None" = None,
     limits: "GatewayLimits | None" = None,
+    mounts: "Mapping[str, ASGIApp] | None" = None,
 ) -> AsyncGenerator[tuple[Address, "Gateway"]]:
-    """Bring the gateway up as `gateway` does, with further policies and limits; yields it with its address."""
+    """Bring the gateway up as `gateway` does, with further policies, limits and applications beside it.
+
+    Yields it with its address.
+    """
     from leyden.core.gateway.app import Gateway
     from leyden.core.gateway.server import GatewayServer
     from leyden.core.store.access import Access
@@ -227,7 +237,7 @@ async def open_gateway(
     key, token = new_key(), secrets.token_urlsafe(24)
     access = Access(token)
     stores = store_app(store, authorize=access.is_trainer, agents=access.agent)
-    door = Gateway(store, policy, key, others=others, mounts={"/store": stores}, limits=limits)
+    door = Gateway(store, policy, key, others=others, mounts={"/store": stores, **(mounts or {})}, limits=limits)
     server = GatewayServer(door.app)
     url = await server.start()
     try:

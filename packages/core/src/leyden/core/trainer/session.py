@@ -9,7 +9,7 @@ from pathlib import Path
 from leyden.core.algorithm.registry import make_algorithm
 from leyden.core.data.resources import NamedResources
 from leyden.core.data.rollout import Task
-from leyden.core.errors import CheckFailed
+from leyden.core.errors import CheckFailed, UsageError
 from leyden.core.trainer.abandoned import set_aside
 from leyden.core.trainer.agents import AgentSide, CheckAgents, served_resources
 from leyden.core.trainer.collect import Collector
@@ -17,7 +17,9 @@ from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.context import held_out_curve
 from leyden.core.trainer.curve import save_curve
 from leyden.core.trainer.display import Display
+from leyden.core.trainer.elsewhere import serve_elsewhere
 from leyden.core.trainer.folder import RunFolder
+from leyden.core.trainer.outside import OutsideRun
 from leyden.core.trainer.preflight.report import CheckReport, CheckResult, save_report
 from leyden.core.trainer.preflight.run import before_loading, conclude, is_due, not_loaded, preflight
 from leyden.core.trainer.recording import RecordedRun
@@ -44,7 +46,8 @@ async def train(
     """
     began = Usage.now()
     algorithm = make_algorithm(config.algorithm, config.algorithm_config)
-    before = _checked_before(config) if algorithm.needs_rollouts and is_due(folder, config) else None
+    checks = algorithm.needs_rollouts and not algorithm.serves_itself and is_due(folder, config)
+    before = _checked_before(config) if checks else None
     trackers = open_trackers(config.tracker, folder.trackers, config.name, folder.written_config())
     failed = True
     try:
@@ -74,6 +77,8 @@ async def check(
     resources: NamedResources | None = None,
 ) -> CheckReport:
     """Prove that a run would learn, and take it no further; the report also lies in the folder."""
+    if make_algorithm(config.algorithm, config.algorithm_config).serves_itself:
+        raise UsageError(f"{config.algorithm} serves and trains in processes of its own, which this check cannot see")
     before = before_loading(config)
     if any(result.status == "failure" for result in before):
         report = not_loaded(before)
@@ -110,7 +115,13 @@ async def _ready(
     tasks = folder.tasks() if config.tasks else []
     held_out = {held.name: folder.tasks(held.name) for held in config.held_out}
     await set_aside(folder.store_uri)
-    async with serve_policies(folder, config, tasks[0] if tasks else EXAMPLE) as serving:
+    algorithm = make_algorithm(config.algorithm, config.algorithm_config)
+    example = tasks[0] if tasks else EXAMPLE
+    serves_itself = algorithm.serves_itself
+    brought_up = (
+        serve_elsewhere(folder, config, algorithm) if serves_itself else serve_policies(folder, config, example)
+    )
+    async with brought_up as serving:
         model = Path(config.policies[config.usual]).name
         await serving.store.add_resources(served_resources(resources or {}, serving.address, model))
         async with agents(serving.address) as check_agents:
@@ -123,7 +134,8 @@ async def _ready(
                 check_workers=_both(serving.check_engines, check_agents),
                 flush=serving.flush,
             )
-            yield RecordedRun(folder, config, serving, collector, display, trackers=trackers, began=began)
+            kind = OutsideRun if serves_itself else RecordedRun
+            yield kind(folder, config, serving, collector, display, trackers=trackers, began=began)
 
 
 def _both(check_engines: Callable[[], None], check_agents: CheckAgents) -> CheckAgents:

@@ -1,0 +1,124 @@
+"""Serving where a run's loop serves the policy itself: a gateway over its replicas, and a door for its processes."""
+
+import asyncio
+import hmac
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from leyden.core.algorithm.base import Algorithm
+from leyden.core.algorithm.outside import Door
+from leyden.core.engine.base import ModelInfo
+from leyden.core.errors import PolicyError, UsageError
+from leyden.core.trainer.config import RunConfig
+from leyden.core.trainer.folder import RunFolder
+from leyden.core.trainer.serving import Serving, open_gateway
+
+if TYPE_CHECKING:
+    from leyden.core.engine.replicas import ReplicaEngine
+
+PATH = "/loop"
+"""Where, beside the gateway, the processes of the loop are answered."""
+
+
+class Elsewhere:
+    """The replicas of a policy, and the application that the loop's processes speak with."""
+
+    def __init__(self, engine: "ReplicaEngine") -> None:
+        self._engine = engine
+        self._app: ASGIApp | None = None
+        self.door = Door(url="", token="")
+
+    async def serve_from(self, urls: Sequence[str], version: int) -> None:
+        """Send calls to the servers at `urls` alone, which serve `version`.
+
+        Raises EngineError, in one line, for one that cannot be reached or does not tell what is needed.
+        """
+        for url in self._engine.replicas.keys() - set(urls):
+            await self._engine.remove(url)
+        if version != self._engine.version:
+            async with self._engine.updating(version):
+                pass
+        for url in urls:
+            if url not in self._engine.replicas:
+                await self._engine.add(url)
+
+    def open(self, app: ASGIApp) -> Door:
+        """Let `app` answer those who have the token."""
+        self._app = app
+        return self.door
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer as the application does, whoever has the token."""
+        if self._app is None or scope["type"] != "http":
+            await Response("nothing is here", status_code=404)(scope, receive, send)
+            return
+        given: bytes = dict(scope["headers"]).get(b"authorization", b"")
+        if not hmac.compare_digest(given, f"Bearer {self.door.token}".encode()):
+            await Response("a valid bearer token is wanted", status_code=401)(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+
+@asynccontextmanager
+async def serve_elsewhere(folder: RunFolder, config: RunConfig, algorithm: Algorithm) -> AsyncGenerator[Serving]:
+    """Bring store and gateway up for a policy that `algorithm` serves; its replicas come later."""
+    from leyden.core.engine.replicas import ReplicaEngine
+    from leyden.core.gateway import collector
+    from leyden.core.gateway.app import GatewayLimits
+    from leyden.core.gateway.hf_codec import HuggingFaceCodec
+    from leyden.core.gateway.keeper import KeeperLimits
+    from leyden.core.gateway.serving import ServedPolicy
+    from leyden.core.store.open import open_store
+
+    source = _only(config)
+    async with AsyncExitStack() as closing:
+        codec = await asyncio.to_thread(HuggingFaceCodec, source)
+        model = await asyncio.to_thread(model_info, source, algorithm.context_length)
+        engine = ReplicaEngine(model)
+        closing.push_async_callback(engine.close)
+        policy = ServedPolicy(name=config.usual, engine=engine, codec=codec, sampling=config.sampling)
+        store = await open_store(folder.store_uri)
+        closing.push_async_callback(store.close)
+        limits = GatewayLimits(records=KeeperLimits(within=config.record_within))
+        elsewhere = Elsewhere(engine)
+        opened = open_gateway(store, policy, limits=limits, mounts={PATH: elsewhere})
+        address, gateway = await closing.enter_async_context(opened)
+        elsewhere.door = Door(url=address.url + PATH, token=address.token)
+        collector.calm()
+        closing.callback(collector.restore)
+        yield Serving(store, replace(address, routes=config.routes), {}, gateway, elsewhere=elsewhere)
+
+
+def model_info(source: str, context_length: int | None) -> ModelInfo:
+    """What the gateway must know of the model at `source`, of which calls of `context_length` tokens are served.
+
+    Raises PolicyError when there is no such model, UsageError when nobody says how long a call may be.
+    """
+    config: Any = import_module("transformers").AutoConfig
+    try:
+        text = config.from_pretrained(source, trust_remote_code=False).get_text_config()
+    except Exception as error:
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise PolicyError(f"cannot read the configuration of {source}: {reason}") from error
+    own: int | None = getattr(text, "max_position_embeddings", None)
+    limits = [limit for limit in (own and own - 1, context_length) if limit is not None]
+    if not limits:
+        raise UsageError(f"{source} does not say how long its context is: limit prompts and answers")
+    return ModelInfo(name=Path(source).name, context_length=min(limits), vocab_size=int(text.vocab_size))
+
+
+def _only(config: RunConfig) -> str:
+    """The one policy that is trained; raises UsageError where there are more, or others beside it."""
+    if len(config.policies) > 1 or config.frozen:
+        others = ", ".join([*config.policies, *config.frozen])
+        raise UsageError(f"{config.algorithm} trains and serves one policy, and this run has {others}")
+    if config.deterministic:
+        raise UsageError(f"{config.algorithm} does not draw the same tokens twice; leave out --deterministic")
+    return next(iter(config.policies.values()))
