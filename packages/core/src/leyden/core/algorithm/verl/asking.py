@@ -1,0 +1,71 @@
+"""`Driver`: the run as VERL's processes reach it: they say where the policy is served, and ask for rollouts.
+
+Requests are sent again where no answer comes: the run takes equal ones for the same. Knows nothing of VERL.
+"""
+
+import asyncio
+import time
+
+import aiohttp
+import msgspec
+
+from leyden.core.algorithm.outside import Asked, Door, Used
+from leyden.core.algorithm.verl.wire import LONGEST_WAIT, REPLICAS, ROLLOUTS, USED, Replicas, decode_group
+from leyden.core.data.transition import TrajectoryGroup
+from leyden.core.errors import TrainingError
+
+PATIENCE = 60.0
+"""Seconds for which a run that does not answer is asked again."""
+_PAUSE = 0.5
+
+
+class Driver:
+    """The run behind `door`. Belongs to one event loop."""
+
+    def __init__(self, door: Door, patience: float = PATIENCE) -> None:
+        self._door, self._patience = door, patience
+        self._session: aiohttp.ClientSession | None = None
+
+    async def serve_from(self, replicas: Replicas) -> None:
+        """Say where the policy is served. Raises TrainingError when the run does not answer."""
+        await self._post(REPLICAS, msgspec.msgpack.encode(replicas))
+
+    async def rollouts(self, asked: Asked) -> TrajectoryGroup:
+        """Return the rollouts of a task when they have finished. Raises TrainingError when the run has ended."""
+        return decode_group(await self._post(ROLLOUTS, msgspec.msgpack.encode(asked)))
+
+    async def used(self, used: Used) -> None:
+        """Say what of a task's rollouts is trained. Raises TrainingError when the run has ended."""
+        await self._post(USED, msgspec.msgpack.encode(used))
+
+    async def close(self) -> None:
+        """Close its connections."""
+        if self._session is not None:
+            await self._session.close()
+
+    async def _post(self, path: str, body: bytes) -> bytes:
+        """Return the answer to a request, however long it takes to be there."""
+        give_up = time.monotonic() + self._patience
+        while True:
+            try:
+                status, answer = await self._post_once(path, body)
+            except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError) as error:
+                if time.monotonic() > give_up:
+                    raise TrainingError(f"the run at {self._door.url} does not answer: {error}") from error
+                await asyncio.sleep(_PAUSE)
+                continue
+            if status == 200:
+                return answer
+            if status != 202:
+                raise TrainingError(f"the run at {self._door.url} answers {status}: {answer.decode()[:200]}")
+            give_up = time.monotonic() + self._patience
+
+    async def _post_once(self, path: str, body: bytes) -> tuple[int, bytes]:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0),
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=10.0, sock_read=3 * LONGEST_WAIT),
+                headers={"authorization": f"Bearer {self._door.token}"},
+            )
+        async with self._session.post(f"{self._door.url}{path}", data=body, allow_redirects=False) as response:
+            return response.status, await response.read()

@@ -1,0 +1,99 @@
+"""`Collecting`: the run's side of VERL's rollouts: an application that VERL's processes ask for them.
+
+A request that is repeated, because its answer was long in coming or got lost, is answered with the same rollouts.
+Knows nothing of VERL's own code.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from leyden.core.algorithm.outside import Asked, OutsideContext
+from leyden.core.algorithm.verl.wire import (
+    LONGEST_WAIT,
+    REPLICAS,
+    ROLLOUTS,
+    USED,
+    decode_asked,
+    decode_replicas,
+    decode_used,
+    encode_group,
+)
+
+NOT_YET = 202
+"""Status of an answer that is not there yet: ask again."""
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+class Collecting:
+    """Answers with rollouts of `context`, within `patience` seconds a request."""
+
+    def __init__(self, context: OutsideContext, patience: float = LONGEST_WAIT) -> None:
+        self._context, self._patience = context, patience
+        self._asked: dict[Asked, asyncio.Task[bytes]] = {}
+        self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Has the exception of the first rollouts that cannot be run; nothing else ever."""
+        routes = {REPLICAS: self._replicas, ROLLOUTS: self._rollouts, USED: self._used}
+        self.app = Starlette(
+            routes=[Route(path, _checked(answer), methods=["POST"]) for path, answer in routes.items()]
+        )
+
+    async def close(self) -> None:
+        """Wait for no rollout any more."""
+        for task in self._asked.values():
+            task.cancel()
+        await asyncio.gather(*self._asked.values(), return_exceptions=True)
+        self._asked.clear()
+        self.failure.cancel()
+
+    async def _replicas(self, request: Request) -> Response:
+        told = decode_replicas(await request.body())
+        await self._context.serve_from(told.addresses, told.version)
+        return Response()
+
+    async def _rollouts(self, request: Request) -> Response:
+        asked = decode_asked(await request.body())
+        task = self._asked.get(asked) or self._begin(asked)
+        done, _ = await asyncio.wait([task], timeout=self._patience)
+        if not done:
+            return Response(status_code=NOT_YET)
+        if task.cancelled() or task.exception() is not None:
+            return Response("the run has ended", status_code=503)
+        return Response(task.result(), media_type="application/msgpack")
+
+    async def _used(self, request: Request) -> Response:
+        self._context.used(decode_used(await request.body()))
+        return Response()
+
+    def _begin(self, asked: Asked) -> "asyncio.Task[bytes]":
+        """Run what is asked for, and forget what steps before it were answered."""
+        for old in [other for other, task in self._asked.items() if other.step < asked.step and task.done()]:
+            del self._asked[old]
+        task = self._asked[asked] = asyncio.create_task(self._run(asked))
+        task.add_done_callback(self._ended)
+        return task
+
+    async def _run(self, asked: Asked) -> bytes:
+        return encode_group(await self._context.rollouts(asked))
+
+    def _ended(self, task: "asyncio.Task[bytes]") -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not self.failure.done():
+            self.failure.set_exception(error)
+
+
+def _checked(answer: Handler) -> Handler:
+    """Refuse a body that is not what it should be."""
+
+    async def checked(request: Request) -> Response:
+        try:
+            return await answer(request)
+        except msgspec.DecodeError as error:
+            return Response(f"not understood: {error}", status_code=400)
+
+    return checked

@@ -1,0 +1,66 @@
+"""A run's tasks as the parquet files that VERL's data loader reads. Knows nothing of VERL's code.
+
+VERL draws rows of them; which task a row is, rests in its `extra_info`. Agents read the task itself, from the run.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from leyden.core.data.rollout import Task
+from leyden.core.errors import UsageError
+
+TRAIN = "train"
+"""`data_source` of training tasks; that of held-out ones is the name of their set."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowOrigin:
+    """Which task a row of a file is."""
+
+    row: int
+    held_out: str | None
+
+    @classmethod
+    def of(cls, extra_info: Mapping[str, Any]) -> "RowOrigin":
+        """Read it from the row's `extra_info`."""
+        return cls(int(extra_info["row"]), extra_info["held_out"] or None)
+
+
+def write_training(path: Path, tasks: Sequence[Task], at_least: int) -> None:
+    """Write the training tasks, each once; again and again where they are fewer than `at_least`, one step's.
+
+    Raises UsageError where no parquet can be written.
+    """
+    times = max(1, -(-at_least // len(tasks)))
+    _write(path, [_row(TRAIN, row, task) for _ in range(times) for row, task in enumerate(tasks)])
+
+
+def write_held_out(path: Path, held_out: Mapping[str, Sequence[Task]]) -> None:
+    """Write the tasks of all held-out sets, one after the other."""
+    _write(path, [_row(name, row, task) for name, tasks in held_out.items() for row, task in enumerate(tasks)])
+
+
+def _row(source: str, row: int, task: Task) -> dict[str, Any]:
+    said = task if isinstance(task, str) else json.dumps(task, ensure_ascii=False)
+    return {
+        "data_source": source,
+        "prompt": [{"role": "user", "content": said}],
+        "reward_model": {"style": "rule", "ground_truth": ""},
+        "extra_info": {"index": row, "row": row, "held_out": "" if source == TRAIN else source},
+    }
+
+
+def _write(path: Path, rows: list[dict[str, Any]]) -> None:
+    try:
+        arrow: Any = import_module("pyarrow")
+        parquet: Any = import_module("pyarrow.parquet")
+    except ImportError:
+        raise UsageError(
+            "VERL reads its tasks as parquet, and pyarrow is missing: pip install 'leyden-core[verl]'"
+        ) from None
+    path.parent.mkdir(parents=True, exist_ok=True)
+    parquet.write_table(arrow.Table.from_pylist(rows), path)

@@ -1,0 +1,131 @@
+"""What a run decides of VERL's configuration, by VERL's own keys. Knows nothing of VERL's code."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from leyden.core.algorithm.outside import LoopPlan
+
+PROMPT, RESPONSE = 512, 512
+"""VERL's own limits, in tokens, where none are given."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Files:
+    """What VERL reads, and where it keeps what it goes on from."""
+
+    training: Path
+    held_out: Path | None
+    checkpoints: Path
+
+
+def asked(config: Mapping[str, Any], overrides: Sequence[str], path: str) -> Any:
+    """What is given for a key: a hydra override's text, or the value in the dictionary; None where nothing is."""
+    for override in reversed(overrides):
+        key, _, value = override.lstrip("+").partition("=")
+        if key.strip() == path:
+            return value
+    node: Any = config
+    for key in path.split("."):
+        node = cast("Mapping[str, Any]", node).get(key) if isinstance(node, Mapping) else None
+    return node
+
+
+def planned_steps(config: Mapping[str, Any], overrides: Sequence[str], tasks: int, plan: LoopPlan) -> int:
+    """Steps that VERL will take: what its configuration says, else its epochs over so many tasks, else the run's."""
+    if (steps := asked(config, overrides, "trainer.total_training_steps")) is not None:
+        return int(steps)
+    if (epochs := asked(config, overrides, "trainer.total_epochs")) is not None:
+        return int(epochs) * max(1, tasks // batch_size(config, overrides, plan))
+    return plan.steps
+
+
+def batch_size(config: Mapping[str, Any], overrides: Sequence[str], plan: LoopPlan) -> int:
+    """Tasks of a step."""
+    return int(asked(config, overrides, "data.train_batch_size") or plan.tasks_per_step)
+
+
+def context_length(config: Mapping[str, Any], overrides: Sequence[str]) -> int:
+    """The most tokens that prompt and answer of a call may have together: one less than what VERL serves."""
+    if (length := asked(config, overrides, "actor_rollout_ref.rollout.max_model_len")) is not None:
+        return int(length) - 1
+    prompt, response = (
+        asked(config, overrides, "data.max_prompt_length"),
+        asked(config, overrides, "data.max_response_length"),
+    )
+    return int(prompt or PROMPT) + int(response or RESPONSE) - 1
+
+
+def usual_settings(config: Mapping[str, Any], overrides: Sequence[str], steps: int, plan: LoopPlan) -> dict[str, Any]:
+    """What the run's own options say, where VERL's configuration says nothing else; with it."""
+    named = asked(config, overrides, "leyden.advantage") is not None
+    usual = {
+        **({} if named else {"algorithm": {"adv_estimator": "grpo"}}),
+        "data": {
+            "train_batch_size": plan.tasks_per_step,
+            "seed": plan.seed,
+            "filter_overlong_prompts": False,
+        },
+        "actor_rollout_ref": {
+            "actor": {"ppo_mini_batch_size": batch_size(config, overrides, plan)},
+            "rollout": {"n": plan.group_size, "max_model_len": context_length(config, overrides) + 1},
+        },
+        "trainer": {
+            "save_freq": plan.checkpoint_every,
+            "test_freq": plan.eval_every or steps,
+            "total_training_steps": steps,
+            "total_epochs": steps,
+            "project_name": "leyden",
+            "val_before_train": True,
+            "logger": ["console"],
+        },
+    }
+    return merged(usual, config)
+
+
+def own_settings(config: dict[str, Any], plan: LoopPlan, files: Files, step: int) -> dict[str, Any]:
+    """What is the run's alone to say; what `config` says of it without contradiction is taken out of it.
+
+    `step` is the one that VERL goes on after.
+    """
+    trainer = config["trainer"]
+    loggers: Any = trainer.pop("logger")
+    evaluates = trainer.pop("val_before_train") and step == 0 and files.held_out is not None
+    every = trainer.pop("test_freq")
+    return {
+        "data": {
+            "train_files": str(files.training),
+            "val_files": str(files.held_out or files.training),
+        },
+        "actor_rollout_ref": {
+            "model": {"path": plan.policy},
+            "rollout": {
+                "temperature": plan.temperature,
+                "calculate_log_probs": True,
+                "val_kwargs": {"n": 1},
+            },
+        },
+        "trainer": {
+            "use_v1": True,
+            "logger": [*([loggers] if isinstance(loggers, str) else loggers), "file"],
+            "resume_mode": "resume_path" if step else "disable",
+            "resume_from_path": str(files.checkpoints / f"global_step_{step}") if step else None,
+            "default_local_dir": str(files.checkpoints),
+            "max_actor_ckpt_to_keep": None,
+            "max_critic_ckpt_to_keep": None,
+            "val_before_train": evaluates,
+            "test_freq": -1 if files.held_out is None else every,
+        },
+    }
+
+
+def merged(first: Mapping[str, Any], *later: Mapping[str, Any]) -> dict[str, Any]:
+    """The mappings in one, those in them as well; what a later one says counts."""
+    whole = dict(first)
+    for other in later:
+        for key, value in other.items():
+            known = whole.get(key)
+            both = isinstance(known, Mapping) and isinstance(value, Mapping)
+            whole[key] = merged(cast("Mapping[str, Any]", known), cast("Mapping[str, Any]", value)) if both else value
+    return whole

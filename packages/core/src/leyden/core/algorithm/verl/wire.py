@@ -1,0 +1,156 @@
+"""What VERL's processes and the run say to each other, as MessagePack. Knows nothing of HTTP, and nothing of VERL."""
+
+import msgspec
+
+from leyden.core.algorithm.outside import Asked, Used
+from leyden.core.data.tokens import pack_ids, pack_log_probs, unpack_ids, unpack_log_probs
+from leyden.core.data.transition import Outcome, Trajectory, TrajectoryGroup, Transition
+
+REPLICAS, ROLLOUTS, USED = "/replicas", "/rollouts", "/used"
+"""Paths: where the policy is served, the rollouts of a task, and what of them is trained."""
+LONGEST_WAIT = 20.0
+"""Seconds that the answer to one request may take; who waits for more asks again."""
+
+
+class Replicas(msgspec.Struct, frozen=True, array_like=True):
+    """Where the policy is served."""
+
+    addresses: tuple[str, ...]
+    """`host:port` of each replica's HTTP server."""
+    version: int
+    """Version of the weights that all of them serve."""
+
+
+class _Call(msgspec.Struct, frozen=True, array_like=True):
+    """A `Transition`."""
+
+    rollout_id: str
+    attempt_id: str
+    span_id: str
+    call_id: str
+    prompt_ids: bytes
+    response_ids: bytes
+    logprobs: bytes
+    temperature: float
+    policy: str
+    version: int
+    versions: tuple[tuple[int, int], ...]
+    agent: str | None
+    node: str | None
+    finish_reason: str | None
+    outcomes: tuple[Outcome, ...]
+
+
+class _Attempt(msgspec.Struct, frozen=True, array_like=True):
+    """A `Trajectory`."""
+
+    rollout_id: str
+    attempt_id: str
+    calls: tuple[_Call, ...]
+    reward: float | None
+    dimensions: dict[str, float]
+    succeeded: bool
+    excluded: dict[str, int]
+
+
+class _Group(msgspec.Struct, frozen=True, array_like=True):
+    """A `TrajectoryGroup`."""
+
+    task_id: str
+    attempts: tuple[_Attempt, ...]
+
+
+_GROUPS = msgspec.msgpack.Decoder(_Group)
+_ASKED = msgspec.msgpack.Decoder(Asked)
+_REPLICAS = msgspec.msgpack.Decoder(Replicas)
+_USED = msgspec.msgpack.Decoder(Used)
+
+
+def encode_group(group: TrajectoryGroup) -> bytes:
+    """Encode finished rollouts."""
+    attempts = tuple(
+        _Attempt(
+            trajectory.rollout_id,
+            trajectory.attempt_id,
+            tuple(_call(transition) for transition in trajectory.transitions),
+            trajectory.reward,
+            trajectory.dimensions,
+            trajectory.succeeded,
+            trajectory.excluded,
+        )
+        for trajectory in group.trajectories
+    )
+    return msgspec.msgpack.encode(_Group(group.task_id, attempts))
+
+
+def decode_group(data: bytes) -> TrajectoryGroup:
+    """Undo `encode_group`; raises `msgspec.DecodeError` for anything else."""
+    group = _GROUPS.decode(data)
+    trajectories = tuple(
+        Trajectory(
+            rollout_id=attempt.rollout_id,
+            attempt_id=attempt.attempt_id,
+            transitions=tuple(_transition(call) for call in attempt.calls),
+            reward=attempt.reward,
+            dimensions=attempt.dimensions,
+            succeeded=attempt.succeeded,
+            excluded=attempt.excluded,
+        )
+        for attempt in group.attempts
+    )
+    return TrajectoryGroup(task_id=group.task_id, trajectories=trajectories)
+
+
+def decode_asked(data: bytes) -> Asked:
+    """What a request for rollouts asks; raises `msgspec.DecodeError` for what is none."""
+    return _ASKED.decode(data)
+
+
+def decode_replicas(data: bytes) -> Replicas:
+    """Where the policy is served; raises `msgspec.DecodeError` for what does not say so."""
+    return _REPLICAS.decode(data)
+
+
+def decode_used(data: bytes) -> Used:
+    """What of a task's rollouts is trained; raises `msgspec.DecodeError` for what does not say so."""
+    return _USED.decode(data)
+
+
+def _call(transition: Transition) -> _Call:
+    return _Call(
+        transition.rollout_id,
+        transition.attempt_id,
+        transition.span_id,
+        transition.call_id,
+        pack_ids(transition.prompt_ids),
+        pack_ids(transition.response_ids),
+        pack_log_probs(transition.logprobs),
+        transition.temperature,
+        transition.policy,
+        transition.version,
+        transition.versions,
+        transition.agent,
+        transition.node,
+        transition.finish_reason,
+        transition.outcomes,
+    )
+
+
+def _transition(call: _Call) -> Transition:
+    return Transition(
+        rollout_id=call.rollout_id,
+        attempt_id=call.attempt_id,
+        span_id=call.span_id,
+        call_id=call.call_id,
+        prompt_ids=unpack_ids(call.prompt_ids),
+        response_ids=unpack_ids(call.response_ids),
+        logprobs=unpack_log_probs(call.logprobs),
+        temperature=call.temperature,
+        policy=call.policy,
+        version=call.version,
+        versions=call.versions,
+        agent=call.agent,
+        node=call.node,
+        finish_reason=call.finish_reason,
+        outcomes=call.outcomes,
+    )

@@ -1,0 +1,127 @@
+"""The run's side of VERL's rollouts, and VERL's: what is asked is answered, once, however often it is asked."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from leyden.core.algorithm.outside import Asked, Door, OutsideContext
+from leyden.core.algorithm.verl.asking import Driver
+from leyden.core.algorithm.verl.collecting import Collecting
+from leyden.core.algorithm.verl.wire import ROLLOUTS, Replicas, decode_group, encode_group
+from leyden.core.data.transition import Outcome, TrajectoryGroup
+from leyden.core.errors import RewardError, TrainingError
+from leyden.core.gateway.server import GatewayServer
+from leyden.core.testing.nouns import trajectory, transition
+
+ASKED = Asked(step=1, place=0, row=3, copies=2)
+OUTCOME = Outcome(kind="tool", name="calculator", succeeded=True, text="4")
+CALL = transition((1, 2), (3,), (-0.25,), agent="planner", version=4, outcomes=(OUTCOME,), versions=((4, 1),))
+GROUP = TrajectoryGroup(task_id="1/0", trajectories=(trajectory(0.5, (CALL,)), trajectory(None, excluded={"cut": 1})))
+
+
+class Run:
+    """Stands for the run: gives GROUP once it may."""
+
+    def __init__(self, failure: Exception | None = None) -> None:
+        self.asked: list[Asked] = []
+        self.served: list[tuple[Sequence[str], int]] = []
+        self.may = asyncio.Event()
+        self.failure = failure
+
+    async def rollouts(self, asked: Asked) -> TrajectoryGroup:
+        self.asked.append(asked)
+        await self.may.wait()
+        if self.failure is not None:
+            raise self.failure
+        return GROUP
+
+    async def serve_from(self, addresses: Sequence[str], version: int) -> None:
+        self.served.append((addresses, version))
+
+
+@asynccontextmanager
+async def collecting(run: Run, patience: float = 0.01) -> AsyncGenerator[tuple[Collecting, Driver]]:
+    served = Collecting(cast("OutsideContext", run), patience)
+    server = GatewayServer(served.app)
+    driver = Driver(Door(url=await server.start(), token="t"), patience=0.2)
+    try:
+        yield served, driver
+    finally:
+        await driver.close()
+        await served.close()
+        await server.stop()
+
+
+def seen(group: TrajectoryGroup) -> list[Mapping[str, Any]]:
+    """All of a group, comparable."""
+    return [
+        {
+            "attempt": (one.rollout_id, one.attempt_id, one.reward, one.dimensions, one.succeeded, one.excluded),
+            "calls": [{name: getattr(call, name) for name in type(call).__slots__} for call in one.transitions],
+        }
+        for one in group.trajectories
+    ]
+
+
+def test_a_group_travels_whole() -> None:
+    back = decode_group(encode_group(GROUP))
+    assert back.task_id == GROUP.task_id
+    assert seen(back) == seen(GROUP)
+
+
+async def test_a_group_that_is_long_in_coming_is_asked_for_again_and_run_once() -> None:
+    run = Run()
+    async with collecting(run) as (_, driver):
+        waiting = asyncio.create_task(driver.rollouts(ASKED))
+        while not run.asked:
+            await asyncio.sleep(0)
+        again = asyncio.create_task(driver.rollouts(msgspec.structs.replace(ASKED)))
+        run.may.set()
+        assert seen(await waiting) == seen(await again) == seen(GROUP)
+        assert run.asked == [ASKED]
+
+
+async def test_where_the_policy_is_served_reaches_the_run() -> None:
+    run = Run()
+    async with collecting(run) as (_, driver):
+        await driver.serve_from(Replicas(("10.0.0.1:80", "10.0.0.2:80"), 7))
+    assert run.served == [(("10.0.0.1:80", "10.0.0.2:80"), 7)]
+
+
+async def test_rollouts_that_cannot_be_run_end_the_run_with_their_reason() -> None:
+    run = Run(RewardError("the reward is not a number"))
+    run.may.set()
+    async with collecting(run) as (served, driver):
+        with pytest.raises(TrainingError, match="503: the run has ended"):
+            await driver.rollouts(ASKED)
+        with pytest.raises(RewardError, match="not a number"):
+            await served.failure
+
+
+async def test_a_run_that_is_gone_is_told_of_after_a_while() -> None:
+    driver = Driver(Door(url="http://127.0.0.1:9", token="t"), patience=0.0)
+    with pytest.raises(TrainingError, match="does not answer"):
+        await driver.rollouts(ASKED)
+    await driver.close()
+
+
+async def test_what_is_not_understood_is_refused() -> None:
+    async with collecting(Run()) as (_, driver):
+        post = cast("Any", driver)._post
+        with pytest.raises(TrainingError, match="400: not understood"):
+            await post(ROLLOUTS, b"nothing")
+
+
+async def test_what_earlier_steps_were_answered_is_forgotten() -> None:
+    run = Run()
+    run.may.set()
+    async with collecting(run) as (served, driver):
+        for step in (1, 2, 3):
+            await driver.rollouts(msgspec.structs.replace(ASKED, step=step))
+        kept = cast("SimpleNamespace", served)._asked
+        assert [asked.step for asked in kept] == [3]
