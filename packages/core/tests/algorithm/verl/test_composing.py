@@ -92,7 +92,7 @@ def test_the_tutorials_dictionary_composes_and_validates_unedited() -> None:
     assert composed["algorithm.leyden.credit.name"] == "uniform"
     assert composed["critic.enable"] is False
     manager = "actor_rollout_ref.rollout.agent.agent_loop_manager_class"
-    assert composed[manager] == "leyden.core.algorithm.verl.bridge.RolloutCollection"
+    assert composed[manager] == "leyden.core.algorithm.verl.collection.RolloutCollection"
 
 
 def test_overrides_win_and_what_a_run_owns_is_filled_in() -> None:

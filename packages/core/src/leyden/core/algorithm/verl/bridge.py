@@ -112,7 +112,8 @@ def estimate(
     real = [number for number, key in enumerate(keys) if is_row(key)]
     options = LeydenOptions.of(plain(OmegaConf.create(config)[SECTION], resolve=True))
     estimation = options.estimation()
-    rows = stored_credit([keys[number] for number in real], values=estimation.estimator.needs_values)
+    named = [keys[number] for number in real]
+    rows = stored_credit(named, values=estimation.estimator.needs_values) if named else []
     columns_2N = np.zeros((2, len(keys)))
     columns_2N[0, real] = row_advantages(rows, estimation)
     columns_2N[1, real] = [row.credit for row in rows]
@@ -135,6 +136,56 @@ def stored_credit(keys: list[str], *, values: bool) -> list[RowCredit]:
         RowCredit(key=key, credit=credit, weight=weight, tokens=round(tokens), value=first)
         for key, (credit, weight, tokens), first in zip(keys, credits, firsts, strict=True)
     ]
+
+
+def train(config: dict[str, Any], environment: dict[str, str], ray_address: str | None) -> None:
+    """Start or join a Ray cluster, and run VERL's own trainer on it to its end; `environment` is all its processes'."""
+    ray: Any = import_module("ray")
+    main: Any = import_module("verl.trainer.main_ppo")
+    constants: Any = import_module("verl.trainer.constants_ppo")
+    whole = OmegaConf.create(config)
+    runtime: dict[str, Any] = constants.get_ppo_ray_runtime_env(whole)
+    variables = {**runtime["env_vars"], "TRANSFER_QUEUE_ENABLE": "1", **environment}
+    given = {name: value for name, value in plain(whole.ray_kwargs.ray_init).items() if value is not None}
+    where = given if ray_address is None else {"address": ray_address}
+    ray.init(**where, runtime_env={**runtime, "env_vars": variables})
+    try:
+        main.run_ppo(whole, main.TaskRunnerV1)
+    finally:
+        ray.shutdown()
+
+
+def rows_of(prompts: Any) -> list[dict[str, Any]]:
+    """Return the rows of a batch of VERL's, column to value; what is said once for all of them is said in each."""
+    return [
+        {name: _of_row(column, number) for name, column in prompts.items() if name != "validate"}
+        for number in range(len(prompts))
+    ]
+
+
+def _of_row(column: Any, number: int) -> Any:
+    tensordict: Any = import_module("tensordict")
+    if isinstance(column, torch.Tensor):
+        return column[number]
+    if isinstance(column, tensordict.NonTensorStack):
+        one: Any = column[number]
+        return one.data
+    shared: Any = column
+    return shared.data if isinstance(column, tensordict.NonTensorData) else shared
+
+
+async def put_status(uid: str, partition: str, status: str) -> None:
+    """Say in VERL's queue how far a prompt is: running, finished or failure."""
+    await tq.async_kv_put(key=uid, partition_id=partition, tag={"status": status})
+
+
+async def put_rows(partition: str, rows: Sequence[tuple[str, dict[str, Any], dict[str, Any]]]) -> None:
+    """Put rows, each as key, fields and tag, into VERL's queue."""
+    tensordicts: Any = import_module("verl.utils.tensordict_utils")
+    keys, fields_, tags = (list(column) for column in zip(*rows, strict=True))
+    await tq.async_kv_batch_put(
+        keys=keys, fields=tensordicts.list_of_dict_to_tensordict(fields_), tags=tags, partition_id=partition
+    )
 
 
 register()

@@ -23,7 +23,7 @@ from leyden.core.policy.entries import Normalisation
 
 SECTION = "leyden"
 """Section of the user's dictionary, and of `algorithm` in what is composed, that is Leyden's own."""
-MANAGER = "leyden.core.algorithm.verl.bridge.RolloutCollection"
+MANAGER = "leyden.core.algorithm.verl.collection.RolloutCollection"
 """What VERL makes its rollouts with."""
 
 Plain = dict[str, Any]

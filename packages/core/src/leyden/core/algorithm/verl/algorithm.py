@@ -1,0 +1,193 @@
+"""`VERL`: the run's agents, trained by VERL's own trainer on a Ray cluster. Owns no loop: VERL's is not changed.
+
+VERL asks the run for rollouts of its tasks and serves the policy to the run's gateway; see `bridge`.
+"""
+
+import asyncio
+import contextlib
+import logging
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from leyden.core.algorithm.base import Algorithm, Context
+from leyden.core.algorithm.outside import OutsideContext
+from leyden.core.algorithm.verl.collecting import Collecting
+from leyden.core.algorithm.verl.datasets import write_held_out, write_training
+from leyden.core.algorithm.verl.launch import METRICS, TOKEN, URL, Launch
+from leyden.core.algorithm.verl.process import StepNumbers, TrainerProcess, merge_checkpoint, trainer_process
+from leyden.core.algorithm.verl.settings import (
+    Files,
+    batch_size,
+    context_length,
+    own_settings,
+    planned_steps,
+    usual_settings,
+)
+from leyden.core.errors import UsageError
+
+log = logging.getLogger(__name__)
+
+LOG = "verl.log"
+"""What VERL's processes say, in the loop's folder."""
+LOOK_SECONDS = 0.5
+"""How often the numbers of VERL's steps are looked for."""
+OURS = {
+    "loss": "actor/loss",
+    "entropy": "actor/entropy",
+    "grad_norm": "actor/grad_norm",
+    "learning_rate": "actor/lr",
+    "served_trained_gap": "training/rollout_probs_diff_max",
+}
+"""Numbers of a step that every algorithm logs, and VERL's names of them. The gap is one of probabilities."""
+LATEST = "latest_checkpointed_iteration.txt"
+"""Where VERL says which checkpoint is its last whole one."""
+
+
+class VERLConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How VERL trains."""
+
+    config: dict[str, Any] = {}
+    """VERL's own dictionary, as far as it differs from its defaults."""
+    overrides: tuple[str, ...] = ()
+    """Hydra overrides of the same, as on VERL's command line."""
+    ray_address: str | None = None
+    """The cluster to join, as `ray.init` takes it; None starts one on this machine, and ends it with the run."""
+    environment: dict[str, str] = {}
+    """Variables of every process of VERL."""
+
+
+class VERL(Algorithm):
+    """VERL's V1 trainer. Takes its plain dictionary, or a `VERLConfig` with how to start it."""
+
+    name = "verl"
+    Config = VERLConfig
+    config: VERLConfig
+
+    def __init__(self, config: Mapping[str, Any] | VERLConfig | None = None) -> None:
+        super().__init__(config if isinstance(config, VERLConfig) else VERLConfig(config=dict(config or {})))
+
+    @property
+    def serves_itself(self) -> bool:
+        """VERL serves the policy by replicas of its own."""
+        return True
+
+    @property
+    def context_length(self) -> int:
+        """The most tokens of a call that VERL serves, prompt and answer together."""
+        return context_length(self._given(), self.config.overrides)
+
+    async def run(self, context: Context) -> None:
+        """Let VERL train, from the last checkpoint on, and take over the weights that it ends with."""
+        if not isinstance(context, OutsideContext):
+            raise UsageError(f"{type(context).__name__} cannot run VERL, whose loop runs in processes of its own")
+        given, overrides = self._given(), self.config.overrides
+        context.steps = planned_steps(given, overrides, len(context.tasks), context.plan)
+        step = max((step for step in context.noted_steps if _is_kept(context, step)), default=0)
+        context.go_on_after(step)
+        if step < context.steps:
+            await self._train(context, step)
+        await self._take_over(context)
+
+    def _given(self) -> dict[str, Any]:
+        """VERL's dictionary as it was given, keys with dots as mappings in mappings."""
+        from leyden.core.algorithm.registry import nested  # it knows this algorithm, too
+
+        return nested(self.config.config)
+
+    async def _train(self, context: OutsideContext, step: int) -> None:
+        collecting = Collecting(context)
+        launch = self._launch(context, collecting, step)
+        numbers = StepNumbers(Path(launch.environment[METRICS]))
+        try:
+            async with trainer_process(launch, context.home / LOG) as process:
+                await _follow(context, process, collecting.failure, numbers)
+        finally:
+            await collecting.close()
+        if context.step < context.steps:
+            log.warning("VERL ended after step %d, of %d planned", context.step, context.steps)
+            context.steps = context.step
+
+    async def _take_over(self, context: OutsideContext) -> None:
+        """Have the checkpoints of the best and of the last version merged, and take them as the run's weights."""
+        weights: dict[int, Path] = {}
+        for version in context.versions_to_keep:
+            if version:
+                weights[version] = context.home / f"version-{version}"
+                actor = context.checkpoints / f"global_step_{version}/actor"
+                await merge_checkpoint(actor, weights[version], context.home / LOG, self.config.environment)
+        await context.adopt(weights)
+        for folder in weights.values():
+            shutil.rmtree(folder)
+
+    def _launch(self, context: OutsideContext, collecting: Collecting, step: int) -> Launch:
+        """Write what VERL reads, and say how it is started."""
+        plan, home, overrides = context.plan, context.home, self.config.overrides
+        config = usual_settings(self._given(), overrides, context.steps, plan)
+        held_out = home / "held_out.parquet" if context.held_out else None
+        files = Files(training=home / "train.parquet", held_out=held_out, checkpoints=context.checkpoints)
+        write_training(files.training, context.tasks, batch_size(config, overrides, plan))
+        if held_out is not None:
+            write_held_out(held_out, context.held_out)
+        metrics = home / "steps.jsonl"
+        metrics.unlink(missing_ok=True)
+        door = context.open(collecting.app)
+        settings = own_settings(config, plan, files, step)
+        return Launch(
+            config=config,
+            overrides=overrides,
+            settings=settings,
+            ray_address=self.config.ray_address,
+            environment={**self.config.environment, URL: door.url, TOKEN: door.token, METRICS: str(metrics)},
+        )
+
+
+def latest_step(checkpoints: Path) -> int:
+    """The step of VERL's last whole checkpoint; 0 where there is none."""
+    latest = checkpoints / LATEST
+    return int(latest.read_text()) if latest.exists() else 0
+
+
+async def _follow(
+    context: OutsideContext, process: TrainerProcess, failure: "asyncio.Future[None]", numbers: StepNumbers
+) -> None:
+    """Tell the run of each step that VERL takes, until it ends; raises what it, or a rollout, fails with."""
+    began, ended = context.step, asyncio.ensure_future(process.ended())
+    try:
+        while True:
+            await asyncio.wait({ended, failure}, timeout=LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            over = ended.done()
+            for step, found in numbers.new():
+                if step > began:
+                    kept = latest_step(context.checkpoints) >= step and _is_kept(context, step)
+                    context.step_taken(step, {**found, **_by_our_names(found)}, kept=kept)
+                    _prune(context)
+            if failure.done():
+                failure.result()
+            if over:
+                ended.result()
+                return
+    finally:
+        ended.cancel()
+
+
+def _by_our_names(numbers: Mapping[str, Any]) -> dict[str, Any]:
+    return {ours: numbers[theirs] for ours, theirs in OURS.items() if theirs in numbers}
+
+
+def _is_kept(context: OutsideContext, step: int) -> bool:
+    """Whether VERL can go on after a step whose checkpoint was whole once."""
+    return (context.checkpoints / f"global_step_{step}/data.pt").exists()
+
+
+def _prune(context: OutsideContext) -> None:
+    """Remove the checkpoints that neither going on nor the best version needs."""
+    steps = sorted(int(path.name.rpartition("_")[2]) for path in context.checkpoints.glob("global_step_*"))
+    needed = {*steps[-max(1, context.plan.keep_checkpoints) :], *context.versions_to_keep}
+    for step in steps:
+        if step not in needed:
+            with contextlib.suppress(OSError):
+                shutil.rmtree(context.checkpoints / f"global_step_{step}")

@@ -1,0 +1,43 @@
+"""The process that starts VERL: `python -m leyden.core.algorithm.verl.child`, told a `Launch` on its first line.
+
+It ends when VERL does, or when its standard input ends: whoever started it is gone then. What cannot work is said in
+the last line of its output, after `REFUSED`, and the exit code is 2.
+"""
+
+import os
+import sys
+import threading
+
+import msgspec
+
+from leyden.core.algorithm.verl.launch import REFUSED, Launch
+from leyden.core.errors import UsageError
+
+
+def main() -> int:
+    """Train as standard input says; returns the exit code."""
+    launch = msgspec.json.decode(sys.stdin.buffer.readline(), type=Launch)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    os.environ.update(launch.environment)
+    try:
+        from leyden.core.algorithm.verl.options import compose
+
+        config = compose(launch.config, launch.overrides, launch.settings)
+    except UsageError as error:
+        sys.stderr.write(f"\n{REFUSED}{error}\n")
+        return 2
+    from leyden.core.algorithm.verl import bridge
+
+    bridge.train(config, launch.environment, launch.ray_address)
+    return 0
+
+
+def _end_with_parent() -> None:
+    # Not by sys.stdin, whose lock a thread that waits would still hold when the interpreter ends.
+    while os.read(0, 1024):
+        continue
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

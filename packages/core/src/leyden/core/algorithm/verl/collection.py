@@ -1,0 +1,161 @@
+"""`RolloutCollection`: what VERL asks for sequences. A run's agents make them; they reach VERL through its queue.
+
+Lives in VERL's task runner, a process of VERL's, perhaps on another machine than the run.
+"""
+
+import asyncio
+import logging
+import os
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from leyden.core.algorithm.outside import Asked, Door, Used
+from leyden.core.algorithm.verl import bridge
+from leyden.core.algorithm.verl.asking import Driver
+from leyden.core.algorithm.verl.datasets import RowOrigin
+from leyden.core.algorithm.verl.launch import TOKEN, URL
+from leyden.core.algorithm.verl.options import SECTION, LeydenOptions
+from leyden.core.algorithm.verl.rows import PromptRows, Row, RowLimits, training_rows, validation_rows
+from leyden.core.algorithm.verl.wire import Replicas
+from leyden.core.credit.registry import CREDIT
+from leyden.core.data.tokens import log_probs, token_ids
+from leyden.core.data.transition import TrajectoryGroup
+
+log = logging.getLogger(__name__)
+
+TRAIN, VALIDATE = "train", "val"
+"""Partitions of VERL's queue."""
+NOTHING = "padding"
+"""End of the key of a row for a prompt that has no other: VERL cannot take a batch without any."""
+
+Columns = dict[str, Any]
+
+
+class RolloutCollection:
+    """Asked for a batch, it returns at once; a prompt has its rows in the queue when its rollouts have finished."""
+
+    def __init__(self, config: Any, llm_client: Any) -> None:
+        self._rollout = config.actor_rollout_ref.rollout
+        options = LeydenOptions.of(bridge.plain(config.algorithm[SECTION]))
+        self._credit, self._advantage = CREDIT.make(options.credit), options.estimation().estimator
+        self._limits = RowLimits(
+            prompt=config.data.max_prompt_length,
+            response=config.data.max_response_length,
+            temperature=self._rollout.temperature,
+        )
+        self._servers = llm_client._load_balancer
+        self._places: Counter[int] = Counter()
+        """Training prompts of each step so far."""
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, name="leyden rollouts", daemon=True).start()
+        self._driver = Driver(Door(url=os.environ[URL], token=os.environ[TOKEN]))
+
+    @classmethod
+    def create(cls, config: Any, llm_client: Any, **unused: Any) -> "RolloutCollection":
+        """Make it as VERL does; teachers and reward workers of VERL's are not asked."""
+        del unused
+        return cls(config, llm_client)
+
+    def generate_sequences(self, prompts: Any) -> None:
+        """Have the tasks of a batch run, for training or for validation."""
+        validate = bool(prompts["validate"]) if "validate" in prompts else False
+        asyncio.run_coroutine_threadsafe(self._batch(bridge.rows_of(prompts), validate=validate), self._loop)
+
+    async def _batch(self, prompts: list[Columns], *, validate: bool) -> None:
+        step, partition = int(prompts[0]["global_steps"]), VALIDATE if validate else TRAIN
+        try:
+            addresses: list[str] = await self._servers.get_all_servers.remote()
+            # Training step n begins with the weights that n - 1 updates made; validation after it has those of n.
+            await self._driver.serve_from(Replicas(tuple(addresses), step if validate else step - 1))
+        except Exception:
+            log.exception("step %d has no rollouts: the run cannot be told where its policy is served", step)
+            for prompt in prompts:
+                await bridge.put_status(prompt["uid"], partition, "failure")
+            return
+        await asyncio.gather(*(self._prompt(prompt, partition) for prompt in prompts))
+
+    async def _prompt(self, prompt: Columns, partition: str) -> None:
+        """Have one task run, and put what became of it into VERL's queue."""
+        uid: str = prompt["uid"]
+        try:
+            asked = self._asked(prompt, partition)
+            await bridge.put_status(uid, partition, "running")
+            group = await self._driver.rollouts(asked)
+            found = self._found(group, uid, partition)
+            if partition == TRAIN:
+                await self._driver.used(_used(found, asked.step))
+            await bridge.put_rows(partition, _queued(found.rows, prompt, partition))
+        except Exception:
+            log.exception("prompt %s has no rows", uid)
+            await bridge.put_status(uid, partition, "failure")
+        else:
+            await bridge.put_status(uid, partition, "finished")
+
+    def _asked(self, prompt: Columns, partition: str) -> Asked:
+        step, origin = int(prompt["global_steps"]), RowOrigin.of(prompt["extra_info"])
+        copies = prompt.pop("__rollout_n__", None)
+        if partition == VALIDATE:
+            place, usual = origin.row, self._rollout.val_kwargs.n
+        else:
+            place, usual = self._places[step], self._rollout.n
+            self._places[step] += 1
+        return Asked(
+            step=step,
+            place=place,
+            row=origin.row,
+            copies=int(usual if copies is None else copies),
+            held_out=origin.held_out,
+        )
+
+    def _found(self, group: TrajectoryGroup, uid: str, partition: str) -> PromptRows:
+        if partition == TRAIN:
+            return training_rows(uid, group, self._credit, self._advantage, self._limits)
+        found = validation_rows(uid, group)
+        there = {row.session for row in found.rows}
+        for session, trajectory in enumerate(group.trajectories):
+            # A greedy agent's calls cannot be trained on, and are none; its reward is what VERL is to count.
+            if session not in there and trajectory.reward is not None:
+                found.rows.append(_stand_in(uid, session, trajectory.reward))
+        return found
+
+
+def _queued(rows: Sequence[Row], prompt: Columns, partition: str) -> list[tuple[str, Columns, Columns]]:
+    """Key, fields and tag of every row; those of one that pads where there is none."""
+    step, validate = int(prompt["global_steps"]), partition == VALIDATE
+    if rows:
+        return [(row.key, {**prompt, **row.fields(validate=validate)}, row.tag(step)) for row in rows]
+    padding = _stand_in(prompt["uid"], 0, 0.0)
+    fields = padding.fields(validate=True)
+    masks = {name: fields[name] * 0 for name in ("response_mask", "loss_mask")}
+    return [(f"{prompt['uid']}_{NOTHING}", {**prompt, **fields, **masks}, padding.tag(step))]
+
+
+def _stand_in(uid: str, session: int, reward: float) -> Row:
+    """A row of one token that nobody wrote, for a rollout without calls."""
+    return Row(
+        uid=uid,
+        session=session,
+        place=0,
+        prompt_ids=token_ids([0]),
+        response_ids=token_ids([0]),
+        logprobs=log_probs([0.0]),
+        credit=reward,
+        weight=0.0,
+        reward=reward,
+        turns=0,
+        min_version=0,
+        max_version=0,
+    )
+
+
+def _used(found: PromptRows, step: int) -> Used:
+    reasons = found.calls_left_out
+    return Used(
+        step=step,
+        calls=len(found.rows),
+        tokens=sum(len(row.response_ids) for row in found.rows),
+        calls_left_out=dict(reasons),
+        group_dropped=found.dropped,
+    )
