@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from leyden.core.algorithm.sft import SFT, SFTConfig
     from leyden.core.algorithm.side_by_side import Side, SideBySide, SideBySideConfig
     from leyden.core.algorithm.stages import Stage, Stages, StagesConfig
+    from leyden.core.algorithm.verl.algorithm import VERL, VERLConfig
     from leyden.core.data.resources import LLM, NamedResources, PromptTemplate, ResourcesUpdate
     from leyden.core.data.rollout import Attempt, AttemptedRollout, EnqueueRollout, Rollout, RolloutConfig, Task
     from leyden.core.data.sampling import Sampling
@@ -89,6 +90,8 @@ _HOME = {
     "TrajectoryGroup": "data.transition",
     "Transition": "data.transition",
     "UsageError": "errors",
+    "VERL": "algorithm.verl.algorithm",
+    "VERLConfig": "algorithm.verl.algorithm",
     "VllmOptions": "engine.vllm_options",
     "Worker": "data.worker",
     "capture": "tracing.production",
@@ -108,6 +111,7 @@ __all__ = [
     "DPO",
     "LLM",
     "SFT",
+    "VERL",
     "Adapter",
     "Algorithm",
     "Attempt",
@@ -148,6 +152,7 @@ __all__ = [
     "TrajectoryGroup",
     "Transition",
     "UsageError",
+    "VERLConfig",
     "VllmOptions",
     "Worker",
     "capture",

@@ -5,7 +5,7 @@ import math
 import os
 import time
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import msgspec
 import typer
@@ -109,6 +109,21 @@ def read_settings(pairs: list[str], option: str = "--set") -> dict[str, Any]:
         except json.JSONDecodeError:
             settings[key] = value
     return settings
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Read a YAML file that holds a mapping; raises UsageError, in one line, for any other."""
+    import yaml
+
+    try:
+        found: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    except yaml.YAMLError as error:
+        raise UsageError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(found, dict):
+        raise UsageError(f"{path} must hold keys and values, not {type(found).__name__}")
+    return cast("dict[str, Any]", found)
 
 
 def read_attribute_match(pairs: list[str]) -> dict[str, str]:

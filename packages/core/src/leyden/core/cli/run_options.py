@@ -29,6 +29,7 @@ from leyden.core.cli.options import (
     read_settings,
     read_update,
     read_vllm,
+    read_yaml,
 )
 from leyden.core.data.rollout import Task
 from leyden.core.errors import UsageError
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from leyden.core.runner.loading import AgentReference
     from leyden.core.trainer.config import RunConfig
 
+USUAL, VERL = "lightning_rl", "verl"
 AgentArgument = Annotated[str | None, typer.Argument(help="path/to/file.py:attribute or package.module:attribute")]
 
 
@@ -93,7 +95,9 @@ class RunOptions:
     tracker: Annotated[
         list[str] | None, typer.Option(help="Also log to: tensorboard, wandb, mlflow; may be given twice.")
     ] = None
-    algorithm: Annotated[str, typer.Option(help="A registered algorithm, or an import string.")] = "lightning_rl"
+    algorithm: Annotated[str, typer.Option(help="A registered algorithm, or an import string.")] = USUAL
+    backend: Annotated[str, typer.Option(help="torch, or verl: VERL on Ray, which is --algorithm verl.")] = "torch"
+    config: Annotated[Path | None, typer.Option(help="VERL's own configuration, YAML, as far as it differs.")] = None
     set_: Annotated[list[str] | None, typer.Option("--set", help="key=value of the algorithm's configuration.")] = None
     route: Annotated[
         list[str] | None, typer.Option(metavar="PATTERNS", help="agent=judge,to=provider: where model calls go.")
@@ -118,7 +122,7 @@ class RunOptions:
         from leyden.core.trainer.tasks import load_tasks
 
         named = self.named_agent()
-        collects = make_algorithm(self.algorithm, self._algorithm_config()).needs_rollouts
+        collects = make_algorithm(self._algorithm(), self._algorithm_config()).needs_rollouts
         needed = {"AGENT": named is not None or not (collects or self.val), "--tasks": self.tasks or not collects}
         missing = [name for name, there in {**needed, "--policy": self.policy}.items() if not there]
         if missing:
@@ -133,7 +137,7 @@ class RunOptions:
         from leyden.core.trainer.config import EvaluationSet, RunConfig, check_name
 
         return RunConfig(
-            name=check_name(self.name or default_name(agent or self.algorithm)),
+            name=check_name(self.name or default_name(agent or self._algorithm())),
             agent=agent,
             policy=read_policies(self.policy or []),
             reward=self.reward,
@@ -165,7 +169,7 @@ class RunOptions:
             threads=self.threads,
             deterministic=self.deterministic,
             tracker=tuple(self.tracker or ()),
-            algorithm=self.algorithm,
+            algorithm=self._algorithm(),
             algorithm_config=self._algorithm_config(),
             routes=parse_routes(self.route or []),
             frozen=read_frozen(self.frozen or []),
@@ -174,8 +178,20 @@ class RunOptions:
             engine_log=self.engine_log,
         )
 
+    def _algorithm(self) -> str:
+        """The algorithm, which a backend that has a loop of its own is; raises UsageError where both are named."""
+        if self.backend not in ("torch", VERL):
+            raise UsageError(f"--backend is torch or {VERL}, not {self.backend!r}")
+        if self.backend == VERL and self.algorithm not in (VERL, USUAL):
+            raise UsageError(f"--backend {VERL} trains by what its configuration says; leave --algorithm out")
+        return VERL if self.backend == VERL else self.algorithm
+
     def _algorithm_config(self) -> dict[str, Any]:
         settings = read_settings(self.set_ or [])
+        if self.config is not None:
+            if self._algorithm() != VERL:
+                raise UsageError(f"--config is VERL's, and has no effect without --backend {VERL}")
+            settings = {"config": read_yaml(self.config), **settings}
         return settings if self.learning_rate is None else settings | {"learning_rate": self.learning_rate}
 
 
