@@ -1,0 +1,75 @@
+"""A small training with VERL on a CPU: `python -m verl_cpu.training ADDRESS RUNS NAME AGENT STEPS`.
+
+A last word, `resume`, goes on with the run. ADDRESS is that of a Ray cluster whose processes have `VARIABLES`.
+"""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from verl_cpu.environment import ENVIRONMENT
+
+from leyden.core.algorithm.verl.algorithm import VERL, VERLConfig
+from leyden.core.trainer.display import make_display
+from leyden.core.trainer.launch import resume, sit_here
+from leyden.core.trainer.tasks import load_tasks
+from leyden.core.trainer.trainer import Trainer
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+VARIABLES = {**ENVIRONMENT, "VERL_USE_EXTERNAL_MODULES": "verl_cpu.platform,verl_cpu.rollout"}
+"""Of every process of VERL's, those of the cluster included."""
+CONFIG: dict[str, Any] = {
+    "data": {"max_prompt_length": 512, "max_response_length": 64, "dataloader_num_workers": 0},
+    "actor_rollout_ref": {
+        "model": {"override_config": {"attn_implementation": "sdpa"}, "enable_gradient_checkpointing": False},
+        "actor": {
+            "strategy": "fsdp2",
+            "ppo_micro_batch_size_per_gpu": 16,
+            "optim": {"lr": 6e-4},
+            "use_torch_compile": False,
+            "fsdp_config": {
+                "use_torch_compile": False,
+                "model_dtype": "float32",
+                "mixed_precision": {"param_dtype": "fp32"},
+            },
+        },
+        "rollout": {
+            "name": "hf_cpu",
+            "tensor_model_parallel_size": 1,
+            "log_prob_micro_batch_size_per_gpu": 16,
+            "free_cache_engine": False,
+            "enforce_eager": True,
+            "dtype": "float32",
+        },
+    },
+    "reward": {"num_workers": 1},
+    "trainer": {"n_gpus_per_node": 1, "device": "cpu"},
+    "transfer_queue": {"backend": {"SimpleStorage": {"num_data_storage_units": 1}}},
+}
+TASKS_PER_STEP, GROUP_SIZE, HELD_OUT = 4, 4, 6
+
+
+def main(address: str, runs: str, name: str, agent: str, steps: int, *, again: bool) -> None:
+    """Train one of the examples' agents, or go on with it."""
+    if again:
+        resume(Path(runs), name, steps, sit_here(make_display(quiet=True)))
+        return
+    tasks, example = EXAMPLES / "calculator_langgraph", EXAMPLES / agent
+    trainer = Trainer(
+        algorithm=VERL(VERLConfig(config=CONFIG, ray_address=address, environment=VARIABLES)),
+        policy=example / "policy",
+        steps=steps,
+        tasks_per_step=TASKS_PER_STEP,
+        group_size=GROUP_SIZE,
+        n_runners=8,
+        name=name,
+        runs=runs,
+        quiet=True,
+    )
+    training, held_out = load_tasks(tasks / "train.jsonl")[:32], load_tasks(tasks / "val.jsonl")[:HELD_OUT]
+    trainer.fit(f"{example}/agent.py:agent", training, held_out, f"{example}/reward.py:score")
+
+
+if __name__ == "__main__":
+    where, kept, called, example, planned, *more = sys.argv[1:]
+    main(where, kept, called, example, int(planned), again=more == ["resume"])
