@@ -18,6 +18,7 @@ from leyden.core.cli import (  # "exec": the command's name
     train,
 )
 from leyden.core.cli.options import TakesCommand
+from leyden.core.cli.run import run_workers
 from leyden.core.errors import LeydenError, UsageError
 
 app = typer.Typer(
@@ -34,6 +35,7 @@ app.command("quickstart")(quickstart.quickstart)
 app.command("check", cls=TakesCommand)(check.check)
 app.command("dev", cls=TakesCommand)(dev.dev)
 app.command("exec", cls=TakesCommand)(exec.run_command)
+app.command("run", cls=TakesCommand)(run_workers)
 app.command("gateway")(gateway.gateway)
 app.command("show")(show.show)
 app.command("store")(store.store)

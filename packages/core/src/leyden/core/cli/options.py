@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import sys
 import time
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
@@ -174,6 +175,12 @@ def read_reward_weights(pairs: list[str]) -> dict[str, float]:
             raise UsageError(f"--reward-weight takes dimension=number, each dimension once, not {pair!r}")
         named[name] = weight
     return named
+
+
+def warn_of_host(host: str) -> None:
+    """Say on the standard error what it means to listen on an address that others reach."""
+    if host not in ("127.0.0.1", "::1", "localhost"):
+        sys.stderr.write(f"leyden: {host} can be reached from elsewhere, and HTTP hides no token: put TLS before it\n")
 
 
 def read_update(value: str) -> Literal["swap", "drain"]:

@@ -37,6 +37,7 @@ from leyden.core.errors import UsageError
 if TYPE_CHECKING:
     from leyden.core.runner.loading import AgentReference
     from leyden.core.trainer.config import RunConfig
+    from leyden.core.trainer.runners import Runners
 
 USUAL, VERL = "lightning_rl", "verl"
 AgentArgument = Annotated[str | None, typer.Argument(help="path/to/file.py:attribute or package.module:attribute")]
@@ -77,6 +78,21 @@ class RunOptions:
     )
     workers: Annotated[int, typer.Option(help="Agent processes.")] = 1
     concurrency: Annotated[int, typer.Option(help="Rollouts at once in each agent process.")] = 64
+    runners: Annotated[str, typer.Option(help="Where they run: local, ray, or remote (`leyden run --server`).")] = (
+        "local"
+    )
+    ray_address: Annotated[
+        str | None, typer.Option(help="HOST:PORT of a Ray cluster, or auto. [default: one of this machine]")
+    ] = None
+    ray_actors: Annotated[int | None, typer.Option(help="Ray actors to spread them over. [default: one a node]")] = None
+    ray_cpus: Annotated[float, typer.Option(help="CPUs that Ray sets aside for each agent process.")] = 1.0
+    host: Annotated[str, typer.Option(help="Address to listen on; others than this machine's reach 0.0.0.0.")] = (
+        "127.0.0.1"
+    )
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 0
+    advertise: Annotated[
+        str | None, typer.Option(help="HOST[:PORT] or URL that other machines know it by. [default: its address]")
+    ] = None
     timeout: Annotated[float, typer.Option(help="Seconds one attempt may take.")] = 120.0
     engine: Annotated[str, typer.Option(help="What serves the policy: embedded, or vllm.")] = "embedded"
     vllm: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="An option of vLLM's server.")] = None
@@ -157,6 +173,7 @@ class RunOptions:
             predicate=self.predicate,
             workers=self.workers,
             concurrency=self.concurrency,
+            runners=self._runners(),
             timeout_seconds=self.timeout,
             evaluate_sampled=self.sampled_eval,
             eval_every=self.eval_every,
@@ -185,6 +202,19 @@ class RunOptions:
         if self.backend == VERL and self.algorithm not in (VERL, USUAL):
             raise UsageError(f"--backend {VERL} trains by what its configuration says; leave --algorithm out")
         return VERL if self.backend == VERL else self.algorithm
+
+    def _runners(self) -> "Runners":
+        from leyden.core.trainer.runners import Runners, read_where
+
+        return Runners(
+            where=read_where(self.runners),
+            ray_address=self.ray_address,
+            ray_actors=self.ray_actors,
+            ray_cpus=self.ray_cpus,
+            host=self.host,
+            port=self.port,
+            advertise=self.advertise,
+        )
 
     def _algorithm_config(self) -> dict[str, Any]:
         settings = read_settings(self.set_ or [])

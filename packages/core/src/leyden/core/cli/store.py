@@ -9,10 +9,9 @@ from typing import Annotated
 
 import typer
 
-from leyden.core.cli.options import JsonOption
+from leyden.core.cli.options import JsonOption, warn_of_host
 
 TOKEN_FILE = Path("leyden-store.token")
-_LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 def store(
@@ -46,8 +45,7 @@ def store(
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
         await serve_store(plan, lambda url: _show(url, uri, kept, json=json), stopped)
 
-    if host not in _LOOPBACK:
-        sys.stderr.write(f"leyden: {host} can be reached from elsewhere, and HTTP hides no token: put TLS before it\n")
+    warn_of_host(host)
     run_loop(serve())
 
 

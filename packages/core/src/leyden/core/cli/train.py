@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from leyden.core.cli.options import RUNS
+from leyden.core.cli.options import RUNS, warn_of_host
 from leyden.core.cli.run_options import RunOptions, takes_run
 from leyden.core.errors import UsageError
 
@@ -37,6 +37,7 @@ def train(
         return
     config, rows, held_out = given.read()
     config = msgspec.structs.replace(config, check=check)
+    warn_of_host(config.runners.host)
     _finish(given, lambda: begin(given.runs, config, rows, held_out, sit), config.name)
 
 

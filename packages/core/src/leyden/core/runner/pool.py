@@ -12,16 +12,12 @@ import time
 
 import msgspec
 
-from leyden.core.data.rollout import AttemptedRollout
-from leyden.core.errors import LeydenError, StoreError
-from leyden.core.runner.annotations import Failure
+from leyden.core.errors import LeydenError
+from leyden.core.runner.lost_workers import LostWorkers
 from leyden.core.runner.worker_process import WorkerKilled, WorkerProcess
 from leyden.core.runner.worker_spec import WorkerSpec
 from leyden.core.store.client import HttpStore
 
-SWEEPS = (0.0, 1.0, 3.0, 10.0)
-"""Seconds between the looks for a dead worker's attempts: its last claim may be granted, and a late span may revive an
-attempt, after the first look."""
 SHORT_LIFE_SECONDS = 10.0
 SHORT_LIVES = 10
 """So many workers in a row that died young, without finishing one attempt: no further one is started."""
@@ -30,17 +26,20 @@ logger = logging.getLogger(__name__)
 
 
 class WorkerPool:
-    """`size` workers that run the agent of `spec`, as long as `start` and `stop` say."""
+    """`size` workers that run the agent of `spec`, as long as `start` and `stop` say.
 
-    def __init__(self, spec: WorkerSpec, size: int = 1) -> None:
+    Their ids in the store begin with `worker-NAME-`; a name is made up if none is given.
+    """
+
+    def __init__(self, spec: WorkerSpec, size: int = 1, *, name: str | None = None) -> None:
         self._size = size
         self._store = HttpStore(spec.store_url, spec.store_token)
         self._spec = msgspec.structs.replace(spec, python_path=(*spec.python_path, *filter(None, sys.path)))
-        self._name = secrets.token_hex(3)
+        self._name = name or secrets.token_hex(3)
         self._started = 0
         self._workers: dict[int, WorkerProcess] = {}
         self._keeping: list[asyncio.Task[None]] = []
-        self._sweeping: set[asyncio.Task[None]] = set()
+        self._lost = LostWorkers(self._store)
         self._broken: LeydenError | None = None
 
     @property
@@ -68,10 +67,10 @@ class WorkerPool:
 
     async def stop(self) -> None:
         """Stop every worker; what they were running goes back to the queue. Takes about two seconds, at most five."""
-        tasks = [*self._keeping, *self._sweeping]
-        for task in tasks:
+        for task in self._keeping:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*self._keeping, return_exceptions=True)
+        await self._lost.stop()
         workers, self._workers = list(self._workers.values()), {}
         await asyncio.gather(*(worker.stop() for worker in workers))
         await self._store.close()
@@ -101,7 +100,7 @@ class WorkerPool:
             del self._workers[place]
             await worker.kill()
             logger.warning("worker %s is replaced: %s", worker.worker_id, why)
-            self._sweep_after(worker.worker_id, why)
+            self._lost.sweep(f"worker {worker.worker_id}", why, worker.worker_id.__eq__)
             short = worker.finished == 0 and time.monotonic() - worker.began < SHORT_LIFE_SECONDS
             short_lives = short_lives + 1 if short else 0
             if short_lives >= SHORT_LIVES:
@@ -113,30 +112,3 @@ class WorkerPool:
             except LeydenError as error:
                 self._broken = error
                 return
-
-    def _sweep_after(self, worker_id: str, why: str) -> None:
-        task = asyncio.create_task(self._sweep(worker_id, why))
-        self._sweeping.add(task)
-        task.add_done_callback(self._sweeping.discard)
-
-    async def _sweep(self, worker_id: str, why: str) -> None:
-        """Tell the store that a dead worker's attempts will not go on."""
-        failure = Failure(kind="worker", type="WorkerDied", message=f"worker {worker_id} was lost: {why}")
-        for pause in SWEEPS:
-            await asyncio.sleep(pause)
-            try:
-                for rollout in await self._store.query_rollouts(status_in=["preparing", "running"]):
-                    if isinstance(rollout, AttemptedRollout) and rollout.attempt.worker_id == worker_id:
-                        await self._give_up(rollout, failure)
-            except StoreError as error:
-                logger.warning("the attempts of worker %s could not be looked at: %r", worker_id, error)
-
-    async def _give_up(self, rollout: AttemptedRollout, failure: Failure) -> None:
-        attempt = rollout.attempt
-        metadata = {**attempt.metadata, "error": failure.metadata()}
-        try:
-            await self._store.update_attempt(
-                rollout.rollout_id, attempt.attempt_id, status="unresponsive", metadata=metadata
-            )
-        except StoreError as error:
-            logger.info("attempt %s had ended already: %s", attempt.attempt_id, error)

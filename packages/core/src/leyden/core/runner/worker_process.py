@@ -107,7 +107,7 @@ class WorkerProcess:
             raise kind(f"a worker did not start {why}{self._see_log()}")
         first = self._first.result()
         if isinstance(first, Refused):
-            raise _same_error(first, self._see_log())
+            raise same_error(first, self._see_log())
 
     async def _last_words(self) -> str:
         await self._process.wait()
@@ -136,7 +136,8 @@ class WorkerProcess:
         return f"; see {self._spec.log_file}" if self._spec.log_file else ""
 
 
-def _same_error(refused: Refused, see_log: str) -> LeydenError:
+def same_error(refused: Refused, see_log: str = "") -> LeydenError:
+    """The error that a process met which could not start, to be raised in another one."""
     kind = getattr(errors, refused.kind, None)
     if isinstance(kind, type) and issubclass(kind, UsageError):
         return kind(refused.message)

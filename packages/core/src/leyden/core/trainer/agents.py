@@ -2,21 +2,28 @@
 
 import asyncio
 import contextlib
+import logging
 import os
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from leyden.core.data.resources import LLM, NamedResources
-from leyden.core.errors import RunError
+from leyden.core.errors import RunError, UsageError
 from leyden.core.runner.loading import AgentReference
+from leyden.core.trainer.desk import TOKEN
 from leyden.core.trainer.serving import Address
+
+if TYPE_CHECKING:
+    from leyden.core.runner.worker_spec import WorkerSpec
 
 PARENT_SECONDS = 10.0
 """How long the parent may take to stop its runner."""
+
+logger = logging.getLogger(__name__)
 
 CheckAgents = Callable[[], Awaitable[None]]
 """Raises when no agent process can be kept alive."""
@@ -44,23 +51,8 @@ def worker_agents(plan: AgentPlan) -> AgentSide:
     @asynccontextmanager
     async def side(address: Address) -> AsyncGenerator[CheckAgents]:
         from leyden.core.runner.pool import WorkerPool
-        from leyden.core.runner.worker_spec import WorkerSpec
 
-        spec = WorkerSpec(
-            agent=plan.agent,
-            reward=plan.reward,
-            reward_weights=plan.reward_weights,
-            input=plan.input,
-            hooks=plan.hooks,
-            store_url=f"{address.url}/store",
-            store_token=address.token,
-            gateway_url=address.url,
-            key=address.key.hex(),
-            concurrency=plan.concurrency,
-            routes=address.routes,
-            log_file=plan.log_file,
-        )
-        pool = WorkerPool(spec, plan.workers)
+        pool = WorkerPool(worker_spec(plan, address), plan.workers)
         await pool.start()
         try:
             yield pool.check
@@ -70,12 +62,48 @@ def worker_agents(plan: AgentPlan) -> AgentSide:
     return side
 
 
+def worker_spec(plan: AgentPlan, address: Address) -> "WorkerSpec":
+    """What each of the worker processes is told that run `plan` at `address`."""
+    from leyden.core.runner.worker_spec import WorkerSpec
+
+    return WorkerSpec(
+        agent=plan.agent,
+        reward=plan.reward,
+        reward_weights=plan.reward_weights,
+        input=plan.input,
+        hooks=plan.hooks,
+        store_url=f"{address.url}/store",
+        store_token=address.token,
+        gateway_url=address.url,
+        key=address.key.hex(),
+        concurrency=plan.concurrency,
+        routes=address.routes,
+        log_file=plan.log_file,
+    )
+
+
 @asynccontextmanager
 async def no_agents(address: Address) -> AsyncGenerator[CheckAgents]:
     """Nobody: what is learned was collected elsewhere, and nothing is evaluated."""
 
     async def check() -> None:
         raise RunError(f"rollouts wait at {address.url}, and the run has no agent")
+
+    yield check
+
+
+@asynccontextmanager
+async def remote_agents(address: Address) -> AsyncGenerator[CheckAgents]:
+    """Whoever comes: `leyden run --server URL`, on any machine, brings workers along.
+
+    Raises UsageError when nobody can, for want of a token that was agreed upon.
+    """
+    if not os.environ.get(TOKEN):
+        raise UsageError(f"runners remote need a token that they know: set {TOKEN}, here and where they are")
+    logger.warning("rollouts wait for runners: leyden run --server %s, with the same %s", address.url, TOKEN)
+
+    async def check() -> None:
+        """Nobody here can die: that nothing is finished for long is told by who waits."""
 
     yield check
 

@@ -14,6 +14,7 @@ from leyden.core.engine.vllm_options import VllmOptions
 from leyden.core.errors import RunError, UsageError
 from leyden.core.gateway.keeper import KeeperLimits
 from leyden.core.runner.loading import AgentReference
+from leyden.core.trainer.runners import Runners
 from leyden.core.trainer.tracker import tracker_names
 from leyden.core.trajectory.select import Selector
 
@@ -69,6 +70,8 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Agent processes."""
     concurrency: int = 64
     """Rollouts at once in each agent process."""
+    runners: Runners = Runners()
+    """Where the agent processes run."""
     timeout_seconds: float = 120.0
     """Limit of one attempt."""
     max_attempts: int = 2

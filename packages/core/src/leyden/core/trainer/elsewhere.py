@@ -17,6 +17,7 @@ from leyden.core.algorithm.outside import Door
 from leyden.core.engine.base import ModelInfo
 from leyden.core.errors import PolicyError, UsageError
 from leyden.core.trainer.config import RunConfig
+from leyden.core.trainer.desk import Desk
 from leyden.core.trainer.folder import RunFolder
 from leyden.core.trainer.serving import Serving, open_gateway
 
@@ -88,7 +89,7 @@ async def serve_elsewhere(folder: RunFolder, config: RunConfig, algorithm: Algor
         closing.push_async_callback(store.close)
         limits = GatewayLimits(records=KeeperLimits(within=config.record_within))
         elsewhere = Elsewhere(engine)
-        opened = open_gateway(store, policy, limits=limits, mounts={PATH: elsewhere})
+        opened = open_gateway(store, policy, limits=limits, mounts={PATH: elsewhere}, desk=Desk(config))
         address, gateway = await closing.enter_async_context(opened)
         elsewhere.door = Door(url=address.url + PATH, token=address.token)
         collector.calm()

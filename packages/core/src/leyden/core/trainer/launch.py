@@ -15,7 +15,7 @@ from leyden.core.data.resources import NamedResources
 from leyden.core.data.rollout import Task
 from leyden.core.errors import CheckFailed, UsageError
 from leyden.core.policy.repeatable import repeatable
-from leyden.core.trainer.agents import AgentPlan, AgentSide, no_agents, worker_agents
+from leyden.core.trainer.agents import AgentPlan, AgentSide, no_agents, remote_agents, worker_agents
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.display import Display
 from leyden.core.trainer.folder import RunFolder
@@ -131,6 +131,8 @@ def with_sides(config: RunConfig) -> RunConfig:
 def _agents(folder: RunFolder, config: RunConfig) -> AgentSide:
     if config.agent is None:
         return no_agents
+    if config.runners.where == "remote":
+        return remote_agents
     plan = AgentPlan(
         agent=config.agent,
         reward=config.reward,
@@ -141,6 +143,10 @@ def _agents(folder: RunFolder, config: RunConfig) -> AgentSide:
         concurrency=config.concurrency,
         log_file=str(folder.worker_log),
     )
+    if config.runners.where == "ray":
+        from leyden.core.trainer.ray_agents import ray_agents
+
+        return ray_agents(plan, config.runners)
     return worker_agents(plan)
 
 

@@ -19,8 +19,10 @@ from leyden.core.engine.base import Engine, EngineRecord
 from leyden.core.errors import EngineError
 from leyden.core.store.base import LightningStore
 from leyden.core.trainer.config import RunConfig
+from leyden.core.trainer.desk import PATH, Desk
 from leyden.core.trainer.determinism import engine_config
 from leyden.core.trainer.folder import RunFolder
+from leyden.core.trainer.runners import Runners
 from leyden.core.trainer.vllm_serving import server_options, vllm_policy
 
 if TYPE_CHECKING:
@@ -159,7 +161,8 @@ async def serve_policies(folder: RunFolder, config: RunConfig, example: Task) ->
         closing.push_async_callback(store.close)
         usual, others = served[config.usual], {name: other for name, other in served.items() if name != config.usual}
         limits = GatewayLimits(records=KeeperLimits(within=config.record_within))
-        address, door = await closing.enter_async_context(open_gateway(store, usual, others=others, limits=limits))
+        opening = open_gateway(store, usual, others=others, limits=limits, desk=Desk(config))
+        address, door = await closing.enter_async_context(opening)
         collector.calm()
         closing.callback(collector.restore)
         yield Serving(
@@ -224,10 +227,12 @@ async def open_gateway(
     others: "Mapping[str, ServedPolicy] | None" = None,
     limits: "GatewayLimits | None" = None,
     mounts: "Mapping[str, ASGIApp] | None" = None,
+    desk: Desk | None = None,
 ) -> AsyncGenerator[tuple[Address, "Gateway"]]:
     """Bring the gateway up as `gateway` does, with further policies, limits and applications beside it.
 
-    Yields it with its address.
+    Yields it with its address. With a desk, where it listens is what the run's configuration says, and runners of other
+    machines are told at the desk what they need.
     """
     from leyden.core.gateway.app import Gateway
     from leyden.core.gateway.server import GatewayServer
@@ -237,12 +242,20 @@ async def open_gateway(
     key, token = new_key(), secrets.token_urlsafe(24)
     access = Access(token)
     stores = store_app(store, authorize=access.is_trainer, agents=access.agent)
-    door = Gateway(store, policy, key, others=others, mounts={"/store": stores, **(mounts or {})}, limits=limits)
-    server = GatewayServer(door.app)
-    url = await server.start()
+    desks = {} if desk is None else {PATH: desk.app(key, token)}
+    door = Gateway(
+        store, policy, key, others=others, mounts={"/store": stores, **(mounts or {}), **desks}, limits=limits
+    )
+    where = Runners() if desk is None else desk.runners
+    server = GatewayServer(door.app, where.host, where.port)
+    url = where.url(await server.start())
+    ended = False
     try:
         yield Address(url=url, token=token, key=key), door
+        ended = True
     finally:
+        if desk is not None:
+            desk.close(ended=ended)
         await server.stop()
 
 

@@ -18,6 +18,7 @@ from leyden.core.trainer.folder import RunFolder
 from leyden.core.trainer.launch import begin, check_run, look_here, resume, sit_here
 from leyden.core.trainer.preflight.report import CheckReport
 from leyden.core.trainer.report import RunReport
+from leyden.core.trainer.runners import Runners
 from leyden.core.trainer.selection import Selection, read_selection
 from leyden.core.trainer.tracker import tracker_names
 
@@ -34,11 +35,11 @@ class Trainer:
     """Trains the model inside an agent.
 
     `fit` takes the framework's own object, a `LitAgent`, a function of a task, or an import string. With an import
-    string the agent runs in `n_workers` processes; a live object runs in the calling process, and learning in a
-    spawned one. `policy` is the model to train, or several by their names, which `routes` lead to. `reward_weights` has
-    the weight of each of the reward's dimensions. `input` makes the agent's input of a task, where the adapter cannot
-    tell it; `hooks` run around every attempt. Like the reward, both are objects or import strings, beside an import
-    string import strings only. `engine="vllm"` serves the policies with vLLM, started as `vllm` says.
+    string the agent runs in `n_workers` processes, where `runners` says; a live object runs in the calling process,
+    and learning in a spawned one. `policy` is the model to train, or several by their names, which `routes` lead to.
+    `reward_weights` has the weight of each of the reward's dimensions. `input` makes the agent's input of a task, where
+    the adapter cannot tell it; `hooks` run around every attempt. Like the reward, both are objects or import strings,
+    beside an import string import strings only. `engine="vllm"` serves the policies with vLLM, started as `vllm` says.
     """
 
     def __init__(  # noqa: PLR0913 -- the keywords of the original's Trainer, so that tutorials run as they are
@@ -48,6 +49,7 @@ class Trainer:
         policy: str | Path | Mapping[str, str | Path] | None = None,
         n_runners: int = 64,
         n_workers: int = 1,
+        runners: Runners | None = None,
         select: Mapping[str, Any] | None = None,
         adapter: Mapping[str, Any] | None = None,
         reward_weights: Mapping[str, float] | None = None,
@@ -78,6 +80,7 @@ class Trainer:
         self.algorithm = algorithm or LightningRL()
         self.policy = _sources(policy)
         self.n_runners, self.n_workers = n_runners, n_workers
+        self.runners = runners or Runners()
         self.selection = _selection(select, adapter)
         self.reward_weights = dict(reward_weights or {})
         self.input, self.hooks = input, tuple(hooks)
@@ -192,6 +195,11 @@ class Trainer:
 
         return look
 
+    def _where(self, agent: Any) -> Runners:
+        if self.runners.where != "local" and not isinstance(agent, str):
+            raise UsageError(f"runners {self.runners.where} need an agent given by import string, as file.py:agent")
+        return self.runners
+
     def _check_importable(self, reward: RewardFunction | str | None) -> None:
         for what, given in (("reward", reward), ("input", self.input), *(("hooks", hook) for hook in self.hooks)):
             if given is not None and not isinstance(given, str):
@@ -219,6 +227,7 @@ class Trainer:
             **self.selection,
             workers=self.n_workers,
             concurrency=self.n_runners,
+            runners=self._where(agent),
             timeout_seconds=self.timeout_seconds,
             check=self.checks_first,
             routes=self.routes,

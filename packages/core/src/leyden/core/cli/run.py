@@ -1,0 +1,81 @@
+"""`leyden run`: worker processes for a run that learns on another machine."""
+
+import asyncio
+import os
+import signal
+import sys
+from typing import Annotated
+
+import typer
+
+from leyden.core.cli.options import (
+    HookOption,
+    InputOption,
+    JsonOption,
+    chosen_agent,
+    given_command,
+    read_reward_weights,
+)
+from leyden.core.errors import UsageError
+
+
+def run_workers(
+    context: typer.Context,
+    agent: Annotated[
+        str | None, typer.Argument(help="path/to/file.py:attribute here. [default: as the run has it]")
+    ] = None,
+    *,
+    server: Annotated[str, typer.Option(help="Root URL of the run.")],
+    workers: Annotated[int, typer.Option(help="Agent processes.")] = 1,
+    concurrency: Annotated[
+        int | None, typer.Option(help="Rollouts at once in each of them. [default: as the run has it]")
+    ] = None,
+    reward: Annotated[str | None, typer.Option(help="Reward function. [default: as the run has it]")] = None,
+    reward_weight: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=NUMBER", help="Weight of one of the reward's dimensions.")
+    ] = None,
+    input: InputOption = None,
+    hook: HookOption = None,
+    patience: Annotated[float, typer.Option(help="Seconds to wait for a run that does not answer.")] = 600.0,
+    json: JsonOption = False,
+) -> None:
+    """Run AGENT, or COMMAND, for a run that learns elsewhere, until that has ended.
+
+    The run's token is taken from LEYDEN_RUN_TOKEN; the run was started with the same, and with --host. What is not
+    given is as the run has it; files are looked for in the current folder of this machine.
+    """
+    from leyden.core.trainer.desk import TOKEN
+    from leyden.core.trainer.launch import run_loop
+    from leyden.core.trainer.working_for import ElsewherePlan, work_for
+
+    token = os.environ.get(TOKEN, "")
+    if not token:
+        raise UsageError(f"set {TOKEN} to the run's token: the run was started with the same")
+    plan = ElsewherePlan(
+        server=server,
+        token=token,
+        workers=workers,
+        agent=chosen_agent(agent, given_command(context)),
+        reward=reward,
+        reward_weights=read_reward_weights(reward_weight or []) or None,
+        input=input,
+        hooks=tuple(hook or ()),
+        concurrency=concurrency,
+        patience=patience,
+    )
+
+    async def work() -> None:
+        stopped = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
+        await work_for(plan, lambda text: _show(text, json=json), stopped)
+
+    run_loop(work())
+
+
+def _show(text: str, *, json: bool) -> None:
+    if json:
+        import msgspec
+
+        text = msgspec.json.encode({"event": "runner", "text": text}).decode()
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()

@@ -1,0 +1,178 @@
+"""Workers for a run of another machine: they come and go as it says. Knows nothing of how the run learns."""
+
+import asyncio
+import sys
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import aiohttp
+import msgspec
+
+from leyden.core.errors import LeydenError, UsageError
+from leyden.core.runner.loading import AgentReference
+from leyden.core.runner.pool import WorkerPool
+from leyden.core.runner.worker_spec import WorkerSpec
+from leyden.core.trainer.desk import HOLD_SECONDS, PATH, TOKEN, Offer, Standing
+
+T = TypeVar("T")
+PAUSE_SECONDS = 1.0
+
+
+class NoAnswer(LeydenError):
+    """Nobody answers at the run's address."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ElsewherePlan:
+    """Which run the workers are for. What is None here is as the run has it."""
+
+    server: str
+    """The run's root URL."""
+    token: str = field(repr=False)
+    workers: int = 1
+    agent: AgentReference | None = None
+    reward: str | None = None
+    reward_weights: dict[str, float] | None = None
+    input: str | None = None
+    hooks: tuple[str, ...] = ()
+    concurrency: int | None = None
+    patience: float = 600.0
+    """Seconds for which a run that does not answer is waited for: it may be gone on with."""
+
+    def __post_init__(self) -> None:
+        """Raise UsageError for what cannot work."""
+        parts = urlsplit(self.server)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise UsageError(f"--server is the URL of a run, such as http://10.0.0.5:8765, not {self.server!r}")
+        if self.workers < 1 or (self.concurrency is not None and self.concurrency < 1):
+            raise UsageError("workers and concurrency must be at least 1")
+
+    def spec(self, offer: Offer) -> WorkerSpec:
+        """What each worker is told. Raises UsageError where the run names no agent, and none is given here."""
+        agent = self.agent or offer.agent
+        if agent is None:
+            raise UsageError(f"run {offer.run} names no agent: give one, as file.py:agent")
+        if isinstance(agent, str) and agent.startswith("<"):
+            raise UsageError(f"the agent of run {offer.run} is a live object there, {agent}: give it as file.py:agent")
+        server = self.server.rstrip("/")
+        return WorkerSpec(
+            agent=agent,
+            store_url=f"{server}/store",
+            store_token=offer.store_token,
+            gateway_url=server,
+            key=offer.key,
+            routes=offer.routes,
+            reward=self.reward or offer.reward,
+            reward_weights=self.reward_weights or offer.reward_weights,
+            input=self.input or offer.input,
+            hooks=self.hooks or offer.hooks,
+            concurrency=self.concurrency or offer.concurrency,
+            python_path=tuple(filter(None, sys.path)),
+        )
+
+
+async def work_for(plan: ElsewherePlan, told: Callable[[str], None], stopped: asyncio.Event) -> None:
+    """Run workers until the run has ended, or `stopped` is set; `told` hears what happens.
+
+    Raises UsageError for a token or an agent that the run does not take, LeydenError when no worker can be kept alive,
+    NoAnswer when nobody has answered for `plan.patience` seconds.
+    """
+    timeout = aiohttp.ClientTimeout(total=HOLD_SECONDS + 20.0, sock_connect=5.0)
+    headers = {"authorization": f"Bearer {plan.token}"}
+    async with aiohttp.ClientSession(timeout=timeout, headers=headers) as session:
+        run = _Run(session, plan)
+        goes_on = True
+        while goes_on and not stopped.is_set():
+            offer = await _first(run.offer(), stopped)
+            if offer is None:
+                return
+            pool = WorkerPool(plan.spec(offer), plan.workers)
+            await pool.start()
+            told(f"{plan.workers} workers run {plan.agent or offer.agent} for {offer.run} at {plan.server}")
+            try:
+                goes_on = await _first(_while_it_lasts(run, offer, pool), stopped) or False
+            finally:
+                await pool.stop()
+            told(f"{offer.run} was gone on with" if goes_on else f"no more to do for {offer.run}")
+
+
+async def _while_it_lasts(run: "_Run", offer: Offer, pool: WorkerPool) -> bool:
+    """Wait for the end of a sitting; returns whether there is another."""
+
+    async def workers_live() -> None:
+        while True:
+            await pool.check()
+            await asyncio.sleep(PAUSE_SECONDS)
+
+    ending, living = asyncio.create_task(run.is_followed(offer.sitting)), asyncio.create_task(workers_live())
+    try:
+        done, _ = await asyncio.wait({ending, living}, return_when=asyncio.FIRST_COMPLETED)
+        if living in done:
+            living.result()
+        return ending.result()
+    finally:
+        for task in (ending, living):
+            task.cancel()
+        await asyncio.gather(ending, living, return_exceptions=True)
+
+
+async def _first(work: Coroutine[Any, Any, T], stopped: asyncio.Event) -> T | None:
+    """What `work` comes to; None when `stopped` is set before."""
+    doing, stopping = asyncio.create_task(work), asyncio.create_task(stopped.wait())
+    try:
+        await asyncio.wait({doing, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        return doing.result() if doing.done() else None
+    finally:
+        for task in (doing, stopping):
+            task.cancel()
+        await asyncio.gather(doing, stopping, return_exceptions=True)
+
+
+class _Run:
+    """A run's desk, as it is asked from here."""
+
+    def __init__(self, session: aiohttp.ClientSession, plan: ElsewherePlan) -> None:
+        self._session, self._plan = session, plan
+        self._url = plan.server.rstrip("/") + PATH
+
+    async def offer(self) -> Offer:
+        """What the run wants."""
+        return msgspec.json.decode(await self._get("offer"), type=Offer)
+
+    async def is_followed(self, sitting: str) -> bool:
+        """Wait until a sitting is over; returns whether another one goes on with the run."""
+        while True:
+            standing = msgspec.json.decode(await self._get("standing", sitting=sitting), type=Standing)
+            if standing.sitting != sitting:
+                return True
+            if standing.ended:
+                return False
+            await asyncio.sleep(PAUSE_SECONDS)  # one that stops answers at once, and then not at all
+
+    async def _get(self, what: str, **query: str) -> bytes:
+        give_up = time.monotonic() + self._plan.patience
+        while True:
+            try:
+                async with self._session.get(f"{self._url}/{what}", params=query, allow_redirects=False) as answer:
+                    body = await answer.read()
+                    if answer.status == 200:
+                        return body
+                    self._refuse(answer.status)
+                    problem = f"status {answer.status}"
+            except (aiohttp.ClientError, TimeoutError) as error:
+                problem = str(error) or type(error).__name__
+            if time.monotonic() > give_up:
+                raise NoAnswer(
+                    f"nobody has answered at {self._plan.server} for {self._plan.patience:.0f} s: {problem}; "
+                    "is the run up, and does it listen on --host 0.0.0.0?"
+                )
+            await asyncio.sleep(PAUSE_SECONDS)
+
+    def _refuse(self, status: int) -> None:
+        if status in (401, 403):
+            raise UsageError(f"{self._plan.server} does not take the token in {TOKEN}: set the one that the run has")
+        if status in (404, 405):
+            raise UsageError(f"{self._plan.server} is not a run of `leyden train`: it has no {PATH}")
