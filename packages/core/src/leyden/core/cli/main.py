@@ -16,6 +16,7 @@ from leyden.core.cli import (  # "exec": the command's name
     show,
     store,
     train,
+    verl,
 )
 from leyden.core.cli.options import TakesCommand
 from leyden.core.cli.run import run_workers
@@ -41,6 +42,7 @@ app.command("show")(show.show)
 app.command("store")(store.store)
 app.command("export")(export.export)
 app.add_typer(models.app, name="models")
+app.add_typer(verl.app, name="verl")
 
 INTERRUPTED = 130
 

