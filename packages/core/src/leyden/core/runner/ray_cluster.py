@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -26,6 +26,8 @@ from leyden.core.runner.command_process import CommandProcess, Exit, Streams
 
 START_SECONDS = 120.0
 """How long a cluster of our own may take to begin."""
+HEADS = 3
+"""So often Ray may give up: its node ends when it is not up within half a minute."""
 REACH_SECONDS = 10.0
 OBJECT_BYTES = 100 << 20
 """Ray's own shared memory on this machine: only short messages pass through it."""
@@ -36,6 +38,10 @@ _QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": 
 """No telemetry leaves the machine."""
 
 logger = logging.getLogger(__name__)
+
+
+class HeadEnded(LeydenError):
+    """A cluster of our own ended before it had begun."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +101,28 @@ async def ray_cluster(address: str | None, cpus: int = 0) -> AsyncGenerator[Clus
         finally:
             await asyncio.to_thread(ray.shutdown)
         return
-    async with _own_head(cpus) as own:
-        await _join_own(ray, *own)
+    async with await _joined_own(ray, cpus):
         try:
             yield Cluster(ray, is_ours=True)
         finally:
             await asyncio.to_thread(ray.shutdown)
+
+
+async def _joined_own(ray: Any, cpus: int) -> AsyncExitStack:
+    """Start a cluster and join it; what is returned ends it. A head that gives up on a busy machine is tried again."""
+    heads_left = HEADS
+    while True:
+        async with AsyncExitStack() as own:
+            head = await own.enter_async_context(_own_head(cpus))
+            try:
+                await _join_own(ray, *head)
+            except HeadEnded as error:
+                heads_left -= 1
+                if not heads_left:
+                    raise
+                logger.warning("Ray is started again: %s", error)
+            else:
+                return own.pop_all()
 
 
 def _lock() -> None:
@@ -179,7 +201,7 @@ async def _join_own(ray: Any, address: str, head: "asyncio.Task[Exit]", output: 
     give_up = time.monotonic() + START_SECONDS
     while True:
         if head.done():
-            raise LeydenError(f"Ray's head {head.result()}: {_last_line(output)}")
+            raise HeadEnded(f"Ray's head {head.result()}: {_last_line(output)}")
         if await _listens(address):
             try:
                 await asyncio.to_thread(_join, ray, address)
