@@ -15,7 +15,7 @@ from leyden.core.store.memory import MemoryStore
 from leyden.core.testing.byte_codec import ByteCodec
 from leyden.core.testing.running import finished, rewards_in
 from leyden.core.testing.scripted_engine import ScriptedEngine
-from leyden.core.trainer import elsewhere
+from leyden.core.trainer import working_for
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.desk import TOKEN, Desk
 from leyden.core.trainer.runners import Runners
@@ -108,7 +108,7 @@ async def test_workers_stop_when_they_are_told_to(sitting: Sitting) -> None:
 
 
 async def test_a_run_that_is_gone_for_too_long_is_an_error(sitting: Sitting, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(elsewhere, "PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr(working_for, "PAUSE_SECONDS", 0.05)
     with pytest.raises(NoAnswer, match="nobody has answered at http://127"):
         await work_for(plan("http://127.0.0.1:9", patience=0.3), lambda text: None, asyncio.Event())
 

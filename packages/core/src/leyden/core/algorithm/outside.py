@@ -110,11 +110,11 @@ class OutsideContext(Context):
         """The steps that the run can go on after, where the loop can, too."""
 
     @abstractmethod
-    def go_on_after(self, step: int) -> None:
+    async def go_on_after(self, step: int) -> None:
         """Begin the sitting: the loop goes on from what it kept after `step`, 0 being the beginning."""
 
     @abstractmethod
-    def step_taken(self, step: int, metrics: Mapping[str, Any], *, kept: bool) -> None:
+    async def step_taken(self, step: int, metrics: Mapping[str, Any], *, kept: bool) -> None:
         """Note that `step` was taken and served, with its numbers, and whether the loop can go on from it."""
 
     @abstractmethod

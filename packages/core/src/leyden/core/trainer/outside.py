@@ -75,7 +75,7 @@ class OutsideRun(RecordedRun, OutsideContext):
         """The steps that a progress file tells of, in order."""
         return tuple(sorted(int(file.stem.rpartition("-")[2]) for file in self.home.glob("progress-*.json")))
 
-    def go_on_after(self, step: int) -> None:
+    async def go_on_after(self, step: int) -> None:
         """Begin the sitting with what was noted when `step` was kept."""
         self.home.mkdir(exist_ok=True)
         if step == 0:
@@ -91,8 +91,9 @@ class OutsideRun(RecordedRun, OutsideContext):
             self._watch = Watch(lines, self.policies, self.config.off_policy)
             self.display.say(f"going on after step {step} of {self.steps}")
         self.display.start(self.steps, step)
+        await self._recording.begin(step)
 
-    def step_taken(self, step: int, metrics: Mapping[str, Any], *, kept: bool) -> None:
+    async def step_taken(self, step: int, metrics: Mapping[str, Any], *, kept: bool) -> None:
         """Write the step's line, and what to go on with where the loop can."""
         collected = self._collected.pop(step, Collected())
         self.step = step
@@ -110,6 +111,7 @@ class OutsideRun(RecordedRun, OutsideContext):
         self._standing.record(step)
         if kept:
             self._write_progress(step)
+        await self._recording.catch_up()
 
     def _write_progress(self, step: int) -> None:
         """Keep what `go_on_after` needs beside the loop's own checkpoint of `step`."""

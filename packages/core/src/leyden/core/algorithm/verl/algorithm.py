@@ -87,7 +87,7 @@ class VERL(Algorithm):
         given, overrides = self._given(), self.config.overrides
         context.steps = planned_steps(given, overrides, len(context.tasks), context.plan)
         step = max((step for step in context.noted_steps if _is_kept(context, step)), default=0)
-        context.go_on_after(step)
+        await context.go_on_after(step)
         if step < context.steps:
             await self._train(context, step)
         await self._take_over(context)
@@ -163,7 +163,7 @@ async def _follow(
             for step, found in numbers.new():
                 if step > began:
                     kept = latest_step(context.checkpoints) >= step and _is_kept(context, step)
-                    context.step_taken(step, {**found, **_by_our_names(found)}, kept=kept)
+                    await context.step_taken(step, {**found, **_by_our_names(found)}, kept=kept)
                     _prune(context)
             if failure.done():
                 failure.result()
