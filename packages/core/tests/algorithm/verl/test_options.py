@@ -1,13 +1,15 @@
 """Leyden's section of the dictionary, and the versions that are needed, where VERL itself is not asked."""
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from leyden.core.advantage.registry import ADVANTAGE
-from leyden.core.algorithm.verl import versions
+from leyden.core.algorithm.verl import options, versions
 from leyden.core.algorithm.verl.options import LeydenOptions, compose
 from leyden.core.algorithm.verl.rules import ESTIMATORS, INSTEAD
 from leyden.core.errors import UsageError
@@ -68,6 +70,14 @@ def test_an_estimation_needs_an_estimator() -> None:
 def test_every_estimator_that_is_taken_exists_here() -> None:
     assert set(ESTIMATORS.values()) <= set(ADVANTAGE.names())
     assert not set(ESTIMATORS) & set(INSTEAD)
+
+
+def test_one_module_alone_imports_verl() -> None:
+    home = Path(str(options.__file__)).parent
+    imports = re.compile(
+        r"""(?:^\s*(?:from|import) |import_module\(["'])(?:verl|transfer_queue|hydra|omegaconf)\b""", re.M
+    )
+    assert [path.name for path in sorted(home.glob("*.py")) if imports.search(path.read_text())] == ["bridge.py"]
 
 
 def test_nothing_of_verl_is_imported_before_it_is_needed() -> None:
