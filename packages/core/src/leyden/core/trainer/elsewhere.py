@@ -120,6 +120,15 @@ def _only(config: RunConfig) -> str:
     if len(config.policies) > 1 or config.frozen:
         others = ", ".join([*config.policies, *config.frozen])
         raise UsageError(f"{config.algorithm} trains and serves one policy, and this run has {others}")
-    if config.deterministic:
-        raise UsageError(f"{config.algorithm} does not draw the same tokens twice; leave out --deterministic")
+    without_effect = {
+        "deterministic": config.deterministic,
+        "device": config.device != "cpu",
+        "engine": config.engine != "embedded",
+        "engine-log": config.engine_log,
+        "patience": config.patience is not None,
+        "threads": config.threads is not None,
+        "update": config.update != "swap",
+    }
+    if given := [f"--{name}" for name, is_given in without_effect.items() if is_given]:
+        raise UsageError(f"{config.algorithm} serves and trains the policy itself; leave out {', '.join(given)}")
     return next(iter(config.policies.values()))

@@ -18,7 +18,7 @@ from leyden.core.algorithm.outside import OutsideContext
 from leyden.core.algorithm.verl.collecting import Collecting
 from leyden.core.algorithm.verl.datasets import write_held_out, write_training
 from leyden.core.algorithm.verl.launch import METRICS, TOKEN, URL, Launch
-from leyden.core.algorithm.verl.process import StepNumbers, TrainerProcess, merge_checkpoint, trainer_process
+from leyden.core.algorithm.verl.process import StepNumbers, TrainerProcess, trainer_process
 from leyden.core.algorithm.verl.settings import (
     Files,
     batch_size,
@@ -43,6 +43,8 @@ OURS = {
     "served_trained_gap": "training/rollout_probs_diff_max",
 }
 """Numbers of a step that every algorithm logs, and VERL's names of them. The gap is one of probabilities."""
+HUGGINGFACE = "actor/huggingface"
+"""The weights in a checkpoint, whole; VERL's own merger of shards would round them to bfloat16."""
 LATEST = "latest_checkpointed_iteration.txt"
 """Where VERL says which checkpoint is its last whole one."""
 
@@ -112,16 +114,9 @@ class VERL(Algorithm):
             context.steps = context.step
 
     async def _take_over(self, context: OutsideContext) -> None:
-        """Have the checkpoints of the best and of the last version merged, and take them as the run's weights."""
-        weights: dict[int, Path] = {}
-        for version in context.versions_to_keep:
-            if version:
-                weights[version] = context.home / f"version-{version}"
-                actor = context.checkpoints / f"global_step_{version}/actor"
-                await merge_checkpoint(actor, weights[version], context.home / LOG, self.config.environment)
-        await context.adopt(weights)
-        for folder in weights.values():
-            shutil.rmtree(folder)
+        """Take the weights of the best and of the last version as the run's own."""
+        folders = {version: _kept_in(context, version) / HUGGINGFACE for version in context.versions_to_keep if version}
+        await context.adopt(folders)
 
     def _launch(self, context: OutsideContext, collecting: Collecting, step: int) -> Launch:
         """Write what VERL reads, and say how it is started."""
@@ -180,7 +175,12 @@ def _by_our_names(numbers: Mapping[str, Any]) -> dict[str, Any]:
 
 def _is_kept(context: OutsideContext, step: int) -> bool:
     """Whether VERL can go on after a step whose checkpoint was whole once."""
-    return (context.checkpoints / f"global_step_{step}/data.pt").exists()
+    return (_kept_in(context, step) / "data.pt").exists()
+
+
+def _kept_in(context: OutsideContext, step: int) -> Path:
+    """Where VERL keeps what it goes on from after a step."""
+    return context.checkpoints / f"global_step_{step}"
 
 
 def _prune(context: OutsideContext) -> None:
@@ -190,4 +190,4 @@ def _prune(context: OutsideContext) -> None:
     for step in steps:
         if step not in needed:
             with contextlib.suppress(OSError):
-                shutil.rmtree(context.checkpoints / f"global_step_{step}")
+                shutil.rmtree(_kept_in(context, step))

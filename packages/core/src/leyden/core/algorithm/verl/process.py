@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import os
 import sys
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,6 @@ from leyden.core.algorithm.verl.launch import REFUSED, Launch
 from leyden.core.errors import TrainingError, UsageError
 
 CHILD = "leyden.core.algorithm.verl.child"
-MERGER = "verl.model_merger"
 ENDING_SECONDS = 20.0
 """How long VERL may take to end when it is told to."""
 
@@ -70,21 +69,6 @@ async def trainer_process(launch: Launch, log: Path) -> AsyncGenerator[TrainerPr
         yield process
     finally:
         await process.stop()
-
-
-async def merge_checkpoint(actor: Path, target: Path, log: Path, environment: Mapping[str, str]) -> None:
-    """Have VERL write the shards of a checkpoint's actor as one Hugging Face folder. Raises TrainingError."""
-    command = (sys.executable, "-m", MERGER, "merge", "--backend", "fsdp")
-    with log.open("ab") as output:
-        merger = await asyncio.create_subprocess_exec(
-            *(*command, "--local_dir", str(actor), "--target_dir", str(target)),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            env={**os.environ, **environment},
-        )
-    if await merger.wait():
-        raise TrainingError(f"VERL cannot merge {actor}{_last_error(log)}; all it said is in {log}")
 
 
 class StepNumbers:

@@ -100,6 +100,7 @@ def own_settings(config: dict[str, Any], plan: LoopPlan, files: Files, step: int
         },
         "actor_rollout_ref": {
             "model": {"path": plan.policy},
+            "actor": {"checkpoint": {"save_contents": ["model", "optimizer", "extra", "hf_model"]}},
             "rollout": {
                 "temperature": plan.temperature,
                 "calculate_log_probs": True,
@@ -108,6 +109,8 @@ def own_settings(config: dict[str, Any], plan: LoopPlan, files: Files, step: int
         },
         "trainer": {
             "use_v1": True,
+            # In the others a batch is begun ahead of updates, and which weights draw it is not told.
+            "v1": {"trainer_mode": "sync"},
             "logger": [*([loggers] if isinstance(loggers, str) else loggers), "file"],
             "resume_mode": "resume_path" if step else "disable",
             "resume_from_path": str(files.checkpoints / f"global_step_{step}") if step else None,
