@@ -27,9 +27,9 @@ $(STAMP): constraints.txt pyproject.toml $(wildcard packages/*/pyproject.toml)
 		-e 'packages/core[train,tensorboard]' -e 'packages/langchain-adapter[example]' httpx httpx2 --group pyproject.toml:dev
 	@touch $@
 
-# Every framework that has an adapter, in the same environment. Only developers need them all.
+# Every framework that has an adapter, and VERL with Ray, in the same environment. Only developers need them all.
 $(FRAMEWORKS): $(STAMP)
-	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet -c constraints.txt $(TORCH) -e 'packages/core[train,tensorboard]' \
+	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet -c constraints.txt $(TORCH) -e 'packages/core[train,tensorboard,verl]' \
 		-e 'packages/autogen-adapter[example]' -e packages/openai-agents-adapter -e packages/crewai-adapter --group pyproject.toml:dev
 	@touch $@
 
