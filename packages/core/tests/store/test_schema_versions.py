@@ -1,7 +1,10 @@
 """Stores that another version of Leyden has written: an older one is brought up to date, a newer one refused."""
 
 import asyncio
+import os
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,7 +12,6 @@ from alembic import command
 from alembic.config import Config
 from sqlalchemy import Connection, create_engine, text
 
-from leyden.core.cli.main import run
 from leyden.core.data.run import PolicyVersion, Run, StepMetrics
 from leyden.core.errors import UsageError
 from leyden.core.store import migrations, schema
@@ -135,22 +137,24 @@ async def test_a_newer_database_is_refused(postgres: PostgresServer) -> None:
     await refused(postgres.uri_of(database))
 
 
-def test_a_command_says_so_in_one_line(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("LEYDEN_STORE_TOKEN", "a-token")
+@pytest.mark.parametrize("command", ["export", "store"])
+def test_a_command_says_so_in_one_line(tmp_path: Path, command: str) -> None:
     path = tmp_path / "store.db"
     asyncio.run(make(f"sqlite:///{path}"))
     with sqlite3.connect(path) as connection:
         connection.execute("PRAGMA user_version=99")
     connection.close()
-    for arguments in (
-        ["export", f"sqlite:///{path}", "--to", str(tmp_path / "out")],
-        ["store", "--uri", f"sqlite:///{path}"],
-    ):
-        assert run(arguments) == 2
-        said = capfd.readouterr().err.strip().splitlines()
-        assert said == [f"leyden: the store {path} was written by a newer version of Leyden; update Leyden to open it"]
+    uri = f"sqlite:///{path}"
+    arguments = {"export": ["export", uri, "--to", str(tmp_path / "out")], "store": ["store", "--uri", uri]}[command]
+    done = subprocess.run(
+        [sys.executable, "-m", "leyden.core.cli", *arguments],
+        env={**os.environ, "LEYDEN_STORE_TOKEN": "a-token"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    said = f"leyden: the store {path} was written by a newer version of Leyden; update Leyden to open it"
+    assert (done.returncode, done.stderr.strip()) == (2, said)
 
 
 async def make(uri: str) -> None:
