@@ -36,7 +36,7 @@ PATIENCE = 15.0
 SECONDS = st.sampled_from([0.0, 0.0, 0.0, 1.0, 2.0, 3.0])
 CLIENTS = st.integers(0, 2)
 VIEW = ("query_rollouts", "query_workers", "statistics")
-"""What is looked at after every step."""
+"""What is looked at after every step, beside the attempts of whatever was tried more than once."""
 CLAIM = "dequeue"
 """How the names of claims begin."""
 
@@ -190,7 +190,7 @@ class StoreMachine(RuleBasedStateMachine):
         while True:
             claims += self._claimed_by_waiting()
             self._steps += 1
-            view = [await self._call(self._steps, name, {}) for name in VIEW]
+            view = await self._look()
             found = [self._beside(one, [*(() if in_turn else done), *claims]) for one in done]
             waited = [self._beside(one, [*done, *claims]) for one in claims]
             orders = _merged(found, waited) if in_turn else permutations([*found, *waited])
@@ -210,6 +210,14 @@ class StoreMachine(RuleBasedStateMachine):
             return one
         named = (name for other in others if other is not one for name in _named(other))
         return replace(one, beside=frozenset(named))
+
+    async def _look(self) -> list[Done]:
+        """Ask for all that may tell one explanation from another: a rollout alone tells of its latest attempt."""
+        view = [await self._call(self._steps, name, {}) for name in VIEW]
+        tried = [
+            one.rollout_id for one in view[0].answer if getattr(one, "attempt", None) and one.attempt.sequence_id > 1
+        ]
+        return view + [await self._call(self._steps, "query_attempts", {"rollout_id": name}) for name in tried]
 
     def _claimed_by_waiting(self) -> list[Done]:
         finished = [(limit, task) for limit, task in self._idle if task.done()]
