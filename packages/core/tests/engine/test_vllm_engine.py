@@ -7,6 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import pytest
 import torch
 
@@ -161,9 +162,24 @@ async def test_a_stale_prefix_cache_shows_in_the_score(policy: Path) -> None:
     await engine.update_adapters(saving("one"), 1)
     told = await engine.score(ids)
     true = [float(server.double.logprobs(a, "adapter")[b]) for a, b in pairwise(ids)]
-    assert told[:-1] == pytest.approx(true[:-1])
-    assert abs(told[-1] - true[-1]) > 0.01
+    assert max(abs(a - b) for a, b in zip(told, true, strict=True)) > 0.01
     await engine.close()
+
+
+async def test_a_server_of_adapters_is_never_asked_to_score_a_prompt(engine: VllmEngine, server: DoubleServer) -> None:
+    # vLLM 0.32 breaks, on a CPU, where it does so beside other calls
+    await engine.update_adapters(saving("one"), 1)
+    await engine.score([5, 6, 7])
+    answer = await chunks_of(
+        engine, msgspec.structs.replace(call(Sampling(temperature=0.7, max_tokens=5)), top_logprobs=2)
+    )
+    assert not any(body.get("prompt_logprobs") is not None for _, body in server.double.asked)
+    rows = [server.double.logprobs(last, "adapter") for last in [4, *ids_of(answer)][:-1]]
+    assert [value for chunk in answer for value in chunk.logprobs] == pytest.approx(
+        [float(row[token]) for row, token in zip(rows, ids_of(answer), strict=True)]
+    )
+    likeliest = [[token for token, _ in place] for chunk in answer for place in chunk.top or []]
+    assert likeliest == [row.argsort()[::-1][:2].tolist() for row in rows]
 
 
 async def test_a_seed_goes_on_with_other_numbers(engine: VllmEngine, server: DoubleServer) -> None:

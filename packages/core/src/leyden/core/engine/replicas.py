@@ -56,6 +56,7 @@ class ReplicaEngine(WiredEngine):
         self._replicas: dict[str, _Replica] = {}
         self._there = asyncio.Event()
         self._homes: OrderedDict[str, str] = OrderedDict()
+        self._lived: Counter[str] = Counter()
 
     @property
     def model(self) -> ModelInfo:
@@ -70,8 +71,7 @@ class ReplicaEngine(WiredEngine):
     @property
     def replicas(self) -> dict[str, int]:
         """By their URLs, how many remembered rollouts live on each."""
-        lived = Counter(self._homes.values())
-        return {url: lived[url] for url in self._replicas}
+        return {url: self._lived[url] for url in self._replicas}
 
     async def start(self) -> None:
         """Do nothing: replicas are added when they are up."""
@@ -153,15 +153,19 @@ class ReplicaEngine(WiredEngine):
 
     def _home(self, rollout_id: str | None) -> str:
         """Where a rollout lives: where it was, or where the fewest do."""
-        url = self._homes.get(rollout_id or "", "")
-        if url not in self._replicas:
-            lived = self.replicas
-            url = min(lived, key=lambda url: lived[url])
+        known = self._homes.get(rollout_id or "")
+        if rollout_id and known in self._replicas:
+            self._homes.move_to_end(rollout_id)
+            return known
+        url = min(self._replicas, key=lambda url: self._lived[url])
         if rollout_id:
             self._homes[rollout_id] = url
             self._homes.move_to_end(rollout_id)
+            self._lived[url] += 1
+            if known is not None:
+                self._lived[known] -= 1
             if len(self._homes) > REMEMBERED:
-                self._homes.popitem(last=False)
+                self._lived[self._homes.popitem(last=False)[1]] -= 1
         return url
 
     async def _name(self, wire: VllmWire, asked: str | None) -> str:
@@ -180,7 +184,8 @@ async def check_told(wire: VllmWire, model: str) -> None:
 
     At half the temperature, the two likeliest tokens are twice as far apart.
     """
-    warm, cold = await wire.next_top(model, [1, 2, 3], 1.0), await wire.next_top(model, [1, 2, 3], 0.5)
+    ids = [1, 2, 3]
+    warm, cold = await wire.next_top(model, ids, 1.0, 2), await wire.next_top(model, ids, 0.5, 2)
     apart, told = warm[0][1] - warm[1][1], cold[0][1] - cold[1][1]
     if abs(told - apart) < abs(told - 2 * apart):
         raise EngineError(

@@ -149,7 +149,7 @@ class VllmEngine(WiredEngine):
             self._check_ready()
             if self._wire is None:
                 raise EngineError("the engine is not started")
-            return Place(self._wire, BASE if self._adapter is None else ADAPTER, self._version)
+            return Place(self._wire, BASE if self._adapter is None else ADAPTER, self._version, self.takes_adapters)
 
     async def _lost(self, place: Place, error: ServerLost, losses: int) -> None:
         if losses > MOST_LOSSES:

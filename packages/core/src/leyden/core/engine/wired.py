@@ -33,11 +33,15 @@ SEEDS = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a stint is drawn: a server, the name it knows the policy by, and the version it serves."""
+    """Where a stint is drawn: a server, the name it knows the policy by, and the version it serves.
+
+    With `steps`, prompts are scored place by place: see `VllmWire.score_steps`.
+    """
 
     wire: VllmWire
     model: str
     version: int
+    steps: bool = False
 
 
 @dataclass(slots=True)
@@ -126,8 +130,8 @@ class WiredEngine(Engine):
     async def score(self, ids: list[int]) -> list[float]:
         """Return the raw log-probability of each of `ids[1:]`, the last one by the path that answers take.
 
-        The last one sees a prefix cache of the server's, where there is one, the others are computed afresh: a cache
-        that outlived its weights shows in it, and other weights show in all.
+        The last one sees a prefix cache of the server's, where there is one: a cache that outlived its weights shows in
+        it. The others are computed afresh, unless the server serves adapters: there, all take that path.
         """
         self._check_ready()
         if not 0 < len(ids) <= self.model.context_length:
@@ -138,6 +142,8 @@ class WiredEngine(Engine):
             return []
 
         async def ask(place: Place) -> list[float]:
+            if place.steps:
+                return (await place.wire.score_steps(place.model, ids, 1)).logprobs
             last = await place.wire.next_log_prob(place.model, ids[:-1], ids[-1])
             return [*(await place.wire.score(place.model, ids)).logprobs[:-1], last]
 
@@ -240,8 +246,11 @@ async def _with_raw(place: Place, prompt_ids: list[int], drawn: Drawn, top: int)
     """Add what the raw distribution says of what was drawn from another."""
     if not drawn.ids:
         return drawn
-    scored = await place.wire.score(place.model, prompt_ids + drawn.ids, top)
-    last = -len(drawn.ids)
+    ids, last = prompt_ids + drawn.ids, -len(drawn.ids)
+    if place.steps:
+        scored = await place.wire.score_steps(place.model, ids, len(prompt_ids), top)
+    else:
+        scored = await place.wire.score(place.model, ids, top)
     return msgspec.structs.replace(drawn, raw=scored.logprobs[last:], top=scored.top[last:])
 
 
