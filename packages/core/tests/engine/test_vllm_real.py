@@ -243,6 +243,7 @@ async def test_tools_and_streams_through_the_gateway(engine: VllmEngine, kept: K
                 "max_tokens": 30,
                 "logprobs": True,
             }
+            names: list[str | None]
             if stream:
                 parts = [part async for part in await client.chat.completions.create(**asked, stream=True)]
                 names = [
@@ -250,8 +251,8 @@ async def test_tools_and_streams_through_the_gateway(engine: VllmEngine, kept: K
                 ]
                 assert len(parts) > 5
             else:
-                answer = cast(Any, await client.chat.completions.create(**asked))
-                names = [c.function.name for c in answer.choices[0].message.tool_calls or []]
+                answer: Any = await cast(Any, client).chat.completions.create(**asked)
+                names = [made.function.name for made in answer.choices[0].message.tool_calls]
         assert [name for name in names if name] == ["add"]
         spans = (await store.query_spans(rollout.rollout_id)).items
     assert len(spans) == 1
