@@ -14,6 +14,7 @@ from typing import Any, cast
 
 import pytest
 
+from leyden.core.data import semconv
 from leyden.core.data.identity import mint
 from leyden.core.data.sampling import Sampling
 from leyden.core.engine.base import Engine, EngineRecord, GenerateRequest, TokenChunk
@@ -193,7 +194,7 @@ async def test_adapters_that_come_in_the_middle_of_answers(engine: VllmEngine, k
     answers: list[list[TokenChunk]] = [[] for _ in range(4)]
 
     async def read(answer: list[TokenChunk], n: int) -> None:
-        sampling = Sampling(temperature=0.7 if n % 2 else 1.0, max_tokens=150)
+        sampling = Sampling(temperature=0.7 if n % 2 else 1.0, max_tokens=400)
         async for chunk in engine.generate(call([3 + n, 1, 4], sampling)):
             answer.append(chunk)
 
@@ -204,7 +205,7 @@ async def test_adapters_that_come_in_the_middle_of_answers(engine: VllmEngine, k
     await asyncio.gather(*reading)
     for n, answer in enumerate(answers):
         ids = [3 + n, 1, 4, *ids_of(answer)]
-        assert len(ids) == 153
+        assert len(ids) == 403
         true = {version: score(model, ids) for version, model in models.items()}
         versions = [chunk.version for chunk in answer for _ in chunk.ids]
         told = [value for chunk in answer for value in chunk.logprobs]
@@ -249,14 +250,14 @@ async def test_tools_and_streams_through_the_gateway(engine: VllmEngine, kept: K
                 names = [
                     c.function.name for p in parts for o in p.choices for c in o.delta.tool_calls or [] if c.function
                 ]
-                assert len(parts) > 5
+                assert len(parts) > 1
             else:
                 answer: Any = await cast(Any, client).chat.completions.create(**asked)
                 names = [made.function.name for made in answer.choices[0].message.tool_calls]
         assert [name for name in names if name] == ["add"]
         spans = (await store.query_spans(rollout.rollout_id)).items
     assert len(spans) == 1
-    assert len(cast(bytes, spans[0].attributes["leyden.response.ids"])) == 4 * 30
+    assert len(cast(bytes, spans[0].attributes[semconv.RESPONSE_IDS])) == 4 * 30
     await store.close()
 
 
