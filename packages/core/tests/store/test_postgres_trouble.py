@@ -237,7 +237,7 @@ async def test_a_row_that_is_never_let_go_is_a_store_error(
 
 
 async def test_two_that_wait_for_each_other_both_succeed(postgres: PostgresServer, database: str) -> None:
-    run(postgres, database, "ALTER SYSTEM SET deadlock_timeout = '50ms'", "SELECT pg_reload_conf()")
+    run(postgres, database, "ALTER SYSTEM SET deadlock_timeout = '1s'", "SELECT pg_reload_conf()")
     store = await PostgresStore.open(postgres.uri_of(database))
     await store.enqueue_rollout(1, rollout_id="a")
     await store.enqueue_rollout(1, rollout_id="b")
