@@ -6,10 +6,11 @@ import pytest
 
 from leyden.core.data.sampling import Sampling
 from leyden.core.engine.base import GenerateRequest
+from leyden.core.engine.vllm_server import BASE
 from leyden.core.engine.vllm_wire import Drawn, ServerLost, VllmWire
 from leyden.core.errors import EngineError
 from leyden.core.testing.engine_contract import until
-from leyden.core.testing.vllm_double import BASE, VllmDouble
+from leyden.core.testing.vllm_double import VllmDouble
 
 PROMPT = [3, 1, 4]
 

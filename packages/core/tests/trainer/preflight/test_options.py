@@ -125,8 +125,10 @@ def batch(policy: str) -> list[TrajectoryGroup]:
 
 
 def test_every_option_of_every_algorithm_is_listed_here() -> None:
-    assert GIVEN.keys() == ALGORITHMS.keys()
-    for name, kind in ALGORITHMS.items():
+    # What VERL is given goes to processes of its own, and is refused there where it would be ignored.
+    trained_here = {name: kind for name, kind in ALGORITHMS.items() if name != "verl"}
+    assert GIVEN.keys() == trained_here.keys()
+    for name, kind in trained_here.items():
         assert set(kind.Config.__struct_fields__) == {*GIVEN[name], *REFUSED[name]}, name
 
 
