@@ -39,9 +39,9 @@ from scale.watching import Look, growing, look
 
 AGENT = Path(__file__).parent / "scale/agent.py"
 CONFIG = RolloutConfig(unresponsive_seconds=600.0, max_attempts=2, retry_condition=("unresponsive",))
-AHEAD = 0.3
-"""Rollouts that wait in the queue, as a share of those in flight: whoever is done finds the next one. The gateway
-answers a quarter of a thousand calls at a time, and as many rollouts may end at once."""
+AHEAD = 1.0
+"""Rollouts that wait in the queue, as a share of those in flight: whoever is done finds the next one, also where all
+that began together end together."""
 FULL = 0.9
 """So large a share of the agents is at work whenever somebody looks: between two rollouts one is at none."""
 DRAIN_SECONDS = 1200.0

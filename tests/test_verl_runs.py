@@ -97,7 +97,9 @@ def training(cluster: str, variables: dict[str, str]) -> Generator[Training]:
     yield start
     for process in started:
         process.kill()
-        process.communicate()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
 
 
 def finished(process: "subprocess.Popen[str]") -> None:

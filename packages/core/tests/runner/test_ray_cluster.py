@@ -76,5 +76,5 @@ def test_nothing_of_a_cluster_outlives_the_process_that_is_killed() -> None:
 
 def mentioning(mark: str) -> list[str]:
     """Command lines of living processes that have `mark` in them."""
-    listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+    listed = subprocess.run(["ps", "-ww", "-eo", "args"], capture_output=True, text=True, check=True).stdout
     return [line for line in listed.splitlines() if mark in line]

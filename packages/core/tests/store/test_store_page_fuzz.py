@@ -17,8 +17,9 @@ EXAMPLES = 8
 MAY_FAIL = {
     *("/start_attempt", "/update_rollout", "/update_attempt"),
     *("/get_next_span_sequence_id", "/add_span", "/drop_spans"),
+    *("/add_run", "/update_run", "/rewind_run", "/add_metrics", "/update_policy_version"),
 }
-"""Nearly all that is made up names something that is not there."""
+"""Nearly all that is made up names something that is not there, or cannot be a name."""
 
 
 @pytest.mark.long
