@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import json
 import os
+import random
 import sys
 import tempfile
 import time
@@ -40,8 +41,7 @@ from scale.watching import Look, growing, look
 AGENT = Path(__file__).parent / "scale/agent.py"
 CONFIG = RolloutConfig(unresponsive_seconds=600.0, max_attempts=2, retry_condition=("unresponsive",))
 AHEAD = 1.0
-"""Rollouts that wait in the queue, as a share of those in flight: whoever is done finds the next one, also where all
-that began together end together."""
+"""Rollouts that wait in the queue, as a share of those in flight: whoever is done finds the next one."""
 FULL = 0.9
 """So large a share of the agents is at work whenever somebody looks: between two rollouts one is at none."""
 DRAIN_SECONDS = 1200.0
@@ -56,7 +56,7 @@ class Scale:
     actors: int = 2
     minutes: float = 10.0
     delay: float = 16.0
-    """Seconds that the engine takes for a call."""
+    """Seconds that the engine takes for a call, on average."""
     look_every: float = 15.0
 
 
@@ -80,8 +80,11 @@ class ScaleCampaign:
         self._scale, self._folder = scale, folder
         self.seen = Seen()
         codec = ByteCodec()
-        answer = ScriptedAnswer(ids=codec.answer("one two three"), delay=scale.delay)
-        self._engine = ScriptedEngine(lambda request: answer)
+        ids, draw = codec.answer("one two three"), random.Random(0)
+        # No two answers take equally long, or all rollouts that begin together would end together.
+        self._engine = ScriptedEngine(
+            lambda request: ScriptedAnswer(ids=ids, delay=scale.delay * draw.uniform(0.5, 1.5))
+        )
         self._policy = ServedPolicy(name="policy", engine=self._engine, codec=codec)
 
     async def work(self, told: Callable[[float], object]) -> Findings:
