@@ -22,7 +22,7 @@ from leyden.core.engine.embedded_lean import LeanForward
 from leyden.core.engine.embedded_model import Weights, cache_shape, context_length, own_copy
 from leyden.core.engine.embedded_thread import Call, DecodeThread
 from leyden.core.engine.limits import answer_limit, check_request
-from leyden.core.engine.record import record_of
+from leyden.core.engine.record import report
 from leyden.core.errors import EngineError, UsageError
 
 logger = logging.getLogger(__name__)
@@ -129,12 +129,12 @@ class EmbeddedEngine(Engine):
             while not delivered or delivered[-1].finish_reason is None:
                 delivered.append(await call.next_chunk())
                 if delivered[-1].finish_reason is not None:
-                    self._report(request, delivered)
+                    report(self._on_finish, request, delivered, self.version)
                 yield delivered[-1]
         finally:
             if not delivered or delivered[-1].finish_reason is None:
                 call.abandoned = True
-                self._report(request, delivered)
+                report(self._on_finish, request, delivered, self.version)
 
     async def update_weights(self, weights: Mapping[str, object], version: int) -> None:
         """Serve `weights` as `version`; returns when they are being served, and they may be changed again.
@@ -187,14 +187,6 @@ class EmbeddedEngine(Engine):
             seed=hash((self._config.seed, self._calls)) if seed is None else seed,
             top_logprobs=request.top_logprobs,
         )
-
-    def _report(self, request: GenerateRequest, delivered: list[TokenChunk]) -> None:
-        if self._on_finish is None:
-            return
-        try:
-            self._on_finish(record_of(request, delivered, self.version))
-        except Exception:
-            logger.exception("The engine's log of call %s was not taken", request.request_id)
 
     def _make_decoder(self) -> Decoder:
         """Choose the fastest forward that passes the check; runs on the decode thread."""

@@ -1,8 +1,26 @@
 """What an engine's own log says of a call, made from the chunks it handed out. Knows nothing of how they were drawn."""
 
-from collections.abc import Iterable, Sequence
+import logging
+from collections.abc import Callable, Iterable, Sequence
 
 from leyden.core.engine.base import EngineRecord, GenerateRequest, TokenChunk
+
+logger = logging.getLogger(__name__)
+
+
+def report(
+    on_finish: Callable[[EngineRecord], None] | None,
+    request: GenerateRequest,
+    delivered: Sequence[TokenChunk],
+    version: int,
+) -> None:
+    """Give the record of a call that has ended to whoever keeps a log; the call does not suffer where that fails."""
+    if on_finish is None:
+        return
+    try:
+        on_finish(record_of(request, delivered, version))
+    except Exception:
+        logger.exception("The engine's log of call %s was not taken", request.request_id)
 
 
 def record_of(request: GenerateRequest, delivered: Sequence[TokenChunk], version: int) -> EngineRecord:

@@ -5,7 +5,6 @@ server that died or paused), what it drew stays, and the next one goes on from t
 that a call outlives servers and every token's log-probability is exact. Knows nothing of processes or of weights.
 """
 
-import logging
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
@@ -17,12 +16,10 @@ import msgspec
 from leyden.core.data.sampling import Sampling
 from leyden.core.engine.base import Engine, EngineRecord, FinishReason, GenerateRequest, TokenChunk
 from leyden.core.engine.limits import answer_limit, check_request
-from leyden.core.engine.record import record_of
+from leyden.core.engine.record import report
 from leyden.core.engine.stints import Stint, Stints
 from leyden.core.engine.vllm_wire import Drawn, ServerLost, VllmWire
 from leyden.core.errors import EngineError
-
-logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -120,12 +117,12 @@ class WiredEngine(Engine):
                 async for chunk in chunks:
                     delivered.append(chunk)
                     if chunk.finish_reason is not None:
-                        self._report(request, delivered)
+                        report(self._on_finish, request, delivered, self.version)
                     yield chunk
         finally:
             self._in_flight -= 1
             if not delivered or delivered[-1].finish_reason is None:
-                self._report(request, delivered)
+                report(self._on_finish, request, delivered, self.version)
 
     async def score(self, ids: list[int]) -> list[float]:
         """Return the raw log-probability of each of `ids[1:]`, the last one by the path that answers take.
@@ -217,14 +214,6 @@ class WiredEngine(Engine):
                     yield _chunk(answer, drawn, place.version, finish)
         finally:
             await stint.close()
-
-    def _report(self, request: GenerateRequest, delivered: list[TokenChunk]) -> None:
-        if self._on_finish is None:
-            return
-        try:
-            self._on_finish(record_of(request, delivered, self.version))
-        except Exception:
-            logger.exception("The engine's log of call %s was not taken", request.request_id)
 
 
 def _plain(sampling: Sampling) -> bool:

@@ -4,6 +4,8 @@ Reckoned for what `Updater` and the embedded engine do: float32 weights, AdamW, 
 nothing of machines.
 """
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,17 +37,11 @@ class PolicySize:
     @classmethod
     def of(cls, source: str | Path) -> "PolicySize":
         """Read them from a folder or a hub name; raises PolicyError when there is no such model."""
-        from transformers import AutoConfig, AutoModelForCausalLM
+        from transformers import AutoModelForCausalLM
 
-        library: Any = AutoConfig
         auto: Any = AutoModelForCausalLM
-        try:
-            config = library.from_pretrained(str(source), trust_remote_code=False)
-            with torch.device("meta"):
-                model = auto.from_config(config, trust_remote_code=False)
-        except Exception as error:
-            reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-            raise PolicyError(f"cannot read the configuration of {source}: {reason}") from error
+        with reading_config(source) as config, torch.device("meta"):
+            model = auto.from_config(config, trust_remote_code=False)
         text = config.get_text_config()
         heads = int(getattr(text, "num_attention_heads", None) or 1)
         hidden = int(text.hidden_size)
@@ -85,6 +81,22 @@ class PolicySize:
         queries, keys = self.heads * self.head_dim, self.key_value_heads * self.head_dim
         per_block = 5 * self.hidden + 5 * queries + 4 * keys + 4 * self.intermediate
         return FLOAT * tokens * (self.layers * per_block + 4 * self.hidden)
+
+
+@contextmanager
+def reading_config(source: str | Path) -> Generator[Any]:
+    """Give the block the configuration of the model in a folder or of a hub name.
+
+    Raises PolicyError, in one line, when there is no such model, or the block can make nothing of it.
+    """
+    from transformers import AutoConfig
+
+    library: Any = AutoConfig
+    try:
+        yield library.from_pretrained(str(source), trust_remote_code=False)
+    except Exception as error:
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise PolicyError(f"cannot read the configuration of {source}: {reason}") from error
 
 
 def free_on_gpu() -> int | None:

@@ -7,12 +7,12 @@ Knows nothing of what the file holds, or of what is rung for.
 import ctypes
 import os
 import select
-import socket
 import sys
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+
+from leyden.core.store.listening import ListeningThread
 
 _ATTRIB = 0x4
 """Linux's IN_ATTRIB: a file's times, or who may open it, have changed. Writing to a file alone is not told."""
@@ -28,7 +28,7 @@ def ring(path: Path) -> None:
         os.utime(path)
 
 
-class FileBell:
+class FileBell(ListeningThread):
     """Calls `heard`, on a thread of its own, whenever anybody rings, this process included, until it is stopped.
 
     Raises OSError where there is no file, or where this system cannot tell: it has no inotify, or all are taken.
@@ -37,18 +37,11 @@ class FileBell:
     def __init__(self, path: Path, heard: Callable[[], None]) -> None:
         self._heard = heard
         self._told = _watch(path)
-        self._stopping = threading.Event()
-        self._ours, self._theirs = socket.socketpair()
-        self._thread = threading.Thread(target=self._run, name="leyden-store-listen", daemon=True)
-        self._thread.start()
+        super().__init__()
 
     def stop(self) -> None:
         """Stop, and return when it has."""
-        self._stopping.set()
-        self._ours.send(b"x")
-        self._thread.join()
-        self._ours.close()
-        self._theirs.close()
+        super().stop()
         os.close(self._told)
 
     def _run(self) -> None:

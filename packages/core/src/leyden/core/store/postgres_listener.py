@@ -4,8 +4,6 @@ Connects again as long as it takes. Knows nothing of what is told.
 """
 
 import select
-import socket
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -13,11 +11,13 @@ from typing import Any
 import psycopg
 from psycopg.sql import SQL, Identifier
 
+from leyden.core.store.listening import ListeningThread
+
 _PAUSE = 0.2
 """Seconds before it connects again."""
 
 
-class Listener:
+class Listener(ListeningThread):
     """`heard` is given every payload; `missed` is called when some may have been lost: whenever it has connected."""
 
     def __init__(
@@ -29,18 +29,7 @@ class Listener:
     ) -> None:
         self._connect, self._channel = connect, channel
         self._heard, self._missed = heard, missed
-        self._stopping = threading.Event()
-        self._ours, self._theirs = socket.socketpair()
-        self._thread = threading.Thread(target=self._run, name="leyden-store-listen", daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Stop, and return when it has."""
-        self._stopping.set()
-        self._ours.send(b"x")
-        self._thread.join()
-        self._ours.close()
-        self._theirs.close()
+        super().__init__()
 
     def _run(self) -> None:
         while not self._stopping.is_set():

@@ -5,9 +5,8 @@ import hmac
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -15,7 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from leyden.core.algorithm.base import Algorithm
 from leyden.core.algorithm.outside import Door
 from leyden.core.engine.base import ModelInfo
-from leyden.core.errors import PolicyError, UsageError
+from leyden.core.errors import UsageError
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.desk import Desk
 from leyden.core.trainer.folder import RunFolder
@@ -102,12 +101,10 @@ def model_info(source: str, context_length: int | None) -> ModelInfo:
 
     Raises PolicyError when there is no such model, UsageError when nobody says how long a call may be.
     """
-    config: Any = import_module("transformers").AutoConfig
-    try:
-        text = config.from_pretrained(source, trust_remote_code=False).get_text_config()
-    except Exception as error:
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        raise PolicyError(f"cannot read the configuration of {source}: {reason}") from error
+    from leyden.core.policy.size import reading_config
+
+    with reading_config(source) as config:
+        text = config.get_text_config()
     own: int | None = getattr(text, "max_position_embeddings", None)
     limits = [limit for limit in (own and own - 1, context_length) if limit is not None]
     if not limits:

@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from leyden.core.algorithm.base import Algorithm
 from leyden.core.algorithm.registry import make_algorithm
 from leyden.core.data.resources import NamedResources
 from leyden.core.data.rollout import Task
@@ -51,7 +52,7 @@ async def train(
     trackers = open_trackers(config.tracker, folder.trackers, config.name, folder.written_config())
     failed = True
     try:
-        async with _ready(folder, config, agents, display, resources, trackers, began) as context:
+        async with _ready(folder, config, algorithm, agents, display, resources, trackers, began) as context:
             if before is not None:
                 conclude(await preflight(context, before), context)
             async with context.recorded():
@@ -77,7 +78,8 @@ async def check(
     resources: NamedResources | None = None,
 ) -> CheckReport:
     """Prove that a run would learn, and take it no further; the report also lies in the folder."""
-    if make_algorithm(config.algorithm, config.algorithm_config).serves_itself:
+    algorithm = make_algorithm(config.algorithm, config.algorithm_config)
+    if algorithm.serves_itself:
         raise UsageError(f"{config.algorithm} serves and trains in processes of its own, which this check cannot see")
     before = before_loading(config)
     if any(result.status == "failure" for result in before):
@@ -85,7 +87,8 @@ async def check(
     else:
         trackers = open_trackers(None, folder.trackers, config.name, {})
         try:
-            async with _ready(folder, config, agents, display, resources, trackers, Usage.now()) as context:
+            ready = _ready(folder, config, algorithm, agents, display, resources, trackers, Usage.now())
+            async with ready as context:
                 report = await preflight(context, before)
         finally:
             display.stop()
@@ -105,6 +108,7 @@ def _checked_before(config: RunConfig) -> list[CheckResult]:
 async def _ready(
     folder: RunFolder,
     config: RunConfig,
+    algorithm: Algorithm,
     agents: AgentSide,
     display: Display,
     resources: NamedResources | None,
@@ -115,7 +119,6 @@ async def _ready(
     tasks = folder.tasks() if config.tasks else []
     held_out = {held.name: folder.tasks(held.name) for held in config.held_out}
     await set_aside(folder.store_uri)
-    algorithm = make_algorithm(config.algorithm, config.algorithm_config)
     example = tasks[0] if tasks else EXAMPLE
     serves_itself = algorithm.serves_itself
     brought_up = (
