@@ -153,9 +153,10 @@ def change_attempt(
             if moved:
                 rollout_status = rules.rollout_after_attempt(row.status, status, attempt.sequence_id, config_of(row))
         _move_rollout(rows, row, after, rollout_status, {})
-    if moved or after.worker_id != attempt.worker_id:
+    stays_open = rules.OPEN_ATTEMPT.issuperset((attempt.status, status))
+    if (moved and not stays_open) or after.worker_id != attempt.worker_id:
         for worker_id in {attempt.worker_id, after.worker_id} - {None, ""}:
-            _settle_worker(rows, str(worker_id), _released(after, worker_id), {})
+            _settle_worker(rows, str(worker_id), _released(after, worker_id), {}, about=after)
     return after
 
 
@@ -251,9 +252,17 @@ def _released(attempt: AttemptRow, worker_id: str | None) -> WorkerStatus:
     return rules.worker_after_end(attempt.status)
 
 
-def _settle_worker(rows: Rows, worker_id: str, free: WorkerStatus, changes: Changes) -> None:
-    """Derive a worker's status from its open attempts; `free` is what it is without one."""
+def _settle_worker(
+    rows: Rows, worker_id: str, free: WorkerStatus, changes: Changes, about: AttemptRow | None = None
+) -> None:
+    """Derive a worker's status from its open attempts; `free` is what it is without one.
+
+    Where only `about` has changed, and is not open, what is said of a worker that is busy with another stays true.
+    """
     row = rows.worker(worker_id) or WorkerRow(worker_id=worker_id, heartbeat_stats=EMPTY)
+    closed = None if about is None or about.status in rules.OPEN_ATTEMPT else about.attempt_id
+    if closed is not None and row.status == "busy" and row.current_attempt_id != closed:
+        return
     held = rows.open_attempt_of(worker_id)
     status = free if held is None else "busy"
     changes = {

@@ -84,6 +84,10 @@ class LocalStore(LocalRecords, ReadingStore):
         """Like `_write`, for work of a few rows that comes with every rollout or attempt."""
         return await self._write(work)
 
+    async def _write_along(self, work: Callable[[Rows], T]) -> T:
+        """Like `_write_little`, for what whole crowds ask for at once; it may be done together with theirs."""
+        return await self._write_little(work)
+
     async def _read(self, work: Callable[[Rows], T]) -> T:
         self._check_open()
         found = await self._transact(unless_due(work), write=False)
@@ -227,7 +231,7 @@ class LocalStore(LocalRecords, ReadingStore):
         changes = _given(status=_not_none(status=status), worker_id=worker_id, last_heartbeat_time=last_heartbeat_time)
         if metadata is not UNSET:
             changes["metadata"] = encode(metadata or {}, "the metadata of an attempt")
-        return await self._write_little(
+        return await self._write_along(
             lambda rows: lifecycle.update_attempt(rows, rollout_id, attempt_id, dict(changes))
         )
 

@@ -30,10 +30,11 @@ from leyden.core.store import file_bell, schema
 from leyden.core.store.file_bell import FileBell
 from leyden.core.store.group_commit import Answer, GroupCommit, one_by_one
 from leyden.core.store.lifecycle import CLOCK
+from leyden.core.store.little_writes import LittleWrites
 from leyden.core.store.local import LocalStore, healthy, unless_due
 from leyden.core.store.reading import finding_attempt
 from leyden.core.store.recent import RecentAttempts
-from leyden.core.store.rows import Rows
+from leyden.core.store.rows import AttemptRow, RolloutRow, Rows, attempt_noun, rollout_noun
 from leyden.core.store.spans import problem
 from leyden.core.store.sql_rows import SqlRows
 from leyden.core.store.writing_thread import WritingThread
@@ -76,6 +77,7 @@ class SqlStore(LocalStore):
         """For the one who holds `_turn`, on whatever thread; never waits for another process's transaction."""
         self._uncheckpointed = 0
         self._spans = GroupCommit(self._store_spans, self._store_spans_here, self._writer.submit)
+        self._along = LittleWrites[Callable[[Rows], Any], Any](self._write_all_here)
         self._recent = RecentAttempts(recheck)
 
     @classmethod
@@ -138,11 +140,33 @@ class SqlStore(LocalStore):
                 return done[0]
         return await self._write(work)
 
+    async def _write_along(self, work: Callable[[Rows], T]) -> T:
+        """Write in one transaction with what others ask for in the same turn of the event loop."""
+        self._check_open()
+        self._wrote(_LITTLE_BYTES)
+        if not self._writer.is_busy:
+            done: tuple[T] | None = await self._along.do(work)
+            if done is not None:
+                return done[0]
+        return await self._write(work)
+
+    def _write_all_here(self, works: Sequence[Callable[[Rows], Any]]) -> list[Any] | None:
+        """Do all in one transaction on the calling thread; None where that cannot be done, or one of them fails."""
+        return self._at_once(lambda rows: healthy(rows, lambda rows: [work(rows) for work in works]), write=True)
+
     async def find_attempt(self, rollout_id: str, attempt_id: str) -> tuple[Rollout, Attempt] | None:
         """Return an attempt with its rollout; without a transaction where it was looked at a moment ago."""
         self._check_open()
-        looking = finding_attempt(rollout_id, attempt_id)
-        return await self._recent.find((rollout_id, attempt_id), lambda: self._read_little(looking))
+        return await self._recent.find((rollout_id, attempt_id), lambda: self._look_up(rollout_id, attempt_id))
+
+    async def _look_up(self, rollout_id: str, attempt_id: str) -> tuple[Rollout, Attempt] | None:
+        def glance(here: _Here) -> tuple[RolloutRow, AttemptRow] | None:
+            return SqlRows(*here, self._clock()).at_a_glance((rollout_id, attempt_id))
+
+        found = self._here_and_now(glance)
+        if found is None:
+            return await self._read(finding_attempt(rollout_id, attempt_id))
+        return rollout_noun(*found), attempt_noun(found[1])
 
     async def _read_little(self, work: Callable[[Rows], T]) -> T:
         """Read on the calling thread where that can be done at once."""

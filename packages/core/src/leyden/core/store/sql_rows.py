@@ -211,6 +211,15 @@ class SqlRows(SqlRecords):
         """By the index on workers."""
         return next(iter(self._straight_rows(AttemptRow, sql.OPEN_ATTEMPT_OF, key=worker_id)), None)
 
+    def at_a_glance(self, key: AttemptKey) -> tuple[RolloutRow, AttemptRow] | None:
+        """A rollout and its latest attempt, in one statement; None where `key` is not that, or something is due."""
+        found = self._straight(sql.AT_A_GLANCE, **dict(zip(sql.KEY_NAMES, key, strict=False))).fetchone()
+        if found is None or (found[-1] is not None and found[-1] <= self.now):
+            return None
+        columns = len(RolloutRow.__struct_fields__)
+        (row,), (attempt,) = made(RolloutRow, [found[:columns]]), made(AttemptRow, [found[columns:-1]])
+        return (row, attempt) if attempt.sequence_id == row.attempts else None
+
     # --- Spans
 
     def span_targets(self, keys: Sequence[AttemptKey]) -> dict[AttemptKey, SpanTarget]:

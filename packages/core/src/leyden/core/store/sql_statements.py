@@ -106,6 +106,13 @@ SPANS_IN_ORDER = select(*SPAN).where(_spans.rollout_id == _KEY).order_by(_spans.
 _THIS_ATTEMPT = (_attempts.rollout_id == _KEY) & (_attempts.attempt_id == _SECOND_KEY)
 _THESE_ATTEMPTS = tuples_among(_attempts.rollout_id, _attempts.attempt_id)
 ATTEMPTS_BY_KEY = select(*ATTEMPT).where(_THIS_ATTEMPT), select(*ATTEMPT).where(_THESE_ATTEMPTS)
+_NEXT_OF_ALL = select(func.min(_others.deadline)).where(_others.deadline.is_not(None)).scalar_subquery()
+AT_A_GLANCE = (
+    select(*ROLLOUT, *ATTEMPT, _NEXT_OF_ALL.label("due"))
+    .join_from(schema.attempts, schema.rollouts, _attempts.rollout_id == _rollouts.rollout_id)
+    .where(_THIS_ATTEMPT)
+)
+"""A rollout, one of its attempts, and when the health check is due: what every new attempt's first call asks for."""
 _LAST_SPAN = select(func.max(_spans.sequence_id)).where(_spans.rollout_id == _rollouts.rollout_id).scalar_subquery()
 _SPAN_COUNTER = greatest(_rollouts.span_counter, func.coalesce(_LAST_SPAN, 0))
 SPAN_COUNTERS = select(_rollouts.rollout_id, _SPAN_COUNTER).where(among(_rollouts.rollout_id, _KEYS))

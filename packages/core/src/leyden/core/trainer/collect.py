@@ -37,8 +37,8 @@ log = logging.getLogger(__name__)
 EARLIER_ATTEMPT = "made by an attempt that was tried again"
 STALL_SECONDS = 30.0
 """Beyond the limit of an attempt, how long no rollout may finish before somebody is told."""
-LOOK_SECONDS = 0.25
-"""How often the display and the workers are looked at while rollouts run."""
+LOOK_SECONDS = 0.1
+"""How often the display and the workers are looked at while rollouts run, and those that have finished are read."""
 
 
 @dataclass(slots=True)
@@ -228,47 +228,52 @@ class Collector:
     async def _run(self, requests: list[EnqueueRollout], told: Callable[[int], None]) -> Collected:
         began = time.monotonic()
         ids = [request.rollout_id or "" for request in requests]
+        collected = Collected()
         with self.idle.busy():
             await take_up(self.store, await self.store.enqueue_many_rollouts(requests))
-            rollouts = await self._finish(ids, told)
-        await self.flush()
-        seconds = time.monotonic() - began
-        collected = await self._read([rollouts[rollout_id] for rollout_id in ids])
+            trajectories = await self._finish(ids, told, collected)
+        tasks = {request.rollout_id or "": str((request.metadata or {})["task"]) for request in requests}
+        in_order = [trajectories[rollout_id] for rollout_id in ids if rollout_id in trajectories]
+        collected.groups = group_by_task(in_order, tasks)
+        collected.seconds = time.monotonic() - began
         for first in ids[:1]:
-            seconds = self._took[first] = seconds + self._took.get(first, 0.0)
-        collected.seconds = seconds
+            collected.seconds = self._took[first] = collected.seconds + self._took.get(first, 0.0)
         return collected
 
-    async def _finish(self, ids: list[str], told: Callable[[int], None]) -> dict[str, Rollout]:
-        finished: dict[str, Rollout] = {}
+    async def _finish(self, ids: list[str], told: Callable[[int], None], collected: Collected) -> dict[str, Trajectory]:
+        """Wait for rollouts, and read each as soon as it has finished, while the others still run."""
+        trajectories: dict[str, Trajectory] = {}
+        waiting = dict.fromkeys(ids)
         stalled = _Stall(self.config.timeout_seconds + STALL_SECONDS)
-        while len(finished) < len(ids):
-            waiting = [rollout_id for rollout_id in ids if rollout_id not in finished]
-            for rollout in await self.store.wait_for_rollouts(rollout_ids=waiting, timeout=LOOK_SECONDS):
-                if (error := fatal_error(rollout)) is not None:
-                    raise error
-                finished[rollout.rollout_id] = rollout
+        while waiting:
+            finished = await self.store.wait_for_rollouts(rollout_ids=list(waiting), timeout=LOOK_SECONDS)
+            await self._read(finished, collected, trajectories)
+            for rollout in finished:
+                del waiting[rollout.rollout_id]
             await self.check_workers()
-            told(len(finished))
-            if stalled.is_new(len(finished)):
+            told(len(ids) - len(waiting))
+            if stalled.is_new(len(ids) - len(waiting)):
                 log.warning(
                     "no rollout has finished for %.0f s; what the agents' processes say is in agents.log",
                     stalled.limit,
                 )
-        return finished
+        return trajectories
 
-    async def _read(self, rollouts: Sequence[Rollout]) -> Collected:
-        collected = Collected()
-        trajectories: list[Trajectory] = []
-        for rollout in rollouts:
+    async def _read(
+        self, finished: Sequence[Rollout], collected: Collected, trajectories: dict[str, Trajectory]
+    ) -> None:
+        """Add what became of rollouts that have finished; raises what ends the run."""
+        for rollout in finished:
+            if (error := fatal_error(rollout)) is not None:
+                raise error
+        if finished:
+            await self.flush()
+        for rollout in finished:
             collected.rollouts += 1
             collected.failed += rollout.status != "succeeded"
             if isinstance(rollout, AttemptedRollout):
                 spans = (await self.store.query_spans(rollout.rollout_id)).items
-                trajectories.append(self._trajectory(rollout, rollout.attempt, spans, collected))
-        tasks = {rollout.rollout_id: str(rollout.metadata["task"]) for rollout in rollouts}
-        collected.groups = group_by_task(trajectories, tasks)
-        return collected
+                trajectories[rollout.rollout_id] = self._trajectory(rollout, rollout.attempt, spans, collected)
 
     def _trajectory(self, rollout: Rollout, attempt: Attempt, spans: list[Span], collected: Collected) -> Trajectory:
         trajectory = assemble(rollout, attempt, spans, self.selector)
