@@ -25,6 +25,7 @@ VOCAB = 64
 LONG_PREFIX = RolloutShape(system=20, question=3, calls=(4, 3), observation=4)
 PLAIN = Exactness(plain_head=True, shared_prefix=False)
 SHARED = Exactness(plain_head=True, shared_prefix=True)
+BRANCHES = Exactness(plain_head=True, shared_prefix=True, branches=True)
 WHOLE_MODEL = Exactness(plain_head=False, shared_prefix=False)
 LOSS = Objective(loss=PPOClip(clip_low=0.2, clip_high=0.3))
 
@@ -91,7 +92,7 @@ def expected(model: PolicyModel, trained: list[WeightedTransition]) -> tuple[flo
     return loss.item(), gradient(model).clone()
 
 
-@pytest.mark.parametrize("exactness", [PLAIN, SHARED, WHOLE_MODEL])
+@pytest.mark.parametrize("exactness", [PLAIN, SHARED, BRANCHES, WHOLE_MODEL])
 @pytest.mark.parametrize("budget", [1, 64, 100_000])
 @pytest.mark.parametrize("merge", [True, False])
 def test_gradient_equals_brute_force_however_it_is_computed(
@@ -112,6 +113,26 @@ def test_gradient_equals_brute_force_however_it_is_computed(
     assert 0 < result.diagnostics.clip_fraction < 1
     assert result.loss == pytest.approx(expected_loss, rel=1e-10)
     assert relative_error(gradient(model), expected_gradient) < 1e-10
+
+
+@pytest.mark.parametrize("vocab", [2, 7, VOCAB])
+@pytest.mark.parametrize("budget", [50, 100_000])
+def test_what_a_groups_rollouts_begin_with_is_read_once(model: PolicyModel, vocab: int, budget: int) -> None:
+    """With few tokens to choose from answers begin alike, too, and some are the same."""
+    short = RolloutShape(system=20, question=6, calls=(5, 3), observation=2)
+    trained = synthetic_rollouts(12, vocab, shape=short, single_call_share=0.3, group_size=4)
+    sequences = merged(trained, step_weights(trained, "token"))
+    model.module.zero_grad()
+    torch.autograd.backward(brute_force_loss(model, trained))
+    expected = gradient(model).clone()
+
+    read: list[int] = []
+    for exactness in (SHARED, BRANCHES):
+        model.module.zero_grad()
+        read.append(accumulate(model, sequences, LOSS, budget, exactness).tokens_read)
+        assert relative_error(gradient(model), expected) < 1e-10
+
+    assert read[1] < read[0]
 
 
 def test_merging_and_sharing_read_fewer_tokens(model: PolicyModel, trained: list[WeightedTransition]) -> None:
@@ -211,7 +232,7 @@ def test_score_is_the_raw_log_probability_of_each_next_token(model: PolicyModel)
 
 def test_short_cuts_are_proved_for_qwen3() -> None:
     for shape in (TinyShape(), TinyShape(tied=False)):
-        assert prove(tiny_policy(shape=shape)) == SHARED
+        assert prove(tiny_policy(shape=shape)) == BRANCHES
 
 
 def small_model(family: str) -> PolicyModel:
@@ -231,20 +252,33 @@ def small_model(family: str) -> PolicyModel:
             **size, **heads, head_dim=8, sliding_window=16, final_logit_softcapping=0.5, initializer_range=0.5
         )
         module = library.Gemma2ForCausalLM(config)
+    elif family == "mistral, eager":
+        config = library.MistralConfig(**size, **heads, sliding_window=None, attn_implementation="eager")
+        module = library.MistralForCausalLM(config)
+    elif family.startswith("qwen2"):
+        config = library.Qwen2Config(**size, **heads, use_sliding_window=True, sliding_window=50, max_window_layers=0)
+        module = library.Qwen2ForCausalLM(config)
     else:
         module = library.MistralForCausalLM(library.MistralConfig(**size, **heads, sliding_window=16))
     return PolicyModel(module, family)
 
 
 @pytest.mark.parametrize(
-    ("family", "plain_head", "shared_prefix"),
-    [("llama", True, True), ("cohere", False, True), ("gemma2", False, False), ("mistral", True, False)],
+    ("family", "plain_head", "shared_prefix", "branches"),
+    [
+        ("llama", True, True, True),
+        ("cohere", False, True, True),
+        ("gemma2", False, False, False),
+        ("mistral", True, False, False),
+        ("mistral, eager", True, True, False),
+        ("qwen2, a window beyond what is proved", True, False, False),
+    ],
 )
 def test_other_families_are_trained_exactly_with_the_short_cuts_they_allow(
-    family: str, plain_head: bool, shared_prefix: bool
+    family: str, plain_head: bool, shared_prefix: bool, branches: bool
 ) -> None:
     model = small_model(family)
-    trained = synthetic_rollouts(3, VOCAB, shape=LONG_PREFIX)
+    trained = synthetic_rollouts(4, VOCAB, shape=LONG_PREFIX, group_size=2)
     sequences = merged(trained, step_weights(trained, "token"))
     exactness = prove(model)
     model.module.zero_grad()
@@ -254,7 +288,7 @@ def test_other_families_are_trained_exactly_with_the_short_cuts_they_allow(
 
     accumulate(model, sequences, LOSS, 60, exactness)
 
-    assert exactness == Exactness(plain_head=plain_head, shared_prefix=shared_prefix)
+    assert exactness == Exactness(plain_head=plain_head, shared_prefix=shared_prefix, branches=branches)
     assert relative_error(gradient(model), expected) < 1e-4
 
 

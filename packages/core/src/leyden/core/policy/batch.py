@@ -1,10 +1,12 @@
 """Token sequences → right-padded micro-batches under a token budget. Knows nothing of losses.
 
 A prefix that every sequence shares can be left out of the batches: it is then read once, by whoever runs the model.
+What some of them share can stand once in a row of several (`policy.rows`), where the model can be told what each sees.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 import torch
@@ -12,6 +14,7 @@ from torch import Tensor
 
 from leyden.core.policy.entries import Ints, joined
 from leyden.core.policy.merge import TokenSequence
+from leyden.core.policy.rows import Row, branching, single
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -30,11 +33,18 @@ class MicroBatch:
     advantage_N: Tensor
     weight_N: Tensor
     temperature_N: Tensor
+    depth_BT: Tensor | None = None
+    """Each token's place after the shared prefix, where that is not its column: a row has branches."""
+    until_BT: Tensor | None = None
+    """Then also the first column after each token that does not see it."""
 
     def to(self, device: torch.device, dtype: torch.dtype) -> "MicroBatch":
         """Return the batch on `device`, its real numbers as `dtype`."""
+        depth_BT, until_BT = self.depth_BT, self.until_BT
         return MicroBatch(
             ids_BT=self.ids_BT.to(device),
+            depth_BT=None if depth_BT is None else depth_BT.to(device),
+            until_BT=None if until_BT is None else until_BT.to(device),
             row_N=self.row_N.to(device),
             column_N=self.column_N.to(device),
             target_N=self.target_N.to(device),
@@ -58,24 +68,32 @@ def shared_prefix(sequences: Sequence[TokenSequence]) -> int:
 
 
 def micro_batches(
-    sequences: Sequence[TokenSequence], token_budget: int, prefix: int = 0, together: int = 1
+    sequences: Sequence[TokenSequence],
+    token_budget: int,
+    prefix: int = 0,
+    together: int = 1,
+    width: int | None = None,
 ) -> list[MicroBatch]:
     """Return batches of similar lengths, at most `token_budget` tokens each, padding included and prefix left out.
 
     Each run of `together` sequences, in the order given, stays in one batch, and so does all of a sequence: a loss sees
     whole units. A unit larger than the budget is a batch of its own. Tokens after a sequence's last entry are not read.
+    `width` is the model's, where sequences may share a row: a loss that takes several together has a row for each.
     """
     if together > 1 and not _one_transition_each(sequences):
         raise ValueError(f"{together} transitions are taken together, so each must be a sequence of its own, in order")
-    units = [sequences[at : at + together] for at in range(0, len(sequences), together)]
+    if together == 1 and width is not None:
+        units = [[row] for row in branching(sequences, prefix, width, token_budget)]
+    else:
+        rows = [single(sequence, prefix) for sequence in sequences]
+        units = [rows[at : at + together] for at in range(0, len(rows), together)]
     by_length = sorted(units, key=_longest, reverse=True)
     batches: list[MicroBatch] = []
     start = 0
     while start < len(by_length):
-        columns = _longest(by_length[start]) - prefix
+        columns = _longest(by_length[start])
         count = max(1, token_budget // (columns * together))
-        rows = [sequence for unit in by_length[start : start + count] for sequence in unit]
-        batches.append(_padded(rows, columns, prefix))
+        batches.append(_padded(list(chain.from_iterable(by_length[start : start + count])), columns))
         start += count
     return batches
 
@@ -84,25 +102,24 @@ def _one_transition_each(sequences: Sequence[TokenSequence]) -> bool:
     return all(bool((sequence.entries.transition_N == at).all()) for at, sequence in enumerate(sequences))
 
 
-def _longest(unit: Sequence[TokenSequence]) -> int:
-    return max(map(_read_length, unit))
+def _longest(unit: Sequence[Row]) -> int:
+    return max(map(len, unit))
 
 
-def _read_length(sequence: TokenSequence) -> int:
-    return int(sequence.entries.position_N.max()) + 1
+def _padded(rows: Sequence[Row], columns: int) -> MicroBatch:
+    def filled(part: Callable[[Row], Ints], padding: Ints) -> Tensor:
+        found_BT: Ints = np.tile(padding, (len(rows), 1))
+        for row, values_T in zip(found_BT, map(part, rows), strict=True):
+            row[: len(values_T)] = values_T
+        return torch.as_tensor(found_BT)
 
-
-def _padded(sequences: Sequence[TokenSequence], columns: int, prefix: int) -> MicroBatch:
-    ids_BT: Ints = np.zeros((len(sequences), columns), dtype=np.int64)
-    for row, sequence in enumerate(sequences):
-        read = np.asarray(sequence.ids, dtype=np.int64)[prefix : _read_length(sequence)]
-        ids_BT[row, : len(read)] = read
-    entries = joined([sequence.entries for sequence in sequences])
-    row_N = np.repeat(np.arange(len(sequences)), [len(sequence.entries) for sequence in sequences])
+    nothing, places = np.zeros(columns, dtype=np.int64), np.arange(columns, dtype=np.int64)
+    entries = joined([row.entries for row in rows])
+    branches = any(row.branches for row in rows)
     return MicroBatch(
-        ids_BT=torch.as_tensor(ids_BT),
-        row_N=torch.as_tensor(row_N),
-        column_N=torch.as_tensor(entries.position_N - prefix),
+        ids_BT=filled(lambda row: row.ids_T, nothing),
+        row_N=torch.as_tensor(np.repeat(np.arange(len(rows)), [len(row.entries) for row in rows])),
+        column_N=torch.as_tensor(entries.position_N),
         target_N=torch.as_tensor(entries.target_N),
         transition_N=torch.as_tensor(entries.transition_N),
         proximal_N=torch.as_tensor(entries.proximal_N),
@@ -110,4 +127,6 @@ def _padded(sequences: Sequence[TokenSequence], columns: int, prefix: int) -> Mi
         advantage_N=torch.as_tensor(entries.advantage_N),
         weight_N=torch.as_tensor(entries.weight_N),
         temperature_N=torch.as_tensor(entries.temperature_N),
+        depth_BT=filled(lambda row: row.depth_T, nothing) if branches else None,
+        until_BT=filled(lambda row: row.until_T, places + 1) if branches else None,
     )

@@ -51,7 +51,8 @@ def accumulate(
     prefix, length = read_prefix(model, sequences, exactness)
     total, tokens_read = 0.0, length
     diagnostics: list[Diagnostics] = []
-    for batch in micro_batches(sequences, token_budget, length, objective.loss.together):
+    width = model.width if exactness.branches else None
+    for batch in micro_batches(sequences, token_budget, length, objective.loss.together, width):
         part = batch.to(model.device, model.dtype)
         hidden_NH, (logprobs_N, entropy_N) = read_entries(
             model, part, prefix, plain_head=exactness.plain_head, entropy_gradient=objective.entropy > 0

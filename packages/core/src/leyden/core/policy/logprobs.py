@@ -62,10 +62,24 @@ def hidden_states(
     model: PolicyModel, batch: MicroBatch, prefix: SharedPrefix | None = None, *, logits: bool = False
 ) -> tuple[Tensor, Tensor]:
     """Return `hidden_NH`, what the output head receives for each entry, and its `logits_NV`, empty unless asked for."""
-    cache = None if prefix is None else prefix.cache(len(batch.ids_BT))
+    cache, seen = (None, 0) if prefix is None else (prefix.cache(len(batch.ids_BT)), prefix.length)
     with model.computing(), model.selecting(batch.row_N, batch.column_N, logits=logits) as received:
-        output = model.module(input_ids=batch.ids_BT, past_key_values=cache, use_cache=cache is not None)
+        output = model.module(
+            input_ids=batch.ids_BT, past_key_values=cache, use_cache=cache is not None, **_paths(batch, seen)
+        )
     return received[0], output.logits[0]
+
+
+def _paths(batch: MicroBatch, seen: int) -> dict[str, Tensor]:
+    """What tells a model of rows with branches that each token sees those on its path, and all `seen` before them."""
+    if batch.depth_BT is None or batch.until_BT is None:
+        return {}
+    rows, columns = batch.ids_BT.shape
+    at_T = torch.arange(columns, device=batch.ids_BT.device)
+    visible_BTT = (at_T[:, None] >= at_T) & (at_T[:, None] < batch.until_BT[:, None, :])
+    everything_BTS = visible_BTT.new_ones(rows, columns, seen)
+    mask_B1TK = torch.cat([everything_BTS, visible_BTT], -1)[:, None]
+    return {"attention_mask": mask_B1TK, "position_ids": batch.depth_BT + seen}
 
 
 def head_logprobs(

@@ -73,6 +73,11 @@ class PolicyModel:
         return getattr(self.config.get_text_config(), "max_position_embeddings", None)
 
     @property
+    def width(self) -> int:
+        """Numbers that stand for a token between two blocks."""
+        return int(self.config.get_text_config().hidden_size)
+
+    @property
     def vocab_size(self) -> int:
         """Number of logits."""
         return int(self.config.get_text_config().vocab_size)

@@ -34,6 +34,11 @@ class SharedPrefix:
             return None
         return cls([tensor for layer in layers for tensor in (layer.keys, layer.values)])
 
+    @property
+    def length(self) -> int:
+        """How many tokens it has."""
+        return self._leaves[0].shape[-2]
+
     def cache(self, rows: int) -> Any:
         """Return a `transformers` cache in which each of `rows` sequences has read the prefix."""
         from transformers.cache_utils import DynamicCache

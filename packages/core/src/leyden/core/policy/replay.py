@@ -44,7 +44,8 @@ def replay(
     sequences = (merged if merge else unmerged)(trained, [0.0] * len(trained))
     prefix, length = read_prefix(model, sequences, exactness)
     found: dict[int, Floats] = {}
-    for batch in micro_batches(sequences, token_budget, length):
+    width = model.width if exactness.branches else None
+    for batch in micro_batches(sequences, token_budget, length, width=width):
         part = batch.to(model.device, model.dtype)
         logprobs_N, _ = entry_logprobs(model, part, prefix, plain_head=exactness.plain_head)
         numbers_N, values_N = batch.transition_N.numpy(), logprobs_N.double().cpu().numpy()

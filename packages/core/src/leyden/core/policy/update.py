@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from leyden.core.errors import PolicyError, TrainingError
 from leyden.core.policy.config import UpdateConfig
 from leyden.core.policy.diagnostics import Diagnostics
 from leyden.core.policy.entries import WeightedTransition, step_weights
-from leyden.core.policy.exactness import Exactness, prove
+from leyden.core.policy.exactness import prove
 from leyden.core.policy.gradient import Accumulated, accumulate
 from leyden.core.policy.held_out import pair_numbers, token_numbers
 from leyden.core.policy.losses.dpo import pair_weights
@@ -116,9 +116,7 @@ class Updater:
             group["initial_lr"] = config.learning_rate
         self.generator = torch.Generator().manual_seed(config.seed)
         proved = prove(model)
-        self._exactness = Exactness(
-            plain_head=proved.plain_head, shared_prefix=proved.shared_prefix and config.share_prefix
-        )
+        self._exactness = proved if config.share_prefix else replace(proved, shared_prefix=False, branches=False)
         self._objective = Objective(
             loss=config.make_loss(),
             kl=config.kl_loss,

@@ -76,11 +76,16 @@ class RolloutShape:
 
 
 def synthetic_rollouts(
-    count: int, vocab: int, seed: int = 0, shape: RolloutShape | None = None, single_call_share: float = 0.0
+    count: int,
+    vocab: int,
+    seed: int = 0,
+    shape: RolloutShape | None = None,
+    single_call_share: float = 0.0,
+    group_size: int = 1,
 ) -> list[WeightedTransition]:
     """Return the transitions of `count` rollouts of random tokens, with random behaviour and advantages.
 
-    `single_call_share` of the rollouts end after their first call.
+    `single_call_share` of the rollouts end after their first call; each `group_size` of them have the same prompt.
     """
     size = shape or RolloutShape()
     random_ = random.Random(seed)
@@ -90,8 +95,11 @@ def synthetic_rollouts(
 
     system = draw(size.system)
     trained: list[WeightedTransition] = []
+    prompt: list[int] = []
     for number in range(count):
-        context = system + draw(size.question)
+        if number % group_size == 0:
+            prompt = system + draw(size.question)
+        context = prompt
         advantage = random_.gauss(0.0, 1.0)
         calls = size.calls[:1] if random_.random() < single_call_share else size.calls
         for turn, length in enumerate(calls):
