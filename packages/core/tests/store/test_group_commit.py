@@ -3,21 +3,23 @@
 import asyncio
 import sqlite3
 import threading
-from collections.abc import AsyncGenerator, Callable, Sequence
+import time
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
-from leyden.core.data.rollout import AttemptedRollout
+from leyden.core.data.rollout import Attempt, AttemptedRollout
 from leyden.core.data.span import Span
 from leyden.core.errors import StoreError
-from leyden.core.store import spans
+from leyden.core.store import group_commit, spans
 from leyden.core.store.group_commit import Answer, GroupCommit
 from leyden.core.store.resting import LatestCalls
 from leyden.core.store.rows import Rows, SpanRow
 from leyden.core.store.sql import SqlStore
 from leyden.core.store.sql_rows import SqlRows
+from leyden.core.store.writing_thread import WritingThread
 from leyden.core.testing.store_contract.shared import claimed, span_of
 
 HERE = threading.current_thread().name
@@ -211,3 +213,71 @@ async def test_a_loop_that_ended_early_leaves_nobody_waiting() -> None:
     ended.close()
     async with asyncio.timeout(5):
         assert await group.add([]) == []
+
+
+class Noting:
+    """A group whose thread takes a moment for each transaction, of which the names of the spans are noted."""
+
+    def __init__(self) -> None:
+        self.transactions: list[list[str]] = []
+        self.began = threading.Event()
+        self.takes = 0.01
+        self.thread = WritingThread()
+        self.group = GroupCommit(self._store, lambda _batches, _size: None, self.thread.submit)
+
+    def _store(self, batches: Sequence[Sequence[Span]]) -> list[Answer]:
+        self.began.set()
+        time.sleep(self.takes)
+        self.transactions.append([span.name for batch in batches for span in batch])
+        return [list(batch) for batch in batches]
+
+    async def add(self, name: str, size: int = 0) -> None:
+        attempt = Attempt(rollout_id="ro", attempt_id="at", sequence_id=1, start_time=0.0, status="running")
+        await self.group.add([replace(span_of(attempt, name=name), attributes={"text": "x" * size})])
+
+
+@pytest.fixture
+def noting() -> Generator[Noting]:
+    noting = Noting()
+    yield noting
+    noting.thread.shutdown()
+
+
+async def test_a_crowd_that_is_whole_waits_for_nobody(noting: Noting, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_commit, "_GATHER_SECONDS", 60.0)
+
+    async def write(name: str) -> None:
+        for _ in range(5):
+            await noting.add(name)
+
+    async with asyncio.timeout(20):
+        await asyncio.gather(*(write(name) for name in "abcdefgh"))
+    assert [sorted(names) for names in noting.transactions] == [list("abcdefgh")] * 5
+
+
+async def test_a_crowd_that_came_apart_is_gathered_again(noting: Noting, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_commit, "_GATHER_SECONDS", 1.0)
+
+    noting.takes = 0.3
+
+    async def write(name: str, is_late: bool) -> None:
+        if is_late:
+            await asyncio.to_thread(noting.began.wait)
+        for _ in range(4):
+            await noting.add(name)
+
+    await asyncio.gather(*(write(name, is_late=name in "cd") for name in "abcd"))
+    first, *others, last = [sorted(names) for names in noting.transactions]
+    assert (first, others, last) == (["a", "b"], [list("abcd")] * 3, ["c", "d"])
+
+
+async def test_large_spans_are_divided_among_transactions(noting: Noting) -> None:
+    told: list[tuple[str, int]] = []
+
+    async def write(name: str) -> None:
+        await noting.add(name, 600_000)
+        told.append((name, len(noting.transactions)))
+
+    await asyncio.gather(*(write(name) for name in "abcde"))
+    assert noting.transactions == [["a", "b"], ["c", "d"], ["e"]]
+    assert told[0] == ("a", 1), "the first ones are answered before the last ones are stored"

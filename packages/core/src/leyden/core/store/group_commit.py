@@ -8,7 +8,6 @@ for another writer, goes to the store's writing thread.
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,12 +17,15 @@ from leyden.core.data.span import Span
 from leyden.core.errors import StoreError
 
 _GATHER_SECONDS = 0.001
-"""How long the writing thread waits for more where its last batch was from several callers: a transaction costs as much
-as several spans. A caller who is alone never waits."""
+"""How long the writing thread waits for as many callers as there were lately: a transaction costs as much as several
+spans. A caller who is alone never waits."""
 _ALONE, _TRUSTED = 4, 16
 """After so many turns with one caller each, so many callers are taken to be alone before a turn is waited for again."""
 _MOST_HERE, _MOST_BYTES_HERE = 128, 2 << 20
 """A batch of more spans, or of more bytes, would keep the event loop from its other work for too long."""
+
+_ENOUGH_BYTES = 1 << 20
+"""So many are worth a transaction: the first callers are answered, and bring more, while the next one is made."""
 
 Answer = list[Span] | Exception
 Store = Callable[[Sequence[Sequence[Span]]], list[Answer]]
@@ -37,6 +39,10 @@ class _Waiting:
     spans: Sequence[Span]
     loop: asyncio.AbstractEventLoop
     answer: "asyncio.Future[list[Span]]"
+
+    def size(self) -> int:
+        """About how many bytes its spans hold."""
+        return sum(span.size() for span in self.spans)
 
 
 class GroupCommit:
@@ -53,10 +59,12 @@ class GroupCommit:
         self._called: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
         """Loops that will look at what is new. More than one may: a loop may end before it comes to that."""
         self._for_thread: list[_Waiting] = []
+        self._more = threading.Condition(self._lock)
+        """Told when more wait for the thread."""
         self._alone = self._trusted = 0
         """Turns with one caller, one after the other; callers that are still taken to be alone."""
         self._crowd = 0
-        """How many callers the writing thread's last batch was from."""
+        """How many callers the writing thread's last batch was from, and came while it was written."""
 
     async def add(self, spans: Sequence[Span]) -> list[Span]:
         """Store spans, all or none, with those of every other caller who waits."""
@@ -91,6 +99,7 @@ class GroupCommit:
         with self._lock:
             submitted = bool(self._for_thread)
             self._for_thread += batch
+            self._more.notify()
         if not submitted:
             try:
                 self._submit(self._flush)
@@ -110,17 +119,36 @@ class GroupCommit:
         _tell(taken, [StoreError("this store is closed") for _ in taken])
 
     def _flush(self) -> None:
-        if self._crowd > 1:
-            time.sleep(_GATHER_SECONDS)
         with self._lock:
+            self._more.wait_for(self._is_enough, _GATHER_SECONDS)
             taken, self._for_thread = self._for_thread, []
         self._crowd = len(taken)
-        batch = _still_wanted(taken)
-        _tell(batch, self._store([waiting.spans for waiting in batch]))
+        for number, batch in enumerate(_parts(_still_wanted(taken))):
+            answers = self._store([waiting.spans for waiting in batch])
+            if number == 0:  # nobody was told yet, so who came meanwhile is somebody else
+                self._crowd += len(self._for_thread)
+            _tell(batch, answers)
+
+    def _is_enough(self) -> bool:
+        waiting = self._for_thread
+        return len(waiting) >= self._crowd or sum(each.size() for each in waiting) >= _ENOUGH_BYTES
 
 
 def _still_wanted(taken: Sequence[_Waiting]) -> list[_Waiting]:
     return [waiting for waiting in taken if not waiting.answer.cancelled()]
+
+
+def _parts(batch: Sequence[_Waiting]) -> list[list[_Waiting]]:
+    """Divide callers, in their order, among transactions of which none has more than enough without its last one."""
+    parts: list[list[_Waiting]] = []
+    held = _ENOUGH_BYTES
+    for waiting in batch:
+        if held >= _ENOUGH_BYTES:
+            parts.append([])
+            held = 0
+        parts[-1].append(waiting)
+        held += waiting.size()
+    return parts
 
 
 def _tell(batch: Sequence[_Waiting], answers: Sequence[Answer]) -> None:

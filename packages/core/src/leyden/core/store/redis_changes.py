@@ -1,6 +1,6 @@
 """What a transaction has written, as the arguments of one commit, and as memory for the next. Knows no connections."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 from msgspec.structs import replace
@@ -16,17 +16,20 @@ from leyden.core.store.redis_layout import (
 )
 from leyden.core.store.redis_memory import Bench, Memory
 from leyden.core.store.redis_rows import RedisRows
-from leyden.core.store.redis_scripts import FIRST_ARGUMENT, Head, chunks
+from leyden.core.store.redis_scripts import FIRST_ARGUMENT, Head, Message, chunks
 from leyden.core.store.rows import SpanRow
 
 Argument = bytes | str | int
 """An int is counted from the first serial of the commit."""
 Change = Sequence[Argument]
+_LARGE_BYTES = 16 << 10
+"""Spans of more bytes go ahead of the script: to pass through it costs Redis as much again as to store them."""
 
 
-def arguments(rows: RedisRows, *, keep: bool, asks_file: bool) -> list[bytes | str]:
-    """Return the head of a commit and its arguments; without `keep`, one that looks for changes of what was read."""
-    changes = _changes(rows) if keep else []
+def message(first: Sequence[str | bytes], rows: RedisRows, *, keep: bool, asks_file: bool) -> Message:
+    """Return a commit that begins with `first`; without `keep`, one that looks for changes of what was read."""
+    ahead = _large_spans(rows) if keep else {}
+    changes = _changes(rows, ahead) if keep else []
     flat: list[bytes | str] = []
     serials: list[int] = []
     for change in changes:
@@ -43,8 +46,12 @@ def arguments(rows: RedisRows, *, keep: bool, asks_file: bool) -> list[bytes | s
         serials=serials,
         fresh=rows.fresh,
         asks_file=asks_file,
+        ahead=[(name, len(packed)) for name, packed in ahead.items()],
     )
-    return [msgspec.msgpack.encode(head), *flat]
+    return Message(
+        arguments=[*first, msgspec.msgpack.encode(head), *flat],
+        ahead=[("RPUSH", name, *packed) for name, packed in ahead.items()],
+    )
 
 
 def is_empty(rows: RedisRows) -> bool:
@@ -101,7 +108,7 @@ def _members(rows: RedisRows, name: str, spans: Iterable[SpanRow]) -> list[str]:
     return [member(rows.written[name], row.attempt_id, row.span_id) for row in spans]
 
 
-def _changes(rows: RedisRows) -> list[Change]:
+def _changes(rows: RedisRows, ahead: Mapping[str, Sequence[bytes]]) -> list[Change]:
     changes: list[Change] = []
     attempts = 0
     for name, new in rows.written.items():
@@ -111,7 +118,7 @@ def _changes(rows: RedisRows) -> list[Change]:
     if attempts:
         changes.append(("HINCRBY", rows.keys.counts, "attempts", str(attempts)))
     changes += _queue_changes(rows)
-    changes += _span_changes(rows)
+    changes += _span_changes(rows, ahead)
     for worker_id, bench in rows.written_benches.items():
         changes += _bench_changes(rows, worker_id, rows.seen_benches[worker_id], bench)
     return [*changes, *_resources_changes(rows), *rows.record_changes]
@@ -141,15 +148,24 @@ def _queue_changes(rows: RedisRows) -> list[Change]:
     return changes + [("ZADD", rows.keys.queue, "NX", place(number), name) for name, number in rows.queued.items()]
 
 
-def _span_changes(rows: RedisRows) -> list[Change]:
+def _span_changes(rows: RedisRows, ahead: Mapping[str, Sequence[bytes]]) -> list[Change]:
     changes: list[Change] = [("DEL", rows.keys.spans + name, rows.keys.span_ids + name) for name in rows.gone_spans]
     for name, spans in rows.new_spans.items():
-        packed = [pack_span(row) for row in spans]
-        changes += [("RPUSH", rows.keys.spans + name, *chunk) for chunk in chunks(packed)]
+        if rows.keys.spans + name not in ahead:
+            packed = [pack_span(row) for row in spans]
+            changes += [("RPUSH", rows.keys.spans + name, *chunk) for chunk in chunks(packed)]
         members = _members(rows, name, spans)
         changes += [("SADD", rows.keys.span_ids + name, *chunk) for chunk in chunks(members)]
     stored = sum(map(len, rows.new_spans.values())) - sum(rows.gone_spans.values())
     return [*changes, ("HINCRBY", rows.keys.counts, "spans", str(stored))] if stored else []
+
+
+def _large_spans(rows: RedisRows) -> dict[str, list[bytes]]:
+    """Return all new spans by the key of their list where they are large; none where lists are removed first."""
+    size = sum(len(row.body) for spans in rows.new_spans.values() for row in spans)
+    if size <= _LARGE_BYTES or rows.gone_spans:
+        return {}
+    return {rows.keys.spans + name: [pack_span(row) for row in spans] for name, spans in rows.new_spans.items()}
 
 
 def _bench_changes(rows: RedisRows, worker_id: str, old: Bench, new: Bench) -> list[Change]:

@@ -1,7 +1,7 @@
 """What a transaction decides on and what it decided, between its work and its commit. Knows no threads."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -9,12 +9,15 @@ import msgspec
 from leyden.core.store.redis_changes import is_empty
 from leyden.core.store.redis_link import Link
 from leyden.core.store.redis_rows import RedisRows
-from leyden.core.store.redis_scripts import HOLD, READ, Command, Due, Keys
+from leyden.core.store.redis_scripts import HOLD, READ, Command, Due, Keys, Message
 
 T = TypeVar("T")
 
 _HOLD_MILLISECONDS = "1000"
 """How long others leave a rollout to the one who is about to claim it; it does not matter if that is too short."""
+
+
+_NOTHING = Message(())
 
 
 class MustAsk(Exception):
@@ -29,8 +32,8 @@ class Decided(Generic[T]):
     writes: bool
     result: T | None = None
     problem: Exception | None = None
-    message: list[bytes | str] = field(default_factory=list[bytes | str])
-    """Arguments of the commit, where there is one."""
+    message: Message = _NOTHING
+    """The commit, where there is one."""
 
     @property
     def keeps(self) -> bool:
@@ -48,8 +51,8 @@ class Ready(Generic[T]):
     """A commit that may be sent."""
 
     script: str
-    message: list[bytes | str]
-    """Arguments of the script."""
+    arguments: Sequence[bytes | str]
+    """Of the script."""
     result: T
     """What its caller is answered once it is made."""
     settle: Callable[[int], None]

@@ -160,6 +160,14 @@ class Link:
         """Run a script, again after the connection was lost, and return the answer."""
         return self._patiently(lambda: self._run_once(script, arguments))
 
+    def run_behind(self, ahead: Sequence[Sequence[bytes | str]], script: str, *arguments: bytes | str) -> Any:
+        """Run a script like `run`, in one transaction with the commands that go ahead of it.
+
+        It travels whole: were it only named, a Redis that does not know it would make what is ahead without it.
+        """
+        commands = [("MULTI",), *ahead, ("EVAL", script, "0", *arguments), ("EXEC",)]
+        return self._patiently(lambda: _last(self._exchanged(*commands)))
+
     def load(self, *scripts: str) -> None:
         """Have Redis know scripts."""
         for script in scripts:
@@ -181,11 +189,17 @@ class Link:
 
     def once(self, *arguments: bytes | str) -> Any:
         """Send a command and return the answer; raises the driver's own errors."""
+        return self._exchanged(arguments)
+
+    def _exchanged(self, *commands: Sequence[bytes | str]) -> Any:
+        """Send commands together and return the last one's answer; raises the first error among all answers."""
         if self._wire is None:
             wire = self._address.make()
             wire.connect()
             self._wire = wire
-        self._wire.send_packed_command([packed(arguments)], check_health=False)
+        self._wire.send_packed_command([packed(*commands)], check_health=False)
+        for _ in commands[1:]:
+            self._wire.read_response()
         return self._wire.read_response()
 
     def _run_once(self, script: str, arguments: Sequence[bytes | str]) -> Any:
@@ -224,12 +238,21 @@ class Link:
             wire.disconnect()
 
 
-def packed(arguments: Sequence[bytes | str]) -> bytes:
-    """Return a command as it is sent."""
-    parts: list[bytes] = [b"*%d\r\n" % len(arguments)]
-    for argument in arguments:
-        value = argument.encode() if isinstance(argument, str) else argument
-        parts += (b"$%d\r\n" % len(value), value, b"\r\n")
+def _last(answers: Sequence[Any]) -> Any:
+    """Return the last answer of a transaction's, or raise it."""
+    if isinstance(answers[-1], Exception):
+        raise answers[-1]
+    return answers[-1]
+
+
+def packed(*commands: Sequence[bytes | str]) -> bytes:
+    """Return commands as they are sent."""
+    parts: list[bytes] = []
+    for arguments in commands:
+        parts.append(b"*%d\r\n" % len(arguments))
+        for argument in arguments:
+            value = argument.encode() if isinstance(argument, str) else argument
+            parts += (b"$%d\r\n" % len(value), value, b"\r\n")
     return b"".join(parts)
 
 

@@ -8,7 +8,7 @@ A rollout, with its attempts, is one hash, and a worker is one; field `v` of eac
 """
 
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -165,10 +165,12 @@ end
 # Arguments: keys of the deadlines, the serial and the last commit of this store, number of the commit, now or nothing,
 # channel, message or nothing, head, and then every command's arguments one after the other. Answers what became of it:
 # `due`, `stale`, `done`, or `wait` where it is done but the file is still to be written; the last two with the first
-# serial.
+# serial. Where it is not made, or was made before, what the same transaction has put into lists goes again.
 COMMIT = (
     _WAITS
     + """
+local head = cmsgpack.unpack(ARGV[8])
+local function commit()
 local last = redis.call('GET', ARGV[3])
 if last then
     local number, base = string.match(last, '^(%d+) (%d+)$')
@@ -179,7 +181,6 @@ end
 if ARGV[5] ~= '' and #redis.call('ZRANGEBYSCORE', ARGV[1], '-inf', ARGV[5], 'LIMIT', 0, 1) > 0 then
     return 'due'
 end
-local head = cmsgpack.unpack(ARGV[8])
 for _, check in ipairs(head[1]) do
     if (redis.call('HGET', check[1], 'v') or '') ~= check[2] then
         return 'stale'
@@ -213,9 +214,20 @@ if ARGV[7] ~= '' then
     redis.call('PUBLISH', ARGV[6], ARGV[7])
 end
 if head[6] and waits() then
-    return 'wait ' .. base
+    return 'wait ' .. base, true
 end
-return 'done ' .. base
+return 'done ' .. base, true
+end
+local ran, answer, made = pcall(commit)
+if not made then
+    for _, list in ipairs(head[7]) do
+        redis.call('LTRIM', list[1], 0, -1 - list[2])
+    end
+end
+if not ran then
+    error(answer)
+end
+return answer
 """
 )
 
@@ -260,6 +272,15 @@ def chunks(items: Sequence[T]) -> list[Sequence[T]]:
     return [items[start : start + MOST_ARGUMENTS] for start in range(0, len(items), MOST_ARGUMENTS)]
 
 
+class Message(NamedTuple):
+    """What is sent for a commit."""
+
+    arguments: Sequence[bytes | str]
+    """Of the script."""
+    ahead: Sequence[Sequence[bytes | str]] = ()
+    """Commands that Redis makes in the same transaction, right before the script."""
+
+
 class Head(msgspec.Struct, frozen=True, array_like=True):
     """What a commit says of its arguments."""
 
@@ -275,3 +296,5 @@ class Head(msgspec.Struct, frozen=True, array_like=True):
     """How many serials it takes."""
     asks_file: bool
     """Whether to say if the file is still to be written."""
+    ahead: list[tuple[str, int]]
+    """Keys of lists, and how much the same transaction has put at the end of each."""

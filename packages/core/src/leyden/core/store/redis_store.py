@@ -30,13 +30,13 @@ from leyden.core.store.local import LocalStore
 from leyden.core.store.reading import finding_attempt
 from leyden.core.store.recent import RecentAttempts
 from leyden.core.store.redis_bell import Listener
-from leyden.core.store.redis_changes import arguments, remember
+from leyden.core.store.redis_changes import message, remember
 from leyden.core.store.redis_decision import Decided, LinkSource, MustAsk, NoSource, Ready
 from leyden.core.store.redis_link import Address, Link, Outage, address_of, connected
 from leyden.core.store.redis_memory import Memory
 from leyden.core.store.redis_one_more import one_more
 from leyden.core.store.redis_rows import RedisRows
-from leyden.core.store.redis_scripts import COMMIT, ONE_MORE, Due, Keys, Stale
+from leyden.core.store.redis_scripts import COMMIT, ONE_MORE, Due, Keys, Message, Stale
 from leyden.core.store.redis_start import check_server, claim_namespace, is_durable
 from leyden.core.store.rows import Rows
 from leyden.core.store.writing_thread import WritingThread
@@ -176,7 +176,7 @@ class RedisStore(LocalStore):
         source = LinkSource(link, self._keys, "" if cures else repr(now), self._name if write else None)
         decided = self._decide(now, source, work, write=write, believes=believes, cures=cures)
         if decided.is_checked:
-            self._settle(decided, self._committed(link, link.run(COMMIT, *decided.message)))
+            self._settle(decided, self._committed(link, _sent(link, decided.message)))
         if decided.problem is not None:
             raise decided.problem
         return cast("T", decided.result)
@@ -205,8 +205,8 @@ class RedisStore(LocalStore):
             decided.message = self._message(decided, source.now)
         return decided
 
-    def _message(self, decided: Decided[Any], now: str) -> list[bytes | str]:
-        """Return the arguments of a commit, or of a look whether what was read is as it was."""
+    def _message(self, decided: Decided[Any], now: str) -> Message:
+        """Return a commit, or a look whether what was read is as it was."""
         keys, rows = self._keys, decided.rows
         news, number = b"", "0"
         if decided.keeps:
@@ -214,7 +214,7 @@ class RedisStore(LocalStore):
             number = str(self._commits)
             news = self._listener.message(sorted(rows.rung)) if rows.rung else b""
         first = (keys.deadlines, keys.serial, keys.last + self._name, number, now, self._channel, news)
-        return [*first, *arguments(rows, keep=decided.keeps, asks_file=self._asks_file)]
+        return message(first, rows, keep=decided.keeps, asks_file=self._asks_file)
 
     def _committed(self, link: Link, answer: bytes) -> int:
         """Return the first place given out, when what was answered cannot be lost any more."""
@@ -257,9 +257,9 @@ class RedisStore(LocalStore):
     def _from_memory(self, work: Callable[[Rows], T]) -> Ready[T] | None:
         now = self._clock()
         decided = self._decide(now, NoSource(repr(now)), work, write=True, believes=True)
-        if not decided.keeps:
+        if not decided.keeps or decided.message.ahead:
             return None
-        return Ready(COMMIT, decided.message, cast("T", decided.result), partial(self._settle, decided))
+        return Ready(COMMIT, decided.message.arguments, cast("T", decided.result), partial(self._settle, decided))
 
     def _one_more(self, batches: Sequence[Sequence[Span]]) -> Ready[list[Answer]] | None:
         now, number = self._clock(), str(self._commits + 1)
@@ -268,12 +268,12 @@ class RedisStore(LocalStore):
             return None
         self._commits += 1
         first = (self._keys.deadlines, self._keys.last + self._name, number, repr(now))
-        message = [*first, *added.arguments(self._keys), "1" if self._asks_file else "0"]
-        return Ready(ONE_MORE, message, [[added.span]], lambda _base: self._memory.keep(added.new))
+        arguments = [*first, *added.arguments(self._keys), "1" if self._asks_file else "0"]
+        return Ready(ONE_MORE, arguments, [[added.span]], lambda _base: self._memory.keep(added.new))
 
     def _commit_soon(self, ready: Ready[Any], name: object) -> bool:
         began = time.monotonic()
-        answer = self._write_link.run_soon(_SOON_SECONDS, ready.script, *ready.message)
+        answer = self._write_link.run_soon(_SOON_SECONDS, ready.script, *ready.arguments)
         if answer is None or answer.startswith(b"wait"):
             self._unfinished = (name, ready, answer)
             if answer is None:
@@ -295,7 +295,7 @@ class RedisStore(LocalStore):
             return
         name, ready, answer = unfinished
         try:
-            answer = answer or self._write_link.run(ready.script, *ready.message)
+            answer = answer or self._write_link.run(ready.script, *ready.arguments)
             ready.settle(self._committed(self._write_link, answer))
         except (Due, Stale):
             return  # it was not made, and is decided again
@@ -359,3 +359,10 @@ class RedisStore(LocalStore):
             self._listener.leave(self._write_link)
             for link in (self._write_link, *self._idle_links):
                 link.drop()
+
+
+def _sent(link: Link, commit: Message) -> Any:
+    """Send a commit and return the answer."""
+    if commit.ahead:
+        return link.run_behind(commit.ahead, COMMIT, *commit.arguments)
+    return link.run(COMMIT, *commit.arguments)
