@@ -1,7 +1,7 @@
 """A span's own time is its attempt's heartbeat in SQL stores: what is read, and how little is written."""
 
 import sqlite3
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from leyden.core.store import migrations
 from leyden.core.store.base import LightningStore
 from leyden.core.store.open import open_store
 from leyden.core.store.resting import LatestCalls
+from leyden.core.store.rows import SpanRow
 from leyden.core.store.sql_rows import SqlRows
 from leyden.core.testing.postgres_server import PostgresServer
 from leyden.core.testing.store_contract.shared import span_of, taken
@@ -145,6 +146,30 @@ async def test_a_span_of_a_running_attempt_writes_nothing_but_itself(
     assert told == []
     assert await store.add_span(span_of(got.attempt, "c7")) is None
     assert told == ["span_targets", "stored_spans"]
+    await store.close()
+
+
+async def test_spans_that_are_there_among_new_ones_leave_nothing_of_a_first_try(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries: list[int] = []
+    insert = SqlRows.insert_spans
+
+    def noted(rows: SqlRows, new: Sequence[SpanRow]) -> None:
+        tries.append(len(new))
+        insert(rows, new)
+
+    monkeypatch.setattr(SqlRows, "insert_spans", noted)
+    store = await open_store(f"sqlite:///{tmp_path}/store.db", clock=clock)
+    got = await running(store)
+    before, tries[:] = await store.statistics(), []
+    clock.now = 1005.0
+    added = await store.add_many_spans([span_of(got.attempt, name) for name in ("b0", "b1", "b0", "c")])
+    assert [(span.span_id[-1], span.sequence_id) for span in added] == [("c", 3)] and tries == [3, 1]
+    clock.now = 1006.0
+    assert await store.add_many_spans([span_of(got.attempt, name) for name in ("b1", "c")]) == []
+    assert await heard(store, got) == 1005.0
+    assert await store.statistics() == {**before, "total_spans": 3}
     await store.close()
 
 

@@ -108,14 +108,22 @@ class SqlStore(LocalStore):
             raise StoreError(f"{self._engine.url.database}: {_cause(error)}") from error
 
     def _work_on(self, connection: Connection, driver: Any, work: Callable[[SqlRows], T], write: bool) -> T:
-        with _transaction(driver, write):
-            rows = SqlRows(connection, driver, self._clock())
-            result = work(rows)
+        try:
+            rows, result = self._committed(connection, driver, work, write, believes=write)
+        except sqlite3.IntegrityError:  # some of the spans were there
+            rows, result = self._committed(connection, driver, work, write, believes=False)
         self._recent.forget(rows.changed)
         self._bell.ring(rows.rung)
         if rows.rung - {CLOCK}:  # others look at the clock every `RECHECK` seconds
             file_bell.ring(self._path)
         return result
+
+    def _committed(
+        self, connection: Connection, driver: Any, work: Callable[[SqlRows], T], write: bool, *, believes: bool
+    ) -> tuple[SqlRows, T]:
+        with _transaction(driver, write):
+            rows = SqlRows(connection, driver, self._clock(), believes=believes)
+            return rows, work(rows)
 
     async def _wait(
         self, look: Callable[[], Awaitable[T | None]], topics: Iterable[str], timeout: float | None

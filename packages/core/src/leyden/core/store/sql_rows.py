@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, TypeVar
 
 import msgspec
@@ -65,10 +66,12 @@ class SqlRows(SqlRecords):
 
     _dialect = sql.SQLITE
 
-    def __init__(self, connection: Connection, driver: Any, now: float) -> None:
-        """`driver` is the one of `connection`."""
+    def __init__(self, connection: Connection, driver: Any, now: float, *, believes: bool = False) -> None:
+        """`driver` is the one of `connection`; who believes takes several spans for new: to insert them finds out."""
         super().__init__(now)
-        self._connection, self._driver = connection, driver
+        self._connection, self._driver, self._believes = connection, driver, believes
+        self._preparing: set[AttemptKey] = set()
+        """Attempts that were read, and have no spans of which the time counts."""
         self.changed: set[str] = set()
         """Rollouts of which, or of whose attempts, more than the pulse was written."""
 
@@ -179,6 +182,7 @@ class SqlRows(SqlRecords):
         """By the unique index."""
         rows = made(AttemptRow, self._by_keys(sql.ATTEMPTS_BY_KEY, keys))
         found = {(row.rollout_id, row.attempt_id): row for row in rows}
+        self._preparing.update(key for key, row in found.items() if row.status == "preparing")
         return {key: found[key] for key in keys if key in found}
 
     def latest_attempts(self, rows: Sequence[RolloutRow]) -> dict[str, AttemptRow]:
@@ -204,8 +208,10 @@ class SqlRows(SqlRecords):
         if changes:
             self._straight(sql.update_attempt(tuple(changes)), **_renamed(changes), key=key[0], second_key=key[1])
         heard = changes.get("last_heartbeat_time")
-        if heard is not None:
+        if heard is not None and key not in self._preparing:
             self._straight(sql.OUTDATE_LAST_SPAN, key=key[0], second_key=key[1], now=heard)
+        if "status" in changes:
+            self._preparing.discard(key)
 
     def open_attempt_of(self, worker_id: str) -> AttemptRow | None:
         """By the index on workers."""
@@ -247,14 +253,19 @@ class SqlRows(SqlRecords):
         self._straight(sql.SET_COUNTERS, counters=json.dumps(counters))
 
     def stored_spans(self, keys: Sequence[SpanKey]) -> set[SpanKey]:
-        """By the unique index, in one statement."""
+        """By the unique index, in one statement.
+
+        Who believes looks for a single one, which comes here where `add_to_running` did not store it, and for no others.
+        """
+        if self._believes and len(keys) > 1:
+            return set()
         wanted = [(rollout_id, span_id, attempt_id) for rollout_id, attempt_id, span_id in keys]
         return {(row[0], row[1], row[2]) for row in self._by_keys(sql.STORED_SPANS, wanted)}
 
     def insert_spans(self, rows: Sequence[SpanRow]) -> None:
         """One statement, executed many times."""
         text, wanted = sql.compiled(sql.insert_into(schema.spans, SpanRow.__struct_fields__), self._dialect)
-        self._driver.executemany(text, [[getattr(row, name) for name, _ in wanted] for row in rows])
+        self._driver.executemany(text, list(map(attrgetter(*(name for name, _ in wanted)), rows)))
 
     def delete_spans(self, rollout_id: str) -> int:
         """By the index of spans in order."""
