@@ -87,8 +87,10 @@ class StoreCampaign:
         self.slowest = max(self.slowest, time.monotonic() - back)
 
     def _start_writer(self) -> None:
+        uris = self._backend.uris
+        uri = uris[self._started % len(uris)]
         self._started += 1
-        command = [sys.executable, "-m", "kills.store_writer", self._backend.uri, str(self.journal)]
+        command = [sys.executable, "-m", "kills.store_writer", uri, str(self.journal)]
         environment = {**os.environ, "PYTHONPATH": str(SCRIPTS)}
         with (self._folder / "writers.log").open("ab") as log:
             writer = subprocess.Popen(

@@ -8,7 +8,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol
@@ -26,6 +26,11 @@ class Backend(Protocol):
 
     uri: str
     """Of an empty store."""
+
+    @property
+    def uris(self) -> Sequence[str]:
+        """Of the same store, as writers open it in turn."""
+        ...
 
     def __enter__(self) -> "Backend": ...
 
@@ -49,6 +54,11 @@ class PostgresBackend(PostgresServer):
         super().__init__(durable=True)
         self.uri = ""
 
+    @property
+    def uris(self) -> Sequence[str]:
+        """The database's."""
+        return [self.uri]
+
     def __enter__(self) -> "PostgresBackend":
         """Start, and create a database."""
         super().__enter__()
@@ -63,6 +73,11 @@ class RedisBackend:
         self._server = RedisServer()
         self.uri = ""
         self.kill, self.start = self._server.kill, self._server.start
+
+    @property
+    def uris(self) -> Sequence[str]:
+        """The server's."""
+        return [self.uri]
 
     def __enter__(self) -> "RedisBackend":
         """Start."""
@@ -83,8 +98,14 @@ class ServedBackend:
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="leyden-served-")
         self._token, self._port = secrets.token_hex(16), free_port()
-        self.uri = f"http://{self._token}@127.0.0.1:{self._port}"
+        self.uri = self._served = f"http://{self._token}@127.0.0.1:{self._port}"
+        self._file = f"sqlite:///{self._folder.name}/store.db"
         self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def uris(self) -> Sequence[str]:
+        """The server's."""
+        return [self.uri]
 
     def __enter__(self) -> "ServedBackend":
         """Start."""
@@ -107,7 +128,7 @@ class ServedBackend:
     def start(self) -> None:
         """Start, and return when it answers."""
         folder = Path(self._folder.name)
-        command = [sys.executable, "-m", "leyden.core.cli", "store", "--uri", f"sqlite:///{folder / 'store.db'}"]
+        command = [sys.executable, "-m", "leyden.core.cli", "store", "--uri", self._file]
         with (folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
                 [*command, "--port", str(self._port)],
@@ -129,14 +150,32 @@ class ServedBackend:
             return False
 
 
+class SqliteBackend(ServedBackend):
+    """A SQLite file that several processes write at once: its owner, which also serves it to others, is killed.
+
+    Half of the writers write the file, half go through the owner, so that it dies in the middle of transactions.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.uri = self._file
+
+    @property
+    def uris(self) -> Sequence[str]:
+        """The file's and its owner's."""
+        return [self._file, self._served]
+
+
 BACKENDS: Mapping[str, Callable[[], Backend]] = {
     "postgresql": PostgresBackend,
     "redis": RedisBackend,
     "http": ServedBackend,
+    "sqlite": SqliteBackend,
 }
 MISSING: Mapping[str, Callable[[], str | None]] = {
     "postgresql": postgres_server.missing,
     "redis": lambda: NO_REDIS if PROGRAM is None else None,
     "http": lambda: None,
+    "sqlite": lambda: None,
 }
 """By name: why there can be no such server here."""

@@ -255,7 +255,7 @@ class SqlRows(SqlRecords):
     def stored_spans(self, keys: Sequence[SpanKey]) -> set[SpanKey]:
         """By the unique index, in one statement.
 
-        Who believes looks for a single one, which comes here where `add_to_running` did not store it, and for no others.
+        Who believes looks for a single one alone, which comes here where `add_to_running` did not store it.
         """
         if self._believes and len(keys) > 1:
             return set()
