@@ -19,10 +19,9 @@ from leyden.core.data import semconv
 from leyden.core.data.rollout import Attempt
 from leyden.core.data.span import Span
 from leyden.core.store.open import open_store
-from leyden.core.testing.store_contract.conversations import conversation
 from stores.floors import redis_of
 from stores.ingest import claim
-from stores.material import Kind, attempts_for, make_spans
+from stores.material import Kind, attempts_for, make_conversation, make_spans
 from stores.places import place_of
 
 TURNS, CONVERSATIONS = 30, 10
@@ -35,7 +34,7 @@ _ANYBODY = Attempt(rollout_id="ro", attempt_id="at", sequence_id=1, start_time=0
 def room(backend: str, folder: Path, spans: int) -> list[dict[str, Any]]:
     """Measure bytes a span of either kind, and of a conversation, each in a store of its own."""
     found: list[dict[str, Any]] = []
-    least = least_bytes(conversation(_ANYBODY, TURNS))
+    least = least_bytes(make_conversation(_ANYBODY, TURNS))
     with place_of(backend, folder) as place:
         for kind in get_args(Kind):
             grown = asyncio.run(_grown(backend, place(), kind, spans, _COMMIT))
@@ -48,10 +47,11 @@ def room(backend: str, folder: Path, spans: int) -> list[dict[str, Any]]:
 
 def least_bytes(calls: Sequence[Span]) -> int:
     """Return what the unique tokens and the messages of a conversation come to."""
-    last, asked = calls[-1].attributes, str(calls[-1].attributes[semconv.INPUT_MESSAGES])
+    last = calls[-1].attributes
+    messages = f"{last[semconv.INPUT_MESSAGES]}{last[semconv.OUTPUT_MESSAGES]}"
     packed = [last[semconv.PROMPT_IDS], last[semconv.RESPONSE_IDS]]
     tokens = sum(len(ids) for ids in packed if isinstance(ids, bytes)) // ID_BYTES
-    return TOKEN_BYTES * tokens + len(asked.encode())
+    return TOKEN_BYTES * tokens + len(messages.encode())
 
 
 async def _grown(backend: str, uri: str, kind: Kind | None, count: int, per_commit: int) -> int:
@@ -60,7 +60,9 @@ async def _grown(backend: str, uri: str, kind: Kind | None, count: int, per_comm
     try:
         attempts = await claim(store, CONVERSATIONS if kind is None else attempts_for(count))
         if kind is None:
-            spans = [span for attempt in attempts for span in conversation(attempt, TURNS)]
+            spans = [
+                span for n, attempt in enumerate(attempts) for span in make_conversation(attempt, TURNS, n * TURNS)
+            ]
         else:
             spans = make_spans(kind, attempts, count)
         gc.collect()
