@@ -38,9 +38,11 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     names: list[str] = []
     add = spans.add_spans
 
-    def noted(rows: Rows, batches: Sequence[Sequence[Span]], latest: LatestCalls) -> list[Answer]:
+    def noted(
+        rows: Rows, batches: Sequence[Sequence[Span]], latest: LatestCalls, size: int | None = None
+    ) -> list[Answer]:
         names.append(threading.current_thread().name)
-        return add(rows, batches, latest)
+        return add(rows, batches, latest, size)
 
     monkeypatch.setattr(spans, "add_spans", noted)
     return names

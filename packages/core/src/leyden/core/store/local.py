@@ -250,8 +250,8 @@ class LocalStore(LocalRecords, ReadingStore):
     async def _add_spans(self, spans: Sequence[Span]) -> list[Span]:
         return await self._write(lambda rows: result_of(self._add(rows, [spans])[0]))
 
-    def _add(self, rows: Rows, batches: Sequence[Sequence[Span]]) -> list[Answer]:
-        return spans.add_spans(rows, batches, self._latest_calls)
+    def _add(self, rows: Rows, batches: Sequence[Sequence[Span]], size: int | None = None) -> list[Answer]:
+        return spans.add_spans(rows, batches, self._latest_calls, size)
 
     async def add_otel_span(
         self, rollout_id: str, attempt_id: str, readable_span: "ReadableSpan", sequence_id: int | None = None

@@ -49,7 +49,7 @@ class OneMore:
 
 
 def one_more(
-    memory: Memory, latest: LatestCalls, batches: Sequence[Sequence[Span]], now: float, version: str
+    memory: Memory, latest: LatestCalls, batches: Sequence[Sequence[Span]], size: int, now: float, version: str
 ) -> OneMore | None:
     """Return what the only span of `batches` changes where it belongs to a running attempt of a running rollout."""
     if len(batches) != 1 or len(batches[0]) != 1:
@@ -64,7 +64,7 @@ def one_more(
         span.sequence_id
         or old.tail > old.counter
         or old.tail < 0
-        or problem(batches[0], ((span.rollout_id, span.attempt_id),))
+        or problem(batches[0], ((span.rollout_id, span.attempt_id),), size)
     ):
         return None
     span = replace(span, sequence_id=number)

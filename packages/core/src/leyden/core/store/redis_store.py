@@ -261,9 +261,9 @@ class RedisStore(LocalStore):
             return None
         return Ready(COMMIT, decided.message.arguments, cast("T", decided.result), partial(self._settle, decided))
 
-    def _one_more(self, batches: Sequence[Sequence[Span]]) -> Ready[list[Answer]] | None:
+    def _one_more(self, batches: Sequence[Sequence[Span]], size: int) -> Ready[list[Answer]] | None:
         now, number = self._clock(), str(self._commits + 1)
-        added = one_more(self._memory, self._latest_calls, batches, now, f"{self._name}.{number}")
+        added = one_more(self._memory, self._latest_calls, batches, size, now, f"{self._name}.{number}")
         if added is None:
             return None
         self._commits += 1
@@ -322,7 +322,8 @@ class RedisStore(LocalStore):
         if size > _LITTLE_BYTES:
             return None
         done = self._at_once(
-            lambda: self._one_more(batches) or self._from_memory(lambda rows: self._add(rows, batches)), batches
+            lambda: self._one_more(batches, size) or self._from_memory(lambda rows: self._add(rows, batches, size)),
+            batches,
         )
         return None if done is None else done.result
 

@@ -36,14 +36,16 @@ def next_numbers(rows: Rows, rollout_ids: Sequence[str]) -> list[int]:
     return numbers
 
 
-def add_spans(rows: Rows, batches: Sequence[Sequence[Span]], latest: LatestCalls) -> list[list[Span] | Exception]:
+def add_spans(
+    rows: Rows, batches: Sequence[Sequence[Span]], latest: LatestCalls, size: int | None = None
+) -> list[list[Span] | Exception]:
     """Store several callers' spans; each caller's are stored together or, with the error returned, not at all.
 
-    What is stored is to be noted in `latest` once it is committed.
+    What is stored is to be noted in `latest` once it is committed. `size` is as in `problem`, of all of them.
     """
     spans = [span for batch in batches for span in batch]
     targets = rows.span_targets(list({(span.rollout_id, span.attempt_id): None for span in spans}))
-    problems = [problem(batch, targets) for batch in batches]
+    problems = [problem(batch, targets, size) for batch in batches]
     accepted = [batch for batch, wrong in zip(batches, problems, strict=True) if wrong is None]
     stored = iter(_store(rows, accepted, targets, latest))
     return [next(stored) if wrong is None else wrong for wrong in problems]
@@ -134,19 +136,25 @@ def _revive(rows: Rows, keys: Sequence[AttemptKey]) -> None:
         left = [key for key in left if turn[key[0]] != key]
 
 
-def problem(batch: Iterable[Span], attempts: Container[AttemptKey]) -> Exception | None:
-    """Return why these spans cannot be stored, if they cannot, where there are these attempts."""
+def problem(batch: Iterable[Span], attempts: Container[AttemptKey], size: int | None = None) -> Exception | None:
+    """Return why these spans cannot be stored, if they cannot, where there are these attempts.
+
+    `size` is about how many bytes they have together, where that is known.
+    """
+    may_be_large = size is None or size > MOST_BYTES
     for span in batch:
         if (span.rollout_id, span.attempt_id) not in attempts:
             return NotFound(f"there is no attempt {span.attempt_id} of a rollout {span.rollout_id}")
         if not 0 <= span.sequence_id < _NUMBERS:
             return ValueError(f"span {span.span_id} has sequence id {span.sequence_id}; numbers start at 1")
-        if (large := too_large(span)) is not None:
+        if may_be_large and (large := too_large(span)) is not None:
             return large
-        for attributes in (span.attributes, span.resource, *(part.attributes for part in (*span.events, *span.links))):
-            wrong = _wrong_attribute(attributes)
-            if wrong is not None:
-                return ValueError(f"span {span.span_id}: {wrong}")
+        wrong = _wrong_attribute(span.attributes)
+        if wrong is None and (span.resource or span.events or span.links):  # as few have
+            parts = (part.attributes for part in (*span.events, *span.links))
+            wrong = next(filter(None, map(_wrong_attribute, (span.resource, *parts))), None)
+        if wrong is not None:
+            return ValueError(f"span {span.span_id}: {wrong}")
     return None
 
 

@@ -200,28 +200,28 @@ class SqlStore(LocalStore):
         self._wrote(size)
         if self._writer.is_busy:
             return None
-        if len(batches) == 1 == len(batches[0]) and (answer := self._at_once_alone(batches[0])) is not None:
+        if len(batches) == 1 == len(batches[0]) and (answer := self._at_once_alone(batches[0], size)) is not None:
             return [answer]
-        return self._at_once(self._adding(batches), write=True)
+        return self._at_once(self._adding(batches, size), write=True)
 
-    def _adding(self, batches: Sequence[Sequence[Span]]) -> Callable[[SqlRows], list[Answer]]:
+    def _adding(self, batches: Sequence[Sequence[Span]], size: int | None = None) -> Callable[[SqlRows], list[Answer]]:
         """Who has a single span is served by a statement for each; the others, and what is special, together."""
 
         def work(rows: SqlRows) -> list[Answer]:
             several = len(batches) > 1
-            answers = [self._added_alone(rows, batch) if several else None for batch in batches]
+            answers = [self._added_alone(rows, batch, size) if several else None for batch in batches]
             left = [batch for batch, answer in zip(batches, answers, strict=True) if answer is None]
-            rest = iter(healthy(rows, lambda rows: self._add(rows, left)) if left else ())
+            rest = iter(healthy(rows, lambda rows: self._add(rows, left, size)) if left else ())
             return [next(rest) if answer is None else answer for answer in answers]
 
         return work
 
-    def _added_alone(self, rows: SqlRows, batch: Sequence[Span]) -> list[Span] | None:
+    def _added_alone(self, rows: SqlRows, batch: Sequence[Span], size: int | None) -> list[Span] | None:
         """Store a single span of an attempt that runs in the least time; None where it is not as nearly all are."""
         if len(batch) != 1:
             return None
         (span,) = batch
-        if span.sequence_id or problem(batch, {(span.rollout_id, span.attempt_id)}) is not None:
+        if span.sequence_id or problem(batch, {(span.rollout_id, span.attempt_id)}, size) is not None:
             return None
         number = rows.add_to_running(self._latest_calls.row(span))
         return None if number is None else [replace(span, sequence_id=number)]
@@ -258,11 +258,11 @@ class SqlStore(LocalStore):
         """Run `work` on the calling thread; None where another must, which may wait, and says what fails."""
         return self._here_and_now(lambda here: self._work_on(*here, work, write))
 
-    def _at_once_alone(self, batch: Sequence[Span]) -> list[Span] | None:
+    def _at_once_alone(self, batch: Sequence[Span], size: int) -> list[Span] | None:
         """Store a single span on the calling thread, by a statement that is a transaction by itself."""
 
         def store(here: _Here) -> list[Span] | None:
-            return self._added_alone(SqlRows(*here, self._clock()), batch)
+            return self._added_alone(SqlRows(*here, self._clock()), batch, size)
 
         return self._here_and_now(store)
 
