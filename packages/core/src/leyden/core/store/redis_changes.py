@@ -154,8 +154,8 @@ def _span_changes(rows: RedisRows, ahead: Mapping[str, Sequence[bytes]]) -> list
         if rows.keys.spans + name not in ahead:
             packed = [pack_span(row) for row in spans]
             changes += [("RPUSH", rows.keys.spans + name, *chunk) for chunk in chunks(packed)]
-        members = _members(rows, name, spans)
-        changes += [("SADD", rows.keys.span_ids + name, *chunk) for chunk in chunks(members)]
+        if not rows.believes:  # else the script adds what it has not found
+            changes += [("SADD", rows.keys.span_ids + name, *part) for part in chunks(_members(rows, name, spans))]
     stored = sum(map(len, rows.new_spans.values())) - sum(rows.gone_spans.values())
     return [*changes, ("HINCRBY", rows.keys.counts, "spans", str(stored))] if stored else []
 

@@ -204,6 +204,9 @@ if head[5] > 0 then
         ARGV[at] = string.format('%.0f', first + ARGV[at])
     end
 end
+for _, check in ipairs(head[2]) do
+    redis.call('SADD', unpack(check))
+end
 local from = 9
 for _, length in ipairs(head[3]) do
     redis.call(unpack(ARGV, from, from + length - 1))
@@ -287,7 +290,7 @@ class Head(msgspec.Struct, frozen=True, array_like=True):
     checks: list[tuple[str, str]]
     """Keys, and the commit that must have written each last; nothing where there must be none."""
     absent: list[list[str]]
-    """Keys of sets, and what must not be in each."""
+    """Keys of sets, and what must not be in each before the commit, and is in it afterwards."""
     lengths: list[int]
     """How many arguments each command has."""
     serials: list[int]
