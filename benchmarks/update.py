@@ -1,6 +1,7 @@
-"""Seconds per policy update: a rollout's calls apart, merged, and merged with the shared prompt read once.
+"""Seconds per policy update: a rollout's calls apart, merged, and merged with what rollouts begin with read once.
 
-All three compute the same gradient. The shape is the quickstart's: 128 rollouts of a two-call agent, a tiny Qwen3.
+All three compute the same gradient. The shape is the quickstart's: 128 rollouts of a two-call agent, in groups of eight
+with the same prompt, a tiny Qwen3.
 The ways take turns, so that a busy machine slows each alike; the ratio of medians is what to read.
 
     python benchmarks/update.py --json update.json
@@ -22,7 +23,8 @@ from leyden.core.testing.policies import RolloutShape, TinyShape, synthetic_roll
 
 MODEL = TinyShape(vocab=623, hidden=96, intermediate=288, layers=3, heads=4, key_value_heads=2, head_dim=24)
 ROLLOUT = RolloutShape(system=96, question=23, calls=(23, 5), observation=14)
-WAYS = {"separate": (False, False), "merged": (True, False), "merged, shared prefix": (True, True)}
+GROUP = 8
+WAYS = {"separate": (False, False), "merged": (True, False), "merged, shared read once": (True, True)}
 
 
 def updater(merge: bool, share_prefix: bool, token_budget: int) -> Updater:
@@ -80,7 +82,9 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="also write the numbers to this file")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    trained = synthetic_rollouts(arguments.rollouts, MODEL.vocab, shape=ROLLOUT, single_call_share=0.2)
+    trained = synthetic_rollouts(
+        arguments.rollouts, MODEL.vocab, shape=ROLLOUT, single_call_share=0.2, group_size=GROUP
+    )
     print(f"{len(trained)} transitions of {arguments.rollouts} rollouts, {arguments.threads} thread(s)")
     rows = measure(trained, arguments.repeats, arguments.token_budget)
     show(rows)

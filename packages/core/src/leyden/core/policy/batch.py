@@ -16,6 +16,9 @@ from leyden.core.policy.entries import Ints, joined
 from leyden.core.policy.merge import TokenSequence
 from leyden.core.policy.rows import Row, branching, single
 
+PASS_TOKENS = 256
+"""What one more pass of the model costs beside its tokens, as tokens that are read in the same time."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MicroBatch:
@@ -88,14 +91,34 @@ def micro_batches(
         rows = [single(sequence, prefix) for sequence in sequences]
         units = [rows[at : at + together] for at in range(0, len(rows), together)]
     by_length = sorted(units, key=_longest, reverse=True)
-    batches: list[MicroBatch] = []
-    start = 0
-    while start < len(by_length):
-        columns = _longest(by_length[start])
-        count = max(1, token_budget // (columns * together))
-        batches.append(_padded(list(chain.from_iterable(by_length[start : start + count])), columns))
-        start += count
-    return batches
+    columns = [_longest(unit) for unit in by_length]
+    return [
+        _padded(list(chain.from_iterable(by_length[start:end])), columns[start])
+        for start, end in _parted([together * width for width in columns], token_budget)
+    ]
+
+
+def _parted(sizes: Sequence[int], budget: int) -> list[tuple[int, int]]:
+    """Return where to part units, given their tokens in falling order, so that the least is read, padding included.
+
+    All units of a batch are as large as its first, and together at most `budget`, unless one alone is larger.
+    """
+    best = [0] * (len(sizes) + 1)
+    """By the first unit that is left: what these cost at least."""
+    ends = [0] * len(sizes)
+    for start in reversed(range(len(sizes))):
+        most = start + max(1, budget // sizes[start])
+        reading = {
+            end: best[end] + PASS_TOKENS + sizes[start] * (end - start)
+            for end in range(start + 1, min(most, len(sizes)) + 1)
+        }
+        ends[start] = min(reading, key=reading.__getitem__)
+        best[start] = reading[ends[start]]
+    parts: list[tuple[int, int]] = []
+    while not parts or parts[-1][1] < len(sizes):
+        start = parts[-1][1] if parts else 0
+        parts.append((start, ends[start]))
+    return parts
 
 
 def _one_transition_each(sequences: Sequence[TokenSequence]) -> bool:
