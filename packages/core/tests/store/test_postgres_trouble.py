@@ -13,8 +13,7 @@ from leyden.core.data.rollout import EnqueueRollout
 from leyden.core.errors import StoreError, UsageError
 from leyden.core.store.open import open_store
 from leyden.core.store.postgres import PostgresStore
-from leyden.core.store.postgres_rows import PostgresRows
-from leyden.core.store.rows import SpanRow
+from leyden.core.store.postgres_line import Line
 from leyden.core.testing import postgres_server
 from leyden.core.testing.postgres_server import QUOTED, PostgresServer
 from leyden.core.testing.store_contract.shared import claimed, queue_length, span_of
@@ -143,42 +142,34 @@ async def test_a_connection_lost_while_committing_is_said(postgres: PostgresServ
 
 @pytest.mark.parametrize("moment", ["AFTER INSERT", "BEFORE INSERT"])
 @pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("by", ["thread", "event loop"])
 async def test_a_span_whose_connection_is_lost_is_stored_once_and_said_to_be(
-    postgres: PostgresServer, database: str, moment: str, count: int
+    postgres: PostgresServer, database: str, moment: str, count: int, by: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    connected = asyncio.Event()
+    attach = Line.attach
+
+    def noted(line: Line, loop: asyncio.AbstractEventLoop) -> None:
+        if by == "thread":
+            raise NotImplementedError
+        attach(line, loop)
+        connected.set()
+
+    monkeypatch.setattr(Line, "attach", noted)
     store = await PostgresStore.open(postgres.uri_of(database))
-    got = await claimed(store)
-    for name in ("a", "b"):  # from then on, the attempt is known to run
-        assert await store.add_span(span_of(got.attempt, name)) is not None
+    got, before = await claimed(store), 0
+    async with asyncio.timeout(20):
+        while before < 2 or (by == "event loop" and not connected.is_set()):
+            before += 1
+            assert await store.add_span(span_of(got.attempt, f"a{before}")) is not None
     deferred = "DEFERRABLE INITIALLY DEFERRED" if moment == "AFTER INSERT" else ""
     kind = "CONSTRAINT TRIGGER" if deferred else "TRIGGER"
     trigger = f"CREATE {kind} lose {moment} ON spans {deferred} FOR EACH ROW EXECUTE FUNCTION lose()"
     run(postgres, database, LOSE_ONCE, trigger)
     stored = await store.add_many_spans([span_of(got.attempt, f"c{n}") for n in range(count)])
-    assert [span.sequence_id for span in stored] == list(range(3, 3 + count))
+    assert [span.sequence_id for span in stored] == list(range(before + 1, before + 1 + count))
     assert await store.add_many_spans([span_of(got.attempt, "c0")]) == []
-    assert len(await store.query_spans(got.rollout_id)) == 2 + count
-    await store.close()
-
-
-async def test_a_committed_span_whose_answer_is_lost_is_found(
-    postgres: PostgresServer, database: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = await PostgresStore.open(postgres.uri_of(database))
-    got = await claimed(store)
-    await store.add_span(span_of(got.attempt, "a"))
-    add = PostgresRows.add_to_running
-
-    def lost_once(rows: PostgresRows, row: SpanRow) -> int | None:
-        add(rows, row)
-        monkeypatch.undo()
-        rows._driver.close()  # pyright: ignore[reportPrivateUsage] (what the network does)
-        raise psycopg.OperationalError("the connection is lost")
-
-    monkeypatch.setattr(PostgresRows, "add_to_running", lost_once)
-    stored = await store.add_span(span_of(got.attempt, "b"))
-    assert stored is not None and stored.sequence_id == 2
-    assert len(await store.query_spans(got.rollout_id)) == 2
+    assert len(await store.query_spans(got.rollout_id)) == before + count
     await store.close()
 
 

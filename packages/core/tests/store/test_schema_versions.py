@@ -119,6 +119,26 @@ async def test_an_older_database_is_brought_up_to_date_by_one_of_many(postgres: 
         await store.close()
 
 
+@pytest.mark.parametrize("version", ["1", "2", "3"])
+async def test_an_older_database_has_the_functions_of_a_new_one(postgres: PostgresServer, version: str) -> None:
+    older, newer = postgres.create(), postgres.create()
+    engine = create_engine(postgres.uri_of(older).replace("postgresql:", "postgresql+psycopg:"))
+    with engine.begin() as connection:
+        migrations.upgrade(connection, version)
+    engine.dispose()
+    for database in (older, newer):
+        await (await open_store(postgres.uri_of(database))).close()
+    assert functions(postgres, older) == functions(postgres, newer)
+
+
+def functions(postgres: PostgresServer, database: str) -> list[tuple[str, str]]:
+    with postgres.connect(database) as connection:
+        found = connection.execute("SELECT proname, prosrc FROM pg_proc WHERE proname LIKE 'leyden%' ORDER BY proname")
+        rows: list[tuple[str, str]] = found.fetchall()
+    assert [name for name, _ in rows] == ["leyden_add_span", "leyden_add_spans"]
+    return rows
+
+
 async def test_a_newer_file_is_refused_and_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     await (await open_store(f"sqlite:///{path}")).close()

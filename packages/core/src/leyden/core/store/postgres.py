@@ -9,7 +9,7 @@ default.
 import asyncio
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 from uuid import uuid4
@@ -20,16 +20,16 @@ from msgspec.structs import replace
 from leyden.core.data.rollout import Attempt, Rollout
 from leyden.core.data.span import Span
 from leyden.core.store import postgres_opening
-from leyden.core.store.group_commit import Answer, GroupCommit, one_by_one
+from leyden.core.store.group_commit import Answer, one_by_one
 from leyden.core.store.lifecycle import CLOCK, check_health
 from leyden.core.store.local import LocalStore, unless_due
 from leyden.core.store.postgres_database import CHANNEL, PATIENCE, Database, InDoubt
 from leyden.core.store.postgres_listener import Listener
 from leyden.core.store.postgres_rows import PostgresRows
+from leyden.core.store.postgres_spans import SpanLines, Ways
 from leyden.core.store.reading import finding_attempt
 from leyden.core.store.recent import RecentAttempts
-from leyden.core.store.rows import AttemptKey, Rows, SpanRow
-from leyden.core.store.spans import problem
+from leyden.core.store.rows import AttemptKey, Rows
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -40,8 +40,6 @@ _REMEMBER = 0.5
 """Seconds for which an attempt that was looked up may be out of date, when another process has changed it."""
 _WRITERS, _READERS = 4, 2
 _MOST_RUNNING = 10_000
-_MOST_ADDED, _MOST_BYTES_ADDED = 2000, 16 << 20
-"""Spans, and bytes, that travel as one statement's parameters; more are copied in."""
 _CHECKED_SECONDS = 2.0
 """For how long what is overdue is waited for while others hold it."""
 _MOST_TOLD = 7000
@@ -72,10 +70,11 @@ class PostgresStore(LocalStore):
         """By which the store knows its own words."""
         self._listening = threading.Lock()
         self._listener: Listener | None = None
-        self._spans = GroupCommit(self._store_spans, _not_here, self._writers.submit)
+        ways = Ways(clock, database.connect_to_write, self._store_spans, self._settle_spans, self._run_now)
+        self._spans = SpanLines(ways, self._latest_calls, self._writers)
         self._recent = RecentAttempts(_REMEMBER)
         self._ran: set[AttemptKey] = set()
-        """Attempts that probably run."""
+        """Attempts that have begun to run; a span of theirs begins none."""
 
     @classmethod
     async def open(
@@ -180,7 +179,7 @@ class PostgresStore(LocalStore):
         return await self._recent.find((rollout_id, attempt_id), lambda: self._read(looking))
 
     async def _add_spans(self, spans: Sequence[Span]) -> list[Span]:
-        """Store spans in one transaction with those of every other caller waiting to be written."""
+        """Store spans in one transaction with those of every other caller of the event loop waiting to be written."""
         self._check_open()
         return await self._spans.add(spans)
 
@@ -189,32 +188,23 @@ class PostgresStore(LocalStore):
         if not keys:
             return [[] for _ in batches]
         try:
-            if (added := self._add_to_running(batches)) is not None:
-                return added
             return self._run_healthy(lambda rows: self._add(rows, batches), True, lambda rows: rows.expect_spans(keys))
         except InDoubt:
-            return [self._settled(batch) for batch in batches]
+            return self._settle_spans(batches)
         except Exception as error:
             return one_by_one(batches, error, self._store_spans)
 
-    def _add_to_running(self, batches: Sequence[Sequence[Span]]) -> list[Answer] | None:
-        """Store spans in the least time; None where one of them is not as nearly all are."""
-        spans = [span for batch in batches for span in batch]
-        keys = {(span.rollout_id, span.attempt_id) for span in spans}
-        if not keys <= self._ran or any(span.sequence_id for span in spans) or problem(spans, keys) is not None:
-            if len(self._ran) >= _MOST_RUNNING:
-                self._ran.clear()
-            self._ran |= keys  # by the time that its next span comes
-            return None
-        if len(spans) > _MOST_ADDED or sum(span.size() for span in spans) > _MOST_BYTES_ADDED:
-            return None
-        made = self._latest_calls.rows((span, False) for span in spans)
-        numbers = self._database.run_alone(lambda rows: _numbers_of_added(rows, made))
-        if numbers is None:
-            self._ran -= keys
-            return None
-        stored = (replace(span, sequence_id=number) for span, number in zip(spans, numbers, strict=True))
-        return [[next(stored) for _ in batch] for batch in batches]
+    def _run_now(self, keys: Set[AttemptKey]) -> None:
+        """Note that attempts run, some of which this may be the first word of."""
+        if keys <= self._ran:
+            return
+        self._recent.forget({rollout_id for rollout_id, _ in keys - self._ran})
+        if len(self._ran) >= _MOST_RUNNING:
+            self._ran.clear()
+        self._ran |= keys
+
+    def _settle_spans(self, batches: Sequence[Sequence[Span]]) -> list[Answer]:
+        return [self._settled(batch) for batch in batches]
 
     def _settled(self, batch: Sequence[Span]) -> Answer:
         """Find out what came of spans whose connection was lost on the way, and store them if it was nothing."""
@@ -229,6 +219,7 @@ class PostgresStore(LocalStore):
         return [replace(span, sequence_id=numbers[key]) for key, span in spans]
 
     async def _release(self) -> None:
+        await self._spans.close()
         await asyncio.to_thread(self._shut_down)
 
     def _shut_down(self) -> None:
@@ -239,14 +230,3 @@ class PostgresStore(LocalStore):
         for threads in (self._writers, self._readers):
             threads.shutdown(wait=True)
         self._database.close()
-
-
-def _numbers_of_added(rows: PostgresRows, made: Sequence[SpanRow]) -> Sequence[int] | None:
-    if len(made) > 1:
-        return rows.add_all_to_running(made)
-    number = rows.add_to_running(made[0])
-    return None if number is None else [number]
-
-
-def _not_here(_batches: Sequence[Sequence[Span]], _size: int) -> None:
-    """A server is never asked on an event loop's own thread."""

@@ -76,6 +76,16 @@ class Database:
         parameters: dict[str, Any] = {**_ALIVE, **self.engine.dialect.create_connect_args(self.engine.url)[1]}
         return psycopg.connect(**parameters, autocommit=True)
 
+    def connect_to_write(self) -> "psycopg.Connection[Any]":
+        """Return a connection, as durable as transactions are, for the caller alone; raises psycopg.Error."""
+        connection = self.connect()
+        try:
+            _configure(connection, None)
+        except psycopg.Error:
+            connection.close()
+            raise
+        return connection
+
     def run(
         self, work: Callable[[PostgresRows], T], payload: Callable[[PostgresRows], str | None], *, writes: bool
     ) -> tuple[T, PostgresRows]:
@@ -84,10 +94,6 @@ class Database:
         Raises StoreError, unless `work` raises another; then nothing is kept, except for InDoubt.
         """
         return self._tried(lambda: self._run_once(work, payload, writes))
-
-    def run_alone(self, statement: Callable[[PostgresRows], T]) -> T:
-        """Run one statement, which is a transaction by itself; raises as `run` does."""
-        return self._tried(lambda: self._run_alone_once(statement))
 
     def _tried(self, once: Callable[[], T]) -> T:
         tries = 0
@@ -100,18 +106,6 @@ class Database:
             except _ERRORS as error:
                 if not self._may_go_again(error, tries):
                     raise StoreError(f"{self.name}: {first_line(error)}") from error
-
-    def _run_alone_once(self, statement: Callable[[PostgresRows], T]) -> T:
-        with self.engine.connect() as connection:
-            driver: Any = connection.connection.driver_connection
-            try:
-                return statement(PostgresRows(connection, driver, self._clock(), writes=False))
-            except _ERRORS as error:
-                lost = driver.closed
-                connection.invalidate()
-                if lost:
-                    raise InDoubt(self.name) from error
-                raise
 
     def _run_once(
         self, work: Callable[[PostgresRows], T], payload: Callable[[PostgresRows], str | None], writes: bool

@@ -7,14 +7,12 @@ round trip. Knows nothing of lost connections, retries or waiting.
 
 import json
 import time
-from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar
 
 import msgspec
 from msgspec.structs import asdict, astuple
-from psycopg.errors import UniqueViolation
 from sqlalchemy import ClauseElement, Connection, Table
 
 from leyden.core.store import postgres_statements as postgres
@@ -182,38 +180,6 @@ class PostgresRows(SqlRows):
         return list(self._claimed)
 
     # --- Spans
-
-    def add_to_running(self, row: SpanRow) -> int | None:
-        """By a function of the server's."""
-        return self._straight(postgres.ADD_SPAN, now=self.now, **asdict(row)).fetchone()[0]
-
-    def add_all_to_running(self, rows: Sequence[SpanRow]) -> list[int] | None:
-        """Store spans of attempts that run in one statement; returns their numbers.
-
-        None where one of them, or what it belongs to, is in any way special; then nothing was done.
-        """
-        places: dict[AttemptKey, int] = {}
-        attempts_at = [places.setdefault((row.rollout_id, row.attempt_id), len(places)) + 1 for row in rows]
-        seen = Counter[str]()
-        ranks: list[int] = []
-        for row in rows:
-            seen[row.rollout_id] += 1
-            ranks.append(seen[row.rollout_id])
-        columns = {name: [getattr(row, name) for row in rows] for name in postgres.SPAN_FIELDS[3:]}
-        rollouts, attempts = map(list, zip(*places, strict=True))
-        try:
-            (highest,) = self._straight(
-                postgres.ADD_SPANS,
-                now=self.now,
-                rollouts=rollouts,
-                attempts=attempts,
-                attempts_at=attempts_at,
-                ranks=ranks,
-                **columns,
-            ).fetchone()
-        except UniqueViolation:
-            return None
-        return highest and [highest[place - 1] + rank for place, rank in zip(attempts_at, ranks, strict=True)]
 
     def expect_spans(self, keys: Sequence[SpanKey]) -> None:
         """Lock, and ask, for all that storing these spans begins with, so that it costs one round trip."""

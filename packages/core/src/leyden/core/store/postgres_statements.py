@@ -21,7 +21,7 @@ from sqlalchemy import (
     select,
     update,
 )
-from sqlalchemy.dialects.postgresql import ARRAY, JSONB, psycopg
+from sqlalchemy.dialects.postgresql import JSONB, psycopg
 from sqlalchemy.dialects.postgresql import insert as insert_or_else
 from sqlalchemy.types import TypeEngine
 
@@ -85,21 +85,6 @@ NUMBERS = (
     _one_span.add_columns(schema.spans.c.sequence_id),
     _several_spans.add_columns(schema.spans.c.sequence_id),
 )
-ADD_SPAN = select(
-    func.leyden_add_span(
-        bindparam("now", type_=Float),
-        *(bindparam(name, type_=schema.spans.c[name].type) for name in SPAN_FIELDS if name != "sequence_id"),
-    )
-)
-ADD_SPANS = select(
-    func.leyden_add_spans(
-        bindparam("now", type_=Float),
-        *(bindparam(name, type_=ARRAY(Text)) for name in ("rollouts", "attempts")),
-        *(bindparam(name, type_=ARRAY(Integer)) for name in ("attempts_at", "ranks")),
-        *(bindparam(name, type_=ARRAY(schema.spans.c[name].type)) for name in SPAN_FIELDS[3:]),
-    )
-)
-"""See the third migration, of both."""
 NOTIFY = select(func.pg_notify(_KEY, bindparam("payload", type_=Text)))
 
 _TYPES: Mapping[type[TypeEngine[Any]], str] = {
