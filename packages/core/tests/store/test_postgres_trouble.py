@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+import time
 from collections.abc import Generator
 from contextlib import suppress
 
@@ -13,7 +14,10 @@ from leyden.core.data.rollout import EnqueueRollout
 from leyden.core.errors import StoreError, UsageError
 from leyden.core.store.open import open_store
 from leyden.core.store.postgres import PostgresStore
+from leyden.core.store.postgres_database import Database
 from leyden.core.store.postgres_line import Line
+from leyden.core.store.postgres_opening import parsed, prepare
+from leyden.core.store.postgres_rows import PostgresRows
 from leyden.core.testing import postgres_server
 from leyden.core.testing.postgres_server import QUOTED, PostgresServer
 from leyden.core.testing.store_contract.shared import claimed, queue_length, span_of
@@ -286,3 +290,27 @@ async def test_calls_fail_when_the_server_stays_away(mortal: PostgresServer) -> 
     assert await store.add_span(span_of(got.attempt)) is not None
     assert (await store.statistics())["total_rollouts"] == 1
     await store.close()
+
+
+def test_a_connection_in_use_while_others_are_lost_is_closed_when_it_comes_back(
+    postgres: PostgresServer, database: str
+) -> None:
+    """It would be left to Python's collector, open: the pool that it came from is no more."""
+    connections = Database(parsed(postgres.uri_of(database)), 2, time.time)
+    prepare(connections)
+    held = connections.engine.connect()
+    driver = held.connection.driver_connection
+    assert driver is not None
+    lost: list[PostgresRows] = []
+
+    def lose_once(rows: PostgresRows) -> None:
+        if not lost:
+            lost.append(rows)
+            raise psycopg.OperationalError("the connection is lost")
+
+    connections.run(lose_once, lambda rows: None, writes=False)
+    held.close()
+
+    assert lost
+    assert driver.closed
+    connections.close()

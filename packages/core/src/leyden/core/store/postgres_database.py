@@ -36,6 +36,7 @@ _LOST = frozenset({None, "57P01", "57P02", "57P03", "25P03"})
 _MOST_TRIES = 20
 _PAUSE = 0.1
 """Seconds between two attempts to reach a server."""
+_AGE = "leyden_age"
 _ERRORS = (SQLAlchemyError, psycopg.Error)
 _ALIVE = {"connect_timeout": 5, "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}
 """libpq's parameters: a server that vanished is noticed within half a minute."""
@@ -65,7 +66,10 @@ class Database:
             isolation_level="AUTOCOMMIT",
             connect_args={name: value for name, value in _ALIVE.items() if name not in url.query},
         )
-        event.listen(self.engine, "connect", _configure)
+        self._age = object()
+        """Another one whenever all connections are taken to be lost."""
+        event.listen(self.engine, "connect", self._begin)
+        event.listen(self.engine, "checkin", self._end_if_lost)
 
     def close(self) -> None:
         """Close the connections."""
@@ -80,11 +84,20 @@ class Database:
         """Return a connection, as durable as transactions are, for the caller alone; raises psycopg.Error."""
         connection = self.connect()
         try:
-            _configure(connection, None)
+            _configure(connection)
         except psycopg.Error:
             connection.close()
             raise
         return connection
+
+    def _begin(self, driver: Any, record: Any) -> None:
+        _configure(driver)
+        record.info[_AGE] = self._age
+
+    def _end_if_lost(self, driver: Any, record: Any) -> None:
+        """Close what another thread held when the pool was emptied: it comes back to a pool that nobody has."""
+        if driver is not None and record.info.get(_AGE) is not self._age:
+            record.invalidate()
 
     def run(
         self, work: Callable[[PostgresRows], T], payload: Callable[[PostgresRows], str | None], *, writes: bool
@@ -140,6 +153,7 @@ class Database:
             return tries < _MOST_TRIES
         if not isinstance(cause, psycopg.OperationalError | psycopg.InterfaceError) or state not in _LOST:
             return False
+        self._age = object()
         self.engine.dispose()  # every connection is as old as the one that was lost
         with self._lock:
             now = time.monotonic()
@@ -163,7 +177,7 @@ def _undo(connection: Connection, rows: PostgresRows, error: BaseException) -> N
         connection.invalidate()
 
 
-def _configure(driver: Any, _record: object) -> None:
+def _configure(driver: Any) -> None:
     words = (
         f"SET lock_timeout = {round(1000 * LOCK_SECONDS)}",
         f"SET idle_in_transaction_session_timeout = {1000 * _IDLE_SECONDS}",
