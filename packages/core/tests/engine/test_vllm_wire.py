@@ -129,3 +129,45 @@ async def test_a_wrong_key_is_refused(double: VllmDouble) -> None:
     with pytest.raises(EngineError, match=r"\(401\): Unauthorized"):
         await wire.models()
     await wire.close()
+
+
+@pytest.mark.parametrize("temperature", [0, 1.0])
+async def test_the_likeliest_tokens_that_were_not_told_are_asked_for_again(
+    wire: VllmWire, double: VllmDouble, temperature: float
+) -> None:
+    double.untold = 5
+    ids = list(PROMPT)
+    seen: list[int] = []
+    async for part in wire.draw(BASE, request(Sampling(temperature=temperature, seed=2), 3), PROMPT, 40):
+        for token, value, place in zip(part.ids, part.logprobs, part.top, strict=True):
+            raw = double.logprobs(ids[-1])
+            assert value == pytest.approx(raw[token])
+            assert [token for token, _ in place] == list(np.argsort(-raw)[:3])
+            ids.append(token)
+            seen.append(token)
+    assert len(seen) > 5
+    assert double.untold == 0
+
+
+async def test_token_0_is_drawn_with_its_own_log_probability(wire: VllmWire, double: VllmDouble) -> None:
+    raw = double.logprobs(4)
+    for seed in range(2000):
+        double.untold = 1
+        (first, *_) = await _first(wire, seed)
+        if first.ids == [0]:
+            assert first.logprobs == pytest.approx([raw[0]])
+            return
+    raise AssertionError("token 0 was never drawn")
+
+
+async def _first(wire: VllmWire, seed: int) -> list[Drawn]:
+    return [part async for part in wire.draw(BASE, request(Sampling(seed=seed), 1), PROMPT, 1)]
+
+
+async def test_a_server_that_never_tells_the_likeliest_tokens_is_refused(
+    wire: VllmWire, double: VllmDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("leyden.core.engine.vllm_wire.TRY_SECONDS", 0)
+    double.untold = 10_000
+    with pytest.raises(EngineError, match="did not tell the 3 likeliest tokens"):
+        await wire.next_top(BASE, PROMPT, 1.0, 3)

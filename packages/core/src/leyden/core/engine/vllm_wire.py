@@ -7,8 +7,8 @@ tells raw; the other way round there is none.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Sequence
-from typing import Any
+from collections.abc import AsyncGenerator, Coroutine, Iterable, Sequence
+from typing import Any, TypeVar
 
 import aiohttp
 import msgspec
@@ -18,13 +18,20 @@ from leyden.core.engine.base import FinishReason, GenerateRequest
 from leyden.core.errors import EngineError
 from leyden.core.tracing.context import outside_attempt
 
+T = TypeVar("T")
 Top = list[tuple[int, float]]
 PAUSED = 503
+METRICS_SECONDS = 3.0
+"""How long a server may take to say what it measures: a scraper waits for all of them, for ten seconds by default."""
 LARGEST_EVENT = 1 << 20
 """Bytes of one event of a stream."""
 ID_PREFIX = "token_id:"
 STEPS_AT_ONCE = 32
 """Places of a prompt that are asked for together."""
+UNTOLD = -9999.0
+"""The least log-probability there is on the wire. vLLM 0.32 tells it, on a CPU, of token 0 in the place of the
+likeliest tokens where a call of the same step asks for one token's log-probability."""
+MOST_TRIES, TRY_SECONDS = 200, 0.02
 
 
 class ServerLost(EngineError):
@@ -122,12 +129,12 @@ class VllmWire:
             "logprobs": request.top_logprobs,
             "stream": True,
         }
-        finished = False
+        finished, ids = False, list(prompt_ids)
         async with contextlib.aclosing(self._events(body)) as events:
             async for answer in events:
                 for choice in answer.choices:
-                    drawn = _drawn(choice, request.top_logprobs)
-                    finished = drawn.finish_reason is not None
+                    drawn = await self._mended(model, ids, _drawn(choice, request.top_logprobs), request)
+                    finished, ids = drawn.finish_reason is not None, ids + drawn.ids
                     yield drawn
         if not finished:
             raise ServerLost(f"the vLLM server at {self.url} ended an answer without its end")
@@ -149,20 +156,10 @@ class VllmWire:
 
         For servers of adapters: vLLM 0.32 breaks, on a CPU, where it scores a prompt beside other calls of them.
         """
-        turns = asyncio.Semaphore(STEPS_AT_ONCE)
-
-        async def ask(place: int) -> tuple[float, Top]:
-            async with turns:
-                value = await self.next_log_prob(model, ids[:place], ids[place])
-                return value, await self.next_top(model, ids[:place], 1.0, top) if top else []
-
-        asking = [asyncio.create_task(ask(place)) for place in range(first, len(ids))]
-        try:
-            found = await asyncio.gather(*asking)
-        finally:
-            for task in asking:
-                task.cancel()
-        return Scored(logprobs=[value for value, _ in found], top=[place for _, place in found])
+        places = range(first, len(ids))
+        values = await _together(self.next_log_prob(model, ids[:place], ids[place]) for place in places)
+        tops = await _together(self.next_top(model, ids[:place], 1.0, top) for place in places) if top else []
+        return Scored(logprobs=values, top=tops or [[] for _ in places])
 
     async def next_log_prob(self, model: str, prompt_ids: Sequence[int], token: int) -> float:
         """Return the raw log-probability of `token` after a prompt, computed as answers are: with cached prefixes."""
@@ -182,7 +179,25 @@ class VllmWire:
         """Return the `count` likeliest tokens after a prompt, as the server tells them of a draw at `temperature`."""
         sampling = Sampling(temperature=temperature)
         body = {**_drawing(model, list(prompt_ids), sampling), "max_tokens": 1, "logprobs": count}
-        return _drawn(await self._one(body), count).top[0]
+        for _ in range(MOST_TRIES):
+            place = _drawn(await self._one(body), count).top[0]
+            if place:
+                return place
+            await asyncio.sleep(TRY_SECONDS)
+        raise EngineError(f"the vLLM server at {self.url} did not tell the {count} likeliest tokens")
+
+    async def _mended(self, model: str, ids: list[int], drawn: Drawn, request: GenerateRequest) -> Drawn:
+        """Ask again for the likeliest tokens of places where they were not told, beside calls of `next_log_prob`."""
+        if all(drawn.top):
+            return drawn
+        logprobs, top = list(drawn.logprobs), list(drawn.top)
+        for at, token in enumerate(drawn.ids):
+            before = ids + drawn.ids[:at]
+            if not top[at]:
+                top[at] = await self.next_top(model, before, request.sampling.temperature, request.top_logprobs)
+            if logprobs[at] <= UNTOLD:  # the token that stands for nothing was drawn
+                logprobs[at] = await self.next_log_prob(model, before, token)
+        return msgspec.structs.replace(drawn, logprobs=logprobs, top=top)
 
     async def models(self) -> dict[str, int | None]:
         """Return what it serves: by name, how many tokens prompt and answer may have together."""
@@ -196,6 +211,14 @@ class VllmWire:
                 return answer.status == 200
         except (aiohttp.ClientError, OSError):
             return False
+
+    async def metrics(self) -> bytes | None:
+        """Return what it measures of itself, in Prometheus' text format; None when it does not say so in time."""
+        try:
+            async with asyncio.timeout(METRICS_SECONDS), self._request("GET", "/metrics", None) as answer:
+                return await answer.read() if answer.status == 200 else None
+        except (aiohttp.ClientError, OSError):
+            return None
 
     async def ask(self, method: str, path: str, body: object = None) -> bytes:
         """Return what it says; waits while it is paused. Raises ServerLost or, where it refuses, EngineError."""
@@ -309,6 +332,22 @@ def _drawn(choice: _Choice, top: int) -> Drawn:
     )
 
 
+async def _together(asked: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """The answers, `STEPS_AT_ONCE` of them asked for at once; the first error ends the others."""
+    turns = asyncio.Semaphore(STEPS_AT_ONCE)
+
+    async def take_turn(one: Coroutine[Any, Any, T]) -> T:
+        async with turns:
+            return await one
+
+    asking = [asyncio.create_task(take_turn(one)) for one in asked]
+    try:
+        return await asyncio.gather(*asking)
+    finally:
+        for task in asking:
+            task.cancel()
+
+
 def _finish(reason: str | None) -> FinishReason | None:
     if reason is None or reason in ("stop", "length", "abort"):
         return reason
@@ -316,6 +355,9 @@ def _finish(reason: str | None) -> FinishReason | None:
 
 
 def _by_id(place: dict[str, float]) -> dict[int, float]:
+    """The likeliest tokens of a place; nothing where they were not told."""
+    if any(value <= UNTOLD for value in place.values()):
+        return {}
     return {int(name.removeprefix(ID_PREFIX)): value for name, value in place.items()}
 
 

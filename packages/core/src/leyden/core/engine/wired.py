@@ -72,7 +72,8 @@ class _Answer:
         top_p = 1.0 if sampling.temperature == 0 else sampling.top_p
         seed = None if sampling.seed is None else (sampling.seed + len(self.ids) * 0x9E3779B97F4A7C15) % SEEDS
         sampling = msgspec.structs.replace(sampling, top_p=top_p, seed=seed)
-        return msgspec.structs.replace(self.request, sampling=sampling)
+        top = self.request.top_logprobs if _plain(sampling) else 0  # the raw ones are asked for at the end
+        return msgspec.structs.replace(self.request, sampling=sampling, top_logprobs=top)
 
 
 class WiredEngine(Engine):
@@ -198,10 +199,10 @@ class WiredEngine(Engine):
         if answer.end is not None:  # all was drawn when the last stint lost its server
             yield _chunk(answer, Drawn(ids=[], logprobs=[], top=[]), place.version, answer.end)
             return
-        asked, prompt_ids = answer.asked(), answer.prompt_ids
+        asked, prompt_ids, top = answer.asked(), answer.prompt_ids, answer.request.top_logprobs
 
         async def settle(held: list[Drawn]) -> Drawn:
-            return await _with_raw(place, prompt_ids, _joined(held), asked.top_logprobs)
+            return await _with_raw(place, prompt_ids, _joined(held), top)
 
         drawing = place.wire.draw(place.model, asked, prompt_ids, answer.left)
         stint = Stint(self._stints, place.wire, drawing, None if _plain(asked.sampling) else settle)

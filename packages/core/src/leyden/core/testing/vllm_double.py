@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from leyden.core.engine.vllm_options import VllmOptions
 from leyden.core.engine.vllm_server import BASE, VllmServer
-from leyden.core.engine.vllm_wire import ID_PREFIX, VllmWire
+from leyden.core.engine.vllm_wire import ID_PREFIX, UNTOLD, VllmWire
 
 VOCAB = 61
 CONTEXT = 320
@@ -36,6 +36,8 @@ class VllmDouble:
         self.running = 0
         """Completions being answered."""
         self.token_seconds = 0.001
+        self.untold = 0
+        """Places whose likeliest tokens it will not tell, as vLLM does beside calls that ask for one token's."""
         self.die_after: int | None = None
         """Tokens after which it dies, whichever answers they are of."""
         self.url = ""
@@ -160,7 +162,12 @@ class VllmDouble:
         told = raw if self.raw else _processed(raw, body["temperature"], body["top_p"])
         drawn = _processed(raw, body["temperature"], body["top_p"])
         token = int(raw.argmax()) if body["temperature"] == 0 else int((drawn + rng.gumbel(size=VOCAB)).argmax())
-        return {"token_ids": [token], "logprobs": _told(told, [token], body["logprobs"])}
+        said = _told(told, [token], body["logprobs"])
+        if body["logprobs"] and self.untold:
+            self.untold -= 1
+            place = {f"{ID_PREFIX}{token}": float(told[token]), f"{ID_PREFIX}0": UNTOLD}
+            said = {"token_logprobs": [place[f"{ID_PREFIX}{token}"]], "top_logprobs": [place]}
+        return {"token_ids": [token], "logprobs": said}
 
     def _scored(self, body: dict[str, Any], prompt: list[int]) -> dict[str, Any]:
         if body.get("prompt_logprobs") is not None:
