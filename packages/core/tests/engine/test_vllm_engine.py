@@ -241,3 +241,16 @@ def test_what_is_no_model_is_said_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(PolicyError, match="cannot be read as a language model") as caught:
         VllmEngine(tmp_path, server=DoubleServer())
     assert "\n" not in str(caught.value)
+
+
+async def test_what_the_server_measures_keeps_its_name_when_it_is_started_again(
+    engine: VllmEngine, server: DoubleServer
+) -> None:
+    page = (await engine.measures())["server"]
+    assert page is not None and b"vllm:num_requests_running" in page
+    first = server.double
+    await first.stop()
+    await until(lambda: server.double is not first and server.wire is not None)
+    assert (await engine.measures()).keys() == {"server"}
+    await engine.close()
+    assert await engine.measures() == {"server": None}

@@ -1,6 +1,7 @@
 """Serving for a loop that runs elsewhere: its door opens to the token alone, and replicas come and go as it says."""
 
 import json
+import re
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -8,6 +9,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import aiohttp
 import pytest
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
@@ -19,6 +22,7 @@ from leyden.core.algorithm.verl.algorithm import VERL
 from leyden.core.data.route import Route
 from leyden.core.errors import PolicyError, UsageError
 from leyden.core.gateway.server import GatewayServer
+from leyden.core.testing.vllm_double import VllmDouble
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.elsewhere import Elsewhere, model_info, serve_elsewhere
 from leyden.core.trainer.folder import RunFolder
@@ -116,3 +120,80 @@ async def test_what_it_would_ignore_is_refused(tmp_path: Path, changes: dict[str
     with pytest.raises(UsageError, match=says):
         async with serve_elsewhere(RunFolder(tmp_path), config, VERL()):
             raise AssertionError("it was served")
+
+
+@asynccontextmanager
+async def run_with_replicas(path: Path, count: int) -> AsyncGenerator[tuple[str, list[VllmDouble]]]:
+    """A run whose policy is served by so many stand-ins; its root URL, and they."""
+    config = RunConfig(name="r", agent="a", policy=str(POLICY), algorithm="verl", steps=9)
+    replicas = [VllmDouble() for _ in range(count)]
+    for replica in replicas:
+        await replica.start()
+    folder = RunFolder(path)
+    folder.append_metrics({"step": 4, "reward": 0.5, "served_trained_gap": 1e-6, "actor/pg_loss": -0.25})
+    folder.append_metrics({"step": 4, "held_out": "val", "success": 0.5})
+    folder.append_metrics({"step": 4, "alert": "mismatch", "message": "it grew"})
+    algorithm = VERL({"data": {"max_prompt_length": 60, "max_response_length": 60}})
+    async with serve_elsewhere(folder, config, algorithm) as serving:
+        assert serving.elsewhere is not None
+        await serving.elsewhere.serve_from([replica.url for replica in replicas], 4)
+        yield serving.address.url, replicas
+    for replica in replicas:
+        await replica.stop()
+
+
+async def text_of(url: str) -> str:
+    async with aiohttp.ClientSession() as client, client.get(f"{url}/metrics") as answer:
+        assert answer.status == 200
+        return await answer.text()
+
+
+async def page_of(url: str) -> dict[str, float]:
+    """Every number of the page by its name and labels."""
+    text = await text_of(url)
+    types = re.findall("^# TYPE ([^ ]+)", text, re.MULTILINE)
+    assert len(types) == len(set(types))
+    return {
+        sample.name + "".join(f" {name}={value}" for name, value in sorted(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+async def test_one_page_has_the_numbers_of_gateway_store_run_and_replicas(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("leyden.core.gateway.metrics_page.KEPT", 0.0)
+    async with run_with_replicas(tmp_path, 2) as (url, replicas):
+        names = [replica.url.removeprefix("http://") for replica in replicas]
+        found = await page_of(url)
+        assert found["leyden_gateway_policy_version policy=policy"] == 4
+        assert found["leyden_store_queue_length"] == 0
+        assert found["leyden_run_step"] == 4
+        assert found["leyden_step_actor_pg_loss number=actor/pg_loss"] == -0.25
+        assert {name: found[f"leyden_up part={name}"] for name in ("store", "run")} == {"store": 1, "run": 1}
+        for name in names:
+            assert found[f"vllm:num_requests_running engine=0 model_name=base policy=policy replica={name}"] == 0
+        await replicas[0].stop()
+        found = await page_of(url)
+        assert [found[f"leyden_up part=engine policy=policy replica={name}"] for name in names] == [0, 1]
+        assert found["leyden_run_step"] == 4
+
+
+async def test_every_number_that_the_page_on_metrics_names_is_there(tmp_path: Path) -> None:
+    text = (POLICY.parents[2] / "docs/metrics.md").read_text()
+    named = set(re.findall(r"\bleyden_[a-z_]+[a-z]\b", text))
+    async with run_with_replicas(tmp_path, 1) as (url, _):
+        served = set(re.findall("^# TYPE ([^ ]+)", await text_of(url), re.MULTILINE))
+    assert len(named) > 20
+    assert named <= served, named - served
+
+
+def test_what_prometheus_is_told_to_do_can_be_read() -> None:
+    text = (POLICY.parents[2] / "docs/metrics.md").read_text()
+    scrape, alerts = (yaml.safe_load(block) for block in re.findall("```yaml\n(.*?)```", text, re.DOTALL))
+    (job,) = scrape["scrape_configs"]
+    assert job["static_configs"][0]["targets"]
+    assert job["scrape_timeout"] < job["scrape_interval"]
+    rules = [rule for group in alerts["groups"] for rule in group["rules"]]
+    assert all(rule.keys() >= {"alert", "expr", "annotations"} for rule in rules)

@@ -119,6 +119,13 @@ class Engine(ABC):
         The check after every update compares it with the trainer's own.
         """
 
+    async def measures(self) -> Mapping[str, bytes | None]:
+        """What the servers behind it say of themselves, in Prometheus' text format, by a name that each keeps.
+
+        None of one that does not answer; nothing where the engine is no server's.
+        """
+        return {}
+
     def check(self) -> None:
         """Raise EngineError when it will never answer again, although nobody has closed it."""
         return

@@ -124,6 +124,12 @@ class ReplicaEngine(WiredEngine):
         async with self.updating(version):
             await self._write(weights, version)
 
+    async def measures(self) -> Mapping[str, bytes | None]:
+        """What every replica says of itself, by host and port."""
+        wires = [replica.wire for replica in self._replicas.values()]
+        pages = await asyncio.gather(*(wire.metrics() for wire in wires))
+        return {wire.url.partition("://")[2]: page for wire, page in zip(wires, pages, strict=True)}
+
     async def close(self) -> None:
         """Abort what is in flight, and leave the replicas to whoever started them."""
         self._stints.close()

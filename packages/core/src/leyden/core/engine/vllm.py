@@ -128,6 +128,11 @@ class VllmEngine(WiredEngine):
             await self._with_server(lambda wire: shared.send(wire, version))
             self._version = version
 
+    async def measures(self) -> Mapping[str, bytes | None]:
+        """What the server says of itself; it keeps its name when it is started again."""
+        wire = self._server.wire
+        return {"server": None if wire is None else await wire.metrics()}
+
     def check(self) -> None:
         """Raise EngineError when the server cannot be brought up again."""
         if self._broken is not None:

@@ -24,6 +24,7 @@ from leyden.core.gateway.http import ClientWatch, send_json, start_message
 from leyden.core.gateway.keeper import Keeper, KeeperLimits
 from leyden.core.gateway.ledger import Ledger
 from leyden.core.gateway.metrics import CONTENT_TYPE, GatewayMetrics
+from leyden.core.gateway.metrics_page import Measure, MetricsPage
 from leyden.core.gateway.origin import Origin, open_origin, private_headers, verified
 from leyden.core.gateway.refusal import Refusal
 from leyden.core.gateway.responses.dialect import ResponsesDialect
@@ -53,7 +54,8 @@ class Gateway:
     """Answers model calls of open attempts with `policy`, and records each in `store`.
 
     `others` are further policies by name, for calls that a route sends to them. `key` is what attempt tokens are signed
-    with. `mounts` are further applications by path, such as the store's server.
+    with. `mounts` are further applications by path, such as the store's server. `beside` measures what `/metrics` shows
+    beside the gateway's own numbers, by name.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class Gateway:
         *,
         others: Mapping[str, Answerer] | None = None,
         mounts: Mapping[str, ASGIApp] | None = None,
+        beside: Mapping[str, Measure] | None = None,
         limits: GatewayLimits | None = None,
     ) -> None:
         self._store, self._policy, self._others, self._key = store, policy, others or {}, key
@@ -76,9 +79,12 @@ class Gateway:
         self.metrics = GatewayMetrics(
             running=lambda: gate.running, waiting=lambda: gate.waiting, paused=lambda: float(gate.paused)
         )
-        for name, answerer in {_name(policy): policy, **self._others}.items():
-            if isinstance(answerer, ServedPolicy):
-                self.metrics.serves(name, _version_of(answerer))
+        answering = {_name(policy): policy, **self._others}
+        served = {name: answerer for name, answerer in answering.items() if isinstance(answerer, ServedPolicy)}
+        for name, answerer in served.items():
+            self.metrics.serves(name, _version_of(answerer))
+        engines = {name: answerer.engine for name, answerer in served.items()}
+        self._metrics_page = MetricsPage(self.metrics, engines, beside)
         self._ledger = Ledger(store, self.keeper, self.metrics)
         conversations = Conversations(self._ledger)
         responses = ResponsesDialect(conversations)
@@ -196,7 +202,7 @@ class Gateway:
         await send_json(send, 200, b'{"status":"ok"}')
 
     async def _measures(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body = self.metrics.render()
+        body = await self._metrics_page.render()
         await send(start_message(200, CONTENT_TYPE.encode(), len(body)))
         await send({"type": "http.response.body", "body": body})
 

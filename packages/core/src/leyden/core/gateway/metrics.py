@@ -3,9 +3,10 @@
 Labels come from us, never from a request: a client cannot make new series. Nothing in here names an attempt.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import Metric
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 
@@ -105,6 +106,10 @@ class GatewayMetrics:
     def serves(self, policy: str, version: Callable[[], float]) -> None:
         """Show the version of a policy, asked when somebody looks."""
         self._version.labels(policy).set_function(version)
+
+    def collect(self) -> Iterable[Metric]:
+        """The numbers, for a page that has others beside them."""
+        return self._registry.collect()
 
     def render(self) -> bytes:
         """Text for a scraper, of `CONTENT_TYPE`."""

@@ -129,7 +129,7 @@ OF_MACHINE: Mapping[str, Mapping[str, Operation]] = {
     },
     "/metrics": {
         "get": Operation(
-            summary="Count what the gateway does, for Prometheus",
+            summary="Count what the gateway and all behind it do, for Prometheus",
             answers={"text/plain": {"type": "string"}},
             statuses=_ANYWHERE,
         )

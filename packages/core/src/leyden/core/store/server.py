@@ -59,10 +59,16 @@ def store_app(
     authorize: Callable[[str], bool],
     agents: Callable[[str], Agent | None] | None = None,
     limits: ServerLimits | None = None,
+    metrics: StoreMetrics | None = None,
 ) -> Starlette:
-    """Serve `store`; `authorize` is asked about the bearer token of every request, `agents` whose it is otherwise."""
-    intake = Intake(limits or ServerLimits())
-    metrics = StoreMetrics(intake)
+    """Serve `store`; `authorize` is asked about the bearer token of every request, `agents` whose it is otherwise.
+
+    `metrics`, where somebody else wants to show them too, come with the intake whose limits hold: give one of the two.
+    """
+    if metrics is not None and limits is not None:
+        raise ValueError("the limits are those of the metrics' intake: give one of the two")
+    metrics = metrics or StoreMetrics(Intake(limits or ServerLimits()))
+    intake = metrics.intake
     door = _Door(authorize, agents)
     calls = _Calls(store, door, intake, metrics)
     traces = otlp_endpoint.OtlpEndpoint(store, intake, metrics, door.who)

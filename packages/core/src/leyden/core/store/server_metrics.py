@@ -4,9 +4,10 @@ Labels come from us, never from a request, and nothing in here names a rollout.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import Metric
 
 from leyden.core.data.rollout import AttemptedRollout, RolloutStatus
 from leyden.core.store.base import LightningStore
@@ -29,6 +30,7 @@ class StoreMetrics:
     """The numbers of one server, in a registry of their own."""
 
     def __init__(self, intake: Intake) -> None:
+        self.intake = intake
         self._registry = registry = CollectorRegistry()
         self._asked = float("-inf")
         self._of_call: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
@@ -101,10 +103,15 @@ class StoreMetrics:
 
     async def render(self, store: LightningStore) -> bytes:
         """Text for a scraper, of `CONTENT_TYPE`, the store asked for its counts."""
+        await self.collect(store)
+        return generate_latest(self._registry)
+
+    async def collect(self, store: LightningStore) -> Iterable[Metric]:
+        """The numbers, the store asked for its counts, for a page that has others beside them."""
         if time.monotonic() - self._asked > _KEPT:
             self._asked = time.monotonic()
             await self._ask(store)
-        return generate_latest(self._registry)
+        return self._registry.collect()
 
     async def _ask(self, store: LightningStore) -> None:
         counts = await store.statistics()

@@ -50,6 +50,7 @@ class VllmDouble:
         """Listen on a free port; returns the URL."""
         app = web.Application(middlewares=[self._guard])
         app.router.add_get("/health", self._health)
+        app.router.add_get("/metrics", self._metrics)
         app.router.add_get("/v1/models", self._models)
         app.router.add_post("/v1/completions", self._completions)
         app.router.add_post("/v1/load_lora_adapter", self._load_adapter)
@@ -90,6 +91,14 @@ class VllmDouble:
 
     async def _health(self, _: web.Request) -> web.Response:
         return web.Response()
+
+    async def _metrics(self, _: web.Request) -> web.Response:
+        name = "vllm:num_requests_running"
+        text = f'# HELP {name} Calls.\n# TYPE {name} gauge\n{name}{{engine="0",model_name="{BASE}"}} {self.running}\n'
+        asked = sum(path == "/v1/completions" for path, _ in self.asked)
+        return web.Response(
+            text=f"{text}# HELP vllm:asked_total All.\n# TYPE vllm:asked_total counter\nvllm:asked_total {asked}\n"
+        )
 
     async def _models(self, _: web.Request) -> web.Response:
         names = [BASE, *self._adapters]

@@ -18,6 +18,7 @@ from leyden.core.errors import UsageError
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.desk import Desk
 from leyden.core.trainer.folder import RunFolder
+from leyden.core.trainer.run_metrics import RunMetrics
 from leyden.core.trainer.serving import Serving, open_gateway
 
 if TYPE_CHECKING:
@@ -88,7 +89,9 @@ async def serve_elsewhere(folder: RunFolder, config: RunConfig, algorithm: Algor
         closing.push_async_callback(store.close)
         limits = GatewayLimits(records=KeeperLimits(within=config.record_within))
         elsewhere = Elsewhere(engine)
-        opened = open_gateway(store, policy, limits=limits, mounts={PATH: elsewhere}, desk=Desk(config))
+        beside = {"run": RunMetrics(folder, config).measure}
+        mounts = {PATH: elsewhere}
+        opened = open_gateway(store, policy, limits=limits, mounts=mounts, beside=beside, desk=Desk(config))
         address, gateway = await closing.enter_async_context(opened)
         elsewhere.door = Door(url=address.url + PATH, token=address.token)
         collector.calm()

@@ -22,6 +22,7 @@ from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.desk import PATH, Desk
 from leyden.core.trainer.determinism import engine_config
 from leyden.core.trainer.folder import RunFolder
+from leyden.core.trainer.run_metrics import RunMetrics
 from leyden.core.trainer.runners import Runners
 from leyden.core.trainer.vllm_serving import server_options, vllm_policy
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from leyden.core.engine.embedded import EmbeddedConfig
     from leyden.core.gateway.app import Gateway, GatewayLimits
     from leyden.core.gateway.codec import Codec
+    from leyden.core.gateway.metrics_page import Measure
     from leyden.core.gateway.serving import ServedPolicy
     from leyden.core.gateway.upstream import Upstream
     from leyden.core.policy.model import PolicyModel
@@ -161,7 +163,8 @@ async def serve_policies(folder: RunFolder, config: RunConfig, example: Task) ->
         closing.push_async_callback(store.close)
         usual, others = served[config.usual], {name: other for name, other in served.items() if name != config.usual}
         limits = GatewayLimits(records=KeeperLimits(within=config.record_within))
-        opening = open_gateway(store, usual, others=others, limits=limits, desk=Desk(config))
+        beside = {"run": RunMetrics(folder, config).measure}
+        opening = open_gateway(store, usual, others=others, limits=limits, beside=beside, desk=Desk(config))
         address, door = await closing.enter_async_context(opening)
         collector.calm()
         closing.callback(collector.restore)
@@ -227,9 +230,10 @@ async def open_gateway(
     others: "Mapping[str, ServedPolicy] | None" = None,
     limits: "GatewayLimits | None" = None,
     mounts: "Mapping[str, ASGIApp] | None" = None,
+    beside: "Mapping[str, Measure] | None" = None,
     desk: Desk | None = None,
 ) -> AsyncGenerator[tuple[Address, "Gateway"]]:
-    """Bring the gateway up as `gateway` does, with further policies, limits and applications beside it.
+    """Bring the gateway up as `gateway` does, with further policies, limits, applications and numbers beside it.
 
     Yields it with its address. With a desk, where it listens is what the run's configuration says, and runners of other
     machines are told at the desk what they need.
@@ -237,14 +241,23 @@ async def open_gateway(
     from leyden.core.gateway.app import Gateway
     from leyden.core.gateway.server import GatewayServer
     from leyden.core.store.access import Access
+    from leyden.core.store.intake import Intake, ServerLimits
     from leyden.core.store.server import store_app
+    from leyden.core.store.server_metrics import StoreMetrics
 
     key, token = new_key(), secrets.token_urlsafe(24)
     access = Access(token)
-    stores = store_app(store, authorize=access.is_trainer, agents=access.agent)
+    counted = StoreMetrics(Intake(ServerLimits()))
+    stores = store_app(store, authorize=access.is_trainer, agents=access.agent, metrics=counted)
     desks = {} if desk is None else {PATH: desk.app(key, token)}
     door = Gateway(
-        store, policy, key, others=others, mounts={"/store": stores, **(mounts or {}), **desks}, limits=limits
+        store,
+        policy,
+        key,
+        others=others,
+        mounts={"/store": stores, **(mounts or {}), **desks},
+        beside={"store": partial(counted.collect, store), **(beside or {})},
+        limits=limits,
     )
     where = Runners() if desk is None else desk.runners
     server = GatewayServer(door.app, where.host, where.port)
