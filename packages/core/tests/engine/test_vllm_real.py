@@ -35,7 +35,7 @@ from leyden.core.trainer.serving import open_gateway
 
 EXAMPLE = Path(__file__).parents[4] / "examples/calculator_langgraph/policy"
 ROUNDING = 1e-4
-OPTIONS = VllmOptions(lora_rank=8)
+OPTIONS = VllmOptions(lora_rank=8, sleep=True)
 SHAPE = TinyShape(vocab=673, hidden=64, head_dim=32, context=640)
 """With the example's vocabulary; vLLM computes no head of the example's size on a CPU."""
 
@@ -214,6 +214,34 @@ async def test_adapters_that_come_in_the_middle_of_answers(engine: VllmEngine, k
     assert {chunk.version for answer in answers for chunk in answer} == {0, 1}
 
 
+async def test_calls_wait_while_it_sleeps_and_go_on(engine: VllmEngine, kept: Kept) -> None:
+    """On a CPU it has no memory to leave: the endpoints, the pause and the forgotten prefix cache are what is seen."""
+    model = with_adapters(tiny_policy(0, SHAPE), LoraOptions(rank=4))
+    assert model.adapters is not None
+    await engine.update_adapters(model.adapters.save, 1)
+    wire = VllmWire(kept.url, key=kept.key)
+    chunks: list[TokenChunk] = []
+
+    async def read() -> None:
+        async for chunk in engine.generate(call([3, 1, 4], Sampling(max_tokens=300))):
+            chunks.append(chunk)
+
+    reading = asyncio.create_task(read())
+    while not chunks:
+        await asyncio.sleep(0)
+    async with engine.asleep():
+        assert b"true" in await wire.ask("GET", "/is_sleeping")
+        drawn = len(ids_of(chunks))
+        await asyncio.sleep(0.5)
+        assert len(ids_of(chunks)) == drawn < 300
+    await reading
+    assert b"false" in await wire.ask("GET", "/is_sleeping")
+    ids = [3, 1, 4, *ids_of(chunks)]
+    assert len(ids) == 303
+    assert gap([v for chunk in chunks for v in chunk.logprobs], score(model, ids)[2:]) < ROUNDING
+    await wire.close()
+
+
 async def test_an_abandoned_call_is_aborted_at_the_server(engine: VllmEngine, kept: Kept) -> None:
     wire = VllmWire(kept.url, key=kept.key)
     stream = cast(Any, engine.generate(call([3, 1, 4], Sampling(temperature=0))))
@@ -261,7 +289,19 @@ async def test_tools_and_streams_through_the_gateway(engine: VllmEngine, kept: K
     await store.close()
 
 
-async def test_a_killed_server_is_started_again_and_no_call_is_lost(tmp_path: Path) -> None:
+def core_of(server: int) -> int:
+    """The process below the server that computes."""
+    (found,) = [
+        pid
+        for task in Path(f"/proc/{server}/task").iterdir()
+        for pid in map(int, (task / "children").read_text().split())
+        if Path(f"/proc/{pid}/comm").read_text().startswith("VLLM::Eng")
+    ]
+    return found
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["the server", "its engine core"])
+async def test_a_killed_server_is_started_again_and_no_call_is_lost(tmp_path: Path, *, whole: bool) -> None:
     folder = write_policy(tmp_path / "policy")
     model = with_adapters(tiny_policy(0, SHAPE), LoraOptions(rank=4))
     assert model.adapters is not None
@@ -282,7 +322,7 @@ async def test_a_killed_server_is_started_again_and_no_call_is_lost(tmp_path: Pa
     supervisor = server._process  # pyright: ignore[reportPrivateUsage]  # to find its child
     assert supervisor is not None
     children = Path(f"/proc/{supervisor.pid}/task/{supervisor.pid}/children").read_text().split()
-    os.kill(int(children[0]), 9)
+    os.kill(int(children[0]) if whole else core_of(int(children[0])), 9)
     await asyncio.gather(*reading)
     assert server.wire is not dead
     engine.check()

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from leyden.core.engine.vllm_options import VllmOptions
@@ -131,3 +132,18 @@ def test_a_python_without_vllm_is_said_before_anything_starts(tmp_path: Path) ->
 def test_options_that_cannot_work_are_refused(options: dict[str, object], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         VllmOptions(**options)  # pyright: ignore[reportArgumentType]  # of several types
+
+
+@pytest.mark.parametrize(("sleep", "device"), [(True, "cuda"), (True, "cpu"), (False, "cuda")])
+async def test_a_server_that_is_to_sleep_is_started_for_it(
+    make: Make, tmp_path: Path, *, sleep: bool, device: str
+) -> None:
+    usual = make(STANDS_IN)
+    options = msgspec.structs.replace(usual.options, sleep=sleep)
+    server = VllmServer(options, device=device, log=tmp_path / "vllm.log")
+    await server.start(str(tmp_path / "told.json"))
+    told = json.loads((tmp_path / "told.json").read_text())
+    await server.stop()
+    assert ("--enable-sleep-mode" in told["arguments"]) == (sleep and device == "cuda")
+    assert told["environment"].get("VLLM_SERVER_DEV_MODE") == ("1" if sleep else None)
+    assert "VLLM_ALLOW_INSECURE_SERIALIZATION" not in told["environment"]

@@ -1,17 +1,23 @@
 import tempfile
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from leyden.core.algorithm.loops import Pace
 from leyden.core.data.route import POLICY
 from leyden.core.engine.base import Engine
 from leyden.core.engine.vllm_options import VllmOptions
-from leyden.core.errors import EngineError, UsageError
+from leyden.core.errors import EngineError, TrainingError, UsageError
 from leyden.core.policy.options import LoraOptions
 from leyden.core.testing.policies import tiny_policy, with_adapters
 from leyden.core.testing.scripted_engine import ScriptedEngine
 from leyden.core.trainer.config import RunConfig, load_config, save_config
+from leyden.core.trainer.context import RunContext
+from leyden.core.trainer.display import make_display
+from leyden.core.trainer.folder import RunFolder
 from leyden.core.trainer.serving import Served, Serving
 from leyden.core.trainer.vllm_serving import server_options
 
@@ -52,6 +58,11 @@ def test_too_little_room_is_refused() -> None:
         ({"deterministic": True}, "a deterministic run needs --engine embedded"),
         ({"threads": 2}, "leave out 2"),
         ({"vllm": VllmOptions(transfer="ipc")}, "device is cpu"),
+        ({"vllm": VllmOptions(sleep=True)}, "device is cpu"),
+        (
+            {"vllm": VllmOptions(sleep=True), "device": "cuda", "algorithm_config": {"loop": "async"}},
+            "loop=async needs them: set loop=sync",
+        ),
     ],
 )
 def test_what_cannot_work_is_refused(changes: dict[str, Any], message: str) -> None:
@@ -99,3 +110,47 @@ async def test_an_engine_without_room_for_adapters_says_so() -> None:
     assert not engine.takes_adapters
     with pytest.raises(EngineError, match="ScriptedEngine takes whole weights alone"):
         await engine.update_adapters(lambda folder: None, 1)
+
+
+class Sleeps(ScriptedEngine):
+    def __init__(self) -> None:
+        super().__init__([])
+        self.awake = True
+
+    @asynccontextmanager
+    async def asleep(self) -> AsyncGenerator[None]:
+        self.awake = False
+        try:
+            yield
+        finally:
+            self.awake = True
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_all_engines_sleep_while_the_trainer_computes(tmp_path: Path, *, fails: bool) -> None:
+    engines = [Sleeps(), Sleeps()]
+    serving = Serving(NOTHING, NOTHING, {POLICY: Served(engines[0], [1, 2])}, NOTHING, frozen=engines[1:])
+    usual: Any = {"trackers": NOTHING, "began": NOTHING}
+    context = RunContext(RunFolder(tmp_path), config(), serving, NOTHING, make_display(quiet=True, json=False), **usual)
+
+    def update() -> list[bool]:
+        if fails:
+            raise TrainingError("it diverged")
+        return [engine.awake for engine in engines]
+
+    if fails:
+        with pytest.raises(TrainingError, match="it diverged"):
+            await context.compute("update", update)
+    else:
+        assert await context.compute("update", update) == [False, False]
+    assert all(engine.awake for engine in engines)
+
+
+@pytest.mark.parametrize("loop", ["one_off", "async"])
+async def test_a_loop_that_collects_meanwhile_is_refused(tmp_path: Path, loop: Any) -> None:
+    sleeping = config(vllm=VllmOptions(sleep=True), device="cuda")
+    usual: Any = {"trackers": NOTHING, "began": NOTHING}
+    context = RunContext(RunFolder(tmp_path), sleeping, NOTHING, NOTHING, make_display(quiet=True, json=False), **usual)
+    with pytest.raises(UsageError, match=f"loop={loop} needs them"):
+        async with context.collecting(Pace(loop=loop, max_staleness=1)):
+            raise AssertionError("it collects")

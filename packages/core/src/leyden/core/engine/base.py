@@ -1,7 +1,8 @@
 """`Engine`, the seam between the gateway and whatever serves a policy. Knows nothing of text, templates or agents."""
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Literal
 
@@ -118,6 +119,14 @@ class Engine(ABC):
 
         The check after every update compares it with the trainer's own.
         """
+
+    @asynccontextmanager
+    async def asleep(self) -> AsyncGenerator[None]:
+        """Inside the block it leaves the memory of its GPU to others, where it can and was told to.
+
+        It then draws nothing, and calls wait for the block's end; no weights may be given meanwhile.
+        """
+        yield
 
     async def measures(self) -> Mapping[str, bytes | None]:
         """What the servers behind it say of themselves, in Prometheus' text format, by a name that each keeps.

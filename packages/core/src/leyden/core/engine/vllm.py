@@ -10,7 +10,8 @@ import contextlib
 import logging
 import shutil
 import tempfile
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,6 +19,7 @@ from typing import Any, TypeVar
 from leyden.core.engine.base import EngineRecord, ModelInfo
 from leyden.core.engine.vllm_options import VllmOptions
 from leyden.core.engine.vllm_server import BASE, VllmServer
+from leyden.core.engine.vllm_sleep import check_awake, put_to_sleep, wake_up
 from leyden.core.engine.vllm_weights import SharedWeights, write_policy
 from leyden.core.engine.vllm_wire import ServerLost, VllmWire
 from leyden.core.engine.wired import Place, WiredEngine
@@ -128,6 +130,34 @@ class VllmEngine(WiredEngine):
             await self._with_server(lambda wire: shared.send(wire, version))
             self._version = version
 
+    @asynccontextmanager
+    async def asleep(self) -> AsyncGenerator[None]:
+        """Put the server to sleep for the block, if it was started for that; one that does not wake is started anew.
+
+        Calls in flight are broken off and go on after it. A cancelled block leaves it asleep: it is closed next.
+        """
+        if not self._options.sleep:
+            yield
+            return
+        async with self._stints.alone(), self._mending:  # one that dies meanwhile is started when there is memory again
+            self._check_ready()
+            wire = self._wire
+            sleeps = wire is not None and await put_to_sleep(wire)
+            try:
+                yield
+            except Exception:
+                await self._awake(wire, sleeps=sleeps)
+                raise
+            await self._awake(wire, sleeps=sleeps)
+
+    async def _awake(self, wire: VllmWire | None, *, sleeps: bool) -> None:
+        if sleeps and wire is not None and await wake_up(wire):
+            return
+        if self._stints.closed:
+            return
+        logger.warning("The vLLM server did not sleep and wake as it should, and is started again")
+        await self._bring_up_or_break()
+
     async def measures(self) -> Mapping[str, bytes | None]:
         """What the server says of itself; it keeps its name when it is started again."""
         wire = self._server.wire
@@ -178,11 +208,14 @@ class VllmEngine(WiredEngine):
             if self._stints.closed or self._wire is not wire or (wire is not None and await wire.is_healthy()):
                 return
             logger.warning("The vLLM server was lost and is started again with version %d: %s", self._version, why)
-            try:
-                await self._bring_up()
-            except EngineError as error:
-                self._broken = error
-                raise
+            await self._bring_up_or_break()
+
+    async def _bring_up_or_break(self) -> None:
+        try:
+            await self._bring_up()
+        except EngineError as error:
+            self._broken = error
+            raise
 
     async def _bring_up(self) -> None:
         """Start the server with all that it served last."""
@@ -195,6 +228,8 @@ class VllmEngine(WiredEngine):
             await self._load_adapter(wire)
         if self._shared is not None:
             await self._shared.begin(wire, self._version)
+        if self._options.sleep:
+            await check_awake(wire)
 
     async def _prove(self, wire: VllmWire) -> None:
         """Draw a token: a model that vLLM cannot compute on this machine kills it at the first call, not before."""
@@ -213,11 +248,7 @@ class VllmEngine(WiredEngine):
             self.check()
             before = self._source
             self._source, self._adapter = str(folder), None
-            try:
-                await self._bring_up()
-            except EngineError as error:
-                self._broken = error
-                raise
+            await self._bring_up_or_break()
         if before != self._first:
             shutil.rmtree(before, ignore_errors=True)
 

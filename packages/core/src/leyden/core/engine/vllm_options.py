@@ -27,6 +27,8 @@ class VllmOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """The largest rank of adapters that it will be given; 0: it is given none, but whole weights."""
     transfer: Literal["restart", "ipc"] = "restart"
     """How whole weights reach it: by starting it anew, or on one GPU through memory that it shares with the trainer."""
+    sleep: bool = False
+    """Whether it leaves its GPU's memory to the trainer while that computes; on a CPU it then only waits."""
     cache_gib: int = 1
     """Memory for keys and values, on a CPU."""
     gpu_memory: float = 0.45

@@ -107,6 +107,7 @@ class VllmServer:
             flags += ["--enable-lora", "--max-loras", "1", "--max-lora-rank", str(options.served_rank)]
         if self.device != "cpu":
             flags += ["--gpu-memory-utilization", str(options.gpu_memory)]
+            flags += ["--enable-sleep-mode"] if options.sleep else []
         if options.transfer == "ipc":
             flags += ["--weight-transfer-config", '{"backend": "ipc"}']
         return [options.interpreter, "-m", "vllm.entrypoints.openai.api_server", *flags, *options.arguments]
@@ -194,6 +195,8 @@ def _environment(options: VllmOptions, device: str, key: str) -> dict[str, str]:
         ours["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"
     if device == "cpu":
         ours["VLLM_CPU_KVCACHE_SPACE"] = str(options.cache_gib)
-    if options.transfer == "ipc":  # opens endpoints that need no key: only ever on the loopback
-        ours |= {"VLLM_SERVER_DEV_MODE": "1", "VLLM_ALLOW_INSECURE_SERIALIZATION": "1"}
+    if options.transfer == "ipc" or options.sleep:  # opens endpoints that need no key: only ever on the loopback
+        ours["VLLM_SERVER_DEV_MODE"] = "1"
+    if options.transfer == "ipc":
+        ours["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"
     return {**kept, **ours}

@@ -26,8 +26,19 @@ Floats = NDArray[np.float64]
 class VllmDouble:
     """One server on the loopback, with `start` and `stop`; `key` opens it."""
 
-    def __init__(self, *, key: str | None = None, salt: int = 0, raw: bool = False, stale: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        key: str | None = None,
+        salt: int = 0,
+        raw: bool = False,
+        stale: bool = False,
+        sleeps: bool | None = True,
+    ) -> None:
         self.key, self.salt = key, salt
+        self.sleeps = sleeps
+        """Whether it can sleep and wake up; False: it does not wake up; None: it knows nothing of it."""
+        self.asleep = False
         self.raw, self.stale = raw, stale
         """Whether it tells raw log-probabilities; whether answers see a prefix cache that outlived its weights."""
         self.paused = False
@@ -54,6 +65,9 @@ class VllmDouble:
         app.router.add_get("/v1/models", self._models)
         app.router.add_post("/v1/completions", self._completions)
         app.router.add_post("/v1/load_lora_adapter", self._load_adapter)
+        app.router.add_get("/is_sleeping", self._sleeping)
+        app.router.add_post("/sleep", self._sleep)
+        app.router.add_post("/wake_up", self._wake_up)
         app.router.add_post("/{path:.*}", self._taken)
         self._runner = web.AppRunner(app, shutdown_timeout=0.01, handler_cancellation=True)
         await self._runner.setup()
@@ -113,6 +127,22 @@ class VllmDouble:
         self._adapters[body["lora_name"]] = zlib.crc32(file.read_bytes())
         return web.Response(text="Success")
 
+    async def _sleeping(self, _: web.Request) -> web.Response:
+        if self.sleeps is None:
+            return web.json_response({"detail": "Not Found"}, status=404)
+        return web.json_response({"is_sleeping": self.asleep})
+
+    async def _sleep(self, _: web.Request) -> web.Response:
+        assert not self.running
+        self.asleep = True
+        return web.json_response({"status": "sleeping"})
+
+    async def _wake_up(self, _: web.Request) -> web.Response:
+        if not self.sleeps:
+            return web.json_response({"error": {"message": "out of memory", "code": 500}}, status=500)
+        self.asleep = False
+        return web.json_response({"status": "awake"})
+
     async def _taken(self, _: web.Request) -> web.Response:
         return web.json_response({"message": "done"})
 
@@ -121,6 +151,7 @@ class VllmDouble:
         prompt: list[int] = body["prompt"]
         if refused := self._refusal(body, prompt):
             return web.json_response({"error": {"message": refused, "code": 400}}, status=400)
+        assert not self.asleep
         self.running += 1
         try:
             if body.get("stream"):

@@ -243,8 +243,19 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             raise UsageError("a deterministic run needs --engine embedded: vLLM rounds as its batches fall")
         if self.vllm.transfer == "ipc" and self.device == "cpu":
             raise UsageError("vllm.transfer=ipc shares a GPU's memory, and device is cpu")
+        self._check_sleep()
         if self.threads is not None:
             raise UsageError(f"threads are those of the embedded engine; with --engine vllm leave out {self.threads}")
+
+    def _check_sleep(self) -> None:
+        if not self.vllm.sleep:
+            return
+        if self.device == "cpu":
+            raise UsageError("vllm.sleep leaves a GPU's memory to the trainer, and device is cpu")
+        if (loop := self.algorithm_config.get("loop", "sync")) != "sync":
+            raise UsageError(
+                f"vllm.sleep stops all calls while the trainer computes; loop={loop} needs them: set loop=sync"
+            )
 
 
 def check_name(name: str) -> str:

@@ -142,7 +142,8 @@ class RunContext(Context):
         """Call `function` in a thread, its time counted under `phase`."""
         self.display.phase(phase)
         with self.phase(phase):
-            return await asyncio.to_thread(function, *args, **kwargs)
+            async with self.serving.asleep():
+                return await asyncio.to_thread(function, *args, **kwargs)
 
     async def publish(self, models: "Mapping[str, PolicyModel]") -> dict[str, float]:
         """Serve the models' weights as the next version and compare served with trained log-probabilities."""
@@ -213,6 +214,8 @@ class RunContext(Context):
             raise UsageError(
                 "a deterministic run cannot have loop async, which learns from what finishes first; set loop=one_off"
             )
+        if self.config.vllm.sleep and pace.loop != "sync":
+            raise UsageError(f"vllm.sleep stops all calls while the trainer computes; loop={pace.loop} needs them")
         self.batches = make_batches(pace, self.collector, self, self._position)
         try:
             yield

@@ -2,7 +2,7 @@
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -69,7 +69,8 @@ class Served:
 class Serving:
     """A store, and the policies that are trained, by their names, behind the gateway.
 
-    With `drain`, new weights wait until no call is in flight; calls that arrive meanwhile wait for them.
+    With `drain`, new weights wait until no call is in flight; calls that arrive meanwhile wait for them. `frozen` serve
+    policies that are not trained.
     """
 
     def __init__(
@@ -80,9 +81,11 @@ class Serving:
         gateway: "Gateway",
         *,
         drain: bool = False,
+        frozen: Sequence[Engine] = (),
         elsewhere: "Elsewhere | None" = None,
     ) -> None:
         self.store, self.address, self.policies = store, address, policies
+        self._frozen = frozen
         self._gateway, self._drain = gateway, drain
         self.elsewhere = elsewhere
         """What serves the policy where its loop runs in processes of its own; None: the engines here do."""
@@ -98,6 +101,14 @@ class Serving:
             for update in updates:
                 await update()
         return {name: await self.check(name, model) for name, model in models.items()}
+
+    @asynccontextmanager
+    async def asleep(self) -> AsyncGenerator[None]:
+        """Inside the block, engines that were told to sleep leave the memory of their GPU to the trainer."""
+        async with AsyncExitStack() as sleeping:
+            for engine in (*(served.engine for served in self.policies.values()), *self._frozen):
+                await sleeping.enter_async_context(engine.asleep())
+            yield
 
     async def flush(self) -> None:
         """Return when all records of answered calls are in the store."""
@@ -174,6 +185,7 @@ async def serve_policies(folder: RunFolder, config: RunConfig, example: Task) ->
             {name: Served(served[name].engine, _check_ids(served[name].codec, example)) for name in config.policies},
             door,
             drain=config.update == "drain",
+            frozen=[served[name].engine for name in config.frozen],
         )
 
 

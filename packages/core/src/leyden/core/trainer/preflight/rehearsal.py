@@ -99,7 +99,8 @@ class TrialContext(Context):
     async def compute(self, phase: str, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Call `function` in a thread."""
         self.real.display.phase(f"check: {phase}")
-        return await asyncio.to_thread(function, *args, **kwargs)
+        async with self.real.serving.asleep():
+            return await asyncio.to_thread(function, *args, **kwargs)
 
     async def publish(self, models: "Mapping[str, PolicyModel]") -> dict[str, float]:
         """Serve the update; then, where it is too small to tell old weights from new ones, weights that are not."""
