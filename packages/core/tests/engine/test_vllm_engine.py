@@ -92,6 +92,8 @@ async def test_adapters_without_room_are_refused(policy: Path) -> None:
     assert not engine.takes_adapters
     with pytest.raises(EngineError, match="without room for adapters"):
         await engine.update_adapters(saving("one"), 1)
+    with pytest.raises(EngineError, match="keeps no weights to begin again with"):
+        await engine.begin_again(0)
     await engine.close()
 
 
@@ -150,6 +152,29 @@ async def test_whole_weights_start_the_server_anew_and_calls_go_on(
     assert json.loads((second / "config.json").read_text()) == json.loads((policy / "config.json").read_text())
     await engine.update_weights(new, 10)
     assert not second.exists()
+    assert policy.exists()
+
+
+async def test_it_begins_again_without_being_started_again(engine: VllmEngine, server: DoubleServer) -> None:
+    before = [chunk.logprobs for chunk in await chunks_of(engine, call())]
+    await engine.update_adapters(saving("one"), 1)
+    assert [chunk.logprobs for chunk in await chunks_of(engine, call())] != before
+    await engine.begin_again(0)
+    assert [chunk.logprobs for chunk in await chunks_of(engine, call())] == before
+    assert engine.version == 0
+    assert len(server.starts) == 1
+    await server.double.stop()
+    assert [chunk.logprobs for chunk in await chunks_of(engine, call())] == before
+    assert not loads(server.double)
+
+
+async def test_it_begins_again_after_whole_weights(engine: VllmEngine, server: DoubleServer, policy: Path) -> None:
+    before = [chunk.logprobs for chunk in await chunks_of(engine, call())]
+    await engine.update_weights({"model.norm.weight": torch.ones(32)}, 1)
+    assert [chunk.logprobs for chunk in await chunks_of(engine, call())] != before
+    await engine.begin_again(0)
+    assert [chunk.logprobs for chunk in await chunks_of(engine, call())] == before
+    assert server.starts[-1] == str(policy)
     assert policy.exists()
 
 

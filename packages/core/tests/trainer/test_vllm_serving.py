@@ -80,10 +80,14 @@ class TakesAdapters(ScriptedEngine):
     def __init__(self) -> None:
         super().__init__([])
         self.saved: list[set[str]] = []
+        self.begun_again: list[int] = []
 
     @property
     def takes_adapters(self) -> bool:
         return True
+
+    async def begin_again(self, version: int) -> None:
+        self.begun_again.append(version)
 
     async def update_adapters(self, save: Any, version: int) -> None:
         with tempfile.TemporaryDirectory() as folder:
@@ -105,11 +109,22 @@ async def test_adapters_go_to_engines_that_take_them_and_weights_to_others(lora:
     assert all({"adapter_config.json", "adapter_model.safetensors"} <= names for names in takes.saved)
 
 
+async def test_an_engine_of_adapters_goes_back_without_whole_weights() -> None:
+    takes, other = TakesAdapters(), ScriptedEngine([])
+    for engine in (takes, other):
+        serving = Serving(NOTHING, NOTHING, {POLICY: Served(engine, [1, 2, 3])}, NOTHING)
+        with pytest.raises(EngineError, match="does not serve what was trained"):
+            await serving.serve({POLICY: tiny_policy()}, 0, first=True)
+    assert (takes.begun_again, takes.versions, other.versions) == ([0], [], [0])
+
+
 async def test_an_engine_without_room_for_adapters_says_so() -> None:
     engine: Engine = ScriptedEngine([])
     assert not engine.takes_adapters
     with pytest.raises(EngineError, match="ScriptedEngine takes whole weights alone"):
         await engine.update_adapters(lambda folder: None, 1)
+    with pytest.raises(EngineError, match="ScriptedEngine keeps no weights to begin again with"):
+        await engine.begin_again(0)
 
 
 class Sleeps(ScriptedEngine):

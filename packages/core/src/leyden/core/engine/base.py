@@ -113,6 +113,10 @@ class Engine(ABC):
         """
         raise EngineError(f"{type(self).__name__} takes whole weights alone, and no adapters for version {version}")
 
+    async def begin_again(self, version: int) -> None:
+        """Serve, as `version`, the weights that it began with, without adapters; for engines that take some."""
+        raise EngineError(f"{type(self).__name__} keeps no weights to begin again with as version {version}")
+
     @abstractmethod
     async def score(self, ids: list[int]) -> list[float]:
         """Raw log-probability of each of `ids[1:]` given what precedes it, by the weights being served.

@@ -111,6 +111,18 @@ class VllmEngine(WiredEngine):
         if before is not None:
             shutil.rmtree(before, ignore_errors=True)
 
+    async def begin_again(self, version: int) -> None:
+        """Serve the weights that it began with as `version`: those below the adapters, or of a server started anew."""
+        if not self.takes_adapters:
+            await super().begin_again(version)
+        async with self._stints.alone():
+            if self._source != self._first:
+                await self._serve_folder(Path(self._first))
+            before, self._adapter = self._adapter, None
+            self._version = version
+        if before is not None:
+            await asyncio.to_thread(shutil.rmtree, before, ignore_errors=True)
+
     async def update_weights(self, weights: Mapping[str, object], version: int) -> None:
         """Serve `weights`, whole, as `version`; see `VllmOptions.transfer` for the ways, and what each costs.
 

@@ -90,13 +90,21 @@ class Serving:
         self.elsewhere = elsewhere
         """What serves the policy where its loop runs in processes of its own; None: the engines here do."""
 
-    async def serve(self, models: "Mapping[str, PolicyModel]", version: int) -> dict[str, float]:
-        """Serve the models' weights as `version`; returns the gap of each, see `check`."""
+    async def serve(
+        self, models: "Mapping[str, PolicyModel]", version: int, *, first: bool = False
+    ) -> dict[str, float]:
+        """Serve the models' weights as `version`; returns the gap of each, see `check`.
+
+        `first`: they are those that the run begins with, which an engine of adapters has still.
+        """
         updates: list[Callable[[], Awaitable[None]]] = []
         for name, model in models.items():
             served = self.policies[name]
             await served.engine.score(served.check_ids)
-            updates.append(await asyncio.to_thread(_update, served.engine, model, version))
+            if first and served.engine.takes_adapters:
+                updates.append(partial(served.engine.begin_again, version))
+            else:
+                updates.append(await asyncio.to_thread(_update, served.engine, model, version))
         async with self._gateway.gate.closed() if self._drain else nullcontext():
             for update in updates:
                 await update()

@@ -208,7 +208,7 @@ async def _put_back(real: "RunContext", found: Rehearsal) -> None:
     """Serve the weights that the run begins with; the models that hold them are those it is going to train."""
     models = {name: await asyncio.to_thread(real.load_policy, name) for name in real.policies}
     try:
-        await real.serving.serve(models, 0)
+        await real.serving.serve(models, 0, first=True)
     except EngineError as error:
         found.not_restored = str(error)
     real.prepare(models)
