@@ -130,6 +130,10 @@ async def test_one_that_comes_up_no_more_breaks_the_engine(policy: Path) -> None
                 assert server.double.asleep
         with pytest.raises(EngineError):
             engine.check()
+        with pytest.raises(EngineError):
+            async with engine.asleep():
+                raise AssertionError("the trainer computes")
+        assert len(server.starts) == 2
 
 
 async def test_an_update_that_fails_leaves_it_awake(policy: Path) -> None:

@@ -153,6 +153,7 @@ class VllmEngine(WiredEngine):
             return
         async with self._stints.alone(), self._mending:  # one that dies meanwhile is started when there is memory again
             self._check_ready()
+            self.check()
             wire = self._wire
             sleeps = wire is not None and await put_to_sleep(wire)
             try:
