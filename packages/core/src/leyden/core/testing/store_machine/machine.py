@@ -35,8 +35,9 @@ PATIENCE = 15.0
 """Seconds after which who should have been told was not, on a very busy machine."""
 SECONDS = st.sampled_from([0.0, 0.0, 0.0, 1.0, 2.0, 3.0])
 CLIENTS = st.integers(0, 2)
-VIEW = ("query_rollouts", "query_workers", "statistics")
-"""What is looked at after every step, beside the attempts of whatever was tried more than once."""
+RECORDS = ("query_resources", "get_latest_resources", "query_runs", "query_policy_versions")
+VIEW = ("query_rollouts", "query_workers", "statistics", *RECORDS)
+"""What is looked at after every step, beside the attempts of whatever was tried more than once, and runs' metrics."""
 CLAIM = "dequeue"
 """How the names of claims begin."""
 
@@ -217,7 +218,9 @@ class StoreMachine(RuleBasedStateMachine):
         tried = [
             one.rollout_id for one in view[0].answer if getattr(one, "attempt", None) and one.attempt.sequence_id > 1
         ]
-        return view + [await self._call(self._steps, "query_attempts", {"rollout_id": name}) for name in tried]
+        asked = [("query_attempts", {"rollout_id": name}) for name in tried]
+        asked += [("query_metrics", {"run_id": run_id}) for run_id in self.model.runs]
+        return view + [await self._call(self._steps, name, arguments) for name, arguments in asked]
 
     def _claimed_by_waiting(self) -> list[Done]:
         finished = [(limit, task) for limit, task in self._idle if task.done()]
@@ -269,9 +272,8 @@ class StoreMachine(RuleBasedStateMachine):
                 self._waiting.remove(waiting)
 
     def _everything(self) -> list[Operation]:
-        found = [Operation(name, {}) for name in ("query_resources", "query_runs", "query_policy_versions")]
+        found = [Operation(name, {}) for name in RECORDS]
         found += [Operation("query_metrics", {"run_id": run_id}) for run_id in self.model.runs]
-        found.append(Operation("get_latest_resources", {}))
         for rollout_id in self.model.rollouts:
             for name in ("query_attempts", "query_spans", "get_rollout_by_id"):
                 found.append(Operation(name, {"rollout_id": rollout_id}))
