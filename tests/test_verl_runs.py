@@ -54,7 +54,7 @@ def variables() -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def cluster(variables: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
-    """A Ray cluster with one logical GPU, which is a CPU; its address."""
+    """A Ray cluster with two logical GPUs, which are CPUs; its address."""
     folder = Path("/tmp") / f"leyden-ray-{os.getpid()}"  # sockets have short paths
     port = free_port()
     given = (
@@ -64,7 +64,7 @@ def cluster(variables: dict[str, str], tmp_path_factory: pytest.TempPathFactory)
         "metrics-export-port",
     )
     command = [str(Path(sys.executable).parent / "ray"), "start", "--head", "--block", f"--port={port}"]
-    command += ["--num-cpus=8", "--num-gpus=1", "--include-dashboard=false", f"--temp-dir={folder}"]
+    command += ["--num-cpus=8", "--num-gpus=2", "--include-dashboard=false", f"--temp-dir={folder}"]
     command += [f"--{name}={free_port()}" for name in given]
     log = tmp_path_factory.mktemp("ray") / "ray.log"
     with log.open("wb") as output:
@@ -130,6 +130,7 @@ def assert_learned(run: Path) -> None:
     assert all(line["rollouts"] == TASKS_PER_STEP * GROUP_SIZE for line in steps)
     assert all(0 < line["transitions_trained"] <= line["transitions"] for line in steps)
     assert max(line["served_trained_gap"] for line in steps) < 1e-5
+    assert all(line["training/off_policy/trajectory_staleness_worst/max"] == 0 for line in steps)
     found = asyncio.run(rollouts(run))
     assert {one.status for one, _ in found} == {"succeeded"}
     trained = [(one, spans) for one, spans in found if one.mode == "train"]
@@ -173,15 +174,25 @@ def test_an_agent_of_the_openai_sdk_learns(training: Training, tmp_path: Path) -
 
 
 def test_a_langgraph_agent_learns_though_the_driver_is_killed(training: Training, tmp_path: Path) -> None:
-    run = tmp_path / "graph"
-    process = training(tmp_path, "graph", "calculator_langgraph")
+    assert_learned_though_killed(training, tmp_path / "graph")
+
+
+def test_a_langgraph_agent_learns_on_two_ranks_though_the_driver_is_killed(training: Training, tmp_path: Path) -> None:
+    run = tmp_path / "ranks"
+    assert_learned_though_killed(training, run, "trainer.n_gpus_per_node=2")
+    assert (run / f"checkpoints/loop/global_step_{STEPS}/actor/model_world_size_2_rank_1.pt").exists()
+
+
+def assert_learned_though_killed(training: Training, run: Path, *overrides: str) -> None:
+    """Begin `run`, kill its driver after the first step, and go on; what had ended then is not run again."""
+    process = training(run.parent, run.name, "calculator_langgraph", *overrides)
     while not lines(run):
         assert process.poll() is None, process.communicate()[0][-4000:]
         time.sleep(0.2)
     process.kill()
     process.wait()
     before = ended_by(run)
-    finished(training(tmp_path, "graph", "calculator_langgraph", "resume"))
+    finished(training(run.parent, run.name, "calculator_langgraph", "resume"))
     assert_learned(run)
     assert before.items() <= ended_by(run).items()
 

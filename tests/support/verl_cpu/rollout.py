@@ -6,6 +6,7 @@ Loaded by `import verl` itself, with `platform`, in the variables of `environmen
 
 import asyncio
 import json
+import os
 import socket
 import threading
 from collections.abc import AsyncGenerator, Iterable
@@ -26,7 +27,13 @@ RolloutReplica: Any = _replica.RolloutReplica
 
 
 class CpuAdapter(BaseRollout):
-    """In the trainer's process: hands the trained weights to the replica's server."""
+    """Beside a replica's server, in the trainer's process or in one of its own: hands it the trained weights."""
+
+    def __init__(self, *args: Any, replica_rank: int = -1, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        # In a trainer's process VERL does not say: each of its ranks has a replica of its own.
+        self.replica_rank = int(os.environ["RANK"]) if replica_rank == -1 else replica_rank
+        self.is_leader_rank = True
 
     async def resume(self, tags: list[str]) -> None:
         """Nothing was released."""
@@ -35,10 +42,9 @@ class CpuAdapter(BaseRollout):
         """Keep everything: a CPU's memory is not shared with a GPU's cache."""
 
     async def update_weights(self, weights: Iterable[tuple[str, Any]], global_steps: int = 0, **_: Any) -> None:
-        """Send all weights at once; every rank has to draw them from its shards, and the first one sends."""
+        """Send all weights at once; every rank has to draw them from its shards, and sends them to its replica."""
         whole = {name: tensor.detach().cpu().float().clone() for name, tensor in weights}
-        if torch.distributed.get_rank() == 0:
-            await ray.get_actor(f"{NAME}_0").update_weights.remote(whole, global_steps)
+        await ray.get_actor(f"{NAME}_{self.replica_rank}").update_weights.remote(whole, global_steps)
 
 
 class Sampler:

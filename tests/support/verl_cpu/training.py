@@ -1,6 +1,7 @@
 """A small training with VERL on a CPU: `python -m verl_cpu.training ADDRESS RUNS NAME AGENT STEPS`.
 
-A last word, `resume`, goes on with the run. ADDRESS is that of a Ray cluster whose processes have `VARIABLES`.
+Further words are hydra overrides; `resume` alone goes on with the run. ADDRESS is that of a Ray cluster whose
+processes have `VARIABLES`.
 """
 
 import sys
@@ -24,7 +25,7 @@ CONFIG: dict[str, Any] = {
         "model": {"override_config": {"attn_implementation": "sdpa"}, "enable_gradient_checkpointing": False},
         "actor": {
             "strategy": "fsdp2",
-            "ppo_micro_batch_size_per_gpu": 16,
+            "ppo_micro_batch_size_per_gpu": 8,
             "optim": {"lr": 6e-4},
             "use_torch_compile": False,
             "fsdp_config": {
@@ -36,7 +37,7 @@ CONFIG: dict[str, Any] = {
         "rollout": {
             "name": "hf_cpu",
             "tensor_model_parallel_size": 1,
-            "log_prob_micro_batch_size_per_gpu": 16,
+            "log_prob_micro_batch_size_per_gpu": 8,
             "free_cache_engine": False,
             "enforce_eager": True,
             "dtype": "float32",
@@ -49,14 +50,14 @@ CONFIG: dict[str, Any] = {
 TASKS_PER_STEP, GROUP_SIZE, HELD_OUT = 4, 4, 6
 
 
-def main(address: str, runs: str, name: str, agent: str, steps: int, *, again: bool) -> None:
+def main(address: str, runs: str, name: str, agent: str, steps: int, more: tuple[str, ...]) -> None:
     """Train one of the examples' agents, or go on with it."""
-    if again:
+    if more == ("resume",):
         resume(Path(runs), name, steps, sit_here(make_display(quiet=True)))
         return
     tasks, example = EXAMPLES / "calculator_langgraph", EXAMPLES / agent
     trainer = Trainer(
-        algorithm=VERL(VERLConfig(config=CONFIG, ray_address=address, environment=VARIABLES)),
+        algorithm=VERL(VERLConfig(config=CONFIG, overrides=more, ray_address=address, environment=VARIABLES)),
         policy=example / "policy",
         steps=steps,
         tasks_per_step=TASKS_PER_STEP,
@@ -72,4 +73,4 @@ def main(address: str, runs: str, name: str, agent: str, steps: int, *, again: b
 
 if __name__ == "__main__":
     where, kept, called, example, planned, *more = sys.argv[1:]
-    main(where, kept, called, example, int(planned), again=more == ["resume"])
+    main(where, kept, called, example, int(planned), tuple(more))

@@ -222,3 +222,33 @@ def test_an_override_that_verl_does_not_take_is_refused() -> None:
 def test_an_override_that_contradicts_is_refused_by_the_same_rules() -> None:
     with pytest.raises(UsageError, match=r"algorithm\.use_kl_in_reward: True cannot be"):
         compose(TUTORIAL, ["algorithm.use_kl_in_reward=true"])
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (
+            ["trainer.nnodes=16", "actor_rollout_ref.actor.ppo_mini_batch_size=2"],
+            "actor.ppo_mini_batch_size: 2 × rollout.n 4 rows cannot be parted evenly among 16 ranks",
+        ),
+        (
+            ["trainer.nnodes=64"],
+            "actor.ppo_micro_batch_size_per_gpu: 4 does not divide 2, the rows of a mini-batch that",
+        ),
+        (
+            ["actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=48"],
+            "rollout.log_prob_micro_batch_size_per_gpu: 48 does not divide 128",
+        ),
+    ],
+)
+def test_sizes_that_a_ranks_share_is_no_multiple_of_are_refused(overrides: list[str], said: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        compose(TUTORIAL, overrides)
+    assert said in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_sizes_in_tokens_and_ranks_that_share_rows_are_taken() -> None:
+    by_tokens = ["actor_rollout_ref.actor.use_dynamic_bsz=true", "trainer.nnodes=64"]
+    assert compose(TUTORIAL, [*by_tokens, "actor_rollout_ref.rollout.log_prob_use_dynamic_bsz=true"])
+    assert compose(TUTORIAL, ["trainer.nnodes=64", "actor_rollout_ref.actor.ulysses_sequence_parallel_size=2"])

@@ -48,6 +48,8 @@ class RolloutCollection:
         self._servers = llm_client._load_balancer
         self._places: Counter[int] = Counter()
         """Training prompts of each step so far."""
+        self._version = 0
+        """Of the weights that are served."""
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="leyden rollouts", daemon=True).start()
         self._driver = Driver(Door(url=os.environ[URL], token=os.environ[TOKEN]))
@@ -68,7 +70,8 @@ class RolloutCollection:
         try:
             addresses: list[str] = await self._servers.get_all_servers.remote()
             # Training step n begins with the weights that n - 1 updates made; validation after it has those of n.
-            await self._driver.serve_from(Replicas(tuple(addresses), step if validate else step - 1))
+            self._version = step if validate else step - 1
+            await self._driver.serve_from(Replicas(tuple(addresses), self._version))
         except Exception:
             log.exception("step %d has no rollouts: the run cannot be told where its policy is served", step)
             for prompt in prompts:
@@ -86,7 +89,7 @@ class RolloutCollection:
             found = self._found(group, uid, partition)
             if partition == TRAIN:
                 await self._driver.used(_used(found, asked.step))
-            await bridge.put_rows(partition, _queued(found.rows, prompt, partition))
+            await bridge.put_rows(partition, self._queued(found.rows, prompt, partition))
         except Exception:
             log.exception("prompt %s has no rows", uid)
             await bridge.put_status(uid, partition, "failure")
@@ -117,22 +120,22 @@ class RolloutCollection:
         for session, trajectory in enumerate(group.trajectories):
             # A greedy agent's calls cannot be trained on, and are none; its reward is what VERL is to count.
             if session not in there and trajectory.reward is not None:
-                found.rows.append(_stand_in(uid, session, trajectory.reward))
+                found.rows.append(_stand_in(uid, session, trajectory.reward, self._version))
         return found
 
+    def _queued(self, rows: Sequence[Row], prompt: Columns, partition: str) -> list[tuple[str, Columns, Columns]]:
+        """Key, fields and tag of every row; those of one that pads where there is none."""
+        step, validate = int(prompt["global_steps"]), partition == VALIDATE
+        if rows:
+            return [(row.key, {**prompt, **row.fields(validate=validate)}, row.tag(step)) for row in rows]
+        # VERL measures from its version how old a batch is.
+        padding = _stand_in(prompt["uid"], 0, 0.0, self._version)
+        fields = padding.fields(validate=True)
+        masks = {name: fields[name] * 0 for name in ("response_mask", "loss_mask")}
+        return [(f"{prompt['uid']}_{NOTHING}", {**prompt, **fields, **masks}, padding.tag(step))]
 
-def _queued(rows: Sequence[Row], prompt: Columns, partition: str) -> list[tuple[str, Columns, Columns]]:
-    """Key, fields and tag of every row; those of one that pads where there is none."""
-    step, validate = int(prompt["global_steps"]), partition == VALIDATE
-    if rows:
-        return [(row.key, {**prompt, **row.fields(validate=validate)}, row.tag(step)) for row in rows]
-    padding = _stand_in(prompt["uid"], 0, 0.0)
-    fields = padding.fields(validate=True)
-    masks = {name: fields[name] * 0 for name in ("response_mask", "loss_mask")}
-    return [(f"{prompt['uid']}_{NOTHING}", {**prompt, **fields, **masks}, padding.tag(step))]
 
-
-def _stand_in(uid: str, session: int, reward: float) -> Row:
+def _stand_in(uid: str, session: int, reward: float, version: int) -> Row:
     """A row of one token that nobody wrote, for a rollout without calls."""
     return Row(
         uid=uid,
@@ -145,8 +148,8 @@ def _stand_in(uid: str, session: int, reward: float) -> Row:
         weight=0.0,
         reward=reward,
         turns=0,
-        min_version=0,
-        max_version=0,
+        min_version=version,
+        max_version=version,
     )
 
 

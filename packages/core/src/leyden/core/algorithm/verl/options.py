@@ -14,6 +14,7 @@ from leyden.core.advantage.registry import ADVANTAGE
 from leyden.core.algorithm.registry import nested
 from leyden.core.algorithm.verl.advantages import Estimation
 from leyden.core.algorithm.verl.rules import ESTIMATORS, INSTEAD, OWNED, RULES, UNSCALED
+from leyden.core.algorithm.verl.shares import check_shares
 from leyden.core.algorithm.verl.versions import check_versions
 from leyden.core.credit.nesting import needs_values
 from leyden.core.credit.registry import CREDIT
@@ -100,6 +101,7 @@ def compose(config: Mapping[str, Any], overrides: Sequence[str] = (), owned: Map
     for path, value in {**filled, **settled}.items():
         _put(composed, path, value)
     bridge.validate(composed)
+    check_shares(bridge.resolved(composed))
     return composed
 
 
