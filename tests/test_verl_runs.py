@@ -11,9 +11,9 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from verl_cpu.training import GROUP_SIZE, HELD_OUT, TASKS_PER_STEP, VARIABLES
@@ -26,11 +26,23 @@ from leyden.core.policy.logprobs import score
 from leyden.core.policy.model import PolicyModel
 from leyden.core.store.open import open_store
 from leyden.core.testing.ports import free_port
+from leyden.core.trainer.outside import LOST
 from leyden.core.trajectory.calls import is_recorded_call
 
 STEPS = 3
+OLDEST = "training/off_policy/trajectory_staleness_worst/max"
 MISSING = [name for name in ("verl", "ray", "transfer_queue") if importlib.util.find_spec(name) is None]
 ROOT = Path(__file__).parents[1]
+POLICY = ROOT / "examples/calculator_langgraph/policy"
+SEPARATE = (
+    "trainer.v1.trainer_mode=separate_async",
+    "trainer.v1.separate_async.parameter_sync_step=2",
+    "actor_rollout_ref.rollout.nnodes=1",
+    "actor_rollout_ref.rollout.n_gpus_per_node=1",
+    "actor_rollout_ref.rollout.checkpoint_engine.backend=tcp",
+    "actor_rollout_ref.rollout.checkpoint_engine.custom_backend_module=verl_cpu.transport",
+)
+"""Hydra overrides: replicas of their own, and two updates in each step before they are given the weights."""
 
 pytestmark = [
     pytest.mark.long,
@@ -115,38 +127,71 @@ def lines(run: Path) -> list[dict[str, Any]]:
 
 
 async def rollouts(run: Path) -> list[tuple[Rollout, list[Span]]]:
-    """Every rollout in the run's store, with its spans."""
+    """Every rollout in the run's store that may be learned from, with the spans of its last attempt."""
     store = await open_store(f"sqlite:///{run / 'store.db'}")
     try:
-        return [(one, (await store.query_spans(one.rollout_id)).items) for one in await store.query_rollouts()]
+        found = [one for one in await store.query_rollouts() if LOST not in one.metadata]
+        last = [one.attempt.attempt_id if isinstance(one, AttemptedRollout) else None for one in found]
+        spans = [await store.query_spans(one.rollout_id, attempt) for one, attempt in zip(found, last, strict=True)]
+        return [(one, own.items) for one, own in zip(found, spans, strict=True)]
     finally:
         await store.close()
 
 
-def assert_learned(run: Path) -> None:
-    """Each step learned from its own whole batch, served as trained; each rollout ran once; the policy is there."""
+def assert_learned(run: Path, *, ahead: bool = False) -> None:
+    """Each step learned from a whole batch, drawn by the weights it is recorded with; the policy is there.
+
+    `ahead`: batches are begun before the updates that come before them, and the last ones never learned from.
+    """
     steps = lines(run)
     assert [line["step"] for line in steps] == list(range(1, STEPS + 1))
     assert all(line["rollouts"] == TASKS_PER_STEP * GROUP_SIZE for line in steps)
     assert all(0 < line["transitions_trained"] <= line["transitions"] for line in steps)
-    assert max(line["served_trained_gap"] for line in steps) < 1e-5
-    assert all(line["training/off_policy/trajectory_staleness_worst/max"] == 0 for line in steps)
-    found = asyncio.run(rollouts(run))
-    assert {one.status for one, _ in found} == {"succeeded"}
+    assert (max(line[OLDEST] for line in steps) > 0) == ahead
+    assert all((line[OLDEST] == 0) == ("served_trained_gap" in line) for line in steps)
+    assert max(line.get("served_trained_gap", 0.0) for line in steps) < 1e-5
+    everything = asyncio.run(rollouts(run))
+    found = [(one, spans) for one, spans in everything if one.status == "succeeded"]
     trained = [(one, spans) for one, spans in found if one.mode == "train"]
-    assert len(trained) == STEPS * TASKS_PER_STEP * GROUP_SIZE
     assert len(found) - len(trained) == 2 * HELD_OUT
-    calls = [sum(is_recorded_call(span) for span in spans) for _, spans in trained]
-    assert 1 <= min(calls) <= max(calls) <= 5
-    assert max(calls) > 1
-    for one, spans in trained:
-        step = int(one.rollout_id.split("-")[1].removeprefix("s"))
-        drawn_by = [span.attributes[semconv.POLICY_VERSION] for span in spans if is_recorded_call(span)]
-        assert all(version == step - 1 for version in drawn_by)
+    if not ahead:
+        assert found == everything
+        assert len(trained) == STEPS * TASKS_PER_STEP * GROUP_SIZE
+    calls = [[span for span in spans if is_recorded_call(span)] for _, spans in trained]
+    assert 1 <= min(map(len, calls)) < max(map(len, calls)) <= 5
+    assert_drawn_as_recorded(run, [call for own in calls for call in own])
+    if not ahead:
+        for one, spans in trained:
+            step = int(one.rollout_id.split("-")[1].removeprefix("s"))
+            drawn_by = [span.attributes[semconv.POLICY_VERSION] for span in spans if is_recorded_call(span)]
+            assert all(version == step - 1 for version in drawn_by)
     report = json.loads((run / "report.json").read_text())
-    assert (report["steps"], report["rollouts"]) == (STEPS, len(found))
+    assert report["steps"] == STEPS
+    assert STEPS * TASKS_PER_STEP * GROUP_SIZE + 2 * HELD_OUT <= report["rollouts"] <= len(everything)
     assert None not in (report["success_before"], report["success_after"])
     assert_served_at_last(run, found)
+
+
+def assert_drawn_as_recorded(run: Path, calls: Sequence[Span]) -> None:
+    """The weights of the versions that a call is recorded with are as likely to draw it as it was told."""
+    kept = {step: run / f"checkpoints/loop/global_step_{step}/actor/huggingface" for step in range(1, STEPS + 1)}
+    models = {step: PolicyModel.load(folder) for step, folder in kept.items()}
+    models[0] = PolicyModel.load(POLICY)
+    for call in calls:
+        prompt, response = (
+            unpack_ids(bytes_of(call, key)).tolist() for key in (semconv.PROMPT_IDS, semconv.RESPONSE_IDS)
+        )
+        told = unpack_log_probs(bytes_of(call, semconv.RESPONSE_LOGPROBS)).tolist()
+        first = call.attributes[semconv.POLICY_VERSION]
+        flat = cast("list[int]", call.attributes.get(semconv.POLICY_VERSIONS, [first, len(response)]))
+        drawn_by = [version for version, count in batched(flat) for _ in range(count)]
+        again = {version: score(models[version], prompt + response)[-len(response) :] for version in {*drawn_by}}
+        gaps = [abs(value - again[by][at]) for at, (value, by) in enumerate(zip(told, drawn_by, strict=True))]
+        assert max(gaps) < 1e-5
+
+
+def batched(flat: list[int]) -> list[tuple[int, int]]:
+    return list(zip(flat[::2], flat[1::2], strict=True))
 
 
 def assert_served_at_last(run: Path, found: list[tuple[Rollout, list[Span]]]) -> None:
@@ -183,18 +228,30 @@ def test_a_langgraph_agent_learns_on_two_ranks_though_the_driver_is_killed(train
     assert (run / f"checkpoints/loop/global_step_{STEPS}/actor/model_world_size_2_rank_1.pt").exists()
 
 
-def assert_learned_though_killed(training: Training, run: Path, *overrides: str) -> None:
-    """Begin `run`, kill its driver after the first step, and go on; what had ended then is not run again."""
+def test_a_langgraph_agent_learns_beside_replicas_of_their_own_though_the_driver_is_killed(
+    training: Training, tmp_path: Path
+) -> None:
+    assert_learned_though_killed(training, tmp_path / "separate", *SEPARATE, ahead=True)
+
+
+def test_an_agent_of_the_openai_sdk_learns_while_batches_run_ahead(training: Training, tmp_path: Path) -> None:
+    finished(training(tmp_path, "ahead", "calculator_openai_agents", "trainer.v1.trainer_mode=colocate_async"))
+    assert_learned(tmp_path / "ahead", ahead=True)
+
+
+def assert_learned_though_killed(training: Training, run: Path, *overrides: str, ahead: bool = False) -> None:
+    """Begin `run`, kill its driver when the first step is kept, and go on; what had ended then is not run again."""
     process = training(run.parent, run.name, "calculator_langgraph", *overrides)
-    while not lines(run):
+    while not (run / "loop/progress-1.json").exists():
         assert process.poll() is None, process.communicate()[0][-4000:]
         time.sleep(0.2)
     process.kill()
     process.wait()
-    before = ended_by(run)
+    before, kept = ended_by(run), lines(run)
     finished(training(run.parent, run.name, "calculator_langgraph", "resume"))
-    assert_learned(run)
+    assert_learned(run, ahead=ahead)
     assert before.items() <= ended_by(run).items()
+    assert kept[:1] == lines(run)[:1]
 
 
 def ended_by(run: Path) -> dict[str, str]:

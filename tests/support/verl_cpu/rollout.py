@@ -22,6 +22,7 @@ NAME = "hf_cpu"
 ray: Any = import_module("ray")
 _base: Any = import_module("verl.workers.rollout.base")
 _replica: Any = import_module("verl.workers.rollout.replica")
+_utils: Any = import_module("verl.workers.rollout.utils")
 BaseRollout: Any = _base.BaseRollout
 RolloutReplica: Any = _replica.RolloutReplica
 
@@ -30,7 +31,8 @@ class CpuAdapter(BaseRollout):
     """Beside a replica's server, in the trainer's process or in one of its own: hands it the trained weights."""
 
     def __init__(self, *args: Any, replica_rank: int = -1, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+        base: Any = super()
+        base.__init__(*args, **kwargs)
         # In a trainer's process VERL does not say: each of its ranks has a replica of its own.
         self.replica_rank = int(os.environ["RANK"]) if replica_rank == -1 else replica_rank
         self.is_leader_rank = True
@@ -43,7 +45,8 @@ class CpuAdapter(BaseRollout):
 
     async def update_weights(self, weights: Iterable[tuple[str, Any]], global_steps: int = 0, **_: Any) -> None:
         """Send all weights at once; every rank has to draw them from its shards, and sends them to its replica."""
-        whole = {name: tensor.detach().cpu().float().clone() for name, tensor in weights}
+        drawn = _utils.ensure_async_iterator(weights)
+        whole = {name: tensor.detach().cpu().float().clone() async for name, tensor in drawn}
         await ray.get_actor(f"{NAME}_{self.replica_rank}").update_weights.remote(whole, global_steps)
 
 
@@ -171,6 +174,12 @@ class CpuServer:
         """Nothing was aborted."""
 
     def clear_kv_cache(self) -> None:
+        """Nothing is cached."""
+
+    def release_kv_cache(self) -> None:
+        """Nothing is cached."""
+
+    def resume_kv_cache(self) -> None:
         """Nothing is cached."""
 
 

@@ -8,9 +8,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from verl_cpu.environment import ENVIRONMENT
 
 from leyden.core.algorithm.verl.algorithm import VERL, VERLConfig
+from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.display import make_display
 from leyden.core.trainer.launch import resume, sit_here
 from leyden.core.trainer.tasks import load_tasks
@@ -50,13 +52,21 @@ CONFIG: dict[str, Any] = {
 TASKS_PER_STEP, GROUP_SIZE, HELD_OUT = 4, 4, 6
 
 
+class KeepingTrainer(Trainer):
+    """Keeps the weights of every version, so that every call can be held against what drew it."""
+
+    def _config(self, *args: Any, **kwargs: Any) -> RunConfig:
+        config = super()._config(*args, **kwargs)
+        return msgspec.structs.replace(config, keep_checkpoints=config.steps)
+
+
 def main(address: str, runs: str, name: str, agent: str, steps: int, more: tuple[str, ...]) -> None:
     """Train one of the examples' agents, or go on with it."""
     if more == ("resume",):
         resume(Path(runs), name, steps, sit_here(make_display(quiet=True)))
         return
     tasks, example = EXAMPLES / "calculator_langgraph", EXAMPLES / agent
-    trainer = Trainer(
+    trainer = KeepingTrainer(
         algorithm=VERL(VERLConfig(config=CONFIG, overrides=more, ray_address=address, environment=VARIABLES)),
         policy=example / "policy",
         steps=steps,

@@ -20,7 +20,7 @@ from starlette.routing import Route as Answered
 from leyden.core.algorithm.outside import Door
 from leyden.core.algorithm.verl.algorithm import VERL
 from leyden.core.data.route import Route
-from leyden.core.errors import PolicyError, UsageError
+from leyden.core.errors import PolicyError, TrainingError, UsageError
 from leyden.core.gateway.server import GatewayServer
 from leyden.core.testing.vllm_double import VllmDouble
 from leyden.core.trainer.config import RunConfig
@@ -51,6 +51,7 @@ class Replicas:
 
     @asynccontextmanager
     async def updating(self, version: int) -> AsyncGenerator[None]:
+        self.told.append("nothing is drawn")
         yield
         self.version = version
         self.told.append(f"version {version}")
@@ -66,7 +67,36 @@ async def test_replicas_are_those_that_the_loop_names() -> None:
     await served.serve_from(["http://a", "http://b"], 0)
     await served.serve_from(["http://a", "http://b"], 0)
     await served.serve_from(["http://b", "http://c"], 1)
-    assert engine.told == ["add http://a", "add http://b", "remove http://a", "version 1", "add http://c"]
+    assert engine.told[:3] == ["add http://a", "add http://b", "remove http://a"]
+    assert engine.told[3:] == ["nothing is drawn", "version 1", "add http://c"]
+
+
+async def test_a_pause_lasts_until_it_is_said_what_serves_the_new_weights() -> None:
+    engine = Replicas()
+    served = elsewhere(engine)
+    await served.serve_from(["http://a"], 0)
+    await served.pause(1)
+    await served.pause(1)
+    assert (engine.told, engine.version) == (["add http://a", "nothing is drawn"], 0)
+    await served.serve_from(["http://a", "http://b"], 1)
+    assert engine.told[2:] == ["add http://b", "version 1"]
+    await served.serve_from(["http://a"], 1)
+    assert engine.told[4:] == ["remove http://b"]
+
+
+async def test_another_version_than_the_pause_was_for_is_an_error() -> None:
+    served = elsewhere(Replicas())
+    await served.pause(1)
+    with pytest.raises(TrainingError, match="version 1 was to be served, and 2 is"):
+        await served.serve_from([], 2)
+
+
+async def test_a_pause_that_nobody_ends_leaves_the_version_as_it_was() -> None:
+    engine = Replicas()
+    served = elsewhere(engine)
+    await served.pause(1)
+    await served.close()
+    assert (engine.told, engine.version) == (["nothing is drawn"], 0)
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from leyden.core.algorithm.outside import Asked, Door, OutsideContext
+from leyden.core.algorithm.outside import Asked, Door, OutsideContext, Taken, Used
 from leyden.core.algorithm.verl.asking import Driver
 from leyden.core.algorithm.verl.collecting import Collecting
-from leyden.core.algorithm.verl.wire import ROLLOUTS, Replicas, decode_group, encode_group
+from leyden.core.algorithm.verl.wire import ROLLOUTS, Pause, Replicas, decode_group, encode_group
 from leyden.core.data.transition import Outcome, TrajectoryGroup
 from leyden.core.errors import RewardError, TrainingError
 from leyden.core.gateway.server import GatewayServer
@@ -32,6 +32,16 @@ class Run:
         self.served: list[tuple[Sequence[str], int]] = []
         self.may = asyncio.Event()
         self.failure = failure
+        self.heard: list[int | Used | Taken] = []
+
+    async def pause(self, version: int) -> None:
+        self.heard.append(version)
+
+    def used(self, used: Used) -> None:
+        self.heard.append(used)
+
+    async def taken(self, taken: Taken) -> None:
+        self.heard.append(taken)
 
     async def rollouts(self, asked: Asked) -> TrajectoryGroup:
         self.asked.append(asked)
@@ -91,6 +101,17 @@ async def test_where_the_policy_is_served_reaches_the_run() -> None:
     async with collecting(run) as (_, driver):
         await driver.serve_from(Replicas(("10.0.0.1:80", "10.0.0.2:80"), 7))
     assert run.served == [(("10.0.0.1:80", "10.0.0.2:80"), 7)]
+
+
+async def test_that_weights_change_and_what_a_step_learns_from_reach_the_run() -> None:
+    run = Run()
+    used = Used(asked=ASKED, calls=2, tokens=9, calls_left_out={"empty prompt": 1})
+    taken = Taken(step=2, tasks=(ASKED,), left_out=(msgspec.structs.replace(ASKED, place=1),))
+    async with collecting(run) as (_, driver):
+        await driver.pause(Pause(8))
+        await driver.used(used)
+        await driver.taken(taken)
+    assert run.heard == [8, used, taken]
 
 
 async def test_rollouts_that_cannot_be_run_end_the_run_with_their_reason() -> None:

@@ -13,8 +13,10 @@ from leyden.core.algorithm.verl.settings import (
     context_length,
     own_settings,
     planned_steps,
+    trainer_mode,
     usual_settings,
 )
+from leyden.core.errors import UsageError
 
 PLAN = LoopPlan(
     policy="policy",
@@ -90,6 +92,39 @@ def test_a_run_is_measured_before_its_first_step_alone(*, step: int, held_out: b
     assert own["val_before_train"] is before
     assert own["test_freq"] == (5 if held_out else -1)
     assert not config["trainer"].keys() & {"val_before_train", "test_freq", "logger"}
+
+
+@pytest.mark.parametrize(
+    ("config", "overrides", "mode", "mini_batch"),
+    [
+        ({}, (), "sync", 8),
+        ({"trainer": {"v1": {"trainer_mode": "colocate_async"}}}, (), "colocate_async", 8),
+        (
+            {"trainer": {"v1": {"trainer_mode": "sync"}}},
+            ("trainer.v1.trainer_mode=separate_async",),
+            "separate_async",
+            2,
+        ),
+        (
+            {"trainer": {"v1": {"trainer_mode": "separate_async", "separate_async": {"parameter_sync_step": 2}}}},
+            (),
+            "separate_async",
+            4,
+        ),
+    ],
+)
+def test_a_step_has_as_many_mini_batches_as_its_trainer_makes_updates(
+    config: dict[str, Any], overrides: tuple[str, ...], mode: str, mini_batch: int
+) -> None:
+    assert trainer_mode(config, overrides) == mode
+    assert usual_settings(config, overrides, 5, PLAN)["actor_rollout_ref"]["actor"]["ppo_mini_batch_size"] == mini_batch
+
+
+def test_a_trainer_that_there_is_not_is_refused() -> None:
+    with pytest.raises(
+        UsageError, match=r"trainer\.v1\.trainer_mode: 'async' is none of sync, colocate_async, separate_async"
+    ):
+        trainer_mode({}, ("trainer.v1.trainer_mode=async",))
 
 
 def test_loggers_that_were_given_stay() -> None:

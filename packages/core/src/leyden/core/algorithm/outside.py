@@ -36,7 +36,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 class Used(msgspec.Struct, frozen=True, kw_only=True):
     """What a loop could take of one task's training rollouts."""
 
-    step: int
+    asked: Asked
     calls: int
     """Those that are trained."""
     tokens: int
@@ -45,6 +45,15 @@ class Used(msgspec.Struct, frozen=True, kw_only=True):
     """By the reason why; those of rollouts and groups that are left out are not among them."""
     group_dropped: str | None = None
     """Why nothing of the task is trained."""
+
+
+class Taken(msgspec.Struct, frozen=True, kw_only=True):
+    """Which tasks' rollouts a step learns from, where that does not follow from when they were asked for."""
+
+    step: int
+    tasks: tuple[Asked, ...]
+    left_out: tuple[Asked, ...] = ()
+    """Tasks of which no step will learn any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +100,17 @@ class OutsideContext(Context):
 
     @abstractmethod
     async def serve_from(self, addresses: Sequence[str], version: int) -> None:
-        """Have the calls of agents answered by the replicas at `addresses` (host:port), which serve `version` now."""
+        """Have the calls of agents answered by the replicas at `addresses` (host:port), which serve `version` now.
+
+        A pause is over with it.
+        """
+
+    @abstractmethod
+    async def pause(self, version: int) -> None:
+        """Have no call drawn from when this returns until `serve_from`: the weights become those of `version`.
+
+        Calls under way are broken off, and go on then.
+        """
 
     @abstractmethod
     async def rollouts(self, asked: Asked) -> TrajectoryGroup:
@@ -102,7 +121,11 @@ class OutsideContext(Context):
 
     @abstractmethod
     def used(self, used: Used) -> None:
-        """Note what of a task's rollouts is trained, before the step that they are of is taken."""
+        """Note what of a task's rollouts can be trained, before the step that learns from them is taken."""
+
+    @abstractmethod
+    async def taken(self, taken: Taken) -> None:
+        """Note what a step learns from, before it is taken; of one that nothing was said of: what was asked at it."""
 
     @property
     @abstractmethod
@@ -110,8 +133,12 @@ class OutsideContext(Context):
         """The steps that the run can go on after, where the loop can, too."""
 
     @abstractmethod
-    async def go_on_after(self, step: int) -> None:
-        """Begin the sitting: the loop goes on from what it kept after `step`, 0 being the beginning."""
+    async def go_on_after(self, step: int, *, repeats: bool = True) -> None:
+        """Begin the sitting: the loop goes on from what it kept after `step`, 0 being the beginning.
+
+        Whether it `repeats` the steps that it took after it, from the same rollouts: if not, rollouts that the versions
+        between have drawn are run again, since their weights are no more.
+        """
 
     @abstractmethod
     async def step_taken(self, step: int, metrics: Mapping[str, Any], *, kept: bool) -> None:

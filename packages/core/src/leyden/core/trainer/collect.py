@@ -176,11 +176,16 @@ class Collector:
         ]
         return await self._run(requests, told)
 
-    async def task(self, asked: Asked) -> Collected:
+    async def task(self, asked: Asked, again: int = 0) -> Collected:
         """The rollouts of one task that a loop of its own asks for.
 
-        Their ids say which task it is, where in which step: a sitting that comes to it again does not run them again.
+        Their ids say which task it is, where in which step: a sitting that comes to it again does not run them again,
+        unless it asks `again`.
         """
+        return await self._run(self.requests(asked, again), _unseen)
+
+    def requests(self, asked: Asked, again: int = 0) -> list[EnqueueRollout]:
+        """What `task` puts into the store."""
         if asked.held_out is None:
             task, metadata = self.tasks[asked.row], self._answered_by(asked.place)
             named = f"train-s{asked.step}-{asked.place}-r{asked.row}"
@@ -189,11 +194,12 @@ class Collector:
             named = f"val-{asked.held_out}-s{asked.step}-{asked.row}"
         mode: RolloutMode = "train" if asked.held_out is None else "val"
         label = f"{asked.step}/{asked.place}" if mode == "train" else asked.row
-        requests = [
+        if again:
+            named += f"-again{again}"
+        return [
             self._request(f"{named}-{copy}", task, mode, {"task": label, "row": asked.row, **metadata})
             for copy in range(asked.copies)
         ]
-        return await self._run(requests, _unseen)
 
     async def evaluate(
         self, name: str, label: str, *, sampled: bool, version: int, side: str | None = None

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from leyden.core.algorithm.base import Algorithm
 from leyden.core.algorithm.outside import Door
 from leyden.core.engine.base import ModelInfo
-from leyden.core.errors import UsageError
+from leyden.core.errors import TrainingError, UsageError
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.desk import Desk
 from leyden.core.trainer.folder import RunFolder
@@ -34,21 +34,36 @@ class Elsewhere:
     def __init__(self, engine: "ReplicaEngine") -> None:
         self._engine = engine
         self._app: ASGIApp | None = None
+        self._pause: _Pause | None = None
         self.door = Door(url="", token="")
 
     async def serve_from(self, urls: Sequence[str], version: int) -> None:
-        """Send calls to the servers at `urls` alone, which serve `version`.
+        """Send calls to the servers at `urls` alone, which serve `version`; a pause is over with it.
 
         Raises EngineError, in one line, for one that cannot be reached or does not tell what is needed.
         """
         for url in self._engine.replicas.keys() - set(urls):
             await self._engine.remove(url)
-        if version != self._engine.version:
+        if self._pause is None and version != self._engine.version:
             async with self._engine.updating(version):
                 pass
         for url in urls:
             if url not in self._engine.replicas:
                 await self._engine.add(url)
+        if self._pause is not None:
+            pause, self._pause = self._pause, None
+            await pause.end(version)
+
+    async def pause(self, version: int) -> None:
+        """Let nothing be drawn until `serve_from`: somebody gives the replicas the weights of `version`."""
+        if self._pause is None:
+            self._pause = _Pause(self._engine, version)
+        await self._pause.began()
+
+    async def close(self) -> None:
+        """End a pause that nobody ended: the weights are what they were."""
+        if self._pause is not None:
+            await self._pause.give_up()
 
     def open(self, app: ASGIApp) -> Door:
         """Let `app` answer those who have the token."""
@@ -65,6 +80,36 @@ class Elsewhere:
             await Response("a valid bearer token is wanted", status_code=401)(scope, receive, send)
             return
         await self._app(scope, receive, send)
+
+
+class _Pause:
+    """A change of an engine's version that begins and ends in requests of their own."""
+
+    def __init__(self, engine: "ReplicaEngine", version: int) -> None:
+        self._engine, self._version = engine, version
+        self._began, self._over = asyncio.Event(), asyncio.Event()
+        self._held = asyncio.create_task(self._hold())
+
+    async def began(self) -> None:
+        """Return when nothing is drawn any more."""
+        await self._began.wait()
+
+    async def end(self, version: int) -> None:
+        """Let calls be drawn, by `version`; raises TrainingError where another one was to come."""
+        if version != self._version:
+            raise TrainingError(f"version {self._version} was to be served, and {version} is")
+        self._over.set()
+        await self._held
+
+    async def give_up(self) -> None:
+        """Let calls be drawn by the version that there was."""
+        self._held.cancel()
+        await asyncio.wait([self._held])
+
+    async def _hold(self) -> None:
+        async with self._engine.updating(self._version):
+            self._began.set()
+            await self._over.wait()
 
 
 @asynccontextmanager
@@ -89,6 +134,7 @@ async def serve_elsewhere(folder: RunFolder, config: RunConfig, algorithm: Algor
         closing.push_async_callback(store.close)
         limits = GatewayLimits(records=KeeperLimits(within=config.record_within))
         elsewhere = Elsewhere(engine)
+        closing.push_async_callback(elsewhere.close)
         beside = {"run": RunMetrics(folder, config).measure}
         mounts = {PATH: elsewhere}
         opened = open_gateway(store, policy, limits=limits, mounts=mounts, beside=beside, desk=Desk(config))

@@ -10,7 +10,8 @@ import msgspec
 from starlette.types import ASGIApp
 
 from leyden.core.algorithm.learner import collected_numbers
-from leyden.core.algorithm.outside import Asked, Door, LoopPlan, OutsideContext, Used
+from leyden.core.algorithm.outside import Asked, Door, LoopPlan, OutsideContext, Taken, Used
+from leyden.core.data.rollout import FINISHED_ROLLOUT, AttemptedRollout
 from leyden.core.data.transition import TrajectoryGroup
 from leyden.core.errors import TrainingError
 from leyden.core.trainer.alerts import Watch
@@ -20,6 +21,14 @@ from leyden.core.trainer.recording import RecordedRun
 from leyden.core.trainer.report import HeldOutResult, RunReport
 from leyden.core.trainer.standing import Scores
 from leyden.core.trainer.versions import Evaluation
+from leyden.core.trajectory.calls import is_recorded_call, newest_version
+
+LEFT_OUT = "left out by the loop"
+"""Why nothing of a task is trained that the loop gave up: it had become too old, or failed."""
+LOST = "lost_weights"
+"""Key in the metadata of a rollout that nobody learns from: a version drew it that was never kept."""
+USED = "used"
+"""Key of a progress file: what of tasks' rollouts can be trained that no step was taken with."""
 
 
 class OutsideRun(RecordedRun, OutsideContext):
@@ -35,10 +44,14 @@ class OutsideRun(RecordedRun, OutsideContext):
         self.plan = _plan(self.config)
         self._first = 0
         """The step that this sitting goes on after."""
-        self._collected: dict[int, Collected] = {}
-        """What was collected for each step that has not been taken."""
-        self._used: dict[int, list[Used]] = {}
-        """What of it is trained, by task."""
+        self._repeats = True
+        """Whether the loop takes the steps after it as it did before."""
+        self._collected: dict[Asked, Collected] = {}
+        """What was collected of each task that no step was taken with."""
+        self._used: dict[Asked, Used] = {}
+        """What of it can be trained."""
+        self._taken: dict[int, tuple[Asked, ...]] = {}
+        """What steps learn from that were not taken yet, where it is told."""
         self._measured: dict[int, dict[str, dict[int, Collected]]] = {}
         """By version, held-out set and row."""
 
@@ -50,33 +63,76 @@ class OutsideRun(RecordedRun, OutsideContext):
         """Have agents answered by the replicas at `addresses`, which serve `version`."""
         await self._elsewhere.serve_from([f"http://{address}" for address in addresses], version)
 
+    async def pause(self, version: int) -> None:
+        """Have no call drawn until `serve_from`."""
+        await self._elsewhere.pause(version)
+
     async def rollouts(self, asked: Asked) -> TrajectoryGroup:
         """Run a task; what an earlier sitting has run is read from the store."""
-        collected = await self.collector.task(asked)
-        self._count(collected)
+        again = 0
+        while not self._repeats and await self._is_lost(asked, again):
+            again += 1
+        collected = await self.collector.task(asked, again)
+        if asked not in self._used:  # else an earlier sitting has counted it
+            self._count(collected)
         if asked.held_out is None:
-            self._collected.setdefault(asked.step, Collected()).include(collected)
+            self._collected[asked] = collected
         else:
             measured = self._measured.setdefault(asked.step, {}).setdefault(asked.held_out, {})
             measured[asked.row] = collected
             self._evaluate_when_complete(asked.step)
         return collected.groups[0] if collected.groups else TrajectoryGroup(task_id="", trajectories=())
 
+    async def _is_lost(self, asked: Asked, again: int) -> bool:
+        """Whether weights that are no more drew some of the rollouts: a version after the one that was gone on from."""
+        store, found = self.serving.store, False
+        for request in self.collector.requests(asked, again):
+            rollout = await store.get_rollout_by_id(request.rollout_id or "")
+            if not isinstance(rollout, AttemptedRollout) or rollout.status not in FINISHED_ROLLOUT:
+                continue
+            if rollout.metadata.get(LOST):
+                found = True
+            elif await self._newest_version(rollout) > self._first:
+                await store.update_rollout(rollout.rollout_id, metadata={**rollout.metadata, LOST: True})
+                found = True
+        return found
+
+    async def _newest_version(self, rollout: AttemptedRollout) -> int:
+        """Of those that the attempt's calls were drawn by; -1 where there is no call."""
+        spans = (await self.serving.store.query_spans(rollout.rollout_id, rollout.attempt.attempt_id)).items
+        return max((newest_version(span) for span in spans if is_recorded_call(span)), default=-1)
+
     def used(self, used: Used) -> None:
-        """Count what of a task's rollouts is trained, and what is not."""
-        self._used.setdefault(used.step, []).append(used)
+        """Count what of a task's rollouts can be trained, and what cannot."""
+        known = used.asked in self._used
+        self._used[used.asked] = used
+        if known:
+            return
         for reason, count in used.calls_left_out.items():
             self.report.excluded_calls[reason] = self.report.excluded_calls.get(reason, 0) + count
         if used.group_dropped is not None:
             self.count_dropped({used.group_dropped: 1})
+
+    async def taken(self, taken: Taken) -> None:
+        """Note what a step learns from; what an earlier sitting collected of it is read from the store."""
+        for asked in taken.tasks:
+            if asked not in self._collected:
+                await self.rollouts(asked)
+        self._taken[taken.step] = taken.tasks
+        for asked in taken.left_out:
+            self._collected.pop(asked, None)
+            self._used.pop(asked, None)
+        if taken.left_out:
+            self.count_dropped({LEFT_OUT: len(taken.left_out)})
 
     @property
     def noted_steps(self) -> tuple[int, ...]:
         """The steps that a progress file tells of, in order."""
         return tuple(sorted(int(file.stem.rpartition("-")[2]) for file in self.home.glob("progress-*.json")))
 
-    async def go_on_after(self, step: int) -> None:
+    async def go_on_after(self, step: int, *, repeats: bool = True) -> None:
         """Begin the sitting with what was noted when `step` was kept."""
+        self._repeats = repeats
         self.home.mkdir(exist_ok=True)
         if step == 0:
             self.folder.rewind_metrics(-1)
@@ -88,6 +144,8 @@ class OutsideRun(RecordedRun, OutsideContext):
             self.folder.rewind_metrics(step)
             self._standing.restore(step, self.checkpoints / str(step), progress)
             lines = [line for line in self.folder.metrics() if not line.keys() & {"held_out", "alert"}]
+            known = msgspec.convert(progress.get(USED, []), list[Used])
+            self._used = {used.asked: used for used in known}
             self._watch = Watch(lines, self.policies, self.config.off_policy)
             self.display.say(f"going on after step {step} of {self.steps}")
         self.display.start(self.steps, step)
@@ -95,10 +153,12 @@ class OutsideRun(RecordedRun, OutsideContext):
 
     async def step_taken(self, step: int, metrics: Mapping[str, Any], *, kept: bool) -> None:
         """Write the step's line, and what to go on with where the loop can."""
-        collected = self._collected.pop(step, Collected())
+        learned_from = self._learned_from(step)
+        collected, used = Collected(), [self._used.pop(asked) for asked in learned_from if asked in self._used]
+        for asked in learned_from:
+            collected.include(self._collected.pop(asked, Collected()))
         self.step = step
         self._rollout_seconds, self._rollout_tokens = collected.seconds, collected.tokens
-        used = self._used.pop(step, [])
         trained = {
             "tokens_trained": sum(own.tokens for own in used),
             "transitions_trained": sum(own.calls for own in used),
@@ -113,11 +173,17 @@ class OutsideRun(RecordedRun, OutsideContext):
             self._write_progress(step)
         await self._recording.catch_up()
 
+    def _learned_from(self, step: int) -> Sequence[Asked]:
+        """The tasks that a step learns from."""
+        if (told := self._taken.pop(step, None)) is not None:
+            return told
+        return [asked for asked in {**self._collected, **self._used} if asked.step == step]
+
     def _write_progress(self, step: int) -> None:
         """Keep what `go_on_after` needs beside the loop's own checkpoint of `step`."""
         file = self._progress_file(step)
         temporary = file.with_name(file.name + ".tmp")
-        temporary.write_bytes(msgspec.json.encode(self._progress()))
+        temporary.write_bytes(msgspec.json.encode({**self._progress(), USED: list(self._used.values())}))
         temporary.replace(file)
 
     async def adopt(self, weights: Mapping[int, Path]) -> None:

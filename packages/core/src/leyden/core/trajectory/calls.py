@@ -25,6 +25,13 @@ def finish_reason(span: Span) -> str | None:
     return str(reasons[0]) if isinstance(reasons, list) and reasons else None
 
 
+def newest_version(span: Span) -> int:
+    """The newest version that drew something of the call that `span` records; -1 where it does not say."""
+    versions = span.attributes.get(semconv.POLICY_VERSIONS)
+    drawn_by = versions[::2] if isinstance(versions, list) else [span.attributes.get(semconv.POLICY_VERSION)]
+    return max((version for version in drawn_by if isinstance(version, int)), default=-1)
+
+
 class Call(NamedTuple):
     """A recorded call."""
 

@@ -6,6 +6,7 @@ VERL asks the run for rollouts of its tasks and serves the policy to the run's g
 import asyncio
 import contextlib
 import logging
+import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +18,7 @@ from leyden.core.algorithm.base import Algorithm, Context
 from leyden.core.algorithm.outside import OutsideContext
 from leyden.core.algorithm.verl.collecting import Collecting
 from leyden.core.algorithm.verl.datasets import write_held_out, write_training
-from leyden.core.algorithm.verl.launch import METRICS, TOKEN, URL, Launch
+from leyden.core.algorithm.verl.launch import METRICS, MODULES, TOKEN, URL, Launch
 from leyden.core.algorithm.verl.process import StepNumbers, TrainerProcess, trainer_process
 from leyden.core.algorithm.verl.settings import (
     Files,
@@ -25,6 +26,7 @@ from leyden.core.algorithm.verl.settings import (
     context_length,
     own_settings,
     planned_steps,
+    trainer_mode,
     usual_settings,
 )
 from leyden.core.errors import UsageError
@@ -43,6 +45,9 @@ OURS = {
     "served_trained_gap": "training/rollout_probs_diff_max",
 }
 """Numbers of a step that every algorithm logs, and VERL's names of them. The gap is one of probabilities."""
+OLDEST = "training/off_policy/trajectory_staleness_worst/max"
+"""VERL's name of how many updates the oldest tokens of a step are behind."""
+PLUGIN = "leyden.core.algorithm.verl.plugin"
 HUGGINGFACE = "actor/huggingface"
 """The weights in a checkpoint, whole; VERL's own merger of shards would round them to bfloat16."""
 LATEST = "latest_checkpointed_iteration.txt"
@@ -89,7 +94,7 @@ class VERL(Algorithm):
         given, overrides = self._given(), self.config.overrides
         context.steps = planned_steps(given, overrides, len(context.tasks), context.plan)
         step = max((step for step in context.noted_steps if _is_kept(context, step)), default=0)
-        await context.go_on_after(step)
+        await context.go_on_after(step, repeats=trainer_mode(given, overrides) == "sync")
         if step < context.steps:
             await self._train(context, step)
         await self._take_over(context)
@@ -136,8 +141,16 @@ class VERL(Algorithm):
             overrides=overrides,
             settings=settings,
             ray_address=self.config.ray_address,
-            environment={**self.config.environment, URL: door.url, TOKEN: door.token, METRICS: str(metrics)},
+            environment={**self._environment(), URL: door.url, TOKEN: door.token, METRICS: str(metrics)},
         )
+
+    def _environment(self) -> dict[str, str]:
+        """What VERL's processes get besides; in the asynchronous modes a plug-in is among its modules."""
+        given = self.config.environment
+        if trainer_mode(self._given(), self.config.overrides) == "sync":
+            return given
+        modules = given.get(MODULES, os.environ.get(MODULES, ""))
+        return {**given, MODULES: ",".join(filter(None, [modules, PLUGIN]))}
 
 
 def latest_step(checkpoints: Path) -> int:
@@ -170,7 +183,11 @@ async def _follow(
 
 
 def _by_our_names(numbers: Mapping[str, Any]) -> dict[str, Any]:
-    return {ours: numbers[theirs] for ours, theirs in OURS.items() if theirs in numbers}
+    found = {ours: numbers[theirs] for ours, theirs in OURS.items() if theirs in numbers}
+    if numbers.get(OLDEST):
+        # Other weights drew some of it than those that it is compared with: the gap says nothing of serving.
+        found.pop("served_trained_gap", None)
+    return found
 
 
 def _is_kept(context: OutsideContext, step: int) -> bool:

@@ -9,8 +9,18 @@ import time
 import aiohttp
 import msgspec
 
-from leyden.core.algorithm.outside import Asked, Door, Used
-from leyden.core.algorithm.verl.wire import LONGEST_WAIT, REPLICAS, ROLLOUTS, USED, Replicas, decode_group
+from leyden.core.algorithm.outside import Asked, Door, Taken, Used
+from leyden.core.algorithm.verl.wire import (
+    LONGEST_WAIT,
+    PAUSE,
+    REPLICAS,
+    ROLLOUTS,
+    TAKEN,
+    USED,
+    Pause,
+    Replicas,
+    decode_group,
+)
 from leyden.core.data.transition import TrajectoryGroup
 from leyden.core.errors import TrainingError
 
@@ -30,13 +40,21 @@ class Driver:
         """Say where the policy is served. Raises TrainingError when the run does not answer."""
         await self._post(REPLICAS, msgspec.msgpack.encode(replicas))
 
+    async def pause(self, pause: Pause) -> None:
+        """Have nothing drawn until `serve_from`. Raises TrainingError when the run does not answer."""
+        await self._post(PAUSE, msgspec.msgpack.encode(pause))
+
     async def rollouts(self, asked: Asked) -> TrajectoryGroup:
         """Return the rollouts of a task when they have finished. Raises TrainingError when the run has ended."""
         return decode_group(await self._post(ROLLOUTS, msgspec.msgpack.encode(asked)))
 
     async def used(self, used: Used) -> None:
-        """Say what of a task's rollouts is trained. Raises TrainingError when the run has ended."""
+        """Say what of a task's rollouts can be trained. Raises TrainingError when the run has ended."""
         await self._post(USED, msgspec.msgpack.encode(used))
+
+    async def taken(self, taken: Taken) -> None:
+        """Say what a step learns from. Raises TrainingError when the run has ended."""
+        await self._post(TAKEN, msgspec.msgpack.encode(taken))
 
     async def close(self) -> None:
         """Close its connections."""

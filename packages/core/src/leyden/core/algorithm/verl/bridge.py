@@ -4,7 +4,7 @@ Leyden's estimators become VERL's here, and VERL's configuration plain values; w
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import fields, is_dataclass
 from importlib import import_module
@@ -18,7 +18,8 @@ import torch
 from leyden.core.algorithm.verl.advantages import RowCredit, is_row, row_advantages
 from leyden.core.algorithm.verl.options import SECTION, LeydenOptions
 from leyden.core.algorithm.verl.rows import CREDIT_FIELD
-from leyden.core.errors import UsageError
+from leyden.core.algorithm.verl.told import ToldColocated, ToldSeparate
+from leyden.core.errors import TrainingError, UsageError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -174,9 +175,32 @@ def _of_row(column: Any, number: int) -> Any:
     return shared.data if isinstance(column, tensordict.NonTensorData) else shared
 
 
-async def put_status(uid: str, partition: str, status: str) -> None:
-    """Say in VERL's queue how far a prompt is: running, finished or failure."""
-    await tq.async_kv_put(key=uid, partition_id=partition, tag={"status": status})
+async def put_status(uid: str, partition: str, status: str, beside: Mapping[str, str] | None = None) -> None:
+    """Say in VERL's queue how far a prompt is: running, finished or failure; `beside` are further tags of it."""
+    await tq.async_kv_put(key=uid, partition_id=partition, tag={"status": status, **(beside or {})})
+
+
+def prompt_tags(partition: str) -> dict[str, dict[str, Any]]:
+    """Return the tags of every prompt in VERL's queue."""
+    queued: dict[str, dict[str, dict[str, Any]]] | None = tq.kv_list(partition)
+    found = queued.get(partition, {}) if queued else {}
+    return {uid: tag for uid, tag in found.items() if tag.get("is_prompt")}
+
+
+def register_trainers(trainers: Any) -> None:
+    """Have the run told of what VERL's asynchronous trainers do; `trainers` is VERL's module of them.
+
+    They stay VERL's own: what is registered in their place, by VERL's decorator, does what they do between its words.
+    """
+    told = {
+        "colocate_async": (ToldColocated, trainers.PPOTrainerColocateAsync),
+        "separate_async": (ToldSeparate, trainers.PPOTrainerSeparateAsync),
+    }
+    registry: dict[str, Any] = import_module(f"{trainers.__name__}.trainer_base").TRAINER_REGISTRY
+    for name, (ours, theirs) in told.items():
+        if registry.pop(name) is not theirs:
+            raise TrainingError(f"VERL's trainer {name} is not its own any more: another plug-in has replaced it")
+        trainers.register_trainer(name)(type(f"Told{theirs.__name__}", (ours, theirs), {}))
 
 
 async def put_rows(partition: str, rows: Sequence[tuple[str, dict[str, Any], dict[str, Any]]]) -> None:

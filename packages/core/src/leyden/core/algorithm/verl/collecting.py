@@ -16,11 +16,15 @@ from starlette.routing import Route
 from leyden.core.algorithm.outside import Asked, OutsideContext
 from leyden.core.algorithm.verl.wire import (
     LONGEST_WAIT,
+    PAUSE,
     REPLICAS,
     ROLLOUTS,
+    TAKEN,
     USED,
     decode_asked,
+    decode_pause,
     decode_replicas,
+    decode_taken,
     decode_used,
     encode_group,
 )
@@ -38,7 +42,13 @@ class Collecting:
         self._asked: dict[Asked, asyncio.Task[bytes]] = {}
         self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Has the exception of the first rollouts that cannot be run; nothing else ever."""
-        routes = {REPLICAS: self._replicas, ROLLOUTS: self._rollouts, USED: self._used}
+        routes = {
+            REPLICAS: self._replicas,
+            PAUSE: self._pause,
+            ROLLOUTS: self._rollouts,
+            USED: self._used,
+            TAKEN: self._taken,
+        }
         self.app = Starlette(
             routes=[Route(path, _checked(answer), methods=["POST"]) for path, answer in routes.items()]
         )
@@ -56,6 +66,10 @@ class Collecting:
         await self._context.serve_from(told.addresses, told.version)
         return Response()
 
+    async def _pause(self, request: Request) -> Response:
+        await self._context.pause(decode_pause(await request.body()).version)
+        return Response()
+
     async def _rollouts(self, request: Request) -> Response:
         asked = decode_asked(await request.body())
         task = self._asked.get(asked) or self._begin(asked)
@@ -68,6 +82,10 @@ class Collecting:
 
     async def _used(self, request: Request) -> Response:
         self._context.used(decode_used(await request.body()))
+        return Response()
+
+    async def _taken(self, request: Request) -> Response:
+        await self._context.taken(decode_taken(await request.body()))
         return Response()
 
     def _begin(self, asked: Asked) -> "asyncio.Task[bytes]":

@@ -8,17 +8,19 @@ import logging
 import os
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
-from leyden.core.algorithm.outside import Asked, Door, Used
+import msgspec
+
+from leyden.core.algorithm.outside import Asked, Door, Taken, Used
 from leyden.core.algorithm.verl import bridge
 from leyden.core.algorithm.verl.asking import Driver
 from leyden.core.algorithm.verl.datasets import RowOrigin
 from leyden.core.algorithm.verl.launch import TOKEN, URL
 from leyden.core.algorithm.verl.options import SECTION, LeydenOptions
 from leyden.core.algorithm.verl.rows import PromptRows, Row, RowLimits, training_rows, validation_rows
-from leyden.core.algorithm.verl.wire import Replicas
+from leyden.core.algorithm.verl.wire import Pause, Replicas
 from leyden.core.credit.registry import CREDIT
 from leyden.core.data.tokens import log_probs, token_ids
 from leyden.core.data.transition import TrajectoryGroup
@@ -27,6 +29,8 @@ log = logging.getLogger(__name__)
 
 TRAIN, VALIDATE = "train", "val"
 """Partitions of VERL's queue."""
+ASKED = "leyden_asked"
+"""Tag of a prompt in VERL's queue: what the run was asked of it, as JSON."""
 NOTHING = "padding"
 """End of the key of a row for a prompt that has no other: VERL cannot take a batch without any."""
 
@@ -34,7 +38,10 @@ Columns = dict[str, Any]
 
 
 class RolloutCollection:
-    """Asked for a batch, it returns at once; a prompt has its rows in the queue when its rollouts have finished."""
+    """Asked for a batch, it returns at once; a prompt has its rows in the queue when its rollouts have finished.
+
+    Where VERL's trainer begins batches ahead of its updates, it is a `ToldTrainer`, which says when weights change.
+    """
 
     def __init__(self, config: Any, llm_client: Any) -> None:
         self._rollout = config.actor_rollout_ref.rollout
@@ -50,6 +57,9 @@ class RolloutCollection:
         """Training prompts of each step so far."""
         self._version = 0
         """Of the weights that are served."""
+        self._is_told = config.trainer.v1.trainer_mode != "sync"
+        self._by_uid: dict[str, Asked] = {}
+        """What the run was asked of each training prompt that no step has learned from, where VERL does not wait."""
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="leyden rollouts", daemon=True).start()
         self._driver = Driver(Door(url=os.environ[URL], token=os.environ[TOKEN]))
@@ -65,13 +75,47 @@ class RolloutCollection:
         validate = bool(prompts["validate"]) if "validate" in prompts else False
         asyncio.run_coroutine_threadsafe(self._batch(bridge.rows_of(prompts), validate=validate), self._loop)
 
+    def begin(self, version: int) -> None:
+        """Say where the policy is served, for the first time; go on with the prompts in a queue that was restored."""
+        tags = bridge.prompt_tags(TRAIN)
+        self._by_uid = {uid: msgspec.json.decode(tag[ASKED], type=Asked) for uid, tag in tags.items() if ASKED in tag}
+        self.serve(version)
+
+    def pause(self, version: int) -> None:
+        """Return when nothing is drawn any more; the weights become those of `version`."""
+        self._wait(self._driver.pause(Pause(version)))
+
+    def serve(self, version: int) -> None:
+        """Return when calls are drawn by the replicas that there are now, all of which serve `version`."""
+        self._wait(self._serve(version))
+
+    def serve_as_before(self) -> None:
+        """Return when calls are drawn by the replicas that there are now, with the version that there was."""
+        self.serve(self._version)
+
+    def taken(self, step: int, keys: Sequence[str]) -> None:
+        """Say which prompts a step learns from: those of the rows `keys`; rows that only fill the batch are of none."""
+        uids = dict.fromkeys(key.partition("_")[0] for key in keys)
+        asked = tuple(self._by_uid.pop(uid) for uid in uids if uid in self._by_uid)
+        waiting = bridge.prompt_tags(TRAIN)
+        gone = [uid for uid in list(self._by_uid) if uid not in waiting]
+        left_out = tuple(self._by_uid.pop(uid) for uid in gone)
+        self._wait(self._driver.taken(Taken(step=step, tasks=asked, left_out=left_out)))
+
+    def _wait(self, said: Coroutine[Any, Any, None]) -> None:
+        asyncio.run_coroutine_threadsafe(said, self._loop).result()
+
+    async def _serve(self, version: int) -> None:
+        addresses: list[str] = await self._servers.get_all_servers.remote()
+        self._version = version
+        await self._driver.serve_from(Replicas(tuple(addresses), version))
+
     async def _batch(self, prompts: list[Columns], *, validate: bool) -> None:
         step, partition = int(prompts[0]["global_steps"]), VALIDATE if validate else TRAIN
         try:
-            addresses: list[str] = await self._servers.get_all_servers.remote()
-            # Training step n begins with the weights that n - 1 updates made; validation after it has those of n.
-            self._version = step if validate else step - 1
-            await self._driver.serve_from(Replicas(tuple(addresses), self._version))
+            if not self._is_told:
+                # Training step n begins with the weights that n - 1 updates made; validation after it has those of n.
+                await self._serve(step if validate else step - 1)
         except Exception:
             log.exception("step %d has no rollouts: the run cannot be told where its policy is served", step)
             for prompt in prompts:
@@ -83,12 +127,14 @@ class RolloutCollection:
         """Have one task run, and put what became of it into VERL's queue."""
         uid: str = prompt["uid"]
         try:
-            asked = self._asked(prompt, partition)
-            await bridge.put_status(uid, partition, "running")
+            asked = self._by_uid.get(uid) or self._asked(prompt, partition)
+            if self._is_told and partition == TRAIN:
+                self._by_uid[uid] = asked
+            await bridge.put_status(uid, partition, "running", {ASKED: msgspec.json.encode(asked).decode()})
             group = await self._driver.rollouts(asked)
             found = self._found(group, uid, partition)
             if partition == TRAIN:
-                await self._driver.used(_used(found, asked.step))
+                await self._driver.used(_used(found, asked))
             await bridge.put_rows(partition, self._queued(found.rows, prompt, partition))
         except Exception:
             log.exception("prompt %s has no rows", uid)
@@ -153,10 +199,10 @@ def _stand_in(uid: str, session: int, reward: float, version: int) -> Row:
     )
 
 
-def _used(found: PromptRows, step: int) -> Used:
+def _used(found: PromptRows, asked: Asked) -> Used:
     reasons = found.calls_left_out
     return Used(
-        step=step,
+        asked=asked,
         calls=len(found.rows),
         tokens=sum(len(row.response_ids) for row in found.rows),
         calls_left_out=dict(reasons),

@@ -8,6 +8,8 @@ REFUSED = "leyden refuses: "
 """Begins the line that says what cannot work."""
 URL, TOKEN = "LEYDEN_VERL_URL", "LEYDEN_VERL_TOKEN"
 """Variables by which VERL's processes find the run. Not part of its configuration, which VERL prints."""
+MODULES = "VERL_USE_EXTERNAL_MODULES"
+"""Variable of VERL's own: modules with plug-ins that `import verl` loads, by comma."""
 METRICS = "VERL_FILE_LOGGER_PATH"
 """Variable of VERL's own: where it writes the numbers of its steps."""
 

@@ -6,9 +6,12 @@ from pathlib import Path
 from typing import Any, cast
 
 from leyden.core.algorithm.outside import LoopPlan
+from leyden.core.errors import UsageError
 
 PROMPT, RESPONSE = 512, 512
 """VERL's own limits, in tokens, where none are given."""
+UPDATES = {"sync": 1, "colocate_async": 1, "separate_async": 4}
+"""VERL's trainers, and how many updates of a step each makes where it is not said: `parameter_sync_step`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +63,8 @@ def context_length(config: Mapping[str, Any], overrides: Sequence[str]) -> int:
 def usual_settings(config: Mapping[str, Any], overrides: Sequence[str], steps: int, plan: LoopPlan) -> dict[str, Any]:
     """What the run's own options say, where VERL's configuration says nothing else; with it."""
     named = asked(config, overrides, "leyden.advantage") is not None
+    mode = trainer_mode(config, overrides)
+    updates = int(asked(config, overrides, f"trainer.v1.{mode}.parameter_sync_step") or UPDATES[mode])
     usual = {
         **({} if named else {"algorithm": {"adv_estimator": "grpo"}}),
         "data": {
@@ -68,7 +73,7 @@ def usual_settings(config: Mapping[str, Any], overrides: Sequence[str], steps: i
             "filter_overlong_prompts": False,
         },
         "actor_rollout_ref": {
-            "actor": {"ppo_mini_batch_size": batch_size(config, overrides, plan)},
+            "actor": {"ppo_mini_batch_size": max(1, batch_size(config, overrides, plan) // updates)},
             "rollout": {"n": plan.group_size, "max_model_len": context_length(config, overrides) + 1},
         },
         "trainer": {
@@ -82,6 +87,14 @@ def usual_settings(config: Mapping[str, Any], overrides: Sequence[str], steps: i
         },
     }
     return merged(usual, config)
+
+
+def trainer_mode(config: Mapping[str, Any], overrides: Sequence[str]) -> str:
+    """Which of VERL's trainers is asked for; raises UsageError for one that there is not."""
+    mode = str(asked(config, overrides, "trainer.v1.trainer_mode") or "sync")
+    if mode not in UPDATES:
+        raise UsageError(f"trainer.v1.trainer_mode: {mode!r} is none of {', '.join(UPDATES)}")
+    return mode
 
 
 def own_settings(config: dict[str, Any], plan: LoopPlan, files: Files, step: int) -> dict[str, Any]:
@@ -109,8 +122,6 @@ def own_settings(config: dict[str, Any], plan: LoopPlan, files: Files, step: int
         },
         "trainer": {
             "use_v1": True,
-            # In the others a batch is begun ahead of updates, and which weights draw it is not told.
-            "v1": {"trainer_mode": "sync"},
             "logger": [*([loggers] if isinstance(loggers, str) else loggers), "file"],
             "resume_mode": "resume_path" if step else "disable",
             "resume_from_path": str(files.checkpoints / f"global_step_{step}") if step else None,

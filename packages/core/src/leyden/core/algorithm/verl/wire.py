@@ -2,12 +2,12 @@
 
 import msgspec
 
-from leyden.core.algorithm.outside import Asked, Used
+from leyden.core.algorithm.outside import Asked, Taken, Used
 from leyden.core.data.tokens import pack_ids, pack_log_probs, unpack_ids, unpack_log_probs
 from leyden.core.data.transition import Outcome, Trajectory, TrajectoryGroup, Transition
 
-REPLICAS, ROLLOUTS, USED = "/replicas", "/rollouts", "/used"
-"""Paths: where the policy is served, the rollouts of a task, and what of them is trained."""
+REPLICAS, PAUSE, ROLLOUTS, USED, TAKEN = "/replicas", "/pause", "/rollouts", "/used", "/taken"
+"""Paths: where the policy is served, that it changes, the rollouts of a task, what of them can be trained, and is."""
 LONGEST_WAIT = 20.0
 """Seconds that the answer to one request may take; who waits for more asks again."""
 
@@ -19,6 +19,13 @@ class Replicas(msgspec.Struct, frozen=True, array_like=True):
     """`host:port` of each replica's HTTP server."""
     version: int
     """Version of the weights that all of them serve."""
+
+
+class Pause(msgspec.Struct, frozen=True, array_like=True):
+    """The weights are about to change."""
+
+    version: int
+    """What they become."""
 
 
 class _Call(msgspec.Struct, frozen=True, array_like=True):
@@ -63,7 +70,9 @@ class _Group(msgspec.Struct, frozen=True, array_like=True):
 _GROUPS = msgspec.msgpack.Decoder(_Group)
 _ASKED = msgspec.msgpack.Decoder(Asked)
 _REPLICAS = msgspec.msgpack.Decoder(Replicas)
+_PAUSE = msgspec.msgpack.Decoder(Pause)
 _USED = msgspec.msgpack.Decoder(Used)
+_TAKEN = msgspec.msgpack.Decoder(Taken)
 
 
 def encode_group(group: TrajectoryGroup) -> bytes:
@@ -111,9 +120,19 @@ def decode_replicas(data: bytes) -> Replicas:
     return _REPLICAS.decode(data)
 
 
+def decode_pause(data: bytes) -> Pause:
+    """What the weights become; raises `msgspec.DecodeError` for what does not say so."""
+    return _PAUSE.decode(data)
+
+
 def decode_used(data: bytes) -> Used:
-    """What of a task's rollouts is trained; raises `msgspec.DecodeError` for what does not say so."""
+    """What of a task's rollouts can be trained; raises `msgspec.DecodeError` for what does not say so."""
     return _USED.decode(data)
+
+
+def decode_taken(data: bytes) -> Taken:
+    """What a step learns from; raises `msgspec.DecodeError` for what does not say so."""
+    return _TAKEN.decode(data)
 
 
 def _call(transition: Transition) -> _Call:

@@ -1,0 +1,79 @@
+"""What VERL's asynchronous trainers tell the run: when weights change, and what a step learns from.
+
+Each is put before a trainer of VERL's as a base, and calls that for all there is to do. Imports nothing of VERL.
+
+Invariant: nothing is drawn while a replica's weights change, and what is drawn then is recorded with their version.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from leyden.core.algorithm.verl.collection import RolloutCollection
+
+
+class ToldTrainer:
+    """Says which prompts a step learns from; version n are the weights that n updates made."""
+
+    global_steps: int
+    agent_loop_manager: "RolloutCollection"
+
+    def fit(self, agent_loop_manager: "RolloutCollection") -> None:
+        """Train; the weights that were loaded are served."""
+        agent_loop_manager.begin(self.global_steps)
+        verl: Any = super()
+        verl.fit(agent_loop_manager)
+
+    def step(self, metrics: dict[str, Any], timing_raw: dict[str, Any]) -> Any:
+        """Sample and learn."""
+        verl: Any = super()
+        batch = verl.step(metrics, timing_raw)
+        self.agent_loop_manager.taken(self.global_steps, batch.keys)
+        return batch
+
+
+class ToldColocated(ToldTrainer):
+    """Replicas on the GPUs that train: they stand from when the batch is whole until they have its weights."""
+
+    def on_sample_end(self) -> None:
+        """Let the replicas sleep, once nothing is drawn."""
+        self.agent_loop_manager.pause(self.global_steps)
+        verl: Any = super()
+        verl.on_sample_end()
+
+    def on_step_end(self) -> None:
+        """Wake the replicas with new weights."""
+        verl: Any = super()
+        verl.on_step_end()
+        self.agent_loop_manager.serve(self.global_steps)
+
+
+class ToldSeparate(ToldTrainer):
+    """Replicas on GPUs of their own, which stand while they are given weights; those that train may lend a hand."""
+
+    _is_updating = False
+
+    def on_step_end(self) -> None:
+        """Give the replicas new weights, while nothing is drawn."""
+        self._is_updating = True
+        self.agent_loop_manager.pause(self.global_steps)
+        verl: Any = super()
+        verl.on_step_end()
+        self._is_updating = False
+        self.agent_loop_manager.serve(self.global_steps)
+
+    def add_replicas_to_balancer(self) -> None:
+        """Let the replicas on the GPUs that train draw, too."""
+        verl: Any = super()
+        verl.add_replicas_to_balancer()
+        self._say_who_draws()
+
+    def remove_replicas_from_balancer(self) -> None:
+        """Let those draw no more: VERL turns them off next."""
+        verl: Any = super()
+        verl.remove_replicas_from_balancer()
+        self._say_who_draws()
+
+    def _say_who_draws(self) -> None:
+        # Before `fit` nobody draws; in an update all is said at its end.
+        if hasattr(self, "agent_loop_manager") and not self._is_updating:
+            self.agent_loop_manager.serve_as_before()

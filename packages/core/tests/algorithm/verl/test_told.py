@@ -1,0 +1,84 @@
+"""What VERL's asynchronous trainers tell the run, here beside a trainer that notes what it does."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from leyden.core.algorithm.verl.collection import RolloutCollection
+from leyden.core.algorithm.verl.told import ToldColocated, ToldSeparate
+
+
+class Collection:
+    """Stands for the rollouts' side: notes what it is told."""
+
+    def __init__(self, done: list[str]) -> None:
+        self._done = done
+
+    def __getattr__(self, name: str) -> Any:
+        def note(*said: object) -> None:
+            self._done.append(" ".join([name, *map(str, said)]))
+
+        return note
+
+
+class Verl:
+    """Stands for a trainer of VERL's."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+        self.global_steps = 0
+        self.add_replicas_to_balancer()
+
+    def fit(self, agent_loop_manager: Any) -> None:
+        self.agent_loop_manager = agent_loop_manager
+        self.global_steps = 1
+        self.step({}, {})
+        self.on_step_end()
+
+    def step(self, metrics: dict[str, Any], timing_raw: dict[str, Any]) -> Any:
+        assert not metrics and not timing_raw
+        self.on_sample_end()
+        self.done.append("learn")
+        return SimpleNamespace(keys=["a_0_0"])
+
+    def on_sample_end(self) -> None:
+        self.done.append("sleep")
+
+    def on_step_end(self) -> None:
+        self.add_replicas_to_balancer()
+        self.done.append("update")
+
+    def add_replicas_to_balancer(self) -> None:
+        self.done.append("add")
+
+    def remove_replicas_from_balancer(self) -> None:
+        self.done.append("remove")
+
+
+@pytest.mark.parametrize(
+    ("told", "done"),
+    [
+        (
+            ToldColocated,
+            ["add", "begin 0", "pause 1", "sleep", "learn", "taken 1 ['a_0_0']", "add", "update", "serve 1"],
+        ),
+        (
+            ToldSeparate,
+            ["add", "begin 0", "sleep", "learn", "taken 1 ['a_0_0']", "pause 1", "add", "update", "serve 1"],
+        ),
+    ],
+)
+def test_nothing_is_drawn_while_weights_change(told: type, done: list[str]) -> None:
+    trainer: Any = type("Told", (told, Verl), {})()
+    trainer.fit(cast("RolloutCollection", Collection(trainer.done)))
+    assert trainer.done == done
+
+
+def test_replicas_that_come_and_go_between_updates_are_told_of() -> None:
+    trainer: Any = type("Told", (ToldSeparate, Verl), {})()
+    trainer.fit(Collection(trainer.done))
+    trainer.done.clear()
+    trainer.remove_replicas_from_balancer()
+    trainer.add_replicas_to_balancer()
+    assert trainer.done == ["remove", "serve_as_before", "add", "serve_as_before"]
