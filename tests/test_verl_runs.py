@@ -26,7 +26,7 @@ from leyden.core.policy.logprobs import score
 from leyden.core.policy.model import PolicyModel
 from leyden.core.store.open import open_store
 from leyden.core.testing.ports import free_port
-from leyden.core.trainer.outside import LOST
+from leyden.core.trainer.lost import LOST
 from leyden.core.trajectory.calls import is_recorded_call
 
 STEPS = 3

@@ -162,6 +162,7 @@ def test_gae_has_verls_numbers_and_a_critic_that_begins_as_the_policy(tmp_path: 
         ("trainer.nnodes.of", 1, r"trainer\.nnodes is a value of VERL's \(1\), not a section"),
         ("trainer.v1", 1, r"trainer\.v1: 1 is a value, and VERL has a section there"),
         ("trainer.use_v1", False, r"trainer\.use_v1: False cannot be"),
+        ("trainer.v1.separate_async.hybrid_rollout.enable_switch", True, r"enable_switch: True cannot be"),
         ("algorithm.use_kl_in_reward", True, r"algorithm\.use_kl_in_reward: True cannot be"),
         ("algorithm.adv_estimator", "opo", r"'opo': VERL's counts a rollout as often as .*; take gae, grpo"),
         ("algorithm.adv_estimator", "none", r"algorithm\.adv_estimator: 'none': there is no such estimator"),

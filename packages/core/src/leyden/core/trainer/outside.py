@@ -11,22 +11,19 @@ from starlette.types import ASGIApp
 
 from leyden.core.algorithm.learner import collected_numbers
 from leyden.core.algorithm.outside import Asked, Door, LoopPlan, OutsideContext, Taken, Used
-from leyden.core.data.rollout import FINISHED_ROLLOUT, AttemptedRollout
 from leyden.core.data.transition import TrajectoryGroup
 from leyden.core.errors import TrainingError
 from leyden.core.trainer.alerts import Watch
 from leyden.core.trainer.collect import Collected
 from leyden.core.trainer.config import RunConfig
+from leyden.core.trainer.lost import are_lost
 from leyden.core.trainer.recording import RecordedRun
 from leyden.core.trainer.report import HeldOutResult, RunReport
 from leyden.core.trainer.standing import Scores
 from leyden.core.trainer.versions import Evaluation
-from leyden.core.trajectory.calls import is_recorded_call, newest_version
 
 LEFT_OUT = "left out by the loop"
 """Why nothing of a task is trained that the loop gave up: it had become too old, or failed."""
-LOST = "lost_weights"
-"""Key in the metadata of a rollout that nobody learns from: a version drew it that was never kept."""
 USED = "used"
 """Key of a progress file: what of tasks' rollouts can be trained that no step was taken with."""
 
@@ -69,12 +66,8 @@ class OutsideRun(RecordedRun, OutsideContext):
 
     async def rollouts(self, asked: Asked) -> TrajectoryGroup:
         """Run a task; what an earlier sitting has run is read from the store."""
-        again = 0
-        while not self._repeats and await self._is_lost(asked, again):
-            again += 1
-        collected = await self.collector.task(asked, again)
-        if asked not in self._used:  # else an earlier sitting has counted it
-            self._count(collected)
+        if (collected := self._collected.get(asked)) is None:
+            collected = await self._collect(asked)
         if asked.held_out is None:
             self._collected[asked] = collected
         else:
@@ -83,24 +76,16 @@ class OutsideRun(RecordedRun, OutsideContext):
             self._evaluate_when_complete(asked.step)
         return collected.groups[0] if collected.groups else TrajectoryGroup(task_id="", trajectories=())
 
-    async def _is_lost(self, asked: Asked, again: int) -> bool:
-        """Whether weights that are no more drew some of the rollouts: a version after the one that was gone on from."""
-        store, found = self.serving.store, False
-        for request in self.collector.requests(asked, again):
-            rollout = await store.get_rollout_by_id(request.rollout_id or "")
-            if not isinstance(rollout, AttemptedRollout) or rollout.status not in FINISHED_ROLLOUT:
-                continue
-            if rollout.metadata.get(LOST):
-                found = True
-            elif await self._newest_version(rollout) > self._first:
-                await store.update_rollout(rollout.rollout_id, metadata={**rollout.metadata, LOST: True})
-                found = True
-        return found
-
-    async def _newest_version(self, rollout: AttemptedRollout) -> int:
-        """Of those that the attempt's calls were drawn by; -1 where there is no call."""
-        spans = (await self.serving.store.query_spans(rollout.rollout_id, rollout.attempt.attempt_id)).items
-        return max((newest_version(span) for span in spans if is_recorded_call(span)), default=-1)
+    async def _collect(self, asked: Asked) -> Collected:
+        again = 0
+        while not self._repeats and await are_lost(
+            self.serving.store, self.collector.requests(asked, again), self._first
+        ):
+            again += 1
+        collected = await self.collector.task(asked, again)
+        if asked not in self._used:  # else an earlier sitting has counted it
+            self._count(collected)
+        return collected
 
     def used(self, used: Used) -> None:
         """Count what of a task's rollouts can be trained, and what cannot."""

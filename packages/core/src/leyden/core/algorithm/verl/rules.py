@@ -67,6 +67,10 @@ RULES: Mapping[str, tuple[Any, str]] = {
     "custom_reward_function.path": (None, _REWARD),
     "reward_model.enable": (None, _REWARD),
     "distillation.enabled": (False, "there is no teacher to ask"),
+    "trainer.v1.separate_async.hybrid_rollout.enable_switch": (
+        False,
+        "GPUs that change between training and serving within a step were never run beside Leyden",
+    ),
     "trainer.use_v1": (True, "Leyden's rollouts come into VERL's V1 trainer"),
 }
 """Paths that may have one value only beside Leyden, and why; checked where the user says something else."""
