@@ -16,8 +16,13 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+import torch
 from verl_cpu.training import GROUP_SIZE, HELD_OUT, TASKS_PER_STEP, VARIABLES
 
+from leyden.core.advantage.registry import ADVANTAGE
+from leyden.core.algorithm.verl.advantages import Estimation, RowCredit, row_advantages
+from leyden.core.algorithm.verl.rows import RowLimits, training_rows
+from leyden.core.credit.registry import CREDIT
 from leyden.core.data import semconv
 from leyden.core.data.rollout import AttemptedRollout, Rollout
 from leyden.core.data.span import Span
@@ -27,7 +32,10 @@ from leyden.core.policy.model import PolicyModel
 from leyden.core.store.open import open_store
 from leyden.core.testing.ports import free_port
 from leyden.core.trainer.lost import LOST
+from leyden.core.trajectory.assemble import assemble
 from leyden.core.trajectory.calls import is_recorded_call
+from leyden.core.trajectory.group import group_by_task
+from leyden.core.trajectory.select import Selector
 
 STEPS = 3
 OLDEST = "training/off_policy/trajectory_staleness_worst/max"
@@ -159,8 +167,11 @@ def assert_learned(run: Path, *, ahead: bool = False) -> None:
         assert len(trained) == STEPS * TASKS_PER_STEP * GROUP_SIZE
     calls = [[span for span in spans if is_recorded_call(span)] for _, spans in trained]
     assert 1 <= min(map(len, calls)) < max(map(len, calls)) <= 5
-    assert_drawn_as_recorded(run, [call for own in calls for call in own])
+    models = versions(run)
+    assert_drawn_as_recorded(models, [call for own in calls for call in own])
     if not ahead:
+        for line in steps:
+            assert_learned_along_its_gradient(models[line["step"] - 1], line, trained)
         for one, spans in trained:
             step = int(one.rollout_id.split("-")[1].removeprefix("s"))
             drawn_by = [span.attributes[semconv.POLICY_VERSION] for span in spans if is_recorded_call(span)]
@@ -172,11 +183,45 @@ def assert_learned(run: Path, *, ahead: bool = False) -> None:
     assert_served_at_last(run, found)
 
 
-def assert_drawn_as_recorded(run: Path, calls: Sequence[Span]) -> None:
-    """The weights of the versions that a call is recorded with are as likely to draw it as it was told."""
+def versions(run: Path) -> dict[int, PolicyModel]:
+    """The weights of every version of the run."""
     kept = {step: run / f"checkpoints/loop/global_step_{step}/actor/huggingface" for step in range(1, STEPS + 1)}
-    models = {step: PolicyModel.load(folder) for step, folder in kept.items()}
-    models[0] = PolicyModel.load(POLICY)
+    return {step: PolicyModel.load(folder) for step, folder in {0: POLICY, **kept}.items()}
+
+
+def assert_learned_along_its_gradient(
+    model: PolicyModel, line: dict[str, Any], trained: Sequence[tuple[Rollout, list[Span]]]
+) -> None:
+    """A step that one mini-batch makes, however many ranks part it, has the loss and the gradient of its rollouts."""
+    if line["transitions_trained"] > TASKS_PER_STEP * GROUP_SIZE:
+        return  # a second update begins where the first one ended
+    estimator = ADVANTAGE.make("grpo")
+    group = [one for one in trained if one[0].rollout_id.startswith(f"train-s{line['step']}-")]
+    attempted = [(one, spans) for one, spans in group if isinstance(one, AttemptedRollout)]
+    trajectories = [assemble(one, one.attempt, spans, Selector()) for one, spans in attempted]
+    tasks = {one.rollout_id: str(one.metadata["task"]) for one, _ in group}
+    limits, credit = RowLimits(prompt=512, response=64), CREDIT.make("uniform")
+    groups = enumerate(group_by_task(trajectories, tasks))
+    rows = [row for place, own in groups for row in training_rows(f"{place}", own, credit, estimator, limits).rows]
+    lengths = [len(row.response_ids) for row in rows]
+    credits = [
+        RowCredit(key=row.key, credit=row.credit, weight=row.weight, tokens=tokens)
+        for row, tokens in zip(rows, lengths, strict=True)
+    ]
+    loss, advantages = torch.zeros(()), row_advantages(credits, Estimation(estimator=estimator))
+    for row, tokens, advantage in zip(rows, lengths, advantages.tolist(), strict=True):
+        ids = torch.tensor([[*row.prompt_ids.tolist(), *row.response_ids.tolist()]])
+        logits_TV = model.module(ids).logits[0, -tokens - 1 : -1]
+        logprobs_T = logits_TV.log_softmax(-1).gather(1, ids[0, -tokens:, None])
+        loss = loss - advantage * (logprobs_T - logprobs_T.detach()).exp().sum() / sum(lengths)
+    model.module.zero_grad()
+    torch.autograd.backward(loss)
+    norm = torch.nn.utils.get_total_norm([one.grad for one in model.parameters() if one.grad is not None])
+    assert (line["loss"], line["grad_norm"]) == pytest.approx((loss.item(), norm.item()), rel=1e-5, abs=1e-6)
+
+
+def assert_drawn_as_recorded(models: dict[int, PolicyModel], calls: Sequence[Span]) -> None:
+    """The weights of the versions that a call is recorded with are as likely to draw it as it was told."""
     for call in calls:
         prompt, response = (
             unpack_ids(bytes_of(call, key)).tolist() for key in (semconv.PROMPT_IDS, semconv.RESPONSE_IDS)

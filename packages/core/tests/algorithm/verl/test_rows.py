@@ -1,12 +1,14 @@
 """Rows for VERL: what becomes one, what is left out and counted, and what a row holds."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
 from leyden.core.advantage.registry import ADVANTAGE
+from leyden.core.algorithm.verl.advantages import Estimation, RowCredit, row_advantages
 from leyden.core.algorithm.verl.rows import CREDIT_FIELD, PromptRows, RowLimits, training_rows, validation_rows
 from leyden.core.credit.base import Credit, CreditAssigner
 from leyden.core.credit.registry import CREDIT
@@ -118,6 +120,22 @@ def test_a_group_with_nothing_to_teach_has_no_row() -> None:
     same = rollouts((1.0, calls(2)), (1.0, calls(1)))
     assert [rows(group).dropped for group in (alone, same)] == ["fewer than two rewards", "no spread"]
     assert [rows(group).rows for group in (alone, same)] == [[], []]
+
+
+@pytest.mark.parametrize("advantage", ADVANTAGE.names())
+def test_what_stays_of_a_group_that_was_dropped_is_never_trained(advantage: str) -> None:
+    taught = rows(rollouts((1.0, calls(2)), (0.0, calls(1))), advantage=advantage).rows
+    for group in (rollouts((1.0, calls(2))), rollouts((1.0, calls(2)), (1.0, calls(1)))):
+        found = rows(group, advantage=advantage)
+        assert (found.witness is None) == (found.dropped is None)
+        if found.witness is not None:
+            assert len(found.witness.response_ids) == min(len(call.response_ids) for call in calls(2))
+            own = [replace(row, uid="v") for row in taught]
+            credits = [
+                RowCredit(key=row.key, credit=row.credit, weight=row.weight, tokens=len(row.response_ids))
+                for row in [found.witness, *own]
+            ]
+            assert row_advantages(credits, Estimation(estimator=ADVANTAGE.make(advantage)))[0] == 0
 
 
 @pytest.mark.parametrize(("advantage", "kept"), [("reinforce_plus_plus", 3), ("gae", 3), ("rloo", 0)])

@@ -135,7 +135,7 @@ class RolloutCollection:
             found = self._found(group, uid, partition)
             if partition == TRAIN:
                 await self._driver.used(_used(found, asked))
-            await bridge.put_rows(partition, self._queued(found.rows, prompt, partition))
+            await bridge.put_rows(partition, self._queued(found, prompt, partition))
         except Exception:
             log.exception("prompt %s has no rows", uid)
             await bridge.put_status(uid, partition, "failure")
@@ -169,9 +169,10 @@ class RolloutCollection:
                 found.rows.append(_stand_in(uid, session, trajectory.reward, self._version))
         return found
 
-    def _queued(self, rows: Sequence[Row], prompt: Columns, partition: str) -> list[tuple[str, Columns, Columns]]:
-        """Key, fields and tag of every row; those of one that pads where there is none."""
+    def _queued(self, found: PromptRows, prompt: Columns, partition: str) -> list[tuple[str, Columns, Columns]]:
+        """Key, fields and tag of every row; those of one that teaches nothing where there is none."""
         step, validate = int(prompt["global_steps"]), partition == VALIDATE
+        rows = found.rows or ([] if found.witness is None else [found.witness])
         if rows:
             return [(row.key, {**prompt, **row.fields(validate=validate)}, row.tag(step)) for row in rows]
         # VERL measures from its version how old a batch is.

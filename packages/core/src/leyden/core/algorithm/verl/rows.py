@@ -143,6 +143,11 @@ class PromptRows:
     """Rollouts without a row, by the reason why; their transitions are not counted again."""
     dropped: str | None = None
     """Why the whole prompt has no row, though it had some: it would have taught nothing."""
+    witness: Row | None = None
+    """The shortest row of a prompt that was dropped: VERL cannot take a step without a token to learn from.
+
+    Alone it is compared with nothing, so it has no advantage and no say.
+    """
 
 
 def training_rows(
@@ -165,6 +170,7 @@ def training_rows(
     found.rows = [row for rows in sessions for row in rows]
     found.dropped = _reason_to_drop(sessions, advantage) if found.rows else None
     if found.dropped is not None:
+        found.witness = min(found.rows, key=lambda row: len(row.response_ids))
         found.rows = []
     return found
 
