@@ -31,6 +31,7 @@ from leyden.core.policy.logprobs import score
 from leyden.core.policy.model import PolicyModel
 from leyden.core.store.open import open_store
 from leyden.core.testing.ports import free_port
+from leyden.core.trainer.folder import RunFolder
 from leyden.core.trainer.lost import LOST
 from leyden.core.trajectory.assemble import assemble
 from leyden.core.trajectory.calls import is_recorded_call
@@ -41,7 +42,6 @@ STEPS = 3
 OLDEST = "training/off_policy/trajectory_staleness_worst/max"
 MISSING = [name for name in ("verl", "ray", "transfer_queue") if importlib.util.find_spec(name) is None]
 ROOT = Path(__file__).parents[1]
-POLICY = ROOT / "examples/calculator_langgraph/policy"
 SEPARATE = (
     "trainer.v1.trainer_mode=separate_async",
     "trainer.v1.separate_async.parameter_sync_step=2",
@@ -186,7 +186,8 @@ def assert_learned(run: Path, *, ahead: bool = False) -> None:
 def versions(run: Path) -> dict[int, PolicyModel]:
     """The weights of every version of the run."""
     kept = {step: run / f"checkpoints/loop/global_step_{step}/actor/huggingface" for step in range(1, STEPS + 1)}
-    return {step: PolicyModel.load(folder) for step, folder in {0: POLICY, **kept}.items()}
+    begun_with: str = RunFolder(run).written_config()["policy"]
+    return {step: PolicyModel.load(folder) for step, folder in {0: begun_with, **kept}.items()}
 
 
 def assert_learned_along_its_gradient(
