@@ -138,17 +138,19 @@ def test_verls_estimators_become_those_that_count_rollouts(settings: dict[str, A
     assert composed["critic"]["enable"] is False
 
 
-def test_gae_has_verls_numbers_and_a_critic_that_begins_as_the_policy(tmp_path: Path) -> None:
+@pytest.mark.parametrize("given", [True, False])
+def test_gae_has_verls_numbers_and_a_critic_that_begins_as_the_policy(*, given: bool, tmp_path: Path) -> None:
     policy: Any = tiny_policy().module
     policy.save_pretrained(tmp_path)  # VERL looks at the critic's model before it trains one
     save_tiny_tokenizer(tmp_path, None)
     config = with_(
         ("algorithm.adv_estimator", "gae"),
         ("algorithm.lam", 0.9),
-        ("actor_rollout_ref.model.path", str(tmp_path)),
         ("critic.ppo_micro_batch_size_per_gpu", 4),
     )
-    composed = compose(config)
+    path = {"actor_rollout_ref.model.path": str(tmp_path)}
+    del config["actor_rollout_ref"]["model"]["path"]
+    composed = compose({**config, **path}) if given else compose(config, owned=path)
     assert composed["algorithm"]["leyden"]["advantage"].items() >= {"name": "gae", "lam": 0.9, "gamma": 1.0}.items()
     assert composed["critic"]["enable"] is True
     assert composed["critic"]["model"]["path"] == str(tmp_path)

@@ -26,6 +26,7 @@ SECTION = "leyden"
 """Section of the user's dictionary, and of `algorithm` in what is composed, that is Leyden's own."""
 MANAGER = "leyden.core.algorithm.verl.collection.RolloutCollection"
 """What VERL makes its rollouts with."""
+POLICY = "actor_rollout_ref.model.path"
 
 Plain = dict[str, Any]
 
@@ -97,7 +98,7 @@ def compose(config: Mapping[str, Any], overrides: Sequence[str] = (), owned: Map
     resolved = bridge.resolved(composed)
     _check_rules(resolved, told)
     _check_loss(resolved, options)
-    filled = _filled(resolved, told, options)
+    filled = _filled(resolved, told, options, settled)
     for path, value in {**filled, **settled}.items():
         _put(composed, path, value)
     bridge.validate(composed)
@@ -105,7 +106,7 @@ def compose(config: Mapping[str, Any], overrides: Sequence[str] = (), owned: Map
     return composed
 
 
-def _filled(resolved: Plain, told: set[str], options: LeydenOptions) -> Plain:
+def _filled(resolved: Plain, told: set[str], options: LeydenOptions, settled: Mapping[str, Any]) -> Plain:
     """What Leyden settles in every run, by path."""
     estimator = _estimator(resolved["algorithm"], told, options)
     section = {
@@ -124,7 +125,7 @@ def _filled(resolved: Plain, told: set[str], options: LeydenOptions) -> Plain:
         "actor_rollout_ref.rollout.agent.agent_loop_manager_class": MANAGER,
     }
     if "critic.model.path" not in told:
-        filled["critic.model.path"] = resolved["actor_rollout_ref"]["model"]["path"]
+        filled["critic.model.path"] = settled.get(POLICY, _get(resolved, POLICY))
     return filled
 
 
