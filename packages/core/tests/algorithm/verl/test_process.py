@@ -49,13 +49,23 @@ async def test_it_is_told_what_to_do_and_ends_when_its_input_does(
     [
         (f"sys.exit(print('{REFUSED}trainer.nope: no such key') or 2)", UsageError, "^trainer.nope: no such key$"),
         ("raise ValueError('no such placement group')", TrainingError, "code 1: ValueError: no such placement group"),
-        ("os.kill(os.getpid(), 9)", TrainingError, "code -9; all it said"),
+        (
+            "sys.exit(print('ray.exceptions.ActorDiedError: It died.\\n\\tclass_name: Server\\n\\tpid: 1') or 1)",
+            TrainingError,
+            r"code 1: ray.exceptions.ActorDiedError: It died \(class_name: Server\); all it said is in",
+        ),
+        (
+            "print('UserWarning: NoError there', flush=True); os.kill(os.getpid(), 9)",
+            TrainingError,
+            "code -9; all it said",
+        ),
     ],
 )
 async def test_why_it_ended_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, error: type[Exception], said: str
 ) -> None:
     log = stands_for_verl(tmp_path, monkeypatch, body)
+    log.write_text("ValueError: of an earlier sitting\n")
     async with trainer_process(LAUNCH, log) as started:
         with pytest.raises(error, match=said):
             await started.ended()

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import re
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -17,13 +18,15 @@ from leyden.core.errors import TrainingError, UsageError
 CHILD = "leyden.core.algorithm.verl.child"
 ENDING_SECONDS = 20.0
 """How long VERL may take to end when it is told to."""
+LAST_BYTES = 65536
+ERROR = re.compile(r"[\w.]*(Error|Exception)\b")
 
 
 class TrainerProcess:
     """VERL's trainer, as long as it runs; what it says goes to `log`."""
 
-    def __init__(self, process: asyncio.subprocess.Process, log: Path) -> None:
-        self._process, self._log = process, log
+    def __init__(self, process: asyncio.subprocess.Process, log: Path, began: int) -> None:
+        self._process, self._log, self._began = process, log, began
 
     async def ended(self) -> None:
         """Wait for its end.
@@ -32,10 +35,17 @@ class TrainerProcess:
         for any other failure.
         """
         code = await self._process.wait()
-        if code == 2 and (refused := _last(self._log, REFUSED)) is not None:
+        if code == 2 and (refused := _last_refusal(self._last_said())) is not None:
             raise UsageError(refused)
         if code:
-            raise TrainingError(f"VERL ended with code {code}{_last_error(self._log)}; all it said is in {self._log}")
+            said = _last_error(self._last_said())
+            raise TrainingError(f"VERL ended with code {code}{said}; all it said is in {self._log}")
+
+    def _last_said(self) -> list[str]:
+        """The last lines that it has said."""
+        with self._log.open("rb") as file:
+            file.seek(max(self._began, self._log.stat().st_size - LAST_BYTES))
+            return file.read().decode(errors="replace").splitlines()
 
     async def stop(self) -> None:
         """End it, if it still runs: it ends when its input does."""
@@ -52,6 +62,7 @@ class TrainerProcess:
 async def trainer_process(launch: Launch, log: Path) -> AsyncGenerator[TrainerProcess]:
     """Start VERL; it has ended when the block has."""
     with log.open("ab") as output:
+        began = output.tell()
         started = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", CHILD),
             stdin=asyncio.subprocess.PIPE,
@@ -60,7 +71,7 @@ async def trainer_process(launch: Launch, log: Path) -> AsyncGenerator[TrainerPr
             env={**os.environ, **launch.environment},
             start_new_session=True,  # Ctrl-C is for the run, which ends it
         )
-    process = TrainerProcess(started, log)
+    process = TrainerProcess(started, log, began)
     try:
         if started.stdin is not None:
             with contextlib.suppress(ConnectionError):  # it has ended already, and says so itself
@@ -90,14 +101,19 @@ class StepNumbers:
         return [(int(line["step"]), line["data"]) for line in lines]
 
 
-def _last_error(log: Path) -> str:
-    """The last line of the log that names an error, as the end of a sentence; nothing where there is none."""
-    said = _last(log, "Error")
-    return "" if said is None else f": {said}"
+def _last_error(lines: list[str]) -> str:
+    """The last line that begins with an error's name, as the end of a sentence; nothing where there is none.
+
+    Where an actor of Ray's has died, the line after it says which.
+    """
+    at = next((number for number in reversed(range(len(lines))) if ERROR.match(lines[number])), None)
+    if at is None:
+        return ""
+    of = "".join(lines[at + 1 : at + 2]).strip()
+    return f": {lines[at].strip()[:400].rstrip('.')}" + (f" ({of})" if of.startswith("class_name:") else "")
 
 
-def _last(log: Path, mark: str) -> str | None:
-    """The last line of the log that holds `mark`, from it on where it begins the line."""
-    lines = log.read_bytes()[-65536:].decode(errors="replace").splitlines() if log.exists() else []
-    marked = [line.strip().removeprefix(mark) for line in lines if mark in line]
+def _last_refusal(lines: list[str]) -> str | None:
+    """What the last line that says why it refuses comes to."""
+    marked = [line.strip().removeprefix(REFUSED) for line in lines if REFUSED in line]
     return marked[-1][:400] if marked else None
