@@ -6,7 +6,8 @@ import pytest
 from leyden.core.cli import main as cli
 from leyden.core.cli.options import default_name, read_held_out, read_policies, read_settings
 from leyden.core.cli.quickstart import find_example, quickstart_command
-from leyden.core.errors import TrainingError, UsageError
+from leyden.core.errors import CheckFailed, EngineError, TrainingError, UsageError
+from leyden.core.trainer import launch
 from leyden.core.trainer.config import NAME
 
 
@@ -51,6 +52,32 @@ def test_missing_options_are_named_at_once(capsys: pytest.CaptureFixture[str]) -
 def test_resume_takes_no_other_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["train", "a.py:agent", "--resume", "old"]) == 2
     assert "--resume takes agent and tasks from the run" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "says"),
+    [
+        (EngineError("no replica is left"), 1, "failed; go on with: leyden train --resume old --runs {}\n"),
+        (KeyboardInterrupt(), 130, "stopped; go on with: leyden train --resume old --runs {}\n"),
+        (UsageError("no such option"), 2, "leyden: no such option\n"),
+        (CheckFailed("it cannot learn"), 1, "leyden: it cannot learn\n"),
+    ],
+)
+def test_how_to_go_on_is_said_where_that_can_help(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    error: BaseException,
+    code: int,
+    says: str,
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    (tmp_path / "old").mkdir()
+    monkeypatch.setattr(launch, "resume", fail)
+    assert cli.run(["train", "--resume", "old", "--runs", str(tmp_path)]) == code
+    assert capsys.readouterr().err.lstrip("\n").startswith(says.format(tmp_path))
 
 
 @pytest.mark.parametrize(

@@ -87,6 +87,26 @@ async def test_a_call_that_finds_none_fails_in_one_line() -> None:
     await engine.close()
 
 
+async def test_whoever_asks_is_told_when_the_last_replica_is_lost(
+    engine: ReplicaEngine, doubles: list[VllmDouble]
+) -> None:
+    calls = [asyncio.create_task(chunks_of(engine, call(rollout))) for rollout in ("a", "b")]
+    await until(lambda: all(double.running for double in doubles[:2]))
+    await doubles[0].stop()
+    await until(lambda: len(engine.replicas) == 1)
+    engine.check()
+    await doubles[1].stop()
+    await until(lambda: not engine.replicas)
+    with pytest.raises(EngineError, match=f"no replica is left to serve the policy: .* {doubles[1].url} "):
+        engine.check()
+    assert not any(task.done() for task in calls), "they wait for another one"
+    await engine.add(doubles[2].url)
+    engine.check()
+    assert [len(ids_of(await task)) for task in calls] == [40, 40]
+    await engine.remove(doubles[2].url)
+    engine.check()
+
+
 async def test_a_replica_that_is_taken_away_gives_its_calls_to_others(
     engine: ReplicaEngine, doubles: list[VllmDouble]
 ) -> None:

@@ -20,15 +20,18 @@ from starlette.routing import Route as Answered
 from leyden.core.algorithm.outside import Door
 from leyden.core.algorithm.verl.algorithm import VERL
 from leyden.core.data.route import Route
-from leyden.core.errors import PolicyError, TrainingError, UsageError
+from leyden.core.errors import EngineError, PolicyError, TrainingError, UsageError
 from leyden.core.gateway.server import GatewayServer
+from leyden.core.store.memory import MemoryStore
 from leyden.core.testing.vllm_double import VllmDouble
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.elsewhere import Elsewhere, model_info, serve_elsewhere
 from leyden.core.trainer.folder import RunFolder
+from leyden.core.trainer.serving import Address, Serving
 
 if TYPE_CHECKING:
     from leyden.core.engine.replicas import ReplicaEngine
+    from leyden.core.gateway.app import Gateway
 
 POLICY = Path(__file__).parents[4] / "examples/calculator_langgraph/policy"
 
@@ -40,6 +43,10 @@ class Replicas:
         self.replicas: dict[str, int] = {}
         self.version = 0
         self.told: list[str] = []
+
+    def check(self) -> None:
+        if not self.replicas:
+            raise EngineError("no replica is left")
 
     async def add(self, url: str) -> None:
         self.replicas[url] = 0
@@ -97,6 +104,19 @@ async def test_a_pause_that_nobody_ends_leaves_the_version_as_it_was() -> None:
     await served.pause(1)
     await served.close()
     assert (engine.told, engine.version) == (["nothing is drawn"], 0)
+
+
+async def test_a_run_whose_replicas_are_all_lost_is_told() -> None:
+    engine = Replicas()
+    served = elsewhere(engine)
+    await served.serve_from(["http://a"], 0)
+    gateway, address, store = cast("Gateway", None), Address(url="", token="", key=b""), MemoryStore()
+    serving = Serving(store, address, {}, gateway, elsewhere=served)
+    serving.check_engines()
+    await engine.remove("http://a")
+    with pytest.raises(EngineError, match="no replica is left"):
+        serving.check_engines()
+    await store.close()
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ import pytest
 from leyden.core.algorithm.outside import Asked, Door, OutsideContext, Taken, Used
 from leyden.core.algorithm.verl.asking import Driver
 from leyden.core.algorithm.verl.collecting import Collecting
-from leyden.core.algorithm.verl.wire import ROLLOUTS, Pause, Replicas, decode_group, encode_group
+from leyden.core.algorithm.verl.wire import ROLLOUTS, Failed, Pause, Replicas, decode_group, encode_group
 from leyden.core.data.transition import Outcome, TrajectoryGroup
-from leyden.core.errors import RewardError, TrainingError
+from leyden.core.errors import EngineError, RewardError, TrainingError
 from leyden.core.gateway.server import GatewayServer
 from leyden.core.testing.nouns import trajectory, transition
 
@@ -51,6 +51,8 @@ class Run:
         return GROUP
 
     async def serve_from(self, addresses: Sequence[str], version: int) -> None:
+        if self.failure is not None:
+            raise self.failure
         self.served.append((addresses, version))
 
 
@@ -121,6 +123,22 @@ async def test_rollouts_that_cannot_be_run_end_the_run_with_their_reason() -> No
         with pytest.raises(TrainingError, match="503: the run has ended"):
             await driver.rollouts(ASKED)
         with pytest.raises(RewardError, match="not a number"):
+            await served.failure
+
+
+async def test_a_replica_that_cannot_serve_ends_the_run_with_its_reason() -> None:
+    async with collecting(Run(EngineError("http://10.0.0.1:80 is lost"))) as (served, driver):
+        with pytest.raises(TrainingError, match="503: the run has ended"):
+            await driver.serve_from(Replicas(("10.0.0.1:80",), 7))
+        with pytest.raises(EngineError, match="is lost"):
+            await served.failure
+
+
+async def test_rollouts_that_verl_cannot_be_given_end_the_run_with_the_reason() -> None:
+    async with collecting(Run()) as (served, driver):
+        await driver.failed(Failed("its queue does not answer"))
+        await driver.failed(Failed("neither does this"))
+        with pytest.raises(TrainingError, match=r"^its queue does not answer$"):
             await served.failure
 
 

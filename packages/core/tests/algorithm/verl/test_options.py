@@ -9,9 +9,12 @@ from typing import Any
 import pytest
 
 from leyden.core.advantage.registry import ADVANTAGE
+from leyden.core.algorithm.registry import make_algorithm
 from leyden.core.algorithm.verl import options, versions
+from leyden.core.algorithm.verl.algorithm import VERL
 from leyden.core.algorithm.verl.options import LeydenOptions, compose
 from leyden.core.algorithm.verl.rules import ESTIMATORS, INSTEAD
+from leyden.core.cli.options import read_settings
 from leyden.core.errors import UsageError
 
 THERE = {**versions.TESTED, **dict.fromkeys(versions.BESIDE, "1.0")}
@@ -24,6 +27,15 @@ def find_only(monkeypatch: pytest.MonkeyPatch, found: dict[str, str]) -> None:
 def test_the_tested_versions_are_fine(monkeypatch: pytest.MonkeyPatch) -> None:
     find_only(monkeypatch, THERE)
     versions.check_versions()
+
+
+def test_what_a_command_line_reads_as_a_number_is_a_variable_as_it_is_written() -> None:
+    given = read_settings(
+        ["environment.NCCL_IB_DISABLE=1", "environment.SHARE=0.5", "environment.A=b", "ray_address=c"]
+    )
+    found = make_algorithm("verl", given)
+    assert isinstance(found, VERL)
+    assert found.config.variables == {"NCCL_IB_DISABLE": "1", "SHARE": "0.5", "A": "b"}
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import typer
 
 from leyden.core.cli.options import RUNS, warn_of_host
 from leyden.core.cli.run_options import RunOptions, takes_run
-from leyden.core.errors import UsageError
+from leyden.core.errors import CheckFailed, LeydenError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,12 +42,16 @@ def train(
 
 
 def _finish(given: RunOptions, work: "Callable[[], RunReport]", name: str) -> None:
-    """Do the work; say how to go on when it is stopped, and show what it came to."""
+    """Do the work; say how to go on when it is stopped or fails, and show what it came to."""
+    where = "" if given.runs == RUNS else f" --runs {given.runs}"
     try:
         report = work()
     except KeyboardInterrupt:
-        where = "" if given.runs == RUNS else f" --runs {given.runs}"
         sys.stderr.write(f"\nstopped; go on with: leyden train --resume {name}{where}\n")
+        raise
+    except LeydenError as error:
+        if not isinstance(error, UsageError | CheckFailed) and (given.runs / name).exists():
+            sys.stderr.write(f"\nfailed; go on with: leyden train --resume {name}{where}\n")
         raise
     if given.json:
         sys.stdout.write(msgspec.json.encode({"event": "report", **msgspec.to_builtins(report)}).decode() + "\n")

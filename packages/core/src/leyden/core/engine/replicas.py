@@ -57,6 +57,8 @@ class ReplicaEngine(WiredEngine):
         self._there = asyncio.Event()
         self._homes: OrderedDict[str, str] = OrderedDict()
         self._lived: Counter[str] = Counter()
+        self._loss: str | None = None
+        """Why no replica is left; None where one is, or where they were taken away."""
 
     @property
     def model(self) -> ModelInfo:
@@ -93,6 +95,7 @@ class ReplicaEngine(WiredEngine):
             raise
         await self.remove(url)
         self._replicas[wire.url] = _Replica(wire, name)
+        self._loss = None
         self._there.set()
 
     async def remove(self, url: str) -> None:
@@ -103,6 +106,11 @@ class ReplicaEngine(WiredEngine):
         if replica is not None:
             await self._stints.end(replica.wire)
             await replica.wire.close()
+
+    def check(self) -> None:
+        """Raise EngineError when the last replica was lost, and none was added since."""
+        if self._loss is not None:
+            raise EngineError(f"no replica is left to serve the policy: {self._loss}")
 
     @asynccontextmanager
     async def updating(self, version: int, *, drain: bool = False) -> AsyncGenerator[None]:
@@ -156,6 +164,7 @@ class ReplicaEngine(WiredEngine):
         if replica is not None and replica.wire is place.wire and not await place.wire.is_healthy():
             logger.warning("A replica is lost, %d are left: %s", len(self._replicas) - 1, error)
             await self.remove(place.wire.url)
+            self._loss = None if self._replicas else str(error)
 
     def _home(self, rollout_id: str | None) -> str:
         """Where a rollout lives: where it was, or where the fewest do."""

@@ -65,6 +65,10 @@ class Elsewhere:
         if self._pause is not None:
             await self._pause.give_up()
 
+    def check(self) -> None:
+        """Raise EngineError when every replica was lost: a loop brings none in the place of one that died."""
+        self._engine.check()
+
     def open(self, app: ASGIApp) -> Door:
         """Let `app` answer those who have the token."""
         self._app = app

@@ -126,6 +126,8 @@ class Serving:
         """Raise EngineError when one of them answers no more."""
         for served in self.policies.values():
             served.engine.check()
+        if self.elsewhere is not None:
+            self.elsewhere.check()
 
     @property
     def context_length(self) -> int:

@@ -29,7 +29,7 @@ from leyden.core.algorithm.verl.settings import (
     trainer_mode,
     usual_settings,
 )
-from leyden.core.errors import UsageError
+from leyden.core.errors import EngineError, UsageError
 
 log = logging.getLogger(__name__)
 
@@ -63,8 +63,16 @@ class VERLConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Hydra overrides of the same, as on VERL's command line."""
     ray_address: str | None = None
     """The cluster to join, as `ray.init` takes it; None starts one on this machine, and ends it with the run."""
-    environment: dict[str, str] = {}
-    """Variables of every process of VERL."""
+    environment: Mapping[str, str | bool | int | float] = {}
+    """Variables of every process of VERL. What is no text, as a command line reads `1`, is written as JSON."""
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The same as a process gets them."""
+        return {
+            name: value if isinstance(value, str) else msgspec.json.encode(value).decode()
+            for name, value in self.environment.items()
+        }
 
 
 class VERL(Algorithm):
@@ -112,6 +120,8 @@ class VERL(Algorithm):
         try:
             async with trainer_process(launch, context.home / LOG) as process:
                 await _follow(context, process, collecting.failure, numbers)
+        except EngineError as error:  # VERL may know why its replicas are gone
+            raise EngineError(f"{error}; all that VERL said is in {context.home / LOG}") from error
         finally:
             await collecting.close()
         if context.step < context.steps:
@@ -146,7 +156,7 @@ class VERL(Algorithm):
 
     def _environment(self) -> dict[str, str]:
         """What VERL's processes get besides; in the asynchronous modes a plug-in is among its modules."""
-        given = self.config.environment
+        given = self.config.variables
         if trainer_mode(self._given(), self.config.overrides) == "sync":
             return given
         modules = given.get(MODULES, os.environ.get(MODULES, ""))

@@ -11,12 +11,14 @@ import msgspec
 
 from leyden.core.algorithm.outside import Asked, Door, Taken, Used
 from leyden.core.algorithm.verl.wire import (
+    FAILED,
     LONGEST_WAIT,
     PAUSE,
     REPLICAS,
     ROLLOUTS,
     TAKEN,
     USED,
+    Failed,
     Pause,
     Replicas,
     decode_group,
@@ -55,6 +57,10 @@ class Driver:
     async def taken(self, taken: Taken) -> None:
         """Say what a step learns from. Raises TrainingError when the run has ended."""
         await self._post(TAKEN, msgspec.msgpack.encode(taken))
+
+    async def failed(self, failed: Failed) -> None:
+        """Have the run end, and VERL with it. Raises TrainingError when the run does not answer."""
+        await self._post(FAILED, msgspec.msgpack.encode(failed))
 
     async def close(self) -> None:
         """Close its connections."""

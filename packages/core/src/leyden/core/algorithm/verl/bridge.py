@@ -176,7 +176,7 @@ def _of_row(column: Any, number: int) -> Any:
 
 
 async def put_status(uid: str, partition: str, status: str, beside: Mapping[str, str] | None = None) -> None:
-    """Say in VERL's queue how far a prompt is: running, finished or failure; `beside` are further tags of it."""
+    """Say in VERL's queue how far a prompt is: running or finished; `beside` are further tags of it."""
     await tq.async_kv_put(key=uid, partition_id=partition, tag={"status": status, **(beside or {})})
 
 

@@ -15,6 +15,7 @@ from starlette.routing import Route
 
 from leyden.core.algorithm.outside import Asked, OutsideContext
 from leyden.core.algorithm.verl.wire import (
+    FAILED,
     LONGEST_WAIT,
     PAUSE,
     REPLICAS,
@@ -22,13 +23,16 @@ from leyden.core.algorithm.verl.wire import (
     TAKEN,
     USED,
     decode_asked,
+    decode_failed,
     decode_pause,
     decode_replicas,
     decode_taken,
     decode_used,
     encode_group,
 )
+from leyden.core.errors import LeydenError, TrainingError
 
+ENDED = "the run has ended"
 NOT_YET = 202
 """Status of an answer that is not there yet: ask again."""
 Handler = Callable[[Request], Awaitable[Response]]
@@ -41,13 +45,14 @@ class Collecting:
         self._context, self._patience = context, patience
         self._asked: dict[Asked, asyncio.Task[bytes]] = {}
         self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Has the exception of the first rollouts that cannot be run; nothing else ever."""
+        """Has the exception of the first rollouts that cannot be run, served or given to VERL; nothing else."""
         routes = {
             REPLICAS: self._replicas,
             PAUSE: self._pause,
             ROLLOUTS: self._rollouts,
             USED: self._used,
             TAKEN: self._taken,
+            FAILED: self._failed,
         }
         self.app = Starlette(
             routes=[Route(path, _checked(answer), methods=["POST"]) for path, answer in routes.items()]
@@ -63,7 +68,11 @@ class Collecting:
 
     async def _replicas(self, request: Request) -> Response:
         told = decode_replicas(await request.body())
-        await self._context.serve_from(told.addresses, told.version)
+        try:
+            await self._context.serve_from(told.addresses, told.version)
+        except LeydenError as error:
+            self._fail(error)
+            return Response(ENDED, status_code=503)
         return Response()
 
     async def _pause(self, request: Request) -> Response:
@@ -77,7 +86,7 @@ class Collecting:
         if not done:
             return Response(status_code=NOT_YET)
         if task.cancelled() or task.exception() is not None:
-            return Response("the run has ended", status_code=503)
+            return Response(ENDED, status_code=503)
         return Response(task.result(), media_type="application/msgpack")
 
     async def _used(self, request: Request) -> Response:
@@ -86,6 +95,10 @@ class Collecting:
 
     async def _taken(self, request: Request) -> Response:
         await self._context.taken(decode_taken(await request.body()))
+        return Response()
+
+    async def _failed(self, request: Request) -> Response:
+        self._fail(TrainingError(decode_failed(await request.body()).why))
         return Response()
 
     def _begin(self, asked: Asked) -> "asyncio.Task[bytes]":
@@ -101,7 +114,11 @@ class Collecting:
 
     def _ended(self, task: "asyncio.Task[bytes]") -> None:
         error = None if task.cancelled() else task.exception()
-        if error is not None and not self.failure.done():
+        if error is not None:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        if not self.failure.done():
             self.failure.set_exception(error)
 
 

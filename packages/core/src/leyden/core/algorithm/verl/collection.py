@@ -20,10 +20,11 @@ from leyden.core.algorithm.verl.datasets import RowOrigin
 from leyden.core.algorithm.verl.launch import TOKEN, URL
 from leyden.core.algorithm.verl.options import SECTION, LeydenOptions
 from leyden.core.algorithm.verl.rows import PromptRows, Row, RowLimits, training_rows, validation_rows
-from leyden.core.algorithm.verl.wire import Pause, Replicas
+from leyden.core.algorithm.verl.wire import Failed, Pause, Replicas
 from leyden.core.credit.registry import CREDIT
 from leyden.core.data.tokens import log_probs, token_ids
 from leyden.core.data.transition import TrajectoryGroup
+from leyden.core.errors import TrainingError
 
 log = logging.getLogger(__name__)
 
@@ -116,10 +117,8 @@ class RolloutCollection:
             if not self._is_told:
                 # Training step n begins with the weights that n - 1 updates made; validation after it has those of n.
                 await self._serve(step if validate else step - 1)
-        except Exception:
-            log.exception("step %d has no rollouts: the run cannot be told where its policy is served", step)
-            for prompt in prompts:
-                await bridge.put_status(prompt["uid"], partition, "failure")
+        except Exception as error:
+            await self._give_up("the run cannot be told where its policy is served", error)
             return
         await asyncio.gather(*(self._prompt(prompt, partition) for prompt in prompts))
 
@@ -136,11 +135,18 @@ class RolloutCollection:
             if partition == TRAIN:
                 await self._driver.used(_used(found, asked))
             await bridge.put_rows(partition, self._queued(found, prompt, partition))
-        except Exception:
-            log.exception("prompt %s has no rows", uid)
-            await bridge.put_status(uid, partition, "failure")
-        else:
             await bridge.put_status(uid, partition, "finished")
+        except Exception as error:
+            await self._give_up("rollouts cannot be given to VERL", error)
+
+    async def _give_up(self, what: str, error: Exception) -> None:
+        """Have the run end, and VERL with it, which takes a step without the prompts that it is told have failed."""
+        log.error("%s", what, exc_info=error)
+        try:
+            await self._driver.failed(Failed(f"{what}: {type(error).__name__}: {bridge.one_line(error)}"))
+        except TrainingError:
+            log.exception("nobody can be told")
+            os._exit(1)
 
     def _asked(self, prompt: Columns, partition: str) -> Asked:
         step, origin = int(prompt["global_steps"]), RowOrigin.of(prompt["extra_info"])

@@ -8,6 +8,8 @@ from leyden.core.data.transition import Outcome, Trajectory, TrajectoryGroup, Tr
 
 REPLICAS, PAUSE, ROLLOUTS, USED, TAKEN = "/replicas", "/pause", "/rollouts", "/used", "/taken"
 """Paths: where the policy is served, that it changes, the rollouts of a task, what of them can be trained, and is."""
+FAILED = "/failed"
+"""Path: rollouts that VERL cannot be given."""
 LONGEST_WAIT = 20.0
 """Seconds that the answer to one request may take; who waits for more asks again."""
 
@@ -26,6 +28,12 @@ class Pause(msgspec.Struct, frozen=True, array_like=True):
 
     version: int
     """What they become."""
+
+
+class Failed(msgspec.Struct, frozen=True, array_like=True):
+    """Rollouts that VERL cannot be given: it must not take their step without them."""
+
+    why: str
 
 
 class _Call(msgspec.Struct, frozen=True, array_like=True):
@@ -71,6 +79,7 @@ _GROUPS = msgspec.msgpack.Decoder(_Group)
 _ASKED = msgspec.msgpack.Decoder(Asked)
 _REPLICAS = msgspec.msgpack.Decoder(Replicas)
 _PAUSE = msgspec.msgpack.Decoder(Pause)
+_FAILED = msgspec.msgpack.Decoder(Failed)
 _USED = msgspec.msgpack.Decoder(Used)
 _TAKEN = msgspec.msgpack.Decoder(Taken)
 
@@ -123,6 +132,11 @@ def decode_replicas(data: bytes) -> Replicas:
 def decode_pause(data: bytes) -> Pause:
     """What the weights become; raises `msgspec.DecodeError` for what does not say so."""
     return _PAUSE.decode(data)
+
+
+def decode_failed(data: bytes) -> Failed:
+    """Why rollouts cannot be given; raises `msgspec.DecodeError` for what does not say so."""
+    return _FAILED.decode(data)
 
 
 def decode_used(data: bytes) -> Used:
