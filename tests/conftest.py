@@ -4,12 +4,16 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from observing import CLIENTS
 from warm_process import Running, run_leyden, start_leyden
+
+if TYPE_CHECKING:
+    from verl_cpu.runs import Runs
 
 ROOT = Path(__file__).parents[1]
 EXAMPLE = Path("examples/calculator_langgraph")
@@ -93,3 +97,15 @@ def small_run(leyden: Leyden, few_held_out: Path, tmp_path_factory: pytest.TempP
     done = leyden(*arguments, "--tracker", "tensorboard", "--keep-checkpoints", "9")
     assert done.returncode == 0, done.stderr
     return runs / "small"
+
+
+@pytest.fixture(scope="module")
+def verl_runs(tmp_path_factory: pytest.TempPathFactory) -> "Generator[Runs]":
+    """Runs with VERL, on a Ray cluster of their own."""
+    from verl_cpu.runs import Runs, ray_head, variables
+
+    of_all = variables()
+    with ray_head(tmp_path_factory.mktemp("ray") / "ray.log", of_all) as head:
+        started = Runs(head, of_all)
+        yield started
+        started.end()

@@ -16,6 +16,7 @@ import torch
 # VERL is not among the packages that types are checked with.
 _platforms: Any = import_module("verl.plugin.platform")
 _distributed: Any = import_module("verl.utils.distributed")
+_models: Any = import_module("verl.utils.model")
 PlatformBase: Any = _platforms.PlatformBase
 
 
@@ -137,4 +138,21 @@ def _name_gloo_once() -> None:
     _distributed.initialize_global_process_group_ray = initialize
 
 
+def _load_critics_without_flash_attention() -> None:
+    """VERL loads a model with a value head with `flash_attention_2`, whatever it is told, and a CPU has none."""
+
+    def load(local_path: str, torch_dtype: Any, model_config: Any, trust_remote_code: bool) -> Any:
+        transformers: Any = import_module("transformers")
+        return transformers.AutoModelForTokenClassification.from_pretrained(
+            local_path,
+            dtype=torch_dtype,
+            config=model_config,
+            attn_implementation="sdpa",
+            trust_remote_code=trust_remote_code,
+        )
+
+    _models.load_valuehead_model = load
+
+
 _name_gloo_once()
+_load_critics_without_flash_attention()

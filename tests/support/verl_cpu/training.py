@@ -1,7 +1,7 @@
 """A small training with VERL on a CPU: `python -m verl_cpu.training ADDRESS RUNS NAME AGENT STEPS`.
 
-Further words are hydra overrides; `resume` alone goes on with the run. ADDRESS is that of a Ray cluster whose
-processes have `VARIABLES`.
+Further words are hydra overrides; `ray` has the agents' processes in actors of the cluster, `resume` goes on with the
+run. ADDRESS is that of a Ray cluster whose processes have `VARIABLES`.
 """
 
 import sys
@@ -15,6 +15,7 @@ from leyden.core.algorithm.verl.algorithm import VERL, VERLConfig
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.display import make_display
 from leyden.core.trainer.launch import resume, sit_here
+from leyden.core.trainer.runners import Runners
 from leyden.core.trainer.tasks import load_tasks
 from leyden.core.trainer.trainer import Trainer
 
@@ -60,19 +61,21 @@ class KeepingTrainer(Trainer):
         return msgspec.structs.replace(config, keep_checkpoints=config.steps)
 
 
-def main(address: str, runs: str, name: str, agent: str, steps: int, more: tuple[str, ...]) -> None:
+def main(address: str, runs: str, name: str, agent: str, steps: int, words: list[str]) -> None:
     """Train one of the examples' agents, or go on with it."""
-    if more == ("resume",):
+    if "resume" in words:
         resume(Path(runs), name, steps, sit_here(make_display(quiet=True)))
         return
     tasks, example = EXAMPLES / "calculator_langgraph", EXAMPLES / agent
+    overrides = tuple(word for word in words if word != "ray")
     trainer = KeepingTrainer(
-        algorithm=VERL(VERLConfig(config=CONFIG, overrides=more, ray_address=address, environment=VARIABLES)),
+        algorithm=VERL(VERLConfig(config=CONFIG, overrides=overrides, ray_address=address, environment=VARIABLES)),
         policy=example / "policy",
         steps=steps,
         tasks_per_step=TASKS_PER_STEP,
         group_size=GROUP_SIZE,
         n_runners=8,
+        **_on_ray(address) if "ray" in words else {},
         name=name,
         runs=runs,
         quiet=True,
@@ -81,6 +84,10 @@ def main(address: str, runs: str, name: str, agent: str, steps: int, more: tuple
     trainer.fit(f"{example}/agent.py:agent", training, held_out, f"{example}/reward.py:score")
 
 
+def _on_ray(address: str) -> dict[str, Any]:
+    return {"n_workers": 2, "runners": Runners(where="ray", ray_address=address, ray_actors=2, ray_cpus=0.5)}
+
+
 if __name__ == "__main__":
     where, kept, called, example, planned, *more = sys.argv[1:]
-    main(where, kept, called, example, int(planned), tuple(more))
+    main(where, kept, called, example, int(planned), more)
