@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, event
 
-from leyden.core.data.rollout import EnqueueRollout
+from leyden.core.data.rollout import EnqueueRollout, RolloutConfig
 from leyden.core.errors import StoreError, UsageError
 from leyden.core.store.open import open_store
 from leyden.core.store.sql import SqlStore
@@ -313,3 +313,60 @@ async def test_hot_paths_never_scan(tmp_path: Path) -> None:
     assert len(read) > 30 and any("last_heartbeat_time" in sql for sql in read if sql.startswith("UPDATE"))
     harmless = ("ORDER BY queue.position", "ORDER BY resources.id DESC", "min(rollouts.deadline)")
     assert [scan for scan in scans if not any(part in scan[0] for part in harmless)] == []
+
+
+async def test_attempts_that_end_together_share_a_transaction(tmp_path: Path) -> None:
+    with watched() as statements:
+        store = await SqlStore.open(tmp_path / "store.db")
+        await store.enqueue_many_rollouts([EnqueueRollout(input=n) for n in range(6)])
+        claimed = await store.dequeue_many_rollouts(limit=6, worker_id="w")
+        statements.clear()
+        ended = await asyncio.gather(
+            *(store.update_attempt(one.rollout_id, one.attempt.attempt_id, status="succeeded") for one in claimed)
+        )
+    assert [attempt.status for attempt in ended] == ["succeeded"] * 6
+    assert sum(statement.startswith("BEGIN") for statement in statements) == 1
+    worker = await store.get_worker_by_id("w")
+    assert worker is not None and (worker.status, worker.current_attempt_id) == ("idle", None)
+    await store.close()
+
+
+async def test_one_that_may_not_end_so_does_not_keep_the_others_from_it(tmp_path: Path) -> None:
+    store = await SqlStore.open(tmp_path / "store.db")
+    await store.enqueue_many_rollouts([EnqueueRollout(input=n) for n in range(3)])
+    first, second, third = await store.dequeue_many_rollouts(limit=3, worker_id="w")
+    await store.update_attempt(second.rollout_id, second.attempt.attempt_id, status="failed")
+
+    ended = await asyncio.gather(
+        *(
+            store.update_attempt(one.rollout_id, one.attempt.attempt_id, status="succeeded")
+            for one in (first, second, third)
+        ),
+        return_exceptions=True,
+    )
+
+    assert [getattr(one, "status", type(one).__name__) for one in ended] == ["succeeded", "IllegalMove", "succeeded"]
+    await store.close()
+
+
+async def test_an_attempt_is_looked_up_in_one_statement(tmp_path: Path) -> None:
+    now = 1000.0
+    limits = RolloutConfig(timeout_seconds=5, max_attempts=2, retry_condition=("timeout",))
+    with watched() as statements:
+        store = await SqlStore.open(tmp_path / "store.db", lambda: now, 0.0)
+        await store.enqueue_many_rollouts([EnqueueRollout(input={"a": 1}, config=limits)])
+        got = taken(await store.dequeue_rollout("w"))
+        key = got.rollout_id, got.attempt.attempt_id
+        statements.clear()
+        found = await store.find_attempt(*key)
+    assert found is not None and (found[0].input, found[1].status) == ({"a": 1}, "preparing")
+    assert len(statements) == 1
+
+    now = 1006.0  # what is overdue is seen to first
+    assert (found := await store.find_attempt(*key)) is not None and found[1].status == "timeout"
+    again = taken(await store.dequeue_rollout("w"))
+    assert again.rollout_id == key[0]
+    assert (found := await store.find_attempt(*key)) is not None
+    assert (found[1].status, found[0].status) == ("timeout", "preparing")  # one that is not the latest
+    assert await store.find_attempt(key[0], "unknown") is None
+    await store.close()

@@ -112,6 +112,27 @@ async def test_a_batch_becomes_groups_of_trajectories() -> None:
     assert (collected.rollouts, collected.failed, collected.empty, collected.tokens) == (4, 0, 0, 8)
 
 
+async def test_what_has_finished_is_read_while_the_others_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collect, "LOOK_SECONDS", 0.02)
+    read = asyncio.Event()
+    async with working([{"does": [1.0]}, {"does": ["waits"]}]) as (collector, work):
+        query_spans = work.store.query_spans
+
+        async def noted(*given: Any, **named: Any) -> Any:
+            read.set()
+            return await query_spans(*given, **named)
+
+        monkeypatch.setattr(work.store, "query_spans", noted)
+        collecting = asyncio.create_task(collector.train(0, version=0))
+        await asyncio.wait_for(read.wait(), 10)
+        assert not collecting.done()
+        for rollout in await work.store.query_rollouts(status_in=["preparing"]):
+            await work.store.update_attempt(rollout.rollout_id, "latest", status="failed")
+        collected = await collecting
+    assert (collected.rollouts, collected.failed) == (4, 2)
+    assert [len(group.trajectories) for group in collected.groups] == [2, 2]
+
+
 async def test_the_same_batch_of_the_same_version_is_not_run_again() -> None:
     async with working([{"does": [1.0]}, {"does": [0.0]}]) as (collector, work):
         await collector.train(0, version=0)
