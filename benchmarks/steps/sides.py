@@ -93,15 +93,18 @@ class Trl:
 
 
 def our_sides(rollouts: int) -> list[Ours]:
-    """The defaults; all rollouts of a step at once, as TRL generates them; and with those of the next step meanwhile.
+    """The defaults; a worker more, as there are two cores; and all rollouts of a step at once, with those of the next.
 
     The last learns from tokens of weights that are one update old, which neither of the others nor TRL does.
     """
-    at_once = ("--concurrency", str(rollouts))
     return [
         Ours(name="Leyden, defaults"),
-        Ours(name="Leyden, tuned", options=at_once),
-        Ours(name="Leyden, one step off", options=(*at_once, "--set", "loop=one_off"), ahead=1),
+        Ours(name="Leyden, tuned", options=("--workers", "2")),
+        Ours(
+            name="Leyden, one step off",
+            options=("--concurrency", str(rollouts), "--set", "loop=one_off"),
+            ahead=1,
+        ),
     ]
 
 
