@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace
@@ -69,8 +70,16 @@ async def test_a_lone_callers_spans_are_stored_on_its_own_thread(
     assert await count(store, got) == 5
 
 
-async def test_all_that_come_in_one_turn_share_a_transaction(store: SqlStore, threads: list[str]) -> None:
+async def test_all_that_come_in_one_turn_share_a_transaction(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[str] = []
+    committed: Any = getattr(SqlStore, "_committed")  # noqa: B009  (private, and patched below)
+
+    def noted(*given: Any, **named: Any) -> Any:
+        threads.append(threading.current_thread().name)
+        return committed(*given, **named)
+
     got = await claimed(store)
+    monkeypatch.setattr(SqlStore, "_committed", noted)
     await asyncio.gather(*(store.add_span(span_of(got.attempt, f"{n:x}")) for n in range(50)))
     assert threads == [HERE]
     assert await count(store, got) == 50
@@ -283,3 +292,18 @@ async def test_large_spans_are_divided_among_transactions(noting: Noting) -> Non
     await asyncio.gather(*(write(name) for name in "abcde"))
     assert noting.transactions == [["a", "b"], ["c", "d"], ["e"]]
     assert told[0] == ("a", 1), "the first ones are answered before the last ones are stored"
+
+
+async def test_a_span_that_is_refused_begins_no_attempt(store: SqlStore) -> None:
+    first, second = await claimed(store), await claimed(store)
+    bad = replace(span_of(first.attempt, "a"), attributes={"x": cast("Any", object())})
+
+    done = await asyncio.gather(
+        store.add_span(bad), store.add_span(span_of(second.attempt, "b")), return_exceptions=True
+    )
+
+    assert isinstance(done[0], ValueError)
+    found = [await store.get_latest_attempt(one.rollout_id) for one in (first, second)]
+    assert [attempt.status if attempt else None for attempt in found] == ["preparing", "running"]
+    beats = [attempt.last_heartbeat_time if attempt else None for attempt in found]
+    assert beats[0] is None and beats[1] is not None

@@ -209,7 +209,10 @@ class SqlStore(LocalStore):
 
         def work(rows: SqlRows) -> list[Answer]:
             several = len(batches) > 1
-            answers = [self._added_alone(rows, batch, size) if several else None for batch in batches]
+            answers = [
+                (self._added_alone(rows, batch, size) if several else None) or self._begun_with(rows, batch, size)
+                for batch in batches
+            ]
             left = [batch for batch, answer in zip(batches, answers, strict=True) if answer is None]
             rest = iter(healthy(rows, lambda rows: self._add(rows, left, size)) if left else ())
             return [next(rest) if answer is None else answer for answer in answers]
@@ -218,13 +221,17 @@ class SqlStore(LocalStore):
 
     def _added_alone(self, rows: SqlRows, batch: Sequence[Span], size: int | None) -> list[Span] | None:
         """Store a single span of an attempt that runs in the least time; None where it is not as nearly all are."""
-        if len(batch) != 1:
+        if not _is_usual(batch, size):
             return None
         (span,) = batch
-        if span.sequence_id or problem(batch, {(span.rollout_id, span.attempt_id)}, size) is not None:
-            return None
         number = rows.add_to_running(self._latest_calls.row(span))
         return None if number is None else [replace(span, sequence_id=number)]
+
+    def _begun_with(self, rows: SqlRows, batch: Sequence[Span], size: int | None) -> list[Span] | None:
+        """Store a single span with which its attempt begins to run; None where it does not."""
+        if not _is_usual(batch, size) or not rows.begin_to_run((batch[0].rollout_id, batch[0].attempt_id)):
+            return None
+        return self._added_alone(rows, batch, size)
 
     def _wrote(self, size: int) -> None:
         """Count about how much was written on callers' own threads, and make a checkpoint when it is time."""
@@ -298,6 +305,15 @@ class SqlStore(LocalStore):
             if self._here is not None:
                 self._here[0].close()
         self._engine.dispose()
+
+
+def _is_usual(batch: Sequence[Span], size: int | None) -> bool:
+    """Whether this is a single span without a number, which may be stored if its attempt is there."""
+    return (
+        len(batch) == 1
+        and not batch[0].sequence_id
+        and problem(batch, {(batch[0].rollout_id, batch[0].attempt_id)}, size) is None
+    )
 
 
 def _open(path: Path) -> Engine:

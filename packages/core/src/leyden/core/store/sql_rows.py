@@ -244,6 +244,14 @@ class SqlRows(SqlRecords):
         stored = self._straight(sql.ADD_SPAN, now=self.now, **asdict(row)).fetchall()  # all: then it is committed
         return stored[0][0] if stored else None
 
+    def begin_to_run(self, key: AttemptKey) -> bool:
+        """Let an attempt run that was claimed, and its rollout; False, and nothing, where it is in any way special."""
+        begun = self._straight(sql.BEGIN_ATTEMPT, key=key[0], second_key=key[1], now=self.now).rowcount == 1
+        if begun:
+            self._straight(sql.BEGIN_ROLLOUT, key=key[0])
+            self.changed.add(key[0])
+        return begun
+
     def span_counters(self, rollout_ids: Sequence[str]) -> dict[str, int]:
         """One statement, by the index of spans in order."""
         return dict(self._straight(sql.SPAN_COUNTERS, keys=json.dumps(rollout_ids)).fetchall())

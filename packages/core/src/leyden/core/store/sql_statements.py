@@ -157,6 +157,22 @@ RETIRE_RESOURCES = (
 WORKER_BY_ID = select(*WORKER).where(_workers.worker_id == _KEY)
 PUT_WORKER = update(schema.workers).where(_workers.worker_id == _KEY).values(_new(WorkerRow.__struct_fields__))
 _OF_ROLLOUT, _OF_ATTEMPT = bindparam("rollout_id", type_=Text), bindparam("attempt_id", type_=Text)
+_PREPARING = literal_column("'preparing'", Text)
+_NOTHING_DUE = ~exists(literal_column("1")).where(_others.deadline <= _NOW)
+_WAITING = exists(literal_column("1")).where(
+    (_rollouts.rollout_id == _attempts.rollout_id) & (_rollouts.status == _PREPARING),
+    _rollouts.attempts == _attempts.sequence_id,
+)
+BEGIN_ATTEMPT = (
+    update(schema.attempts)
+    .where(_THIS_ATTEMPT & (_attempts.status == _PREPARING) & _WAITING & _NOTHING_DUE)
+    .values(status=_RUNNING, last_heartbeat_time=greatest(func.coalesce(_NOTED, _NOW), _NOW))
+)
+BEGIN_ROLLOUT = update(schema.rollouts).where(_rollouts.rollout_id == _KEY).values(status=_RUNNING)
+"""An attempt, and then its rollout, run, as nearly every attempt's first span has it: the latest one, that was claimed.
+
+The deadline stays, which may now be too early: whoever looks moves it.
+"""
 _NEXT_NUMBER = (
     select(_SPAN_COUNTER + literal_column("1", Integer))
     .join_from(schema.rollouts, schema.attempts, _attempts.rollout_id == _rollouts.rollout_id)
@@ -164,7 +180,7 @@ _NEXT_NUMBER = (
         (_rollouts.rollout_id == _OF_ROLLOUT) & (_rollouts.status == _RUNNING),
         (_attempts.attempt_id == _OF_ATTEMPT) & _IS_RUNNING & _NOTED.is_not(None),
         func.coalesce(_LAST_OF_ATTEMPT, _NOW) <= _NOW,
-        ~exists(literal_column("1")).where(_others.deadline <= _NOW),
+        _NOTHING_DUE,
     )
     .scalar_subquery()
 )
