@@ -5,14 +5,19 @@ They are trained all the same, without the short cut.
 """
 
 import logging
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from leyden.core.policy.batch import MicroBatch
+from leyden.core.data.tokens import token_ids
+from leyden.core.policy.batch import micro_batches
+from leyden.core.policy.entries import Entries
 from leyden.core.policy.logprobs import entry_logprobs, score
+from leyden.core.policy.merge import TokenSequence
 from leyden.core.policy.model import PolicyModel
 from leyden.core.policy.prefix import SharedPrefix
 
@@ -22,6 +27,8 @@ TOLERANCE = 1e-3
 """Largest difference between log-probabilities that rounding explains; a wrong short cut is off by 0.02 and more."""
 
 _PREFIX, _ROWS, _COLUMNS = 24, 3, 16
+_EVERYTHING = _ROWS * (_PREFIX + _COLUMNS)
+"""A budget of tokens that is one batch."""
 _WINDOWS = ("sliding_window", "window_size", "attention_window", "local_attention", "attention_chunk_size")
 """What configurations call the number of tokens that one may see, where that is not all before it."""
 
@@ -44,15 +51,16 @@ def prove(model: PolicyModel) -> Exactness:
     exact = model.in_precision("float32")
     ids = torch.randint(model.vocab_size, (_PREFIX + _ROWS * _COLUMNS,), generator=torch.Generator().manual_seed(0))
     prefix, rows = ids[:_PREFIX], ids[_PREFIX:].view(_ROWS, _COLUMNS)
-    whole = torch.cat([prefix.expand(_ROWS, -1), rows], dim=1)
-    expected = torch.tensor([score(exact, row)[_PREFIX:] for row in whole.numpy()]).flatten()
-    plain_head = _agrees(expected, exact, _batch(whole, _PREFIX, model.device), None, plain_head=True)
+    whole = [_sequence(torch.cat([prefix, row]), number) for number, row in enumerate(rows)]
+    plain_head = _agrees(exact, whole, None, plain_head=True)
     read = SharedPrefix.read(exact, prefix.numpy())
-    shared = read is not None and _agrees(expected, exact, _batch(rows, 0, model.device), read, plain_head=plain_head)
+    shared = read is not None and _agrees(exact, whole, read, plain_head=plain_head)
+    fork = _COLUMNS // 2
+    forked = [whole[0], _sequence(torch.cat([prefix, rows[0, :fork], rows[1, fork:]]), 1)]
     branches = (
         shared
         and not _looks_through_windows(model)
-        and _agrees(*_branched(exact, ids, model.device), read, plain_head=plain_head)
+        and _agrees(exact, forked, read, plain_head=plain_head, width=model.width)
     )
     result = Exactness(plain_head=plain_head, shared_prefix=shared, branches=branches)
     logger.debug("%s: %s", model.source, result)
@@ -69,50 +77,36 @@ def _looks_through_windows(model: PolicyModel) -> bool:
     return bool(named) or config._attn_implementation != "sdpa"
 
 
-def _branched(model: PolicyModel, ids: Tensor, device: torch.device) -> tuple[Tensor, PolicyModel, MicroBatch]:
-    """Two sequences that share a prefix and some tokens more, as one row; and what they are expected to give."""
-    prefix, first, second = ids[:_PREFIX], ids[_PREFIX:][:_COLUMNS], ids[_PREFIX:][_COLUMNS : 2 * _COLUMNS]
-    fork = _COLUMNS // 2
-    whole = torch.stack([torch.cat([prefix, first]), torch.cat([prefix, first[:fork], second[fork:]])])
-    expected = torch.tensor([score(model, row)[_PREFIX:] for row in whole.numpy()]).flatten()
-    branch = torch.cat([torch.arange(fork), torch.arange(_COLUMNS, 2 * _COLUMNS - fork)])
-    until = torch.full((2 * _COLUMNS - fork,), 2 * _COLUMNS - fork)
-    until[fork:_COLUMNS] = _COLUMNS
-    plain = _batch(whole[:, _PREFIX:], 0, device)
-    return (
-        expected,
-        model,
-        replace(
-            plain,
-            ids_BT=torch.cat([first, second[fork:]])[None].to(device),
-            row_N=torch.zeros_like(plain.row_N),
-            column_N=torch.cat([torch.arange(_COLUMNS - 1), branch[:-1]]).to(device),
-            depth_BT=torch.cat([torch.arange(_COLUMNS), torch.arange(fork, _COLUMNS)])[None].to(device),
-            until_BT=until[None].to(device),
-        ),
-    )
-
-
-def _batch(ids_BT: Tensor, first: int, device: torch.device) -> MicroBatch:
-    """Return a batch whose entries are the tokens after column `first`."""
-    columns = torch.arange(first, ids_BT.shape[1] - 1)
-    ones_N = torch.ones(len(ids_BT) * len(columns))
-    return MicroBatch(
-        ids_BT=ids_BT,
-        row_N=torch.arange(len(ids_BT)).repeat_interleave(len(columns)),
-        column_N=columns.repeat(len(ids_BT)),
-        target_N=ids_BT[:, first + 1 :].flatten(),
-        transition_N=torch.zeros(len(ones_N), dtype=torch.long),
+def _sequence(ids_T: Tensor, number: int) -> TokenSequence:
+    """A sequence whose entries are the tokens after the first of those that follow the prefix."""
+    position_N = np.arange(_PREFIX, len(ids_T) - 1)
+    ones_N = np.ones(len(position_N))
+    entries = Entries(
+        transition_N=np.full(len(position_N), number),
+        position_N=position_N,
+        target_N=ids_T.numpy()[position_N + 1],
         proximal_N=ones_N,
         reference_N=ones_N,
         advantage_N=ones_N,
         weight_N=ones_N,
         temperature_N=ones_N,
-    ).to(device, torch.float32)
+    )
+    return TokenSequence(ids=token_ids(ids_T.numpy()), entries=entries)
 
 
 def _agrees(
-    expected_N: Tensor, model: PolicyModel, batch: MicroBatch, prefix: SharedPrefix | None, *, plain_head: bool
+    model: PolicyModel,
+    sequences: Sequence[TokenSequence],
+    prefix: SharedPrefix | None,
+    *,
+    plain_head: bool,
+    width: int | None = None,
 ) -> bool:
-    logprobs_N, _ = entry_logprobs(model, batch, prefix, plain_head=plain_head)
+    """Whether a batch as the gradient reads it tells of each sequence what a plain forward pass tells."""
+    length = 0 if prefix is None else prefix.length
+    (batch,) = micro_batches(sequences, _EVERYTHING, length, width=width)
+    logprobs_N, _ = entry_logprobs(model, batch.to(model.device, torch.float32), prefix, plain_head=plain_head)
+    expected = [torch.tensor(score(model, sequence.ids)[_PREFIX:]) for sequence in sequences]
+    order = dict.fromkeys(batch.transition_N.numpy().tolist())
+    expected_N = torch.cat([expected[number] for number in order])
     return bool((logprobs_N.cpu() - expected_N).abs().max() <= TOLERANCE)

@@ -8,7 +8,7 @@ for another writer, goes to the store's writing thread.
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from weakref import WeakSet
@@ -21,7 +21,7 @@ _GATHER_SECONDS = 0.001
 spans. A caller who is alone never waits."""
 _ALONE, _TRUSTED = 4, 16
 """After so many turns with one caller each, so many callers are taken to be alone before a turn is waited for again."""
-_MOST_HERE, _MOST_BYTES_HERE = 128, 2 << 20
+MOST_HERE, MOST_BYTES_HERE = 128, 2 << 20
 """A batch of more spans, or of more bytes, would keep the event loop from its other work for too long."""
 
 _ENOUGH_BYTES = 1 << 20
@@ -108,10 +108,10 @@ class GroupCommit:
 
     def _stored_here(self, batches: Sequence[Sequence[Span]]) -> list[Answer] | None:
         """Store on the calling thread; None where that would take too long, or cannot be done at once."""
-        if sum(map(len, batches)) > _MOST_HERE:
+        if sum(map(len, batches)) > MOST_HERE:
             return None
         size = sum(span.size() for spans in batches for span in spans)
-        return None if size > _MOST_BYTES_HERE else self._store_here(batches, size)
+        return None if size > MOST_BYTES_HERE else self._store_here(batches, size)
 
     def _give_up(self) -> None:
         with self._lock:
@@ -158,10 +158,10 @@ def _tell(batch: Sequence[_Waiting], answers: Sequence[Answer]) -> None:
         by_loop.setdefault(waiting.loop, []).append((waiting.answer, answer))
     for loop, mine in by_loop.items():
         if loop is _this_loop():
-            _settle(mine)
+            settle(mine)
         else:
             with suppress(RuntimeError):  # it is closed: nobody waits there any more
-                loop.call_soon_threadsafe(_settle, mine)
+                loop.call_soon_threadsafe(settle, mine)
 
 
 def _this_loop() -> asyncio.AbstractEventLoop | None:
@@ -185,7 +185,8 @@ def result_of(answer: Answer) -> list[Span]:
     return answer
 
 
-def _settle(answers: "list[tuple[asyncio.Future[list[Span]], Answer]]") -> None:
+def settle(answers: "Iterable[tuple[asyncio.Future[list[Span]], Answer]]") -> None:
+    """Tell callers, on their own event loop, what became of their spans, unless they have gone."""
     for future, answer in answers:
         if future.done():
             continue

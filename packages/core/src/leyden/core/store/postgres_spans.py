@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from leyden.core.data.span import Span
 from leyden.core.errors import StoreError
 from leyden.core.store import group_commit, postgres_line
+from leyden.core.store.group_commit import MOST_BYTES_HERE, MOST_HERE
 from leyden.core.store.postgres_line import Line, Outcome
 from leyden.core.store.resting import LatestCalls
 from leyden.core.store.rows import AttemptKey
@@ -26,8 +27,6 @@ from leyden.core.store.spans import problem
 
 _MOST_LOOPS, _LINES = 4, 2
 """Event loops with connections of their own, and how many each; others have their spans stored by threads."""
-_MOST_ADDED, _MOST_BYTES_ADDED = 128, 2 << 20
-"""A statement of more spans, or of more bytes, would keep the event loop from its other work for too long."""
 _FULL_BYTES = 48 << 10
 """Of several callers: after so many, others go with the next statement, which need not wait for this one's end."""
 _PAUSE = 1.0
@@ -165,7 +164,7 @@ class _OfLoop:
         count = size = 0
         for place, one in enumerate(self.waiting):
             count, size = count + len(one.spans), size + one.size
-            if place and (count > _MOST_ADDED or size > _MOST_BYTES_ADDED):
+            if place and (count > MOST_HERE or size > MOST_BYTES_HERE):
                 return place, True
             if size >= _FULL_BYTES:
                 return place + 1, True
@@ -179,8 +178,8 @@ class _OfLoop:
         keys = {(span.rollout_id, span.attempt_id) for span in spans}
         size = sum(waiting.size for waiting in batch)
         if (
-            len(spans) > _MOST_ADDED
-            or size > _MOST_BYTES_ADDED
+            len(spans) > MOST_HERE
+            or size > MOST_BYTES_HERE
             or any(span.sequence_id for span in spans)
             or problem(spans, keys, size) is not None
         ):
@@ -206,10 +205,7 @@ class _OfLoop:
         else:
             self.ways.began(keys)
             stored = (replace(span, sequence_id=number) for span, number in zip(spans, answer, strict=True))
-            for waiting in batch:
-                mine = [next(stored) for _ in waiting.spans]
-                if not waiting.answer.done():
-                    waiting.answer.set_result(mine)
+            group_commit.settle((waiting.answer, [next(stored) for _ in waiting.spans]) for waiting in batch)
         self._look_again()
 
     def _look_again(self) -> None:
@@ -232,13 +228,7 @@ class _OfLoop:
 
     def _stored(self, batch: Sequence[_Waiting], answers: Sequence[group_commit.Answer]) -> None:
         self.jobs -= 1
-        for waiting, answer in zip(batch, answers, strict=True):
-            if waiting.answer.done():
-                continue
-            if isinstance(answer, Exception):
-                waiting.answer.set_exception(answer)
-            else:
-                waiting.answer.set_result(answer)
+        group_commit.settle((waiting.answer, answer) for waiting, answer in zip(batch, answers, strict=True))
         self._look_again()
 
     def _connect(self) -> None:

@@ -210,7 +210,8 @@ class SqlStore(LocalStore):
         def work(rows: SqlRows) -> list[Answer]:
             several = len(batches) > 1
             answers = [
-                (self._added_alone(rows, batch, size) if several else None) or self._begun_with(rows, batch, size)
+                (self._added_alone(rows, batch, size) if several else None)
+                or self._added_alone(rows, batch, size, begins=True)
                 for batch in batches
             ]
             left = [batch for batch, answer in zip(batches, answers, strict=True) if answer is None]
@@ -219,19 +220,23 @@ class SqlStore(LocalStore):
 
         return work
 
-    def _added_alone(self, rows: SqlRows, batch: Sequence[Span], size: int | None) -> list[Span] | None:
-        """Store a single span of an attempt that runs in the least time; None where it is not as nearly all are."""
-        if not _is_usual(batch, size):
+    def _added_alone(
+        self, rows: SqlRows, batch: Sequence[Span], size: int | None, *, begins: bool = False
+    ) -> list[Span] | None:
+        """Store a single span, of an attempt that runs, or that `begins` to, in the least time.
+
+        None where it is not as nearly all are.
+        """
+        if len(batch) != 1:
             return None
         (span,) = batch
+        key = span.rollout_id, span.attempt_id
+        if span.sequence_id or problem(batch, {key}, size) is not None:
+            return None
+        if begins and not rows.begin_to_run(key):
+            return None
         number = rows.add_to_running(self._latest_calls.row(span))
         return None if number is None else [replace(span, sequence_id=number)]
-
-    def _begun_with(self, rows: SqlRows, batch: Sequence[Span], size: int | None) -> list[Span] | None:
-        """Store a single span with which its attempt begins to run; None where it does not."""
-        if not _is_usual(batch, size) or not rows.begin_to_run((batch[0].rollout_id, batch[0].attempt_id)):
-            return None
-        return self._added_alone(rows, batch, size)
 
     def _wrote(self, size: int) -> None:
         """Count about how much was written on callers' own threads, and make a checkpoint when it is time."""
@@ -305,15 +310,6 @@ class SqlStore(LocalStore):
             if self._here is not None:
                 self._here[0].close()
         self._engine.dispose()
-
-
-def _is_usual(batch: Sequence[Span], size: int | None) -> bool:
-    """Whether this is a single span without a number, which may be stored if its attempt is there."""
-    return (
-        len(batch) == 1
-        and not batch[0].sequence_id
-        and problem(batch, {(batch[0].rollout_id, batch[0].attempt_id)}, size) is None
-    )
 
 
 def _open(path: Path) -> Engine:
