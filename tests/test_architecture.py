@@ -19,7 +19,7 @@ PYTHON = sorted(
 MAX_LINES = 400
 
 LAYERS = [
-    ["errors"],
+    ["errors", "masking"],
     ["data"],
     ["store"],
     ["tracing"],

@@ -80,6 +80,6 @@ def _show(url: str, store: str, token: str, *, json: bool) -> None:
 
 
 def _masked(uri: str) -> str:
-    from leyden.core.gateway.masking import mask_text
+    from leyden.core.masking import mask_text
 
     return mask_text(uri)

@@ -51,7 +51,7 @@ def store(
 
 def _show(url: str, uri: str, kept: str, *, json: bool) -> None:
     """Say where the store is and where its token, which is never printed."""
-    from leyden.core.gateway.masking import mask_text
+    from leyden.core.masking import mask_text
     from leyden.core.store.open import TOKEN
 
     masked = mask_text(uri)

@@ -14,9 +14,9 @@ from leyden.core.data.sampling import Sampling
 from leyden.core.data.span import Attributes, Span, SpanStatus
 from leyden.core.data.tokens import pack_ids, pack_log_probs
 from leyden.core.engine.base import FinishReason, TokenChunk
-from leyden.core.gateway.masking import mask_text
 from leyden.core.gateway.origin import Origin
 from leyden.core.gateway.request import Asked
+from leyden.core.masking import mask_text
 
 DISCONNECTED = "client disconnected"
 ENGINE_FAILED = "engine error"

@@ -10,8 +10,8 @@ import msgspec
 
 from leyden.core.data.sampling import Sampling
 from leyden.core.gateway.codec import Forced, Message, ToolDefinition
-from leyden.core.gateway.masking import mask_json
 from leyden.core.gateway.refusal import Refusal, invalid, unsupported
+from leyden.core.masking import mask_json
 
 MAX_TOP_LOGPROBS = 20
 LARGEST_INTEGER = (1 << 63) - 1

@@ -14,8 +14,8 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from leyden.core.errors import GatewayError
-from leyden.core.gateway.masking import mask_logs
 from leyden.core.gateway.protocol import ConnectionLimits, PatientProtocol
+from leyden.core.masking import mask_logs
 
 BACKLOG = 4096
 KEEP_ALIVE = 600

@@ -18,11 +18,11 @@ from leyden.core.gateway.chat.request import KEPT_APART
 from leyden.core.gateway.dialect import Dialect
 from leyden.core.gateway.http import JSON, ClientGone, ClientWatch, start_message
 from leyden.core.gateway.ledger import Ledger
-from leyden.core.gateway.masking import mask_json, mask_text
 from leyden.core.gateway.origin import Origin
 from leyden.core.gateway.refusal import Refusal
 from leyden.core.gateway.request import Asked, read_fields, rest_of, text_of
 from leyden.core.gateway.upstream_view import ended, read_answer
+from leyden.core.masking import mask_json, mask_text
 from leyden.core.tracing.context import outside_attempt
 
 

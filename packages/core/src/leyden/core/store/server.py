@@ -18,6 +18,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from leyden.core.masking import mask_logs
 from leyden.core.store import access, otlp_endpoint, streaming
 from leyden.core.store.access import Agent
 from leyden.core.store.base import LightningStore
@@ -45,6 +46,8 @@ from leyden.core.store.wire import (
 )
 
 logger = logging.getLogger(__name__)
+_LOGS = tuple(f"leyden.core.store.{name}" for name in ("server", "otlp_endpoint", "pages", "spans"))
+"""Who tells of what a request held, or of what a backend said: its words may name where the store is and as whom."""
 
 _MSGPACK, _JSON = "application/msgpack", "application/json"
 _PARTS = msgspec.msgpack.Decoder(list[Part])
@@ -67,6 +70,7 @@ def store_app(
     """
     if metrics is not None and limits is not None:
         raise ValueError("the limits are those of the metrics' intake: give one of the two")
+    mask_logs(*_LOGS)
     metrics = metrics or StoreMetrics(Intake(limits or ServerLimits()))
     intake = metrics.intake
     door = _Door(authorize, agents)

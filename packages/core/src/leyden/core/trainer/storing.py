@@ -13,13 +13,6 @@ from leyden.core.errors import UsageError
 from leyden.core.store.intake import SCALE_AT
 from leyden.core.store.open import open_store
 
-_LOGS = (
-    "leyden.core.store.server",
-    "leyden.core.store.otlp_endpoint",
-    "leyden.core.store.pages",
-    "leyden.core.store.spans",
-)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorePlan:
@@ -39,13 +32,11 @@ async def serve_store(plan: StorePlan, started: Callable[[str], None], stopped: 
 
     Raises UsageError for a plan that cannot work, and GatewayError when the port is taken.
     """
-    from leyden.core.gateway.masking import mask_logs
     from leyden.core.gateway.server import GatewayServer
     from leyden.core.store.access import Access
     from leyden.core.store.intake import ServerLimits
     from leyden.core.store.server import store_app
 
-    mask_logs(*_LOGS)
     async with AsyncExitStack() as closing:
         store = await open_store(plan.uri)
         closing.push_async_callback(store.close)

@@ -5,9 +5,9 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from leyden.core.data.identity import mint
-from leyden.core.gateway.masking import MaskingFilter, mask_json, mask_text
 from leyden.core.gateway.server import GatewayServer
 from leyden.core.gateway.upstream import Upstream
+from leyden.core.masking import MaskingFilter, mask_json, mask_text
 
 TOKEN = mint(b"k" * 32, "rollout", "attempt")  # the same in every process, as it names tests
 
