@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from leyden.core.tracing.lanes import MOST_IN_LANE, Lanes
+from leyden.core.tracing.lanes import Lanes
 
 
 class Body(httpx.SyncByteStream, httpx.AsyncByteStream):
@@ -59,48 +59,55 @@ def request(path: str = "/v1") -> httpx.Request:
 
 
 def test_one_call_at_a_time_uses_one_pool(lanes: Lanes, pools: list[Pool]) -> None:
-    for _ in range(3 * MOST_IN_LANE):
+    for _ in range(9):
         answer = lanes.handle_request(request())
         assert answer.read() == b"answer"
         answer.close()
-    assert [pool.requests for pool in pools] == [3 * MOST_IN_LANE]
+    assert [pool.requests for pool in pools] == [9]
 
 
-def test_open_answers_fill_a_lane_and_then_the_next(lanes: Lanes, pools: list[Pool]) -> None:
-    answers = [lanes.handle_request(request()) for _ in range(MOST_IN_LANE + 1)]
-    assert [pool.requests for pool in pools] == [MOST_IN_LANE, 1]
-    answers[0].close()
-    answers[0].close()  # a second time makes no more room
+def test_an_open_answer_has_a_lane_to_itself(lanes: Lanes, pools: list[Pool]) -> None:
+    answers = [lanes.handle_request(request()) for _ in range(3)]
+    assert [pool.requests for pool in pools] == [1, 1, 1]
+    answers[1].close()
+    answers[1].close()  # a second time makes no more room
     for _ in range(2):
         lanes.handle_request(request())
-    assert [pool.requests for pool in pools] == [MOST_IN_LANE + 1, 2]
+    assert [pool.requests for pool in pools] == [1, 2, 1, 1]
+
+
+def test_the_lane_that_was_left_last_is_taken_first(lanes: Lanes, pools: list[Pool]) -> None:
+    for answer in [lanes.handle_request(request()) for _ in range(3)]:
+        answer.close()
+    for _ in range(4):
+        lanes.handle_request(request()).close()
+    assert [pool.requests for pool in pools] == [1, 1, 5]
 
 
 def test_a_call_that_fails_leaves_its_lane(lanes: Lanes, pools: list[Pool]) -> None:
-    for _ in range(2 * MOST_IN_LANE):
+    for _ in range(9):
         with pytest.raises(httpx.ConnectError):
             lanes.handle_request(request("/gone"))
     assert len(pools) == 1
 
 
 async def test_async_answers_fill_lanes_and_leave_them(lanes: Lanes, pools: list[Pool]) -> None:
-    answers: list[Any] = await asyncio.gather(
-        *(lanes.handle_async_request(request()) for _ in range(2 * MOST_IN_LANE + 1))
-    )
-    assert [pool.requests for pool in pools] == [MOST_IN_LANE, MOST_IN_LANE, 1]
+    answers: list[Any] = await asyncio.gather(*(lanes.handle_async_request(request()) for _ in range(3)))
+    assert [pool.requests for pool in pools] == [1, 1, 1]
     for answer in answers:
         assert await answer.aread() == b"answer"
         await answer.aclose()
     with pytest.raises(httpx.ConnectError):
         await lanes.handle_async_request(request("/gone"))
     await (await lanes.handle_async_request(request())).aclose()
-    assert pools[0].requests == MOST_IN_LANE + 2
+    assert [pool.requests for pool in pools] == [1, 1, 3]
     await lanes.aclose()
     assert [pool.closed for pool in pools] == [1, 1, 1]
 
 
 def test_closing_closes_every_pool(lanes: Lanes, pools: list[Pool]) -> None:
-    for _ in range(MOST_IN_LANE + 1):
-        lanes.handle_request(request())
+    for answer in [lanes.handle_request(request()) for _ in range(2)]:
+        answer.close()
+    lanes.handle_request(request())
     lanes.close()
     assert [pool.closed for pool in pools] == [1, 1]

@@ -1,16 +1,14 @@
-"""`Lanes`: several small pools of connections that act as one large, for httpx and httpx2. Knows nothing of routing.
+"""`Lanes`: many pools of one connection that act as one large, for httpx and httpx2. Knows nothing of routing.
 
-For every request, and for every answer read to its end, httpcore looks at all of a pool's connections, and for each
-idle one at all of them again: with a hundred at once that is more work than the rest of the call. A lane holds few, and
-the first with room takes the next request, so one call at a time uses one connection.
+For every request, and for every answer read to its end, httpcore looks at all of a pool's connections, asks the system
+about each idle one, and for each of those looks at all of them again: with a hundred at once that is more work than the
+rest of the call, and with eight still an eighth of it. A lane has one. The lane that was left last takes the next
+request, so one call at a time uses one connection.
 """
 
 from collections.abc import Callable
 from threading import Lock
 from typing import Any
-
-MOST_IN_LANE = 8
-"""Requests of one lane at once."""
 
 
 class Lanes:
@@ -19,17 +17,19 @@ class Lanes:
     def __init__(self, make: Callable[[], Any]) -> None:
         self._make = make
         self._lock = Lock()
-        self._lanes: list[_Lane] = []
+        self._pools: list[Any] = []
+        self._idle: list[Any] = []
+        """Those of the pools that no request is in; the last was left last."""
 
     def handle_request(self, request: Any) -> Any:
         """Send `request` (httpx's synchronous transport interface)."""
-        lane = self._enter()
+        pool = self._enter()
         try:
-            response = lane.pool.handle_request(request)
+            response = pool.handle_request(request)
         except BaseException:
-            self._leave(lane)
+            self._leave(pool)
             raise
-        close, left = response.stream.close, self._once(lane)
+        close, left = response.stream.close, self._once(pool)
 
         def close_and_leave() -> None:
             try:
@@ -42,13 +42,13 @@ class Lanes:
 
     async def handle_async_request(self, request: Any) -> Any:
         """Send `request` (httpx's asynchronous transport interface)."""
-        lane = self._enter()
+        pool = self._enter()
         try:
-            response = await lane.pool.handle_async_request(request)
+            response = await pool.handle_async_request(request)
         except BaseException:
-            self._leave(lane)
+            self._leave(pool)
             raise
-        close, left = response.stream.aclose, self._once(lane)
+        close, left = response.stream.aclose, self._once(pool)
 
         async def close_and_leave() -> None:
             try:
@@ -61,38 +61,26 @@ class Lanes:
 
     def close(self) -> None:
         """Close every connection."""
-        for lane in self._lanes:
-            lane.pool.close()
+        for pool in self._pools:
+            pool.close()
 
     async def aclose(self) -> None:
         """Close every connection."""
-        for lane in self._lanes:
-            await lane.pool.aclose()
+        for pool in self._pools:
+            await pool.aclose()
 
-    def _enter(self) -> "_Lane":
+    def _enter(self) -> Any:
         with self._lock:
-            lane = next((lane for lane in self._lanes if lane.busy < MOST_IN_LANE), None)
-            if lane is None:
-                lane = _Lane(self._make())
-                self._lanes.append(lane)
-            lane.busy += 1
-            return lane
+            if self._idle:
+                return self._idle.pop()
+            self._pools.append(self._make())
+            return self._pools[-1]
 
-    def _leave(self, lane: "_Lane") -> None:
+    def _leave(self, pool: Any) -> None:
         with self._lock:
-            lane.busy -= 1
+            self._idle.append(pool)
 
-    def _once(self, lane: "_Lane") -> Callable[[], None]:
-        """Return what leaves `lane` when it is called first: a stream may be closed more than once."""
-        inside = [lane]
+    def _once(self, pool: Any) -> Callable[[], None]:
+        """Return what leaves `pool` when it is called first: a stream may be closed more than once."""
+        inside = [pool]
         return lambda: self._leave(inside.pop()) if inside else None
-
-
-class _Lane:
-    """A pool and how many requests are in it."""
-
-    __slots__ = ("busy", "pool")
-
-    def __init__(self, pool: Any) -> None:
-        self.pool = pool
-        self.busy = 0
