@@ -1,6 +1,6 @@
 """`Line`: a connection on which an event loop itself has the server store spans, without the hop to a thread and back.
 
-One statement at a time, which is a transaction by itself: a function of the fourth migration, with parameters as
+One statement at a time, which is a transaction by itself: a function of the migrations, with parameters as
 PostgreSQL writes them. Knows nothing of who waits for the spans, nor of what to do when they were not stored.
 """
 
@@ -50,7 +50,9 @@ class Line:
 
     def __init__(self, connection: "psycopg.Connection[Any]") -> None:
         """Prepare the statements; raises psycopg.Error."""
-        connection.execute(f"SET lock_timeout = {round(1000 * LOCK_SECONDS)}".encode(), prepare=False)
+        # A plan is kept for the connection's life: one that reads a whole table, small as it now is, would be too.
+        words = f"SET lock_timeout = {round(1000 * LOCK_SECONDS)}; SET enable_seqscan = off"
+        connection.execute(words.encode(), prepare=False)
         self._connection, self._driver = connection, connection.pgconn
         for name, types in _FUNCTIONS.items():
             wanted = b", ".join(b"$%d" % (place + 1) for place in range(len(types)))
