@@ -26,6 +26,7 @@ class Shelf:
         self.numbers: list[int] = []
         self.calls = 0
         self.broken = False
+        self.refusal: type[Exception] = NotFound
         self.called = asyncio.Event()
         self.open = asyncio.Event()
         self.open.set()
@@ -37,7 +38,7 @@ class Shelf:
         if self.broken:
             raise StoreError("disk full")
         if any(span.attempt_id == "unknown" for span in spans):
-            raise NotFound("there is no attempt unknown")
+            raise self.refusal("there is no attempt unknown")
         self.numbers += [int(span.span_id, 16) for span in spans if int(span.span_id, 16) not in self.numbers]
 
 
@@ -145,8 +146,12 @@ async def test_a_durable_record_that_fails_is_told_and_logged_once_an_outage(cap
     assert "span 0000000000000004 of attempt unknown could not be recorded" in errors(caplog)[-1]
 
 
-async def test_a_span_the_store_refuses_takes_no_other_with_it(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("refusal", [NotFound, UsageError])
+async def test_a_span_the_store_refuses_takes_no_other_with_it(
+    caplog: pytest.LogCaptureFixture, refusal: type[Exception]
+) -> None:
     shelf = Shelf()
+    shelf.refusal = refusal
     keeper = Keeper(shelf.add, RELAXED)
     for number in range(5):
         await keeper.keep([span(number, attempt="unknown" if number == 2 else "attempt")])

@@ -75,6 +75,22 @@ async def test_whatever_an_agent_raises_is_a_failed_rollout(agent: Any, kind: st
     assert rewards_in(spans) == []
 
 
+async def raises_odd_text(task: Any) -> Any:
+    raise ValueError("bad \ud800 day")
+
+
+async def returns_odd_text(task: Any) -> Any:
+    return "good \ud800 day"
+
+
+async def test_odd_text_of_an_agent_is_kept_as_well_as_it_can_be() -> None:
+    ended, [raised, result] = await run_one(raises_odd_text, reward=one)
+    assert (ended.status, error_of(ended)["message"]) == ("failed", "bad \ufffd day")
+    assert {raised.status.description, result.status.description} == {"bad \ufffd day"}
+    ended, [result, _] = await run_one(returns_odd_text, reward=one)
+    assert (ended.status, result.attributes[semconv.RESULT]) == ("succeeded", "good \ufffd day")
+
+
 async def hangs_in_loop(task: Any) -> Any:
     await asyncio.sleep(60)
 

@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import json
 import os
 import subprocess
 import sys
@@ -203,6 +204,31 @@ async def test_json_holds_ids_as_hexadecimal_digits(served: Served) -> None:
     assert (stored.start_time, stored.end_time) == (1544712660.0, 1544712661.0)
     assert (stored.status.code, stored.status.description) == ("error", "bad")
     assert stored.attributes == {"count": 3, "map": '{"k": true}', "nested": ["[]"]}
+
+
+async def test_half_a_surrogate_pair_in_json_costs_no_span(served: Served) -> None:
+    attributes = [{"key": "said", "value": {"stringValue": "a\ud800b\ud83d\ude00"}}]
+    spans = [
+        {"traceId": f"{1:032x}", "spanId": f"{n:016x}", "name": name, "attributes": attributes}
+        for n, name in enumerate(["plain", "call \ud800"], start=1)
+    ]
+    resource = {"attributes": [{"key": key, "value": {"stringValue": name}} for key, name in served.named().items()]}
+    body = {"resourceSpans": [{"resource": resource, "scopeSpans": [{"spans": spans}]}]}
+    assert (await served.post(json.dumps(body).encode(), JSON))[0] == 200
+    read = (await served.store.query_spans(served.attempt.rollout_id)).items
+    assert [span.name for span in read] == ["plain", "call \ufffd"]
+    assert [span.attributes for span in read] == 2 * [{"said": "a\ufffdb\U0001f600"}]
+
+
+async def test_an_attempt_whose_name_cannot_be_is_refused_like_an_unknown_one(served: Served) -> None:
+    request: Any = served.request(2)
+    odd: Any = served.request(1, span_id=b"another1")
+    odd.resource_spans[0].resource.attributes[0].value.string_value = "ro\0"
+    request.resource_spans.extend(odd.resource_spans)
+    status, answer, _ = await served.post(request.SerializeToString())
+    partial = ExportTraceServiceResponse.FromString(answer).partial_success
+    assert (status, partial.rejected_spans, await served.names()) == (200, 1, ["s1", "s2"])
+    assert "an attempt that cannot be" in partial.error_message
 
 
 async def test_a_burst_is_stored_whole_and_once(served: Served) -> None:

@@ -12,6 +12,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from leyden.core.data.span import Span
+from leyden.core.errors import UsageError
 from leyden.core.testing import nouns
 from leyden.core.tracing import export
 from leyden.core.tracing.context import OpenAttempt, open_attempt
@@ -22,6 +23,7 @@ class Store:
         self.spans: list[Span] = []
         self.batches = 0
         self.failures = 0
+        self.refusal: type[Exception] = ValueError
 
     async def add(self, spans: list[Span]) -> None:
         await asyncio.sleep(0.001)
@@ -29,7 +31,7 @@ class Store:
             self.failures -= 1
             raise ConnectionError("the store is away")
         if any(span.attempt_id == "at-13" for span in spans):
-            raise ValueError("no attempt at-13")
+            raise self.refusal("no attempt at-13")
         self.batches += 1
         self.spans += spans
 
@@ -122,9 +124,11 @@ async def test_what_a_failing_sink_refused_is_sent_again_in_order(
     assert [span.name for span in store.spans] == ["a", "b", "c"]
 
 
+@pytest.mark.parametrize("refusal", [ValueError, UsageError])
 async def test_a_refused_span_takes_no_other_with_it(
-    store: Store, recorder: export.Recorder, caplog: pytest.LogCaptureFixture
+    store: Store, recorder: export.Recorder, caplog: pytest.LogCaptureFixture, refusal: type[Exception]
 ) -> None:
+    store.refusal = refusal
     for number in (1, 13, 2):
         with open_attempt(attempt(number)):
             export.tracer().start_span("step").end()

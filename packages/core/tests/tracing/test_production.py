@@ -142,6 +142,16 @@ def test_a_run_is_one_rollout_with_its_calls_and_notes(server: Production, provi
     assert current_attempt() is None
 
 
+def test_odd_text_costs_no_rollout(server: Production) -> None:
+    task = {"question": "a\ud800b"}
+    with leyden.core.capture(task, gateway=server.url, token=server.token, metadata={"user": "\udc00"}) as attempt:
+        leyden.core.emit_message("said \ud800")
+    rollout = server.ended(attempt)
+    assert (rollout.input, rollout.metadata["user"]) == ({"question": "a\ufffdb"}, "\ufffd")
+    [note] = server.run(server.store.query_spans(rollout.rollout_id)).items
+    assert "said \ufffd" in note.attributes.values()
+
+
 async def test_async_runs_beside_each_other_are_rollouts_of_their_own(server: Production, provider: Endpoint) -> None:
     async def run(client: httpx.AsyncClient, number: int) -> OpenAttempt | None:
         async with leyden.core.capture(number, gateway=server.url, token=server.token) as attempt:

@@ -21,6 +21,8 @@ Add: TypeAlias = Callable[[Sequence[Span]], Awaitable[object]]
 LONGEST_DELAY = 2.0
 BATCH = 512
 FIRST_RETRY, LONGEST_RETRY = 0.1, 5.0
+_REFUSALS = (ValueError, UsageError)
+"""A span that the store will never take."""
 
 _log = logging.getLogger("leyden.gateway")
 
@@ -122,7 +124,7 @@ class Keeper:
         batch = [span for span, _ in islice(self._buffer, size)]
         try:
             await self._add(batch)
-        except ValueError as error:  # the store works, but not with one of these
+        except _REFUSALS as error:  # the store works, but not with one of these
             if size > 1:
                 return await self._write(1)
             self._refused(batch[0], error)
@@ -136,7 +138,7 @@ class Keeper:
         return size
 
     def _failed(self, spans: Sequence[Span], error: Exception) -> None:
-        if isinstance(error, ValueError):
+        if isinstance(error, _REFUSALS):
             for span in spans:
                 self._refused(span, error)
         elif not self._failing:

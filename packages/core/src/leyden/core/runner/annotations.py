@@ -9,6 +9,7 @@ from typing import Any
 
 from leyden.core.data import semconv
 from leyden.core.data.span import Attributes, Span, SpanStatus
+from leyden.core.data.text import well_formed
 from leyden.core.runner.reward import Reward
 from leyden.core.tracing.context import OpenAttempt
 
@@ -81,7 +82,7 @@ def shortened(result: Any) -> str:
 def text_of(error: BaseException) -> str:
     """An exception's message as text of at most `RESULT_CHARACTERS`; never raises."""
     try:
-        return str(error)[:RESULT_CHARACTERS]
+        return well_formed(str(error)[:RESULT_CHARACTERS])
     except Exception as broken:  # the exception's own __str__
         return f"<{type(error).__name__} whose str raised {type(broken).__name__}>"
 

@@ -32,6 +32,7 @@ from leyden.core.store.connection import PATIENCE, Connection
 from leyden.core.store.lifecycle import new_rollout_id
 from leyden.core.store.rows import encode_stats
 from leyden.core.store.spans import too_large
+from leyden.core.store.text import encoded
 from leyden.core.store.wire import LONGEST_WAIT, Failure, methods, numbered
 
 if TYPE_CHECKING:
@@ -250,18 +251,21 @@ class HttpStore(HttpRecords, LightningStore):
 
     async def add_span(self, span: Span) -> Span | None:
         """Store a span, which is also a heartbeat; None when it is an exact duplicate."""
-        return next(iter(await self._add(LightningStore.add_span, [span], span)), None)
+        return next(iter(await self._add(LightningStore.add_span, [span], lambda spans: spans[0])), None)
 
     async def add_many_spans(self, spans: Sequence[Span]) -> list[Span]:
         """Store spans of any attempts in one transaction; duplicates are left out of the answer."""
-        return await self._add(LightningStore.add_many_spans, spans, spans)
+        return await self._add(LightningStore.add_many_spans, spans, lambda spans: spans)
 
-    async def _add(self, method: Callable[..., Awaitable[Any]], spans: Sequence[Span], *call: Any) -> list[Span]:
-        """Store spans; what comes back is their numbers."""
+    async def _add(
+        self, method: Callable[..., Awaitable[Any]], spans: Sequence[Span], argument: Callable[[Sequence[Span]], Any]
+    ) -> list[Span]:
+        """Store spans, given as `argument` makes of them; what comes back is their numbers."""
         if (large := next((wrong for span in spans if (wrong := too_large(span)) is not None), None)) is not None:
             raise large
         name = method.__name__
-        body = await self._answer(name, methods()[name].encode_call(*call))
+        spans, call = encoded(spans, lambda spans: methods()[name].encode_call(argument(spans)))
+        body = await self._answer(name, call)
         try:
             return numbered(spans, _NUMBERS.decode(body))
         except (msgspec.DecodeError, ValueError) as error:

@@ -179,6 +179,7 @@ def record_heartbeat(rows: Rows, worker_id: str, stats: bytes | None) -> WorkerR
 def _new_rollout(rows: Rows, rollout_id: str, request: EnqueueRollout, status: RolloutStatus) -> RolloutRow:
     config = request.config or RolloutConfig()
     rules.check_config(config)
+    rules.check_mode(request.mode)
     resources_id = request.resources_id
     if resources_id is None and (latest := rows.resources(None)) is not None:
         resources_id = latest.resources_id

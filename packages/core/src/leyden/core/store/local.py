@@ -25,7 +25,7 @@ from leyden.core.data.rollout import (
 )
 from leyden.core.data.span import Span
 from leyden.core.data.worker import Worker
-from leyden.core.errors import StoreError
+from leyden.core.errors import StoreError, UsageError
 from leyden.core.store import lifecycle, spans
 from leyden.core.store.arguments import UNSET, Unset
 from leyden.core.store.bell import Bell
@@ -34,7 +34,8 @@ from leyden.core.store.local_records import LocalRecords
 from leyden.core.store.reading import ReadingStore, rollout_nouns
 from leyden.core.store.resting import LatestCalls
 from leyden.core.store.rows import Changes, ResourcesRow, Rows, encode, encode_stats, resources_noun, worker_noun
-from leyden.core.store.rules import check_config
+from leyden.core.store.rules import check_config, check_mode
+from leyden.core.store.text import check_text, check_texts, mended, storable
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
@@ -114,6 +115,7 @@ class LocalStore(LocalRecords, ReadingStore):
     ) -> AttemptedRollout:
         """Create a rollout with its first attempt."""
         request = EnqueueRollout(input=input, mode=mode, resources_id=resources_id, config=config, metadata=metadata)
+        check_text(resources_id=resources_id, worker_id=worker_id)
         return await self._write_little(lambda rows: lifecycle.start(rows, request, worker_id))
 
     async def enqueue_rollout(
@@ -133,6 +135,8 @@ class LocalStore(LocalRecords, ReadingStore):
 
     async def enqueue_many_rollouts(self, rollouts: Sequence[EnqueueRollout]) -> list[Rollout]:
         """Queue rollouts, all or none."""
+        for request in rollouts:
+            check_text(resources_id=request.resources_id, rollout_id=request.rollout_id)
         write = self._write_little if len(rollouts) <= _FEW else self._write
         return await write(lambda rows: lifecycle.enqueue(rows, rollouts))
 
@@ -144,6 +148,7 @@ class LocalStore(LocalRecords, ReadingStore):
         self, *, limit: int = 1, worker_id: str | None = None, timeout: float = 0.0
     ) -> list[AttemptedRollout]:
         """Claim rollouts, waiting for the first one."""
+        check_text(worker_id=worker_id)
         write = self._write_little if limit <= _FEW else self._write
         claimed = await write(lambda rows: lifecycle.claim(rows, limit, worker_id))
         if claimed or limit <= 0 or timeout <= 0:
@@ -158,6 +163,7 @@ class LocalStore(LocalRecords, ReadingStore):
 
     async def start_attempt(self, rollout_id: str, worker_id: str | None = None) -> AttemptedRollout:
         """Start a further attempt by hand."""
+        check_text(rollout_id=rollout_id, worker_id=worker_id)
         return await self._write_little(lambda rows: lifecycle.start_attempt(rows, rollout_id, worker_id))
 
     async def update_rollout(
@@ -171,7 +177,10 @@ class LocalStore(LocalRecords, ReadingStore):
         metadata: dict[str, Any] | Unset | None = UNSET,
     ) -> Rollout:
         """Change fields of a rollout."""
+        check_text(rollout_id=rollout_id, resources_id=resources_id)
         changes = _given(mode=mode, resources_id=resources_id, status=_not_none(status=status))
+        if mode is not UNSET:
+            check_mode(mode)
         if input is not UNSET:
             changes["input"] = encode(input, "the input of a rollout")
         if config is not UNSET:
@@ -183,6 +192,7 @@ class LocalStore(LocalRecords, ReadingStore):
 
     async def wait_for_rollouts(self, *, rollout_ids: Sequence[str], timeout: float | None = None) -> list[Rollout]:
         """Wait until all are finished."""
+        check_texts("rollout_id", rollout_ids)
         pending = dict.fromkeys(rollout_ids)
         finished: dict[str, Rollout] = {}
 
@@ -228,6 +238,7 @@ class LocalStore(LocalRecords, ReadingStore):
         metadata: dict[str, Any] | Unset = UNSET,
     ) -> Attempt:
         """Change fields of an attempt."""
+        check_text(rollout_id=rollout_id, attempt_id=attempt_id, worker_id=worker_id)
         changes = _given(status=_not_none(status=status), worker_id=worker_id, last_heartbeat_time=last_heartbeat_time)
         if metadata is not UNSET:
             changes["metadata"] = encode(metadata or {}, "the metadata of an attempt")
@@ -243,7 +254,11 @@ class LocalStore(LocalRecords, ReadingStore):
 
     async def add_many_spans(self, spans: Sequence[Span]) -> list[Span]:
         """Store spans, all or none."""
-        stored = await self._add_spans(spans)
+        spans = storable(spans)
+        try:
+            stored = await self._add_spans(spans)
+        except UsageError as error:
+            stored = await self._add_spans(mended(spans, error))
         self._latest_calls.note(stored)
         return stored
 
@@ -268,10 +283,12 @@ class LocalStore(LocalRecords, ReadingStore):
     async def get_many_span_sequence_ids(self, rollout_attempt_ids: Sequence[tuple[str, str]]) -> list[int]:
         """Take a number for each pair."""
         rollout_ids = [rollout_id for rollout_id, _ in rollout_attempt_ids]
+        check_texts("rollout_id", rollout_ids)
         return await self._write(lambda rows: spans.next_numbers(rows, rollout_ids))
 
     async def drop_spans(self, rollout_id: str) -> int:
         """Remove the spans of a finished rollout."""
+        check_text(rollout_id=rollout_id)
         return await self._write(lambda rows: spans.drop(rows, rollout_id))
 
     # --- Resources
@@ -282,6 +299,7 @@ class LocalStore(LocalRecords, ReadingStore):
 
     async def update_resources(self, resources_id: str, resources: NamedResources) -> ResourcesUpdate:
         """Store a new version of resources."""
+        check_text(resources_id=resources_id)
         payload = encode(resources, "resources")
 
         def work(rows: Rows) -> ResourcesUpdate:
@@ -302,6 +320,7 @@ class LocalStore(LocalRecords, ReadingStore):
 
     async def update_worker(self, worker_id: str, heartbeat_stats: dict[str, Any] | Unset = UNSET) -> Worker:
         """Record a heartbeat."""
+        check_text(worker_id=worker_id)
         stats = None if heartbeat_stats is UNSET else encode_stats(heartbeat_stats)
         return await self._write(lambda rows: worker_noun(lifecycle.record_heartbeat(rows, worker_id, stats)))
 

@@ -13,6 +13,7 @@ from leyden.core.store.query import Query, check, conditions
 from leyden.core.store.record_rows import metrics_noun, policy_version_noun, run_noun
 from leyden.core.store.rows import Changes, Rows, encode
 from leyden.core.store.run_records import RunRecords
+from leyden.core.store.text import check_text
 
 T = TypeVar("T")
 
@@ -46,6 +47,7 @@ class LocalRecords(RunRecords):
         metadata: dict[str, Any] | Unset | None = UNSET,
     ) -> Run:
         """Change fields of a run."""
+        check_text(run_id=run_id, name=name, experiment=experiment)
         changes = _given(experiment=experiment, **_not_none(name=name, status=status, config=config))
         if "config" in changes:
             changes["config"] = encode(config, "the config of a run")
@@ -55,6 +57,7 @@ class LocalRecords(RunRecords):
 
     async def rewind_run(self, run_id: str, step: int) -> Run:
         """Forget what came after a step."""
+        check_text(run_id=run_id)
         return await self._write(lambda rows: records.rewind_run(rows, run_id, step))
 
     async def query_runs(
@@ -89,6 +92,7 @@ class LocalRecords(RunRecords):
 
     async def get_run_by_id(self, run_id: str) -> Run | None:
         """One run."""
+        check_text(run_id=run_id)
 
         def work(rows: Rows) -> Run | None:
             row = rows.run(run_id)
@@ -98,6 +102,7 @@ class LocalRecords(RunRecords):
 
     async def add_metrics(self, run_id: str, metrics: Sequence[StepMetrics]) -> int:
         """Add what was measured."""
+        check_text(run_id=run_id)
         records.check_metrics(metrics)
         return await self._write(lambda rows: records.add_metrics(rows, run_id, metrics))
 
@@ -125,6 +130,7 @@ class LocalRecords(RunRecords):
         metadata: dict[str, Any] | Unset | None = UNSET,
     ) -> PolicyVersion:
         """Change fields of a version."""
+        check_text(run_id=run_id, policy=policy, path=path, note=note)
         changes = _given(path=path, note=note)
         if metrics is not UNSET:
             changes["metrics"] = records.encoded_metrics(metrics, version)

@@ -6,6 +6,7 @@ own attributes, `leyden.rollout.id` and `leyden.attempt.id`.
 
 import base64
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -21,8 +22,10 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 
 from leyden.core.data import semconv
 from leyden.core.data.span import Attributes, Span, SpanEvent, SpanLink, SpanStatus, StatusCode
+from leyden.core.data.text import well_formed
 from leyden.core.data.tokens import pack_ids, pack_log_probs
 from leyden.core.store.refused import Refused
+from leyden.core.store.text import can_rest
 
 JSON = "application/json"
 json_format: Any = import_module("google.protobuf.json_format")  # untyped, and types take minutes to infer
@@ -40,6 +43,8 @@ _PACKED: Mapping[str, _Packing] = {
     semconv.RESPONSE_LOGPROBS: _LOGPROBS,
     semconv.SAMPLING_LOGPROBS: _LOGPROBS,
 }
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+"""In JSON, a half of a surrogate pair, which protobuf does not take without the other."""
 _LIST_ITEMS = (str, bool, int, float)
 
 
@@ -120,13 +125,24 @@ def _decoded(body: bytes, kind: str) -> Any:
     request: Any = ExportTraceServiceRequest()
     try:
         if kind == JSON:
-            json_format.Parse(body, request, ignore_unknown_fields=True, max_recursion_depth=64)
+            _parse(body, request)
         else:
             request.ParseFromString(body)
     except (DecodeError, json_format.ParseError, ValueError, TypeError, AttributeError, RecursionError) as error:
         line = " ".join(str(error).split())[:300]
         raise Refused(400, f"the body is no OTLP request in {kind}: {line}") from None
     return request
+
+
+def _parse(body: bytes, request: Any) -> None:
+    options: dict[str, Any] = {"ignore_unknown_fields": True, "max_recursion_depth": 64}
+    try:
+        json_format.Parse(body, request, **options)
+    except (json_format.ParseError, UnicodeEncodeError):
+        if _SURROGATE.search(body) is None:
+            raise
+        request.Clear()
+        json_format.ParseDict(well_formed(json.loads(body)), request, **options)
 
 
 class _Wrong(Exception):
@@ -148,6 +164,8 @@ def _span(given: Any, resource: Attributes, named: _Named, *, from_json: bool) -
     rollout_id, attempt_id = _named(attributes, named)
     if rollout_id is None or attempt_id is None:
         raise _Wrong(f"names no attempt: its resource needs {semconv.ROLLOUT_ID} and {semconv.ATTEMPT_ID}")
+    if not can_rest(rollout_id + attempt_id):
+        raise _Wrong(f"names an attempt that cannot be: {rollout_id[:64]!a}, {attempt_id[:64]!a}")
     trace_id, span_id = (_hex(raw, from_json=from_json) for raw in (given.trace_id, given.span_id))
     if not _is_id(trace_id, _TRACE_BYTES) or not _is_id(span_id, _SPAN_BYTES):
         raise _Wrong("has no valid trace id and span id")

@@ -8,6 +8,7 @@ import msgspec
 
 from leyden.core.data.page import Page
 from leyden.core.store.arguments import FilterLogic, SortOrder
+from leyden.core.store.text import check_text, check_texts
 
 R = TypeVar("R", bound=msgspec.Struct)
 N = TypeVar("N")
@@ -71,7 +72,13 @@ def conditions(
 
 
 def check(query: Query, sortable: frozenset[str]) -> Query:
-    """Return `query`, or raise ValueError when it sorts by an unknown field or starts before the first row."""
+    """Return `query`, or raise ValueError when it sorts by an unknown field or starts before the first row.
+
+    Raises UsageError when it looks for text that no store can hold.
+    """
+    check_text(**query.within)
+    for condition in query.conditions:
+        check_texts(condition.field, [condition.value] if isinstance(condition.value, str) else [*condition.value])
     if query.sort_by is not None and query.sort_by not in sortable:
         raise ValueError(f"cannot sort by {query.sort_by!r}; there are {', '.join(sorted(sortable))}")
     for name, value, allowed in (

@@ -25,6 +25,7 @@ from leyden.core.store.rows import (
     rollout_noun,
     worker_noun,
 )
+from leyden.core.store.text import check_text
 
 T = TypeVar("T")
 
@@ -113,6 +114,7 @@ class ReadingStore(LightningStore):
 
     async def get_rollout_by_id(self, rollout_id: str) -> Rollout | None:
         """One rollout."""
+        check_text(rollout_id=rollout_id)
 
         def work(rows: Rows) -> Rollout | None:
             return next(iter(rollout_nouns(rows, list(rows.rollouts([rollout_id]).values()))), None)
@@ -139,6 +141,7 @@ class ReadingStore(LightningStore):
 
     async def get_latest_attempt(self, rollout_id: str) -> Attempt | None:
         """The attempt with the highest sequence id."""
+        check_text(rollout_id=rollout_id)
 
         def work(rows: Rows) -> Attempt | None:
             found = rows.latest_attempts(list(rows.rollouts([rollout_id]).values())).values()
@@ -216,6 +219,7 @@ class ReadingStore(LightningStore):
 
     async def get_resources_by_id(self, resources_id: str, version: int | None = None) -> ResourcesUpdate | None:
         """One version of resources."""
+        check_text(resources_id=resources_id)
 
         def work(rows: Rows) -> ResourcesUpdate | None:
             row = rows.resources(resources_id, version)
@@ -257,6 +261,7 @@ class ReadingStore(LightningStore):
 
     async def get_worker_by_id(self, worker_id: str) -> Worker | None:
         """One worker."""
+        check_text(worker_id=worker_id)
 
         def work(rows: Rows) -> Worker | None:
             row = rows.worker(worker_id)
@@ -272,7 +277,8 @@ def rollout_nouns(rows: Rows, found: Sequence[RolloutRow]) -> list[Rollout]:
 
 
 def finding_attempt(rollout_id: str, attempt_id: str) -> Callable[[Rows], tuple[Rollout, Attempt] | None]:
-    """Return what looks an attempt up, with its rollout."""
+    """Return what looks an attempt up, with its rollout; raises UsageError for an id that no store can have."""
+    check_text(rollout_id=rollout_id, attempt_id=attempt_id)
 
     def work(rows: Rows) -> tuple[Rollout, Attempt] | None:
         row = rows.rollouts([rollout_id]).get(rollout_id)

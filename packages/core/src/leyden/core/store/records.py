@@ -23,6 +23,7 @@ from leyden.core.store.record_rows import (
 )
 from leyden.core.store.rows import Changes, Rows, encode
 from leyden.core.store.rules import heard
+from leyden.core.store.text import check_text
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _MOST = 1 << 53
@@ -30,7 +31,8 @@ _MOST = 1 << 53
 
 
 def run_row(run: Run) -> RunRow:
-    """Return a run as it rests; raises ValueError for an id or a status that cannot be."""
+    """Return a run as it rests; raises ValueError, or UsageError, for an id or a status that cannot be."""
+    check_text(run_id=run.run_id, name=run.name, experiment=run.experiment)
     _check_name("a run's id", run.run_id)
     _check_status(run.status)
     return RunRow(
@@ -111,6 +113,7 @@ def _added(old: MetricsRow | None, run_id: str, new: StepMetrics, now: float) ->
 
 def version_row(version: PolicyVersion) -> VersionRow:
     """Return a version as it rests; raises ValueError for a name or a number that cannot be."""
+    check_text(run_id=version.run_id, policy=version.policy, path=version.path, note=version.note)
     _check_name("a policy's name", version.policy)
     _check_count("version", version.version)
     if version.parent is not None:

@@ -24,6 +24,7 @@ from leyden.core.data.worker import Worker, WorkerStatus
 from leyden.core.errors import UsageError
 from leyden.core.store.query import Query
 from leyden.core.store.record_rows import RecordRows
+from leyden.core.store.text import NO_CHARACTER
 
 Changes = dict[str, Any]
 """New values by field, only those that change."""
@@ -253,7 +254,9 @@ def encode(value: object, what: str) -> bytes:
     """Return `value` as MessagePack; raises UsageError naming `what` when it holds something that cannot be stored."""
     try:
         return msgspec.msgpack.encode(value)
-    except (TypeError, OverflowError, RecursionError, UnicodeEncodeError) as error:
+    except UnicodeEncodeError as error:
+        raise UsageError(f"{what} cannot be stored: {NO_CHARACTER}") from error
+    except (TypeError, OverflowError, RecursionError) as error:
         raise UsageError(f"{what} cannot be stored: {error}; use what JSON can hold") from error
 
 

@@ -4,12 +4,14 @@ Pure functions over statuses and times. Knows nothing of how anything is stored.
 """
 
 from dataclasses import dataclass
+from typing import get_args
 
 from leyden.core.data.rollout import (
     ATTEMPT_MOVES,
     ROLLOUT_MOVES,
     AttemptStatus,
     RolloutConfig,
+    RolloutMode,
     RolloutStatus,
 )
 from leyden.core.data.worker import WorkerStatus
@@ -19,6 +21,7 @@ OPEN_ATTEMPT: frozenset[AttemptStatus] = frozenset({"preparing", "running"})
 """Attempts in these states keep their worker busy."""
 WATCHED_ROLLOUT: frozenset[RolloutStatus] = frozenset({"preparing", "running"})
 """The health check looks at the latest attempt of rollouts in these states."""
+_MODES: tuple[RolloutMode, ...] = get_args(RolloutMode)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,12 +37,23 @@ def check_config(config: RolloutConfig) -> None:
     """Raise ValueError for a configuration that cannot work."""
     if config.max_attempts < 1:
         raise ValueError(f"max_attempts is {config.max_attempts}; the first try counts, so it must be at least 1")
+    unknown = [status for status in config.retry_condition if status not in ATTEMPT_MOVES]
+    if unknown:
+        raise ValueError(
+            f"{unknown[0]!r} in retry_condition is no status of an attempt; there are {', '.join(ATTEMPT_MOVES)}"
+        )
     for name, seconds in (
         ("timeout_seconds", config.timeout_seconds),
         ("unresponsive_seconds", config.unresponsive_seconds),
     ):
         if seconds is not None and not seconds > 0:
             raise ValueError(f"{name} is {seconds}; it must be above 0, or None for no limit")
+
+
+def check_mode(mode: RolloutMode | None) -> None:
+    """Raise ValueError for a mode that does not exist."""
+    if mode is not None and mode not in _MODES:
+        raise ValueError(f"{mode!r} is not a mode of a rollout; there are {', '.join(_MODES)}")
 
 
 def check_rollout_move(rollout_id: str, old: RolloutStatus, new: RolloutStatus) -> None:

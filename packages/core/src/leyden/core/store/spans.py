@@ -3,11 +3,12 @@
 import logging
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
+from typing import get_args
 
 from msgspec.structs import replace
 
 from leyden.core.data.rollout import FINISHED_ATTEMPT, FINISHED_ROLLOUT
-from leyden.core.data.span import Attributes, Span
+from leyden.core.data.span import Attributes, Span, StatusCode
 from leyden.core.errors import CallRefused, IllegalMove, NotFound
 from leyden.core.store import rules
 from leyden.core.store.lifecycle import change_attempt, require_rollout
@@ -18,6 +19,7 @@ logger = logging.getLogger(__name__)
 
 _SCALARS = frozenset({str, bool, int, float, bytes})
 _NUMBERS = 1 << 63
+_CODES: tuple[StatusCode, ...] = get_args(StatusCode)
 _IN_LISTS = frozenset({str, bool, int, float})
 MOST_BYTES = 64 << 20
 """Of one span; no request to a server may have more either."""
@@ -147,6 +149,8 @@ def problem(batch: Iterable[Span], attempts: Container[AttemptKey], size: int | 
             return NotFound(f"there is no attempt {span.attempt_id} of a rollout {span.rollout_id}")
         if not 0 <= span.sequence_id < _NUMBERS:
             return ValueError(f"span {span.span_id} has sequence id {span.sequence_id}; numbers start at 1")
+        if span.status.code not in _CODES:
+            return ValueError(f"span {span.span_id} has the status {span.status.code!r}; use {', '.join(_CODES)}")
         if may_be_large and (large := too_large(span)) is not None:
             return large
         wrong = _wrong_attribute(span.attributes)

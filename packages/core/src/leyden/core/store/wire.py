@@ -17,6 +17,7 @@ from leyden.core.data.rollout import Attempt, AttemptedRollout, Rollout
 from leyden.core.data.span import Span
 from leyden.core.errors import CallRefused, IllegalMove, NotFound, StoreError, UsageError
 from leyden.core.store.base import LightningStore
+from leyden.core.store.text import NO_CHARACTER
 
 _NOT_CALLED = frozenset({"close", "add_otel_span"})
 """Closing a client leaves the store open, and spans of the OpenTelemetry SDK are converted before they travel."""
@@ -111,7 +112,9 @@ class Method:
         given = {name: value for name, value in bound.items() if value is not msgspec.UNSET}
         try:
             return msgspec.msgpack.encode(given)
-        except (TypeError, OverflowError, RecursionError, UnicodeEncodeError) as error:
+        except UnicodeEncodeError as error:
+            raise UsageError(f"an argument of {self.name} cannot be stored: {NO_CHARACTER}") from error
+        except (TypeError, OverflowError, RecursionError) as error:
             raise UsageError(f"an argument of {self.name} cannot be stored: {error}; use what JSON can hold") from error
 
     def decode_call(self, data: bytes, *, json: bool = False) -> dict[str, Any]:

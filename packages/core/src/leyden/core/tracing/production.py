@@ -24,6 +24,7 @@ import msgspec
 
 from leyden.core.data.production import CaptureBegin, CaptureBegun, CaptureEnd
 from leyden.core.data.rollout import Task
+from leyden.core.data.text import packed
 from leyden.core.tracing import carry, destination, routing
 from leyden.core.tracing.context import OpenAttempt, current_attempt, is_outside, open_attempt
 
@@ -130,7 +131,7 @@ class Capture:
             return None
         if in_loop:
             asyncio.get_running_loop()  # raises under another async library, before a rollout is begun in vain
-        body = msgspec.msgpack.encode(self._begin)
+        body = packed(self._begin)
         self._gateway = gateway
         return _in_thread(gateway.begin, body, too_late=gateway.give_up)
 
@@ -175,7 +176,7 @@ class _Gateway:
     def end(self, token: str, end: CaptureEnd) -> None:
         """End the attempt of a token."""
         try:
-            self._post("/capture/end", token, msgspec.msgpack.encode(end))
+            self._post("/capture/end", token, packed(end))
         except Exception as error:
             _tell(self.url, f"a rollout's end was not recorded ({_line(error)})")
 

@@ -20,6 +20,7 @@ from leyden.core.testing.store_contract.records import RecordTests
 from leyden.core.testing.store_contract.runs import RunTests
 from leyden.core.testing.store_contract.span_intake import SpanIntakeTests
 from leyden.core.testing.store_contract.span_states import SpanStateTests
+from leyden.core.testing.store_contract.text import TextTests
 from leyden.core.testing.store_contract.waiting import WaitingTests
 from leyden.core.testing.store_contract.workers import WorkerTests
 
@@ -33,6 +34,7 @@ class StoreContract(
     SpanIntakeTests,
     ConversationTests,
     QueryTests,
+    TextTests,
     WaitingTests,
     RecordTests,
     RunTests,

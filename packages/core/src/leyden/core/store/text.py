@@ -1,0 +1,73 @@
+"""What text a store takes, whichever it is, so that what one takes every other does.
+
+What a user gives is refused where it is no Unicode; so are ids and names with a NUL, which PostgreSQL's text has no
+room for. What spans say comes from outside and has been said already: it is kept, as well as it can be.
+"""
+
+from collections.abc import Callable, Sequence
+
+from msgspec.structs import replace
+
+from leyden.core.data.span import Span
+from leyden.core.data.text import REPLACEMENT, is_well_formed, well_formed
+from leyden.core.errors import UsageError
+
+_NUL = "\0"
+NO_CHARACTER = "it has half of a surrogate pair, which is no character"
+"""Why text cannot be stored that is not well-formed."""
+
+
+def can_rest(text: str) -> bool:
+    """Whether an id or a name can be stored."""
+    return _NUL not in text and is_well_formed(text)
+
+
+def check_text(**given: object) -> None:
+    """Raise UsageError for an id or a name, by what it is, that cannot be stored; what is no text is not looked at."""
+    for what, text in given.items():
+        if isinstance(text, str) and not can_rest(text):
+            raise _unstorable(what, text)
+
+
+def check_texts(what: str, texts: Sequence[str]) -> None:
+    """`check_text` for several of a kind."""
+    for text in texts:
+        check_text(**{what: text})
+
+
+def storable(spans: Sequence[Span]) -> Sequence[Span]:
+    """Return spans whose names can be stored, with `REPLACEMENT` for what cannot; raises UsageError for such an id."""
+    for span in spans:
+        text = f"{span.name}{span.trace_id}{span.span_id}{span.parent_id}{span.rollout_id}{span.attempt_id}"
+        if not can_rest(text):
+            return [_storable(each) for each in spans]
+    return spans
+
+
+def mended(spans: Sequence[Span], error: UsageError) -> Sequence[Span]:
+    """Return spans that were refused, all of their text well-formed; raises `error` where it was already."""
+    better = [well_formed(span) for span in spans]
+    if better == [*spans]:
+        raise error
+    return better
+
+
+def encoded(spans: Sequence[Span], encode: Callable[[Sequence[Span]], bytes]) -> tuple[Sequence[Span], bytes]:
+    """Return spans as they can be stored, with what `encode`, which raises UsageError, makes of them."""
+    spans = storable(spans)
+    try:
+        return spans, encode(spans)
+    except UsageError as error:
+        spans = mended(spans, error)
+        return spans, encode(spans)
+
+
+def _storable(span: Span) -> Span:
+    ids = ("trace_id", "span_id", "parent_id", "rollout_id", "attempt_id")
+    check_text(**{name: getattr(span, name) for name in ids})
+    return span if can_rest(span.name) else replace(span, name=well_formed(span.name).replace(_NUL, REPLACEMENT))
+
+
+def _unstorable(what: str, text: str) -> UsageError:
+    why = "it has a NUL character" if _NUL in text else NO_CHARACTER
+    return UsageError(f"{what} {text[:200]!a} cannot be stored: {why}")
