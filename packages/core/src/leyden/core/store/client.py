@@ -251,19 +251,16 @@ class HttpStore(HttpRecords, LightningStore):
 
     async def add_span(self, span: Span) -> Span | None:
         """Store a span, which is also a heartbeat; None when it is an exact duplicate."""
-        return next(iter(await self._add(LightningStore.add_span, [span], lambda spans: spans[0])), None)
+        return next(iter(await self._add("add_span", [span], lambda spans: spans[0])), None)
 
     async def add_many_spans(self, spans: Sequence[Span]) -> list[Span]:
         """Store spans of any attempts in one transaction; duplicates are left out of the answer."""
-        return await self._add(LightningStore.add_many_spans, spans, lambda spans: spans)
+        return await self._add("add_many_spans", spans, lambda spans: spans)
 
-    async def _add(
-        self, method: Callable[..., Awaitable[Any]], spans: Sequence[Span], argument: Callable[[Sequence[Span]], Any]
-    ) -> list[Span]:
-        """Store spans, given as `argument` makes of them; what comes back is their numbers."""
-        if (large := next((wrong for span in spans if (wrong := too_large(span)) is not None), None)) is not None:
+    async def _add(self, name: str, spans: Sequence[Span], argument: Callable[[Sequence[Span]], Any]) -> list[Span]:
+        """Store spans by a method, to which they are given as `argument` makes of them; what comes back is numbers."""
+        for large in filter(None, map(too_large, spans)):
             raise large
-        name = method.__name__
         spans, call = encoded(spans, lambda spans: methods()[name].encode_call(argument(spans)))
         body = await self._answer(name, call)
         try:
