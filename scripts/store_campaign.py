@@ -91,7 +91,8 @@ class StoreCampaign:
         uri = uris[self._started % len(uris)]
         self._started += 1
         command = [sys.executable, "-m", "kills.store_writer", uri, str(self.journal)]
-        environment = {**os.environ, "PYTHONPATH": str(SCRIPTS)}
+        paths = [str(SCRIPTS), *filter(None, [os.environ.get("PYTHONPATH")])]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
         with (self._folder / "writers.log").open("ab") as log:
             writer = subprocess.Popen(
                 [*command, f"w{self._started}", str(self._stop)], env=environment, stdout=log, stderr=log
@@ -134,6 +135,7 @@ class StoreCampaign:
             "of these with an unknown end": sum("may be there" in event.get("text", "") for event in events),
             "usable after, at most": f"{self.slowest:.2f} s",
         }
+        happened |= {f"told: {text}": count for text, count in store_checks.told(events).items()}
         return happened, {
             "on the way": self.wrong,
             "lost": store_checks.lost(events, kept),

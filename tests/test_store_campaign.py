@@ -65,6 +65,16 @@ def test_what_was_acknowledged_and_is_not_there_is_noticed(event: dict[str, Any]
     assert len(store_checks.lost([event], kept())) == 1
 
 
+def test_what_errors_said_is_told_by_its_kind() -> None:
+    texts = ["the store at http://127.0.0.1:4711 does not answer", "the store at http://127.0.0.1:815 does not answer"]
+    texts.append("there is no rollout ro-0123456789abcdef")
+    events = [{"kind": "error", "text": text} for text in texts]
+    assert store_checks.told([CLAIM, *events]) == {
+        "the store at http://….….….…:… does not answer": 2,
+        "there is no rollout …": 1,
+    }
+
+
 def test_what_was_given_out_twice_left_over_or_numbered_wrongly_is_noticed() -> None:
     assert len(store_checks.claimed_twice([CLAIM, CLAIM])) == 1
     assert len(store_checks.unfinished(kept("running"))) == 1

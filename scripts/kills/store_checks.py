@@ -1,5 +1,6 @@
 """What the store campaign's writers noted, held against the store. Knows nothing of how anything was killed."""
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -8,6 +9,8 @@ from typing import Any
 from leyden.core.data.rollout import Attempt, Rollout
 from leyden.core.data.span import Span
 from leyden.core.store.base import LightningStore
+
+_NAMES = re.compile(r"\b(ro-)?[0-9a-f]{12,}\S*|\b[0-9]+\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,12 @@ def lost(events: Iterable[Mapping[str, Any]], kept: Kept) -> list[str]:
         elif event["kind"] == "span" and numbers.get((name, event["span"])) != event["number"]:
             missing.append(f"span {event['span']} of {name}: number {event['number']} was acknowledged")
     return missing
+
+
+def told(events: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """What errors of the store said, numbers and names aside, and how often."""
+    texts = (event["text"] for event in events if event["kind"] == "error")
+    return dict(Counter(_NAMES.sub("…", text) for text in texts).most_common())
 
 
 def claimed_twice(events: Iterable[Mapping[str, Any]]) -> list[str]:

@@ -172,7 +172,28 @@ async def test_a_server_that_is_not_there(unused_tcp_port: int) -> None:
     async with through(f"http://127.0.0.1:{unused_tcp_port}", patience=0.3) as store:
         with pytest.raises(StoreError, match=f"http://127.0.0.1:{unused_tcp_port} does not answer"):
             await store.statistics()
+        with pytest.raises(StoreError, match="does not answer") as nothing_sent:
+            await store.enqueue_rollout(1)
+        assert "may be there" not in str(nothing_sent.value)
         assert TOKEN not in repr(vars(store))
+
+
+async def test_who_waited_for_the_answer_to_a_write_in_vain_is_told_that_it_may_have_been_made(
+    server: StoreServer,
+) -> None:
+    behind = MemoryStore()
+    flaky = LosesAnswers(store_app(behind, authorize=accepts))
+    async with through(server.add_app(flaky), patience=0.3) as store:
+        got = await claimed(store)
+        flaky.lose = 1_000
+        calls = [store.enqueue_rollout(1), store.add_span(span_of(got.attempt)), store.update_worker("w")]
+        for call in calls:
+            with pytest.raises(StoreError, match=r"does not answer: .*; what was to be stored may be there or not"):
+                await call
+        with pytest.raises(StoreError, match="does not answer") as reading:
+            await store.query_rollouts()
+        assert "may be there" not in str(reading.value)
+    assert (await behind.statistics())["total_spans"] == 1
 
 
 async def test_a_server_that_comes_late_is_waited_for() -> None:

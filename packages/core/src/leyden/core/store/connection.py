@@ -14,7 +14,7 @@ import aiohttp
 
 from leyden.core.errors import StoreError
 from leyden.core.store.together import LARGEST, Together
-from leyden.core.store.wire import CAPABILITIES, MINIMAL, PREFER, REQUEST_ID, SMALL
+from leyden.core.store.wire import CAPABILITIES, MINIMAL, PREFER, REQUEST_ID, SMALL, writes
 
 PATIENCE = 15.0
 """Seconds for which an unreachable server is tried again."""
@@ -27,6 +27,10 @@ _SILENCE = 90.0
 _BUSY = frozenset({429, 503})
 _UNSAID = 1.0
 """Seconds after which a busy server is asked again that does not say when."""
+
+_NOT_SENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
+"""Errors of a request of which nothing can have reached a server."""
+_DOUBT = "; what was to be stored may be there or not"
 
 _LARGE = 1 << 20
 """Bytes of a body."""
@@ -70,20 +74,26 @@ class Connection:
     async def post(self, name: str, body: bytes, request_id: str) -> tuple[int, bytes]:
         """Send a request, again under the same id where no answer comes, and return status and body of its answer.
 
-        Raises StoreError when there is none in time.
+        Raises StoreError when there is none in time, which says so where a call that writes may have been made.
         """
         headers = {**self._headers, REQUEST_ID: request_id}
         give_up, pause = time.monotonic() + self._patience, _FIRST_PAUSE
+        doubt = ""
         while True:
             if self._closed:
                 raise StoreError("this store is closed")
             try:
                 status, answer, later = await self._post_once(name, body, headers)
-                if later is None or time.monotonic() + later > give_up:
+                if later is None or (time.monotonic() + later > give_up and not doubt):
                     return status, answer
+                if time.monotonic() + later > give_up:
+                    raise StoreError(f"the store at {self.url} answers {status} at last{doubt}")
             except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError) as error:
+                if writes(name) and not isinstance(error, _NOT_SENT):
+                    doubt = _DOUBT
                 if time.monotonic() + pause > give_up:
-                    raise StoreError(f"the store at {self.url} does not answer: {error or type(error)}") from error
+                    why = f"{error or type(error)}{doubt}"
+                    raise StoreError(f"the store at {self.url} does not answer: {why}") from error
                 later = pause
                 pause = min(2 * pause, _LONGEST_PAUSE)
             await asyncio.sleep(later)

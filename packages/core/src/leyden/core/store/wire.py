@@ -139,6 +139,11 @@ def methods() -> Mapping[str, Method]:
     return {name: _method(name, getattr(LightningStore, name)) for name in names}
 
 
+def writes(path: str) -> bool:
+    """Whether a request to this path may change the store."""
+    return path == TOGETHER or methods()[path].writes
+
+
 def _method(name: str, function: Callable[..., Awaitable[Any]]) -> Method:
     signature = inspect.signature(function)
     own = [parameter for parameter in signature.parameters.values() if parameter.name != "self"]
