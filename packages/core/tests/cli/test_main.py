@@ -6,7 +6,7 @@ import pytest
 from leyden.core.cli import main as cli
 from leyden.core.cli.options import default_name, read_held_out, read_policies, read_settings
 from leyden.core.cli.quickstart import find_example, quickstart_command
-from leyden.core.errors import CheckFailed, EngineError, TrainingError, UsageError
+from leyden.core.errors import CheckFailed, EngineError, NothingToLearn, TrainingError, UsageError
 from leyden.core.trainer import launch
 from leyden.core.trainer.config import NAME
 
@@ -55,11 +55,33 @@ def test_resume_takes_no_other_run(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("option", "named"),
+    [(["--seed", "3"], "--seed"), (["--no-check"], "--check"), (["--ray-actors", "2"], "--ray-actors")],
+)
+def test_resume_ignores_no_option(capsys: pytest.CaptureFixture[str], option: list[str], named: str) -> None:
+    assert cli.run(["train", "--resume", "old", *option]) == 2
+    assert capsys.readouterr().err.startswith(f"leyden: {named} is what the run began with; give only --steps, ")
+
+
+def test_resume_hands_on_what_may_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[object] = []
+
+    def note(*given: object) -> None:
+        told.append(given[3])
+        raise UsageError("no more is wanted")
+
+    monkeypatch.setattr(launch, "resume", note)
+    assert cli.run(["train", "--resume", "old", "--steps", "4", "--ray-address", "a:1", "--set", "b.c=2"]) == 2
+    assert told == [launch.Changes(steps=4, ray_address="a:1", settings={"b.c": 2})]
+
+
+@pytest.mark.parametrize(
     ("error", "code", "says"),
     [
         (EngineError("no replica is left"), 1, "failed; go on with: leyden train --resume old --runs {}\n"),
         (KeyboardInterrupt(), 130, "stopped; go on with: leyden train --resume old --runs {}\n"),
         (UsageError("no such option"), 2, "leyden: no such option\n"),
+        (NothingToLearn("no reward"), 2, "failed; go on with: leyden train --resume old --runs {}\n"),
         (CheckFailed("it cannot learn"), 1, "leyden: it cannot learn\n"),
     ],
 )

@@ -7,7 +7,8 @@
     │   ├── TaskError             a task file or one of its rows is malformed
     │   ├── RewardError           the reward function raised, or returned something that is not a finite number
     │   ├── PolicyError           a policy folder or hub name cannot be loaded, or has no chat template
-    │   └── RunError              a run folder is missing, taken, or not resumable
+    │   ├── RunError              a run folder is missing, taken, or not resumable
+    │   └── NothingToLearn        agents and reward work, and leave nothing to train: the run stays, and can go on
     ├── StoreError
     │   ├── NotFound              no such rollout, attempt, resource or worker (also a ValueError)
     │   ├── IllegalMove           a status change the state tables do not allow (also a ValueError)
@@ -51,6 +52,10 @@ class PolicyError(UsageError):
 
 class RunError(UsageError):
     """The run folder cannot be used."""
+
+
+class NothingToLearn(UsageError):
+    """Nothing of a step's rollouts can be trained."""
 
 
 class StoreError(LeydenError):

@@ -14,7 +14,7 @@ from leyden.core.algorithm.verl.asking import Driver
 from leyden.core.algorithm.verl.collecting import Collecting
 from leyden.core.algorithm.verl.wire import ROLLOUTS, Failed, Pause, Replicas, decode_group, encode_group
 from leyden.core.data.transition import Outcome, TrajectoryGroup
-from leyden.core.errors import EngineError, RewardError, TrainingError
+from leyden.core.errors import EngineError, NothingToLearn, RewardError, TrainingError
 from leyden.core.gateway.server import GatewayServer
 from leyden.core.testing.nouns import trajectory, transition
 
@@ -139,6 +139,13 @@ async def test_rollouts_that_verl_cannot_be_given_end_the_run_with_the_reason() 
         await driver.failed(Failed("its queue does not answer"))
         await driver.failed(Failed("neither does this"))
         with pytest.raises(TrainingError, match=r"^its queue does not answer$"):
+            await served.failure
+
+
+async def test_a_batch_that_teaches_nothing_ends_the_run_as_something_to_mend() -> None:
+    async with collecting(Run()) as (served, driver):
+        await driver.failed(Failed("no call of 4 tasks can be trained", to_mend=True))
+        with pytest.raises(NothingToLearn, match=r"^no call of 4 tasks"):
             await served.failure
 
 

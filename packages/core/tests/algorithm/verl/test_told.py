@@ -1,4 +1,4 @@
-"""What VERL's asynchronous trainers tell the run, here beside a trainer that notes what it does."""
+"""What VERL's trainers tell the run, here beside a trainer that notes what it does."""
 
 from types import SimpleNamespace
 from typing import Any, cast
@@ -6,7 +6,9 @@ from typing import Any, cast
 import pytest
 
 from leyden.core.algorithm.verl.collection import RolloutCollection
-from leyden.core.algorithm.verl.told import ToldColocated, ToldSeparate
+from leyden.core.algorithm.verl.told import ToldColocated, ToldSeparate, ToldSync
+
+SAMPLED = "sampled 1 train [{'seq_len': 3}]"
 
 
 class Collection:
@@ -22,12 +24,22 @@ class Collection:
         return note
 
 
+class Buffer:
+    """Stands for VERL's replay buffer."""
+
+    poll_interval = 2.0
+
+    def sample(self, *, partition_id: str) -> tuple[Any, dict[str, float]]:
+        return SimpleNamespace(partition_id=partition_id, keys=["a_0_0"], tags=[{"seq_len": 3}]), {"evicted": 0.0}
+
+
 class Verl:
     """Stands for a trainer of VERL's."""
 
     def __init__(self) -> None:
         self.done: list[str] = []
         self.global_steps = 0
+        self.replay_buffer: Any = Buffer()
         self.add_replicas_to_balancer()
 
     def fit(self, agent_loop_manager: Any) -> None:
@@ -38,9 +50,11 @@ class Verl:
 
     def step(self, metrics: dict[str, Any], timing_raw: dict[str, Any]) -> Any:
         assert not metrics and not timing_raw
+        batch, numbers = self.replay_buffer.sample(partition_id="train")
+        assert (numbers, self.replay_buffer.poll_interval) == ({"evicted": 0.0}, 2.0)
         self.on_sample_end()
         self.done.append("learn")
-        return SimpleNamespace(keys=["a_0_0"])
+        return batch
 
     def on_sample_end(self) -> None:
         self.done.append("sleep")
@@ -59,13 +73,14 @@ class Verl:
 @pytest.mark.parametrize(
     ("told", "done"),
     [
+        (ToldSync, ["add", SAMPLED, "sleep", "learn", "add", "update"]),
         (
             ToldColocated,
-            ["add", "begin 0", "pause 1", "sleep", "learn", "taken 1 ['a_0_0']", "add", "update", "serve 1"],
+            ["add", "begin 0", SAMPLED, "pause 1", "sleep", "learn", "taken 1 ['a_0_0']", "add", "update", "serve 1"],
         ),
         (
             ToldSeparate,
-            ["add", "begin 0", "sleep", "learn", "taken 1 ['a_0_0']", "pause 1", "add", "update", "serve 1"],
+            ["add", "begin 0", SAMPLED, "sleep", "learn", "taken 1 ['a_0_0']", "pause 1", "add", "update", "serve 1"],
         ),
     ],
 )

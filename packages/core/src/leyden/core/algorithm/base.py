@@ -137,6 +137,13 @@ class Algorithm(ABC):
         """Raise UsageError for a number of steps with which a run cannot work; asked before anything runs."""
         del steps
 
+    def check_change(self, key: str) -> None:
+        """Raise UsageError, unless a run may be gone on with with another value of this key of its configuration.
+
+        Keys with dots reach into options that are mappings. What is learned is what the run began with.
+        """
+        raise UsageError(f"--set {key} cannot change on --resume: {self.name} goes on as the run began")
+
     def rehearsed(self) -> "Algorithm":
         """The algorithm whose first step shows whether a run can learn from what its agents do."""
         return self

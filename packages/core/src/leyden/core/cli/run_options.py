@@ -37,9 +37,13 @@ from leyden.core.errors import UsageError
 if TYPE_CHECKING:
     from leyden.core.runner.loading import AgentReference
     from leyden.core.trainer.config import RunConfig
+    from leyden.core.trainer.launch import Changes
     from leyden.core.trainer.runners import Runners
 
 USUAL, VERL = "lightning_rl", "verl"
+RESUMED = ("resume", "steps", "ray_address", "set_", "runs", "quiet", "json")
+"""Options of `leyden train` that a run can be gone on with."""
+_WITH_RESUME = "give only --steps, --ray-address, --set, --runs, --quiet and --json with it"
 AgentArgument = Annotated[str | None, typer.Argument(help="path/to/file.py:attribute or package.module:attribute")]
 
 
@@ -146,6 +150,19 @@ class RunOptions:
             raise UsageError(f"missing {', '.join(missing)}; see `leyden {command} --help`, or `leyden quickstart`")
         rows, held_out = [] if self.tasks is None else load_tasks(self.tasks), read_held_out(self.val or [])
         return self._config(named, str(self.tasks or "")), rows, held_out
+
+    def changes(self) -> "Changes":
+        """What is otherwise in a run that is gone on with; raises UsageError, in one line, for what is the run's."""
+        from leyden.core.trainer.launch import Changes
+
+        if self.named_agent() is not None or self.tasks is not None:
+            raise UsageError(f"--resume takes agent and tasks from the run; {_WITH_RESUME}")
+        for name in self.context.params:
+            source = self.context.get_parameter_source(name)
+            if name not in RESUMED and source is not None and source.name != "DEFAULT":
+                option = name.strip("_").replace("_", "-")
+                raise UsageError(f"--{option} is what the run began with; {_WITH_RESUME}")
+        return Changes(steps=self.steps, ray_address=self.ray_address, settings=read_settings(self.set_ or []))
 
     def _config(self, agent: "AgentReference | None", tasks: str) -> "RunConfig":
         from leyden.core.data.route import parse_routes

@@ -9,7 +9,7 @@ import typer
 
 from leyden.core.cli.options import RUNS, warn_of_host
 from leyden.core.cli.run_options import RunOptions, takes_run
-from leyden.core.errors import CheckFailed, LeydenError, UsageError
+from leyden.core.errors import CheckFailed, LeydenError, NothingToLearn, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,9 +31,8 @@ def train(
 
     sit = sit_here(make_display(quiet=given.quiet, json=given.json))
     if resume is not None:
-        if given.named_agent() is not None or given.tasks is not None:
-            raise UsageError("--resume takes agent and tasks from the run; give only --steps with it")
-        _finish(given, lambda: go_on(given.runs, resume, given.steps, sit), resume)
+        changes = given.changes()
+        _finish(given, lambda: go_on(given.runs, resume, sit, changes), resume)
         return
     config, rows, held_out = given.read()
     config = msgspec.structs.replace(config, check=check)
@@ -50,7 +49,8 @@ def _finish(given: RunOptions, work: "Callable[[], RunReport]", name: str) -> No
         sys.stderr.write(f"\nstopped; go on with: leyden train --resume {name}{where}\n")
         raise
     except LeydenError as error:
-        if not isinstance(error, UsageError | CheckFailed) and (given.runs / name).exists():
+        is_settled = isinstance(error, UsageError | CheckFailed) and not isinstance(error, NothingToLearn)
+        if not is_settled and (given.runs / name).exists():
             sys.stderr.write(f"\nfailed; go on with: leyden train --resume {name}{where}\n")
         raise
     if given.json:

@@ -5,6 +5,7 @@ import math
 import shutil
 import tempfile
 from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,7 +14,7 @@ import msgspec
 from leyden.core.algorithm.registry import make_algorithm
 from leyden.core.data.resources import NamedResources
 from leyden.core.data.rollout import Task
-from leyden.core.errors import CheckFailed, UsageError
+from leyden.core.errors import CheckFailed, NothingToLearn, UsageError
 from leyden.core.policy.repeatable import repeatable
 from leyden.core.trainer.agents import AgentPlan, AgentSide, no_agents, remote_agents, worker_agents
 from leyden.core.trainer.config import RunConfig
@@ -43,25 +44,52 @@ def begin(
     """Make the run's folder and train.
 
     When it turns out before the first step that what was given cannot work, the folder is removed again: nothing
-    half-written stays behind.
+    half-written stays behind. Rollouts that taught nothing stay: what they cost is not to be paid twice.
     """
     check_needed(config, tasks)
     config = with_sides(config)
     folder = RunFolder.create(runs, config, tasks, dict(held_out))
     try:
         return sit(folder, config)
-    except (UsageError, CheckFailed):
-        if not folder.checkpoints.exists():
+    except (UsageError, CheckFailed) as error:
+        if not isinstance(error, NothingToLearn) and not folder.checkpoints.exists():
             shutil.rmtree(folder.path, ignore_errors=True)
         raise
 
 
-def resume(runs: Path, name: str, steps: int | None, sit: Sit) -> RunReport:
-    """Go on with a run where its last checkpoint left it; `steps` changes the number planned."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """What is otherwise than the run began with, for one sitting."""
+
+    steps: int | None = None
+    """Planned in all."""
+    ray_address: str | None = None
+    """Of the cluster that the runners' actors are on."""
+    settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Of the algorithm, keys with dots for parts of an option; those that `Algorithm.check_change` lets through."""
+
+
+def resume(runs: Path, name: str, sit: Sit, changes: Changes | None = None) -> RunReport:
+    """Go on with a run where its last checkpoint left it; raises UsageError for what cannot change."""
     folder, config = RunFolder.open(runs, name)
-    if steps is not None:
-        config = msgspec.structs.replace(config, steps=steps)
-    return sit(folder, config)
+    return sit(folder, changed(config, changes or Changes()))
+
+
+def changed(config: RunConfig, changes: Changes) -> RunConfig:
+    """Return `config` with `changes`; raises UsageError for what cannot change, or cannot work."""
+    if changes.steps is not None:
+        config = msgspec.structs.replace(config, steps=changes.steps)
+    if changes.ray_address is not None:
+        runners = msgspec.structs.replace(config.runners, ray_address=changes.ray_address)
+        config = msgspec.structs.replace(config, runners=runners)
+    if changes.settings:
+        algorithm = make_algorithm(config.algorithm, config.algorithm_config)
+        for key in changes.settings:
+            algorithm.check_change(key)
+        settings = {**config.algorithm_config, **changes.settings}
+        make_algorithm(config.algorithm, settings)
+        config = msgspec.structs.replace(config, algorithm_config=settings)
+    return config
 
 
 def check_run(config: RunConfig, tasks: list[Task], look: Look) -> CheckReport:

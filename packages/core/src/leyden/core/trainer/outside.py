@@ -20,6 +20,7 @@ from leyden.core.trainer.lost import are_lost
 from leyden.core.trainer.recording import RecordedRun
 from leyden.core.trainer.report import HeldOutResult, RunReport
 from leyden.core.trainer.standing import Scores
+from leyden.core.trainer.taught import Taught
 from leyden.core.trainer.versions import Evaluation
 
 LEFT_OUT = "left out by the loop"
@@ -51,6 +52,7 @@ class OutsideRun(RecordedRun, OutsideContext):
         """What steps learn from that were not taken yet, where it is told."""
         self._measured: dict[int, dict[str, dict[int, Collected]]] = {}
         """By version, held-out set and row."""
+        self._taught = Taught()
 
     def open(self, app: ASGIApp) -> Door:
         """Serve `app` beside the gateway."""
@@ -157,6 +159,7 @@ class OutsideRun(RecordedRun, OutsideContext):
         if kept:
             self._write_progress(step)
         await self._recording.catch_up()
+        self._taught.note(step, used, is_last=step >= self.steps)
 
     def _learned_from(self, step: int) -> Sequence[Asked]:
         """The tasks that a step learns from."""

@@ -122,7 +122,7 @@ class Trainer:
 
     def resume(self, agent: Any, name: str, reward: RewardFunction | str | None = None) -> RunReport:
         """Go on with the run `name` where its last checkpoint left it."""
-        return resume(self.runs, name, None, self._sit(agent, reward))
+        return resume(self.runs, name, self._sit(agent, reward))
 
     def check(self, agent: Any, dataset: Dataset, reward: RewardFunction | str | None = None) -> CheckReport:
         """Prove on a few rollouts of `dataset` that `fit` would learn from it; nothing is kept.

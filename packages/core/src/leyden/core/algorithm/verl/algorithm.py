@@ -20,8 +20,10 @@ from leyden.core.algorithm.verl.collecting import Collecting
 from leyden.core.algorithm.verl.datasets import write_held_out, write_training
 from leyden.core.algorithm.verl.launch import METRICS, MODULES, TOKEN, URL, Launch
 from leyden.core.algorithm.verl.process import StepNumbers, TrainerProcess, trainer_process
+from leyden.core.algorithm.verl.rules import CHANGEABLE
 from leyden.core.algorithm.verl.settings import (
     Files,
+    asked,
     batch_size,
     context_length,
     own_settings,
@@ -37,6 +39,8 @@ LOG = "verl.log"
 """What VERL's processes say, in the loop's folder."""
 LOOK_SECONDS = 0.5
 """How often the numbers of VERL's steps are looked for."""
+LAST_WORDS_SECONDS = 5.0
+"""How long VERL, whose replicas are lost, may take to end and say why."""
 OURS = {
     "loss": "actor/loss",
     "entropy": "actor/entropy",
@@ -84,6 +88,19 @@ class VERL(Algorithm):
 
     def __init__(self, config: Mapping[str, Any] | VERLConfig | None = None) -> None:
         super().__init__(config if isinstance(config, VERLConfig) else VERLConfig(config=dict(config or {})))
+
+    def check_change(self, key: str) -> None:
+        """Raise UsageError, unless `key` says how VERL is started, or is one of `CHANGEABLE` that no override says."""
+        if key == "ray_address" or key.startswith("environment."):
+            return
+        path = key.removeprefix("config.")
+        if path == key or path not in CHANGEABLE:
+            raise UsageError(
+                f"--set {key} cannot change on --resume: only ray_address, environment.NAME and, as config.KEY, the "
+                "limits and memory settings of VERL's that docs/verl-runs.md lists"
+            )
+        if asked({}, self.config.overrides, path) is not None:
+            raise UsageError(f"--set {key} has no effect on --resume: the run's overrides say {path}, and win over it")
 
     @property
     def serves_itself(self) -> bool:
@@ -155,10 +172,8 @@ class VERL(Algorithm):
         )
 
     def _environment(self) -> dict[str, str]:
-        """What VERL's processes get besides; in the asynchronous modes a plug-in is among its modules."""
+        """What VERL's processes get besides; a plug-in is among its modules."""
         given = self.config.variables
-        if trainer_mode(self._given(), self.config.overrides) == "sync":
-            return given
         modules = given.get(MODULES, os.environ.get(MODULES, ""))
         return {**given, MODULES: ",".join(filter(None, [modules, PLUGIN]))}
 
@@ -184,12 +199,21 @@ async def _follow(
                     await context.step_taken(step, {**found, **_by_our_names(found)}, kept=kept)
                     _prune(context)
             if failure.done():
+                await _prefer_its_end(failure, ended)
                 failure.result()
             if over:
                 ended.result()
                 return
     finally:
         ended.cancel()
+
+
+async def _prefer_its_end(failure: "asyncio.Future[None]", ended: "asyncio.Future[None]") -> None:
+    """Raise what VERL has ended with, where it may be the reason why its replicas are lost: they end with it."""
+    if isinstance(failure.exception(), EngineError):
+        await asyncio.wait({ended}, timeout=LAST_WORDS_SECONDS)
+        if ended.done():
+            ended.result()
 
 
 def _by_our_names(numbers: Mapping[str, Any]) -> dict[str, Any]:

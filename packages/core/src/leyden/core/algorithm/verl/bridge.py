@@ -18,7 +18,7 @@ import torch
 from leyden.core.algorithm.verl.advantages import RowCredit, is_row, row_advantages
 from leyden.core.algorithm.verl.options import SECTION, LeydenOptions
 from leyden.core.algorithm.verl.rows import CREDIT_FIELD
-from leyden.core.algorithm.verl.told import ToldColocated, ToldSeparate
+from leyden.core.algorithm.verl.told import ToldColocated, ToldSeparate, ToldSync
 from leyden.core.errors import TrainingError, UsageError
 
 if TYPE_CHECKING:
@@ -188,11 +188,12 @@ def prompt_tags(partition: str) -> dict[str, dict[str, Any]]:
 
 
 def register_trainers(trainers: Any) -> None:
-    """Have the run told of what VERL's asynchronous trainers do; `trainers` is VERL's module of them.
+    """Have the run told of what VERL's trainers do; `trainers` is VERL's module of them.
 
     They stay VERL's own: what is registered in their place, by VERL's decorator, does what they do between its words.
     """
     told = {
+        "sync": (ToldSync, trainers.PPOTrainerSync),
         "colocate_async": (ToldColocated, trainers.PPOTrainerColocateAsync),
         "separate_async": (ToldSeparate, trainers.PPOTrainerSeparateAsync),
     }

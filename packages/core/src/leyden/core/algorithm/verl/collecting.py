@@ -30,7 +30,7 @@ from leyden.core.algorithm.verl.wire import (
     decode_used,
     encode_group,
 )
-from leyden.core.errors import LeydenError, TrainingError
+from leyden.core.errors import LeydenError, NothingToLearn, TrainingError
 
 ENDED = "the run has ended"
 NOT_YET = 202
@@ -98,7 +98,8 @@ class Collecting:
         return Response()
 
     async def _failed(self, request: Request) -> Response:
-        self._fail(TrainingError(decode_failed(await request.body()).why))
+        failed = decode_failed(await request.body())
+        self._fail(NothingToLearn(failed.why) if failed.to_mend else TrainingError(failed.why))
         return Response()
 
     def _begin(self, asked: Asked) -> "asyncio.Task[bytes]":

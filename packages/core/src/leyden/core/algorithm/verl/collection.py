@@ -8,7 +8,7 @@ import logging
 import os
 import threading
 from collections import Counter
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -18,13 +18,14 @@ from leyden.core.algorithm.verl import bridge
 from leyden.core.algorithm.verl.asking import Driver
 from leyden.core.algorithm.verl.datasets import RowOrigin
 from leyden.core.algorithm.verl.launch import TOKEN, URL
+from leyden.core.algorithm.verl.missing import Missing, complaint, missing
 from leyden.core.algorithm.verl.options import SECTION, LeydenOptions
 from leyden.core.algorithm.verl.rows import PromptRows, Row, RowLimits, training_rows, validation_rows
 from leyden.core.algorithm.verl.wire import Failed, Pause, Replicas
 from leyden.core.credit.registry import CREDIT
 from leyden.core.data.tokens import log_probs, token_ids
 from leyden.core.data.transition import TrajectoryGroup
-from leyden.core.errors import TrainingError
+from leyden.core.errors import NothingToLearn, TrainingError
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +35,8 @@ ASKED = "leyden_asked"
 """Tag of a prompt in VERL's queue: what the run was asked of it, as JSON."""
 NOTHING = "padding"
 """End of the key of a row for a prompt that has no other: VERL cannot take a batch without any."""
+MISSING = "leyden_missing"
+"""Tag of such a row: why there is no other, as JSON."""
 
 Columns = dict[str, Any]
 
@@ -103,6 +106,17 @@ class RolloutCollection:
         left_out = tuple(self._by_uid.pop(uid) for uid in gone)
         self._wait(self._driver.taken(Taken(step=step, tasks=asked, left_out=left_out)))
 
+    def sampled(self, step: int, partition: str, tags: Sequence[Mapping[str, Any]]) -> None:
+        """End the run where VERL is about to learn from rows that no call was made of; `tags` are those of a batch.
+
+        It would fail, or take the step without a loss, as its settings are. Raises NothingToLearn.
+        """
+        if partition != TRAIN or any(MISSING not in tag for tag in tags):
+            return
+        why = complaint(step, [msgspec.json.decode(tag[MISSING], type=Missing) for tag in tags])
+        self._wait(self._driver.failed(Failed(why, to_mend=True)))
+        raise NothingToLearn(why)
+
     def _wait(self, said: Coroutine[Any, Any, None]) -> None:
         asyncio.run_coroutine_threadsafe(said, self._loop).result()
 
@@ -134,7 +148,7 @@ class RolloutCollection:
             found = self._found(group, uid, partition)
             if partition == TRAIN:
                 await self._driver.used(_used(found, asked))
-            await bridge.put_rows(partition, self._queued(found, prompt, partition))
+            await bridge.put_rows(partition, self._queued(found, prompt, partition, missing(found, group)))
             await bridge.put_status(uid, partition, "finished")
         except Exception as error:
             await self._give_up("rollouts cannot be given to VERL", error)
@@ -175,8 +189,10 @@ class RolloutCollection:
                 found.rows.append(_stand_in(uid, session, trajectory.reward, self._version))
         return found
 
-    def _queued(self, found: PromptRows, prompt: Columns, partition: str) -> list[tuple[str, Columns, Columns]]:
-        """Key, fields and tag of every row; those of one that teaches nothing where there is none."""
+    def _queued(
+        self, found: PromptRows, prompt: Columns, partition: str, why: Missing
+    ) -> list[tuple[str, Columns, Columns]]:
+        """Key, fields and tag of every row; those of one that teaches nothing where there is none, and `why`."""
         step, validate = int(prompt["global_steps"]), partition == VALIDATE
         rows = found.rows or ([] if found.witness is None else [found.witness])
         if rows:
@@ -185,7 +201,8 @@ class RolloutCollection:
         padding = _stand_in(prompt["uid"], 0, 0.0, self._version)
         fields = padding.fields(validate=True)
         masks = {name: fields[name] * 0 for name in ("response_mask", "loss_mask")}
-        return [(f"{prompt['uid']}_{NOTHING}", {**prompt, **fields, **masks}, padding.tag(step))]
+        tag = {**padding.tag(step), MISSING: msgspec.json.encode(why).decode()}
+        return [(f"{prompt['uid']}_{NOTHING}", {**prompt, **fields, **masks}, tag)]
 
 
 def _stand_in(uid: str, session: int, reward: float, version: int) -> Row:

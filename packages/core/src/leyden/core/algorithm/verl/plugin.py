@@ -1,4 +1,4 @@
-"""What `import verl` loads in the processes of an asynchronous run, named in `VERL_USE_EXTERNAL_MODULES`.
+"""What `import verl` loads in the processes of a run, named in `VERL_USE_EXTERNAL_MODULES`.
 
 Light, since every process of VERL's loads it: the trainers are Leyden's from when one imports them.
 """

@@ -75,6 +75,28 @@ RULES: Mapping[str, tuple[Any, str]] = {
 }
 """Paths that may have one value only beside Leyden, and why; checked where the user says something else."""
 
+CHANGEABLE: tuple[str, ...] = (
+    "actor_rollout_ref.actor.fsdp_config.optimizer_offload",
+    "actor_rollout_ref.actor.fsdp_config.param_offload",
+    "actor_rollout_ref.actor.ppo_max_token_len_per_gpu",
+    "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu",
+    "actor_rollout_ref.ref.fsdp_config.param_offload",
+    "actor_rollout_ref.ref.log_prob_max_token_len_per_gpu",
+    "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu",
+    "actor_rollout_ref.rollout.enforce_eager",
+    "actor_rollout_ref.rollout.gpu_memory_utilization",
+    "actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu",
+    "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu",
+    "actor_rollout_ref.rollout.max_model_len",
+    "actor_rollout_ref.rollout.max_num_batched_tokens",
+    "actor_rollout_ref.rollout.max_num_seqs",
+    "critic.ppo_max_token_len_per_gpu",
+    "critic.ppo_micro_batch_size_per_gpu",
+    "data.max_prompt_length",
+    "data.max_response_length",
+)
+"""What fits into memory, and into a row: this may change when a run is gone on with, and its checkpoint still fits."""
+
 UNSCALED: Mapping[str, str] = {
     "clip_cov": "is not proportional to the advantage",
     "dro": "is not proportional to the advantage",

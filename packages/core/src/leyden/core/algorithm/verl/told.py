@@ -1,21 +1,55 @@
-"""What VERL's asynchronous trainers tell the run: when weights change, and what a step learns from.
+"""What VERL's trainers tell the run: what a batch holds, when weights change, and what a step learns from.
 
 Each is put before a trainer of VERL's as a base, and calls that for all there is to do. Imports nothing of VERL.
 
 Invariant: nothing is drawn while a replica's weights change, and what is drawn then is recorded with their version.
 """
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+
+import wrapt
 
 if TYPE_CHECKING:
     from leyden.core.algorithm.verl.collection import RolloutCollection
 
+_Proxy: Any = wrapt.ObjectProxy
 
-class ToldTrainer:
-    """Says which prompts a step learns from; version n are the weights that n updates made."""
+
+class SeenBatches(_Proxy):
+    """VERL's replay buffer, or one of the user's; `see` is shown each batch before VERL learns from it."""
+
+    def __init__(self, buffer: Any, see: Callable[[Any], None]) -> None:
+        proxy: Any = super()
+        proxy.__init__(buffer)
+        self._self_see = see
+
+    def sample(self, *args: Any, **named: Any) -> Any:
+        """Return what VERL's returns: a batch, and numbers about it."""
+        batch, numbers = self.__wrapped__.sample(*args, **named)
+        self._self_see(batch)
+        return batch, numbers
+
+
+class ToldSync:
+    """Says what each batch holds. Whatever else happens in a step follows from when its rollouts are asked for."""
 
     global_steps: int
     agent_loop_manager: "RolloutCollection"
+    replay_buffer: Any
+
+    def fit(self, agent_loop_manager: "RolloutCollection") -> None:
+        """Train."""
+        self.replay_buffer = SeenBatches(self.replay_buffer, self._see)
+        verl: Any = super()
+        verl.fit(agent_loop_manager)
+
+    def _see(self, batch: Any) -> None:
+        self.agent_loop_manager.sampled(self.global_steps, batch.partition_id, batch.tags)
+
+
+class ToldTrainer(ToldSync):
+    """Says which prompts a step learns from; version n are the weights that n updates made."""
 
     def fit(self, agent_loop_manager: "RolloutCollection") -> None:
         """Train; the weights that were loaded are served."""

@@ -34,6 +34,8 @@ class Failed(msgspec.Struct, frozen=True, array_like=True):
     """Rollouts that VERL cannot be given: it must not take their step without them."""
 
     why: str
+    to_mend: bool = False
+    """Whether what the run was given has to be changed: nothing else has gone wrong."""
 
 
 class _Call(msgspec.Struct, frozen=True, array_like=True):
