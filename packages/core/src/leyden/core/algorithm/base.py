@@ -138,7 +138,7 @@ class Algorithm(ABC):
         del steps
 
     def check_change(self, key: str) -> None:
-        """Raise UsageError, unless a run may be gone on with with another value of this key of its configuration.
+        """Raise UsageError, unless a run may be gone on with another value of this key of its configuration.
 
         Keys with dots reach into options that are mappings. What is learned is what the run began with.
         """
