@@ -11,6 +11,7 @@ import pytest
 import safetensors.torch
 import torch
 
+from leyden.core.data.run import Run
 from leyden.core.store.open import open_store
 
 FILES: Any = safetensors.torch
@@ -30,6 +31,7 @@ def evaluated(
     """The folder of a run of three steps, evaluated after each."""
     runs = tmp_path_factory.mktemp("runs")
     more = ["--steps", "3", "--val", str(few_held_out), "--eval-every", "1", "--keep-checkpoints", "9"]
+    more += ["--experiment", "watching"]
     done = leyden(*train_arguments(runs, "watched", *more), "--tracker", "tensorboard")
     assert done.returncode == 0, done.stderr
     return runs / "watched"
@@ -66,7 +68,7 @@ def test_versions_are_listed_compared_and_exported(evaluated: Path, leyden: Leyd
     assert [(row["version"], row["parent"]) for row in listed] == [(0, None), (1, 0), (2, 1), (3, 2)]
     assert sum(row["kept"] for row in listed) == 1
     (overview,) = lines(leyden("models", "list", "--json", *runs))
-    assert (overview["run"], overview["last"]) == ("watched", 3)
+    assert (overview["run"], overview["experiment"], overview["last"]) == ("watched", "watching", 3)
     (compared,) = lines(leyden("models", "compare", "watched:0", "watched:2", "--json", *runs))
     paired = compared["held_out"]["few"]
     assert paired["tasks"] == paired["wins"] + paired["losses"] + paired["ties"] == 8
@@ -101,6 +103,29 @@ def test_a_run_goes_on_from_where_it_was_taken_back_to_with_rollouts_of_its_own(
     assert [row["version"] for row in listed] == [0, 1, 2]
     assert json.loads((evaluated / "report.json").read_text())["steps"] == 2
     assert (evaluated / "set_aside/1/checkpoints/step-00000003/model.safetensors").exists()
+
+
+def test_a_run_names_its_experiment(evaluated: Path, leyden: Leyden, tmp_path: Path) -> None:
+    runs = ["--runs", str(evaluated.parent)]
+    (record,) = asyncio.run(records(evaluated, "watching"))
+    assert (record.name, record.experiment, record.config["experiment"]) == ("watched", "watching", "watching")
+    assert asyncio.run(records(evaluated, "another")) == []
+    (shown,) = lines(leyden("models", "list", "--experiment", "watching", "--json", *runs))
+    assert shown["run"] == "watched"
+    assert "of experiment watching" in leyden("show", "watched", *runs).stdout
+    exported = leyden("export", "watched", "--what", "runs", "--format", "jsonl", "--to", str(tmp_path / "out"), *runs)
+    assert exported.returncode == 0, exported.stderr
+    assert [json.loads(line)["experiment"] for line in (tmp_path / "out/runs.jsonl").read_text().splitlines()] == [
+        "watching"
+    ]
+
+
+async def records(run: Path, experiment: str) -> list[Run]:
+    store = await open_store(f"sqlite:///{run / 'store.db'}")
+    try:
+        return (await store.query_runs(experiment=experiment)).items
+    finally:
+        await store.close()
 
 
 async def rollout_ids(run: Path) -> set[str]:

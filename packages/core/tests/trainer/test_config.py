@@ -10,6 +10,7 @@ from leyden.core.trainer.config import EvaluationSet, RunConfig, check_name, loa
 
 FULL = RunConfig(
     name="full",
+    experiment="rates",
     agent="a.py:agent",
     policy="p",
     reward="r.py:score",
@@ -43,6 +44,7 @@ def test_a_name_that_cannot_be_a_folder_is_refused(name: str) -> None:
 @pytest.mark.parametrize(
     ("field", "value", "says"),
     [
+        ("experiment", "two words", "experiment name 'two words' must match"),
         ("steps", 0, "steps must be at least 1, not 0"),
         ("group_size", 1, "group-size must be at least 2"),
         ("timeout_seconds", 0.0, "timeout must be positive"),

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from leyden.core.data.run import Run
@@ -120,6 +121,16 @@ async def test_a_sitting_after_a_crash_leaves_nothing_of_what_the_folder_forgot(
     taken(folder, 3, other=1.0)
     await again.catch_up()
     assert (await metrics_of(store))[3] == {"reward": 0.75, "other": 1.0}
+
+
+async def test_its_experiment_is_noted_and_follows_the_configuration(folder: RunFolder) -> None:
+    store = MemoryStore()
+    config = msgspec.structs.replace(CONFIG, experiment="rates")
+    await Recording(store, folder, config).begin(0)
+    assert (await only_run(store)).experiment == "rates"
+    assert (await store.query_runs(experiment="rates")).total == 1
+    await Recording(store, folder, CONFIG).begin(0)
+    assert (await only_run(store)).experiment is None
 
 
 async def test_each_of_several_policies_has_its_versions(folder: RunFolder) -> None:

@@ -3,7 +3,7 @@ import logging
 import struct
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -20,10 +20,10 @@ STEPS: list[dict[str, Any]] = [
 ]
 
 
-def log_twice(folder: Path, *names: str) -> None:
+def log_twice(folder: Path, *names: str, **settings: str) -> None:
     """Two sittings, of a step each."""
     for number, line in enumerate(STEPS, 1):
-        opened = open_trackers(names, folder, "mine", {"steps": 2, "policy": "tiny"})
+        opened = open_trackers(names, folder, "mine", {"steps": 2, "policy": "tiny", **settings})
         opened.log(number, line)
         opened.close()
 
@@ -31,7 +31,8 @@ def log_twice(folder: Path, *names: str) -> None:
 SITTING = """
 import json, pathlib, sys
 from leyden.core.trainer.tracker import open_trackers
-opened = open_trackers(("wandb",), pathlib.Path(sys.argv[1]), "mine", {"steps": 2, "policy": "tiny"})
+settings = {"steps": 2, "policy": "tiny", "experiment": "rates"}
+opened = open_trackers(("wandb",), pathlib.Path(sys.argv[1]), "mine", settings)
 opened.log(int(sys.argv[2]), json.loads(sys.argv[3]))
 opened.close()
 """
@@ -63,6 +64,23 @@ def test_mlflow_reads_back_one_run_of_both_sittings(tmp_path: Path, monkeypatch:
     assert "entropy" not in run.data.metrics
 
 
+@pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy")
+@pytest.mark.parametrize(("variable", "wanted"), [(None, "rates"), ("theirs", "theirs")])
+def test_a_runs_experiment_is_mlflows_unless_the_environment_names_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str | None, wanted: str
+) -> None:
+    mlflow: Any = pytest.importorskip("mlflow", reason="leyden-core[mlflow] is not installed")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.delenv("MLFLOW_EXPERIMENT_NAME", raising=False)
+    if variable is not None:
+        monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", variable)
+    log_twice(tmp_path, "mlflow", experiment="rates")
+    client = mlflow.MlflowClient(tracking_uri=tracker.local_uri(tmp_path / "mlflow"))
+    assert client.get_experiment_by_name("leyden") is None
+    (run,) = client.search_runs([client.get_experiment_by_name(wanted).experiment_id])
+    assert run.data.params["experiment"] == "rates"
+
+
 def test_wandb_stays_offline_and_keeps_one_identity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("wandb", reason="leyden-core[wandb] is not installed")
     for name in ("WANDB_MODE", "WANDB_PROJECT", "WANDB_API_KEY"):
@@ -73,22 +91,25 @@ def test_wandb_stays_offline_and_keeps_one_identity(tmp_path: Path, monkeypatch:
     files = sorted(tmp_path.glob("wandb/offline-run-*/run-*.wandb"))
     assert len(files) == 2
     assert len({file.stem for file in files}) == 1, "both sittings are one run"
-    rows = [row for file in files for row in wandb_history(file)]
+    records = [record for file in files for record in wandb_records(file)]
+    histories = [
+        {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in record.history.item}
+        for record in records
+    ]
+    rows = [row for row in histories if "reward" in row]
     assert sorted((row["step"], row["reward"]) for row in rows) == [(1, 0.25), (2, 0.5)]
+    assert {record.run.run_group for record in records if record.HasField("run")} == {"rates"}
 
 
-def wandb_history(file: Path) -> list[dict[str, float]]:
-    """The rows in W&B's own file: a header of 7 bytes, then LevelDB's log format around protobuf records."""
+def wandb_records(file: Path) -> Iterator[Any]:
+    """What is in W&B's own file: a header of 7 bytes, then LevelDB's log format around protobuf records."""
     internal: Any = import_module("wandb.proto.wandb_internal_pb2")
-    data, at, rows = file.read_bytes(), 7, list[dict[str, float]]()
+    data, at = file.read_bytes(), 7
     while at + 7 <= len(data):
         _, length, kind = struct.unpack_from("<IHB", data, at)
         assert kind == 1, "a record in one piece"
-        record = internal.Record.FromString(data[at + 7 : at + 7 + length])
+        yield internal.Record.FromString(data[at + 7 : at + 7 + length])
         at += 7 + length
-        row = {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in record.history.item}
-        rows += [row] if "reward" in row else []
-    return rows
 
 
 @pytest.mark.parametrize("name", sorted(TRACKERS))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from leyden.core.cli.options import RUNS, JsonOption, RunsOption
-from leyden.core.errors import RunError, UsageError
+from leyden.core.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,33 +36,43 @@ SHOWN = ("reward", "entropy", "response_tokens_mean", "grad_norm", "approx_kl", 
 def list_versions(
     run: Annotated[str | None, typer.Argument(help="Name or folder of a run; all runs if not given.")] = None,
     *,
+    experiment: Annotated[str | None, typer.Option(help="Only the runs of this experiment.")] = None,
     runs: RunsOption = RUNS,
     json: JsonOption = False,
 ) -> None:
     """List the versions of RUN, or what every run has kept."""
-    from leyden.core.trainer.models import Models
+    from leyden.core.trainer.models import Models, open_all
 
     if run is not None:
+        if experiment is not None:
+            raise UsageError(f"give a run or an experiment, not both: {run}, {experiment}")
         _show_versions(Models.open(runs, run), json=json)
         return
-    found = [path.parent for path in sorted(runs.glob("*/versions.jsonl"))]
-    if not found:
-        raise RunError(f"no run in {runs} has versions; `leyden train` makes them")
-    opened = [Models.open(runs, path.name) for path in found]
+    opened = open_all(runs, experiment)
     rows: list[dict[str, Any]] = []
     for models in opened:
         kept = models.versions.get(models.kept)
         held_out = {} if kept is None else _successes(kept.held_out)
         sides = {} if kept is None else {side: _successes(own.held_out) for side, own in kept.sides.items()}
-        row = {"run": models.folder.path.name, "last": models.last, "kept": models.kept, "success": held_out}
+        row = {"run": models.folder.path.name, "experiment": models.config.experiment, "last": models.last}
+        row |= {"kept": models.kept, "success": held_out}
         rows.append({**row, "sides": sides} if sides else row)
     if json:
         _print_lines(rows)
         return
+    has_experiments = any(row["experiment"] for row in rows)
+    columns = ("run", *(["experiment"] if has_experiments else []), "last", "kept", "kept's held-out success")
     shown = [
-        (row["run"], str(row["last"]), str(row["kept"]), _shares(row["success"], row.get("sides", {}))) for row in rows
+        (
+            row["run"],
+            *([row["experiment"] or "–"] if has_experiments else []),
+            str(row["last"]),
+            str(row["kept"]),
+            _shares(row["success"], row.get("sides", {})),
+        )
+        for row in rows
     ]
-    _print_table(f"Runs in {runs}", ("run", "last", "kept", "kept's held-out success"), shown)
+    _print_table(f"Runs in {runs}", columns, shown)
 
 
 @app.command("compare")

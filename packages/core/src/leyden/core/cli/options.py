@@ -24,6 +24,9 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON lines, for 
 NameOption = Annotated[
     str | None, typer.Option("--name", help="Name of the run; made from agent and time if not given.")
 ]
+ExperimentOption = Annotated[
+    str | None, typer.Option("--experiment", help="Name of the set of runs that it is compared with.")
+]
 SeedOption = Annotated[int, typer.Option("--seed", help="Order of tasks and draws of the engine follow from it.")]
 PolicyOption = Annotated[str | None, typer.Option("--policy", help="Answer with this Hugging Face model.")]
 EndpointOption = Annotated[

@@ -10,6 +10,7 @@ import typer
 
 from leyden.core.cli.options import (
     RUNS,
+    ExperimentOption,
     HookOption,
     InputOption,
     JsonOption,
@@ -66,6 +67,7 @@ class RunOptions:
         typer.Option(help="Hugging Face causal LM to train: folder or hub name; or NAME=FOLDER for each of several."),
     ] = None
     name: NameOption = None
+    experiment: ExperimentOption = None
     steps: Annotated[int | None, typer.Option(help="Weight updates to take. [default: 25]")] = None
     seed: SeedOption = 0
     tasks_per_step: Annotated[int, typer.Option(help="Tasks drawn for each step.")] = 16
@@ -171,6 +173,7 @@ class RunOptions:
 
         return RunConfig(
             name=check_name(self.name or default_name(agent or self._algorithm())),
+            experiment=self.experiment,
             agent=agent,
             policy=read_policies(self.policy or []),
             reward=self.reward,

@@ -23,14 +23,14 @@ def show(
     """Show RUN's steps and result, or one ROLLOUT of it as a tree of agents, calls, tools and rewards."""
     from leyden.core.trainer.folder import RunFolder
 
-    folder, _ = RunFolder.open(runs, run)
+    folder, config = RunFolder.open(runs, run)
     if rollout is None:
-        _show_run(folder, json=json)
+        _show_run(folder, config.experiment, json=json)
     else:
         asyncio.run(_show_rollout(folder, rollout, json=json))
 
 
-def _show_run(folder: Any, *, json: bool) -> None:
+def _show_run(folder: Any, experiment: str | None, *, json: bool) -> None:
     metrics = [line for line in folder.metrics() if "reward" in line]
     if json:
         import msgspec
@@ -44,7 +44,7 @@ def _show_run(folder: Any, *, json: bool) -> None:
     from leyden.core.trainer.report import RunReport, closing_table
 
     console = Console()
-    console.print(_steps_table(folder.path.name, metrics))
+    console.print(_steps_table(folder.path.name, experiment, metrics))
     console.print(terminal_curve(metrics), highlight=False, markup=False)
     if folder.report_file.exists():
         import msgspec
@@ -54,10 +54,11 @@ def _show_run(folder: Any, *, json: bool) -> None:
         console.print(f"not finished; go on with: leyden train --resume {folder.path.name}", highlight=False)
 
 
-def _steps_table(name: str, metrics: list[dict[str, Any]]) -> Any:
+def _steps_table(name: str, experiment: str | None, metrics: list[dict[str, Any]]) -> Any:
     from rich.table import Table
 
-    table = Table(title=f"Run {name}: {len(metrics)} steps", title_justify="left")
+    among = "" if experiment is None else f" of experiment {experiment}"
+    table = Table(title=f"Run {name}{among}: {len(metrics)} steps", title_justify="left")
     for column in ("step", "reward", "rollouts", "calls", "tok/s", "s", "ratio-1", "served gap"):
         table.add_column(column, justify="right", no_wrap=True)
     for line in metrics:

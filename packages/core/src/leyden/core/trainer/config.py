@@ -32,6 +32,8 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """How a run goes. Defaults are the tested setting."""
 
     name: str
+    experiment: str | None = None
+    """Name of the set of runs that it is compared with."""
     policy: str | dict[str, str]
     """Folder or hub name of a Hugging Face causal language model; or several, by their names, each with weights of its
     own: routes then say which calls go to which."""
@@ -119,6 +121,8 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     def __post_init__(self) -> None:
         """Raise UsageError for a value that cannot work."""
         check_name(self.name)
+        if self.experiment is not None and not NAME.fullmatch(self.experiment):
+            raise UsageError(f"experiment name {self.experiment!r} must match {NAME.pattern}")
         for field in ("steps", "tasks_per_step", "workers", "concurrency", "max_attempts", "checkpoint_every"):
             if getattr(self, field) < 1:
                 raise UsageError(f"{field.replace('_', '-')} must be at least 1, not {getattr(self, field)}")

@@ -61,6 +61,19 @@ class Models:
         return self.folder.tasks(held_out)
 
 
+def open_all(runs: Path, experiment: str | None = None) -> list[Models]:
+    """Those of every run in `runs`, or of every run of an experiment; raises RunError when there is none."""
+    found = [Models.open(runs, path.parent.name) for path in sorted(runs.glob("*/versions.jsonl"))]
+    if not found:
+        raise RunError(f"no run in {runs} has versions; `leyden train` makes them")
+    chosen = [models for models in found if experiment in (None, models.config.experiment)]
+    if not chosen:
+        known = sorted({models.config.experiment for models in found if models.config.experiment is not None})
+        there = f"there is {', '.join(known)}" if known else "none belongs to any"
+        raise RunError(f"no run in {runs} belongs to experiment {experiment!r}; {there}")
+    return chosen
+
+
 def find_version(runs: Path, named: str) -> tuple[Models, ModelVersion]:
     """The version that `RUN:VERSION` names, or the kept one of `RUN`; what it is to one of its sides, with `:SIDE`."""
     run, colon, which = named.rpartition(":")

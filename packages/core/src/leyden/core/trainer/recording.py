@@ -76,9 +76,11 @@ class Recording:
     async def begin(self, step: int) -> None:
         """Note that the run goes on after `step`, to which the folder has gone back."""
         self._run_id = self._folder.run_id(self._config.name)
-        config = self._folder.written_config()
-        await self._store.add_run(Run(run_id=self._run_id, name=self._config.name, config=config))
-        await self._store.update_run(self._run_id, status="running", config=config)
+        config, experiment = self._folder.written_config(), self._config.experiment
+        await self._store.add_run(
+            Run(run_id=self._run_id, name=self._config.name, experiment=experiment, config=config)
+        )
+        await self._store.update_run(self._run_id, experiment=experiment, status="running", config=config)
         await self._store.rewind_run(self._run_id, step)
         for tail in (self._metrics, self._versions):
             tail.rewind()

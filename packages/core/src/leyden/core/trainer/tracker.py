@@ -89,6 +89,7 @@ class WandbTracker(Tracker):
         self._run: Any = wandb.init(
             project=os.environ.get("WANDB_PROJECT", "leyden"),
             name=name,
+            group=os.environ.get("WANDB_RUN_GROUP") or settings.get("experiment"),
             id=remembered(place / "run_id", lambda: secrets.token_hex(4)),
             dir=str(folder),
             mode=mode,
@@ -110,9 +111,10 @@ class WandbTracker(Tracker):
 
 
 class MLflowTracker(Tracker):
-    """A run of MLflow, in `mlflow/`, or where `MLFLOW_TRACKING_URI` says; of the experiment `MLFLOW_EXPERIMENT_NAME`.
+    """A run of MLflow, in `mlflow/`, or where `MLFLOW_TRACKING_URI` says.
 
-    All sittings of a run are one run of MLflow.
+    Its experiment is `MLFLOW_EXPERIMENT_NAME`, the run's own where that is not set, or else `leyden`. All sittings of a
+    run are one run of MLflow.
     """
 
     extra = "mlflow"
@@ -142,7 +144,8 @@ class MLflowTracker(Tracker):
         self._client.set_terminated(self._id, "FAILED" if failed else "FINISHED")
 
     def _begin(self, place: Path, failure: type[Exception]) -> str:
-        experiment = os.environ.get("MLFLOW_EXPERIMENT_NAME", "leyden")
+        named = self.settings.get("experiment") or "leyden"
+        experiment: str = os.environ.get("MLFLOW_EXPERIMENT_NAME", named)
         found = self._client.get_experiment_by_name(experiment)
         artifacts = None if "MLFLOW_TRACKING_URI" in os.environ else place.resolve().as_uri()
         home = found.experiment_id if found else self._client.create_experiment(experiment, artifacts)

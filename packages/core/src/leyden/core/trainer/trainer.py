@@ -57,6 +57,7 @@ class Trainer:
         hooks: "Sequence[Hook | type[Hook] | str]" = (),
         initial_resources: NamedResources | None = None,
         name: str | None = None,
+        experiment: str | None = None,
         steps: int = 25,
         tasks_per_step: int = 16,
         group_size: int = 8,
@@ -85,7 +86,7 @@ class Trainer:
         self.reward_weights = dict(reward_weights or {})
         self.input, self.hooks = input, tuple(hooks)
         self.initial_resources = initial_resources or {}
-        self.name, self.runs = name, Path(runs)
+        self.name, self.experiment, self.runs = name, experiment, Path(runs)
         self.steps, self.seed = steps, seed
         self.tasks_per_step, self.group_size = tasks_per_step, group_size
         self.sampling = sampling or Sampling()
@@ -212,6 +213,7 @@ class Trainer:
             raise UsageError("Trainer(policy=...) names the Hugging Face model to train: a folder or a hub name")
         return RunConfig(
             name=check_name(self.name or f"run-{time.strftime('%m%d-%H%M%S')}"),
+            experiment=self.experiment,
             agent=_described(agent),
             policy=self.policy,
             reward=_named(reward),
