@@ -118,6 +118,8 @@ def rollback(
     _say(
         f"run {done.run} is at version {done.version} again; {aside}, with metrics and result, lie in {done.set_aside}"
     )
+    if done.untold is not None:
+        _say(f"its store could not be told ({done.untold}); it will be when the run goes on")
     _say(f"go on with: leyden train --resume {run}{where}")
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import sys
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -85,10 +84,10 @@ async def _show_rollout(folder: Any, wanted: str, *, json: bool) -> None:
     from leyden.core.store.open import open_store
     from leyden.core.trainer.recorded import read_rollout
 
-    store_file: Path = folder.path / "store.db"
-    if not store_file.exists():
+    if not folder.store_file.exists():
         raise RunError(f"run {folder.path.name!r} has no store yet")
-    store = await open_store(folder.store_uri)
+    # Time stands still: to look at a run must not end what is under way in it.
+    store = await open_store(folder.store_uri, clock=lambda: 0.0)
     try:
         found = await _find(store, folder.path.name, wanted)
         recorded = await read_rollout(store, found)

@@ -13,12 +13,13 @@ RunStatus = Literal["running", "succeeded", "failed", "stopped"]
 
 RUN_MOVES: dict[RunStatus, frozenset[RunStatus]] = {
     "running": frozenset({"succeeded", "failed", "stopped"}),
-    "succeeded": frozenset({"running"}),
-    "failed": frozenset({"running"}),
+    "succeeded": frozenset({"running", "stopped"}),
+    "failed": frozenset({"running", "stopped"}),
     "stopped": frozenset({"running"}),
 }
-"""From each run status, the statuses it may become: what has ended may be gone on with. A status may always be set to
-itself. A run whose process was killed stays `running`; its `update_time` tells."""
+"""From each run status, the statuses it may become: what has ended may be gone on with, and is stopped once it is taken
+back to an earlier version. A status may always be set to itself. A run whose process was killed stays `running`; its
+`update_time` tells."""
 
 FINISHED_RUN: frozenset[RunStatus] = frozenset({"succeeded", "failed", "stopped"})
 

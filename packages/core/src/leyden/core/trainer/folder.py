@@ -40,11 +40,13 @@ class RunFolder:
         """Where the last version is, when another is kept."""
         self.trackers = path / "trackers"
         self.stored_file = path / "stored.json"
+        self.store_file = path / "store.db"
+        self._run_id_file = path / "run_id"
 
     @property
     def store_uri(self) -> str:
         """URI of the run's store."""
-        return f"sqlite:///{self.path / 'store.db'}"
+        return f"sqlite:///{self.store_file}"
 
     @classmethod
     def create(cls, runs: Path, config: RunConfig, tasks: list[Task], held_out: dict[str, list[Task]]) -> "RunFolder":
@@ -93,10 +95,15 @@ class RunFolder:
 
     def run_id(self, name: str) -> str:
         """The id of the run called `name` in a store: that name, and letters that no other run of the name has."""
-        file = self.path / "run_id"
-        if not file.exists():
-            self._replace(file, f"{name}-{uuid4().hex[:8]}\n".encode())
-        return file.read_text().strip()
+        if (known := self.known_run_id()) is not None:
+            return known
+        made = f"{name}-{uuid4().hex[:8]}"
+        self._replace(self._run_id_file, f"{made}\n".encode())
+        return made
+
+    def known_run_id(self) -> str | None:
+        """The run's id in its store, once it has one."""
+        return self._run_id_file.read_text().strip() if self._run_id_file.exists() else None
 
     def tasks_file(self, held_out: str | None = None) -> Path:
         """Where the rows of the training tasks, or of a held-out set, are kept."""

@@ -4,6 +4,7 @@ The next sitting goes on from there, and runs rollouts of its own for the steps 
 rollback has not happened, or it has: what is left to be moved then is moved by whoever opens the run next.
 """
 
+import asyncio
 import json
 import re
 from pathlib import Path
@@ -11,8 +12,10 @@ from typing import Any
 
 import msgspec
 
-from leyden.core.errors import RunError
+from leyden.core.errors import NotFound, RunError, StoreError, UsageError
 from leyden.core.policy.atomic import whole_folder
+from leyden.core.store.open import open_store
+from leyden.core.trainer.abandoned import set_aside
 from leyden.core.trainer.folder import RunFolder
 from leyden.core.trainer.keeping import Kept
 from leyden.core.trainer.models import Models
@@ -34,10 +37,12 @@ class RolledBack(msgspec.Struct, frozen=True, kw_only=True):
     """Those that were set aside."""
     set_aside: str
     """The folder they are in now."""
+    untold: str | None = None
+    """Why the run's store could not be told, where it could not: it is when the run goes on."""
 
 
 def roll_back(models: Models, version: ModelVersion) -> RolledBack:
-    """Take the run back to `version`.
+    """Take the run back to `version`, in its folder and then in the records of its store. Not for event loops.
 
     Raises RunError when its checkpoint is not kept, nothing came after it, or the run is being trained.
     """
@@ -62,7 +67,29 @@ def roll_back(models: Models, version: ModelVersion) -> RolledBack:
             (pending / NEW / "progress.json").write_text(json.dumps(progress), encoding="utf-8")
             plan_moves(pending, _moves(folder, checkpoint, later, place))
         end_moves(folder.path)
-    return RolledBack(run=name, version=number, versions=[known.version for known in versions], set_aside=str(place))
+        untold = asyncio.run(_tell_store(folder, number))  # while nobody can go on with the run, and write to it
+    aside = [known.version for known in versions]
+    return RolledBack(run=name, version=number, versions=aside, set_aside=str(place), untold=untold)
+
+
+async def _tell_store(folder: RunFolder, number: int) -> str | None:
+    """Have the run's records end at a version; returns why they do not, if they do not."""
+    run_id = folder.known_run_id()
+    if run_id is None or not folder.store_file.exists():
+        return None  # nothing was recorded yet
+    try:
+        await set_aside(folder.store_uri)  # what a killed sitting left must not fall due meanwhile
+        store = await open_store(folder.store_uri)
+        try:
+            await store.rewind_run(run_id, number)
+            await store.update_run(run_id, status="stopped")
+        finally:
+            await store.close()
+    except NotFound:
+        return None
+    except (StoreError, UsageError, OSError) as error:
+        return " ".join(str(error).split())
+    return None
 
 
 def _moves(folder: RunFolder, checkpoint: Path, later: list[Path], place: Path) -> list[Move]:

@@ -60,6 +60,8 @@ class RunTests(StoreTests):
         with pytest.raises(IllegalMove, match="run r is failed and cannot become succeeded"):
             await store.update_run("r", status="succeeded")
         assert await store.update_run("r", status="failed") == await store.get_run_by_id("r")
+        stopped = await store.update_run("r", status="stopped")
+        assert stopped.end_time is not None and stopped.end_time >= ended.end_time
         going = await store.update_run("r", status="running", experiment="e", metadata={"a": 1})
         assert (going.status, going.end_time, going.experiment, going.metadata) == ("running", None, "e", {"a": 1})
         changed = await store.update_run("r", name="n", experiment=None, config={"b": 2}, metadata=None)
