@@ -9,25 +9,35 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from verl_cpu.learned import (
     GAP,
     Told,
     assert_learned,
-    attempts_before,
     ended_by,
     lines,
     rollouts,
     told_at,
+    tried_again,
 )
-from verl_cpu.runs import MISSING, STEPS, Running, Runs, finished, kill_below, named_below, wait_for_middle
-from verl_cpu.training import CONFIG, GROUP_SIZE, HELD_OUT, TASKS_PER_STEP
+from verl_cpu.runs import (
+    ACTOR,
+    MISSING,
+    REPLICA,
+    STEPS,
+    WORKER,
+    Runs,
+    failed,
+    finished,
+    kill_below,
+    named_below,
+    wait_for_middle,
+)
+from verl_cpu.training import CONFIG, GROUP_SIZE, TASKS_PER_STEP, command_line
 
 from leyden.core.algorithm.verl.settings import merged
 from leyden.core.trainer.serving import embedded_policy
 
 EXAMPLE = Path("examples/calculator_langgraph")
-ACTOR, WORKER, REPLICA = "ray::RunnerHost", "leyden.core.runner.worker", "ray::CpuServer"
 PPO: dict[str, Any] = {
     "algorithm": {"adv_estimator": "gae", "gamma": 1.0, "lam": 0.95},
     "critic": {
@@ -82,7 +92,9 @@ def test_a_run_with_runners_on_ray_outlives_an_actor_its_replica_and_its_driver(
 
 def test_ppo_from_the_command_line_outlives_one_of_two_replicas_and_a_worker(verl_runs: Runs, tmp_path: Path) -> None:
     run, resume = tmp_path / "ppo", ("train", "--resume", "ppo", "--runs", str(tmp_path))
-    process = verl_runs.start("leyden.core.cli", *arguments(tmp_path, verl_runs.head.address))
+    address = verl_runs.head.address
+    config = merged(CONFIG, PPO)
+    process = verl_runs.start("leyden.core.cli", *command_line(tmp_path, "ppo", EXAMPLE, config, STEPS, address))
     wait_for_middle(run, 2, process)
     kill_below(verl_runs.head.pid, REPLICA)
     said = failed(process)
@@ -108,34 +120,13 @@ def test_ppo_from_the_command_line_outlives_one_of_two_replicas_and_a_worker(ver
     assert_exported(verl_runs, run, tmp_path / "exported")
 
 
-def arguments(folder: Path, address: str) -> list[str]:
-    """Of `leyden`, with what they name written into `folder`."""
-    (folder / "verl.yaml").write_text(yaml.safe_dump(merged(CONFIG, PPO)))
-    rows = (EXAMPLE / "val.jsonl").read_text().splitlines()[:HELD_OUT]
-    (folder / "few.jsonl").write_text("\n".join(rows) + "\n")
-    return [
-        *("train", f"{EXAMPLE}/agent.py:agent", "--backend", "verl", "--config", str(folder / "verl.yaml")),
-        *("--set", f"ray_address={address}", "--set", "environment.TORCH_SHOW_CPP_STACKTRACES=1"),
-        *("--tasks", f"{EXAMPLE}/train.jsonl", "--val", str(folder / "few.jsonl")),
-        *("--reward", f"{EXAMPLE}/reward.py:score", "--policy", f"{EXAMPLE}/policy"),
-        *("--tasks-per-step", str(TASKS_PER_STEP), "--group-size", str(GROUP_SIZE), "--concurrency", "8"),
-        *("--keep-checkpoints", str(STEPS)),
-        *("--steps", str(STEPS), "--name", "ppo", "--runs", str(folder)),
-    ]
-
-
-def failed(process: Running) -> str:
-    """Wait until a run has ended badly; what it said."""
-    output, _ = process.communicate()
-    assert process.returncode == 1, output[-4000:]
-    return output
-
-
-def tried_again(run: Path, step: int) -> list[str]:
-    """Why rollouts of a step were tried more than once."""
-    before = attempts_before(run)
-    told = [one.metadata for name, tried in before.items() if name.startswith(f"train-s{step}-") for one in tried]
-    return [metadata["error"]["type"] for metadata in told if "error" in metadata]
+def test_a_run_ends_when_the_controller_of_verls_queue_is_lost(verl_runs: Runs, tmp_path: Path) -> None:
+    process = verl_runs.train(tmp_path, "queue", "calculator_langgraph")
+    wait_for_middle(tmp_path / "queue", 1, process)
+    kill_below(verl_runs.head.pid, "ray::TransferQueueController")
+    last = failed(process).splitlines()[-1]
+    assert last.startswith("leyden.core.errors.TrainingError: VERL's queue is lost, TransferQueueController died: ")
+    assert "failed" not in {one.status for one, _ in rollouts(tmp_path / "queue")}
 
 
 def assert_exported(verl_runs: Runs, run: Path, to: Path) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -81,6 +82,13 @@ def ended_by(run: Path) -> dict[str, str]:
     }
 
 
+def tried_again(run: Path, step: int) -> list[str]:
+    """Why rollouts of a step were tried more than once."""
+    before = attempts_before(run)
+    told = [one.metadata for name, tried in before.items() if name.startswith(f"train-s{step}-") for one in tried]
+    return [metadata["error"]["type"] for metadata in told if "error" in metadata]
+
+
 def assert_learned(run: Path, steps: int, *, ahead: bool = False) -> None:
     """Each step learned from a whole batch, drawn by the weights it is recorded with; the policy is there.
 
@@ -100,7 +108,9 @@ def assert_learned(run: Path, steps: int, *, ahead: bool = False) -> None:
     assert 1 <= min(map(len, calls)) < max(map(len, calls)) <= 5
     models = _versions(run, steps)
     assert_drawn_as_recorded(models, [call for own in calls for call in own])
-    if not ahead:
+    if ahead:
+        assert_learned_once_each(run, told, trained)
+    else:
         assert found == everything
         assert len(trained) == steps * TASKS_PER_STEP * GROUP_SIZE
         for line in told:
@@ -119,10 +129,37 @@ def assert_learned(run: Path, steps: int, *, ahead: bool = False) -> None:
         assert score(model, one.ids)[-len(one.logprobs) :] == pytest.approx(one.logprobs, abs=GAP)
 
 
-def assert_learned_once(line: dict[str, Any], trained: Spans) -> None:
-    """A step learned from its own rollouts' calls, each once, and its version drew them. VERL has counted the same."""
+def assert_learned_once_each(run: Path, told: Sequence[dict[str, Any]], trained: Spans) -> None:
+    """Where batches run ahead: no task was learned from twice, none but those of the last batch were left over."""
+    by_task: dict[tuple[int, ...], list[tuple[Rollout, list[Span]]]] = {}
+    for one, spans in trained:
+        by_task.setdefault(_task(one), []).append((one, spans))
+    seen: set[tuple[int, ...]] = set()
+    for line in told:
+        progress = json.loads((run / f"loop/progress-{line['step']}.json").read_text())
+        learned = {(asked["step"], asked["place"], asked["row"]) for asked in progress["learned"]}
+        assert len(learned) == TASKS_PER_STEP
+        assert not learned & seen
+        seen |= learned
+        assert_learned_once(line, [rollout for task in learned for rollout in by_task[task]], ahead=True)
+    assert len({_task(one) for one, _ in rollouts(run) if one.mode == "train"} - seen) == TASKS_PER_STEP
+
+
+def _task(rollout: Rollout) -> tuple[int, ...]:
+    """Step, place and row of the task that a training rollout is of."""
+    found = re.fullmatch(r"train-s(\d+)-(\d+)-r(\d+)(-again\d+)?-\d+", rollout.rollout_id)
+    assert found is not None, rollout.rollout_id
+    return tuple(int(number) for number in found.groups()[:3])
+
+
+def assert_learned_once(line: dict[str, Any], trained: Spans, *, ahead: bool = False) -> None:
+    """A step learned from its own rollouts' calls, each once, and its version drew them. VERL has counted the same.
+
+    `ahead`: its version, or an earlier one.
+    """
     calls = {one.rollout_id: _calls(spans) for one, spans in trained}
-    assert all(span.attributes[semconv.POLICY_VERSION] == line["step"] - 1 for own in calls.values() for span in own)
+    drawn_by = {int(str(span.attributes[semconv.POLICY_VERSION])) for own in calls.values() for span in own}
+    assert drawn_by <= set(range(line["step"])) if ahead else drawn_by == {line["step"] - 1}
     assert sum(map(len, calls.values())) == line["transitions"]
     groups: dict[str, list[int]] = {}
     for name, own in calls.items():

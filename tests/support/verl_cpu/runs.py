@@ -22,6 +22,8 @@ from scale.watching import below
 MISSING = [name for name in ("verl", "ray", "transfer_queue") if importlib.util.find_spec(name) is None]
 ROOT = Path(__file__).parents[3]
 STEPS = 3
+ACTOR, WORKER, REPLICA = "ray::RunnerHost", "leyden.core.runner.worker", "ray::CpuServer"
+"""Marks of processes: an actor of the runners on Ray, an agent worker, a replica."""
 
 
 def variables() -> dict[str, str]:
@@ -44,7 +46,7 @@ class Head:
 
 @contextmanager
 def ray_head(log: Path, environment: Mapping[str, str]) -> Generator[Head]:
-    """A Ray cluster with two logical GPUs, which are CPUs, in the block."""
+    """A Ray cluster with four logical GPUs, which are CPUs, in the block."""
     folder = Path("/tmp") / f"leyden-ray-{os.getpid()}"  # sockets have short paths
     port = free_port()
     given = (
@@ -54,7 +56,7 @@ def ray_head(log: Path, environment: Mapping[str, str]) -> Generator[Head]:
         "metrics-export-port",
     )
     command = [str(Path(sys.executable).parent / "ray"), "start", "--head", "--block", f"--port={port}"]
-    command += ["--num-cpus=8", "--num-gpus=2", "--include-dashboard=false", f"--temp-dir={folder}"]
+    command += ["--num-cpus=16", "--num-gpus=4", "--include-dashboard=false", f"--temp-dir={folder}"]
     command += [f"--{name}={free_port()}" for name in given]
     with log.open("wb") as output:
         head = subprocess.Popen(command, env=environment, stdout=output, stderr=output, start_new_session=True)
@@ -115,6 +117,13 @@ def finished(process: Running) -> str:
     return output
 
 
+def failed(process: Running, code: int = 1) -> str:
+    """Wait until a run has ended badly; what it said."""
+    output, _ = process.communicate()
+    assert process.returncode == code, output[-4000:]
+    return output
+
+
 def wait_for_middle(run: Path, step: int, process: Running) -> None:
     """Wait until a run is in the middle of a step: some of its rollouts have finished, and others run."""
     asyncio.run(_middle(run, f"train-s{step}-", process))
@@ -146,10 +155,10 @@ def named_below(pid: int, mark: str) -> list[int]:
     return [one for one in below(pid) if mark in _command_line(one)]
 
 
-def kill_below(pid: int, mark: str) -> None:
-    """Kill the first such process outright."""
-    killed, *_ = named_below(pid, mark)
-    os.kill(killed, signal.SIGKILL)
+def kill_below(pid: int, mark: str, *, last: bool = False) -> None:
+    """Kill the first such process outright, or the one that was started last."""
+    found = named_below(pid, mark)
+    os.kill(max(found) if last else found[0], signal.SIGKILL)
 
 
 def _command_line(pid: int) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import yaml
 from verl_cpu.environment import ENVIRONMENT
 
 from leyden.core.algorithm.verl.algorithm import VERL, VERLConfig
@@ -51,6 +52,23 @@ CONFIG: dict[str, Any] = {
     "transfer_queue": {"backend": {"SimpleStorage": {"num_data_storage_units": 1}}},
 }
 TASKS_PER_STEP, GROUP_SIZE, HELD_OUT = 4, 4, 6
+
+
+def command_line(folder: Path, name: str, agent: Path, config: dict[str, Any], steps: int, address: str) -> list[str]:
+    """Words of a `leyden train` for an example's agent, with the files that they name written into `folder`."""
+    tasks = EXAMPLES / "calculator_langgraph"
+    (folder / f"{name}.yaml").write_text(yaml.safe_dump(config))
+    rows = (tasks / "val.jsonl").read_text().splitlines()[:HELD_OUT]
+    (folder / "few.jsonl").write_text("\n".join(rows) + "\n")
+    return [
+        *("train", f"{agent}/agent.py:agent", "--backend", "verl", "--config", str(folder / f"{name}.yaml")),
+        *("--set", f"ray_address={address}", "--set", "environment.TORCH_SHOW_CPP_STACKTRACES=1"),
+        *("--tasks", f"{tasks}/train.jsonl", "--val", str(folder / "few.jsonl")),
+        *("--reward", f"{agent}/reward.py:score", "--policy", f"{agent}/policy"),
+        *("--tasks-per-step", str(TASKS_PER_STEP), "--group-size", str(GROUP_SIZE), "--concurrency", "8"),
+        *("--keep-checkpoints", str(steps)),
+        *("--steps", str(steps), "--name", name, "--runs", str(folder)),
+    ]
 
 
 class KeepingTrainer(Trainer):

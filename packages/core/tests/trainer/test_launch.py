@@ -1,5 +1,6 @@
 """What a run that is gone on with may be told anew, and what is refused."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -7,9 +8,10 @@ import pytest
 from leyden.core.algorithm.registry import make_algorithm
 from leyden.core.algorithm.verl.algorithm import VERL
 from leyden.core.algorithm.verl.rules import CHANGEABLE
-from leyden.core.errors import UsageError
+from leyden.core.errors import RunError, UsageError
 from leyden.core.trainer.config import RunConfig
-from leyden.core.trainer.launch import Changes, changed
+from leyden.core.trainer.folder import RunFolder
+from leyden.core.trainer.launch import Changes, changed, resume
 from leyden.core.trainer.runners import Runners
 
 LIMIT = "config.data.max_prompt_length"
@@ -25,10 +27,35 @@ def test_nothing_is_changed_unasked() -> None:
     assert changed(config, Changes()) == config
 
 
-def test_steps_and_the_runners_cluster_change() -> None:
+def test_changes_are_the_runs_from_then_on_and_the_number_of_steps_is_not(tmp_path: Path) -> None:
+    RunFolder.create(tmp_path, verl_run(), [{"question": "?"}], {})
+    told: list[RunConfig] = []
+
+    def sit(_: RunFolder, config: RunConfig) -> Any:
+        told.append(config)
+
+    resume(tmp_path, "r", sit, Changes(steps=9, settings={LIMIT: 512}))
+    resume(tmp_path, "r", sit)
+    first, second = told
+    assert (first.steps, second.steps) == (9, verl_run().steps)
+    assert first.algorithm_config == second.algorithm_config == {**verl_run().algorithm_config, LIMIT: 512}
+
+
+def test_a_run_that_is_being_trained_is_not_changed(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, verl_run(), [{"question": "?"}], {})
+    before = folder.config_file.read_bytes()
+
+    def sit(_: RunFolder, config: RunConfig) -> Any:
+        pytest.fail(f"a sitting begins: {config}")
+
+    with folder.locked(), pytest.raises(RunError, match="being trained by another process"):
+        resume(tmp_path, "r", sit, Changes(settings={LIMIT: 512}))
+    assert folder.config_file.read_bytes() == before
+
+
+def test_the_runners_cluster_changes() -> None:
     config = RunConfig(name="r", policy="p", steps=3, runners=Runners(where="ray", ray_address="old:1", ray_actors=2))
-    found = changed(config, Changes(steps=5, ray_address="new:2"))
-    assert found.steps == 5
+    found = changed(config, Changes(ray_address="new:2"))
     assert found.runners == Runners(where="ray", ray_address="new:2", ray_actors=2)
 
 

@@ -1,5 +1,7 @@
 """What VERL's trainers tell the run, here beside a trainer that notes what it does."""
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -8,6 +10,7 @@ import pytest
 from leyden.core.algorithm.verl.collection import RolloutCollection
 from leyden.core.algorithm.verl.told import ToldColocated, ToldSeparate, ToldSync
 
+FIRST = ["add", "begin 0", "watch"]
 SAMPLED = "sampled 1 train [{'seq_len': 3}]"
 
 
@@ -22,6 +25,12 @@ class Collection:
             self._done.append(" ".join([name, *map(str, said)]))
 
         return note
+
+    @contextmanager
+    def queue_watched(self) -> Generator[None]:
+        self._done.append("watch")
+        yield
+        self._done.append("watch no more")
 
 
 class Buffer:
@@ -73,21 +82,21 @@ class Verl:
 @pytest.mark.parametrize(
     ("told", "done"),
     [
-        (ToldSync, ["add", SAMPLED, "sleep", "learn", "add", "update"]),
+        (ToldSync, ["add", "watch", SAMPLED, "sleep", "learn", "add", "update"]),
         (
             ToldColocated,
-            ["add", "begin 0", SAMPLED, "pause 1", "sleep", "learn", "taken 1 ['a_0_0']", "add", "update", "serve 1"],
+            [*FIRST, SAMPLED, "pause 1", "sleep", "learn", "taken 1 ['a_0_0']", "add", "update", "serve 1"],
         ),
         (
             ToldSeparate,
-            ["add", "begin 0", SAMPLED, "sleep", "learn", "taken 1 ['a_0_0']", "pause 1", "add", "update", "serve 1"],
+            [*FIRST, SAMPLED, "sleep", "learn", "taken 1 ['a_0_0']", "pause 1", "add", "update", "serve 1"],
         ),
     ],
 )
 def test_nothing_is_drawn_while_weights_change(told: type, done: list[str]) -> None:
     trainer: Any = type("Told", (told, Verl), {})()
     trainer.fit(cast("RolloutCollection", Collection(trainer.done)))
-    assert trainer.done == done
+    assert trainer.done == [*done, "watch no more"]
 
 
 def test_replicas_that_come_and_go_between_updates_are_told_of() -> None:

@@ -17,7 +17,7 @@ from leyden.core.data.rollout import Task
 from leyden.core.errors import CheckFailed, NothingToLearn, UsageError
 from leyden.core.policy.repeatable import repeatable
 from leyden.core.trainer.agents import AgentPlan, AgentSide, no_agents, remote_agents, worker_agents
-from leyden.core.trainer.config import RunConfig
+from leyden.core.trainer.config import RunConfig, save_config
 from leyden.core.trainer.display import Display
 from leyden.core.trainer.folder import RunFolder
 from leyden.core.trainer.preflight.rehearsal import ENOUGH_ROLLOUTS, MOST_BATCHES
@@ -59,10 +59,10 @@ def begin(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """What is otherwise than the run began with, for one sitting."""
+    """What is otherwise than the run began with."""
 
     steps: int | None = None
-    """Planned in all."""
+    """Planned in all, for one sitting."""
     ray_address: str | None = None
     """Of the cluster that the runners' actors are on."""
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -70,15 +70,23 @@ class Changes:
 
 
 def resume(runs: Path, name: str, sit: Sit, changes: Changes | None = None) -> RunReport:
-    """Go on with a run where its last checkpoint left it; raises UsageError for what cannot change."""
+    """Go on with a run where its last checkpoint left it; raises UsageError for what cannot change.
+
+    What changes is written down, and is the run's from then on, but for the number of steps.
+    """
     folder, config = RunFolder.open(runs, name)
-    return sit(folder, changed(config, changes or Changes()))
+    changes = changes or Changes()
+    different = changed(config, changes)
+    if different != config:
+        with folder.locked():
+            save_config(different, folder.config_file)
+    if changes.steps is not None:
+        different = msgspec.structs.replace(different, steps=changes.steps)
+    return sit(folder, different)
 
 
 def changed(config: RunConfig, changes: Changes) -> RunConfig:
-    """Return `config` with `changes`; raises UsageError for what cannot change, or cannot work."""
-    if changes.steps is not None:
-        config = msgspec.structs.replace(config, steps=changes.steps)
+    """Return `config` with what `changes` for good; raises UsageError for what cannot change, or cannot work."""
     if changes.ray_address is not None:
         runners = msgspec.structs.replace(config.runners, ray_address=changes.ray_address)
         config = msgspec.structs.replace(config, runners=runners)

@@ -27,6 +27,8 @@ LEFT_OUT = "left out by the loop"
 """Why nothing of a task is trained that the loop gave up: it had become too old, or failed."""
 USED = "used"
 """Key of a progress file: what of tasks' rollouts can be trained that no step was taken with."""
+LEARNED = "learned"
+"""Key of the same: the tasks that the step learned from."""
 
 
 class OutsideRun(RecordedRun, OutsideContext):
@@ -157,7 +159,7 @@ class OutsideRun(RecordedRun, OutsideContext):
         self.log({**known, **trained, **metrics})
         self._standing.record(step)
         if kept:
-            self._write_progress(step)
+            self._write_progress(step, learned_from)
         await self._recording.catch_up()
         self._taught.note(step, used, is_last=step >= self.steps)
 
@@ -167,11 +169,12 @@ class OutsideRun(RecordedRun, OutsideContext):
             return told
         return [asked for asked in {**self._collected, **self._used} if asked.step == step]
 
-    def _write_progress(self, step: int) -> None:
+    def _write_progress(self, step: int, learned_from: Sequence[Asked]) -> None:
         """Keep what `go_on_after` needs beside the loop's own checkpoint of `step`."""
         file = self._progress_file(step)
         temporary = file.with_name(file.name + ".tmp")
-        temporary.write_bytes(msgspec.json.encode({**self._progress(), USED: list(self._used.values())}))
+        told = {USED: list(self._used.values()), LEARNED: learned_from}
+        temporary.write_bytes(msgspec.json.encode({**self._progress(), **told}))
         temporary.replace(file)
 
     async def adopt(self, weights: Mapping[int, Path]) -> None:

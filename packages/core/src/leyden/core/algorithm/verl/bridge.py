@@ -187,6 +187,15 @@ def prompt_tags(partition: str) -> dict[str, dict[str, Any]]:
     return {uid: tag for uid, tag in found.items() if tag.get("is_prompt")}
 
 
+def queue_parts() -> set[str]:
+    """Return the names of the actors that VERL's queue consists of and that live: its controller and storage units."""
+    ray: Any = import_module("ray")
+    util: Any = import_module("ray.util")
+    own = ("transfer_queue", ray.get_runtime_context().namespace)
+    named: list[dict[str, str]] = util.list_named_actors(all_namespaces=True)
+    return {one["name"] for one in named if one["namespace"] in own and one["name"].startswith("TransferQueue")}
+
+
 def register_trainers(trainers: Any) -> None:
     """Have the run told of what VERL's trainers do; `trainers` is VERL's module of them.
 

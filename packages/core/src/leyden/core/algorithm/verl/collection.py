@@ -9,6 +9,7 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Coroutine, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import msgspec
@@ -21,6 +22,7 @@ from leyden.core.algorithm.verl.launch import TOKEN, URL
 from leyden.core.algorithm.verl.missing import Missing, complaint, missing
 from leyden.core.algorithm.verl.options import SECTION, LeydenOptions
 from leyden.core.algorithm.verl.rows import PromptRows, Row, RowLimits, training_rows, validation_rows
+from leyden.core.algorithm.verl.watching import watched
 from leyden.core.algorithm.verl.wire import Failed, Pause, Replicas
 from leyden.core.credit.registry import CREDIT
 from leyden.core.data.tokens import log_probs, token_ids
@@ -117,6 +119,14 @@ class RolloutCollection:
         self._wait(self._driver.failed(Failed(why, to_mend=True)))
         raise NothingToLearn(why)
 
+    def queue_watched(self) -> AbstractContextManager[None]:
+        """Have the run end when a part of VERL's queue dies inside the block: VERL would wait for it in silence."""
+        return watched(bridge.queue_parts, self._queue_lost)
+
+    def _queue_lost(self, parts: list[str]) -> None:
+        why = f"VERL's queue is lost, {' and '.join(parts)} died: VERL would wait for it, and say nothing"
+        self._wait(self._tell(Failed(why)))
+
     def _wait(self, said: Coroutine[Any, Any, None]) -> None:
         asyncio.run_coroutine_threadsafe(said, self._loop).result()
 
@@ -156,8 +166,11 @@ class RolloutCollection:
     async def _give_up(self, what: str, error: Exception) -> None:
         """Have the run end, and VERL with it, which takes a step without the prompts that it is told have failed."""
         log.error("%s", what, exc_info=error)
+        await self._tell(Failed(f"{what}: {type(error).__name__}: {bridge.one_line(error)}"))
+
+    async def _tell(self, failed: Failed) -> None:
         try:
-            await self._driver.failed(Failed(f"{what}: {type(error).__name__}: {bridge.one_line(error)}"))
+            await self._driver.failed(failed)
         except TrainingError:
             log.exception("nobody can be told")
             os._exit(1)

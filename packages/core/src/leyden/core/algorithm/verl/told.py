@@ -32,7 +32,10 @@ class SeenBatches(_Proxy):
 
 
 class ToldSync:
-    """Says what each batch holds. Whatever else happens in a step follows from when its rollouts are asked for."""
+    """Says what each batch holds, and when VERL's queue is lost.
+
+    What else happens in a step follows from when its rollouts are asked for.
+    """
 
     global_steps: int
     agent_loop_manager: "RolloutCollection"
@@ -42,7 +45,8 @@ class ToldSync:
         """Train."""
         self.replay_buffer = SeenBatches(self.replay_buffer, self._see)
         verl: Any = super()
-        verl.fit(agent_loop_manager)
+        with agent_loop_manager.queue_watched():
+            verl.fit(agent_loop_manager)
 
     def _see(self, batch: Any) -> None:
         self.agent_loop_manager.sampled(self.global_steps, batch.partition_id, batch.tags)

@@ -1,0 +1,67 @@
+"""Parts of VERL's queue that are gone are told of, once; what cannot be told is no sign of it."""
+
+import threading
+from collections.abc import Callable, Set
+
+import pytest
+
+from leyden.core.algorithm.verl.watching import watched
+
+BOTH = frozenset({"controller", "unit"})
+ONE = frozenset({"unit"})
+
+
+class Looks:
+    """Gives what it is told to, one after the other, and the last for ever; `done` when that has been seen thrice."""
+
+    def __init__(self, *found: Set[str] | Exception) -> None:
+        self._found, self.done = list(found), threading.Event()
+        self._last = 0
+
+    def __call__(self) -> Set[str]:
+        found = self._found.pop(0) if len(self._found) > 1 else self._found[0]
+        self._last += len(self._found) == 1
+        if self._last > 3:
+            self.done.set()
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+
+def lost(there: Callable[[], Set[str]], wait: threading.Event) -> list[list[str]]:
+    """What is told of until `wait`."""
+    told: list[list[str]] = []
+    with watched(there, told.append, every=0.01):
+        wait.wait(5)
+    return told
+
+
+def test_a_part_that_stays_away_is_told_of_once() -> None:
+    told: list[list[str]] = []
+    heard = threading.Event()
+
+    def hear(gone: list[str]) -> None:
+        told.append(gone)
+        heard.set()
+
+    with watched(Looks(BOTH, BOTH, ONE), hear, every=0.01):
+        assert heard.wait(5)
+    assert told == [["controller"]]
+
+
+def test_a_part_that_is_missed_once_is_not_lost() -> None:
+    looks = Looks(BOTH, ONE, BOTH, ONE, BOTH)
+    assert lost(looks, looks.done) == []
+
+
+def test_what_does_not_answer_is_no_sign(caplog: pytest.LogCaptureFixture) -> None:
+    looks = Looks(BOTH, OSError("busy"))
+    assert lost(looks, looks.done) == []
+    assert caplog.messages[0] == "whether VERL's queue lives cannot be told now: busy"
+
+
+def test_nothing_is_looked_at_afterwards() -> None:
+    looks = Looks(BOTH)
+    lost(looks, looks.done)
+    looks.done.clear()
+    assert not looks.done.wait(0.1)
