@@ -359,7 +359,10 @@ async def test_ten_thousand_spans_at_once_and_the_same_again(two: tuple[RedisSto
     assert (await two[1].query_spans(attempt.rollout_id, limit=1, offset=9_999)).items[0].sequence_id == 10_000
 
 
-async def test_what_cannot_be_sent_is_refused_and_keeps_nobody_waiting(uri: str) -> None:
+async def test_what_cannot_be_sent_is_refused_and_keeps_nobody_waiting(
+    uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("leyden.core.store.local.storable", list)  # which refuses such text before
     store = await RedisStore.open(uri)
     attempt = (await claimed(store)).attempt
     async with asyncio.timeout(20):
