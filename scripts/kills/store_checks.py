@@ -10,7 +10,7 @@ from leyden.core.data.rollout import Attempt, Rollout
 from leyden.core.data.span import Span
 from leyden.core.store.base import LightningStore
 
-_NAMES = re.compile(r"\b(ro-)?[0-9a-f]{12,}\S*|\b[0-9]+\b")
+_NAMES = re.compile(r"\b(ro-)?[0-9a-f]{12,}\S*|\b\d+(\.\d+){3}(:\d+)?|\b\d+\b")
 
 
 @dataclass(frozen=True, slots=True)
