@@ -12,7 +12,7 @@ import pytest
 from leyden.core.algorithm.outside import Asked, Door, OutsideContext, Taken, Used
 from leyden.core.algorithm.verl.asking import Driver
 from leyden.core.algorithm.verl.collecting import Collecting
-from leyden.core.algorithm.verl.wire import ROLLOUTS, Failed, Pause, Replicas, decode_group, encode_group
+from leyden.core.algorithm.verl.wire import ROLLOUTS, Failed, Pause, Replicas, Said, decode_group, encode_group
 from leyden.core.data.transition import Outcome, TrajectoryGroup
 from leyden.core.errors import EngineError, NothingToLearn, RewardError, TrainingError
 from leyden.core.gateway.server import GatewayServer
@@ -147,6 +147,13 @@ async def test_a_batch_that_teaches_nothing_ends_the_run_as_something_to_mend() 
         await driver.failed(Failed("no call of 4 tasks can be trained", to_mend=True))
         with pytest.raises(NothingToLearn, match=r"^no call of 4 tasks"):
             await served.failure
+
+
+async def test_what_should_be_known_is_told_of_and_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    async with collecting(Run()) as (served, driver):
+        await driver.said(Said("VERL waits for room"))
+        assert not served.failure.done()
+    assert "VERL waits for room" in caplog.messages
 
 
 async def test_a_run_that_is_gone_is_told_of_after_a_while() -> None:

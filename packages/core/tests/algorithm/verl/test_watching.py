@@ -1,11 +1,11 @@
-"""Parts of VERL's queue that are gone are told of, once; what cannot be told is no sign of it."""
+"""What VERL would wait for in silence is told of, once: lost parts of its queue, and room that there is not."""
 
 import threading
 from collections.abc import Callable, Set
 
 import pytest
 
-from leyden.core.algorithm.verl.watching import watched
+from leyden.core.algorithm.verl.watching import told_of, watched
 
 BOTH = frozenset({"controller", "unit"})
 ONE = frozenset({"unit"})
@@ -58,6 +58,26 @@ def test_what_does_not_answer_is_no_sign(caplog: pytest.LogCaptureFixture) -> No
     looks = Looks(BOTH, OSError("busy"))
     assert lost(looks, looks.done) == []
     assert caplog.messages[0] == "whether VERL's queue lives cannot be told now: busy"
+
+
+def test_what_is_waited_for_for_long_is_told_of_once_and_what_changes_again() -> None:
+    told: list[str] = []
+    seen = [None, "one GPU", "two GPUs", "two GPUs", "two GPUs", None, "two GPUs", "two GPUs", "a CPU", "a CPU"]
+    done = threading.Event()
+
+    def see() -> str | None:
+        if len(seen) == 1:
+            done.set()
+        return seen.pop(0) if len(seen) > 1 else None
+
+    with told_of(see, told.append, every=0.01):
+        assert done.wait(5)
+    assert told == ["two GPUs"]
+    seen[:] = ["a CPU", "a CPU", "a GPU", "a GPU", None]
+    done.clear()
+    with told_of(see, told.append, every=0.01):
+        assert done.wait(5)
+    assert told[1:] == ["a CPU", "a GPU"]
 
 
 def test_nothing_is_looked_at_afterwards() -> None:

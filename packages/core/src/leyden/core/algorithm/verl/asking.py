@@ -16,11 +16,13 @@ from leyden.core.algorithm.verl.wire import (
     PAUSE,
     REPLICAS,
     ROLLOUTS,
+    SAID,
     TAKEN,
     USED,
     Failed,
     Pause,
     Replicas,
+    Said,
     decode_group,
 )
 from leyden.core.data.transition import TrajectoryGroup
@@ -61,6 +63,10 @@ class Driver:
     async def failed(self, failed: Failed) -> None:
         """Have the run end, and VERL with it. Raises TrainingError when the run does not answer."""
         await self._post(FAILED, msgspec.msgpack.encode(failed))
+
+    async def said(self, said: Said) -> None:
+        """Have the run tell of something. Raises TrainingError when the run does not answer."""
+        await self._post(SAID, msgspec.msgpack.encode(said))
 
     async def close(self) -> None:
         """Close its connections."""

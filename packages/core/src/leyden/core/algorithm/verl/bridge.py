@@ -3,6 +3,7 @@
 Leyden's estimators become VERL's here, and VERL's configuration plain values; what either means is told elsewhere.
 """
 
+import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
@@ -15,10 +16,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from leyden.core.algorithm.outside import Door
 from leyden.core.algorithm.verl.advantages import RowCredit, is_row, row_advantages
+from leyden.core.algorithm.verl.asking import Driver
+from leyden.core.algorithm.verl.launch import TOKEN, URL
 from leyden.core.algorithm.verl.options import SECTION, LeydenOptions
+from leyden.core.algorithm.verl.room import waiting
 from leyden.core.algorithm.verl.rows import CREDIT_FIELD
 from leyden.core.algorithm.verl.told import ToldColocated, ToldSeparate, ToldSync
+from leyden.core.algorithm.verl.watching import told_of
+from leyden.core.algorithm.verl.wire import Said
 from leyden.core.errors import TrainingError, UsageError
 
 if TYPE_CHECKING:
@@ -150,10 +157,29 @@ def train(config: dict[str, Any], environment: dict[str, str], ray_address: str 
     given = {name: value for name, value in plain(whole.ray_kwargs.ray_init).items() if value is not None}
     where = given if ray_address is None else {"address": ray_address}
     ray.init(**where, runtime_env={**runtime, "env_vars": variables})
+    door = Door(url=environment[URL], token=environment[TOKEN])
     try:
-        main.run_ppo(whole, main.TaskRunnerV1)
+        with told_of(_waiting, lambda what: asyncio.run(_say(door, what))):
+            main.run_ppo(whole, main.TaskRunnerV1)
     finally:
         ray.shutdown()
+
+
+def _waiting() -> str | None:
+    """What VERL's runs wait for in the cluster that this process has joined."""
+    ray: Any = import_module("ray")
+    util: Any = import_module("ray.util")
+    groups: list[dict[str, Any]] = list(util.placement_group_table().values())
+    own = [one for one in groups if one["state"] == "PENDING" and "verl_group" in one["name"]]
+    return waiting([list(one["bundles"].values()) for one in own], ray.available_resources(), ray.cluster_resources())
+
+
+async def _say(door: Door, what: str) -> None:
+    driver = Driver(door)
+    try:
+        await driver.said(Said(what))
+    finally:
+        await driver.close()
 
 
 def rows_of(prompts: Any) -> list[dict[str, Any]]:

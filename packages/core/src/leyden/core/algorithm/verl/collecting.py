@@ -5,6 +5,7 @@ Knows nothing of VERL's own code.
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 
 import msgspec
@@ -20,17 +21,21 @@ from leyden.core.algorithm.verl.wire import (
     PAUSE,
     REPLICAS,
     ROLLOUTS,
+    SAID,
     TAKEN,
     USED,
     decode_asked,
     decode_failed,
     decode_pause,
     decode_replicas,
+    decode_said,
     decode_taken,
     decode_used,
     encode_group,
 )
 from leyden.core.errors import LeydenError, NothingToLearn, TrainingError
+
+log = logging.getLogger(__name__)
 
 ENDED = "the run has ended"
 NOT_YET = 202
@@ -53,6 +58,7 @@ class Collecting:
             USED: self._used,
             TAKEN: self._taken,
             FAILED: self._failed,
+            SAID: self._said,
         }
         self.app = Starlette(
             routes=[Route(path, _checked(answer), methods=["POST"]) for path, answer in routes.items()]
@@ -100,6 +106,10 @@ class Collecting:
     async def _failed(self, request: Request) -> Response:
         failed = decode_failed(await request.body())
         self._fail(NothingToLearn(failed.why) if failed.to_mend else TrainingError(failed.why))
+        return Response()
+
+    async def _said(self, request: Request) -> Response:
+        log.warning("%s", decode_said(await request.body()).what)
         return Response()
 
     def _begin(self, asked: Asked) -> "asyncio.Task[bytes]":

@@ -10,6 +10,8 @@ REPLICAS, PAUSE, ROLLOUTS, USED, TAKEN = "/replicas", "/pause", "/rollouts", "/u
 """Paths: where the policy is served, that it changes, the rollouts of a task, what of them can be trained, and is."""
 FAILED = "/failed"
 """Path: rollouts that VERL cannot be given."""
+SAID = "/said"
+"""Path: what whoever watches the run should know."""
 LONGEST_WAIT = 20.0
 """Seconds that the answer to one request may take; who waits for more asks again."""
 
@@ -36,6 +38,12 @@ class Failed(msgspec.Struct, frozen=True, array_like=True):
     why: str
     to_mend: bool = False
     """Whether what the run was given has to be changed: nothing else has gone wrong."""
+
+
+class Said(msgspec.Struct, frozen=True, array_like=True):
+    """What whoever watches the run should know."""
+
+    what: str
 
 
 class _Call(msgspec.Struct, frozen=True, array_like=True):
@@ -82,6 +90,7 @@ _ASKED = msgspec.msgpack.Decoder(Asked)
 _REPLICAS = msgspec.msgpack.Decoder(Replicas)
 _PAUSE = msgspec.msgpack.Decoder(Pause)
 _FAILED = msgspec.msgpack.Decoder(Failed)
+_SAID = msgspec.msgpack.Decoder(Said)
 _USED = msgspec.msgpack.Decoder(Used)
 _TAKEN = msgspec.msgpack.Decoder(Taken)
 
@@ -139,6 +148,11 @@ def decode_pause(data: bytes) -> Pause:
 def decode_failed(data: bytes) -> Failed:
     """Why rollouts cannot be given; raises `msgspec.DecodeError` for what does not say so."""
     return _FAILED.decode(data)
+
+
+def decode_said(data: bytes) -> Said:
+    """What should be known; raises `msgspec.DecodeError` for what does not say so."""
+    return _SAID.decode(data)
 
 
 def decode_used(data: bytes) -> Used:
