@@ -178,7 +178,8 @@ def assert_learned_once(line: dict[str, Any], trained: Spans, *, ahead: bool = F
 
 def assert_learned_along_its_gradient(model: PolicyModel, line: dict[str, Any], trained: Spans) -> None:
     """A step that one mini-batch makes, however many ranks part it, has the loss and the gradient of its rollouts."""
-    if line["transitions_trained"] > TASKS_PER_STEP * GROUP_SIZE:
+    taken = line["transitions_trained"] + TASKS_PER_STEP - line["groups_with_spread"]  # one of each task without spread
+    if taken > TASKS_PER_STEP * GROUP_SIZE:
         return  # a second update begins where the first one ended
     estimator = ADVANTAGE.make("grpo")
     attempted = [(one, spans) for one, spans in trained if isinstance(one, AttemptedRollout)]
