@@ -18,6 +18,8 @@ from leyden.core.data.rollout import AttemptedRollout, Rollout
 from leyden.core.store.open import open_store
 
 STEPS = 5
+LONG = 40
+"""So many steps that a run is not done before it is told to stop."""
 
 Start = Callable[..., Running]
 Leyden = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -25,19 +27,19 @@ Leyden = Callable[..., "subprocess.CompletedProcess[str]"]
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 
 
-def assert_finished(run: Path) -> None:
+def assert_finished(run: Path, steps: int = STEPS) -> None:
     """Every step taken once, and the report counts what the store holds: whole batches, each rollout once.
 
     There may be a batch more than steps: one without a lesson (no group with spread) is followed by the next tasks.
     """
-    assert trained_steps(run) == list(range(1, STEPS + 1))
+    assert trained_steps(run) == list(range(1, steps + 1))
     report = json.loads((run / "report.json").read_text())
     rollouts = asyncio.run(stored_rollouts(run))
-    assert report["steps"] == STEPS
-    assert report["rollouts"] == len(rollouts) >= STEPS * 16
+    assert report["steps"] == steps
+    assert report["rollouts"] == len(rollouts) >= steps * 16
     assert len(rollouts) % 16 == 0
     assert {rollout.status for rollout in rollouts} == {"succeeded"}
-    assert asyncio.run(recorded(run)) == ("succeeded", list(range(1, STEPS + 1)), list(range(STEPS + 1)))
+    assert asyncio.run(recorded(run)) == ("succeeded", list(range(1, steps + 1)), list(range(steps + 1)))
 
 
 async def recorded(run: Path) -> tuple[str, list[int], list[int]]:
@@ -88,7 +90,7 @@ def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(
     train_arguments: Callable[..., list[str]], start: Start, leyden: Leyden, tmp_path: Path
 ) -> None:
     run = tmp_path / "stopped"
-    process = start(*train_arguments(tmp_path, "stopped", "--steps", str(STEPS)))
+    process = start(*train_arguments(tmp_path, "stopped", "--steps", str(LONG)))
     wait_for_step(run, 2, process)
     began = time.monotonic()
     process.send_signal(signal.SIGINT)
@@ -99,12 +101,13 @@ def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(
     assert "Traceback" not in said
     command = re.search(r"go on with: leyden (.*)", said)
     assert command is not None, said
-    assert len(trained_steps(run)) < STEPS
+    taken = len(trained_steps(run))
+    assert taken < LONG
     assert asyncio.run(recorded(run))[0] == "stopped"
     assert not leyden_processes(run)
-    done = leyden(*command[1].split())
+    done = leyden(*command[1].split(), "--steps", str(taken + 2))
     assert done.returncode == 0, done.stderr
-    assert_finished(run)
+    assert_finished(run, taken + 2)
 
 
 def test_a_killed_run_goes_on_and_runs_no_finished_rollout_again(

@@ -6,12 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from leyden.core.data.rollout import Attempt
+from leyden.core.data.worker import Worker
 from leyden.core.store.base import LightningStore
 from leyden.core.store.client import HttpStore
 from leyden.core.store.memory import MemoryStore
 from leyden.core.store.sql import SqlStore
 from leyden.core.testing.store_machine import Clock, Opened, check_store
 from leyden.core.testing.store_machine import operations as ops
+from leyden.core.testing.store_machine.naming import AttemptNames
 from leyden.core.testing.store_server import TOKEN, StoreServer
 
 RECHECK = 0.02
@@ -73,3 +76,10 @@ def test_every_method_of_the_interface_is_called() -> None:
     names = set(dir(LightningStore)) - set(dir(object)) - {"close", "capabilities", "otlp_traces_endpoint"}
     source = Path(ops.__file__).read_text()
     assert [name for name in sorted(names) if not name.startswith("_") and f'"{name}"' not in source] == []
+
+
+def test_an_attempt_has_its_name_in_what_was_read_before_its_number_was_told() -> None:
+    names = AttemptNames()
+    read = names.from_store(Worker(worker_id="w", current_rollout_id="r0", current_attempt_id="theirs"))
+    names.from_store(Attempt(rollout_id="r0", attempt_id="theirs", sequence_id=2, start_time=0.0, status="preparing"))
+    assert names.known(read).current_attempt_id == "r0#2"

@@ -192,6 +192,10 @@ class StoreMachine(RuleBasedStateMachine):
             claims += self._claimed_by_waiting()
             self._steps += 1
             view = await self._look()
+            # Who asked while an attempt began may have read its id before any answer said which attempt that is.
+            done, claims = (
+                [replace(one, answer=self._names.known(one.answer)) for one in some] for some in (done, claims)
+            )
             found = [self._beside(one, [*(() if in_turn else done), *claims]) for one in done]
             waited = [self._beside(one, [*done, *claims]) for one in claims]
             orders = _merged(found, waited) if in_turn else permutations([*found, *waited])

@@ -25,6 +25,10 @@ class AttemptNames:
     def from_store(self, value: Any) -> Any:
         """Return an answer as the model gives it."""
         self._learn(value)
+        return self.known(value)
+
+    def known(self, value: Any) -> Any:
+        """Return an answer, or what was made of it before, with the ids that are known by now."""
         return _translated(value, self._ours)
 
     def _learn(self, value: Any) -> None:
