@@ -35,7 +35,7 @@ from leyden.core.store.reading import ReadingStore, rollout_nouns
 from leyden.core.store.resting import LatestCalls
 from leyden.core.store.rows import Changes, ResourcesRow, Rows, encode, encode_stats, resources_noun, worker_noun
 from leyden.core.store.rules import check_config, check_mode
-from leyden.core.store.text import check_text, check_texts, mended, storable
+from leyden.core.store.text import check_ids, check_text, check_texts, mended, storable
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
@@ -115,7 +115,8 @@ class LocalStore(LocalRecords, ReadingStore):
     ) -> AttemptedRollout:
         """Create a rollout with its first attempt."""
         request = EnqueueRollout(input=input, mode=mode, resources_id=resources_id, config=config, metadata=metadata)
-        check_text(resources_id=resources_id, worker_id=worker_id)
+        check_text(resources_id=resources_id)
+        check_ids(worker_id=worker_id)
         return await self._write_little(lambda rows: lifecycle.start(rows, request, worker_id))
 
     async def enqueue_rollout(
@@ -136,7 +137,8 @@ class LocalStore(LocalRecords, ReadingStore):
     async def enqueue_many_rollouts(self, rollouts: Sequence[EnqueueRollout]) -> list[Rollout]:
         """Queue rollouts, all or none."""
         for request in rollouts:
-            check_text(resources_id=request.resources_id, rollout_id=request.rollout_id)
+            check_text(resources_id=request.resources_id)
+            check_ids(rollout_id=request.rollout_id)
         write = self._write_little if len(rollouts) <= _FEW else self._write
         return await write(lambda rows: lifecycle.enqueue(rows, rollouts))
 
@@ -148,7 +150,7 @@ class LocalStore(LocalRecords, ReadingStore):
         self, *, limit: int = 1, worker_id: str | None = None, timeout: float = 0.0
     ) -> list[AttemptedRollout]:
         """Claim rollouts, waiting for the first one."""
-        check_text(worker_id=worker_id)
+        check_ids(worker_id=worker_id)
         write = self._write_little if limit <= _FEW else self._write
         claimed = await write(lambda rows: lifecycle.claim(rows, limit, worker_id))
         if claimed or limit <= 0 or timeout <= 0:
@@ -163,7 +165,8 @@ class LocalStore(LocalRecords, ReadingStore):
 
     async def start_attempt(self, rollout_id: str, worker_id: str | None = None) -> AttemptedRollout:
         """Start a further attempt by hand."""
-        check_text(rollout_id=rollout_id, worker_id=worker_id)
+        check_text(rollout_id=rollout_id)
+        check_ids(worker_id=worker_id)
         return await self._write_little(lambda rows: lifecycle.start_attempt(rows, rollout_id, worker_id))
 
     async def update_rollout(
@@ -238,7 +241,8 @@ class LocalStore(LocalRecords, ReadingStore):
         metadata: dict[str, Any] | Unset = UNSET,
     ) -> Attempt:
         """Change fields of an attempt."""
-        check_text(rollout_id=rollout_id, attempt_id=attempt_id, worker_id=worker_id)
+        check_text(rollout_id=rollout_id, attempt_id=attempt_id)
+        check_ids(worker_id=worker_id)
         changes = _given(status=_not_none(status=status), worker_id=worker_id, last_heartbeat_time=last_heartbeat_time)
         if metadata is not UNSET:
             changes["metadata"] = encode(metadata or {}, "the metadata of an attempt")
@@ -299,7 +303,7 @@ class LocalStore(LocalRecords, ReadingStore):
 
     async def update_resources(self, resources_id: str, resources: NamedResources) -> ResourcesUpdate:
         """Store a new version of resources."""
-        check_text(resources_id=resources_id)
+        check_ids(resources_id=resources_id)
         payload = encode(resources, "resources")
 
         def work(rows: Rows) -> ResourcesUpdate:
@@ -320,7 +324,7 @@ class LocalStore(LocalRecords, ReadingStore):
 
     async def update_worker(self, worker_id: str, heartbeat_stats: dict[str, Any] | Unset = UNSET) -> Worker:
         """Record a heartbeat."""
-        check_text(worker_id=worker_id)
+        check_ids(worker_id=worker_id)
         stats = None if heartbeat_stats is UNSET else encode_stats(heartbeat_stats)
         return await self._write(lambda rows: worker_noun(lifecycle.record_heartbeat(rows, worker_id, stats)))
 

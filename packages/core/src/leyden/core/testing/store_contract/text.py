@@ -22,7 +22,8 @@ from leyden.core.data.span import Attributes, Span, SpanEvent, SpanLink, SpanSta
 from leyden.core.data.tokens import pack_ids
 from leyden.core.errors import UsageError
 from leyden.core.store.base import LightningStore
-from leyden.core.testing.store_contract.shared import StoreTests, attempt_now, claimed, span_of
+from leyden.core.store.text import MOST_BYTES_OF_AN_ID
+from leyden.core.testing.store_contract.shared import StoreTests, attempt_now, claimed, span_of, taken
 
 HALF, NUL = "\ud800", "\0"
 ODD = pytest.mark.parametrize("odd", [f"a{HALF}b", f"a{NUL}b"], ids=["half a pair", "NUL"])
@@ -144,6 +145,35 @@ class TextTests(StoreTests):
             with refused(f"{what} was stored, or looked for"):
                 await call(store, odd)
         assert await everything(store) == before
+
+    async def test_an_id_may_have_so_many_bytes_and_no_more(self, store: LightningStore) -> None:
+        """As many as the smallest key of any store; of characters that cannot be compressed."""
+        longest = "".join(chr(0x4E00 + n * 7919 % 20_000) for n in range(MOST_BYTES_OF_AN_ID // 3)) + "ab"
+        assert len(longest.encode()) == MOST_BYTES_OF_AN_ID
+        await store.enqueue_rollout(1, rollout_id=longest)
+        claim = taken(await store.dequeue_rollout(longest))
+        assert claim.rollout_id == claim.attempt.worker_id == longest
+        span = msgspec.structs.replace(span_of(claim.attempt), span_id=longest, name=longest * 2)
+        assert await store.add_span(span) == msgspec.structs.replace(span, sequence_id=1)
+        assert await store.add_span(span) is None
+        assert (await store.update_resources(longest, {})).resources_id == longest
+        before = await everything(store)
+        longer = f"{longest}c"
+        calls: list[Awaitable[object]] = [
+            store.enqueue_rollout(1, rollout_id=longer),
+            store.dequeue_rollout(longer),
+            store.start_rollout(1, worker_id=longer),
+            store.start_attempt(longest, longer),
+            store.update_attempt(longest, "latest", worker_id=longer),
+            store.update_worker(longer),
+            store.update_resources(longer, {}),
+            store.add_span(msgspec.structs.replace(span, span_id=longer)),
+        ]
+        for call in calls:
+            with pytest.raises(UsageError, match=f"an id may have {MOST_BYTES_OF_AN_ID}"):
+                await call
+        assert await everything(store) == before
+        assert await store.get_rollout_by_id(longer) is None
 
     async def test_a_nul_within_what_a_user_gives_is_kept(self, store: LightningStore) -> None:
         odd: dict[str, Any] = {NUL: [f"a{NUL}b", {"c": NUL}]}
