@@ -48,6 +48,18 @@ class Head:
 def ray_head(log: Path, environment: Mapping[str, str]) -> Generator[Head]:
     """A Ray cluster with four logical GPUs, which are CPUs, in the block."""
     folder = Path("/tmp") / f"leyden-ray-{os.getpid()}"  # sockets have short paths
+    head, port = _begun(log, environment, folder)
+    try:
+        if not _has_started(head, log):  # Ray gives itself 30 seconds, which a busy machine may take
+            _end(head, folder)
+            head, port = _begun(log, environment, folder)
+            assert _has_started(head, log), log.read_text()
+        yield Head(f"127.0.0.1:{port}", head.pid)
+    finally:
+        _end(head, folder)
+
+
+def _begun(log: Path, environment: Mapping[str, str], folder: Path) -> tuple["subprocess.Popen[bytes]", int]:
     port = free_port()
     given = (
         "dashboard-agent-grpc-port",
@@ -60,16 +72,23 @@ def ray_head(log: Path, environment: Mapping[str, str]) -> Generator[Head]:
     command += [f"--{name}={free_port()}" for name in given]
     with log.open("wb") as output:
         head = subprocess.Popen(command, env=environment, stdout=output, stderr=output, start_new_session=True)
-    try:
-        deadline = time.monotonic() + 240
-        while "Ray runtime started" not in log.read_text():
-            assert head.poll() is None and time.monotonic() < deadline, log.read_text()
-            time.sleep(0.5)
-        yield Head(f"127.0.0.1:{port}", head.pid)
-    finally:
-        head.terminate()
-        head.wait(60)
-        shutil.rmtree(folder, ignore_errors=True)
+    return head, port
+
+
+def _has_started(head: "subprocess.Popen[bytes]", log: Path) -> bool:
+    """Wait until the cluster is there, or has failed to begin."""
+    deadline = time.monotonic() + 240
+    while "Ray runtime started" not in log.read_text():
+        if head.poll() is not None or time.monotonic() > deadline:
+            return False
+        time.sleep(0.5)
+    return True
+
+
+def _end(head: "subprocess.Popen[bytes]", folder: Path) -> None:
+    head.terminate()
+    head.wait(60)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 Running = subprocess.Popen[str]
