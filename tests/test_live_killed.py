@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -78,8 +79,9 @@ def children(parent: int) -> list[int]:
 def learner(parent: "subprocess.Popen[str]") -> int | None:
     """The process in which the agent's process has learning done, once there is one."""
     for child in children(parent.pid) if parent.poll() is None else []:
-        if b"leyden.core.trainer.child" in Path(f"/proc/{child}/cmdline").read_bytes():
-            return child
+        with suppress(OSError):  # it has ended meanwhile
+            if b"leyden.core.trainer.child" in Path(f"/proc/{child}/cmdline").read_bytes():
+                return child
     return None
 
 

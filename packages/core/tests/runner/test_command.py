@@ -73,7 +73,7 @@ def lives(process: int) -> bool:
     """Whether there is such a process; one that has ended and is not yet waited for is none."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except OSError:  # not there, or gone while it was read
         return False
 
 
