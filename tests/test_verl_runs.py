@@ -53,9 +53,10 @@ def tried_again_at(run: Path, step: int, process: Running) -> None:
         time.sleep(0.1)
 
 
-def test_an_agent_of_the_openai_sdk_learns(verl_runs: Runs, tmp_path: Path) -> None:
-    finished(verl_runs.train(tmp_path, "sdk", "calculator_openai_agents"))
+def test_an_agent_of_the_openai_sdk_learns_by_the_tutorials_dictionary(verl_runs: Runs, tmp_path: Path) -> None:
+    said = finished(verl_runs.train(tmp_path, "sdk", "calculator_openai_agents", "tutorial"))
     assert_learned(tmp_path / "sdk", STEPS)
+    assert said.count("VERL is not given data.train_files and data.val_files: it has the tasks") == 1
 
 
 def test_a_langgraph_agent_learns_on_two_ranks_each_with_a_replica(verl_runs: Runs, tmp_path: Path) -> None:

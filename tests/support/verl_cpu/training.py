@@ -1,7 +1,7 @@
 """A small training with VERL on a CPU: `python -m verl_cpu.training ADDRESS RUNS NAME AGENT STEPS`.
 
-Further words are hydra overrides; `ray` has the agents' processes in actors of the cluster, `resume` goes on with the
-run. ADDRESS is that of a Ray cluster whose processes have `VARIABLES`.
+Further words are hydra overrides; `ray` has the agents' processes in actors of the cluster, `tutorial` begins with the
+tutorial's dictionary, `resume` goes on with the run. ADDRESS is that of a Ray cluster whose processes have `VARIABLES`.
 """
 
 import sys
@@ -11,8 +11,10 @@ from typing import Any
 import msgspec
 import yaml
 from verl_cpu.environment import ENVIRONMENT
+from verl_cpu.tutorial import TUTORIAL
 
 from leyden.core.algorithm.verl.algorithm import VERL, VERLConfig
+from leyden.core.algorithm.verl.settings import merged
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.display import make_display
 from leyden.core.trainer.launch import Changes, resume, sit_here
@@ -52,6 +54,11 @@ CONFIG: dict[str, Any] = {
     "transfer_queue": {"backend": {"SimpleStorage": {"num_data_storage_units": 1}}},
 }
 TASKS_PER_STEP, GROUP_SIZE, HELD_OUT = 4, 4, 6
+SIZES: dict[str, Any] = {
+    "data": {"train_batch_size": TASKS_PER_STEP},
+    "actor_rollout_ref": {"actor": {"ppo_mini_batch_size": TASKS_PER_STEP}},
+}
+"""What is swapped of the tutorial's dictionary beside what `CONFIG` says."""
 
 
 def command_line(folder: Path, name: str, agent: Path, config: dict[str, Any], steps: int, address: str) -> list[str]:
@@ -85,10 +92,12 @@ def main(address: str, runs: str, name: str, agent: str, steps: int, words: list
         resume(Path(runs), name, sit_here(make_display(quiet=True)), Changes(steps=steps))
         return
     tasks, example = EXAMPLES / "calculator_langgraph", EXAMPLES / agent
-    overrides = tuple(word for word in words if word != "ray")
+    overrides = tuple(word for word in words if word not in ("ray", "tutorial"))
+    policy = {"actor_rollout_ref": {"model": {"path": str(example / "policy")}}}
+    config = merged(TUTORIAL, CONFIG, SIZES, policy, _steps(steps)) if "tutorial" in words else CONFIG
     trainer = KeepingTrainer(
-        algorithm=VERL(VERLConfig(config=CONFIG, overrides=overrides, ray_address=address, environment=VARIABLES)),
-        policy=example / "policy",
+        algorithm=VERL(VERLConfig(config=config, overrides=overrides, ray_address=address, environment=VARIABLES)),
+        policy=None if "tutorial" in words else example / "policy",
         steps=steps,
         tasks_per_step=TASKS_PER_STEP,
         group_size=GROUP_SIZE,
@@ -100,6 +109,11 @@ def main(address: str, runs: str, name: str, agent: str, steps: int, words: list
     )
     training, held_out = load_tasks(tasks / "train.jsonl")[:32], load_tasks(tasks / "val.jsonl")[:HELD_OUT]
     trainer.fit(f"{example}/agent.py:agent", training, held_out, f"{example}/reward.py:score")
+
+
+def _steps(steps: int) -> dict[str, Any]:
+    """The tutorial's numbers of them are for a larger data set; its trackers have no account here."""
+    return {"trainer": {"total_training_steps": steps, "test_freq": steps, "logger": ["console"]}}
 
 
 def _on_ray(address: str) -> dict[str, Any]:

@@ -49,6 +49,13 @@ def test_missing_options_are_named_at_once(capsys: pytest.CaptureFixture[str]) -
     assert "missing --tasks, --policy" in capsys.readouterr().err
 
 
+def test_verls_own_configuration_may_name_the_policy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    verl = tmp_path / "verl.yaml"
+    verl.write_text("actor_rollout_ref: {model: {path: org/model}}")
+    assert cli.run(["train", "a.py:agent", "--backend", "verl", "--config", str(verl)]) == 2
+    assert "missing --tasks;" in capsys.readouterr().err
+
+
 def test_resume_takes_no_other_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["train", "a.py:agent", "--resume", "old"]) == 2
     assert "--resume takes agent and tasks from the run" in capsys.readouterr().err

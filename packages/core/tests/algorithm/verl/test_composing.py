@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from verl_cpu.tutorial import TUTORIAL
 
 from leyden.core.algorithm.verl.options import compose
-from leyden.core.algorithm.verl.rules import ESTIMATORS, INSTEAD, RULES, UNSCALED
+from leyden.core.algorithm.verl.rules import ESTIMATORS, INSTEAD, REPLACED, RULES, UNSCALED
 from leyden.core.errors import UsageError
 from leyden.core.testing.policies import tiny_policy
 from leyden.core.testing.tiny_tokenizers import save_tiny_tokenizer
@@ -19,52 +20,6 @@ pytestmark = [
     pytest.mark.skipif(find_spec("verl") is None, reason="VERL is not installed"),
     pytest.mark.filterwarnings("ignore"),  # those of VERL's own imports
 ]
-
-# As the text-to-SQL tutorial of Agent Lightning has it, for one GPU.
-TUTORIAL: dict[str, Any] = {
-    "algorithm": {"adv_estimator": "grpo", "use_kl_in_reward": False},
-    "data": {"train_batch_size": 32, "max_prompt_length": 4096, "max_response_length": 2048, "truncation": "error"},
-    "actor_rollout_ref": {
-        "rollout": {
-            "tensor_model_parallel_size": 1,
-            "n": 4,
-            "log_prob_micro_batch_size_per_gpu": 4,
-            "multi_turn": {"format": "hermes"},
-            "name": "vllm",
-            "gpu_memory_utilization": 0.8,
-            "engine_kwargs": {"vllm": {"enable_auto_tool_choice": True, "tool_call_parser": "hermes"}},
-        },
-        "actor": {
-            "ppo_mini_batch_size": 32,
-            "ppo_micro_batch_size_per_gpu": 4,
-            "optim": {"lr": 1e-6},
-            "use_kl_loss": False,
-            "kl_loss_coef": 0.0,
-            "entropy_coeff": 0,
-            "clip_ratio_low": 0.2,
-            "clip_ratio_high": 0.3,
-            "fsdp_config": {"param_offload": True, "optimizer_offload": True},
-        },
-        "ref": {"log_prob_micro_batch_size_per_gpu": 8, "fsdp_config": {"param_offload": True}},
-        "model": {
-            "path": "Qwen/Qwen2.5-Coder-1.5B-Instruct",
-            "use_remove_padding": True,
-            "enable_gradient_checkpointing": True,
-        },
-    },
-    "trainer": {
-        "n_gpus_per_node": 1,
-        "val_before_train": True,
-        "critic_warmup": 0,
-        "logger": ["console", "wandb"],
-        "project_name": "AgentLightning",
-        "experiment_name": "spider",
-        "nnodes": 1,
-        "save_freq": 64,
-        "test_freq": 32,
-        "total_epochs": 2,
-    },
-}
 
 
 def leaves(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -85,7 +40,7 @@ def test_the_tutorials_dictionary_composes_and_validates_unedited() -> None:
     composed = leaves(compose(TUTORIAL))
 
     assert given == TUTORIAL
-    ours = {"algorithm.adv_estimator"}
+    ours = {"algorithm.adv_estimator", *REPLACED}
     assert {path for path, value in leaves(TUTORIAL).items() if composed[path] != value} == ours
     assert composed["algorithm.adv_estimator"] == "leyden"
     assert composed["algorithm.leyden.advantage.name"] == "grpo"
@@ -93,6 +48,15 @@ def test_the_tutorials_dictionary_composes_and_validates_unedited() -> None:
     assert composed["critic.enable"] is False
     manager = "actor_rollout_ref.rollout.agent.agent_loop_manager_class"
     assert composed[manager] == "leyden.core.algorithm.verl.collection.RolloutCollection"
+
+
+def test_where_tasks_are_read_is_for_who_reads_them_and_an_override_of_it_is_refused() -> None:
+    owned = {"data": {"train_files": "ours.parquet", "val_files": "held_out.parquet"}}
+    assert compose(TUTORIAL, owned=owned)["data"]["train_files"] == "ours.parquet"
+    with pytest.raises(UsageError, match=r"data\.train_files: 'mine' contradicts this run, which has 'ours.parquet'"):
+        compose(TUTORIAL, ["data.train_files=mine"], owned)
+    with pytest.raises(UsageError, match=r"data\.train_files is not yours to set: the tasks are the run's"):
+        compose(TUTORIAL, ["data.train_files=mine"])
 
 
 def test_overrides_win_and_what_a_run_owns_is_filled_in() -> None:
@@ -184,7 +148,6 @@ def test_gae_has_verls_numbers_and_a_critic_that_begins_as_the_policy(*, given: 
             {"bypass_mode": True, "rollout_is": "token"},
             r"rollout_correction\.rollout_is has no effect with bypass_mode",
         ),
-        ("data.train_files", "mine.parquet", r"data\.train_files is not yours to set: the tasks are the run's"),
         ("trainer.default_local_dir", "there", r"default_local_dir: 'there' contradicts this run, which has 'here'"),
         ("critic.enable", True, r"critic\.enable contradicts the advantage estimator, which reads none"),
         ("leyden.advantage", "rloo", r"both name an estimator; leave one out"),

@@ -11,7 +11,7 @@ import pytest
 from leyden.core.advantage.registry import ADVANTAGE
 from leyden.core.algorithm.registry import make_algorithm
 from leyden.core.algorithm.verl import options, versions
-from leyden.core.algorithm.verl.algorithm import VERL
+from leyden.core.algorithm.verl.algorithm import VERL, VERLConfig
 from leyden.core.algorithm.verl.options import LeydenOptions, compose
 from leyden.core.algorithm.verl.rules import ESTIMATORS, INSTEAD
 from leyden.core.cli.options import read_settings
@@ -27,6 +27,20 @@ def find_only(monkeypatch: pytest.MonkeyPatch, found: dict[str, str]) -> None:
 def test_the_tested_versions_are_fine(monkeypatch: pytest.MonkeyPatch) -> None:
     find_only(monkeypatch, THERE)
     versions.check_versions()
+
+
+@pytest.mark.parametrize(
+    ("config", "overrides", "named"),
+    [
+        ({"actor_rollout_ref": {"model": {"path": "org/model"}}}, (), "org/model"),
+        ({"actor_rollout_ref.model.path": "org/model"}, ("actor_rollout_ref.model.path=other",), "other"),
+        ({"trainer": {"nnodes": 2}}, (), None),
+    ],
+)
+def test_verls_dictionary_names_the_policy_of_a_run_that_names_none(
+    config: dict[str, Any], overrides: tuple[str, ...], named: str | None
+) -> None:
+    assert VERL(VERLConfig(config=config, overrides=overrides)).named_policy == named
 
 
 def test_what_a_command_line_reads_as_a_number_is_a_variable_as_it_is_written() -> None:

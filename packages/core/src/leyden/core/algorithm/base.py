@@ -133,6 +133,11 @@ class Algorithm(ABC):
     def __init__(self, config: msgspec.Struct) -> None:
         self.config = config
 
+    @property
+    def named_policy(self) -> str | None:
+        """The model to train that its configuration names, for a run that names none: a folder or a hub name."""
+        return None
+
     def check_steps(self, steps: int) -> None:
         """Raise UsageError for a number of steps with which a run cannot work; asked before anything runs."""
         del steps

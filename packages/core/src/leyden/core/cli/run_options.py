@@ -144,14 +144,15 @@ class RunOptions:
         from leyden.core.trainer.tasks import load_tasks
 
         named = self.named_agent()
-        collects = make_algorithm(self._algorithm(), self._algorithm_config()).needs_rollouts
+        algorithm = make_algorithm(self._algorithm(), self._algorithm_config())
+        collects, policies = algorithm.needs_rollouts, self.policy or [*filter(None, [algorithm.named_policy])]
         needed = {"AGENT": named is not None or not (collects or self.val), "--tasks": self.tasks or not collects}
-        missing = [name for name, there in {**needed, "--policy": self.policy}.items() if not there]
+        missing = [name for name, there in {**needed, "--policy": policies}.items() if not there]
         if missing:
             command = self.context.info_name
             raise UsageError(f"missing {', '.join(missing)}; see `leyden {command} --help`, or `leyden quickstart`")
         rows, held_out = [] if self.tasks is None else load_tasks(self.tasks), read_held_out(self.val or [])
-        return self._config(named, str(self.tasks or "")), rows, held_out
+        return self._config(named, str(self.tasks or ""), policies), rows, held_out
 
     def changes(self) -> "Changes":
         """What is otherwise in a run that is gone on with; raises UsageError, in one line, for what is the run's."""
@@ -166,7 +167,7 @@ class RunOptions:
                 raise UsageError(f"--{option} is what the run began with; {_WITH_RESUME}")
         return Changes(steps=self.steps, ray_address=self.ray_address, settings=read_settings(self.set_ or []))
 
-    def _config(self, agent: "AgentReference | None", tasks: str) -> "RunConfig":
+    def _config(self, agent: "AgentReference | None", tasks: str, policies: list[str]) -> "RunConfig":
         from leyden.core.data.route import parse_routes
         from leyden.core.data.sampling import Sampling
         from leyden.core.trainer.config import EvaluationSet, RunConfig, check_name
@@ -175,7 +176,7 @@ class RunOptions:
             name=check_name(self.name or default_name(agent or self._algorithm())),
             experiment=self.experiment,
             agent=agent,
-            policy=read_policies(self.policy or []),
+            policy=read_policies(policies),
             reward=self.reward,
             reward_weights=read_reward_weights(self.reward_weight or []),
             input=self.input,

@@ -209,13 +209,14 @@ class Trainer:
     def _config(self, agent: Any, reward: RewardFunction | str | None, held_out: Iterable[str] = ()) -> RunConfig:
         import time
 
-        if self.policy is None:
+        policy = self.algorithm.named_policy if self.policy is None else self.policy
+        if policy is None:
             raise UsageError("Trainer(policy=...) names the Hugging Face model to train: a folder or a hub name")
         return RunConfig(
             name=check_name(self.name or f"run-{time.strftime('%m%d-%H%M%S')}"),
             experiment=self.experiment,
             agent=_described(agent),
-            policy=self.policy,
+            policy=policy,
             reward=_named(reward),
             reward_weights=self.reward_weights,
             input=_named(self.input),

@@ -20,7 +20,7 @@ from leyden.core.algorithm.verl.collecting import Collecting
 from leyden.core.algorithm.verl.datasets import write_held_out, write_training
 from leyden.core.algorithm.verl.launch import METRICS, MODULES, TOKEN, URL, Launch
 from leyden.core.algorithm.verl.process import StepNumbers, TrainerProcess, trainer_process
-from leyden.core.algorithm.verl.rules import CHANGEABLE
+from leyden.core.algorithm.verl.rules import CHANGEABLE, POLICY, REPLACED
 from leyden.core.algorithm.verl.settings import (
     Files,
     asked,
@@ -103,6 +103,11 @@ class VERL(Algorithm):
             raise UsageError(f"--set {key} has no effect on --resume: the run's overrides say {path}, and win over it")
 
     @property
+    def named_policy(self) -> str | None:
+        """VERL's `actor_rollout_ref.model.path`."""
+        return asked(self._given(), self.config.overrides, POLICY)
+
+    @property
     def serves_itself(self) -> bool:
         """VERL serves the policy by replicas of its own."""
         return True
@@ -117,6 +122,8 @@ class VERL(Algorithm):
         if not isinstance(context, OutsideContext):
             raise UsageError(f"{type(context).__name__} cannot run VERL, whose loop runs in processes of its own")
         given, overrides = self._given(), self.config.overrides
+        if unread := [path for path in REPLACED if asked(given, (), path) is not None]:
+            log.warning("VERL is not given %s: it has the tasks that the run was given", " and ".join(unread))
         context.steps = planned_steps(given, overrides, len(context.tasks), context.plan)
         step = max((step for step in context.noted_steps if _is_kept(context, step)), default=0)
         await context.go_on_after(step, repeats=trainer_mode(given, overrides) == "sync")

@@ -13,7 +13,7 @@ from leyden.core.advantage.base import AdvantageEstimator
 from leyden.core.advantage.registry import ADVANTAGE
 from leyden.core.algorithm.registry import nested
 from leyden.core.algorithm.verl.advantages import Estimation
-from leyden.core.algorithm.verl.rules import ESTIMATORS, INSTEAD, OWNED, RULES, UNSCALED
+from leyden.core.algorithm.verl.rules import ESTIMATORS, INSTEAD, OWNED, POLICY, REPLACED, RULES, UNSCALED
 from leyden.core.algorithm.verl.shares import check_shares
 from leyden.core.algorithm.verl.versions import check_versions
 from leyden.core.credit.nesting import needs_values
@@ -26,7 +26,6 @@ SECTION = "leyden"
 """Section of the user's dictionary, and of `algorithm` in what is composed, that is Leyden's own."""
 MANAGER = "leyden.core.algorithm.verl.collection.RolloutCollection"
 """What VERL makes its rollouts with."""
-POLICY = "actor_rollout_ref.model.path"
 
 Plain = dict[str, Any]
 
@@ -76,7 +75,8 @@ def compose(config: Mapping[str, Any], overrides: Sequence[str] = (), owned: Map
     """Return VERL's whole `ppo_trainer` configuration as plain values, interpolations unresolved.
 
     `config` is a dictionary as tutorials give it, whose keys may also have dots; `overrides` are hydra's, and win over
-    it. `owned` is what this run settles, given the same way: the user may repeat it, not contradict it.
+    it. `owned` is what this run settles, given the same way: the user may repeat it, not contradict it. Where tasks are
+    read from, a dictionary may say for who gave them to the run; VERL is not told.
     Raises UsageError, in one line with the path, for versions that do not fit, a key that VERL does not have, a
     contradiction, and whatever VERL's own validation refuses.
     """
@@ -87,7 +87,8 @@ def compose(config: Mapping[str, Any], overrides: Sequence[str] = (), owned: Map
     options = LeydenOptions.of(wanted.pop(SECTION, {}))
     composed = bridge.default_config(overrides)
     overridden = [_path(override) for override in overrides]
-    given = {path: value for path, value in _leaves(wanted) if not _among(path, overridden)}
+    leaves = ((path, value) for path, value in _leaves(wanted) if path not in REPLACED)
+    given = {path: value for path, value in leaves if not _among(path, overridden)}
     for path, value in given.items():
         _check_known(composed, path, value, bridge)
     for path, value in given.items():

@@ -27,6 +27,9 @@ INSTEAD: Mapping[str, str] = {
 }
 """VERL's estimators that there is nothing for here, and why."""
 
+POLICY = "actor_rollout_ref.model.path"
+"""Key of the model to train."""
+
 OWNED: Mapping[str, str] = {
     "actor_rollout_ref.rollout.agent.agent_loop_manager_class": "rollouts are made by Leyden's runners",
     "data.train_files": "the tasks are the run's",
@@ -36,6 +39,9 @@ OWNED: Mapping[str, str] = {
     "trainer.resume_mode": "`leyden resume` goes on from the run's last checkpoint",
 }
 """Keys that Leyden fills in, and with what."""
+
+REPLACED = ("data.train_files", "data.val_files")
+"""Of these, what a dictionary may say: scripts, a tutorial's among them, read the run's tasks from there themselves."""
 
 _REWARD = "the run's own reward function scores rollouts"
 _TURNS = "the agent itself makes its turns"
