@@ -88,3 +88,7 @@ class TrainingError(LeydenError):
 
 class CheckFailed(TrainingError):
     """The run would not learn."""
+
+
+REFUSALS = (ValueError, UsageError)
+"""What a store raises for something that it will never take; it works, and takes others."""

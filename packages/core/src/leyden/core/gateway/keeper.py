@@ -13,7 +13,7 @@ from itertools import islice
 from typing import TypeAlias
 
 from leyden.core.data.span import Span
-from leyden.core.errors import UsageError
+from leyden.core.errors import REFUSALS, UsageError
 
 Add: TypeAlias = Callable[[Sequence[Span]], Awaitable[object]]
 """Stores spans, all or none, and each only once: `LightningStore.add_many_spans`."""
@@ -21,8 +21,6 @@ Add: TypeAlias = Callable[[Sequence[Span]], Awaitable[object]]
 LONGEST_DELAY = 2.0
 BATCH = 512
 FIRST_RETRY, LONGEST_RETRY = 0.1, 5.0
-_REFUSALS = (ValueError, UsageError)
-"""A span that the store will never take."""
 
 _log = logging.getLogger("leyden.gateway")
 
@@ -124,7 +122,7 @@ class Keeper:
         batch = [span for span, _ in islice(self._buffer, size)]
         try:
             await self._add(batch)
-        except _REFUSALS as error:  # the store works, but not with one of these
+        except REFUSALS as error:  # the store works, but not with one of these
             if size > 1:
                 return await self._write(1)
             self._refused(batch[0], error)
@@ -138,7 +136,7 @@ class Keeper:
         return size
 
     def _failed(self, spans: Sequence[Span], error: Exception) -> None:
-        if isinstance(error, _REFUSALS):
+        if isinstance(error, REFUSALS):
             for span in spans:
                 self._refused(span, error)
         elif not self._failing:

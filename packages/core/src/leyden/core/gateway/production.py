@@ -27,7 +27,7 @@ from leyden.core.data.production import (
     ProductionSampling,
 )
 from leyden.core.data.rollout import AttemptStatus, RolloutConfig
-from leyden.core.errors import IllegalMove, UsageError
+from leyden.core.errors import REFUSALS, IllegalMove
 from leyden.core.gateway.body import BodyLimits, read_body
 from leyden.core.gateway.endpoint import Endpoint, unknown_path
 from leyden.core.gateway.http import send_json, start_message
@@ -106,7 +106,7 @@ class _Capture:
         metadata = {**asked.metadata, **PRODUCTION}
         try:
             rollout = await self._store.start_rollout(asked.task, config=self._config, metadata=metadata)
-        except (ValueError, UsageError) as error:
+        except REFUSALS as error:
             raise invalid(str(error), "task") from error
         ids = rollout.rollout_id, rollout.attempt.attempt_id
         begun = CaptureBegun(rollout_id=ids[0], attempt_id=ids[1], token=mint(self._key, *ids))
@@ -126,7 +126,7 @@ class _Capture:
                 await self._end(rollout_id, attempt_id, said)
         except IllegalMove as error:
             raise Refusal(409, str(error), code="attempt_closed") from error
-        except (ValueError, UsageError) as error:
+        except REFUSALS as error:
             raise invalid(str(error), "notes") from error
         await send_json(send, 200, b"{}")
 

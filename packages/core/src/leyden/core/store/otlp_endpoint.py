@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 
-from leyden.core.errors import UsageError
+from leyden.core.errors import REFUSALS
 from leyden.core.store import access
 from leyden.core.store.access import Agent
 from leyden.core.store.base import LightningStore
@@ -110,7 +110,7 @@ class OtlpEndpoint:
             return 0
         try:
             return len(await self._store.add_many_spans(taken.spans))
-        except (ValueError, UsageError) as error:
+        except REFUSALS as error:
             raise Refused(400, str(error)) from error
         except Exception:
             logger.exception("spans that came by OTLP could not be stored")

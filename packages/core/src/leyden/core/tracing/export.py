@@ -21,7 +21,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
 from leyden.core.data import semconv
 from leyden.core.data.span import Span
-from leyden.core.errors import UsageError
+from leyden.core.errors import REFUSALS
 from leyden.core.store.otel import span_from_otel
 from leyden.core.tracing.context import current_attempt
 from leyden.core.tracing.own_spans import RESOURCE, OwnSpan, OwnTracer
@@ -81,9 +81,7 @@ class Recorder(SpanProcessor):
                 try:
                     await self._sink(batch)
                 except BaseException as error:
-                    refused = isinstance(
-                        error, (ValueError, UsageError)
-                    )  # such as an attempt that the store does not know
+                    refused = isinstance(error, REFUSALS)  # such as an attempt that the store does not know
                     if refused and size == 1:
                         log.warning("span %r of attempt %s is refused: %s", batch[0].name, batch[0].attempt_id, error)
                         continue
