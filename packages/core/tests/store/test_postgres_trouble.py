@@ -2,13 +2,17 @@
 
 import asyncio
 import sys
+import threading
 import time
 from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from typing import Any
 
 import psycopg
 import pytest
 from psycopg.sql import SQL
+from sqlalchemy import event
 
 from leyden.core.data.rollout import EnqueueRollout
 from leyden.core.errors import StoreError, UsageError
@@ -300,20 +304,28 @@ def test_a_connection_in_use_while_others_are_lost_is_closed_when_it_comes_back(
 ) -> None:
     """It would be left to Python's collector, open: the pool that it came from is no more."""
     connections = Database(parsed(postgres.uri_of(database)), 2, time.time)
+    drivers: list[Any] = []
+    event.listen(connections.engine, "connect", lambda driver, _: drivers.append(driver))
     prepare(connections)
-    held = connections.engine.connect()
-    driver = held.connection.driver_connection
-    assert driver is not None
     lost: list[PostgresRows] = []
+    is_held, was_lost = threading.Event(), threading.Event()
+
+    def hold(rows: PostgresRows) -> None:
+        is_held.set()
+        assert was_lost.wait(20)
 
     def lose_once(rows: PostgresRows) -> None:
         if not lost:
             lost.append(rows)
             raise psycopg.OperationalError("the connection is lost")
 
-    connections.run(lose_once, lambda rows: None, writes=False)
-    held.close()
-
-    assert lost
-    assert driver.closed
+    with ThreadPoolExecutor(1) as thread:
+        held = thread.submit(connections.run, hold, lambda rows: None, writes=False)
+        assert is_held.wait(20)
+        connections.run(lose_once, lambda rows: None, writes=False)
+        was_lost.set()
+        held.result()
     connections.close()
+
+    assert lost and len(drivers) >= 3
+    assert all(driver.closed for driver in drivers)

@@ -8,8 +8,8 @@ committing, nobody knows what came of it, and the caller is told so. Knows nothi
 import random
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 import psycopg
@@ -36,7 +36,6 @@ _LOST = frozenset({None, "57P01", "57P02", "57P03", "25P03"})
 _MOST_TRIES = 20
 _PAUSE = 0.1
 """Seconds between two attempts to reach a server."""
-_AGE = "leyden_age"
 _ERRORS = (SQLAlchemyError, psycopg.Error)
 _ALIVE = {"connect_timeout": 5, "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}
 """libpq's parameters: a server that vanished is noticed within half a minute."""
@@ -66,10 +65,7 @@ class Database:
             isolation_level="AUTOCOMMIT",
             connect_args={name: value for name, value in _ALIVE.items() if name not in url.query},
         )
-        self._age = object()
-        """Another one whenever all connections are taken to be lost."""
-        event.listen(self.engine, "connect", self._begin)
-        event.listen(self.engine, "checkin", self._end_if_lost)
+        event.listen(self.engine, "connect", lambda driver, _: _configure(driver))
 
     def close(self) -> None:
         """Close the connections."""
@@ -83,21 +79,8 @@ class Database:
     def connect_to_write(self) -> "psycopg.Connection[Any]":
         """Return a connection, as durable as transactions are, for the caller alone; raises psycopg.Error."""
         connection = self.connect()
-        try:
-            _configure(connection)
-        except psycopg.Error:
-            connection.close()
-            raise
+        _configure(connection)
         return connection
-
-    def _begin(self, driver: Any, record: Any) -> None:
-        _configure(driver)
-        record.info[_AGE] = self._age
-
-    def _end_if_lost(self, driver: Any, record: Any) -> None:
-        """Close what another thread held when the pool was emptied: it comes back to a pool that nobody has."""
-        if driver is not None and record.info.get(_AGE) is not self._age:
-            record.invalidate()
 
     def run(
         self, work: Callable[[PostgresRows], T], payload: Callable[[PostgresRows], str | None], *, writes: bool
@@ -123,7 +106,7 @@ class Database:
     def _run_once(
         self, work: Callable[[PostgresRows], T], payload: Callable[[PostgresRows], str | None], writes: bool
     ) -> tuple[T, PostgresRows]:
-        with self.engine.connect() as connection:
+        with self._connection() as connection:
             driver: Any = connection.connection.driver_connection
             rows = PostgresRows(connection, driver, self._clock(), writes=writes)
             try:
@@ -144,6 +127,19 @@ class Database:
                 raise
         return result, rows
 
+    @contextmanager
+    def _connection(self) -> Generator[Connection]:
+        """A connection of the pool; closed for good where it would come back to a pool that nobody has any more."""
+        pool = self.engine.pool
+        with self.engine.connect() as connection:
+            try:
+                yield connection
+            finally:
+                with self._lock:
+                    if pool is not self.engine.pool:
+                        connection.invalidate()
+                    connection.close()
+
     def _may_go_again(self, error: Exception, tries: int) -> bool:
         """Whether to run a transaction again of which nothing was kept; waits until it is time."""
         cause = getattr(error, "orig", None) or error
@@ -153,9 +149,8 @@ class Database:
             return tries < _MOST_TRIES
         if not isinstance(cause, psycopg.OperationalError | psycopg.InterfaceError) or state not in _LOST:
             return False
-        self._age = object()
-        self.engine.dispose()  # every connection is as old as the one that was lost
         with self._lock:
+            self.engine.dispose()  # every connection is as old as the one that was lost
             now = time.monotonic()
             if self._away_since is None:
                 self._away_since = now
@@ -178,12 +173,17 @@ def _undo(connection: Connection, rows: PostgresRows, error: BaseException) -> N
 
 
 def _configure(driver: Any) -> None:
+    """Set what a connection that writes needs; closes it where that fails, since nobody has it yet."""
     words = (
         f"SET lock_timeout = {round(1000 * LOCK_SECONDS)}",
         f"SET idle_in_transaction_session_timeout = {1000 * _IDLE_SECONDS}",
         "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'",
     )
-    driver.execute("; ".join(words), prepare=False)
+    try:
+        driver.execute("; ".join(words), prepare=False)
+    except BaseException:
+        driver.close()
+        raise
 
 
 def first_line(error: BaseException) -> str:

@@ -19,6 +19,10 @@ from leyden.core.testing.store_contract.shared import (
     taken,
 )
 
+LIMITS = (0.5, 2.0, 8.0)
+"""Seconds that a test lets an attempt be silent, or last: the next where the machine itself stood still that long."""
+STALLED = "three times the machine stood still for longer than the limit of the test: nothing was tested"
+
 
 class SpanStateTests(StoreTests):
     """What spans, and their absence, do to states."""
@@ -123,20 +127,38 @@ class SpanStateTests(StoreTests):
         assert rollout.attempt.end_time is not None
 
     async def test_timeout_counts_from_the_attempt_not_from_the_rollout(self, store: LightningStore) -> None:
-        await store.enqueue_rollout(1, config=RolloutConfig(timeout_seconds=0.3))
-        await asyncio.sleep(0.35)
-        got = taken(await store.dequeue_rollout())
-        assert (await rollout_now(store, got)).status == "preparing"
-        await asyncio.sleep(0.35)
+        for limit in LIMITS:
+            await store.enqueue_rollout(1, config=RolloutConfig(timeout_seconds=limit))
+            await asyncio.sleep(limit + 0.05)
+            before = time.monotonic()
+            got = taken(await store.dequeue_rollout())
+            status = (await rollout_now(store, got)).status
+            if time.monotonic() - before < limit:
+                break
+        else:
+            pytest.fail(STALLED)
+        assert status == "preparing"
+        await asyncio.sleep(limit + 0.05)
         assert (await rollout_now(store, got)).attempt.status == "timeout"
 
     async def test_heartbeats_keep_an_attempt_responsive(self, store: LightningStore) -> None:
-        got = await claimed(store, RolloutConfig(unresponsive_seconds=0.6))
-        for n in range(2):
-            await asyncio.sleep(0.35)
-            await store.add_span(span_of(got.attempt, f"{n:x}"))
-        assert (await attempt_now(store, got.attempt)).status == "running"
-        await asyncio.sleep(0.65)
+        for limit in LIMITS:
+            signs = [time.monotonic()]
+            got = await claimed(store, RolloutConfig(unresponsive_seconds=limit))
+            gaps = list[float]()
+            for n in range(2):
+                await asyncio.sleep(0.6 * limit)
+                signs.append(time.monotonic())
+                await store.add_span(span_of(got.attempt, f"{n:x}"))
+                gaps.append(time.monotonic() - signs[-2])
+            status = (await attempt_now(store, got.attempt)).status
+            gaps.append(time.monotonic() - signs[-1])
+            if max(gaps) < limit:
+                break
+        else:
+            pytest.fail(STALLED)
+        assert status == "running"
+        await asyncio.sleep(limit + 0.05)
         assert (await attempt_now(store, got.attempt)).status == "unresponsive"
         assert (await rollout_now(store, got)).status == "failed"
 
