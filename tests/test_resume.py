@@ -94,8 +94,8 @@ def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(
     wait_for_step(run, 2, process)
     began = time.monotonic()
     process.send_signal(signal.SIGINT)
-    stopped = process.ended(20)
-    assert time.monotonic() - began < 5
+    stopped = process.ended(60)
+    assert time.monotonic() - began < 20
     assert stopped.returncode == 130
     said = stopped.stderr
     assert "Traceback" not in said
@@ -117,7 +117,7 @@ def test_a_killed_run_goes_on_and_runs_no_finished_rollout_again(
     process = start(*train_arguments(tmp_path, "killed", "--steps", str(STEPS)))
     wait_for_step(run, 2, process)
     kill(process)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 40
     while leyden_processes(run) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not leyden_processes(run), "the agents outlived the process they work for"

@@ -224,7 +224,7 @@ async def test_a_streamed_run_that_is_cancelled_stops(make_model: Make) -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    await asyncio.wait_for(ended.wait(), 10)
+    await asyncio.wait_for(ended.wait(), 20)
 
 
 # --- MCP

@@ -83,7 +83,7 @@ def test_the_order_of_bytes_is_not_mistaken_for_tokens() -> None:
     assert found([[256, 7], [256, 7 + 256], [256, 7 + 65536]]) == (1, [{0, 1, 2}])
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40, derandomize=True)
 @given(
     classes=st.lists(st.integers(1, 4), min_size=1, max_size=4),
     length=st.integers(1, 30),

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 import tokenizers
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from leyden.core.gateway.text import StopFilter, TextStream
@@ -21,14 +21,12 @@ def pushed(stream: TextStream, ids: Sequence[int], cuts: list[int]) -> list[str]
     return [*pieces, stream.push(ids[place:]), stream.finish()]
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=60), CUTS)
 def test_streamed_text_is_the_text_decoded_at_once(data: bytes, cuts: list[int]) -> None:
     codec = ByteCodec()
     assert "".join(pushed(TextStream(codec.decode), list(data), cuts)) == codec.decode(list(data))
 
 
-@settings(deadline=None)
 @given(st.text(max_size=30))
 def test_no_character_is_ever_given_out_in_parts(text: str) -> None:
     data = text.encode(errors="replace")
@@ -65,13 +63,11 @@ def byte_fallback(ids: Sequence[int]) -> str:
 ANY_IDS = st.lists(st.integers(0, 255 + len(HALVES)) | st.sampled_from([255, 128, 195, 226, 240]), max_size=40)
 
 
-@settings(deadline=None)
 @given(ANY_IDS, CUTS)
 def test_pieces_of_any_bytes_are_the_text_decoded_at_once(byte_level: Decode, ids: list[int], cuts: list[int]) -> None:
     assert "".join(pushed(TextStream(byte_level), ids, cuts)) == byte_level(ids)
 
 
-@settings(deadline=None)
 @given(st.text(st.sampled_from("aé語🙂\u0301\ufffd "), max_size=20), CUTS, st.data())
 def test_control_tokens_do_not_break_a_character_apart(
     byte_level: Decode, text: str, cuts: list[int], data: st.DataObject
@@ -84,7 +80,6 @@ def test_control_tokens_do_not_break_a_character_apart(
     assert "\ufffd" in text or "\ufffd" not in "".join(pieces)
 
 
-@settings(deadline=None)
 @given(st.text(max_size=20), CUTS)
 def test_characters_of_a_byte_fallback_vocabulary_come_whole(text: str, cuts: list[int]) -> None:
     assert "".join(pushed(TextStream(byte_fallback), list(text.encode()), cuts)) == text
@@ -115,7 +110,6 @@ def test_ids_mean_what_they_mean_after_their_neighbour() -> None:
     assert pushed(TextStream(decode), [0, 1, 2], [1, 1, 1]) == ["one", " two", " three", "", ""]
 
 
-@settings(deadline=None)
 @given(st.text("abc", max_size=30), STOPS, CUTS)
 def test_text_is_cut_before_the_stop_string_that_is_complete_first(text: str, stop: list[str], cuts: list[int]) -> None:
     ends = [(text.index(word) + len(word), text.index(word)) for word in stop if word in text]

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from openai.lib.streaming.chat import ChatCompletionStreamState
 from openai.types.chat import ChatCompletionMessageParam, ChatCompletionToolParam
@@ -303,7 +303,6 @@ async def test_an_engine_that_fails_in_a_stream_is_an_error_in_the_stream() -> N
 PIECES = st.one_of(st.text(max_size=8), st.sampled_from([CALL, "<tool_call>", "</tool_call>", "\n", " ", "END", "E"]))
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(PIECES, max_size=8).map("".join), st.booleans(), st.booleans(), st.data())
 def test_stream_deltas_add_up_to_the_plain_answer(text: str, tools: bool, parallel: bool, data: st.DataObject) -> None:
     body: dict[str, Any] = {"model": "m", "messages": USER, "stop": ["END"], "parallel_tool_calls": parallel}

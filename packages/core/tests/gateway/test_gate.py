@@ -301,7 +301,7 @@ class Campaign:
                     assert self._attempts[other] != self._attempts[name]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(steps=STEPS, concurrent=st.integers(1, 4), each=st.integers(1, 3), waiting=st.integers(0, 8))
 async def test_no_place_is_lost_and_none_is_given_out_of_turn(
     steps: list[tuple[str, int]], concurrent: int, each: int, waiting: int

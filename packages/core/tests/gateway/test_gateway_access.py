@@ -181,7 +181,7 @@ async def test_a_client_that_leaves_the_line_is_not_answered() -> None:
         while not gateway.engine.in_flight:
             await asyncio.sleep(0.005)
         with pytest.raises(httpx.ReadTimeout):
-            await http.post(url, json=BODY, timeout=0.05)
+            await http.post(url, json=BODY, timeout=httpx.Timeout(20, read=0.05))
         assert (await first).status_code == 200
         assert len(await gateway.calls(attempt)) == len(gateway.engine.requests) == 1
 

@@ -202,7 +202,7 @@ async def test_a_client_that_hangs_up_leaves_a_partial_record_that_never_trains(
         async with httpx.AsyncClient() as http:
             body = {"model": "m", "messages": USER, "stream": stream}
             with pytest.raises(httpx.ReadTimeout):
-                await asyncio.wait_for(_read_some(http, attempt, body), 5)
+                await asyncio.wait_for(_read_some(http, attempt, body, 20 if stream else 0.25), 20)
         [span] = await eventually(lambda: gateway.calls(attempt))
         assert gateway.engine.in_flight == 0
         assert_same_calls([span], gateway.engine.log)
@@ -212,8 +212,8 @@ async def test_a_client_that_hangs_up_leaves_a_partial_record_that_never_trains(
     assert _json(span, semconv.OUTPUT_MESSAGES)[0]["content"] == written
 
 
-async def _read_some(http: httpx.AsyncClient, attempt: AttemptHandle, body: dict[str, Any]) -> None:
-    async with http.stream("POST", f"{attempt.base_url}/chat/completions", json=body, timeout=0.05) as response:
+async def _read_some(http: httpx.AsyncClient, attempt: AttemptHandle, body: dict[str, Any], timeout: float) -> None:
+    async with http.stream("POST", f"{attempt.base_url}/chat/completions", json=body, timeout=timeout) as response:
         async for line in response.aiter_lines():
             if '"content":"c"' in line:
                 raise httpx.ReadTimeout("enough")

@@ -1,7 +1,7 @@
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from leyden.core.gateway.codec import AnswerPart, ToolCall
@@ -66,7 +66,6 @@ def test_a_good_call_after_a_bad_one_is_read() -> None:
     assert parsed(f"<tool_call>oops {ADD}") == ("<tool_call>oops", [ADD_CALL])
 
 
-@settings(deadline=None)
 @given(ANSWERS, st.data())
 def test_the_way_the_text_is_cut_changes_nothing(text: str, data: st.DataObject) -> None:
     parser, parts = CallParser(FAMILIES["hermes"], []), list[AnswerPart]()
@@ -79,7 +78,6 @@ def test_the_way_the_text_is_cut_changes_nothing(text: str, data: st.DataObject)
     assert collect(parts) == parse_answer(CallParser(FAMILIES["hermes"], []), text)
 
 
-@settings(deadline=None)
 @given(ANSWERS)
 def test_nothing_but_space_is_lost_or_invented(text: str) -> None:
     content, calls = parsed(text)

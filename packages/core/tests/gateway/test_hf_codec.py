@@ -29,6 +29,7 @@ TEMPLATE = """{%- if messages[0].role == 'tool' -%}{{ raise_exception('a tool ca
 {% endif -%}"""
 MARKS = ["<tool_call>", "</tool_call>"]
 TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
+SUPPRESSED = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 CALL = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
 
 
@@ -211,7 +212,7 @@ def test_a_policy_may_have_several_templates(tmp_path: Path) -> None:
     assert codec.decode(codec.encode(messages, [TOOL])).startswith("system\n")
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
+@settings(suppress_health_check=SUPPRESSED, max_examples=60)
 @given(st.text(max_size=30), st.data())
 def test_a_streamed_answer_is_the_answer_decoded_at_once(
     codec: HuggingFaceCodec, text: str, data: st.DataObject
@@ -242,7 +243,7 @@ def shipped() -> HuggingFaceCodec:
     return HuggingFaceCodec(Path(__file__).parents[4] / "examples" / "calculator_langgraph" / "policy")
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=SUPPRESSED)
 @given(st.lists(st.integers(0, 672), max_size=30), st.text(max_size=10), st.data())
 def test_pieces_of_whatever_the_shipped_policy_draws_are_the_text(
     shipped: HuggingFaceCodec, drawn: list[int], text: str, data: st.DataObject

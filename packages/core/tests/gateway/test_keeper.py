@@ -61,12 +61,12 @@ async def test_a_relaxed_record_is_stored_soon_and_together_with_others() -> Non
     for number in range(10):
         assert await keeper.keep([span(number)])
     assert (shelf.calls, keeper.waiting) == (0, 10)
-    await asyncio.wait_for(shelf.called.wait(), 10)
+    await asyncio.wait_for(shelf.called.wait(), 20)
     assert await keeper.flush()
     assert (shelf.numbers, shelf.calls) == (list(range(10)), 1)
     shelf.called.clear()
     await keeper.keep([span(10)])
-    await asyncio.wait_for(shelf.called.wait(), 10)
+    await asyncio.wait_for(shelf.called.wait(), 20)
     await keeper.aclose()
     assert shelf.numbers == list(range(11))
 
@@ -116,13 +116,13 @@ async def test_a_failing_store_is_tried_again_and_logged_once(caplog: pytest.Log
         await keeper.keep([span(number)])
     for _ in range(2):
         shelf.called.clear()
-        await asyncio.wait_for(shelf.called.wait(), 10)
+        await asyncio.wait_for(shelf.called.wait(), 20)
     assert not await keeper.flush()
     assert (keeper.waiting, shelf.numbers) == (3, [])
     assert errors(caplog) == ["the store does not take the records of model calls"]
     shelf.broken = False
     shelf.called.clear()
-    await asyncio.wait_for(shelf.called.wait(), 10)
+    await asyncio.wait_for(shelf.called.wait(), 20)
     assert await keeper.flush()
     assert shelf.numbers == [0, 1, 2]
     assert "the store takes records again" in caplog.messages

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from openai.types.responses import FunctionToolParam, Response, ToolChoiceFunctionParam
 
@@ -354,7 +354,7 @@ class _Sent:
         self.body += message.get("body", b"")
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.lists(PIECES, max_size=6).map("".join), st.booleans(), st.booleans(), st.data())
 def test_stream_events_add_up_to_the_plain_answer(text: str, tools: bool, shown: bool, data: st.DataObject) -> None:
     fields = ({"tools": [ADD]} if tools else {}) | ({"include": [LOGPROBS]} if shown else {})

@@ -131,7 +131,6 @@ def broken(text: str) -> st.SearchStrategy[str]:
     )
 
 
-@settings(deadline=None)
 @given(ANY_FAMILY, CALLS, st.data())
 def test_calls_are_read_as_they_were_meant_however_they_arrive(
     family: str, calls: list[tuple[str, Arguments]], data: st.DataObject
@@ -151,7 +150,7 @@ def test_content_may_stand_around_calls(family: str) -> None:
     assert decoded(answer.tool_calls) == [("add", {"a": "1"})]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(ANY_FAMILY, CALLS, st.lists(st.sampled_from(FRAGMENTS), max_size=10).map("".join), st.data())
 def test_the_way_the_text_is_cut_changes_nothing(
     family: str, calls: list[tuple[str, Arguments]], noise: str, data: st.DataObject
@@ -171,7 +170,6 @@ def test_without_tools_nothing_is_a_call(family: str) -> None:
     assert parse_answer(answer_parser(FAMILIES[family], []), text).content == text
 
 
-@settings(deadline=None)
 @given(ANY_FAMILY, CALLS, st.booleans(), st.data())
 def test_a_forced_call_goes_on_from_its_opening(
     family: str, calls: list[tuple[str, Arguments]], named: bool, data: st.DataObject
@@ -183,7 +181,7 @@ def test_a_forced_call_goes_on_from_its_opening(
     assert decoded(answer.tool_calls) == calls
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(ANY_FAMILY, CALLS, st.booleans(), st.lists(st.sampled_from(FRAGMENTS), max_size=8).map("".join), st.data())
 def test_a_forced_answer_always_calls(
     family: str, calls: list[tuple[str, Arguments]], named: bool, noise: str, data: st.DataObject
@@ -261,7 +259,6 @@ def test_a_call_is_begun_once_and_read_on_as_it_arrives(family: str) -> None:
     assert begun == 1
 
 
-@settings(deadline=None)
 @given(ANY_FAMILY, st.lists(st.sampled_from([" ", "\n", "\t "]), max_size=20))
 def test_white_space_that_nothing_follows_is_content(family: str, pieces: list[str]) -> None:
     parser = parser_of(family)

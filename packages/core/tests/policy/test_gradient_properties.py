@@ -86,7 +86,7 @@ def agree(found: Tensor, expected: Tensor, exact: float) -> bool:
 @pytest.mark.parametrize("dtype", EXACT)
 @pytest.mark.parametrize("lora", [False, True])
 @pytest.mark.parametrize("loss", LOSSES.names())
-@settings(max_examples=3, deadline=None, derandomize=True)
+@settings(max_examples=3, derandomize=True)
 @given(data=st.data())
 def test_no_reading_changes_the_gradient(loss: str, lora: bool, dtype: torch.dtype, data: st.DataObject) -> None:
     reading = data.draw(readings(LOSSES.make(loss).together))
@@ -111,7 +111,7 @@ def test_no_reading_changes_the_gradient(loss: str, lora: bool, dtype: torch.dty
 @pytest.mark.parametrize("dtype", EXACT)
 @pytest.mark.parametrize("lora", [False, True])
 @pytest.mark.parametrize("kind", ["own", "shared"])
-@settings(max_examples=2, deadline=None, derandomize=True)
+@settings(max_examples=2, derandomize=True)
 @given(data=st.data())
 def test_no_reading_changes_a_critics_gradient(kind: str, lora: bool, dtype: torch.dtype, data: st.DataObject) -> None:
     reading = data.draw(readings(1))

@@ -87,7 +87,7 @@ async def test_hooks_are_called_in_order_and_see_what_is_stored() -> None:
 )
 async def test_an_attempt_that_does_not_succeed_has_its_hooks_too(agent: Any, status: str, seen: list[str]) -> None:
     diary: list[Any] = []
-    config = RolloutConfig(timeout_seconds=0.5)
+    config = RolloutConfig(timeout_seconds=1.5)
     ended, _ = await run_one(agent, "t", hooks=(Diary("one", diary),), config=config)
     assert ended.attempt.status == status
     assert [moment for moment, _ in moments(diary)] == seen

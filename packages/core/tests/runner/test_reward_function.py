@@ -117,7 +117,7 @@ async def test_a_reward_that_raises_oddly_is_a_reward_error(kind: type[BaseExcep
         raise kind("no")
 
     with pytest.raises(RewardError, match="raised"):
-        await asyncio.wait_for(score(reward, 1, 2), 5)
+        await asyncio.wait_for(score(reward, 1, 2), 20)
 
 
 @pytest.mark.parametrize(("returned", "shown"), [(None, "None"), ("good", "'good' (str)"), (float("nan"), "nan")])

@@ -165,14 +165,30 @@ async def test_resources_are_the_attempts_own() -> None:
 
 
 async def test_a_silent_agent_stays_alive_by_heartbeats() -> None:
-    async def agent(task: Any) -> str:
+    store, heard = MemoryStore(), set[float]()
+
+    async def silent(task: Any) -> str:
+        async with asyncio.timeout(20):
+            while len(heard) < 3:
+                (rollout,) = (await store.query_rollouts()).items
+                assert isinstance(rollout, AttemptedRollout)
+                if (last := rollout.attempt.last_heartbeat_time) is not None:
+                    heard.add(last)
+                await asyncio.sleep(0.01)
+        return "done"
+
+    queued = await store.enqueue_rollout(1, config=RolloutConfig(unresponsive_seconds=10))
+    async with running(store, silent, heartbeat_seconds=0.05):
+        (ended,) = await finished(store, [queued.rollout_id])
+    assert ended.attempt.status == "succeeded"
+
+
+async def test_an_agent_without_a_sign_of_life_is_given_up() -> None:
+    async def silent(task: Any) -> str:
         await asyncio.sleep(0.6)
         return "done"
 
-    config = RolloutConfig(unresponsive_seconds=0.25)
-    ended, _ = await run_one(agent, config=config, heartbeat_seconds=0.05)
-    assert ended.attempt.status == "succeeded"
-    ended, _ = await run_one(agent, config=config, heartbeat_seconds=60)
+    ended, _ = await run_one(silent, config=RolloutConfig(unresponsive_seconds=0.25), heartbeat_seconds=60)
     assert ended.attempt.status != "succeeded"
 
 
@@ -192,7 +208,7 @@ async def test_a_cancelled_rollout_stops_its_agent() -> None:
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.05)
         await store.update_rollout(rollout.rollout_id, status="cancelled")
-        await asyncio.wait_for(stopped.wait(), 2)
+        await asyncio.wait_for(stopped.wait(), 20)
         while runner.running:
             await asyncio.sleep(0.01)
     ended = await store.get_rollout_by_id(rollout.rollout_id)
@@ -209,7 +225,7 @@ async def test_a_stop_puts_unfinished_rollouts_back() -> None:
         while runner.running < 2:
             await asyncio.sleep(0.01)
         began = time.monotonic()
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 20
     found = await store.query_rollouts(rollout_id_in=ids)
     assert sorted(r.status for r in found) == ["queuing", "requeuing", "requeuing"]
     again = await store.dequeue_many_rollouts(limit=3)

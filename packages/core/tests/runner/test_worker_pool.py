@@ -211,7 +211,7 @@ async def test_a_killed_worker_is_replaced_and_its_rollout_tried_again(
     rollout = await site.store.enqueue_rollout({"marker": str(marker)}, config=config)
     async with site.workers("dies_once") as pool:
         before = pool.worker_ids
-        worker, child = await asyncio.wait_for(pids_in(marker), 10)
+        worker, child = await asyncio.wait_for(pids_in(marker), 40)
         os.kill(worker, signal.SIGKILL)
         (ended,) = await finished(site.store, [rollout.rollout_id])
         assert ended.status == "succeeded"
@@ -305,7 +305,7 @@ async def test_a_stop_is_quick_and_puts_unfinished_rollouts_back(site: Site, age
             await asyncio.sleep(0.02)
         await asyncio.sleep(0.2)
         began = time.monotonic()
-    assert time.monotonic() - began < 4
+    assert time.monotonic() - began < 20
     found = await site.store.query_rollouts(rollout_id_in=ids)
     assert sorted(rollout.status for rollout in found) == ["queuing", "requeuing", "requeuing"]
     assert "Traceback" not in site.log.read_text()
@@ -362,12 +362,12 @@ async def test_a_worker_ends_with_its_parent(site: Site, tmp_path: Path) -> None
     )
     assert parent.stdin is not None
     parent.stdin.write(msgspec.json.encode(site.spec(agent=f"{site.agents}:dies_once")) + b"\n")
-    worker, child = await asyncio.wait_for(pids_in(marker), 15)
+    worker, child = await asyncio.wait_for(pids_in(marker), 40)
     parent.kill()
     await parent.communicate()
     began = time.monotonic()
     while alive(worker) or alive(child):
-        assert time.monotonic() - began < 5, "the worker or what its agent started outlives its parent"
+        assert time.monotonic() - began < 20, "the worker or what its agent started outlives its parent"
         await asyncio.sleep(0.05)
 
 

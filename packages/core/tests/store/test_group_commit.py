@@ -119,7 +119,7 @@ async def test_another_writer_is_waited_for_without_keeping_the_event_loop(store
     blocker = sqlite3.connect(tmp_path / "store.db", isolation_level=None)
     blocker.execute("BEGIN IMMEDIATE")
     adding = asyncio.create_task(store.add_span(span_of(got.attempt, "2")))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         await asyncio.sleep(0.1)
     assert not adding.done()
     blocker.execute("ROLLBACK")
@@ -178,7 +178,7 @@ async def test_whoever_waits_while_the_store_closes_is_told(store: SqlStore) -> 
     adding = asyncio.create_task(store.add_span(span_of(got.attempt, "1")))
     await asyncio.sleep(0)
     await store.close()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         (answer,) = await asyncio.gather(adding, return_exceptions=True)
     assert isinstance(answer, Span | StoreError)
 
@@ -190,7 +190,7 @@ async def test_whoever_waits_is_told_also_when_a_checkpoint_is_due(
     monkeypatch.setattr("leyden.core.store.sql._CHECKPOINT_BYTES", 0)
     waiting = store._spans.add([span_of(got.attempt, "1")])  # pyright: ignore[reportPrivateUsage]  # asked for in time
     await store.close()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         with pytest.raises(StoreError, match="closed"):
             await waiting
 
@@ -206,7 +206,7 @@ async def test_a_thread_that_is_gone_is_an_error_and_not_a_wait() -> None:
     def gone(_function: Callable[[], None]) -> None:
         raise RuntimeError("cannot schedule new futures after shutdown")
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         with pytest.raises(StoreError, match="closed"):
             await commits(gone).add([])
 
@@ -222,7 +222,7 @@ async def test_a_loop_that_ended_early_leaves_nobody_waiting() -> None:
     _tasks: list[asyncio.Future[list[Span]]] = []
     await asyncio.to_thread(ended.run_until_complete, leave())
     ended.close()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         assert await group.add([]) == []
 
 

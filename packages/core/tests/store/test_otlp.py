@@ -14,7 +14,7 @@ import aiohttp
 import msgspec
 import pytest
 from google.rpc.status_pb2 import Status
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.exporter.otlp.proto.http import Compression
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -333,7 +333,6 @@ json_spans = st.fixed_dictionaries(
 
 
 @given(json_spans, st.binary(max_size=200), st.integers(0, 10_000))
-@settings(deadline=None)
 def test_whatever_comes_is_read_or_refused(span: Any, noise: bytes, cut: int) -> None:
     body = msgspec.json.encode({"resourceSpans": [{"scopeSpans": [{"spans": [span]}]}]})
     request: Any = ExportTraceServiceRequest()

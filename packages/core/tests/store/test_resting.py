@@ -6,7 +6,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -130,7 +130,6 @@ _NAMES = st.sampled_from(
 )
 
 
-@settings(deadline=None)
 @given(st.lists(st.dictionaries(_NAMES, _VALUES, max_size=5), max_size=8))
 def test_whatever_attributes_hold_they_are_read_as_they_were(many: list[Attributes]) -> None:
     spans = [replace(span_of(ATTEMPT, f"{n:x}"), attributes=attributes) for n, attributes in enumerate(many)]

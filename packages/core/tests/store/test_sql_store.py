@@ -127,7 +127,7 @@ async def test_what_another_process_writes_is_noticed(tmp_path: Path) -> None:
     waiter = asyncio.create_task(here.dequeue_many_rollouts(timeout=30))
     await asyncio.sleep(0.05)
     queued = await there.enqueue_rollout(1)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         assert [claim.rollout_id for claim in await waiter] == [queued.rollout_id]
     await here.close()
     await there.close()
@@ -173,7 +173,7 @@ async def test_a_waiting_caller_is_told_when_the_store_closes(tmp_path: Path) ->
     waiter = asyncio.create_task(store.dequeue_many_rollouts(timeout=30))
     await asyncio.sleep(0.05)
     await store.close()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         with pytest.raises(StoreError, match="closed"):
             await waiter
 

@@ -36,7 +36,7 @@ def test_every_answer_is_as_the_page_says(monkeypatch: pytest.MonkeyPatch) -> No
                 strategy = operation.as_strategy(generation_mode=mode)
 
                 @seed(0)
-                @settings(max_examples=EXAMPLES, deadline=None, database=None, suppress_health_check=EVERY_HEALTH_CHECK)
+                @settings(max_examples=EXAMPLES, database=None, suppress_health_check=EVERY_HEALTH_CHECK)
                 @given(strategy)
                 def ask(case: Any) -> None:
                     headers = {"authorization": f"Bearer {TOKEN}"}

@@ -219,7 +219,7 @@ async def test_long_waits_are_cut_into_short_requests(server: StoreServer, monke
         await asyncio.sleep(0.35)
         assert not waiter.done()
         await behind.update_attempt(got.rollout_id, "latest", status="succeeded")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             assert [rollout.status for rollout in await waiter] == ["succeeded"]
             assert await store.wait_for_rollouts(rollout_ids=[MISSING]) == []
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leyden.core.data.rollout import ATTEMPT_MOVES, ROLLOUT_MOVES, EnqueueRollout, RolloutConfig
@@ -153,7 +153,7 @@ async def agree(sequence: list[tuple[float, Step]], uri: str) -> None:
         await other.close()
 
 
-few = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+few = settings(max_examples=25)
 sequences = given(st.lists(st.tuples(st.sampled_from([0.0, 0.0, 1.0, 3.0]), steps), min_size=5, max_size=25))
 
 

@@ -87,7 +87,7 @@ async def test_a_part_that_is_no_call_is_refused_alone(
         Part(name, "1", msgspec.msgpack.encode(call)),
         Part("enqueue_rollout", "2", methods()["enqueue_rollout"].encode_call({"n": 1})),
     ]
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         whole, body = await connection.post(TOGETHER, msgspec.msgpack.encode(parts), "3")
     await connection.close()
     assert whole == 200

@@ -104,7 +104,7 @@ async def test_the_background_flushes_without_being_asked(
 ) -> None:
     with open_attempt(attempt()):
         export.tracer().start_span("step").end()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         while not store.spans:
             await asyncio.sleep(0.01)
 

@@ -153,7 +153,7 @@ def test_time_outs_hooks_auth_and_proxies_are_still_the_clients(http: Any, gatew
 
     hooks: Any = {"request": [on_request], "response": [on_response]}
     with (
-        http.Client(proxy="http://127.0.0.1:9", auth=("user", "pass"), event_hooks=hooks, timeout=0.2) as client,
+        http.Client(proxy="http://127.0.0.1:9", auth=("user", "pass"), event_hooks=hooks, timeout=1.0) as client,
         open_attempt(attempt_at(gateway)),
     ):
         assert client.post(f"{PROVIDER}/chat/completions", json=CHAT).status_code == 200
