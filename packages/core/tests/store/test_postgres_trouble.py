@@ -305,7 +305,11 @@ def test_a_connection_in_use_while_others_are_lost_is_closed_when_it_comes_back(
     """It would be left to Python's collector, open: the pool that it came from is no more."""
     connections = Database(parsed(postgres.uri_of(database)), 2, time.time)
     drivers: list[Any] = []
-    event.listen(connections.engine, "connect", lambda driver, _: drivers.append(driver))
+
+    def made(driver: Any, record: Any) -> None:
+        drivers.append(driver)
+
+    event.listen(connections.engine, "connect", made)
     prepare(connections)
     lost: list[PostgresRows] = []
     is_held, was_lost = threading.Event(), threading.Event()

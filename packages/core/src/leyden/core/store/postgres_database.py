@@ -65,7 +65,7 @@ class Database:
             isolation_level="AUTOCOMMIT",
             connect_args={name: value for name, value in _ALIVE.items() if name not in url.query},
         )
-        event.listen(self.engine, "connect", lambda driver, _: _configure(driver))
+        event.listen(self.engine, "connect", _begin)
 
     def close(self) -> None:
         """Close the connections."""
@@ -170,6 +170,10 @@ def _undo(connection: Connection, rows: PostgresRows, error: BaseException) -> N
         rows.roll_back()
     if isinstance(error, _ERRORS):
         connection.invalidate()
+
+
+def _begin(driver: Any, record: Any) -> None:
+    _configure(driver)
 
 
 def _configure(driver: Any) -> None:
