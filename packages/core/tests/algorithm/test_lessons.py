@@ -14,7 +14,7 @@ from leyden.core.algorithm.lessons import LessonLoop
 from leyden.core.algorithm.registry import make_algorithm
 from leyden.core.algorithm.sft import SFT, SFTConfig
 from leyden.core.data.transition import Trajectory, TrajectoryGroup
-from leyden.core.errors import TrainingError, UsageError
+from leyden.core.errors import NothingToLearn, UsageError
 from leyden.core.policy.logprobs import score
 from leyden.core.policy.model import PolicyModel
 from leyden.core.testing.nouns import trajectory, transition
@@ -214,7 +214,7 @@ async def test_batches_without_a_lesson_are_no_steps_and_too_many_end_the_run() 
     assert context.asked.count("update") == 1
     assert context.dropped == {"no answer better than another to the same state": 1}
     context = LessonContext(*[groups([0.0, None])] * 2)
-    with pytest.raises(TrainingError, match="in 2 batches in a row; the last one's: 1 × reward not above 0"):
+    with pytest.raises(NothingToLearn, match="in 2 batches in a row; the last one's: 1 × reward not above 0"):
         await SFT(SFTConfig(learning_rate=RATE, above=0.0, max_empty_batches=2)).run(context)
 
 

@@ -8,7 +8,7 @@ import pytest
 from leyden.core.algorithm.lightning_rl import LightningRL, LightningRLConfig
 from leyden.core.algorithm.registry import make_algorithm
 from leyden.core.data.transition import Trajectory, TrajectoryGroup
-from leyden.core.errors import TrainingError, UsageError
+from leyden.core.errors import NothingToLearn, UsageError
 from leyden.core.policy.logprobs import score
 from leyden.core.policy.model import PolicyModel
 from leyden.core.testing.nouns import trajectory, transition
@@ -78,7 +78,7 @@ async def test_a_batch_without_a_lesson_is_not_a_step() -> None:
 async def test_too_many_batches_without_a_lesson_end_the_run() -> None:
     context = scripted([[[1.0, 1.0]]] * 3, steps=1)
     config = LightningRLConfig(learning_rate=1e-3, max_empty_batches=3)
-    with pytest.raises(TrainingError, match=r"nothing to learn from in 3 batches in a row.*1 × no spread"):
+    with pytest.raises(NothingToLearn, match=r"nothing to learn from in 3 batches in a row.*1 × no spread"):
         await LightningRL(config).run(context)
 
 
@@ -196,6 +196,6 @@ async def test_calls_that_the_critic_cannot_read_are_left_out_and_told(caplog: p
     context = scripted([[[1.0, 0.0]]], steps=1)
     context.model.config.max_position_embeddings = 4
     config = LightningRLConfig(advantage="gae", critic="own", max_empty_batches=1)
-    with pytest.raises(TrainingError, match="nothing to learn from"):
+    with pytest.raises(NothingToLearn, match="nothing to learn from"):
         await LightningRL(config).run(context)
     assert "left out 2 calls that the critic cannot read" in caplog.text

@@ -14,7 +14,7 @@ from leyden.core.algorithm.loops import Pace
 from leyden.core.algorithm.registry import ALGORITHMS, make_algorithm
 from leyden.core.algorithm.side_by_side import SideBySide
 from leyden.core.data.transition import TrajectoryGroup
-from leyden.core.errors import TrainingError, UsageError
+from leyden.core.errors import NothingToLearn, UsageError
 from leyden.core.policy.checkpoint import latest_checkpoint, load_checkpoint, save_checkpoint, step_of
 from leyden.core.policy.logprobs import score
 from leyden.core.policy.model import PolicyModel
@@ -173,7 +173,7 @@ async def test_a_run_without_a_lesson_ends_as_the_acting_side_would_have_it() ->
     context = ScriptedContext(
         {"patient": model(), "best": model()}, [[group(n, 1.0, 1.0, by=("patient",))] for n in range(9)], steps=3
     )
-    with pytest.raises(TrainingError, match=r"in 2 batches in a row; the last one's: .*patient: no spread"):
+    with pytest.raises(NothingToLearn, match=r"in 2 batches in a row; the last one's: .*patient: no spread"):
         await sides({"patient": patient, "best": BEST}).run(context)
 
 

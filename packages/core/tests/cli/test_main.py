@@ -15,7 +15,7 @@ from leyden.core.trainer.config import NAME
     ("error", "code", "says"),
     [
         (UsageError("the file is missing"), 2, "leyden: the file is missing\n"),
-        (TrainingError("nothing to learn from"), 1, "leyden: nothing to learn from\n"),
+        (TrainingError("the loss is not finite"), 1, "leyden: the loss is not finite\n"),
         (KeyboardInterrupt(), 130, ""),
     ],
 )

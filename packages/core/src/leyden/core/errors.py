@@ -15,7 +15,7 @@
     │   └── CallRefused           a store takes no such call, however often it is sent (also a ValueError)
     ├── EngineError               the engine could not answer, or serves weights it should not
     ├── GatewayError              a model call could not be accepted
-    └── TrainingError             a step cannot be taken: nothing to learn from, or numbers that are not finite
+    └── TrainingError             a step cannot be taken: what it is given does not fit, or numbers are not finite
         └── CheckFailed           the check before a run found what would keep it from learning
 
 Knows nothing of the rest of the package.

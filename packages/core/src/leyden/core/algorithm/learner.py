@@ -17,7 +17,7 @@ from leyden.core.algorithm.base import Algorithm, Context
 from leyden.core.algorithm.loops import Pace
 from leyden.core.algorithm.sharing import shared_out
 from leyden.core.data.transition import TrajectoryGroup
-from leyden.core.errors import TrainingError
+from leyden.core.errors import NothingToLearn, TrainingError
 from leyden.core.policy.config import UpdateOptions
 
 if TYPE_CHECKING:
@@ -126,7 +126,10 @@ class BatchLoop(Algorithm, Generic[Part]):
         return context.step < (context.steps if self.ends is None else min(self.ends, context.steps))
 
     async def batches(self, context: Context, updaters: "Mapping[str, Updater]") -> AsyncGenerator[Batch[Part]]:
-        """What each batch of rollouts came to; one without anything to learn is no step."""
+        """What each batch of rollouts came to; one without anything to learn is no step.
+
+        Raises NothingToLearn after many of those in a row.
+        """
         empty, most_empty = 0, self.max_empty_batches
         while self.goes_on(context):
             batch = await self.batch(context, updaters, await context.collect())
@@ -138,7 +141,7 @@ class BatchLoop(Algorithm, Generic[Part]):
             empty += 1
             reasons = counts(batch.left_out + batch.dropped) or "no rollout was rewarded"
             if empty >= most_empty:
-                raise TrainingError(f"nothing to learn from in {empty} batches in a row; the last one's: {reasons}")
+                raise NothingToLearn(f"nothing to learn from in {empty} batches in a row; the last one's: {reasons}")
             log.warning("a batch had nothing to learn from (%s); going on with the next tasks", reasons)
 
     async def _take_step(self, context: Context, updaters: "Mapping[str, Updater]", batch: Batch[Part]) -> None:

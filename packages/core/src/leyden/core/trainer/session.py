@@ -43,7 +43,7 @@ async def train(
 ) -> RunReport:
     """Begin or go on with a run; returns its report, which also lies in the folder.
 
-    Raises UsageError for what the user must mend, TrainingError when there is nothing to learn from.
+    Raises UsageError for what the user must mend, NothingToLearn among it.
     """
     began = Usage.now()
     algorithm = make_algorithm(config.algorithm, config.algorithm_config)
