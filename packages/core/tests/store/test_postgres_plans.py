@@ -1,6 +1,6 @@
 """What PostgreSQL reads for a statement, whose plan it made while the tables were small and keeps."""
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 import psycopg
@@ -11,6 +11,9 @@ from leyden.core.store.postgres import PostgresStore
 from leyden.core.store.postgres_line import Line
 from leyden.core.testing.postgres_server import PostgresServer
 
+_ADD_ONE = (
+    "SELECT leyden_add_span(extract(epoch FROM now())::float8, %s, %s, 't', 's', 'p', 'search', 1.0, 2.0, 'b'::bytea)"
+)
 _ADD = (
     "SELECT leyden_add_spans(extract(epoch FROM now())::float8, %s, %s, %s::int[], %s::int[], %s, %s, %s, %s,"
     " %s::float8[], %s::float8[], %s::bytea[])"
@@ -40,6 +43,13 @@ def add(line: "psycopg.Connection[Any]", attempts: Sequence[Attempt]) -> None:
     assert found is not None and found[0] is not None
 
 
+def add_one_by_one(line: "psycopg.Connection[Any]", attempts: Sequence[Attempt]) -> None:
+    """The same, a statement each."""
+    for attempt in attempts:
+        found = line.execute(_ADD_ONE, [attempt.rollout_id, attempt.attempt_id]).fetchone()
+        assert found is not None and found[0] is not None
+
+
 def rows_read(line: "psycopg.Connection[Any]") -> int:
     """Of rollouts and attempts, by this connection."""
     (count,) = line.execute(_READ).fetchone() or (None,)
@@ -52,18 +62,29 @@ async def claimed(store: PostgresStore, count: int) -> list[Attempt]:
     return [rollout.attempt for rollout in await store.dequeue_many_rollouts(limit=count)]
 
 
+@pytest.mark.parametrize("how", [add, add_one_by_one])
+@pytest.mark.parametrize("analyzed", [None, 0, 1, 3, 8])
+@pytest.mark.parametrize("words", ["ANALYZE", "VACUUM ANALYZE"])
 async def test_spans_that_begin_attempts_read_of_no_others(
-    postgres: PostgresServer, shared_database: str, line: "psycopg.Connection[Any]"
+    postgres: PostgresServer,
+    shared_database: str,
+    line: "psycopg.Connection[Any]",
+    how: Callable[["psycopg.Connection[Any]", Sequence[Attempt]], None],
+    analyzed: int | None,
+    words: str,
 ) -> None:
+    """Whenever the server looked at the tables: it makes its plans by what it saw, and does so when it likes."""
     store = await PostgresStore.open(postgres.uri_of(shared_database))
     Line(line)  # sets it up
     line.pgconn.nonblocking = 0
-    for _ in range(8):  # after five, a plan is kept
-        add(line, await claimed(store, 3))
+    for number in range(9):  # after five, a plan is kept
+        if number == analyzed:
+            line.execute(words.encode())
+        how(line, await claimed(store, 3))
     await claimed(store, 400)
     attempts = await claimed(store, 3)
     with line.transaction():
         before = rows_read(line)
-        add(line, attempts)
+        how(line, attempts)
         assert 3 <= rows_read(line) - before < 30
     await store.close()

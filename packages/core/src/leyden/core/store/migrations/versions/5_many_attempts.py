@@ -1,4 +1,8 @@
-"""The function that stores several spans begins their attempts by their keys, whatever else begins or began.
+"""The functions that store spans find what is there by its keys alone, whatever the tables are like.
+
+A plan that was made while they are small is kept for a while, and what is cheap then may read all that ever was later:
+the index by status, or whole tables joined to what is given. So each row is looked for by its own key, and what else is
+asked of it is asked in a form that no index answers.
 
 SQLite files are changed by `store.sql`.
 """
@@ -7,6 +11,65 @@ from alembic import op
 
 revision = "5"
 down_revision = "4"
+
+ADD_SPAN = """
+CREATE OR REPLACE FUNCTION leyden_add_span(
+    at float8, of_rollout text, of_attempt text, trace text, span text, parent text, named text,
+    started float8, ended float8, rest bytea
+) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    number bigint;
+    stood text;
+    latest int;
+    its_status text;
+    its_place int;
+    has_beaten boolean;
+    last_number bigint;
+    last_attempt text;
+    last_beat float8;
+BEGIN
+    SELECT span_counter, status, attempts INTO number, stood, latest FROM rollouts AS held
+        WHERE rollout_id = of_rollout
+            AND coalesce((SELECT min(deadline) FROM rollouts WHERE deadline IS NOT NULL) > at, true)
+        FOR NO KEY UPDATE;
+    IF NOT FOUND OR stood NOT IN ('running', 'preparing') THEN
+        RETURN NULL;
+    END IF;
+    -- Statements of their own, which see what was committed while the first one waited for the row.
+    SELECT status, sequence_id, last_heartbeat_time IS NOT NULL INTO its_status, its_place, has_beaten FROM attempts
+        WHERE rollout_id = of_rollout AND attempt_id = of_attempt;
+    IF NOT FOUND OR its_status <> stood
+        OR NOT (CASE stood WHEN 'running' THEN has_beaten ELSE its_place = latest END)
+    THEN
+        RETURN NULL;
+    END IF;
+    SELECT sequence_id, attempt_id, heartbeat_time INTO last_number, last_attempt, last_beat FROM spans
+        WHERE rollout_id = of_rollout ORDER BY sequence_id DESC LIMIT 1;
+    IF last_attempt <> of_attempt THEN
+        SELECT heartbeat_time INTO last_beat FROM spans
+            WHERE rollout_id = of_rollout AND attempt_id = of_attempt ORDER BY sequence_id DESC LIMIT 1;
+    END IF;
+    IF last_beat > at THEN
+        RETURN NULL;
+    END IF;
+    number := 1 + greatest(number, last_number);
+    INSERT INTO spans (
+        rollout_id, attempt_id, sequence_id, trace_id, span_id, parent_id, name, start_time, end_time, body,
+        heartbeat_time
+    ) VALUES (of_rollout, of_attempt, number, trace, span, parent, named, started, ended, rest, at)
+    ON CONFLICT DO NOTHING;
+    IF NOT FOUND THEN
+        RETURN NULL;
+    END IF;
+    IF stood = 'preparing' THEN
+        UPDATE attempts SET status = 'running', last_heartbeat_time = greatest(last_heartbeat_time, at)
+            WHERE rollout_id = of_rollout AND attempt_id = of_attempt;
+        UPDATE rollouts SET status = 'running' WHERE rollout_id = of_rollout;
+    END IF;
+    RETURN number;
+END $$
+"""
+"""As the fourth version's, but for how it finds what is there."""
 
 ADD_SPANS = """
 CREATE OR REPLACE FUNCTION leyden_add_spans(
@@ -26,7 +89,8 @@ BEGIN
     SELECT array_agg((
         SELECT greatest(span_counter, (SELECT max(sequence_id) FROM spans WHERE rollout_id = of_rollout))
         FROM rollouts JOIN attempts USING (rollout_id)
-        WHERE rollout_id = of_rollout AND attempt_id = of_attempt AND attempts.status = rollouts.status
+        WHERE rollout_id = of_rollout AND attempt_id = of_attempt
+            AND attempts.status IS NOT DISTINCT FROM rollouts.status
             AND CASE rollouts.status
                 WHEN 'running' THEN last_heartbeat_time IS NOT NULL
                 WHEN 'preparing' THEN attempts.sequence_id = rollouts.attempts
@@ -40,13 +104,12 @@ BEGIN
     IF array_position(highest, NULL) IS NOT NULL THEN
         RETURN NULL;
     END IF;
-    -- All here run or begin to. Asked for those that are 'preparing', the planner takes the index by status while the
-    -- tables are small, and stays with it: it then reads all that ever were, until the next vacuum.
     IF begins THEN
-        UPDATE attempts SET status = 'running', last_heartbeat_time = greatest(last_heartbeat_time, at)
-            FROM unnest(of_rollouts, of_attempts) AS given (of_rollout, of_attempt)
-            WHERE rollout_id = of_rollout AND attempt_id = of_attempt AND status <> 'running';
-        UPDATE rollouts SET status = 'running' WHERE rollout_id = ANY (of_rollouts) AND status <> 'running';
+        FOR place IN 1 .. cardinality(of_rollouts) LOOP
+            UPDATE attempts SET status = 'running', last_heartbeat_time = greatest(last_heartbeat_time, at)
+                WHERE rollout_id = of_rollouts[place] AND attempt_id = of_attempts[place] AND status <> 'running';
+            UPDATE rollouts SET status = 'running' WHERE rollout_id = of_rollouts[place] AND status <> 'running';
+        END LOOP;
     END IF;
     INSERT INTO spans (
         rollout_id, attempt_id, sequence_id, trace_id, span_id, parent_id, name, start_time, end_time, body,
@@ -59,9 +122,10 @@ BEGIN
     RETURN highest;
 END $$
 """
-"""As the fourth version's, but for how it finds the attempts that begin."""
+"""As the fourth version's, but for how it finds what is there."""
 
 
 def upgrade() -> None:
-    """Change the function; the tables stay as they are."""
+    """Change the functions; the tables stay as they are."""
+    op.execute(ADD_SPAN)
     op.execute(ADD_SPANS)
