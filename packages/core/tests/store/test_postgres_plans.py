@@ -1,15 +1,20 @@
 """What PostgreSQL reads for a statement, whose plan it made while the tables were small and keeps."""
 
+import asyncio
+import re
 from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 import psycopg
 import pytest
+from psycopg.sql import SQL, Identifier
 
 from leyden.core.data.rollout import Attempt, EnqueueRollout
+from leyden.core.store import postgres_database
 from leyden.core.store.postgres import PostgresStore
 from leyden.core.store.postgres_line import Line
 from leyden.core.testing.postgres_server import PostgresServer
+from leyden.core.testing.store_contract.shared import span_of, taken
 
 _ADD_ONE = (
     "SELECT leyden_add_span(extract(epoch FROM now())::float8, %s, %s, 't', 's', 'p', 'search', 1.0, 2.0, 'b'::bytea)"
@@ -88,3 +93,87 @@ async def test_spans_that_begin_attempts_read_of_no_others(
         how(line, attempts)
         assert 3 <= rows_read(line) - before < 30
     await store.close()
+
+
+# --- Whatever else comes with every rollout
+
+MOST = 100
+"""Rows that a part of a plan reads; there are thousands. The longest attempt here has 34 spans."""
+
+
+@pytest.mark.parametrize("looked", ["when there is nothing", "when there is little", "when there is much"])
+async def test_hot_paths_read_what_they_are_about(postgres: PostgresServer, looked: str) -> None:
+    """Whenever the server looked at the tables last."""
+    database = postgres.create()
+    with postgres.connect(database) as connection:
+        for setting in (
+            SQL("session_preload_libraries = 'auto_explain'"),
+            SQL("auto_explain.log_min_duration = 0"),
+            SQL("auto_explain.log_analyze = on"),
+            SQL("auto_explain.log_timing = off"),
+            SQL("auto_explain.log_nested_statements = on"),
+        ):
+            connection.execute(SQL("ALTER DATABASE {} SET {}").format(Identifier(database), setting))
+    store = await PostgresStore.open(postgres.uri_of(database))
+    queued = [EnqueueRollout(input=n, rollout_id=f"r{n}") for n in range(1008)]
+    with postgres.connect(database) as connection:
+        for number in range(8):  # often enough for every statement to be prepared, and for the server to keep a plan
+            if (number, looked) in {(0, "when there is nothing"), (1, "when there is little")}:
+                connection.execute("VACUUM ANALYZE")
+            if number == 0:
+                await store.enqueue_many_rollouts(queued[:8])
+            await walk(store)
+        await store.enqueue_many_rollouts(queued[8:])
+        connection.execute(MANY)
+        if looked == "when there is much":
+            connection.execute("ANALYZE")
+    await asyncio.sleep(1.1 * postgres_database.PLANNED_SECONDS)
+    before = len(postgres.log())
+    for _ in range(8):
+        await walk(store)
+    await store.close()
+    plans = [entry for entry in re.split(r"\n(?=\S)", postgres.log()[before:]) if "Query Text: " in entry]
+    assert len(plans) > 300 and all(any(part in plan for plan in plans) for part in SPANS_COME)
+    plan = max(plans, key=rows_of)
+    assert 30 <= rows_of(plan) < MOST, plan
+
+
+def rows_of(plan: str) -> int:
+    """How many rows the part of a plan that read most of them gave on and left out, by all its turns."""
+    counts = [0]
+    for rows, loops, left_out in re.findall(
+        r"\(actual rows=(\d+) loops=(\d+)\)(?:\n(?!.*->).*)*?(?:\n.*Rows Removed by \w*\s?Filter: (\d+))?", plan
+    ):
+        counts.append((int(rows) + int(left_out or 0)) * int(loops))
+    return max(counts)
+
+
+SPANS_COME = ("SET status=", "array_agg((", "INSERT INTO spans (")
+"""Of statements with which spans are stored: by the rules, and within the functions on the server."""
+MANY = """
+INSERT INTO rollouts (rollout_id, input, start_time, status, config, metadata, attempts, span_counter, deadline)
+    SELECT 'o' || n, '', 1, 'succeeded', '', '', 1, 0, nullif(n % 3, 0) * 1e12 FROM generate_series(1, 20000) n;
+INSERT INTO attempts (rollout_id, attempt_id, sequence_id, start_time, status, worker_id, metadata)
+    SELECT 'o' || n, 'o' || n || '-a1', 1, 1, 'succeeded', 'w' || n % 3, '' FROM generate_series(1, 20000) n;
+INSERT INTO spans (rollout_id, attempt_id, sequence_id, trace_id, span_id, name, start_time, body)
+    SELECT 'o' || n % 20000 + 1, 'o' || n % 20000 + 1 || '-a1', n, 't', 's' || n, 'chat', 1, ''
+    FROM generate_series(1, 60000) n;
+"""
+
+
+async def walk(store: PostgresStore) -> None:
+    """All that comes with every rollout."""
+    got = taken(await store.dequeue_rollout("w0"))
+    await store.add_many_spans([span_of(got.attempt, f"{n:x}") for n in range(3)])
+    await store.add_many_spans([span_of(got.attempt, f"a{n:x}") for n in range(30)])
+    await store.add_span(span_of(got.attempt, "b"))
+    await store.get_many_span_sequence_ids([(got.rollout_id, "latest"), ("r7", "latest")])
+    await store.find_attempt(got.rollout_id, got.attempt.attempt_id)
+    await store.query_spans(got.rollout_id, "latest")
+    await store.query_spans(got.rollout_id)
+    await store.query_spans(got.rollout_id, name="chat", limit=2)
+    await store.update_attempt(got.rollout_id, "latest", status="succeeded")
+    await store.wait_for_rollouts(rollout_ids=[got.rollout_id, "r3"], timeout=0)
+    await store.query_rollouts(rollout_id_in=["r1", "r2"])
+    await store.query_attempts(got.rollout_id)
+    await store.update_worker("w0")

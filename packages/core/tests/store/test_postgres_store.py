@@ -1,7 +1,6 @@
 """What a store in PostgreSQL promises beyond the contract: several writers at once, no scans, clear errors."""
 
 import asyncio
-import re
 import secrets
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -12,7 +11,6 @@ import psycopg
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from psycopg.sql import SQL, Identifier
 from sqlalchemy import create_engine
 
 from leyden.core.data.rollout import EnqueueRollout, RolloutConfig
@@ -263,61 +261,6 @@ async def test_a_span_that_cannot_be_stored_harms_no_other(uri: str, monkeypatch
     assert isinstance(results[1], StoreError) and "index row" in str(results[1])
     assert [span.name for span in await store.query_spans(got.rollout_id)] == ["chat", "tool"]
     await store.close()
-
-
-async def test_hot_paths_never_scan(postgres: PostgresServer) -> None:
-    database = postgres.create()
-    with postgres.connect(database) as connection:
-        for setting in (
-            SQL("session_preload_libraries = 'auto_explain'"),
-            SQL("auto_explain.log_min_duration = 0"),
-            SQL("auto_explain.log_nested_statements = on"),
-        ):
-            connection.execute(SQL("ALTER DATABASE {} SET {}").format(Identifier(database), setting))
-    store = await PostgresStore.open(postgres.uri_of(database))
-    await store.enqueue_many_rollouts([EnqueueRollout(input=n, rollout_id=f"r{n}") for n in range(1000)])
-    with postgres.connect(database) as connection:
-        connection.execute(MANY)
-        connection.execute("ANALYZE")
-    before = len(postgres.log())
-    for _ in range(8):  # often enough for every statement to be prepared, and for the server to settle on its plan
-        await walk(store)
-    await store.close()
-    plans = [entry for entry in re.split(r"\n(?=\S)", postgres.log()[before:]) if "Query Text: " in entry]
-    scans = {entry for entry in plans if re.search(r"Seq Scan on (rollouts|attempts|spans|queue)", entry)}
-    assert len(plans) > 300 and all(any(part in plan for plan in plans) for part in SPANS_COME)
-    assert scans == set(), next(iter(scans))
-
-
-SPANS_COME = ("SET status=", "array_agg((", "INSERT INTO spans (")
-"""Of statements with which spans are stored: by the rules, and within the functions on the server."""
-MANY = """
-INSERT INTO rollouts (rollout_id, input, start_time, status, config, metadata, attempts, span_counter, deadline)
-    SELECT 'o' || n, '', 1, 'succeeded', '', '', 1, 0, nullif(n % 3, 0) * 1e12 FROM generate_series(1, 20000) n;
-INSERT INTO attempts (rollout_id, attempt_id, sequence_id, start_time, status, worker_id, metadata)
-    SELECT 'o' || n, 'o' || n || '-a1', 1, 1, 'succeeded', 'w' || n % 3, '' FROM generate_series(1, 20000) n;
-INSERT INTO spans (rollout_id, attempt_id, sequence_id, trace_id, span_id, name, start_time, body)
-    SELECT 'o' || n % 20000 + 1, 'o' || n % 20000 + 1 || '-a1', n, 't', 's' || n, 'chat', 1, ''
-    FROM generate_series(1, 60000) n;
-"""
-
-
-async def walk(store: PostgresStore) -> None:
-    """All that comes with every rollout."""
-    got = taken(await store.dequeue_rollout("w0"))
-    await store.add_many_spans([span_of(got.attempt, f"{n:x}") for n in range(3)])
-    await store.add_many_spans([span_of(got.attempt, f"a{n:x}") for n in range(30)])
-    await store.add_span(span_of(got.attempt, "b"))
-    await store.get_many_span_sequence_ids([(got.rollout_id, "latest"), ("r7", "latest")])
-    await store.find_attempt(got.rollout_id, got.attempt.attempt_id)
-    await store.query_spans(got.rollout_id, "latest")
-    await store.query_spans(got.rollout_id)
-    await store.query_spans(got.rollout_id, name="chat", limit=2)
-    await store.update_attempt(got.rollout_id, "latest", status="succeeded")
-    await store.wait_for_rollouts(rollout_ids=[got.rollout_id, "r3"], timeout=0)
-    await store.query_rollouts(rollout_id_in=["r1", "r2"])
-    await store.query_attempts(got.rollout_id)
-    await store.update_worker("w0")
 
 
 # --- The tables

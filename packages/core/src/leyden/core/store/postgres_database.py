@@ -34,6 +34,9 @@ _IN_THE_WAY = frozenset({"40001", "40P01", "23505"})
 _LOST = frozenset({None, "57P01", "57P02", "57P03", "25P03"})
 """No state at all, as from libpq itself; shut down, crashed, starting up; idle for too long."""
 _MOST_TRIES = 20
+PLANNED_SECONDS = 1.0
+"""For how long a connection keeps its plans: one that was made for small tables may read the whole of large ones."""
+_PLANNED = "leyden_planned"
 _PAUSE = 0.1
 """Seconds between two attempts to reach a server."""
 _ERRORS = (SQLAlchemyError, psycopg.Error)
@@ -108,6 +111,9 @@ class Database:
     ) -> tuple[T, PostgresRows]:
         with self._connection() as connection:
             driver: Any = connection.connection.driver_connection
+            if time.monotonic() - connection.info.setdefault(_PLANNED, time.monotonic()) > PLANNED_SECONDS:
+                driver.execute("DISCARD PLANS", prepare=False)
+                connection.info[_PLANNED] = time.monotonic()
             rows = PostgresRows(connection, driver, self._clock(), writes=writes)
             try:
                 rows.begin()
@@ -181,6 +187,7 @@ def _configure(driver: Any) -> None:
     words = (
         f"SET lock_timeout = {round(1000 * LOCK_SECONDS)}",
         f"SET idle_in_transaction_session_timeout = {1000 * _IDLE_SECONDS}",
+        "SET enable_seqscan = off",
         "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'",
     )
     try:

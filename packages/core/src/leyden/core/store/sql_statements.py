@@ -83,7 +83,6 @@ OVERDUE = (
     .where(_rollouts.deadline <= bindparam("now", type_=Float))
     .order_by(_rollouts.deadline, schema.rollouts.c.id)
 )
-NEXT_DEADLINE = select(func.min(_rollouts.deadline)).where(_rollouts.deadline.is_not(None))
 DROP_FROM_QUEUE = delete(schema.queue).where(_queue.rollout_id == _KEY)
 HEAD_OF_QUEUE = select(_queue.rollout_id).order_by(_queue.position).limit(bindparam("limit", type_=Integer))
 ATTEMPTS_OF = select(*ATTEMPT).where(among(_attempts.rollout_id, _KEYS)).order_by(_attempts.sequence_id)
@@ -106,7 +105,16 @@ SPANS_IN_ORDER = select(*SPAN).where(_spans.rollout_id == _KEY).order_by(_spans.
 _THIS_ATTEMPT = (_attempts.rollout_id == _KEY) & (_attempts.attempt_id == _SECOND_KEY)
 _THESE_ATTEMPTS = tuples_among(_attempts.rollout_id, _attempts.attempt_id)
 ATTEMPTS_BY_KEY = select(*ATTEMPT).where(_THIS_ATTEMPT), select(*ATTEMPT).where(_THESE_ATTEMPTS)
-_NEXT_OF_ALL = select(func.min(_others.deadline)).where(_others.deadline.is_not(None)).scalar_subquery()
+# The least of all is asked for as the first in order: for it a planner that expects few deadlines would read them all.
+_NEXT_OF_ALL = (
+    select(_others.deadline)
+    .where(_others.deadline.is_not(None))
+    .order_by(_others.deadline)
+    .limit(literal_column("1", Integer))
+    .correlate(None)
+    .scalar_subquery()
+)
+NEXT_DEADLINE = select(_NEXT_OF_ALL)
 AT_A_GLANCE = (
     select(*ROLLOUT, *ATTEMPT, _NEXT_OF_ALL.label("due"))
     .join_from(schema.attempts, schema.rollouts, _attempts.rollout_id == _rollouts.rollout_id)

@@ -1,8 +1,8 @@
 """The functions that store spans find what is there by its keys alone, whatever the tables are like.
 
 A plan that was made while they are small is kept for a while, and what is cheap then may read all that ever was later:
-the index by status, or whole tables joined to what is given. So each row is looked for by its own key, and what else is
-asked of it is asked in a form that no index answers.
+the index by status, or whole tables joined to what is given. So each row is looked for by its own key, what else is
+asked of it is asked in a form that no index answers, and the least of all deadlines is the first in order.
 
 SQLite files are changed by `store.sql`.
 """
@@ -30,7 +30,9 @@ DECLARE
 BEGIN
     SELECT span_counter, status, attempts INTO number, stood, latest FROM rollouts AS held
         WHERE rollout_id = of_rollout
-            AND coalesce((SELECT min(deadline) FROM rollouts WHERE deadline IS NOT NULL) > at, true)
+            AND coalesce(at < (
+                SELECT deadline FROM rollouts WHERE deadline IS NOT NULL ORDER BY deadline LIMIT 1
+            ), true)
         FOR NO KEY UPDATE;
     IF NOT FOUND OR stood NOT IN ('running', 'preparing') THEN
         RETURN NULL;
@@ -80,7 +82,7 @@ DECLARE
     begins boolean;
     highest bigint[];
 BEGIN
-    IF (SELECT min(deadline) FROM rollouts WHERE deadline IS NOT NULL) <= at THEN
+    IF (SELECT deadline FROM rollouts WHERE deadline IS NOT NULL ORDER BY deadline LIMIT 1) <= at THEN
         RETURN NULL;
     END IF;
     SELECT bool_or(status = 'preparing') INTO begins FROM (
