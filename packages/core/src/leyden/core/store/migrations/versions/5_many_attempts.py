@@ -107,11 +107,11 @@ BEGIN
         RETURN NULL;
     END IF;
     IF begins THEN
-        FOR place IN 1 .. cardinality(of_rollouts) LOOP
-            UPDATE attempts SET status = 'running', last_heartbeat_time = greatest(last_heartbeat_time, at)
-                WHERE rollout_id = of_rollouts[place] AND attempt_id = of_attempts[place] AND status <> 'running';
-            UPDATE rollouts SET status = 'running' WHERE rollout_id = of_rollouts[place] AND status <> 'running';
-        END LOOP;
+        -- Of a rollout that is to begin, one attempt is here: the latest.
+        UPDATE attempts SET status = 'running', last_heartbeat_time = greatest(last_heartbeat_time, at)
+            WHERE rollout_id = ANY (of_rollouts) AND status <> 'running'
+                AND attempt_id = of_attempts[array_position(of_rollouts, rollout_id)];
+        UPDATE rollouts SET status = 'running' WHERE rollout_id = ANY (of_rollouts) AND status <> 'running';
     END IF;
     INSERT INTO spans (
         rollout_id, attempt_id, sequence_id, trace_id, span_id, parent_id, name, start_time, end_time, body,
