@@ -139,13 +139,15 @@ async def test_hot_paths_read_what_they_are_about(postgres: PostgresServer, look
 
 
 def rows_of(plan: str) -> int:
-    """How many rows the part of a plan that read most of them gave on and left out, by all its turns."""
-    counts = [0]
-    for rows, loops, left_out in re.findall(
-        r"\(actual rows=(\d+) loops=(\d+)\)(?:\n(?!.*->).*)*?(?:\n.*Rows Removed by \w*\s?Filter: (\d+))?", plan
-    ):
-        counts.append((int(rows) + int(left_out or 0)) * int(loops))
-    return max(counts)
+    """How many rows the part of a plan that read most of them gave on or left out, by all its turns."""
+    most, turns = 0, 1
+    for line in plan.splitlines():
+        if found := re.search(r"\(actual rows=(\d+) loops=(\d+)\)", line):
+            turns = int(found[2])
+            most = max(most, int(found[1]) * turns)
+        elif found := re.search(r"Rows Removed by .*: (\d+)", line):
+            most = max(most, int(found[1]) * turns)
+    return most
 
 
 SPANS_COME = ("SET status=", "array_agg((", "INSERT INTO spans (")
