@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from leyden.core.errors import UsageError
@@ -36,9 +36,9 @@ class Calls:
             await self._ends[name].wait()
 
 
-async def settle() -> None:
-    """Let everything happen that can without time passing."""
-    for _ in range(8):
+async def settle(calls: int = 1) -> None:
+    """Let everything happen that can without time passing, where a place may go through so many calls' hands."""
+    for _ in range(8 * calls):
         await asyncio.sleep(0)
 
 
@@ -263,19 +263,23 @@ class Campaign:
         elif step == "resume":
             self.gate.resume()
         elif step == "settle":
-            await settle()
+            await self.settle()
             self.check()
         elif names := self._open():
             name = names[value % len(names)]
             self.calls.end(name) if step == "end" else self.calls.tasks[name].cancel()
 
     async def _arrive(self, name: str, attempt: str) -> None:
-        await settle()
+        await self.settle()
         self._attempts[name] = attempt
         if sum(self._attempts[other] == attempt for other in self._open()) < self.limits.max_per_attempt:
             self._in_line.add(name)
         self.calls.start(name, attempt)
-        await settle()
+        await self.settle()
+
+    async def settle(self) -> None:
+        """Also where calls have been told to end before they have a place, which they give on at once."""
+        await settle(1 + len(self._open()))
 
     def _open(self) -> list[str]:
         return [name for name, task in self.calls.tasks.items() if not task.done()]
@@ -302,6 +306,7 @@ class Campaign:
 
 
 @settings(max_examples=200)
+@example(steps=[("arrive", 0)] * 4 + [("arrive", 1), ("arrive", 0)], concurrent=1, each=1, waiting=5)
 @given(steps=STEPS, concurrent=st.integers(1, 4), each=st.integers(1, 3), waiting=st.integers(0, 8))
 async def test_no_place_is_lost_and_none_is_given_out_of_turn(
     steps: list[tuple[str, int]], concurrent: int, each: int, waiting: int
@@ -311,7 +316,7 @@ async def test_no_place_is_lost_and_none_is_given_out_of_turn(
         await campaign.take(step, value)
     campaign.gate.resume()
     for name in campaign.calls.tasks:
-        await settle()
+        await campaign.settle()
         campaign.check()
         campaign.calls.end(name)
     await finish(campaign.calls)
