@@ -19,7 +19,7 @@ from sqlalchemy import (
 from sqlalchemy import Text as AnyText
 from sqlalchemy import literal_column as sql
 
-VERSION = 5
+VERSION = 6
 """Kept with the store, and the newest of `migrations`; a store written by a newer version is refused."""
 WITH_HEARTBEATS = 3
 """The first version in which spans have a heartbeat's time."""
