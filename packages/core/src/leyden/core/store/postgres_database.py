@@ -37,6 +37,7 @@ _MOST_TRIES = 20
 PLANNED_SECONDS = 1.0
 """For how long a connection keeps its plans: one that was made for small tables may read the whole of large ones."""
 _PLANNED = "leyden_planned"
+"""When a connection of the pool last began to make its plans."""
 _PAUSE = 0.1
 """Seconds between two attempts to reach a server."""
 _ERRORS = (SQLAlchemyError, psycopg.Error)
@@ -111,9 +112,10 @@ class Database:
     ) -> tuple[T, PostgresRows]:
         with self._connection() as connection:
             driver: Any = connection.connection.driver_connection
-            if time.monotonic() - connection.info.setdefault(_PLANNED, time.monotonic()) > PLANNED_SECONDS:
+            now = time.monotonic()
+            if now - connection.info[_PLANNED] > PLANNED_SECONDS:
                 driver.execute("DISCARD PLANS", prepare=False)
-                connection.info[_PLANNED] = time.monotonic()
+                connection.info[_PLANNED] = now
             rows = PostgresRows(connection, driver, self._clock(), writes=writes)
             try:
                 rows.begin()
@@ -180,6 +182,7 @@ def _undo(connection: Connection, rows: PostgresRows, error: BaseException) -> N
 
 def _begin(driver: Any, record: Any) -> None:
     _configure(driver)
+    record.info[_PLANNED] = time.monotonic()
 
 
 def _configure(driver: Any) -> None:
