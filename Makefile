@@ -10,7 +10,7 @@ TORCH  := torch==2.13.0
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 
 .DEFAULT_GOAL := help
-.PHONY: help install clients quickstart test check format lint types imports pytest bench lock test-long test-newest test-oldest lock-versions clean
+.PHONY: help install clients quickstart test check format lint types imports pytest test-unit bench lock test-long test-newest test-oldest lock-versions clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -41,7 +41,8 @@ $(CLIENTS): $(STAMP) scripts/make_clients $(wildcard tests/clients/environments/
 quickstart: $(STAMP) ## Train the example agent on this machine (about three minutes)
 	$(BIN)/leyden quickstart
 
-test: check pytest ## Checks and tests; CI runs test-long, too
+test: $(FRAMEWORKS) ## Checks and tests, at the same time; CI runs test-long, too
+	@$(MAKE) --no-print-directory --jobs 2 pytest check
 
 check: lint types imports ## Format, lint, types, layers
 
@@ -65,6 +66,9 @@ PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n $(WORKERS)
 
 pytest: $(FRAMEWORKS)
 	$(PYTEST) -m "not long"
+
+test-unit: $(FRAMEWORKS) ## Only the tests that start no process and no server
+	$(PYTEST) -m unit
 
 test-long: $(FRAMEWORKS) clients ## What takes longer: killed runs, campaigns, whole trainings, real clients, applications of their own
 	$(PYTEST) -m long

@@ -1,6 +1,36 @@
-"""What holds for every test: Hypothesis judges what is computed, not how fast a busy machine computes it."""
+"""What holds for every test.
 
+Hypothesis judges what is computed, not how fast a busy machine computes it. Agents that a test loads are forgotten
+after it. The plugins, in `tests/support`, give tests their levels, fail files that leave something behind, and print
+what was skipped.
+"""
+
+import os
+import sys
+import tempfile
+from collections.abc import Generator
+
+import pytest
 from hypothesis import HealthCheck, settings
+from traces import OUR_OWN, TEMPORARY
+
+pytest_plugins = ["few_authorities", "http_clients", "leaks", "levels", "skips"]
 
 settings.register_profile("leyden", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("leyden")
+
+
+@pytest.fixture(autouse=True)
+def loaded_agents_are_forgotten() -> Generator[None]:
+    """Loading an agent changes the process: its folder is on Python's path then, and its module is a loaded one."""
+    path, count = list(sys.path), len(sys.modules)
+    yield
+    libraries = [folder for folder in sys.path if folder not in path and folder.startswith(sys.prefix)]
+    sys.path[:] = [*libraries, *path]
+    if len(sys.modules) == count:
+        return
+    temporary = os.environ.get(TEMPORARY, tempfile.gettempdir())
+    for name, module in list(sys.modules.items()):
+        file = str(getattr(module, "__file__", None))
+        if file.startswith(temporary) and not file.startswith(OUR_OWN):  # these may lie there, too
+            del sys.modules[name]

@@ -27,7 +27,7 @@ GROUP = 8
 WAYS = {"separate": (False, False), "merged": (True, False), "merged, shared read once": (True, True)}
 
 
-def updater(merge: bool, share_prefix: bool, token_budget: int) -> Updater:
+def updater(merge: bool, share_prefix: bool, token_budget: int | None) -> Updater:
     """An updater of a fresh model, the same each time."""
     config = UpdateConfig(learning_rate=6e-4, merge=merge, share_prefix=share_prefix, token_budget=token_budget)
     return Updater(tiny_policy(shape=MODEL), config)
@@ -40,7 +40,7 @@ def timed(trainer: Updater, trained: list[WeightedTransition]) -> tuple[float, f
     return time.perf_counter() - wall, time.process_time() - cpu, report
 
 
-def measure(trained: list[WeightedTransition], repeats: int, token_budget: int) -> dict[str, dict[str, float]]:
+def measure(trained: list[WeightedTransition], repeats: int, token_budget: int | None) -> dict[str, dict[str, float]]:
     """Time every way in turn, `repeats` times after one warm-up."""
     trainers = {name: updater(*way, token_budget) for name, way in WAYS.items()}
     for trainer in trainers.values():

@@ -31,7 +31,7 @@ from leyden.core.store.open import open_store
 from leyden.core.testing.byte_codec import ByteCodec
 from leyden.core.testing.scripted_engine import ScriptedAnswer, ScriptedEngine
 from leyden.core.trainer.agents import AgentPlan, CheckAgents
-from leyden.core.trainer.launch import run_loop
+from leyden.core.trainer.event_loop import run_loop
 from leyden.core.trainer.ray_agents import ray_agents
 from leyden.core.trainer.runners import Runners
 from leyden.core.trainer.serving import open_gateway
@@ -44,6 +44,7 @@ AHEAD = 1.0
 """Rollouts that wait in the queue, as a share of those in flight: whoever is done finds the next one."""
 FULL = 0.9
 """So large a share of the agents is at work whenever somebody looks: between two rollouts one is at none."""
+FILL_SECONDS = 300.0
 DRAIN_SECONDS = 1200.0
 
 
@@ -112,8 +113,12 @@ class ScaleCampaign:
     async def _keep_busy(
         self, store: LightningStore, gate: Any, check: CheckAgents, told: Callable[[float], object]
     ) -> None:
-        scale, began, looked = self._scale, time.monotonic(), 0.0
-        while (seconds := time.monotonic() - began) < scale.minutes * 60:
+        scale, looked, started = self._scale, 0.0, time.monotonic()
+        full_at: float | None = None  # the time that is asked for begins once nearly all agents are busy
+        while full_at is not None or time.monotonic() - started < FILL_SECONDS:
+            seconds = 0.0 if full_at is None else time.monotonic() - full_at
+            if seconds >= scale.minutes * 60:
+                return
             waiting = (await store.statistics())["queue_length"]
             await self._begin(
                 store, int(scale.agents * AHEAD) - waiting if self.seen.begun else int(scale.agents * (1 + AHEAD))
@@ -121,11 +126,13 @@ class ScaleCampaign:
             self.seen.waiting = max(self.seen.waiting, gate.waiting)
             self.seen.answering = max(self.seen.answering, gate.running)
             claimed = (await store.query_rollouts(status_in=["preparing", "running"], limit=0)).total
-            if self.seen.in_flight or claimed >= scale.agents * FULL:
+            if full_at is None and claimed >= scale.agents * FULL:
+                full_at = time.monotonic()
+            if full_at is not None:
                 self.seen.in_flight.append(claimed)
             self._engine.log.clear()  # a script's notes would grow for ever
             self._engine.requests.clear()
-            if seconds >= looked:
+            if full_at is not None and seconds >= looked:
                 looked += scale.look_every
                 await self._look(seconds)
                 await check()
@@ -192,8 +199,9 @@ def show_looks(console: Console, looks: dict[str, list[Look]]) -> None:
 def main() -> None:
     """Run, and say what was found."""
     parser = argparse.ArgumentParser(description=__doc__)
-    for name, kind in (("agents", int), ("workers", int), ("actors", int), ("minutes", float), ("delay", float)):
-        parser.add_argument(f"--{name}", type=kind, default=getattr(Scale(), name))
+    kinds = {"agents": int, "workers": int, "actors": int, "minutes": float, "delay": float, "look_every": float}
+    for name, kind in kinds.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=kind, default=getattr(Scale(), name))
     parser.add_argument("--json", type=Path, metavar="FILE", help="where to write what was found")
     options = parser.parse_args()
     given = {name: value for name, value in vars(options).items() if name != "json"}

@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +20,12 @@ ROOT = Path(__file__).parents[1]
 EXAMPLE = Path("examples/calculator_langgraph")
 
 Leyden = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the file that takes longest, so that no other worker waits for the one that has it."""
+    items.sort(key=lambda item: item.path.name != "test_verl_runs.py")
 
 
 def environment() -> dict[str, str]:
@@ -38,8 +45,8 @@ def command_environment() -> dict[str, str]:
 def leyden() -> Leyden:
     """Run `leyden` in the repository's root and return what it said."""
 
-    def run(*arguments: str, timeout: float = 170) -> "subprocess.CompletedProcess[str]":
-        return run_leyden(arguments, cwd=ROOT, environment=environment(), timeout=timeout)
+    def run(*arguments: str, timeout: float = 170, **variables: str) -> "subprocess.CompletedProcess[str]":
+        return run_leyden(arguments, cwd=ROOT, environment={**environment(), **variables}, timeout=timeout)
 
     return run
 
@@ -99,13 +106,25 @@ def small_run(leyden: Leyden, few_held_out: Path, tmp_path_factory: pytest.TempP
     return runs / "small"
 
 
+@pytest.fixture(scope="session")
+def real_policy(leyden: Leyden, trusted_authorities: dict[str, str]) -> Path:
+    """The folder of SmolLM2-135M, which stays in the checkout; skips the test where no package index can be reached."""
+    folder = ROOT / "policies/smollm2-135m"
+    done = leyden("policies", "fetch", "smollm2-135m", timeout=600, **trusted_authorities)
+    if done.returncode and "was not fetched" in done.stderr:
+        pytest.skip(done.stderr.splitlines()[-1])
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
 @pytest.fixture(scope="module")
 def verl_runs(tmp_path_factory: pytest.TempPathFactory) -> "Generator[Runs]":
     """Runs with VERL, on a Ray cluster of their own."""
     from verl_cpu.runs import Runs, ray_head, variables
 
-    of_all = variables()
-    with ray_head(tmp_path_factory.mktemp("ray") / "ray.log", of_all) as head:
-        started = Runs(head, of_all)
-        yield started
-        started.end()
+    with tempfile.TemporaryDirectory(prefix="verl-") as temporary:  # VERL leaves a lock there for each checkpoint
+        of_all = variables() | {"TMPDIR": temporary}
+        with ray_head(tmp_path_factory.mktemp("ray") / "ray.log", of_all) as head:
+            started = Runs(head, of_all)
+            yield started
+            started.end()

@@ -7,6 +7,7 @@ from typing import Protocol
 import pytest
 
 from leyden.core.cli.main import run
+from leyden.core.trainer.folder import is_free
 
 ROOT = Path(__file__).parents[1]
 EXAMPLE = Path("examples/calculator_langgraph")
@@ -22,14 +23,17 @@ REWARDS = {
 
 
 class Refused(Protocol):
-    """Runs a command that must be refused, and returns the one line that says why."""
+    """Runs a command that must be refused, and returns the one line that says why.
 
-    def __call__(self, runs: Path, *arguments: str) -> str: ...
+    Where an agent ran before (`ran`), the run's folder stays, `leyden why` names the reason, and the name is free.
+    """
+
+    def __call__(self, runs: Path, *arguments: str, ran: bool = False) -> str: ...
 
 
 @pytest.fixture
 def refused(capfd: pytest.CaptureFixture[str]) -> Refused:
-    def call(runs: Path, *arguments: str) -> str:
+    def call(runs: Path, *arguments: str, ran: bool = False) -> str:
         before = set(runs.glob("*"))
         code = run(list(arguments))
         stderr = capfd.readouterr().err
@@ -37,7 +41,13 @@ def refused(capfd: pytest.CaptureFixture[str]) -> Refused:
         assert "Traceback" not in stderr
         said = [line for line in stderr.splitlines() if line.startswith("leyden: ")]
         assert len(said) == 1, stderr
-        assert set(runs.glob("*")) == before, "something half-written stayed behind"
+        if ran:
+            (kept,) = set(runs.glob("*")) - before
+            assert is_free(kept)
+            assert run(["why", kept.name, "--runs", str(runs)]) == 0
+            assert said[0].partition(": ")[2][:60] in " ".join(capfd.readouterr().out.split())
+        else:
+            assert set(runs.glob("*")) == before, "something half-written stayed behind"
         return said[0]
 
     return call
@@ -102,17 +112,18 @@ def test_a_malformed_row_is_named_by_file_and_line(refused: Refused, tmp_path: P
 def test_a_row_the_agent_cannot_take_is_named_by_its_keys(refused: Refused, tmp_path: Path) -> None:
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"colour": "blue", "shade": "dark"}\n')
-    said = refused(tmp_path / "runs", *arguments(tmp_path / "runs", **{"--tasks": str(rows)}))
+    said = refused(tmp_path / "runs", *arguments(tmp_path / "runs", **{"--tasks": str(rows)}), ran=True)
     assert "colour" in said
     assert "shade" in said
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", REWARDS)
 def test_a_reward_that_is_not_a_finite_number_stops_the_run(refused: Refused, tmp_path: Path, kind: str) -> None:
     body, says = REWARDS[kind]
     (tmp_path / "reward.py").write_text(f"def score(task, result):\n    {body}\n")
     changes = {"--reward": f"{tmp_path}/reward.py:score", "--tasks-per-step": "2", "--group-size": "2"}
-    assert says in refused(tmp_path / "runs", *arguments(tmp_path / "runs", **changes))
+    assert says in refused(tmp_path / "runs", *arguments(tmp_path / "runs", **changes), ran=True)
 
 
 def test_a_policy_without_chat_template_is_refused(refused: Refused, tmp_path: Path) -> None:
@@ -122,6 +133,7 @@ def test_a_policy_without_chat_template_is_refused(refused: Refused, tmp_path: P
     assert "chat template" in said
 
 
+@pytest.mark.long
 def test_a_taken_name_and_an_unknown_run_are_refused(refused: Refused, small_run: Path) -> None:
     runs = small_run.parent
     assert "--resume small" in refused(runs, *arguments(runs, **{"--name": "small"}))

@@ -67,6 +67,7 @@ def test_negative_answers_can_be_right() -> None:
     assert REWARD.score({"answer": -7}, {"messages": [SimpleNamespace(content="Answer: -7")]}) == 1.0
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("split", ["train", "val", "val_unseen"])
 def test_a_shipped_file_is_what_its_seed_makes(split: str, tmp_path: Path) -> None:
     command = [sys.executable, str(EXAMPLE / "make_tasks.py"), "--split", split, "--out", str(tmp_path)]

@@ -46,7 +46,7 @@ def test_bad_input_is_no_failed_check(leyden: Leyden, train_arguments: Leyden, t
     assert "learning_rat" in done.stderr
 
 
-def test_a_run_that_would_not_learn_is_stopped_and_leaves_nothing(
+def test_a_run_that_would_not_learn_is_stopped_and_its_name_is_free(
     leyden: Leyden, train_arguments: Leyden, tmp_path: Path
 ) -> None:
     done = leyden(*train_arguments(tmp_path, "stopped"), "--agent-match", "accountant", "--quiet")
@@ -54,7 +54,32 @@ def test_a_run_that_would_not_learn_is_stopped_and_leaves_nothing(
     said = done.stderr.splitlines()
     at = said.index("leyden: this run would not learn, the check says:")
     assert said[at + 1].startswith("  selection: --agent-match 'accountant' fits none of")
-    assert not (tmp_path / "stopped").exists()
+    shown = leyden("show", "stopped", "--runs", str(tmp_path))
+    assert "ended before its first step: this run would not learn" in shown.stdout
+    assert "go on with" not in shown.stdout
+    why = leyden("why", "stopped", "--runs", str(tmp_path))
+    assert "not selected: the options that select calls leave it out" in why.stdout
+    again = leyden(*train_arguments(tmp_path, "stopped"), "--agent-match", "accountant", "--quiet")
+    assert (again.returncode, "exists" in again.stderr) == (1, False)
+
+
+def test_a_failed_check_is_kept_with_what_the_agents_printed_until_the_next(leyden: Leyden, tmp_path: Path) -> None:
+    (tmp_path / "agent.py").write_text("def agent(task):\n    print('seen')\n    raise LookupError(task['question'])\n")
+    arguments = (
+        *("check", f"{tmp_path}/agent.py:agent", "--tasks", f"{EXAMPLE}/train.jsonl"),
+        *("--reward", f"{EXAMPLE}/reward.py:score", "--policy", f"{EXAMPLE}/policy"),
+        *("--runs", str(tmp_path / "runs"), "--quiet"),
+    )
+    for _ in range(2):
+        done = leyden(*arguments)
+        assert done.returncode == 1
+        (folder,) = (tmp_path / "runs").iterdir()
+        assert f"what the agents print is in {folder}/agents.log" in done.stderr
+        assert "seen" in (folder / "agents.log").read_text()
+        assert "32 of 32 failed: 32 × LookupError: " in done.stderr
+        why = leyden("why", folder.name, "--runs", str(folder.parent))
+        assert "32  agent error: the agent raised" in why.stdout
+        assert f"what the agents print is in {folder}/agents.log" in why.stdout
 
 
 @pytest.fixture(scope="module")

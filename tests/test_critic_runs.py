@@ -4,12 +4,12 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
-from typing import Any
 
 import pytest
 import torch
 
-from leyden.core.policy.checkpoint import TRAINING, latest_checkpoint
+from leyden.core.policy.checkpoint import latest_checkpoint
+from leyden.core.policy.checkpoint_state import read_training
 
 Arguments = Callable[..., list[str]]
 Leyden = Callable[..., "CompletedProcess[str]"]
@@ -22,7 +22,7 @@ def kept(run: Path) -> dict[str, torch.Tensor]:
     """The critic of a run's last checkpoint."""
     last = latest_checkpoint(run / "checkpoints")
     assert last is not None
-    state: dict[str, Any] = torch.load(last / TRAINING, weights_only=True)
+    state = read_training(last)
     assert state["extra"]["critic_steps"] == 2
     return state["extra"]["critic"]
 

@@ -5,11 +5,16 @@ import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from _pytest.mark.structures import ParameterSet
 from observing import node_program
+from typer.main import get_command
 from warm_process import run_leyden, run_script
+
+from leyden.core.cli.main import app
+from leyden.core.data.reasons import TABLE
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "packages").glob("*/README.md"))]
@@ -18,6 +23,11 @@ SHORT = {
     "train": ["--steps", "1", "--tasks-per-step", "4", "--group-size", "4"],
     "dev": ["-n", "1"],
 }
+
+SHORT_REAL = ["--steps", "1", "--no-check"]
+"""A pretrained model is seldom right at first: it needs whole batches to learn from."""
+REAL_MODEL = "smollm2-135m"
+"""Commands that name it take minutes."""
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -59,6 +69,7 @@ def test_there_is_something_to_check() -> None:
     assert len(blocks("sh")) >= 3
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("where", "code"), blocks("python"), ids=[where for where, _ in blocks("python")])
 def test_python_blocks_run(where: str, code: str, checkout: Path) -> None:
     script = checkout / (re.sub(r"\W", "_", where) + ".py")
@@ -68,24 +79,51 @@ def test_python_blocks_run(where: str, code: str, checkout: Path) -> None:
 
 
 def commands() -> Iterator[ParameterSet]:
-    """Each starts a training of its own, or reads what the one before it has left; the README's are few."""
+    """Each starts a training of its own, or reads what the one before it has left."""
     for where, text in blocks("sh"):
         for line in text.splitlines():
             if line.startswith("leyden "):
-                marks = () if where.startswith("README") else pytest.mark.long
+                marks = [pytest.mark.timeout(900)] if REAL_MODEL in line else []
                 yield pytest.param(line.split(" #")[0].strip(), id=f"{where} {line[:50]}", marks=marks)
 
 
+@pytest.mark.parametrize("line", [*commands()])
+def test_commands_and_their_options_exist(line: str) -> None:
+    command: Any = get_command(app)
+    words = shlex.split(line)[1:]
+    while hasattr(command, "commands"):
+        command = command.commands[words.pop(0)]
+    known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
+    given = words[: words.index("--")] if "--" in words else words
+    assert {word.partition("=")[0] for word in given if word.startswith("-")} <= known
+
+
+@pytest.mark.parametrize(("where", "code"), blocks("python"), ids=[where for where, _ in blocks("python")])
+def test_python_blocks_are_python(where: str, code: str) -> None:
+    compile(code, where, "exec")
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("line", [*commands()])
 def test_commands_run(line: str, checkout: Path, few_held_out: Path, request: pytest.FixtureRequest) -> None:
     arguments = shlex.split(line)[1:]
     needs_node = " node " in line
     variables: dict[str, str] = request.getfixturevalue("with_node") if needs_node else environment()
+    if REAL_MODEL in line:
+        with_real_model(checkout, request)
+        variables = {**variables, **request.getfixturevalue("trusted_authorities")}
     at = arguments.index("--") if "--" in arguments else len(arguments)
-    arguments[at:at] = SHORT.get(arguments[0], [])
+    arguments[at:at] = SHORT_REAL if REAL_MODEL in line and arguments[0] == "train" else SHORT.get(arguments[0], [])
     arguments = [str(few_held_out) if argument.endswith("/val.jsonl") else argument for argument in arguments]
-    done = run_leyden(arguments, cwd=checkout, environment=variables, timeout=200)
+    done = run_leyden(arguments, cwd=checkout, environment=variables, timeout=800 if REAL_MODEL in line else 200)
     assert done.returncode == 0, done.stderr
+
+
+def with_real_model(checkout: Path, request: pytest.FixtureRequest) -> None:
+    """Let the pretrained policy be where its page says, fetched once for all tests."""
+    policy: Path = request.getfixturevalue("real_policy")
+    if not (checkout / "policies").exists():
+        (checkout / "policies").symlink_to(policy.parent)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -95,6 +133,12 @@ def test_links_and_paths_lead_somewhere(page: Path) -> None:
         assert (page.parent / target).exists(), target
     for target in re.findall(r"`((?:packages|docs|examples|scripts|benchmarks|tests)/[\w/.-]+\w)`", text):
         assert (ROOT / target).exists(), target
+
+
+def test_the_page_of_leyden_why_has_every_reason_as_it_is_shown() -> None:
+    text = (ROOT / "docs/why.md").read_text()
+    missing = [one.name for one in TABLE if f"| {one.name} | {one.means} | {one.change} |" not in text]
+    assert not missing, "docs/why.md lacks them, or says something else of them than `leyden why`"
 
 
 def test_make_targets_that_pages_name_exist() -> None:

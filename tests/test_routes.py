@@ -67,6 +67,7 @@ def run(leyden: Callable[..., Any], folder: Path, *more: str, agent: str = AGENT
     )
 
 
+@pytest.mark.long
 def test_a_route_sends_calls_to_a_frozen_policy_that_never_learns(leyden: Callable[..., Any], tmp_path: Path) -> None:
     done = run(
         *(leyden, tmp_path, "--route", "model=judge*,to=judge", "--frozen", f"judge={EXAMPLE}/policy"),
@@ -79,6 +80,7 @@ def test_a_route_sends_calls_to_a_frozen_policy_that_never_learns(leyden: Callab
     assert report["excluded_calls"] == {"frozen policy": 16}
 
 
+@pytest.mark.long
 async def test_each_agent_of_a_team_has_the_policy_that_its_route_says(
     leyden: Callable[..., Any], tmp_path: Path
 ) -> None:

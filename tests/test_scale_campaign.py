@@ -1,26 +1,35 @@
 """A short form of the scale campaign, and that its checks see what they are there for."""
 
 import importlib.util
+import json
 import os
+import subprocess
+import sys
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
 from scale.accounts import Accounts, unaccounted
 from scale.watching import Look, below, growing, look
-from scale_campaign import Scale, run_scale
+
+SCRIPT = Path(__file__).parents[1] / "scripts/scale_campaign.py"
 
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="ray is not installed")
-def test_a_hundred_agents_at_once_come_to_their_end() -> None:
-    scale = Scale(agents=100, workers=2, actors=2, minutes=0.5, delay=3.0, look_every=5.0)
-    (happened, wrong), seen = run_scale(scale, lambda seconds: None)
-    assert not any(wrong.values()), (wrong, happened)
-    assert happened["rollouts succeeded"] == len(seen.begun) > 100
-    assert {"workers", "actors", "Ray"} < set(seen.looks)
-    assert seen.looks["workers"][-1].processes == 2
+def test_a_hundred_agents_at_once_come_to_their_end(tmp_path: Path) -> None:
+    """In a process of its own: one that has driven Ray keeps much of it."""
+    scale = ["--agents", "100", "--workers", "2", "--actors", "2", "--minutes", "0.75", "--look-every", "5"]
+    command = [sys.executable, str(SCRIPT), *scale, "--json", str(tmp_path / "found.json")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert not any(found["wrong"].values())
+    assert found["happened"]["rollouts succeeded"] == found["happened"]["rollouts begun"] > 100
+    assert {"workers", "actors", "Ray"} < set(found["looks"])
+    assert found["looks"]["workers"][-1]["processes"] > 90, "each rollout has a process of its own"
 
 
 def accounts(calls: int = 20, unknown: int = 0, **statuses: int) -> Accounts:

@@ -22,6 +22,7 @@ def run(backend: str, rounds: int) -> Mapping[str, Any]:
     return happened
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("backend", sorted(BACKENDS))
 def test_two_kills_lose_nothing(backend: str) -> None:
     happened = run(backend, 2)

@@ -7,6 +7,7 @@ import asyncio
 import json
 import random
 import re
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
@@ -37,7 +38,10 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 @pytest.fixture(scope="module")
 def traces() -> list[Trace]:
-    return record(draw_decisions(3, 40, Confusion()))
+    path = [*sys.path]
+    made = record(draw_decisions(3, 40, Confusion()))
+    sys.path[:] = path  # loading the agent puts its folder first
+    return made
 
 
 def text_of(call: Call) -> str:

@@ -1,6 +1,7 @@
 """Small real runs at every pace: each group learned from once, versions as recorded, bounds held, also over a kill."""
 
 import json
+import logging
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -35,11 +36,17 @@ def step_lines(run: Path) -> list[dict[str, Any]]:
     return [line for line in lines if "staleness_max" in line]
 
 
+log = logging.getLogger("tests.training_loops")
+
+
 async def ended_by(run: Path) -> dict[str, tuple[str, str]]:
     """Of every training rollout in the store: its status, and the attempt that ended it."""
     store = await open_store(f"sqlite:///{run / 'store.db'}", clock=lambda: 0.0)
     try:
         rollouts = [r for r in await store.query_rollouts() if isinstance(r, AttemptedRollout) and r.mode == "train"]
+        for rollout in rollouts:
+            if rollout.status == "failed":
+                log.error("%s failed: %s", rollout.rollout_id, rollout.attempt)  # pytest shows it where the test fails
         return {rollout.rollout_id: (rollout.status, rollout.attempt.attempt_id) for rollout in rollouts}
     finally:
         await store.close()

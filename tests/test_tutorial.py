@@ -14,10 +14,11 @@ from pydantic import SecretStr
 
 import leyden.core as agl
 from leyden.core.data import semconv
+from leyden.core.data.reasons import NOT_SELECTED
 from leyden.core.data.rollout import AttemptedRollout
 from leyden.core.store.open import open_store
 from leyden.core.testing.chat_endpoint import chat_endpoint
-from leyden.core.trajectory.assemble import NOT_SELECTED, assemble
+from leyden.core.trajectory.assemble import assemble
 from leyden.core.trajectory.select import Selector
 
 POLICY = Path(__file__).parents[1] / "examples/calculator_langgraph/policy"
@@ -61,6 +62,7 @@ async def test_fit_trains_the_selected_nodes_only(tmp_path: Path) -> None:
 
     trainer = agl.Trainer(
         n_runners=10,
+        isolation="shared",  # REWARDS is the test's own
         algorithm=agl.LightningRL(agl.LightningRLConfig(learning_rate=1e-4)),
         adapter={"agent_match": "write|rewrite"},
         policy=POLICY,
@@ -91,7 +93,7 @@ async def test_fit_trains_the_selected_nodes_only(tmp_path: Path) -> None:
 def test_dev_runs_against_an_endpoint_of_the_users_own() -> None:
     with chat_endpoint("SELECT 1") as endpoint:
         llm = agl.LLM(endpoint=endpoint.url, model="their-model", api_key="sk-theirs")
-        trainer = agl.Trainer(n_workers=1, initial_resources={"main_llm": llm}, quiet=True)
+        trainer = agl.Trainer(n_workers=1, initial_resources={"main_llm": llm}, isolation="shared", quiet=True)
         results = trainer.dev(SqlAgent(), dev_dataset=ROWS[:2])
     assert [result.rollout.status for result in results] == ["succeeded", "succeeded"]
     assert {request["body"]["model"] for request in endpoint.seen} == {"their-model"}

@@ -1,19 +1,37 @@
 """VERL's own trainers under Ray, on a CPU, with the examples' agents unchanged; a killed run goes on.
 
-Skipped where VERL is missing. A GPU is not used, and vLLM is not: `tests/support/verl_cpu` stands for both.
+In each run but one something is killed: nothing is lost then, or trained twice. The runs share a Ray cluster, and each
+tries several things: to begin one takes VERL half a minute. Skipped where VERL is missing. A GPU is not used, and vLLM
+is not: `tests/support/verl_cpu` stands for both.
 """
 
+import asyncio
+import json
 import re
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from verl_cpu.learned import assert_learned, ended_by, lines, rollouts, tried_again
-from verl_cpu.runs import MISSING, REPLICA, STEPS, WORKER, Running, Runs, failed, finished, kill_below, wait_for_middle
+from verl_cpu.learned import GAP, Told, assert_learned, ended_by, lines, rollouts, told_at, tried_again
+from verl_cpu.runs import (
+    ACTOR,
+    MISSING,
+    REPLICA,
+    STEPS,
+    WORKER,
+    Running,
+    Runs,
+    failed,
+    finished,
+    kill_below,
+    named_below,
+    wait_for_middle,
+)
 from verl_cpu.training import CONFIG, GROUP_SIZE, TASKS_PER_STEP, command_line
 
 from leyden.core.algorithm.verl.settings import merged
+from leyden.core.trainer.serving import embedded_policy
 
 SEPARATE = (
     "trainer.n_gpus_per_node=2",
@@ -33,6 +51,18 @@ AHEAD: dict[str, Any] = {
     "trainer": {"n_gpus_per_node": 2, "v1": {"trainer_mode": "colocate_async"}},
 }
 """Beside `CONFIG`; no prompt is so short."""
+PPO: dict[str, Any] = {
+    "algorithm": {"adv_estimator": "gae", "gamma": 1.0, "lam": 0.95},
+    "critic": {
+        "strategy": "fsdp2",
+        "ppo_micro_batch_size_per_gpu": 8,
+        "optim": {"lr": 1e-4},
+        "model": CONFIG["actor_rollout_ref"]["model"],
+        "fsdp": CONFIG["actor_rollout_ref"]["actor"]["fsdp_config"],
+    },
+    "trainer": {"n_gpus_per_node": 2},
+}
+EXAMPLE = Path("examples/calculator_langgraph")
 NOTHING = re.compile(
     r"leyden: step 1 has nothing to learn from, no call of 4 tasks can be trained \(rollouts: 16 × no call left; "
     r"calls: \d+ × prompt over the limit\): raise data.max_prompt_length"
@@ -53,16 +83,15 @@ def tried_again_at(run: Path, step: int, process: Running) -> None:
         time.sleep(0.1)
 
 
-def test_an_agent_of_the_openai_sdk_learns_by_the_tutorials_dictionary(verl_runs: Runs, tmp_path: Path) -> None:
-    said = finished(verl_runs.train(tmp_path, "sdk", "calculator_openai_agents", "tutorial"))
-    assert_learned(tmp_path / "sdk", STEPS)
-    assert said.count("VERL is not given data.train_files and data.val_files: it has the tasks") == 1
-
-
-def test_a_langgraph_agent_learns_on_two_ranks_each_with_a_replica(verl_runs: Runs, tmp_path: Path) -> None:
-    run = tmp_path / "ranks"
-    finished(verl_runs.train(tmp_path, "ranks", "calculator_langgraph", "trainer.n_gpus_per_node=2"))
+def test_an_agent_of_the_openai_sdk_learns_on_two_ranks_by_the_tutorials_dictionary(
+    verl_runs: Runs, tmp_path: Path
+) -> None:
+    run = tmp_path / "sdk"
+    said = finished(
+        verl_runs.train(tmp_path, "sdk", "calculator_openai_agents", "tutorial", "trainer.n_gpus_per_node=2")
+    )
     assert_learned(run, STEPS)
+    assert said.count("VERL is not given data.train_files and data.val_files: it has the tasks") == 1
     assert (run / f"checkpoints/loop/global_step_{STEPS}/actor/model_world_size_2_rank_1.pt").exists()
 
 
@@ -81,8 +110,10 @@ def test_a_langgraph_agent_learns_on_two_ranks_beside_a_replica_of_its_own_throu
 
     process = verl_runs.train(tmp_path, "separate", "calculator_langgraph", "resume")
     wait_for_middle(run, 3, process)
-    process.kill()
-    process.wait()
+    kill_below(verl_runs.head.pid, "ray::TransferQueueController")
+    last = failed(process).splitlines()[-1]
+    assert last.startswith("leyden.core.errors.TrainingError: VERL's queue is lost, TransferQueueController died: ")
+    assert "failed" not in {one.status for one, _ in rollouts(run)}
     assert before.items() <= ended_by(run).items()
     before = ended_by(run)
     finished(verl_runs.train(tmp_path, "separate", "calculator_langgraph", "resume"))
@@ -91,7 +122,7 @@ def test_a_langgraph_agent_learns_on_two_ranks_beside_a_replica_of_its_own_throu
     assert kept == lines(run)[: len(kept)]
 
 
-def test_an_agent_of_the_openai_sdk_learns_on_two_ranks_while_batches_run_ahead_through_kills(
+def test_an_agent_of_the_openai_sdk_learns_on_two_ranks_while_batches_run_ahead_and_a_worker_dies(
     verl_runs: Runs, tmp_path: Path
 ) -> None:
     run, agent = tmp_path / "ahead", Path("examples/calculator_openai_agents")
@@ -107,10 +138,86 @@ def test_an_agent_of_the_openai_sdk_learns_on_two_ranks_while_batches_run_ahead_
     wait_for_middle(run, 2, process)
     kill_below(process.pid, WORKER)
     tried_again_at(run, 2, process)
-    kill_below(verl_runs.head.pid, REPLICA)
-    assert "A replica is lost, 1 are left: " in failed(process)
-    assert before.items() <= ended_by(run).items()
-    before = ended_by(run)
-    finished(verl_runs.start(*resume))
+    finished(process)
     assert_learned(run, STEPS, ahead=True)
     assert before.items() <= ended_by(run).items()
+
+
+def test_a_run_with_runners_on_ray_outlives_an_actor_its_replica_and_its_driver(
+    verl_runs: Runs, tmp_path: Path
+) -> None:
+    run, head = tmp_path / "graph", verl_runs.head.pid
+    process = verl_runs.train(tmp_path, "graph", "calculator_langgraph", "ray")
+    wait_for_middle(run, 1, process)
+    actors = named_below(head, ACTOR)
+    assert len(actors) == 2
+    kill_below(head, ACTOR)
+    wait_for_middle(run, 2, process)
+    assert "WorkerDied" in tried_again(run, 1)
+    kill_below(head, REPLICA)
+    said = failed(process)
+    last = said.splitlines()[-1]
+    assert "EngineError: no replica is left to serve the policy: the vLLM server at http://127.0.0.1:" in last
+    assert last.endswith(f"; all that VERL said is in {run / 'loop/verl.log'}")
+    assert "failed" not in {one.status for one, _ in rollouts(run)}
+    done = ended_by(run)
+
+    process = verl_runs.train(tmp_path, "graph", "calculator_langgraph", "resume")
+    wait_for_middle(run, 3, process)
+    assert len(named_below(head, ACTOR)) == 2
+    process.kill()
+    process.wait()
+    assert done.items() <= ended_by(run).items()
+    done = ended_by(run)
+
+    finished(verl_runs.train(tmp_path, "graph", "calculator_langgraph", "resume"))
+    assert_learned(run, STEPS)
+    assert done.items() <= ended_by(run).items()
+    assert not named_below(head, ACTOR)
+
+
+def test_ppo_from_the_command_line_outlives_one_of_two_replicas_and_a_worker(verl_runs: Runs, tmp_path: Path) -> None:
+    run, resume = tmp_path / "ppo", ("train", "--resume", "ppo", "--runs", str(tmp_path))
+    address = verl_runs.head.address
+    config = merged(CONFIG, PPO)
+    process = verl_runs.start("leyden.core.cli", *command_line(tmp_path, "ppo", EXAMPLE, config, STEPS, address))
+    wait_for_middle(run, 2, process)
+    kill_below(verl_runs.head.pid, REPLICA)
+    said = failed(process)
+    assert "A replica is lost, 1 are left: " in said
+    last = said.splitlines()[-1]
+    assert last.startswith("leyden: VERL ended with code 1: ray.exceptions.ActorDiedError: "), said
+    assert "(class_name: CpuServer); all it said is in " in last
+    assert f"failed; go on with: leyden {' '.join(resume)}\n" in said
+    done = ended_by(run)
+    of_second = [name for name in done if name.startswith("train-s2-")]
+    assert len(of_second) == TASKS_PER_STEP * GROUP_SIZE, "the other replica has answered what was left"
+    assert len(lines(run)) == 1
+
+    process = verl_runs.start("leyden.core.cli", *resume)
+    wait_for_middle(run, 3, process)
+    kill_below(process.pid, WORKER)
+    said = finished(process)
+    assert f"trained policy: {run / 'policy'}" in said
+    assert_learned(run, STEPS)
+    assert done.items() <= ended_by(run).items()
+    assert set(tried_again(run, 3)) == {"WorkerDied"}
+    assert all(line["critic/vf_loss"] > 0 for line in lines(run))
+    assert_exported(verl_runs, run, tmp_path / "exported")
+
+
+def assert_exported(verl_runs: Runs, run: Path, to: Path) -> None:
+    """The last version is a plain Hugging Face folder, and serves the log-probabilities of VERL's replica."""
+    models, runs = ("leyden.core.cli", "models"), ("--runs", str(run.parent), "--json")
+    listed = finished(verl_runs.start(*models, "list", run.name, *runs))
+    assert [json.loads(line)["version"] for line in listed.splitlines()] == list(range(STEPS + 1))
+    finished(verl_runs.start(*models, "export", run.name, "last", str(to), *runs))
+    told = told_at(run, STEPS)
+    for one, scores in zip(told, asyncio.run(served(str(to), told)), strict=True):
+        assert scores[-len(one.logprobs) :] == pytest.approx(one.logprobs, abs=GAP)
+
+
+async def served(policy: str, told: list[Told]) -> list[list[float]]:
+    """What an engine of ours that serves `policy` says of the same ids."""
+    async with embedded_policy(policy) as serving:
+        return [await serving.engine.score(one.ids) for one in told]

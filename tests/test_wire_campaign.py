@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import torch
 from rich.console import Console
 
 import wire_campaign
@@ -17,14 +18,14 @@ from campaign.checks import Recorded, all_wrong, packed, sampling_of
 from campaign.dialects import DIALECTS
 from campaign.evidence import Evidence
 from campaign.plan import make_plans
-from campaign.recompute import recomputed, version_ranges
+from campaign.recompute import difference, drawn_from, recomputed, version_ranges
 from campaign.summary import ALWAYS
 from campaign.versions import Versions
-from leyden.core.data import semconv
+from leyden.core.data import reasons, semconv
+from leyden.core.data.sampling import Sampling
 from leyden.core.data.span import Attribute, Span
 from leyden.core.data.tokens import pack_ids, pack_log_probs, unpack_ids, unpack_log_probs
 from leyden.core.engine.base import EngineRecord
-from leyden.core.gateway import capture
 from leyden.core.gateway.hf_codec import HuggingFaceCodec
 from wire_campaign import POLICY, TOLERANCE, find, imprecise, run
 
@@ -63,6 +64,20 @@ def test_everything_holds_in_a_small_campaign(evidence: Evidence) -> None:
     assert found["log-probabilities"]["tokens"] == found["counts"]["tokens drawn"]
 
 
+def test_each_token_of_an_answer_may_have_its_own_side_of_a_nucleus_edge() -> None:
+    """Rounding let the engine take a token more than top-p says at one place, and a token fewer at another."""
+    above, below = (0.6, 0.30002, 0.08, 0.01998), (0.6, 0.29998, 0.08, 0.02002)
+    recorded = [0.6 / sum(above[:3]), 0.6 / sum(below[:2])]
+    sampling = Sampling(temperature=1.0, top_p=0.9)
+    ids_T, probabilities_TV = torch.tensor([0, 0]), torch.tensor([above, below])
+
+    def worst(*shares: float) -> float:
+        return difference(ids_T, torch.tensor(shares).log(), drawn_from(probabilities_TV.log(), sampling))
+
+    assert worst(*recorded) < 1e-6
+    assert worst(recorded[0], 0.99 * recorded[1]) > 1e-3
+
+
 # --- What does not hold is found
 
 
@@ -79,11 +94,11 @@ def is_trained(span: Span) -> bool:
 
 
 def was_cut(span: Span) -> bool:
-    return is_drawn(span) and span.attributes.get(semconv.NOT_TRAINED) == capture.DISCONNECTED
+    return is_drawn(span) and span.attributes.get(semconv.NOT_TRAINED) == reasons.DISCONNECTED
 
 
 def was_refused(span: Span) -> bool:
-    return span.attributes.get(semconv.NOT_TRAINED) == capture.REFUSED
+    return span.attributes.get(semconv.NOT_TRAINED) == reasons.REFUSED
 
 
 def edited(
@@ -194,7 +209,7 @@ def untrained_though_whole(evidence: Evidence) -> Evidence:
     def is_received(span: Span) -> bool:
         return is_whole(span) and span.attributes[semconv.RESPONSE_ID] in received
 
-    return edited(evidence, lambda span: [with_attributes(span, NOT_TRAINED=capture.DISCONNECTED)], is_received)[0]
+    return edited(evidence, lambda span: [with_attributes(span, NOT_TRAINED=reasons.DISCONNECTED)], is_received)[0]
 
 
 def refusal_not_recorded(evidence: Evidence) -> Evidence:

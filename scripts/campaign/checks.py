@@ -14,14 +14,13 @@ from campaign.dialects import Answer, Choice
 from campaign.evidence import Evidence
 from campaign.plan import CallPlan, Mark, marks_in, span_of
 from check_record import Record, calls_recorded_wrongly
-from leyden.core.data import semconv
+from leyden.core.data import reasons, semconv
+from leyden.core.data.reasons import CHOICE_NOT_USED
 from leyden.core.data.sampling import Sampling
 from leyden.core.data.span import Attribute, Span
 from leyden.core.data.tokens import log_probs, unpack_ids, unpack_log_probs
-from leyden.core.gateway import capture
 from leyden.core.trajectory.assemble import assemble
 from leyden.core.trajectory.calls import is_recorded_call
-from leyden.core.trajectory.choices import CHOICE_NOT_USED
 from leyden.core.trajectory.select import Selector
 
 
@@ -115,7 +114,7 @@ def misattributed(recorded: Recorded) -> Iterator[str]:
         if span.attributes.get(semconv.DIALECT) != plan.dialect:
             yield f"{call}: spoken in {plan.dialect}, recorded as {span.attributes.get(semconv.DIALECT)}"
     numbers = {rollout.rollout_id: number for number, rollout in rollouts.items()}
-    refused = [span for span in recorded.calls if span.attributes.get(semconv.NOT_TRAINED) == capture.REFUSED]
+    refused = [span for span in recorded.calls if span.attributes.get(semconv.NOT_TRAINED) == reasons.REFUSED]
     by_record = Counter((numbers.get(span.rollout_id), _agent(span)) for span in refused)
     outcomes = recorded.evidence.outcomes
     by_agent = Counter[tuple[int | None, str | None]](one.mark[:2] for one in outcomes if one.became == "refused")

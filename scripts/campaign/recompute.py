@@ -4,7 +4,7 @@ Shape suffixes: B rows, T places, V vocabulary.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,8 +103,8 @@ def _compare(model: Any, batch: Sequence[_Drawn], found: Differences) -> None:
     for one, logits_TV in zip(batch, _logits(model, batch), strict=True):
         sampling = sampling_of(one.span)
         raw_TV = logits_TV.float().log_softmax(-1)
-        raw = _difference(one, raw_TV, semconv.RESPONSE_LOGPROBS)
-        drawn = min(_difference(one, of_TV, semconv.SAMPLING_LOGPROBS) for of_TV in _drawn_from(logits_TV, sampling))
+        raw = _difference(one, [raw_TV], semconv.RESPONSE_LOGPROBS)
+        drawn = _difference(one, drawn_from(logits_TV, sampling), semconv.SAMPLING_LOGPROBS)
         if not max(raw, drawn) <= max(found.raw, found.sampling):
             found.worst_call = str(one.span.attributes[semconv.CALL_ID])
         found.raw, found.sampling = max(found.raw, raw), max(found.sampling, drawn)
@@ -112,7 +112,7 @@ def _compare(model: Any, batch: Sequence[_Drawn], found: Differences) -> None:
         found.truncated += len(one.mine) if sampling.temperature and sampling.top_p < 1 else 0
 
 
-def _drawn_from(logits_TV: Tensor, sampling: Sampling) -> Iterator[Tensor]:
+def drawn_from(logits_TV: Tensor, sampling: Sampling) -> Iterator[Tensor]:
     """Yield the log-probabilities that tokens may have been drawn from: of a truncated distribution there are several.
 
     Which token is the last inside a nucleus can hang on rounding, so those a little smaller and larger count too.
@@ -139,11 +139,17 @@ def _logits(model: Any, batch: Sequence[_Drawn]) -> Iterator[Tensor]:
         yield logits_BTV[row, one.prompt - 1 + one.mine.start : one.prompt - 1 + one.mine.stop]
 
 
-def _difference(one: _Drawn, mine_TV: Tensor, key: str) -> float:
-    drawn_T1 = torch.tensor(one.ids[one.prompt :][one.mine.start : one.mine.stop])[:, None]
+def _difference(one: _Drawn, possible: Iterable[Tensor], key: str) -> float:
+    ids_T = torch.tensor(one.ids[one.prompt :][one.mine.start : one.mine.stop])
     recorded_T = torch.tensor(list(unpack_log_probs(packed(one.span, key))[one.mine.start : one.mine.stop]))
-    difference = float((mine_TV.gather(1, drawn_T1)[:, 0] - recorded_T).abs().max())
-    return difference if difference == difference else float("inf")  # not a number is as wrong as can be
+    return difference(ids_T, recorded_T, possible)
+
+
+def difference(ids_T: Tensor, recorded_T: Tensor, possible: Iterable[Tensor]) -> float:
+    """Return the largest difference between what is recorded of a token and the nearest of its `possible` TV."""
+    differences_NT = torch.stack([(one_TV.gather(1, ids_T[:, None])[:, 0] - recorded_T).abs() for one_TV in possible])
+    largest = float(differences_NT.amin(0).max())
+    return largest if largest == largest else float("inf")  # not a number is as wrong as can be
 
 
 def _by_the_next(drawn: Sequence[_Drawn], version: int, versions: Versions) -> float:

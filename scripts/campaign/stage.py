@@ -28,7 +28,7 @@ from leyden.core.engine.base import EngineRecord
 from leyden.core.engine.embedded import EmbeddedConfig, EmbeddedEngine
 from leyden.core.store.base import LightningStore
 from leyden.core.store.open import open_store
-from leyden.core.trainer.serving import Address, embedded_policy, gateway
+from leyden.core.trainer.serving import Address, embedded_policy, open_gateway
 
 SCRIPTS = Path(__file__).parents[1]
 SAMPLING = Sampling(temperature=0.9)
@@ -85,7 +85,7 @@ class Campaign:
             self._store: LightningStore = await open_store(f"sqlite:///{folder / 'store.db'}")
             closing.push_async_callback(self._store.close)
             async with (
-                gateway(self._store, replace(policy, sampling=SAMPLING)) as self._address,
+                open_gateway(self._store, replace(policy, sampling=SAMPLING)) as (self._address, _),
                 _proxy(self._address) as proxy,
             ):
                 await self._send_out(teams, await proxy.start())

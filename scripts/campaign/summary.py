@@ -5,8 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from campaign.checks import Recorded
 from campaign.plan import AGENTS, CUTS, LIBRARIES, TOOLS
-from leyden.core.data import semconv
-from leyden.core.gateway import capture
+from leyden.core.data import reasons, semconv
 
 ALWAYS = (
     *(f"calls by {agent}" for agent in AGENTS),
@@ -45,7 +44,7 @@ def counts(recorded: Recorded) -> dict[str, int]:
     found.update(_of_plans(recorded))
     found.update(_of_outcomes(recorded))
     left_out = [str(span.attributes.get(semconv.NOT_TRAINED)) for span in recorded.drawn]
-    found["partial answers recorded"] = left_out.count(capture.DISCONNECTED)
+    found["partial answers recorded"] = left_out.count(reasons.DISCONNECTED)
     found["prompts that go on from an answer"] = sum(len(marks) > 1 for marks in recorded.marks.values())
     return dict(sorted(found.items()))
 

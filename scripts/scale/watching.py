@@ -3,11 +3,11 @@
 Knows nothing of what the processes do but their command lines.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-PAGE_KIB = 4
 WARM_SHARE = 0.3
 """So much of the time is for starting: growth is looked for in the rest."""
 MOST_GROWTH = 0.10
@@ -20,7 +20,10 @@ MOST_OPEN = 8192
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Sums over the processes of one kind at one moment; `files` and `threads` are the most of one process."""
+    """Sums over the processes of one kind at one moment; `files` and `threads` are the most of one process.
+
+    A page that several processes share, as forks of a worker do, counts once.
+    """
 
     seconds: float
     processes: int
@@ -56,10 +59,10 @@ def look(parent: int, seconds: float) -> dict[str, Look]:
     found: dict[str, list[tuple[float, int, int]]] = {}
     for pid in below(parent):
         kind = "run: store, gateway, engine" if pid == parent else kind_of(pid)
-        pages = _text(f"/proc/{pid}/statm").split()
-        if len(pages) > 1:
+        share = re.search(r"^Pss:\s+(\d+) kB", _text(f"/proc/{pid}/smaps_rollup"), re.MULTILINE)
+        if share:
             files, threads = len(_entries(f"/proc/{pid}/fd")), len(_entries(f"/proc/{pid}/task"))
-            found.setdefault(kind, []).append((int(pages[1]) * PAGE_KIB / 1024, files, threads))
+            found.setdefault(kind, []).append((int(share[1]) / 1024, files, threads))
     return {
         kind: Look(
             seconds,

@@ -8,9 +8,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from leyden.core.data import semconv
+from leyden.core.data.reasons import NOT_SELECTED
 from leyden.core.data.span import Span
 from leyden.core.testing.gateway_bench import turns
-from leyden.core.trajectory.assemble import NOT_SELECTED, assemble
+from leyden.core.trajectory.assemble import assemble
 from leyden.core.trajectory.select import Selector
 from trios.model import CALLS, CRITIC, PLANNER, SOLVER, asker
 from trios.stage import Evidence

@@ -77,17 +77,22 @@ class Client:
         if self.program is not None and shutil.which(self.program) is None:
             return f"{self.program} is not on this machine"
         found = ENVIRONMENTS / "node/node_modules/openai" if self.node else self.python
-        if found.exists():
-            return None
-        reason = ENVIRONMENTS / f"{found.relative_to(ENVIRONMENTS).parts[0]}.reason"
-        said = reason.read_text().strip() if reason.exists() else "`make clients` was not run"
-        return f"{found} is not there: {said[-500:]}"
+        return why_missing(found)
 
     @property
     def command(self) -> list[str]:
         """What to run."""
         path = str(DRIVERS / self.driver)
         return [node_program(), path, str(ENVIRONMENTS / "node")] if self.node else [str(self.python), path]
+
+
+def why_missing(found: Path) -> str | None:
+    """Why something that `make clients` makes is not there; None where it is."""
+    if found.exists():
+        return None
+    reason = ENVIRONMENTS / f"{found.relative_to(ENVIRONMENTS).parts[0]}.reason"
+    said = reason.read_text().strip() if reason.exists() else "`make clients` was not run"
+    return f"{found} is not there: {said[-500:]}"
 
 
 def _environment(name: str) -> Path:

@@ -42,11 +42,12 @@ def starting(command: str, folder: Path, environment: dict[str, str]) -> Generat
         process.communicate()
 
 
-def ends(process: "subprocess.Popen[str]", by: signal.Signals) -> int:
-    """Tell a command to end; returns its exit code, having said nothing more."""
+def ends(process: "subprocess.Popen[str]", by: signal.Signals, *, warned: str = "") -> int:
+    """Tell a command to end; returns its exit code. All that it printed since is a line that begins with `warned`."""
     process.send_signal(by)
     output, errors = process.communicate(timeout=SECONDS)
-    assert (output, errors) == ("", "")
+    assert output == ""
+    assert errors.startswith(warned) and len(errors.splitlines()) == (1 if warned else 0), errors
     return process.returncode
 
 

@@ -271,6 +271,7 @@ async def test_servers_that_a_copys_tools_start_are_stopped(replay: Replay) -> N
     assert events == ["stop"]
 
 
+@pytest.mark.integration
 def test_importing_the_adapter_loads_no_framework_and_it_is_found_by_its_entry_points() -> None:
     script = """
 import sys

@@ -12,12 +12,13 @@ from autogen_ext.models.openai import OpenAIChatCompletionClient
 from opentelemetry import trace
 
 from leyden.autogen import AutoGenAdapter
+from leyden.core.data.reasons import NOT_SELECTED
 from leyden.core.runner.adapter import Adapter
 from leyden.core.testing.adapter_contract import API_KEY, AdapterContract
 from leyden.core.testing.adapter_contract.shared import PROVIDER
 from leyden.core.testing.gateway_bench import GatewayBench
 from leyden.core.tracing.export import Recorder
-from leyden.core.trajectory.assemble import NOT_SELECTED, assemble
+from leyden.core.trajectory.assemble import assemble
 from leyden.core.trajectory.select import Selector
 
 # AutoGen expects an answer from a dated model; the gateway answers as the model that was asked for.

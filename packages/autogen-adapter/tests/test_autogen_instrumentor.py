@@ -1,4 +1,5 @@
 import importlib
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -6,12 +7,14 @@ import autogen_core
 import pytest
 from autogen_agentchat.agents import AssistantAgent, BaseChatAgent
 from autogen_agentchat.teams import BaseGroupChat, RoundRobinGroupChat
-from autogen_core.models import ChatCompletionClient
+from autogen_core.models import ChatCompletionClient, UserMessage
 from autogen_core.tools import Workbench
+from autogen_ext.models.openai import OpenAIChatCompletionClient
 from autogen_ext.models.replay import ReplayChatCompletionClient
 from opentelemetry import trace
 
-from leyden.autogen import AutoGenInstrumentor
+from leyden.autogen import AutoGenAdapter, AutoGenInstrumentor
+from leyden.core.testing.chat_endpoint import chat_endpoint
 from leyden.core.testing.span_tape import SpanTape
 
 Replay = Callable[..., ReplayChatCompletionClient]
@@ -117,3 +120,43 @@ async def test_a_span_of_the_users_in_a_tool_hangs_from_the_tool(own: SpanTape, 
         AutoGenInstrumentor().uninstrument()
     tree = [line for line in own.tree() if "create_agent" not in line]
     assert tree == ["invoke_agent solo", f"  {CHAT}", "  execute_tool ask", "    mine"]
+
+
+async def test_a_warning_that_autogen_has_for_its_caller_names_the_agents_line() -> None:
+    """Which it is shown for once, as without us."""
+    with chat_endpoint("four") as endpoint:
+        shown = [await mismatches(endpoint.url)]
+        AutoGenInstrumentor().instrument()
+        shown.append(await mismatches(endpoint.url))
+        AutoGenInstrumentor().uninstrument()
+    assert shown[0] == shown[1]
+    assert [file for file, _ in shown[0]] == [__file__]
+
+
+async def mismatches(base_url: str) -> list[tuple[str, int]]:
+    """Where AutoGen says that three calls from one line were answered by another model than it thinks."""
+    llm = OpenAIChatCompletionClient(model="gpt-4.1-mini", base_url=base_url, api_key="k", max_retries=0)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        for _ in range(3):
+            await llm.create([UserMessage(content="double 7", source="user")])
+    await llm.close()
+    return [(warning.filename, warning.lineno) for warning in caught if "mismatch" in str(warning.message)]
+
+
+def test_the_adapter_makes_no_other_warning_appear_again() -> None:
+    def warn() -> None:
+        warnings.warn("seen before", UserWarning, stacklevel=1)
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        warn()
+        before = list(warnings.filters)
+        adapter = AutoGenAdapter()
+        adapter.instrument()
+        warn()
+        warnings.warn("Resolved model mismatch: a != b", UserWarning, stacklevel=1)
+        adapter.uninstrument()
+        warn()
+        assert list(warnings.filters) == before
+    assert [str(warning.message) for warning in caught] == ["seen before"]

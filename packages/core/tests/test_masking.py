@@ -68,6 +68,7 @@ def test_a_masked_logger_tells_no_secret_even_in_an_error(caplog: pytest.LogCapt
     assert "OSError: cannot reach https://***@host/a/***/v1" in caplog.text
 
 
+@pytest.mark.integration
 async def test_a_running_gateway_masks_its_own_logs_once(caplog: pytest.LogCaptureFixture) -> None:
     async def nothing(scope: Scope, receive: Receive, send: Send) -> None:
         """Answer nothing: nobody asks."""

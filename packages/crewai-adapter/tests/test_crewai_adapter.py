@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import pytest
 from crewai import Agent, BaseLLM, Crew, Flow, Task
-from crewai.flow.flow import start
+from crewai.flow.flow import listen, start
 from crewai.flow.human_feedback import human_feedback
 from crewai.flow.persistence import SQLiteFlowPersistence
 from crewai.flow.persistence import persist as persisted
@@ -68,6 +68,20 @@ class PoemFlow(Flow[Poem]):
         return self.state.model_dump(exclude={"id"})
 
 
+class MixedFlow(Flow[Poem]):
+    """One step is sync, one is awaited, and one runs a crew as either kind of author would."""
+
+    @start()
+    def first(self) -> Any:
+        return crew_of("sync {question}").kickoff({"question": self.state.question}).raw
+
+    @listen(first)
+    async def second(self, before: str) -> Any:
+        await asyncio.sleep(0)
+        inner: Any = await crew_of("async {question}").kickoff_async({"question": self.state.question})
+        return f"{before} {inner.raw}"
+
+
 class LooseFlow(Flow[dict[str, Any]]):
     @start()
     def write(self) -> Any:
@@ -93,6 +107,18 @@ async def test_placeholders_are_matched_by_name_and_other_braces_left_alone() ->
     assert 'Task: sing as {"json": 1}\n' in told.raw
     assert told.tasks_output[0].agent == "a bard"
     assert "Task: 42\n" in await result_of(crew_of("{answer}"), {"answer": 42})
+
+
+async def test_sync_and_async_steps_and_tasks_run_in_one_attempt() -> None:
+    said = await result_of(MixedFlow(), {"question": "hi"})
+    assert "Task: sync hi" in said
+    assert "Task: async hi" in said
+    worker = member()
+    tasks: list[Any] = [
+        Task(description="say {it}", expected_output="words", agent=worker, async_execution=later)
+        for later in (False, True)
+    ]
+    assert "say hi" in await result_of(Crew(agents=[worker], tasks=tasks), "hi")
 
 
 async def test_a_lone_agent_takes_a_text_or_messages() -> None:

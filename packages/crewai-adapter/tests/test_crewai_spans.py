@@ -15,6 +15,7 @@ from crewai.events.types.llm_events import LLMCallStartedEvent, LLMCallType
 from crewai.events.types.task_events import TaskCompletedEvent
 from crewai.events.types.tool_usage_events import ToolUsageStartedEvent
 from crewai.flow.flow import listen, start
+from crewai.knowledge.knowledge import Knowledge
 from crewai.tools import tool
 from crews import (
     CHAT,
@@ -63,6 +64,31 @@ async def test_async_and_streamed_runs_give_the_same_tree(
     assert [chunk async for chunk in output]
     assert tape.tree() == [*CREW_OF_TWO, *CREW_OF_TWO]
     assert tape.attributes(CHAT, semconv.REQUEST_STREAM)[3:] == [True] * 3
+
+
+class Shelf(Knowledge):
+    """Needs no embeddings."""
+
+    def query(self, query: list[str], *_: Any, **__: Any) -> Any:
+        return [{"content": "Tea is hot."}]
+
+    async def aquery(self, query: list[str], *_: Any, **__: Any) -> Any:
+        return self.query(query)
+
+
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("method", ["kickoff", "akickoff"])
+async def test_what_asks_the_knowledge_for_a_task_is_the_tasks_agent(
+    tape: Tape, instrumented: None, llm: Any, named: bool, method: str
+) -> None:
+    """CrewAI asks a model for the question before it says that the agent begins."""
+    scholar = member("scholar", llm())
+    scholar.knowledge = Shelf.model_construct(collection_name="shelf", sources=[])
+    task = Task(description="study tea", expected_output="a line", agent=scholar, name="study" if named else None)
+    kickoff = getattr(Crew(agents=[scholar], tasks=[task]), method)
+    await (kickoff() if method == "akickoff" else asyncio.to_thread(kickoff))
+    assert tape.attributes(CHAT, semconv.AGENT_NAME) == ["scholar", "scholar"]
+    assert tape.attributes(CHAT, semconv.NODE) == ["study" if named else None] * 2
 
 
 DELEGATED = [

@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import Iterator
+from operator import itemgetter
 from typing import Any, TypedDict
 
 import pytest
@@ -18,7 +19,7 @@ from langchain_core.language_models.fake_chat_models import FakeListChatModel, G
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
-from langchain_core.runnables import RunnableLambda
+from langchain_core.runnables import RunnableLambda, RunnablePassthrough
 from langchain_core.runnables.history import RunnableWithMessageHistory
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.errors import GraphRecursionError
@@ -89,6 +90,23 @@ async def test_a_prompts_variables_are_filled() -> None:
     one = ChatPromptTemplate.from_template("say {it}") | RunnableLambda(shown)
     assert await seen_by(one, {"problem": "this"}) == "Human: say this"
     assert await seen_by(RunnableLambda(lambda row: row), {"x": [1]}) == {"x": [1]}
+
+
+@pytest.mark.parametrize("task", ["why?", {"question": "why?", "answer": "so"}])
+async def test_a_part_of_a_parallel_may_take_the_whole_input(task: Any) -> None:
+    """The retrieval chain of LangChain's own documentation: its schema names a key `root`."""
+    search = RunnableLambda(lambda question: f"found for {question}")
+    taken = {"context": search, "question": RunnablePassthrough()} | RunnableLambda(lambda given: given)
+    assert await seen_by(taken, task) == {"context": "found for why?", "question": "why?"}
+
+
+async def test_a_key_beside_the_whole_input_is_matched_by_name() -> None:
+    parts: Any = {"asked": RunnableLambda(itemgetter("question")), "all": RunnablePassthrough()}
+    parts["known"] = itemgetter("question") | RunnableLambda(str.upper)
+    given = await seen_by(parts | RunnableLambda(lambda given: given), {"question": "why?", "answer": "so"})
+    assert given == {"asked": "why?", "all": {"question": "why?"}, "known": "WHY?"}
+    named = ChatPromptTemplate.from_template("the {root} of it") | RunnableLambda(shown)
+    assert await seen_by(named, {"root": "end"}) == "Human: the end of it"
 
 
 @pytest.mark.parametrize(
@@ -252,6 +270,7 @@ async def test_a_chain_gives_what_it_would_have_given() -> None:
     assert [type(message) for message in result["messages"]] == [HumanMessage, AIMessage]
 
 
+@pytest.mark.integration
 def test_importing_the_adapter_loads_no_framework_and_it_is_found_by_its_entry_points() -> None:
     script = """
 import sys

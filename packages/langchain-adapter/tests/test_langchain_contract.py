@@ -1,11 +1,14 @@
 # The framework's own types are partly unknown:
-# pyright: reportUnknownVariableType=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false, reportUnknownMemberType=false, reportUntypedFunctionDecorator=false
 
+import asyncio
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
+import pytest
 from langchain.agents import create_agent
+from langchain.agents.middleware import wrap_model_call
 from langchain_core.messages import HumanMessage
 from langchain_core.runnables import RunnableLambda
 from langchain_core.tools import tool
@@ -15,8 +18,11 @@ from langsmith import tracing_context
 from pydantic import SecretStr
 
 from leyden.core.testing.adapter_contract import API_KEY, AdapterContract
+from leyden.core.testing.adapter_contract.concurrency import ConcurrencyTests
 from leyden.core.testing.adapter_contract.structure import StructureTests
 from leyden.langchain import LangChainAdapter
+
+pytestmark = pytest.mark.usefixtures("closed_http_clients")
 
 
 @tool
@@ -101,3 +107,24 @@ class TestLangChainResponses(Agents, StructureTests):
     """The tree, over Responses."""
 
     dialect: ClassVar[dict[str, Any]] = {"use_responses_api": True}
+
+
+@wrap_model_call
+def only_sync(request: Any, handler: Any) -> Any:
+    return handler(request)
+
+
+class TestLangChainOnlySync(Agents, ConcurrencyTests):
+    """Crowds of an agent that cannot be awaited."""
+
+    def make_solver(self, base_url: str, *, stream: bool, retries: int = 0) -> Any:
+        llm = model(base_url, stream, retries)
+        return create_agent(llm, [double], name="solver", middleware=[only_sync])
+
+    async def stream_a_little(self, agent: Any, text: str) -> None:
+        def begin() -> None:
+            stream = agent.stream({"messages": [("user", text)]}, stream_mode="messages")
+            next(stream)
+            stream.close()
+
+        await asyncio.to_thread(begin)

@@ -24,6 +24,8 @@ from leyden.core.tracing.context import current_attempt
 from leyden.core.tracing.emit import emit_reward
 from leyden.langchain import LangChainInstrumentor
 
+pytestmark = pytest.mark.usefixtures("closed_http_clients")
+
 PROVIDER = "https://api.openai.com/v1"
 KEY = "sk-the-agents"
 

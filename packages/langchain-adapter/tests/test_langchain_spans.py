@@ -17,6 +17,7 @@ from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.runnables import RunnableLambda
 from langchain_core.tools import tool
 from langgraph.errors import GraphRecursionError
+from langgraph.func import entrypoint, task
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import Command, Send
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -24,10 +25,11 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
 from leyden.core.data import semconv
+from leyden.core.runner.adapters import AgentSource
 from leyden.core.testing import nouns
 from leyden.core.testing.otlp_sink import otlp_sink
 from leyden.core.testing.span_tape import SpanTape
-from leyden.core.tracing.context import OpenAttempt, open_attempt
+from leyden.core.tracing.context import OpenAttempt, current_caller, open_attempt
 from leyden.core.tracing.emit import emit_reward, operation
 from leyden.core.tracing.export import CONTENT
 from leyden.langchain import LangChainInstrumentor
@@ -209,6 +211,57 @@ async def test_an_agent_without_a_name_is_still_an_agent(tape: SpanTape) -> None
     assert tape.tree()[0] == "invoke_agent LangGraph"
 
 
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        (RunnableLambda(str) | saying(), "helper"),
+        (graph({"say": lambda state: {}}), "helper"),
+        (create_agent(saying(), []).with_config({"tags": ["x"]}), "helper"),
+        (graph({"say": lambda state: {}}, name="mine"), "mine"),
+        (create_agent(saying(), [], name="mine"), "mine"),
+        ((RunnableLambda(str) | saying()).with_config({"run_name": "mine"}), "mine"),
+    ],
+)
+async def test_a_root_without_a_name_is_called_what_the_user_calls_it(tape: SpanTape, given: Any, name: str) -> None:
+    source = AgentSource.of(given, called="team.py:agents.helper")
+    await source.adapter.run(source.fresh(), "hi", {})
+    assert tape.tree()[0] == f"invoke_agent {name}"
+
+
+async def test_the_tasks_of_a_function_are_nodes_and_speak(tape: SpanTape) -> None:
+    speakers: list[Any] = []
+
+    @task
+    def write(question: str) -> str:
+        caller = current_caller()
+        speakers.append(caller and (caller.agent, caller.node))
+        return saying().invoke(question).text
+
+    @task
+    async def check(text: str) -> str:
+        critic: Any = create_agent(saying(), [], name="critic")
+        return (await critic.ainvoke({"messages": [("user", text)]}))["messages"][-1].text
+
+    @entrypoint()
+    async def flow(question: str) -> str:
+        return await check(await write(question))
+
+    assert await flow.ainvoke("hi") == "fine"
+    assert tape.tree() == [
+        "invoke_workflow LangGraph",
+        "  node flow",
+        "    node write",
+        "      chat model",
+        "    node check",
+        "      invoke_agent critic",
+        "        node model",
+        "          chat model",
+    ]
+    assert speakers == [("LangGraph", "write")]
+    chats = [span.attributes or {} for span in tape.spans("chat model")]
+    assert [span[semconv.NODE] for span in chats] == ["write", "check"]
+
+
 async def test_an_agent_that_never_calls_a_model(tape: SpanTape) -> None:
     await graph({"say": lambda state: {"messages": [AIMessage("42")]}}, name="mute").ainvoke(HI)
     assert tape.tree() == ["invoke_agent mute", "  node say"]
@@ -275,6 +328,7 @@ async def test_callbacks_and_tools_may_emit(how: str, tape: SpanTape) -> None:
     assert opened.notes[0].parent_id == f"{tool_span.context.span_id:016x}"
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("asked", ["", "true"], ids=["structure", "content"])
 def test_a_foreign_backend_is_told_of_content_only_if_it_is_asked_for(
     asked: str, monkeypatch: pytest.MonkeyPatch

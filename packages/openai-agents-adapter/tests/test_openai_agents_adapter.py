@@ -234,6 +234,7 @@ def server() -> MCPServerStdio:
     return MCPServerStdio({"command": sys.executable, "args": ["-c", MCP_SERVER]}, client_session_timeout_seconds=30)
 
 
+@pytest.mark.integration
 async def test_mcp_servers_are_connected_for_the_runs_and_closed_after_the_last(make_model: Make) -> None:
     shared = server()
     turns = make_model(("add_one", {"number": 41}))
@@ -246,6 +247,7 @@ async def test_mcp_servers_are_connected_for_the_runs_and_closed_after_the_last(
     assert getattr(shared, "session", ...) is None
 
 
+@pytest.mark.integration
 async def test_a_server_that_the_user_has_connected_stays_connected(make_model: Make) -> None:
     async with server() as theirs:
         turns = make_model(("add_one", {"number": 41}), "fine")
@@ -253,6 +255,7 @@ async def test_a_server_that_the_user_has_connected_stays_connected(make_model: 
         assert [tool.name for tool in await theirs.list_tools()] == ["add_one"]
 
 
+@pytest.mark.integration
 async def test_a_server_is_closed_after_a_failed_run_and_its_own_failure_is_the_runs(make_model: Make) -> None:
     shared = server()
     with pytest.raises(RuntimeError, match="down"):
@@ -313,6 +316,7 @@ async def test_no_trace_leaves_for_openai_while_the_adapter_is_instrumented(make
     to_openai.close()
 
 
+@pytest.mark.integration
 def test_importing_the_adapter_loads_no_framework_and_it_is_found_by_its_entry_points() -> None:
     script = """
 import sys

@@ -33,7 +33,9 @@ def variables() -> dict[str, str]:
     # Ray gives its agent 15 seconds to start, which compiling all of it again takes on a busy machine.
     ours.pop("PYTHONDONTWRITEBYTECODE", None)
     quiet = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "COLUMNS": "200"}
-    return {**ours, **VARIABLES, **quiet, "PYTHONPATH": path}
+    # Ray otherwise starts a process for each logical CPU whenever a run joins, and most of them never do anything.
+    none_in_reserve = {"RAY_prestart_worker_first_driver": "0"}
+    return {**ours, **VARIABLES, **quiet, **none_in_reserve, "PYTHONPATH": path}
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,7 +86,7 @@ async def test_a_threshold_leaves_out_what_earned_too_little_failed_or_was_not_r
     assert lessons.left_out == {
         "reward not above 0.5": 3,
         "no reward": 1,
-        "failed": 1,
+        "failed without a reason": 1,
         "no call to imitate": 1,
     }
     assert lessons.dropped == {"nothing to imitate": 1}

@@ -1,5 +1,6 @@
 """The loop on a scripted context: what it asks for, in which order, and what it does when nothing can be learned."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 
 from leyden.core.algorithm.lightning_rl import LightningRL, LightningRLConfig
 from leyden.core.algorithm.registry import make_algorithm
+from leyden.core.data.failure import Failure
 from leyden.core.data.transition import Trajectory, TrajectoryGroup
 from leyden.core.errors import NothingToLearn, UsageError
 from leyden.core.policy.logprobs import score
@@ -79,6 +81,17 @@ async def test_too_many_batches_without_a_lesson_end_the_run() -> None:
     context = scripted([[[1.0, 1.0]]] * 3, steps=1)
     config = LightningRLConfig(learning_rate=1e-3, max_empty_batches=3)
     with pytest.raises(NothingToLearn, match=r"nothing to learn from in 3 batches in a row.*1 × no spread"):
+        await LightningRL(config).run(context)
+
+
+async def test_batches_whose_rollouts_all_fail_end_the_run_with_what_they_failed_with() -> None:
+    raised = Failure(kind="agent", type="LookupError", message="no luck")
+    failed = [replace(trajectory(None, []), failure=raised, succeeded=False) for _ in range(4)]
+    group = TrajectoryGroup(task_id="t", trajectories=tuple(failed))
+    context = ScriptedContext(tiny_policy(shape=TINY), [[group]] * 2)
+    config = LightningRLConfig(learning_rate=1e-3, max_empty_batches=2)
+    said = "the last one's: 4 of 4 rollouts failed: 4 × LookupError: no luck; 1 × fewer than two rewards"
+    with pytest.raises(NothingToLearn, match=said):
         await LightningRL(config).run(context)
 
 

@@ -9,18 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leyden.core.algorithm.pairs import (
-    NO_SPREAD,
-    NO_STATE_TWICE,
-    TOO_FEW,
-    Answer,
-    Pair,
-    by_state,
-    pairs_of,
-    pairs_of_state,
-)
+from leyden.core.algorithm.pairs import Answer, Pair, by_state, pairs_of, pairs_of_state
 from leyden.core.credit.base import Credit, CreditAssigner
 from leyden.core.credit.uniform import UniformCredit
+from leyden.core.data.reasons import NO_BETTER_ANSWER, NO_STATE_TWICE, TOO_FEW_REWARDS
 from leyden.core.data.transition import Trajectory, TrajectoryGroup, Transition
 from leyden.core.testing.nouns import trajectory, transition
 
@@ -117,12 +109,12 @@ def test_a_group_without_a_pair_is_counted_by_the_reason_why() -> None:
         UniformCredit(),
     )
     assert found.pairs == []
-    assert found.dropped == {TOO_FEW: 2, NO_STATE_TWICE: 2, NO_SPREAD: 1}
+    assert found.dropped == {TOO_FEW_REWARDS: 2, NO_STATE_TWICE: 2, NO_BETTER_ANSWER: 1}
 
 
 def test_states_of_different_tasks_do_not_meet() -> None:
     one, other = group(rollout("a", 1.0, ([1], [2]))), group(rollout("b", 0.0, ([1], [3])))
-    assert pairs_of([one, other], UniformCredit()).dropped == {TOO_FEW: 2}
+    assert pairs_of([one, other], UniformCredit()).dropped == {TOO_FEW_REWARDS: 2}
 
 
 @dataclass(frozen=True, kw_only=True)

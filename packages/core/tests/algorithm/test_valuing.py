@@ -8,10 +8,11 @@ import pytest
 
 from leyden.core.advantage.registry import ADVANTAGE
 from leyden.core.algorithm.registry import make_algorithm
-from leyden.core.algorithm.valuing import NO_VALUE, unvalued, value_targets, valued
+from leyden.core.algorithm.valuing import unvalued, value_targets, valued
 from leyden.core.algorithm.weighing import weigh
 from leyden.core.credit.nesting import expected_returns, needs_values
 from leyden.core.credit.registry import CREDIT
+from leyden.core.data.reasons import NO_VALUE
 from leyden.core.data.transition import Trajectory, TrajectoryGroup, Transition
 from leyden.core.errors import TrainingError, UsageError
 from leyden.core.testing import stopping_game as game

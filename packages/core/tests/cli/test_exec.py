@@ -64,14 +64,15 @@ def leyden(*arguments: str, stdin: int = subprocess.DEVNULL) -> "subprocess.Pope
 
 
 def test_the_output_is_the_commands_own_and_the_tree_goes_beside_it(
-    endpoint: Endpoint, capfd: pytest.CaptureFixture[str]
+    endpoint: Endpoint, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
     command = [sys.executable, "-c", f"{ASK}\nprint('{{my}} answer')\nimport sys; sys.exit(3)"]
     assert run(["exec", *options(endpoint), "--", *command]) == 3
     out, err = capfd.readouterr()
     assert out == "{my} answer\n"
     assert "dev-0  failed" in err
-    assert "ended with exit code 3" in err
+    assert "ended with exit code 3" in " ".join(err.replace("│", "").split()), "the tree breaks lines"
     assert "upstream" in err
     (asked,) = endpoint.seen
     assert json.loads(asked["body"])["model"] == "local"
@@ -158,7 +159,7 @@ def test_a_terminal_is_lent_to_the_command(endpoint: Endpoint) -> None:
         (["--policy", "p", "--", "no-such-program"], "there is no program 'no-such-program'"),
         (["--", "ls"], "give either --policy"),
         (["--policy", "p", "--base-url", "http://x/v1", "--", "ls"], "give either --policy"),
-        (["--base-url", "http://x/v1", "--", "ls"], "--endpoint needs --model"),
+        (["--policy", "p", "--model", "m", "--", "ls"], "--model is the name of a model at an --endpoint"),
         (["--policy", "p", "--timeout", "0", "--", "ls"], "--timeout must be positive"),
         (["--policy", "p", "--task", "{question", "--", "ls"], "--task takes JSON"),
         (["--policy", "p", "ls", "-l"], "-l"),

@@ -85,7 +85,7 @@ def test_a_policy_answers_an_agent_and_its_run_is_a_rollout_with_tokens(start: S
 def test_a_sampled_rollout_is_counted_and_its_spans_are_not_kept(
     start: Start, tmp_path: Path, endpoint: Endpoint
 ) -> None:
-    options = ["--endpoint", f"{endpoint.url}/v1", "--model", "local", "--base-rate", "0", "--reward-threshold", "1"]
+    options = ["--endpoint", f"{endpoint.url}/v1", "--base-rate", "0", "--reward-threshold", "1"]
     process, said = start(*options, LEYDEN_CAPTURE_TOKEN="chosen")
     with leyden.core.capture(gateway=said["url"], token="chosen"):
         assert ask() == 200
@@ -109,7 +109,7 @@ def test_an_endpoint_answers_with_its_own_key(start: Start, tmp_path: Path, endp
         assert attempt is not None
         assert ask() == 200
     wait_for_ends()
-    assert ends(process, signal.SIGINT) == 130
+    assert ends(process, signal.SIGINT, warned="The agent asks for the model 'big'; 'local' answers") == 130
     [call] = endpoint.seen
     assert call["headers"]["authorization"] == "Bearer sk-upstream"
     assert json.loads(call["body"])["model"] == "local"
@@ -122,7 +122,7 @@ def test_an_endpoint_answers_with_its_own_key(start: Start, tmp_path: Path, endp
     ("arguments", "token", "says"),
     [
         ([], "t", "give either --policy"),
-        (["--endpoint", "http://x/v1"], "t", "--endpoint needs --model"),
+        (["--policy", "p", "--model", "m"], "t", "--model is the name of a model at an --endpoint"),
         (["--endpoint", "http://x/v1", "--model", "m", "--store", "kept.db"], "t", "'kept.db' is not a store's URI"),
         (["--endpoint", "http://x/v1", "--model", "m"], "schlüssel", "LEYDEN_CAPTURE_TOKEN must be printable ASCII"),
         (["--endpoint", "http://x/v1", "--model", "m", "--port", "70000"], "t", "--port"),

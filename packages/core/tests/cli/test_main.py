@@ -1,4 +1,5 @@
 import shlex
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ from leyden.core.trainer.config import NAME
 def test_errors_become_one_line_and_an_exit_code(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: BaseException, code: int, says: str
 ) -> None:
-    def fail(arguments: list[str], standalone_mode: bool) -> None:
+    def fail(arguments: list[str], prog_name: str, standalone_mode: bool) -> None:
         raise error
 
     monkeypatch.setattr(cli, "app", fail)
@@ -30,8 +31,18 @@ def test_errors_become_one_line_and_an_exit_code(
     assert capsys.readouterr().err == says
 
 
+def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["--version"]) == 0
+    assert capsys.readouterr().out.startswith(f"leyden {version('leyden-core')}, Python 3.")
+
+
+def test_without_arguments_the_commands_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run([]) == 2
+    assert capsys.readouterr().out.startswith("Usage: leyden")
+
+
 def test_a_fault_of_ours_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(arguments: list[str], standalone_mode: bool) -> None:
+    def fail(arguments: list[str], prog_name: str, standalone_mode: bool) -> None:
         raise ZeroDivisionError
 
     monkeypatch.setattr(cli, "app", fail)
@@ -78,8 +89,9 @@ def test_resume_hands_on_what_may_change(monkeypatch: pytest.MonkeyPatch) -> Non
         raise UsageError("no more is wanted")
 
     monkeypatch.setattr(launch, "resume", note)
-    assert cli.run(["train", "--resume", "old", "--steps", "4", "--ray-address", "a:1", "--set", "b.c=2"]) == 2
-    assert told == [launch.Changes(steps=4, ray_address="a:1", settings={"b.c": 2})]
+    options = ["--steps", "4", "--ray-address", "a:1", "--device", "cpu", "--set", "b.c=2"]
+    assert cli.run(["train", "--resume", "old", *options]) == 2
+    assert told == [launch.Changes(steps=4, ray_address="a:1", device="cpu", settings={"b.c": 2})]
 
 
 @pytest.mark.parametrize(
@@ -114,7 +126,7 @@ def test_how_to_go_on_is_said_where_that_can_help(
     [
         ([], "give either --policy"),
         (["--policy", "p", "--endpoint", "http://x/v1"], "give either --policy"),
-        (["--endpoint", "http://x/v1"], "--endpoint needs --model"),
+        (["--policy", "p", "--model", "m"], "--model is the name of a model at an --endpoint"),
         (["--policy", "p", "-n", "0"], "--count must be at least 1"),
     ],
 )

@@ -146,7 +146,9 @@ def test_a_tool_choice_says_what_must_be_called() -> None:
     other = {"type": "function", "function": {"name": "g"}}
     named = {"type": "function", "function": {"name": "g"}}
     allowed = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [named]}}
-    assert parse(tools=[TOOL], tool_choice="required").forced == Forced(name=None)
+    assert parse(tools=[TOOL, other], tool_choice="required").forced == Forced(name=None)
+    only = parse(tools=[named], tool_choice="required").forced
+    assert only == Forced(name="g", only_one=True)
     held = parse(tools=[TOOL, other], tool_choice=named)
     assert (held.forced, held.tools) == (Forced(name="g"), [other])
     free = parse(tools=[TOOL, other], tool_choice=allowed)

@@ -168,6 +168,18 @@ async def test_one_call_at_a_time_ends_the_answer_after_the_first() -> None:
     assert gateway.engine.log[0].finish_reason == "abort"
 
 
+@pytest.mark.parametrize("text", ["Hello!", CALL.replace("add", "divide"), ' {"a": 1, "b": 2}}\n</tool_call>'])
+async def test_a_call_that_must_be_made_is_of_the_only_tool_whatever_the_policy_writes(text: str) -> None:
+    async with scripted_gateway(always(text)) as gateway, client(await gateway.open_attempt()) as agent:
+        answer = await agent.chat.completions.create(model="m", messages=USER, tools=TOOLS, tool_choice="required")
+        named: Any = {"type": "function", "function": {"name": "add"}}
+        held = await agent.chat.completions.create(model="m", messages=USER, tools=TOOLS, tool_choice=named)
+    calls: Any = [one.choices[0].message.tool_calls for one in (answer, held)]
+    assert [call.function.name for found in calls for call in found] == ["add", "add"]
+    assert (answer.choices[0].finish_reason, held.choices[0].finish_reason) == ("tool_calls", "stop")
+    assert gateway.engine.requests[0].prompt_ids == gateway.engine.requests[1].prompt_ids
+
+
 @pytest.mark.parametrize("stream", [False, True])
 async def test_stop_strings_cut_the_text_and_end_the_call(stream: bool) -> None:
     async with scripted_gateway(always("one, two, three", chunk_size=1)) as gateway:

@@ -28,6 +28,7 @@ from leyden.core.testing.scripted_engine import Script, ScriptedAnswer, Scripted
 from leyden.core.testing.scripted_gateway import ScriptedGateway, scripted_gateway
 
 CODEC = ByteCodec()
+WAYS_IN = ("leyden dev", "leyden train", "leyden exec", "LEYDEN_CAPTURE,", "LEYDEN_GATEWAY_URL", "LEYDEN_CAPTURE_TOKEN")
 BODY = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 
 
@@ -75,6 +76,7 @@ async def test_a_wrong_or_missing_token_is_refused_before_the_engine() -> None:
             response = await http.post(path, json=BODY, headers=headers)
             assert response.status_code == 401
             assert error(response)["code"] == "invalid_api_key"
+            assert all(way in error(response)["message"] for way in WAYS_IN)
         async with openai.AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key="sk-x", max_retries=0) as agent:
             with pytest.raises(openai.AuthenticationError):
                 await agent.chat.completions.create(model="m", messages=[{"role": "user", "content": "hi"}])

@@ -3,6 +3,8 @@
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from fuzz.campaign import CONCURRENCY, campaign
 from fuzz.mutations import request
 from fuzz.wire import Answer, fault
@@ -10,6 +12,7 @@ from fuzz.wire import Answer, fault
 BODIES = 1500
 
 
+@pytest.mark.integration
 async def test_no_broken_request_breaks_the_gateway(tmp_path: Path) -> None:
     found = await campaign(tmp_path, BODIES, seed=0)
     assert found.faults == []

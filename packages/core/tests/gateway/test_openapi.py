@@ -35,6 +35,7 @@ def test_every_route_of_the_application_is_on_the_page_and_the_other_way_round()
     assert {path.replace("{name:path}", "{name}") for path in routes} == set(PAGE["paths"])
 
 
+@pytest.mark.integration
 async def test_exactly_the_methods_of_the_page_exist() -> None:
     async with scripted_gateway([]) as gateway, httpx.AsyncClient(base_url=gateway.url) as http:
         attempt = await gateway.open_attempt()
@@ -51,6 +52,7 @@ async def test_exactly_the_methods_of_the_page_exist() -> None:
                     assert set(allowed) == set(known) - {"parameters"}
 
 
+@pytest.mark.integration
 async def test_the_page_is_served_to_anybody_and_holds_no_secret() -> None:
     async with scripted_gateway([]) as gateway, httpx.AsyncClient(base_url=gateway.url) as http:
         attempt = await gateway.open_attempt()

@@ -27,6 +27,8 @@ from leyden.core.testing.byte_codec import ByteCodec
 from leyden.core.testing.scripted_engine import ScriptedAnswer
 from leyden.core.testing.scripted_gateway import AttemptHandle, scripted_gateway
 
+pytestmark = pytest.mark.usefixtures("closed_http_clients")
+
 CODEC = ByteCodec()
 CALL = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
 ADD: dict[str, Any] = {

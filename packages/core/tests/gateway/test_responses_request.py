@@ -116,7 +116,7 @@ def test_sampling_and_logprobs() -> None:
         (
             {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "mul"}]},
             ["mul"],
-            Forced(),
+            Forced("mul", only_one=True),
         ),
     ],
 )
@@ -151,7 +151,7 @@ def test_hints_are_accepted_and_recorded() -> None:
         "user": "u",
         "max_tool_calls": 3,
         "text": {"format": {"type": "text"}, "verbosity": "low"},
-        "truncation": "disabled",
+        "truncation": "auto",
         "background": False,
         "stream_options": {"include_obfuscation": False},
         "store": False,
@@ -161,6 +161,7 @@ def test_hints_are_accepted_and_recorded() -> None:
     settings = request.settings
     assert (settings.metadata, settings.user, settings.max_tool_calls, settings.store) == ({"a": "b"}, "u", 3, False)
     assert settings.reasoning == hints["reasoning"]
+    assert (settings.truncation, parse().settings.truncation) == ("auto", "disabled")
     assert settings.text == hints["text"]
 
 
@@ -190,7 +191,6 @@ def test_unknown_fields_are_refused(fields: dict[str, Any]) -> None:
         ({"background": True}, "background"),
         ({"conversation": "conv_1"}, "conversation"),
         ({"prompt": {"id": "pmpt_1"}}, "prompt"),
-        ({"truncation": "auto"}, "truncation"),
         ({"context_management": [{"type": "compaction"}]}, "context_management"),
         ({"moderation": {"model": "m"}}, "moderation"),
         ({"text": {"format": {"type": "json_object"}}}, "text.format"),

@@ -1,27 +1,34 @@
 """Dry runs: calls forwarded to an OpenAI-compatible endpoint, seen from both sides."""
 
 import json
-from collections.abc import AsyncGenerator
+import zlib
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from itertools import pairwise
+from typing import Any, cast
 
 import httpx
 import msgspec
 import openai
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from openai.types.chat import ChatCompletionMessageParam
 from starlette.types import Receive, Scope, Send
 
 from leyden.core.data import semconv
 from leyden.core.data.identity import mint, new_key
 from leyden.core.data.span import Span
+from leyden.core.data.tokens import unpack_ids, unpack_log_probs
 from leyden.core.gateway.app import Gateway
 from leyden.core.gateway.body import BodyLimits, read_body
 from leyden.core.gateway.http import send_json
 from leyden.core.gateway.server import GatewayServer
 from leyden.core.gateway.upstream import Upstream
+from leyden.core.gateway.upstream_ids import TokenIdFilter, without_ids
 from leyden.core.gateway.upstream_view import Seen, read_answer
 from leyden.core.store.memory import MemoryStore
+from leyden.core.testing.vllm_double import CONTEXT, VOCAB, VllmDouble
 
 USER: list[ChatCompletionMessageParam] = [{"role": "user", "content": "hi"}]
 CALL = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
@@ -50,12 +57,17 @@ class Provider:
     def __init__(self) -> None:
         self.seen: list[tuple[dict[str, str], dict[str, Any]]] = []
         self.status, self.content_type, self.body = 200, b"application/json", json.dumps(ANSWER).encode()
+        self.unknown: str | None = None
+        """A field that it refuses, as OpenAI does any that it does not know."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
         headers = {name.decode(): value.decode() for name, value in scope["headers"]}
         self.seen.append((headers, json.loads(await read_body(scope, receive, BodyLimits()))))
+        if self.unknown in self.seen[-1][1]:
+            message = f"Unrecognized request argument supplied: {self.unknown}"
+            return await send_json(send, 400, json.dumps({"error": {"message": message}}).encode())
         if self.status != 200:
             return await send_json(send, self.status, self.body)
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", self.content_type)]})
@@ -81,11 +93,11 @@ class Dev:
 
 
 @asynccontextmanager
-async def dev(base_url: str | None = None) -> AsyncGenerator[Dev]:
+async def dev(base_url: str | None = None, model: str = "real-model") -> AsyncGenerator[Dev]:
     provider, store, key = Provider(), MemoryStore(), new_key()
     endpoint = GatewayServer(provider)
     there = await endpoint.start()
-    server = GatewayServer(Gateway(store, Upstream(base_url or f"{there}/v1/", "sk-configured", "real-model"), key).app)
+    server = GatewayServer(Gateway(store, Upstream(base_url or f"{there}/v1/", "sk-configured", model), key).app)
     here = await server.start()
     rollout = await store.start_rollout("task")
     token = mint(key, rollout.rollout_id, rollout.attempt.attempt_id)
@@ -101,7 +113,13 @@ async def test_a_call_is_forwarded_with_our_key_and_model_and_answered_unchanged
         response = await run.post(temperature=0, top_k=5)
         [(headers, body)] = run.provider.seen
         [span] = await run.spans()
-    assert body == {"model": "real-model", "messages": USER, "temperature": 0, "top_k": 5}
+    assert body == {
+        "model": "real-model",
+        "messages": USER,
+        "temperature": 0,
+        "top_k": 5,
+        "return_token_ids": True,
+    }
     assert headers["authorization"] == "Bearer sk-configured"
     assert not any(name.startswith(semconv.HEADER_PREFIX) for name in headers)
     assert response.content == run.provider.body
@@ -114,6 +132,7 @@ async def test_a_call_is_forwarded_with_our_key_and_model_and_answered_unchanged
     assert json.loads(str(span.attributes[semconv.SAMPLING_ASKED])) == {"temperature": 0, "top_k": 5}
     assert semconv.PROMPT_IDS not in span.attributes
     assert span.attributes[semconv.CALL_ID]
+    assert span.attributes[semconv.RESPONSE_ID] == "gen-1"
 
 
 async def test_a_stream_passes_byte_for_byte() -> None:
@@ -191,3 +210,140 @@ def test_streamed_tool_calls_are_put_together_by_their_index() -> None:
 @pytest.mark.parametrize("body", [b"", b"data: {", b"\xff\xfe", b'{"choices": 3}', b"[]"])
 def test_an_answer_that_cannot_be_read_is_recorded_as_unknown(body: bytes) -> None:
     assert read_answer(body, streamed=False) == read_answer(body, streamed=True) == Seen()
+
+
+# --- Models
+
+
+async def test_without_a_model_the_agents_own_names_are_sent_on(caplog: pytest.LogCaptureFixture) -> None:
+    async with dev(model="") as run:
+        for model in ("gpt-4.1", "gpt-4.1-mini"):
+            assert (await run.post(model=model)).status_code == 200
+        nameless = await run.post(model="")
+        asked = [body["model"] for _, body in run.provider.seen]
+    assert asked == ["gpt-4.1", "gpt-4.1-mini"]
+    assert nameless.status_code == 400
+    assert (
+        "the request names no model: give its name at the endpoint, as --model" in nameless.json()["error"]["message"]
+    )
+    assert not [record for record in caplog.records if record.name == "leyden.gateway"]
+
+
+async def test_a_model_that_answers_for_others_is_said_once_for_each(caplog: pytest.LogCaptureFixture) -> None:
+    async with dev() as run:
+        for model in ("gpt-4.1", "gpt-4.1-mini", "gpt-4.1", "real-model"):
+            await run.post(model=model)
+        assert {body["model"] for _, body in run.provider.seen} == {"real-model"}
+    said = [record.getMessage() for record in caplog.records if record.name == "leyden.gateway"]
+    assert [line.partition(",")[0] for line in said] == [
+        "The agent asks for the model 'gpt-4.1'; 'real-model' answers in its place",
+        "The agent asks for the model 'gpt-4.1-mini'; 'real-model' answers in its place",
+    ]
+
+
+async def test_the_endpoints_own_models_are_listed_where_any_may_be_asked_for() -> None:
+    double = VllmDouble()
+    url = await double.start()
+    async with dev(f"{url}/v1", model="") as run, httpx.AsyncClient() as http:
+        listed = (await http.get(f"{run.base_url}/models")).json()
+        one = (await http.get(f"{run.base_url}/models/whichever")).json()
+    await double.stop()
+    assert [model["max_model_len"] for model in listed["data"]] == [CONTEXT]
+    assert one["id"] == "whichever"
+    async with dev("http://127.0.0.1:9/v1", model="") as run, httpx.AsyncClient() as http:
+        assert (await http.get(f"{run.base_url}/models")).json()["data"][0]["id"] == "endpoint"
+
+
+# --- Token ids
+
+
+@pytest.fixture
+async def double() -> AsyncIterator[VllmDouble]:
+    """A server that has token ids for whoever asks."""
+    double = VllmDouble()
+    await double.start()
+    yield double
+    await double.stop()
+
+
+def events_of(response: httpx.Response) -> list[Any]:
+    """The events of a stream, decoded."""
+    lines = [line.removeprefix("data: ") for line in response.text.splitlines() if line]
+    return [line if line == "[DONE]" else json.loads(line) for line in lines]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_token_ids_are_recorded_where_the_server_has_them_and_the_agent_sees_none(
+    stream: bool, double: VllmDouble
+) -> None:
+    question = {"messages": USER, "max_tokens": 5, "stream": stream}
+    async with dev(f"{double.url}/v1", model="") as run, httpx.AsyncClient() as http:
+        direct = await http.post(f"{double.url}/v1/chat/completions", json={"model": "gpt-4o", **question})
+        given = await run.post(**question)
+        [span] = await run.spans()
+    if stream:
+        assert events_of(given) == events_of(direct)
+    else:
+        assert given.json() == direct.json()
+    prompt, ids = (
+        unpack_ids(cast("bytes", span.attributes[name])) for name in (semconv.PROMPT_IDS, semconv.RESPONSE_IDS)
+    )
+    assert list(prompt) == [ord("h") % VOCAB, ord("i") % VOCAB]
+    said = json.loads(str(span.attributes[semconv.OUTPUT_MESSAGES]))[0]["content"]
+    assert "".join(f" {i}" for i in ids) == said
+    assert len(ids) == 5
+    assert span.attributes[semconv.RESPONSE_ID] == f"chatcmpl-{zlib.crc32(bytes(list(prompt))):08x}"
+    assert (span.attributes[semconv.INPUT_TOKENS], span.attributes[semconv.OUTPUT_TOKENS]) == (2, 5)
+    assert span.attributes[semconv.NOT_TRAINED] == "answered by an upstream"
+    assert not {semconv.RESPONSE_LOGPROBS, semconv.SAMPLING_LOGPROBS, semconv.SAMPLING_USED} & set(span.attributes)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_agent_that_asks_itself_gets_ids_and_its_logprobs_are_recorded(
+    stream: bool, double: VllmDouble
+) -> None:
+    async with dev(f"{double.url}/v1", model="") as run:
+        given = await run.post(return_token_ids=True, logprobs=True, max_tokens=3, stream=stream)
+        [span] = await run.spans()
+    assert '"prompt_token_ids": [' in given.text
+    logprobs = unpack_log_probs(cast("bytes", span.attributes[semconv.RESPONSE_LOGPROBS]))
+    ids = unpack_ids(cast("bytes", span.attributes[semconv.RESPONSE_IDS]))
+    last = [ord("i") % VOCAB, *ids]
+    assert list(logprobs) == pytest.approx([double.logprobs(a)[b] for a, b in pairwise(last)])
+
+
+async def test_a_server_that_refuses_the_parameter_is_asked_without_it_and_remembered() -> None:
+    async with dev() as run:
+        run.provider.unknown = "return_token_ids"
+        for _ in range(3):
+            assert (await run.post()).content == run.provider.body
+        asked = ["return_token_ids" in body for _, body in run.provider.seen]
+        assert len(await run.spans()) == 3
+    assert asked == [True, False, False, False]
+
+
+async def test_another_refusal_does_not_end_the_asking() -> None:
+    async with dev() as run:
+        run.provider.unknown = "top_k"
+        refused = await run.post(top_k=5)
+        assert (await run.post()).status_code == 200
+        asked = ["return_token_ids" in body for _, body in run.provider.seen]
+    assert refused.status_code == 400
+    assert "top_k" in refused.json()["error"]["message"]
+    assert asked == [True, False, True]
+
+
+@given(cuts=st.lists(st.integers(0, len(EVENTS)), max_size=8), with_ids=st.booleans())
+def test_a_stream_loses_its_ids_and_nothing_else_however_it_is_cut(cuts: list[int], with_ids: bool) -> None:
+    events = EVENTS.replace(b'"delta"', b'"token_ids": [1, 2], "delta"') if with_ids else EVENTS
+    kept, places = TokenIdFilter(), [0, *sorted(cuts), len(events)]
+    out = b"".join(kept.push(events[a:b]) for a, b in pairwise(places)) + kept.rest()
+    expected = EVENTS.replace(b'"delta"', b'"token_ids": null, "delta"') if with_ids else EVENTS
+    assert read_answer(out, streamed=True) == read_answer(expected, streamed=True)
+    assert b"[1" not in out
+    assert with_ids or out == EVENTS
+
+
+def test_what_is_no_json_passes_as_it_is() -> None:
+    for body in (b'{"token_ids": ', b'"token_ids"', b'{"choices": 3, "token_ids": []}'):
+        assert without_ids(body) == body

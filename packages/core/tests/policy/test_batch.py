@@ -5,9 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leyden.core.data.tokens import token_ids
-from leyden.core.policy.batch import MicroBatch, micro_batches, shared_prefix
+from leyden.core.policy.batch import MicroBatch, budget_for, micro_batches, shared_prefix
 from leyden.core.policy.entries import step_weights
 from leyden.core.policy.merge import TokenSequence, merged
+from leyden.core.policy.options import TOKEN_BUDGET
 from leyden.core.testing.policies import RolloutShape, synthetic_rollouts
 
 Seen = tuple[tuple[int, ...], int, float, float, float]
@@ -79,3 +80,28 @@ def test_sequences_without_anything_in_common_share_nothing() -> None:
     other = TokenSequence(ids=token_ids([first.ids[0] + 1, *second.ids[1:]]), entries=second.entries)
 
     assert shared_prefix([first, other]) == 0
+
+
+def group_of_long_prompts() -> list[TokenSequence]:
+    """Eight rollouts of one prompt of 4,000 tokens, 200 tokens each."""
+    shape = RolloutShape(system=3_000, question=1_000, calls=(200,), observation=0)
+    trained = synthetic_rollouts(8, vocab=5_000, shape=shape, group_size=8)
+    return merged(trained, step_weights(trained, "token"))
+
+
+def tokens_read(sequences: list[TokenSequence], budget: int | None) -> int:
+    return sum(batch.ids_BT.numel() for batch in micro_batches(sequences, budget, width=576))
+
+
+def test_a_group_with_a_long_prompt_is_read_once_unless_a_budget_forbids_it() -> None:
+    """The last token of each rollout predicts nothing and is not read."""
+    group = group_of_long_prompts()
+    assert tokens_read(group, None) == 4_000 + 8 * 199
+    assert tokens_read(group, 4_096) == 8 * 4_199
+
+
+def test_without_a_budget_a_pass_holds_twice_the_longest_rollout_and_never_little() -> None:
+    assert budget_for(group_of_long_prompts(), None, 0) == 2 * 4_199
+    assert budget_for(group_of_long_prompts(), None, 3_000) == TOKEN_BUDGET
+    assert budget_for(sequences(3), None, 0) == TOKEN_BUDGET
+    assert budget_for(group_of_long_prompts(), 100, 0) == 100

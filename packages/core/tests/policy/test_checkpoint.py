@@ -1,7 +1,9 @@
+import dataclasses
 import random
 import shutil
+import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -9,17 +11,21 @@ import safetensors.torch
 import torch
 from msgspec.structs import replace
 
-from leyden.core.errors import PolicyError, RunError
-from leyden.core.policy import checkpoint
+from leyden.core.errors import PolicyError, RunError, TrainingError
 from leyden.core.policy.checkpoint import (
+    PendingCheckpoint,
     latest_checkpoint,
     load_checkpoint,
     load_trained,
     mark_checkpoint,
     save_checkpoint,
 )
+from leyden.core.policy.checkpoint_state import TENSORS, TRAINING, read_training
 from leyden.core.policy.config import UpdateConfig
+from leyden.core.policy.critic_options import OwnBackbone
 from leyden.core.policy.update import Updater
+from leyden.core.policy.value_loss import ValueTarget
+from leyden.core.policy.value_update import ActorCritic
 from leyden.core.testing.policies import TinyShape, synthetic_rollouts, tiny_policy
 
 # Two epochs of two random minibatches, so that resuming needs the state of the optimizer and of the shuffle.
@@ -171,13 +177,117 @@ def test_one_cut_short_is_never_picked_and_is_cleared_away(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000001", "step-00000002"]
 
 
+class NotingLock:
+    """A lock that says when it is wanted."""
+
+    def __init__(self) -> None:
+        self._lock, self.wanted = threading.Lock(), threading.Event()
+
+    def acquire(self) -> bool:
+        return self._lock.acquire()
+
+    def release(self) -> None:
+        self._lock.release()
+
+    def __enter__(self) -> None:
+        self.wanted.set()
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+@pytest.mark.parametrize(
+    "critic",
+    [None, OwnBackbone(learning_rate=1e-3), OwnBackbone(learning_rate=1e-3, warmup_steps=9)],
+    ids=["policy", "with critic", "critic alone"],
+)
+def test_a_checkpoint_is_of_the_moment_it_was_begun_and_training_goes_on_meanwhile(
+    tmp_path: Path, critic: OwnBackbone | None
+) -> None:
+    def made() -> Updater:
+        return updater() if critic is None else ActorCritic(tiny_policy(), CONFIG, critic)
+
+    def learn(trainer: Updater, step: int) -> None:
+        trained = synthetic_rollouts(5, 64, seed=step)
+        if isinstance(trainer, ActorCritic):
+            targets = [ValueTarget(dataclasses.replace(item.transition, value=0.0), 1.0) for item in trained]
+            trainer.learn(trained, targets)
+        else:
+            trainer.step(trained)
+
+    trainer, straight, restored = made(), made(), made()
+    lock = NotingLock()
+    trainer.changing = cast(Any, lock)
+    learn(trainer, 0)
+    lock.wanted.clear()
+    pending = PendingCheckpoint(tmp_path, 1, trainer, {"step": 1})
+    learning = threading.Thread(target=learn, args=(trainer, 1))
+    learning.start()
+    assert lock.wanted.wait(60), "an optimizer step does not wait for the checkpoint"
+    path = pending.write()
+    learning.join()
+
+    load_checkpoint(path, restored)
+    learn(straight, 0)
+    assert same(whole(restored), whole(straight))
+    learn(straight, 1)
+    assert same(whole(trainer), whole(straight))
+
+
+def whole(trainer: Updater) -> list[torch.Tensor]:
+    """Everything of it, its critic and the critic's optimizer included."""
+    if not isinstance(trainer, ActorCritic):
+        return everything(trainer)
+    moments: dict[int, dict[str, torch.Tensor]] = trainer.critic_optimizer.state_dict()["state"]
+    return [
+        *everything(trainer),
+        *trainer.critic.weights().values(),
+        *(m for s in moments.values() for m in s.values()),
+    ]
+
+
+def test_a_checkpoint_that_cannot_be_written_says_so_and_training_can_go_on(tmp_path: Path) -> None:
+    trainer = updater()
+    (tmp_path / "taken").touch()
+    with pytest.raises(TrainingError, match="taken/step-00000001 could not be written: "):
+        save_checkpoint(tmp_path / "taken", 1, trainer, {})
+    train(trainer, range(1))
+    assert save_checkpoint(tmp_path, 1, trainer, {}) == latest_checkpoint(tmp_path)
+
+
+def test_progress_that_is_not_json_leaves_nothing_held(tmp_path: Path) -> None:
+    trainer = updater()
+    with pytest.raises(TypeError, match="not JSON serializable"):
+        PendingCheckpoint(tmp_path, 1, trainer, {"step": object()})
+    train(trainer, range(1))
+
+
+def test_a_checkpoint_with_all_of_the_training_state_in_one_file_can_still_be_read(tmp_path: Path) -> None:
+    """As they were written before the tensors were apart."""
+    trainer, other = updater(), updater(seed=9)
+    train(trainer, range(2))
+    path = save_checkpoint(tmp_path, 2, trainer, {})
+    state = read_training(path)
+    (path / TENSORS).unlink()
+    torch.save(state, path / TRAINING)
+    load_checkpoint(path, other)
+    assert same(everything(other), everything(trainer))
+
+
 def test_a_damaged_or_foreign_checkpoint_is_refused(tmp_path: Path) -> None:
     trainer = updater()
     path = save_checkpoint(tmp_path, 1, trainer, {})
 
     with pytest.raises(PolicyError, match="names or shapes differ"):
         load_checkpoint(path, updater(shape=TinyShape(hidden=16)))
-    (path / checkpoint.TRAINING).write_bytes(b"half")
+    for name in (TENSORS, TRAINING):
+        whole = (path / name).read_bytes()
+        (path / name).write_bytes(whole[: len(whole) // 2])
+        with pytest.raises(RunError, match="step-00000001 cannot be read"):
+            load_checkpoint(path, trainer)
+        (path / name).write_bytes(whole)
+    (path / TENSORS).unlink()
     with pytest.raises(RunError, match="step-00000001 cannot be read"):
         load_checkpoint(path, trainer)
 
@@ -187,9 +297,8 @@ def test_nothing_in_a_checkpoint_needs_pickled_objects(tmp_path: Path) -> None:
     train(trainer, range(1))
     path = save_checkpoint(tmp_path, 1, trainer, {})
 
-    state = torch.load(path / checkpoint.TRAINING, weights_only=True)
-
-    assert set(state) == {"optimizer", "steps_taken", "minibatches", "torch", "python", "numpy"}
+    assert torch.load(path / TRAINING, weights_only=True).keys() == read_training(path).keys()
+    assert set(read_training(path)) == {"optimizer", "steps_taken", "minibatches", "torch", "python", "numpy"}
 
 
 def test_several_policies_are_kept_together_and_each_goes_on_as_if_undisturbed(tmp_path: Path) -> None:

@@ -63,6 +63,7 @@ def test_a_reference_is_kept_only_where_it_is_used() -> None:
     assert UpdateOptions(kl_reward=0.1).compares_with_reference
 
 
+@pytest.mark.integration
 def test_options_are_checked_without_torch() -> None:
     code = "import sys; from leyden.core.policy.config import UpdateOptions as O; O(); print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -53,7 +53,7 @@ def readings(draw: st.DrawFn, together: int) -> Reading:
     units = [trained[at : at + together] for at in range(0, len(trained), together)]
     random.Random(seed).shuffle(units)
     way = {
-        "token_budget": draw(st.sampled_from([100_000, 100, 40])),
+        "token_budget": draw(st.sampled_from([None, 100_000, 100, 40])),
         "merge": draw(st.booleans()),
         "share_prefix": draw(st.booleans()),
     }

@@ -16,7 +16,8 @@ from torch import Tensor
 from leyden.core.algorithm.registry import make_algorithm
 from leyden.core.engine.embedded import EmbeddedEngine
 from leyden.core.errors import PolicyError, UsageError
-from leyden.core.policy.checkpoint import MODEL, load_checkpoint, load_trained, save_checkpoint
+from leyden.core.policy.checkpoint import load_checkpoint, load_trained, save_checkpoint
+from leyden.core.policy.checkpoint_state import MODEL
 from leyden.core.policy.config import UpdateConfig, UpdateOptions
 from leyden.core.policy.export import adapter_folder, export_policy
 from leyden.core.policy.logprobs import score

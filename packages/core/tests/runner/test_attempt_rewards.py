@@ -16,7 +16,7 @@ from leyden.core.runner.rollout_function import rollout
 from leyden.core.runner.runner import Runner
 from leyden.core.store.memory import MemoryStore
 from leyden.core.testing import nouns
-from leyden.core.testing.running import error_of, finished, rewards_in, run_one, runner_config, running
+from leyden.core.testing.running import error_of, finished, patient_store, rewards_in, run_one, runner_config, running
 from leyden.core.tracing.emit import emit_reward
 
 
@@ -43,6 +43,23 @@ async def test_what_a_lit_agent_returns_is_its_reward(returned: Any, expected: l
     assert rewards_in(spans) == expected
     if isinstance(returned, dict):
         assert spans[-1].attributes[f"{semconv.REWARD_DIMENSION}b"] == 0.25
+
+
+async def test_the_reward_gets_the_row_as_it_was_whatever_the_agent_made_of_it() -> None:
+    """Agents that keep their state in what they are given would otherwise choose what they are scored against."""
+
+    def agent(task: Any) -> Any:
+        task["answer"] = "mine"
+        task["more"].append(2)
+        return task
+
+    def reward(task: Any, result: Any) -> float:
+        assert result == {"answer": "mine", "more": [1, 2]}
+        return float(task == {"answer": "right", "more": [1]})
+
+    ended, spans = await run_one(agent, {"answer": "right", "more": [1]}, reward=reward)
+    assert ended.status == "succeeded"
+    assert rewards_in(spans) == [1.0]
 
 
 @pytest.mark.parametrize("returned", ["good", float("nan"), {"a": "b"}, [0.5]])
@@ -174,13 +191,20 @@ async def test_a_task_the_agent_cannot_take_is_an_input_error(monkeypatch: pytes
     }
 
 
-async def test_a_reward_that_hangs_is_a_timeout_beside_the_agents_result() -> None:
+async def test_a_reward_that_hangs_is_a_timeout_beside_the_agents_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    limit = 600.0  # seconds; no machine is so busy that the agent, which returns at once, takes as long
+    loop, late = asyncio.get_running_loop(), 0.0
+    clock = loop.time
+    monkeypatch.setattr(loop, "time", lambda: clock() + late)
+
     async def reward(task: Any, result: Any) -> float:
-        await asyncio.sleep(60)
+        nonlocal late
+        late = limit  # the limit is over now, for every timer of the loop
+        await asyncio.Event().wait()
         return 1.0
 
-    config = RolloutConfig(timeout_seconds=1.0)
-    ended, spans = await run_one(echo, "t", config=config, reward=reward)
+    config = RolloutConfig(timeout_seconds=limit)
+    ended, spans = await run_one(echo, "t", config=config, reward=reward, store=patient_store())
     assert ended.attempt.status == "timeout"
-    assert error_of(ended)["message"] == "no reward within 1.0 s"
+    assert error_of(ended)["message"] == f"no reward within {limit} s"
     assert [(span.name, span.attributes[semconv.RESULT]) for span in spans] == [(semconv.RESULT, "t")]

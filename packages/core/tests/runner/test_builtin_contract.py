@@ -4,10 +4,12 @@ import asyncio
 import functools
 import json
 import os
+import re
 import subprocess
 import sys
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +146,43 @@ class TestAsyncFunctionContract(TestSyncFunctionContract):
 
     def call(self, agent: Any, text: str) -> Any:
         return asyncio.run(agent({"question": text}))
+
+
+@dataclass
+class Streaming:
+    """Called with a question, it yields the words of its answer."""
+
+    base_url: str
+    stream: bool
+    retries: int
+
+    def __call__(self, question: str) -> Iterator[str]:
+        yield from re.findall(r"\S+\s*", solve(self.base_url, self.stream, self.retries, {"question": question}))
+
+
+class TestStreamingObjectContract(TestSyncFunctionContract):
+    def make_solver(self, base_url: str, *, stream: bool, retries: int = 0) -> Any:
+        return Streaming(*self.note(base_url, stream, retries))
+
+    def call(self, agent: Any, text: str) -> Any:
+        return "".join(agent(text))
+
+
+class TestAsyncStreamContract(TestSyncFunctionContract):
+    def make_solver(self, base_url: str, *, stream: bool, retries: int = 0) -> Any:
+        settings = self.note(base_url, stream, retries)
+
+        async def solver(question: str) -> AsyncIterator[str]:
+            for word in re.findall(r"\S+\s*", await solve_async(*settings, {"question": question})):
+                yield word
+
+        return solver
+
+    def call(self, agent: Any, text: str) -> Any:
+        async def whole() -> str:
+            return "".join([word async for word in agent(text)])
+
+        return asyncio.run(whole())
 
 
 class Solver(LitAgent[Any]):

@@ -22,7 +22,16 @@ from leyden.core.runner.pool import WorkerPool
 from leyden.core.runner.worker_spec import WorkerSpec
 from leyden.core.store.memory import MemoryStore
 from leyden.core.testing import nouns
-from leyden.core.testing.running import NO_GATEWAY, TEST_KEY, error_of, finished, rewards_in, run_one, running
+from leyden.core.testing.running import (
+    NO_GATEWAY,
+    TEST_KEY,
+    error_of,
+    finished,
+    patient_store,
+    rewards_in,
+    run_one,
+    running,
+)
 from leyden.core.testing.scripted_gateway import ScriptedGateway, scripted_gateway
 from leyden.core.testing.store_server import TOKEN, StoreServer
 
@@ -248,8 +257,8 @@ wait
 async def test_a_timeout_ends_the_whole_family(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command_process, "GRACE_SECONDS", 0.2)
     monkeypatch.setenv("PIDS", str(tmp_path / "pids"))
-    store = MemoryStore()
-    config = RolloutConfig(timeout_seconds=3.0)
+    store = patient_store()
+    config = RolloutConfig(timeout_seconds=5.0)
     rollout = await store.enqueue_rollout("task", config=config)
     async with running(store, shell(FAMILY)):
         family = [int(n) for n in (await appears(tmp_path / "pids")).split()]

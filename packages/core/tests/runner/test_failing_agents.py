@@ -8,10 +8,10 @@ import pytest
 
 from leyden.core.data import semconv
 from leyden.core.data.rollout import RolloutConfig
-from leyden.core.store.memory import MemoryStore
 from leyden.core.testing.running import (
     error_of,
     finished,
+    patient_store,
     rewards_in,
     run_one,
     running,
@@ -111,7 +111,8 @@ def hangs_in_thread(task: Any) -> Any:
 
 @pytest.mark.parametrize("agent", [hangs_in_loop, hangs_in_thread, ignores_its_cancellation])
 async def test_an_agent_that_hangs_is_timed_out_and_its_place_is_free(agent: Any) -> None:
-    store = MemoryStore()
+    store = patient_store()
+    RELEASE.clear()
     limit = RolloutConfig(timeout_seconds=0.2)
     ids = [(await store.enqueue_rollout(n, config=limit)).rollout_id for n in range(3)]
     try:
@@ -121,8 +122,7 @@ async def test_an_agent_that_hangs_is_timed_out_and_its_place_is_free(agent: Any
             while runner.finished < 3:
                 await asyncio.sleep(0.01)
     finally:
-        RELEASE.set()
-        RELEASE.clear()
+        RELEASE.set()  # and left so: a thread that is late must not wait for it either
     attempt = await store.get_latest_attempt(ids[0])
     assert attempt is not None
     expected = {"kind": "timeout", "type": "TimeoutError", "message": "no result within 0.2 s"}
@@ -140,7 +140,7 @@ async def test_what_a_timed_out_thread_left_running_works_for_nobody() -> None:
         seen.append(current_attempt())
         done.set()
 
-    await run_one(agent, config=RolloutConfig(timeout_seconds=0.1))
+    await run_one(agent, config=RolloutConfig(timeout_seconds=0.1), store=patient_store())
     release.set()
     assert await asyncio.to_thread(done.wait, 20)
     assert seen == [None]
@@ -156,7 +156,7 @@ async def test_an_attempt_that_timed_out_is_tried_again() -> None:
         return "done"
 
     config = RolloutConfig(timeout_seconds=1.0, max_attempts=2, retry_condition=("timeout",))
-    ended, _ = await run_one(agent, config=config)
+    ended, _ = await run_one(agent, config=config, store=patient_store())
     assert (ended.status, ended.attempt.sequence_id, len(tries)) == ("succeeded", 2, 2)
 
 

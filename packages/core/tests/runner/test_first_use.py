@@ -27,6 +27,7 @@ assert not {"openai", "pydantic"} & set(sys.modules)
 """
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("code", [LOADS, LOADS_NOTHING])
 def test_only_the_rest_of_what_is_loaded_is_imported(code: str) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

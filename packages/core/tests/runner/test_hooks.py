@@ -16,7 +16,7 @@ from leyden.core.runner.builtin_adapters import FunctionAdapter
 from leyden.core.runner.hooks import Hook
 from leyden.core.store.memory import MemoryStore
 from leyden.core.testing.gateway_bench import GatewayBench
-from leyden.core.testing.running import error_of, finished, rewards_in, run_one, running
+from leyden.core.testing.running import error_of, finished, patient_store, rewards_in, run_one, running
 from leyden.core.tracing.context import current_attempt
 from leyden.core.tracing.emit import emit_message, emit_reward, operation
 from leyden.core.trajectory.select import Selector
@@ -88,7 +88,7 @@ async def test_hooks_are_called_in_order_and_see_what_is_stored() -> None:
 async def test_an_attempt_that_does_not_succeed_has_its_hooks_too(agent: Any, status: str, seen: list[str]) -> None:
     diary: list[Any] = []
     config = RolloutConfig(timeout_seconds=1.5)
-    ended, _ = await run_one(agent, "t", hooks=(Diary("one", diary),), config=config)
+    ended, _ = await run_one(agent, "t", hooks=(Diary("one", diary),), config=config, store=patient_store())
     assert ended.attempt.status == status
     assert [moment for moment, _ in moments(diary)] == seen
     assert diary[-1]["status"] == status
@@ -142,6 +142,7 @@ async def drafts_and_checks(task: Any) -> Any:
     emit_reward({"style": 0.25, "truth": 0.5})
 
 
+@pytest.mark.integration
 async def test_a_hook_reads_the_trajectory_of_the_attempt_that_ended(bench: GatewayBench) -> None:
     found: list[Trajectory] = []
 

@@ -1,6 +1,7 @@
 """Which adapters record: the agent's own, and those of other frameworks that it has loaded or loads later."""
 
 import importlib
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -10,14 +11,16 @@ import pytest
 
 from leyden.core.data.resources import Resource
 from leyden.core.data.rollout import Task
-from leyden.core.runner import instrumenting
+from leyden.core.runner import adapters, instrumenting
 from leyden.core.runner.adapter import Adapter
-from leyden.core.runner.instrumenting import instrument_all
+from leyden.core.runner.adapters import AgentSource
+from leyden.core.runner.instrumenting import instrument_all, try_again
+from leyden.core.runner.registry import installed_adapters
 
 
 class Noting(Adapter):
     def __init__(self, name: str, module: str | None = None, *, fails: bool = False) -> None:
-        self.name, self.module, self._fails = name, module, fails
+        self.name, self.module, self.fails = name, module, fails
         self.on = False
 
     def supports(self, agent: object) -> bool:
@@ -33,7 +36,7 @@ class Noting(Adapter):
         return None
 
     def instrument(self) -> None:
-        if self._fails:
+        if self.fails:
             raise RuntimeError("no")
         self.on = True
 
@@ -76,8 +79,53 @@ def test_a_framework_that_cannot_be_recorded_does_not_stop_the_agent(
 ) -> None:
     own = Noting("own")
     installed(monkeypatch, own, Noting("broken", "framework_here", fails=True))
-    instrument_all(own)()
-    assert "adapter 'broken' cannot record its framework" in caplog.text
+    undo = instrument_all(own)
+    assert not caplog.records
+    try_again()
+    try_again()
+    assert caplog.text.count("adapter 'broken' cannot record its framework") == 1
+    undo()
+
+
+def test_a_framework_that_could_not_be_recorded_at_its_import_is_before_the_next_attempt(
+    modules: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    own, broken = Noting("own"), Noting("broken", "framework_here", fails=True)
+    installed(monkeypatch, own, broken)
+    monkeypatch.setattr(adapters, "installed_adapters", lambda: ())
+    undo = instrument_all(own)
+    broken.fails = False
+    AgentSource.of(lambda task: task).fresh()  # pyright: ignore[reportUnknownLambdaType] -- what users write
+    assert broken.on
+    assert not caplog.records
+    undo()
+    assert not broken.on
+
+
+EXPLICIT = """
+import logging, sys
+from leyden.core.runner.builtin_adapters import FunctionAdapter
+from leyden.core.runner.instrumenting import instrument_all, try_again
+from leyden.core.runner.registry import installed_adapter
+
+logging.basicConfig(level=logging.INFO)
+logging.getLogger().setLevel(logging.WARNING)
+logging.getLogger("leyden").setLevel(logging.INFO)
+adapter, made = installed_adapter(sys.argv[1]), []
+instrument, adapter.instrument = adapter.instrument, lambda: (instrument(), made.append(1))
+instrument_all(FunctionAdapter())
+print(type(adapter.callback_handler()).__name__)
+__import__(adapter.module)
+print(len(made))
+"""
+
+
+@pytest.mark.parametrize("name", [adapter.name for adapter in installed_adapters()])
+def test_the_explicit_form_may_be_what_loads_the_framework(name: str) -> None:
+    """As in `self.tracer.get_langchain_handler()` of an agent that imports LangChain later."""
+    done = subprocess.run([sys.executable, "-c", EXPLICIT, name], capture_output=True, text=True, check=True)
+    assert done.stdout.split()[-1] == "1"
+    assert "leyden" not in done.stderr, done.stderr
 
 
 def test_the_agents_own_adapter_must_work(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from leyden.core.gateway.app import Gateway
 from leyden.core.gateway.server import GatewayServer
 from leyden.core.gateway.serving import ServedPolicy
 from leyden.core.runner.adapters import AgentSource
+from leyden.core.runner.isolation.live import LiveProcesses
 from leyden.core.runner.live import run_live
 from leyden.core.runner.loaded import LoadedAgent
 from leyden.core.store.client import HttpStore
@@ -61,12 +62,14 @@ class Thread(threading.Thread):
 
     async def live(self) -> None:
         self.loop, self.stopped = asyncio.get_running_loop(), asyncio.Event()
+        loaded = LoadedAgent(source=AgentSource.of(self.agent), reward=self.reward)
         await run_live(
-            LoadedAgent(source=AgentSource.of(self.agent), reward=self.reward),
+            loaded,
             HttpStore(f"{self.url}/store", "token"),
             gateway_url=self.url,
             key=TEST_KEY,
             concurrency=8,
+            processes=LiveProcesses("shared", loaded),
             stopped=self.stopped,
         )
 

@@ -1,20 +1,10 @@
 import sys
-from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 
 from leyden.core.errors import AgentNotFound
 from leyden.core.runner.loading import load_object, reload_object
-
-
-@pytest.fixture(autouse=True)
-def clean_imports() -> Generator[None]:
-    path, modules = list(sys.path), set(sys.modules)
-    yield
-    sys.path[:] = path
-    for name in set(sys.modules) - modules:
-        del sys.modules[name]
 
 
 def write(folder: Path, name: str, text: str) -> Path:
@@ -60,6 +50,59 @@ def test_a_reloaded_object_is_a_fresh_copy(tmp_path: Path) -> None:
     assert load_object(reference) is shared
 
 
+def test_a_module_has_the_name_that_its_neighbours_import_it_by(tmp_path: Path) -> None:
+    path = write(tmp_path, "shop_agent.py", "class Bot:\n    pass\n")
+    user = write(tmp_path, "shop_reward.py", "from shop_agent import Bot\n")
+    bot = load_object(f"{path}:Bot")
+    assert (bot.__module__, bot.__qualname__) == ("shop_agent", "Bot")
+    assert load_object(f"{user}:Bot") is bot
+
+
+@pytest.mark.parametrize("name", ["json.py", "my-bot.v2.py", "pytest.py"])
+def test_a_file_whose_name_is_taken_keeps_its_own_words(tmp_path: Path, name: str) -> None:
+    stem = name.removesuffix(".py").replace("-", "_").replace(".", "_")
+    bot = load_object(f"{write(tmp_path / 'shop', name, 'class Bot: pass')}:Bot")
+    other = load_object(f"{write(tmp_path / 'other/shop', name, 'class Bot: pass')}:Bot")
+    assert bot.__module__ == f"shop_{stem}"
+    assert other.__module__.startswith(f"shop_{stem}_")
+    assert other is not bot
+    assert sys.modules["pytest"] is pytest
+
+
+@pytest.mark.integration
+def test_what_a_module_defines_is_found_by_a_child_process(tmp_path: Path) -> None:
+    path = write(tmp_path, "spawning_agent.py", SPAWNING)
+    assert load_object(f"{path}:agent")() == [1, 4, 9]
+
+
+SPAWNING = """
+import multiprocessing
+
+def square(n):
+    return n * n
+
+def agent():
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.map(square, [1, 2, 3])
+"""
+
+
+@pytest.mark.parametrize("text", ["from .tools import x", "from shop_inside.tools import x"])
+def test_a_file_inside_a_package_is_to_be_named_as_a_module(
+    tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, "shop_inside/__init__.py", "")
+    write(tmp_path, "shop_inside/tools.py", "x = 1")
+    path = write(tmp_path, "shop_inside/inner/__init__.py", "").with_name("agent.py")
+    path.write_text(text.replace(".tools", "..tools", 1) if text.startswith("from .") else text)
+    with pytest.raises(AgentNotFound, match=rf"shop_inside\.inner\.agent:x, from the folder {tmp_path}$"):
+        load_object(f"{path}:x")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(AgentNotFound, match=r"name it as shop_inside\.inner\.agent:x$"):
+        load_object(f"{path}:x")
+    assert load_object("shop_inside.inner.agent:x") == 1
+
+
 @pytest.mark.parametrize(
     ("reference", "message"),
     [
@@ -88,7 +131,8 @@ def test_a_wrong_reference_gets_one_clear_line(reference: str, message: str) -> 
         ("def f(:\n", "({path}, line 1)"),
         ("import no_such_package_here", "No module named 'no_such_package_here'"),
         ("import sys; sys.exit(3)", "SystemExit: 3"),
-        ("raise ValueError('two\\nlines')", "lines ({path}, line 1)"),
+        ("raise ValueError('two\\nlines')", "ValueError: two lines ({path}, line 1)"),
+        ("from pydantic import BaseModel\nclass A(BaseModel):\n    n: int\nA()", "n Field required"),
     ],
 )
 def test_a_module_that_cannot_be_imported_says_its_own_last_line(tmp_path: Path, text: str, message: str) -> None:

@@ -1,5 +1,6 @@
 import asyncio
 import threading
+from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
@@ -24,6 +25,8 @@ ATTEMPT = nouns.attempt()
         (np.float32(0.25), 0.25),
         (np.int64(2), 2.0),
         (Fraction(1, 4), 0.25),
+        (Decimal("0.25"), 0.25),
+        (np.bool_(True), 1.0),
     ],
 )
 def test_numbers_are_rewards(returned: Any, value: float) -> None:
@@ -120,7 +123,9 @@ async def test_a_reward_that_raises_oddly_is_a_reward_error(kind: type[BaseExcep
         await asyncio.wait_for(score(reward, 1, 2), 20)
 
 
-@pytest.mark.parametrize(("returned", "shown"), [(None, "None"), ("good", "'good' (str)"), (float("nan"), "nan")])
+@pytest.mark.parametrize(
+    ("returned", "shown"), [(None, "None"), ("good", "'good' (str)"), (float("nan"), "nan"), (10**400, "1000")]
+)
 async def test_what_a_reward_returns_is_named(returned: Any, shown: str) -> None:
     with pytest.raises(RewardError) as error:
         await score(lambda task, result: returned, {"q": 1}, None)

@@ -28,6 +28,7 @@ from leyden.core.testing.running import (
 )
 from leyden.core.tracing.context import current_attempt
 from leyden.core.tracing.emit import emit_reward
+from leyden.core.tracing.export import Recorder
 
 
 async def echo(task: Any) -> Any:
@@ -244,12 +245,13 @@ async def test_spans_are_stored_before_the_attempt_is_marked() -> None:
             order.append(fields["status"])
             return await super().update_attempt(*args, **fields)
 
-    async def flush() -> None:
-        order.append("flush")
+    class Flushing(Recorder):
+        async def flush(self) -> None:
+            order.append("flush")
 
     store, stopped = Watched(), asyncio.Event()
     rollout = await store.enqueue_rollout("t")
-    runner = Runner(store, AgentSource.of(echo), config=runner_config(), flush=flush)
+    runner = Runner(store, AgentSource.of(echo), config=runner_config(), recorder=Flushing(store.add_many_spans))
     task = asyncio.create_task(runner.run_until(stopped))
     await finished(store, [rollout.rollout_id])
     stopped.set()

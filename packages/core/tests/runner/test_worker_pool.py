@@ -153,6 +153,22 @@ async def site(tmp_path: Path) -> AsyncGenerator[Site]:
     await store.close()
 
 
+async def test_an_agent_of_a_package_is_named_by_its_module(site: Site, tmp_path: Path) -> None:
+    package = tmp_path / "packed"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "agent.py").write_text("from .words import answer\n\n\ndef agent(task):\n    return answer(task)\n")
+    (package / "words.py").write_text("def answer(task):\n    return task['said']\n")
+    pool = WorkerPool(site.spec(agent="packed.agent:agent", python_path=(str(tmp_path),)))
+    await pool.start()
+    try:
+        rollout = await site.store.enqueue_rollout({"said": "hi"}, mode="test")
+        (ended,) = await finished(site.store, [rollout.rollout_id])
+        assert ended.status == "succeeded"
+    finally:
+        await pool.stop()
+
+
 async def test_rollouts_run_in_workers_and_their_calls_reach_the_gateway(site: Site) -> None:
     ids = [(await site.store.enqueue_rollout(n, mode="train")).rollout_id for n in range(20)]
     async with site.workers("asks", size=2, reward=f"{site.agents}:score", concurrency=4) as pool:

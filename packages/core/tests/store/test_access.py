@@ -20,7 +20,7 @@ from leyden.core.store.otlp import Taken
 from leyden.core.store.server import store_app
 from leyden.core.store.wire import PartAnswer
 from leyden.core.testing.nouns import span
-from leyden.core.testing.store_contract.shared import RETRY, attempt_now, claimed, rollout_now, span_of
+from leyden.core.testing.store_contract.shared import RETRY, attempt_now, claimed, counts_of, rollout_now, span_of
 from leyden.core.testing.store_server import ACCESS, TOKEN, LosesAnswers, StoreServer, accepts
 
 
@@ -50,6 +50,7 @@ async def store(served: Served) -> AsyncGenerator[HttpStore]:
     await store.close()
 
 
+@pytest.mark.integration
 async def test_an_agent_writes_spans_and_the_status_of_its_attempt(served: Served, store: HttpStore) -> None:
     ids = (served.own.rollout_id, served.own.attempt_id)
     assert await store.get_next_span_sequence_id(*ids) == 1
@@ -106,7 +107,7 @@ CALLS: dict[str, tuple[Callable[[HttpStore, Served], Awaitable[object]], str]] =
         ),
         "holds a reward",
     ),
-    "work": (lambda store, s: store.dequeue_rollout(), "does not allow dequeue_rollout"),
+    "work": (lambda store, s: store.dequeue_rollout(), "does not allow dequeue_many_rollouts"),
     "more work": (lambda store, s: store.enqueue_rollout(1), "does not allow enqueue_many_rollouts"),
     "resources": (lambda store, s: store.get_latest_resources(), "does not allow get_latest_resources"),
     "a run": (lambda store, s: store.add_run(Run(run_id="r", name="r")), "does not allow add_run"),
@@ -118,11 +119,11 @@ CALLS: dict[str, tuple[Callable[[HttpStore, Served], Awaitable[object]], str]] =
 @pytest.mark.parametrize("what", CALLS)
 async def test_an_agent_is_refused(what: str, served: Served, store: HttpStore) -> None:
     call, said = CALLS[what]
-    before = await served.behind.statistics()
+    before = await counts_of(served.behind)
     with pytest.raises(StoreError, match=said) as caught:
         await call(store, served)
     assert "\n" not in str(caught.value)
-    assert await served.behind.statistics() == before
+    assert await counts_of(served.behind) == before
     assert (await attempt_now(served.behind, served.other)).status == "preparing"
 
 

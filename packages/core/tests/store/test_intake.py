@@ -50,6 +50,7 @@ async def metrics(url: str) -> dict[str, float]:
     }
 
 
+@pytest.mark.integration
 async def test_spans_that_wait_are_counted_and_further_ones_come_again(server: StoreServer) -> None:
     behind = Slow()
     url = server.add(behind, limits=ServerLimits(max_waiting_spans=10, scale_at=10))
@@ -161,7 +162,7 @@ async def test_what_is_counted(server: StoreServer) -> None:
     assert seen["leyden_store_spans_total"] == 1
     assert seen["leyden_store_queue_length"] == 1
     assert seen["leyden_store_calls_total enqueue_many_rollouts 200"] == 2
-    assert seen["leyden_store_call_seconds_count dequeue_rollout"] == 1
+    assert seen["leyden_store_call_seconds_count dequeue_many_rollouts"] == 2
     assert seen["leyden_store_stored rollouts"] == 2
     assert 0 < seen["leyden_store_oldest_rollout_seconds queued"] < 60
     assert 0 < seen["leyden_store_oldest_rollout_seconds running"] < 60

@@ -142,9 +142,9 @@ def rows_of(plan: str) -> int:
     """How many rows the part of a plan that read most of them gave on or left out, by all its turns."""
     most, turns = 0, 1
     for line in plan.splitlines():
-        if found := re.search(r"\(actual rows=(\d+) loops=(\d+)\)", line):
+        if found := re.search(r"\(actual rows=([\d.]+) loops=(\d+)\)", line):
             turns = int(found[2])
-            most = max(most, int(found[1]) * turns)
+            most = max(most, round(float(found[1]) * turns))  # 1.00 since PostgreSQL 18
         elif found := re.search(r"Rows Removed by .*: (\d+)", line):
             most = max(most, int(found[1]) * turns)
     return most

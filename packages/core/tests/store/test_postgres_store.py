@@ -251,7 +251,7 @@ async def test_concurrent_spans_share_transactions(uri: str, monkeypatch: pytest
 
 
 async def test_a_span_that_cannot_be_stored_harms_no_other(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("leyden.core.store.local.storable", list)  # which refuses such an id before
+    monkeypatch.setattr("leyden.core.store.span_entry.storable", list)  # which refuses such an id before
     store = await PostgresStore.open(uri)
     got = await claimed(store)
     too_long_for_an_index = secrets.token_hex(10_000)

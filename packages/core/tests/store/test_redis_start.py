@@ -13,6 +13,7 @@ from leyden.core.store.open import open_store
 from leyden.core.store.redis_link import Link, address_of, connected
 from leyden.core.store.redis_store import RedisStore
 from leyden.core.testing.redis_server import NO_REDIS, PROGRAM, RedisServer
+from leyden.core.testing.store_contract.shared import counts_of
 
 needs_redis = pytest.mark.skipif(PROGRAM is None, reason=NO_REDIS)
 SECRET = "a-secret-password"
@@ -129,12 +130,12 @@ async def test_a_redis_that_may_lose_what_it_is_told_is_refused_unless_that_is_w
 async def test_a_redis_without_memory_refuses_whole_commits() -> None:
     with RedisServer({"maxmemory": "3mb"}) as server:
         store = await open_store(server.uri())
-        before = await store.statistics()
+        before = await counts_of(store)
         with pytest.raises(StoreError, match=r"used memory > 'maxmemory'$"):
             while True:
                 await store.enqueue_rollout("x" * 100_000)
-                before = await store.statistics()
-        assert await store.statistics() == before
+                before = await counts_of(store)
+        assert await counts_of(store) == before
         await store.close()
 
 

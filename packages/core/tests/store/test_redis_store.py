@@ -19,7 +19,7 @@ from leyden.core.store.redis_bell import Listener
 from leyden.core.store.redis_link import Link
 from leyden.core.store.redis_store import RedisStore
 from leyden.core.testing.redis_server import NO_REDIS, PROGRAM, RedisServer
-from leyden.core.testing.store_contract.shared import claimed, queue_length, span_of, taken
+from leyden.core.testing.store_contract.shared import claimed, counts_of, queue_length, span_of, taken
 
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason=NO_REDIS)
 
@@ -82,7 +82,7 @@ async def test_two_stores_agree_at_every_step(two: tuple[RedisStore, RedisStore]
         assert await first.query_rollouts() == await second.query_rollouts()
         assert await first.query_attempts(got.rollout_id) == await second.query_attempts(got.rollout_id)
         assert await first.query_workers() == await second.query_workers()
-        assert await first.statistics() == await second.statistics()
+        assert await counts_of(first) == await counts_of(second)
 
 
 async def test_a_retry_that_another_store_has_queued_meanwhile_is_left_alone(
@@ -363,7 +363,7 @@ async def test_ten_thousand_spans_at_once_and_the_same_again(two: tuple[RedisSto
 async def test_what_cannot_be_sent_is_refused_and_keeps_nobody_waiting(
     uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("leyden.core.store.local.storable", list)  # which refuses such text before
+    monkeypatch.setattr("leyden.core.store.span_entry.storable", list)  # which refuses such text before
     store = await RedisStore.open(uri)
     attempt = (await claimed(store)).attempt
     async with asyncio.timeout(20):

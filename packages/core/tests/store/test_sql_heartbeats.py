@@ -16,7 +16,7 @@ from leyden.core.store.resting import LatestCalls
 from leyden.core.store.rows import SpanRow
 from leyden.core.store.sql_rows import SqlRows
 from leyden.core.testing.postgres_server import PostgresServer
-from leyden.core.testing.store_contract.shared import span_of, taken
+from leyden.core.testing.store_contract.shared import counts_of, span_of, taken
 
 
 class Clock:
@@ -162,14 +162,14 @@ async def test_spans_that_are_there_among_new_ones_leave_nothing_of_a_first_try(
     monkeypatch.setattr(SqlRows, "insert_spans", noted)
     store = await open_store(f"sqlite:///{tmp_path}/store.db", clock=clock)
     got = await running(store)
-    before, tries[:] = await store.statistics(), []
+    before, tries[:] = await counts_of(store), []
     clock.now = 1005.0
     added = await store.add_many_spans([span_of(got.attempt, name) for name in ("b0", "b1", "b0", "c")])
     assert [(span.span_id[-1], span.sequence_id) for span in added] == [("c", 3)] and tries == [3, 1]
     clock.now = 1006.0
     assert await store.add_many_spans([span_of(got.attempt, name) for name in ("b1", "c")]) == []
     assert await heard(store, got) == 1005.0
-    assert await store.statistics() == {**before, "total_spans": 3}
+    assert await counts_of(store) == {**before, "total_spans": 3}
     await store.close()
 
 

@@ -78,6 +78,7 @@ def process(code: str, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
+@pytest.mark.integration
 async def test_everything_acknowledged_survives_a_kill(tmp_path: Path) -> None:
     uri = f"sqlite:///{tmp_path}/store.db"
     writer = process(ACKNOWLEDGE, uri, "200")
@@ -101,6 +102,7 @@ async def test_everything_acknowledged_survives_a_kill(tmp_path: Path) -> None:
     await store.close()
 
 
+@pytest.mark.integration
 async def test_several_processes_claim_each_rollout_once(tmp_path: Path) -> None:
     uri = f"sqlite:///{tmp_path}/store.db"
     workers = [process(CLAIM, uri, f"w{n}") for n in range(3)]
@@ -178,6 +180,7 @@ async def test_a_waiting_caller_is_told_when_the_store_closes(tmp_path: Path) ->
             await waiter
 
 
+@pytest.mark.integration
 def test_sqlalchemy_is_loaded_only_by_who_opens_sqlite() -> None:
     code = """
 import asyncio, sys

@@ -36,6 +36,7 @@ class TestMemoryThroughHttp(ThroughHttp):
         return MemoryStore()
 
 
+@pytest.mark.long
 class TestSqlThroughHttp(ThroughHttp):
     async def open_behind(self, folder: Path) -> LightningStore:
         return await SqlStore.open(folder / "store.db", recheck=60)

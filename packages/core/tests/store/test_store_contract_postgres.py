@@ -29,6 +29,7 @@ class TestPostgresStore(OnPostgres):
         await store.close()
 
 
+@pytest.mark.long
 class TestPostgresThroughHttp(OnPostgres):
     @pytest.fixture(autouse=True)
     def served(self, server: StoreServer) -> None:

@@ -32,6 +32,7 @@ class TestRedisStore(OnRedis):
         await store.close()
 
 
+@pytest.mark.long
 class TestRedisThroughHttp(OnRedis):
     @asynccontextmanager
     async def opened(self, folder: Path) -> AsyncGenerator[LightningStore]:

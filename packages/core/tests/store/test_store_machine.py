@@ -1,5 +1,7 @@
 """Any interleaving of operations leaves each store of this process, and its HTTP client, as the state tables say."""
 
+import asyncio
+import gc
 from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -69,7 +71,30 @@ def test_any_interleaving_of_operations(opened: Opened) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_many_interleavings_of_operations(opened: Opened) -> None:
-    check_store(opened, examples=60, steps=40)
+    check_store(opened, examples=30, steps=40)
+
+
+def test_a_store_that_cannot_be_opened_leaves_nothing_open() -> None:
+    folders: list[Path] = []
+
+    @asynccontextmanager
+    async def refusing(folder: Path, clock: Clock) -> AsyncGenerator[Sequence[LightningStore]]:
+        folders.append(folder)
+        raise ConnectionRefusedError("no server")
+        yield []
+
+    loops_before = open_loops()
+    with pytest.raises(ConnectionRefusedError):
+        check_store(refusing, examples=1, steps=1)
+    assert folders and not any(folder.exists() for folder in folders)
+    assert open_loops() == loops_before
+
+
+def open_loops() -> int:
+    """Count the event loops that were not closed."""
+    gc.collect()
+    found = (thing for thing in gc.get_objects() if issubclass(type(thing), asyncio.AbstractEventLoop))
+    return sum(not loop.is_closed() for loop in found)
 
 
 def test_every_method_of_the_interface_is_called() -> None:

@@ -4,11 +4,15 @@ import asyncio
 from abc import ABC
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import aiohttp
+import httpx
 import msgspec
 import pytest
+from starlette.types import Receive, Scope, Send
 
+from leyden.core.data.resources import LLM
 from leyden.core.data.rollout import EnqueueRollout
 from leyden.core.errors import NotFound, StoreError, UsageError
 from leyden.core.store.base import LightningStore
@@ -16,8 +20,9 @@ from leyden.core.store.client import HttpStore
 from leyden.core.store.intake import ServerLimits
 from leyden.core.store.memory import MemoryStore
 from leyden.core.store.server import store_app
+from leyden.core.store.sql import SqlStore
 from leyden.core.store.wire import methods
-from leyden.core.testing.store_contract.shared import MISSING, claimed, queue_length, span_of
+from leyden.core.testing.store_contract.shared import MISSING, claimed, counts_of, queue_length, span_of
 from leyden.core.testing.store_server import TOKEN, LosesAnswers, StoreServer, accepts
 
 
@@ -112,7 +117,19 @@ async def test_errors_are_raised_again_as_what_they_were(server: StoreServer) ->
         with pytest.raises(ValueError, match="cannot sort by 'x'"):
             await store.query_rollouts(sort_by="x")
         with pytest.raises(UsageError, match="cannot be stored"):
-            await store.enqueue_rollout({"file": object()})
+            await store.enqueue_rollout(1, rollout_id="a\0")
+
+
+@pytest.mark.parametrize("path", ["add_span", "start_rollout", "together"])
+@pytest.mark.parametrize("json", [True, False])
+async def test_what_is_nested_too_deep_is_no_call(server: StoreServer, path: str, json: bool) -> None:
+    deep = b"[" * 100_000 if json else b"\x91" * 100_000
+    body = b'{"input": ' + deep if json else b"\x81\xa5input" + deep
+    kind = "application/json" if json else "application/msgpack"
+    headers = {"authorization": f"Bearer {TOKEN}", "content-type": kind}
+    async with httpx.AsyncClient(headers=headers) as client:
+        answer = await client.post(f"{server.add(MemoryStore())}/{path}", content=body)
+    assert answer.status_code == (415 if json and path == "together" else 400), answer.text
 
 
 async def test_a_failing_store_says_so_without_its_secrets(
@@ -151,6 +168,40 @@ async def test_a_lost_answer_changes_nothing(server: StoreServer) -> None:
         assert await queue_length(behind) == 3
         flaky.lose = 1
         assert (await store.query_spans(got.rollout_id)).items == [stored]
+
+
+async def test_a_server_that_was_killed_before_it_answered_has_made_everything_once(
+    server: StoreServer, tmp_path: Path
+) -> None:
+    behind = await SqlStore.open(tmp_path / "store.db")
+
+    async def remembers_nothing(scope: Scope, receive: Receive, send: Send) -> None:
+        await store_app(behind, authorize=accepts)(scope, receive, send)  # as one that was started anew
+
+    flaky = LosesAnswers(remembers_nothing)
+    async with through(server.add_app(flaky)) as store:
+        await store.enqueue_rollout("queued before")
+        flaky.lose = 1
+        started = await store.start_rollout("started")
+        flaky.lose = 1
+        claim = await store.dequeue_rollout("w")
+        assert claim is not None and claim.attempt.sequence_id == 1
+        flaky.lose = 1
+        resources = await store.add_resources({"main_llm": LLM(endpoint="http://127.0.0.1:1", model="m")})
+        flaky.lose = 1
+        stored = await store.add_span(span_of(started.attempt))
+        flaky.lose = 1
+        await store.enqueue_rollout("queued after")
+    assert stored is not None and stored.sequence_id == 1
+    assert resources.version == 1
+    counts = await counts_of(behind)
+    assert {name: counts[name] for name in ("total_rollouts", "total_attempts", "total_spans", "total_resources")} == {
+        "total_rollouts": 3,
+        "total_attempts": 2,
+        "total_spans": 1,
+        "total_resources": 1,
+    }
+    await behind.close()
 
 
 async def test_a_caller_that_has_gone_takes_no_work(server: StoreServer) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,7 +21,7 @@ from leyden.core.testing.nouns import span
 from leyden.core.testing.postgres_server import PostgresServer
 from leyden.core.testing.redis_server import RedisServer
 
-IN_MEMORY = ("span_bytes", "evicted_attempts", "evicted_spans")
+OWN_TO_EACH = ("name", "uptime", "span_bytes", "evicted_attempts", "evicted_spans")
 """What only a store in memory counts."""
 ROLLOUTS = ["r0", "r1", "r2"]
 WORKERS = ["w0", "w1", None]
@@ -129,7 +130,7 @@ async def outcome(work: Awaitable[Any]) -> Any:
 
 async def contents(store: LightningStore) -> list[Any]:
     found: list[Any] = [
-        {name: count for name, count in (await store.statistics()).items() if name not in IN_MEMORY},
+        {name: count for name, count in (await store.statistics()).items() if name not in OWN_TO_EACH},
         await store.query_rollouts(),
         await store.query_workers(),
     ]
@@ -164,6 +165,7 @@ def test_memory_and_sqlite_agree(sequence: list[tuple[float, Step]]) -> None:
         asyncio.run(agree([*_begun(), *sequence], f"sqlite:///{folder}/store.db"))
 
 
+@pytest.mark.long
 @settings(few, max_examples=12)
 @sequences
 def test_memory_and_postgres_agree(
@@ -173,6 +175,7 @@ def test_memory_and_postgres_agree(
     asyncio.run(agree([*_begun(), *sequence], postgres.uri_of(shared_database)))
 
 
+@pytest.mark.long
 @few
 @sequences
 def test_memory_and_redis_agree(redis: RedisServer, sequence: list[tuple[float, Step]]) -> None:

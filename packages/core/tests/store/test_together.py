@@ -12,7 +12,7 @@ from leyden.core.store.client import HttpStore
 from leyden.core.store.connection import Connection
 from leyden.core.store.memory import MemoryStore
 from leyden.core.store.server import store_app
-from leyden.core.store.together import MOST, Together
+from leyden.core.store.together import MOST, Answer, Together
 from leyden.core.store.wire import TOGETHER, Part, PartAnswer, methods
 from leyden.core.testing.store_contract.shared import MISSING, claimed, span_of
 from leyden.core.testing.store_server import TOKEN, LosesAnswers, StoreServer, accepts
@@ -88,7 +88,7 @@ async def test_a_part_that_is_no_call_is_refused_alone(
         Part("enqueue_rollout", "2", methods()["enqueue_rollout"].encode_call({"n": 1})),
     ]
     async with asyncio.timeout(20):
-        whole, body = await connection.post(TOGETHER, msgspec.msgpack.encode(parts), "3")
+        whole, body, _ = await connection.post(TOGETHER, msgspec.msgpack.encode(parts), "3")
     await connection.close()
     assert whole == 200
     answers = msgspec.msgpack.decode(body, type=list[PartAnswer])
@@ -105,8 +105,8 @@ async def test_what_is_no_list_of_calls_is_refused(server: StoreServer) -> None:
 
 
 async def test_answers_that_do_not_fit_the_calls_are_an_error() -> None:
-    async def one_answer(path: str, body: bytes, request_id: str) -> tuple[int, bytes]:
-        return 200, msgspec.msgpack.encode([PartAnswer(200, b"\xc0")])
+    async def one_answer(path: str, body: bytes, request_id: str) -> Answer:
+        return Answer(200, msgspec.msgpack.encode([PartAnswer(200, b"\xc0")]), was_sent_again=False)
 
     together = Together(one_answer)
     answers = await asyncio.gather(*(together.call("add_span", b"") for _ in range(2)), return_exceptions=True)
@@ -116,11 +116,11 @@ async def test_answers_that_do_not_fit_the_calls_are_an_error() -> None:
 async def test_a_lone_call_goes_by_itself() -> None:
     paths: list[str] = []
 
-    async def noted(path: str, body: bytes, request_id: str) -> tuple[int, bytes]:
+    async def noted(path: str, body: bytes, request_id: str) -> Answer:
         paths.append(path)
-        return 200, b"\xc0"
+        return Answer(200, b"\xc0", was_sent_again=False)
 
     together = Together(noted)
     for _ in range(3):
-        assert await together.call("add_span", b"") == (200, b"\xc0")
+        assert await together.call("add_span", b"") == (200, b"\xc0", False)
     assert paths == ["add_span"] * 3

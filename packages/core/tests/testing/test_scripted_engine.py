@@ -111,6 +111,7 @@ async def test_max_tokens_cuts_the_script() -> None:
     assert (ids_of(chunks), chunks[-1].finish_reason) == ([1, 2], "length")
 
 
+@pytest.mark.integration
 def test_it_loads_no_torch() -> None:
     code = "import sys, leyden.core.testing.scripted_engine; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

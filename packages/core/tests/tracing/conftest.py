@@ -1,16 +1,21 @@
 """Every HTTP library that is routed, as one fixture; an echoing gateway and provider; a gateway that refuses."""
 
 import asyncio
+import http.client
+import json
+import urllib.request
 from collections.abc import Callable, Generator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from http.server import BaseHTTPRequestHandler
 from typing import Any
+from urllib.parse import urljoin, urlsplit
 
 import aiohttp
 import httpx
 import httpx2
 import pytest
 import requests
+import urllib3
 
 from leyden.core.testing.echo_endpoint import Endpoint, echo_endpoint
 from leyden.core.testing.serving import served
@@ -54,6 +59,33 @@ def by_aiohttp(method: str, url: str, body: Any = None, headers: dict[str, str] 
     return asyncio.run(send())
 
 
+def by_urllib(method: str, url: str, body: Any = None, headers: dict[str, str] | None = None) -> tuple[int, str]:
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data, {"content-type": "application/json", **(headers or {})}, method=method)
+    with urllib.request.urlopen(request) as response:
+        response.read()
+    return response.status, response.url
+
+
+def by_http_client(method: str, url: str, body: Any = None, headers: dict[str, str] | None = None) -> tuple[int, str]:
+    where = urlsplit(url)
+    kind = http.client.HTTPSConnection if where.scheme == "https" else http.client.HTTPConnection
+    with closing(kind(where.hostname or "", where.port)) as connection:
+        path = where._replace(scheme="", netloc="").geturl()
+        connection.request(method, path, None if body is None else json.dumps(body), headers or {})
+        response = connection.getresponse()
+        response.read()
+    return response.status, url  # it follows no redirect, and its answers know no URL
+
+
+def by_urllib3(method: str, url: str, body: Any = None, headers: dict[str, str] | None = None) -> tuple[int, str]:
+    data = None if body is None else json.dumps(body)
+    with urllib3.PoolManager(retries=False) as pool:
+        response = pool.request(method, url, body=data, headers=headers)
+    where = response.geturl() or ""
+    return response.status, where if where.startswith("http") else urljoin(url, where)
+
+
 WAYS = [
     pytest.param(by_httpx(httpx), id="httpx"),
     pytest.param(by_async_httpx(httpx), id="httpx-async"),
@@ -61,8 +93,18 @@ WAYS = [
     pytest.param(by_async_httpx(httpx2), id="httpx2-async"),
     pytest.param(by_requests, id="requests"),
     pytest.param(by_aiohttp, id="aiohttp"),
+    pytest.param(by_urllib, id="urllib"),
+    pytest.param(by_http_client, id="http.client"),
+    pytest.param(by_urllib3, id="urllib3"),
 ]
-REFUSALS = (httpx.ConnectError, httpx2.ConnectError, requests.ConnectionError, aiohttp.ClientConnectionError)
+REFUSALS = (
+    httpx.ConnectError,
+    httpx2.ConnectError,
+    requests.ConnectionError,
+    aiohttp.ClientConnectionError,
+    OSError,  # http.client's, and urllib's URLError
+    urllib3.exceptions.NewConnectionError,
+)
 
 
 @pytest.fixture(params=WAYS)
@@ -96,6 +138,7 @@ class Answers(BaseHTTPRequestHandler):
 
     status = 500
     location = ""
+    content = b""
     protocol_version = "HTTP/1.1"
 
     def log_message(self, format: str, *args: Any) -> None:
@@ -106,17 +149,18 @@ class Answers(BaseHTTPRequestHandler):
         self.send_response(self.status)
         if self.location:
             self.send_header("location", self.location)
-        self.send_header("content-length", "0")
+        self.send_header("content-length", str(len(self.content)))
         self.end_headers()
+        self.wfile.write(self.content)
 
 
 @pytest.fixture
 def answering() -> Generator[Callable[..., str]]:
-    """Start a server that answers with a status and perhaps a location; returns its URL."""
+    """Start a server that answers with a status, perhaps a location, and a body; returns its URL."""
     with ExitStack() as servers:
 
-        def start(status: int, location: str = "") -> str:
-            handler = type("Bound", (Answers,), {"status": status, "location": location})
+        def start(status: int, location: str = "", content: bytes = b"") -> str:
+            handler = type("Bound", (Answers,), {"status": status, "location": location, "content": content})
             return servers.enter_context(served(handler))
 
         yield start

@@ -131,6 +131,7 @@ def test_a_pool_of_multiprocessings_threads_works_for_whoever_asks() -> None:
     assert found == ["a", ["a"] * 4, ["a"] * 2, "b", "b", "b"]
 
 
+@pytest.mark.integration
 def test_a_pool_imported_after_install_carries_and_is_left_as_it_was() -> None:
     script = """
 import sys

@@ -9,6 +9,7 @@ from leyden.core.tracing.context import (
     open_attempt,
     set_caller,
     where,
+    whole_process_for,
 )
 
 
@@ -26,3 +27,13 @@ def test_another_context_moves_to_where_one_was_and_back() -> None:
         elsewhere.run(move, before)
         assert elsewhere.run(current_caller) is None
     assert elsewhere.run(current_attempt) is None
+
+
+def test_a_process_of_one_attempt_works_for_it_where_nothing_else_is_said() -> None:
+    attempt, another = nouns.attempt(), nouns.attempt()
+    started_at_import = copy_context()
+    with whole_process_for(attempt):
+        assert started_at_import.run(current_attempt) is attempt
+        with open_attempt(another):
+            assert current_attempt() is another
+    assert started_at_import.run(current_attempt) is None

@@ -53,7 +53,7 @@ def test_each_emitter_leaves_a_span_in_the_attempt(opened: OpenAttempt) -> None:
         ),
         (semconv.OBSERVATION, {semconv.ROLE: "environment", semconv.CONTENT: "door opens"}),
         (semconv.MESSAGE, {semconv.CONTENT: "hello"}),
-        (semconv.OBJECT, {semconv.CONTENT: '{"a": [1, "{2}"]}'}),
+        (semconv.OBJECT, {semconv.CONTENT: '{"a": [1, [2]]}'}),
     ]
     error = opened.notes[5]
     assert error.attributes["exception.type"] == "ValueError"

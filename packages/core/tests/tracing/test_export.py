@@ -138,6 +138,36 @@ async def test_a_refused_span_takes_no_other_with_it(
     assert "at-13 is refused" in caplog.text
 
 
+async def test_spans_that_are_not_stored_are_counted_by_attempt_with_the_first_reason(
+    store: Store, recorder: export.Recorder
+) -> None:
+    for number in (13, 1):
+        with open_attempt(attempt(number)):
+            for name in ("first", "second"):
+                export.tracer().start_span(name).end()
+    await recorder.flush()
+    reason = "span 'first' cannot be recorded: no attempt at-13"
+    assert recorder.refused("at-13") == (2, reason)
+    assert recorder.refused("at-13") is None, "counted once"
+    assert recorder.refused("at-1") is None
+
+
+async def test_spans_that_no_longer_fit_into_the_queue_are_counted(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(export, "QUEUE_LIMIT", 2)
+    recorder = await export.start_recording(store.add)
+    try:
+        with open_attempt(attempt(1)):
+            for name in "abc":
+                export.tracer().start_span(name).end()
+        assert recorder.refused("at-1") == (1, "span 'a' cannot be recorded: more than 2 spans waited for the store")
+        await recorder.flush()
+        assert [span.name for span in store.spans] == ["b", "c"]
+    finally:
+        await recorder.stop()
+
+
 async def test_a_cancelled_flush_loses_nothing(store: Store, recorder: export.Recorder) -> None:
     with open_attempt(attempt()):
         export.tracer().start_span("step").end()
@@ -168,6 +198,7 @@ async def test_a_provider_that_was_given_is_respected(store: Store, recorder: ex
     assert [span.name for span in exporter.get_finished_spans()] == ["step"]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("theirs", [True, False])
 def test_ours_becomes_global_only_where_none_is_set(theirs: bool) -> None:
     script = f"""

@@ -1,13 +1,16 @@
+import asyncio
 import logging
+import subprocess
 import types
 from collections.abc import Iterator
 
 import httpx
 import pytest
 
+from leyden.core.runner.command import CommandAgent
 from leyden.core.testing import nouns
 from leyden.core.testing.running import NO_GATEWAY, run_one
-from leyden.core.tracing import out_of_reach, routing
+from leyden.core.tracing import carry, out_of_reach, routing
 from leyden.core.tracing.context import open_attempt
 
 MODULE = types.ModuleType("any")
@@ -26,7 +29,7 @@ def silent() -> Iterator[None]:
 
 
 def test_a_process_that_uses_routed_libraries_only_has_nothing_out_of_reach() -> None:
-    assert out_of_reach.out_of_reach(loaded("httpx", "requests", "urllib3", "aiohttp")) == []
+    assert out_of_reach.out_of_reach(loaded("httpx", "requests", "urllib3", "aiohttp", "http.client")) == []
 
 
 @pytest.mark.parametrize(
@@ -37,8 +40,6 @@ def test_a_process_that_uses_routed_libraries_only_has_nothing_out_of_reach() ->
         (("httpx", "websockets"), "WebSockets"),
         (("httpx", "google.genai"), "google.genai"),
         (("httpx", "anthropic"), "anthropic"),
-        (("httpx", "urllib3"), "urllib3 is loaded without requests"),
-        (("aiohttp",), "none of httpx"),
     ],
 )
 def test_what_is_loaded_is_named(names: tuple[str, ...], word: str) -> None:
@@ -77,3 +78,30 @@ async def test_a_rollout_without_a_model_call_is_explained_once(
     [record] = [record for record in caplog.records if record.name == "leyden.routing"]
     assert "without a model call" in record.getMessage()
     assert "pytest is loaded" in record.getMessage()
+
+
+async def test_of_a_command_nothing_is_said_but_that_it_did_not_call(
+    silent: None, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the worker's own process has loaded says nothing of it."""
+    monkeypatch.setitem(out_of_reach.UNREACHED, "pytest", "pytest is loaded")
+    with caplog.at_level(logging.WARNING, "leyden.routing"):
+        await run_one(CommandAgent(["true"]))
+    [record] = [record for record in caplog.records if record.name == "leyden.routing"]
+    assert "true sent nothing to OPENAI_BASE_URL" in record.getMessage()
+    assert "pytest" not in record.getMessage()
+
+
+async def test_other_programs_that_an_agent_started_are_named(silent: None, caplog: pytest.LogCaptureFixture) -> None:
+    async def agent(_: object) -> str:
+        return await asyncio.to_thread(subprocess.check_output, ["/usr/bin/env"], text=True)
+
+    carry.install()
+    routing.install(fail_closed=True)
+    try:
+        with caplog.at_level(logging.WARNING, "leyden.routing"):
+            await run_one(agent)
+    finally:
+        routing.uninstall()
+        carry.uninstall()
+    assert "env is another program: its client must take its base URL from OPENAI_BASE_URL" in caplog.text

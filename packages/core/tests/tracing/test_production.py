@@ -27,6 +27,7 @@ from leyden.core.gateway.server import GatewayServer
 from leyden.core.gateway.serving import ServedPolicy
 from leyden.core.store.memory import MemoryStore
 from leyden.core.testing import nouns
+from leyden.core.testing.any_values.hostile import SPOILED, OfHostileClass, ReprRaises
 from leyden.core.testing.byte_codec import VOCABULARY, ByteCodec
 from leyden.core.testing.capturing import forgetting_captures, wait_for_ends
 from leyden.core.testing.echo_endpoint import Endpoint
@@ -257,19 +258,29 @@ def test_what_cannot_work_is_said_once_and_the_agent_runs(
     assert [call["headers"]["authorization"] for call in provider.seen] == ["Bearer sk-the-agents"] * 3
 
 
-def test_a_wrong_token_or_a_task_that_cannot_be_stored_leaves_the_agent_alone(
+def test_a_wrong_token_leaves_the_agent_alone(
     server: Production, provider: Endpoint, caplog: pytest.LogCaptureFixture
 ) -> None:
     with leyden.core.capture(gateway=server.url, token="wrong") as attempt:
         assert attempt is None
         assert not is_policys(ask(provider))
-    with leyden.core.capture({"a": object()}, gateway=server.url, token=server.token) as attempt:
-        assert attempt is None
     assert "it answered 401" in said(caplog)[0]
-    assert len(said(caplog)) == 2
+    assert len(said(caplog)) == 1
     with leyden.core.capture(gateway=server.url, token=server.token) as attempt:
-        assert is_policys(ask(provider))  # neither counts against the gateway
+        assert is_policys(ask(provider))  # it does not count against the gateway
     server.ended(attempt)
+
+
+def test_a_task_of_any_kind_is_kept_with_what_is_not_whole_in_its_metadata(server: Production) -> None:
+    notes: Any = {1: "one", "text": SPOILED[str]("mine"), "blocks": OfHostileClass()}
+    task = {"a": ReprRaises(), "b": SPOILED[float](0.5)}
+    with leyden.core.capture(task, gateway=server.url, token=server.token, metadata=notes) as attempt:
+        leyden.core.emit_message("said")
+    rollout = server.ended(attempt)
+    assert rollout.input == {"a": f"<{ReprRaises.__module__}.ReprRaises>", "b": 0.5}
+    reasons = rollout.metadata[semconv.REDUCED]
+    assert [reason.partition(":")[0] for reason in reasons] == ["input.a", "metadata.blocks"]
+    assert (rollout.metadata["1"], rollout.metadata["text"]) == ("one", "mine")
 
 
 def test_another_async_library_is_left_alone(server: Production, caplog: pytest.LogCaptureFixture) -> None:

@@ -85,6 +85,24 @@ def test_production_capture_asks_the_provider_what_the_gateway_refuses(
     ]
 
 
+def test_the_log_says_why_the_gateway_did_not_take_a_call_once_for_each_kind(
+    send: Send, answering: Callable[..., str], provider: Endpoint, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refusal(value: str) -> bytes:
+        message = f"Unsupported parameter: 'top_k' is not\navailable with the value {value}."
+        return json.dumps({"error": {"message": message, "code": "unsupported_parameter", "param": "top_k"}}).encode()
+
+    with caplog.at_level(logging.WARNING, "leyden.routing"):
+        for content in (refusal("1"), refusal("2"), b"not JSON", b""):
+            with open_attempt(attempt_at(answering(400, content=content), fail_open=True)):
+                assert send("POST", f"{provider.url}/v1/chat/completions", CHAT)[0] == 200
+    went = "A model call to 127.0.0.1 (/chat/completions) went to its provider: the gateway answered 400"
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{went}: Unsupported parameter: 'top_k' is not available with the value 1.",
+        went,
+    ]
+
+
 def test_production_capture_never_stands_in_the_way(send: Send, gateway: Endpoint, provider: Endpoint) -> None:
     routing.install(fail_closed=False)
     down = attempt_at("http://127.0.0.1:9", fail_open=True)

@@ -3,15 +3,18 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import pytest
 import requests
 from requests.adapters import BaseAdapter, HTTPAdapter
+from urllib3.util import Retry
 
 from leyden.core.data import semconv
 from leyden.core.testing import nouns
 from leyden.core.testing.echo_endpoint import Endpoint
+from leyden.core.testing.serving import served
 from leyden.core.tracing import routing
 from leyden.core.tracing.context import Caller, OpenAttempt, open_attempt, outside_attempt, set_caller
 
@@ -150,6 +153,41 @@ def test_an_adapter_used_without_a_session_is_routed(gateway: Endpoint) -> None:
             assert adapter.send(request, False, 5).json() == {"path": "/v1/chat/completions"}
             adapter.close()
     assert len(gateway.seen) == 2
+
+
+@pytest.mark.parametrize("through", ["session", "adapter"])
+def test_a_mounted_adapter_tries_again_as_its_user_says(through: str) -> None:
+    """Until the gateway takes the call; and with no more tries than that, the agent gets its library's error."""
+    answered: list[int] = []
+
+    class Busy(BaseHTTPRequestHandler):
+        def log_message(self, format: str, *args: Any) -> None:
+            """Nothing is printed."""
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["content-length"]))
+            answered.append(503 if len(answered) % 3 < 2 else 200)
+            self.send_response(answered[-1])
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+    def post(retries: int) -> requests.Response:
+        waits = Retry(retries, backoff_factor=0, status_forcelist=[503], allowed_methods=None)
+        adapter = HTTPAdapter(max_retries=waits)
+        if through == "adapter":
+            return adapter.send(requests.Request("POST", URL, json=CHAT).prepare(), timeout=5)
+        with requests.Session() as session:
+            session.mount("https://", adapter)
+            return session.post(URL, json=CHAT, timeout=5)
+
+    with served(Busy) as url, open_attempt(nouns.attempt(url, token="t/0")):
+        assert post(2).status_code == 200
+        assert answered == [503, 503, 200]
+        with pytest.raises(requests.exceptions.RetryError) as failure:
+            post(1)
+        assert answered[3:] == [503, 503]
+    assert failure.value.request is not None
+    assert failure.value.request.url == URL
 
 
 def test_what_has_no_attempt_fails_as_a_connection_error(gateway: Endpoint) -> None:

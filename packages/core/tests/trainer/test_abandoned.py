@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from leyden.core.data.rollout import AttemptedRollout, EnqueueRollout, Rollout, RolloutConfig
+from leyden.core.errors import RewardError, TaskError, UnknownAgent, UsageError
 from leyden.core.store.base import LightningStore
 from leyden.core.store.open import open_store
-from leyden.core.trainer.abandoned import set_aside, take_up
+from leyden.core.testing.running import error_of, run_one
+from leyden.core.trainer.abandoned import fatal_error, set_aside, take_up
 
 CONFIG = RolloutConfig(
     timeout_seconds=10, unresponsive_seconds=5, max_attempts=2, retry_condition=("timeout", "unresponsive")
@@ -143,3 +145,26 @@ async def test_killed_between_the_two_it_can_be_done_again(tmp_path: Path, monke
 
 async def _killed(*_: object) -> None:
     raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "stops"),
+    [
+        (UnknownAgent("it waits for a human"), "agent", UnknownAgent),
+        (TaskError("the task has the keys a"), "input", TaskError),
+        (UsageError("it wants another resource"), "input", TaskError),
+        (RewardError("it returned None"), "reward", RewardError),
+        (ValueError("bad day"), "agent", None),
+    ],
+)
+async def test_what_the_user_must_mend_stops_a_run_and_an_agents_own_failure_does_not(
+    error: Exception, kind: str, stops: type[Exception] | None
+) -> None:
+    def agent(task: Any) -> Any:
+        raise error
+
+    ended, _ = await run_one(agent)
+    assert error_of(ended)["kind"] == kind
+    found = fatal_error(ended)
+    assert type(found) is (stops or type(None))
+    assert found is None or str(found) == str(error)

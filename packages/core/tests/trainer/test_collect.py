@@ -11,6 +11,7 @@ import pytest
 
 from leyden.core.algorithm.outside import Asked
 from leyden.core.data import semconv
+from leyden.core.data.reasons import EARLIER_ATTEMPT
 from leyden.core.data.rollout import AttemptedRollout
 from leyden.core.data.span import Attributes, Span
 from leyden.core.data.tokens import pack_ids, pack_log_probs
@@ -18,7 +19,7 @@ from leyden.core.errors import RewardError, TaskError
 from leyden.core.store.memory import MemoryStore
 from leyden.core.testing import nouns
 from leyden.core.trainer import collect
-from leyden.core.trainer.collect import EARLIER_ATTEMPT, Collector
+from leyden.core.trainer.collect import Collector
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.display import Display
 

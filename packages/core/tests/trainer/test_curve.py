@@ -1,4 +1,7 @@
+import sys
 from pathlib import Path
+
+import pytest
 
 from leyden.core.trainer.curve import save_curve, smooth, terminal_curve
 
@@ -24,3 +27,8 @@ def test_the_terminal_shows_a_curve() -> None:
     text = terminal_curve(METRICS)
     assert "step" in text
     assert len(text.splitlines()) >= 10
+
+
+def test_an_installation_without_training_says_how_to_see_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "plotext", None)
+    assert terminal_curve(METRICS) == "to see the reward curve here: pip install 'leyden-core[train]'"

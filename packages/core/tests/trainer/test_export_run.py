@@ -103,6 +103,30 @@ async def test_json_lines_hold_every_table_and_need_no_library(tmp_path: Path, m
     assert (made["turn"], made["reward"], made["output_messages"]) == (0, 0.5, CALL[semconv.OUTPUT_MESSAGES])
 
 
+@pytest.mark.parametrize("format", ["parquet", "datasets", "jsonl"])
+async def test_a_capture_whose_calls_are_not_all_recorded_is_marked_in_every_table(
+    tmp_path: Path, format: Format
+) -> None:
+    uri = f"sqlite:///{tmp_path}/store.db"
+    store = await open_store(uri)
+    for rollout_id, mark in (("r0", "complete"), ("r1", "incomplete"), ("r2", None), ("r3", "nonsense")):
+        rollout = await store.start_rollout("x", metadata={"capture": "production"})
+        ids = rollout.rollout_id, rollout.attempt.attempt_id
+        await finished(store, *ids, 3)
+        await store.update_attempt(*ids, metadata={} if mark is None else {"capture": mark, "of": rollout_id})
+    await store.close()
+    await export_run(uri, tmp_path / "out", format=format)
+    for table in TABLES:
+        if format == "jsonl":
+            rows = lines(tmp_path / "out" / f"{table}.jsonl")
+        else:
+            parquet: Any = pytest.importorskip("pyarrow.parquet")
+            file = f"{table}.parquet" if format == "parquet" else f"{table}/train.parquet"
+            rows = parquet.read_table(tmp_path / "out" / file).to_pylist()
+        marks = list(dict.fromkeys((row["rollout_id"], row["capture"]) for row in rows))
+        assert [mark for _, mark in marks] == ["complete", "incomplete", None, None]
+
+
 @pytest.mark.parametrize("format", ["parquet", "jsonl"])
 async def test_what_a_store_knows_of_runs_is_exported_without_any_rollout(tmp_path: Path, format: Format) -> None:
     uri = f"sqlite:///{tmp_path}/store.db"
@@ -169,6 +193,18 @@ async def test_one_table_alone_and_an_older_export_replaced(tmp_path: Path) -> N
     with pytest.raises(UsageError, match="not an export"):
         await export_run(uri, to, format="jsonl", replace=True)
     assert (to / "rollouts.jsonl").exists()
+
+
+def test_calls_that_are_no_transitions_are_counted_by_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(CALL, semconv.SAMPLING_USED, '{"temperature":0.0}')
+    uri = asyncio.run(filled(tmp_path / "store.db"))
+    assert run(["export", uri, "--to", str(tmp_path / "out"), "--format", "jsonl"]) == 0
+    assert capsys.readouterr().out.splitlines()[1:] == ["model calls that are no transitions: sampling not trainable 2"]
+    assert json.loads((tmp_path / "out" / MANIFEST).read_text())["left_out"] == {"sampling not trainable": 2}
+    assert run(["export", uri, "--to", str(tmp_path / "two"), "--format", "jsonl", "--what", "spans"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 1
 
 
 async def test_nothing_half_written_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

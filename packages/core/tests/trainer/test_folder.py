@@ -109,3 +109,11 @@ def test_a_report_is_written_whole(tmp_path: Path) -> None:
     folder.write_report(RunReport(name="one", seed=3))
     assert '"seed": 3' in folder.report_file.read_text()
     assert not list(folder.path.glob("*.tmp"))
+
+
+def test_a_store_is_no_run_and_can_be_exported(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"is a store, not a run: leyden export sqlite:///x.db --to FOLDER"):
+        RunFolder.open(tmp_path, "sqlite:///x.db")
+    with pytest.raises(RunError) as raised:
+        RunFolder.open(tmp_path, "postgresql://me:secret@host/db")
+    assert "secret" not in str(raised.value)

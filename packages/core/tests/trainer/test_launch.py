@@ -101,8 +101,9 @@ def test_verl_has_every_key_that_may_change() -> None:
     pytest.importorskip("verl")
     from leyden.core.algorithm.verl.bridge import default_config
 
+    config = default_config()
     for path in CHANGEABLE:
-        node: Any = default_config()
+        node: Any = config
         for key in path.split("."):
             assert key in node, path
             node = node[key]

@@ -6,21 +6,20 @@ from typing import Any
 import pytest
 
 from leyden.core.data import semconv
-from leyden.core.data.span import Span
-from leyden.core.data.tokens import pack_ids
-from leyden.core.gateway.capture import UPSTREAM
-from leyden.core.testing import nouns
-from leyden.core.testing.byte_codec import BEGIN, END, ByteCodec
-from leyden.core.trainer.retokenise import (
+from leyden.core.data.reasons import (
     CHANGED,
     CONTINUED,
     MORE_THAN_TEXT,
     NO_ANSWER,
     NOT_RENDERED,
     SEVERAL_ANSWERS,
-    CannotTell,
-    retold,
+    UPSTREAM,
 )
+from leyden.core.data.span import Span
+from leyden.core.data.tokens import pack_ids
+from leyden.core.testing import nouns
+from leyden.core.testing.byte_codec import BEGIN, END, ByteCodec
+from leyden.core.trainer.retokenise import CannotTell, retold
 
 CODEC = ByteCodec()
 ASKED = [{"role": "user", "content": "Hi?"}]
@@ -70,9 +69,12 @@ def test_a_tool_call_is_written_as_the_policy_writes_them() -> None:
 def test_a_forced_call_leaves_its_opening_to_the_prompt() -> None:
     said = {"role": "assistant", "content": None, "tool_calls": [CALL]}
     choice = json.dumps({"tool_choice": "required"})
-    told = retold(span(said=[said], TOOL_DEFINITIONS=json.dumps([TOOL]), SAMPLING_ASKED=choice), CODEC)
+    other = {"type": "function", "function": {"name": "take", "parameters": {"type": "object"}}}
+    told = retold(span(said=[said], TOOL_DEFINITIONS=json.dumps([TOOL, other]), SAMPLING_ASKED=choice), CODEC)
     assert CODEC.decode(told.prompt_ids).endswith('<tool_call>\n{"name": "')
     assert CODEC.decode(told.response_ids).startswith('add"')
+    only = retold(span(said=[said], TOOL_DEFINITIONS=json.dumps([TOOL]), SAMPLING_ASKED=choice), CODEC)
+    assert CODEC.decode(only.prompt_ids).endswith('<tool_call>\n{"name": "add", "arguments":')
 
 
 def test_tools_that_the_agent_forbade_are_not_shown() -> None:

@@ -21,6 +21,7 @@ from leyden.core.trainer.display import Display
 from leyden.core.trainer.folder import RunFolder
 from leyden.core.trainer.launch import check_run, with_sides
 from leyden.core.trainer.models import Models, compare_versions, find_version
+from leyden.core.trainer.preflight.report import CheckReport, ok
 from leyden.core.trainer.report import closing_table
 from leyden.core.trainer.standing import Scores, Standing
 from leyden.core.trainer.tracker import Trackers
@@ -81,13 +82,15 @@ def test_agents_may_be_sent_elsewhere_beside_sides() -> None:
     assert config.usual == "grpo"
 
 
-def test_a_check_has_the_sides_too() -> None:
+def test_a_check_has_the_sides_too(tmp_path: Path) -> None:
     looked: list[RunConfig] = []
 
-    def look(_: RunFolder, config: RunConfig) -> Any:
+    def look(_: RunFolder, config: RunConfig) -> CheckReport:
         looked.append(config)
+        return CheckReport(results=(ok("rollouts", "4 of 4 ended well"),))
 
-    check_run(replace(CONFIG, held_out=()), [{"question": "?"}], look)
+    check_run(tmp_path, replace(CONFIG, held_out=()), [{"question": "?"}], look)
+    assert list(tmp_path.iterdir()) == [], "nothing is kept of a check that is passed"
     assert looked[0].sides == ("grpo", "best")
 
 

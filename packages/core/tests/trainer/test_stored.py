@@ -7,18 +7,18 @@ from typing import Any
 import pytest
 
 from leyden.core.data import semconv
+from leyden.core.data.reasons import DISCONNECTED, FROZEN, OTHER_TEMPLATE, UPSTREAM
 from leyden.core.data.rollout import RolloutConfig, RolloutMode
 from leyden.core.data.span import Attributes
 from leyden.core.data.tokens import pack_ids, pack_log_probs
 from leyden.core.errors import RunError, UsageError
-from leyden.core.gateway.capture import DISCONNECTED, FROZEN, UPSTREAM
 from leyden.core.store.base import LightningStore
 from leyden.core.store.open import open_store
 from leyden.core.testing.byte_codec import END, ByteCodec
 from leyden.core.testing.nouns import span
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.folder import RunFolder
-from leyden.core.trainer.stored import OTHER_TEMPLATE, locate, read_store
+from leyden.core.trainer.stored import locate, read_store
 from leyden.core.trajectory.select import Selector
 
 CODEC = ByteCodec()

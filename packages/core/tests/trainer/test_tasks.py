@@ -1,3 +1,4 @@
+import json
 from collections import Counter
 from pathlib import Path
 
@@ -15,10 +16,23 @@ def test_rows_survive_their_file(tmp_path: Path) -> None:
     assert load_tasks(tmp_path / "t.jsonl") == rows
 
 
+@pytest.mark.parametrize("inside", ["\u2028", "\u2029", "\x85", "\x0b", "\x1c"])
+def test_only_a_newline_ends_a_row(tmp_path: Path, inside: str) -> None:
+    """Python's `str.splitlines` knows ten other ends of lines, which JSON allows in a text."""
+    rows = [{"question": f"one{inside}two"}, "last"]
+    (tmp_path / "t.jsonl").write_text("\n".join(json.dumps(row, ensure_ascii=False) for row in rows))
+    assert load_tasks(tmp_path / "t.jsonl") == rows
+
+
+def test_a_file_may_begin_with_a_byte_order_mark_and_have_ends_of_lines_of_windows(tmp_path: Path) -> None:
+    (tmp_path / "t.jsonl").write_bytes(b'\xef\xbb\xbf{"a": 1}\r\n\r\n{"a": 2}\r\n')
+    assert load_tasks(tmp_path / "t.jsonl") == [{"a": 1}, {"a": 2}]
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ('{"a": 1}\n{"a": \n', r"line 2: not JSON \(.* at column"),
+        ('{"a": 1}\n{"a": \n', r"line 2: not JSON \(column \d+: "),
         ('{"a": 1}\n\n[1, 2]\n', r"line 3: a task is a JSON object or a string"),
         ("\n \n", "has no rows"),
         ('{"a": 1}\n{}\n', "line 2"),

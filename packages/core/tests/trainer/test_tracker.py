@@ -1,5 +1,6 @@
 import json
 import logging
+import os
 import struct
 import subprocess
 import sys
@@ -14,10 +15,22 @@ from leyden.core.errors import UsageError
 from leyden.core.trainer import tracker
 from leyden.core.trainer.tracker import TRACKERS, Tracker, Trackers, numbers, open_trackers, tracker_names
 
+pytestmark = [
+    pytest.mark.keeps("descriptor", "MLflow keeps the database of each tracking URI open"),
+    pytest.mark.keeps("file", "Weights & Biases keeps two temporary folders"),
+]
+
 STEPS: list[dict[str, Any]] = [
     {"step": 1, "reward": 0.25, "note": "text", "held_out/few (a)/success": 1},
     {"step": 2, "reward": 0.5, "entropy": float("nan")},
 ]
+
+
+@pytest.fixture(autouse=True)
+def as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What trackers set in the environment is theirs for the process's life; a test's ends with it."""
+    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
+    monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
 
 
 def log_twice(folder: Path, *names: str, **settings: str) -> None:
@@ -81,13 +94,15 @@ def test_a_runs_experiment_is_mlflows_unless_the_environment_names_one(
     assert run.data.params["experiment"] == "rates"
 
 
+@pytest.mark.integration
 def test_wandb_stays_offline_and_keeps_one_identity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("wandb", reason="leyden-core[wandb] is not installed")
     for name in ("WANDB_MODE", "WANDB_PROJECT", "WANDB_API_KEY"):
         monkeypatch.delenv(name, raising=False)
     for number, line in enumerate(STEPS, 1):
         arguments = [str(tmp_path), str(number), json.dumps(line)]
-        subprocess.run([sys.executable, "-c", SITTING, *arguments], check=True)
+        environment = {**os.environ, "TMPDIR": str(tmp_path)}  # it leaves folders there
+        subprocess.run([sys.executable, "-c", SITTING, *arguments], check=True, env=environment)
     files = sorted(tmp_path.glob("wandb/offline-run-*/run-*.wandb"))
     assert len(files) == 2
     assert len({file.stem for file in files}) == 1, "both sittings are one run"

@@ -1,5 +1,6 @@
 from io import StringIO
 
+from msgspec.structs import replace
 from rich.console import Console
 
 from leyden.core.data import semconv
@@ -27,8 +28,8 @@ def span(number: int, name: str, parent: int | None = None, attributes: Attribut
     )
 
 
-def render(*spans: Span, attempt: Attempt = ATTEMPT) -> str:
-    console = Console(file=StringIO(), width=160)
+def render(*spans: Span, attempt: Attempt = ATTEMPT, width: int = 160) -> str:
+    console = Console(file=StringIO(), width=width)
     console.print(rollout_tree(RecordedRollout(rollout=ROLLOUT, attempts=[(attempt, list(spans))])))
     assert isinstance(console.file, StringIO)
     return console.file.getvalue()
@@ -69,6 +70,15 @@ def test_a_call_that_saw_an_update_names_every_version() -> None:
     assert "policy v4 → v5" in render(span(1, "chat", None, call))
 
 
+def test_a_call_says_what_was_to_answer_it() -> None:
+    call: Attributes = {semconv.CALL_ID: "c", semconv.REQUEST_MODEL: "gpt-4.1"}
+    refused: Attributes = {semconv.POLICY: "policy", semconv.RESPONSE_MODEL: "policy", semconv.NOT_TRAINED: "refused"}
+    assert "tokens  policy    (not trained: refused)" in render(span(1, "chat", None, {**call, **refused}))
+    assert "tokens  upstream gpt-4.1  " in render(span(1, "chat", None, {**call, semconv.RESPONSE_MODEL: "gpt-4.1"}))
+    replaced = render(span(1, "chat", None, {**call, semconv.RESPONSE_MODEL: "local"}))
+    assert "tokens  upstream local (asked for gpt-4.1)" in replaced
+
+
 def test_a_framework_s_view_of_a_call_gives_way_to_the_record_of_it() -> None:
     said = '[{"role":"assistant","content":null,"tool_calls":[{"function":{"name":"add","arguments":"{}"}}]}]'
     call: Attributes = {semconv.CALL_ID: "c", semconv.OUTPUT_MESSAGES: said}
@@ -93,11 +103,58 @@ def test_an_attempt_without_spans_says_so_and_shows_its_error() -> None:
         sequence_id=1,
         start_time=0.0,
         status="failed",
-        metadata={"error": {"kind": "agent", "message": "ValueError: unlucky"}},
+        metadata={"error": {"kind": "agent", "type": "ValueError", "message": "unlucky"}},
     )
     text = render(attempt=failed)
     assert "ValueError: unlucky" in text
     assert "no spans" in text
+
+
+LONG = "Unsupported parameter: " + ", ".join(f"'parameter_{n}'" for n in range(40)) + " is the last of them."
+
+
+def failing(number: int, name: str, description: str, parent: int | None = None, type: str = "BadRequestError") -> Span:
+    status = SpanStatus(code="error", description=description)
+    return replace(span(number, name, parent, {semconv.ERROR_TYPE: type}), status=status)
+
+
+def failed_attempt(**error: str) -> Attempt:
+    return replace(ATTEMPT, status="failed", metadata={"error": error})
+
+
+def test_an_error_is_whole_where_it_comes_first_and_its_type_elsewhere() -> None:
+    wrapped = f"Error code: 400 - {{'error': {{'message': '{LONG}'}}}}"
+    text = render(
+        failing(1, "invoke_agent solver", wrapped),
+        failing(2, "chat", LONG, 1, type="unsupported_parameter"),
+        failing(3, "execute_tool", "another\nerror", 1, type="ToolError"),
+        failing(4, semconv.EXCEPTION, wrapped),
+        failing(5, semconv.RESULT, wrapped),
+        attempt=failed_attempt(kind="agent", type="BadRequestError", message=wrapped),
+        width=80,
+    )
+    unwrapped = " ".join(text.replace("│", " ").split())
+    assert f"agent error: BadRequestError: {wrapped}" in unwrapped
+    assert unwrapped.count("is the last of them") == 1
+    assert "failed: unsupported_parameter" in unwrapped
+    assert "failed: another error" in unwrapped
+    assert unwrapped.count("failed: BadRequestError") == 3
+    assert "…" not in text
+
+
+def test_an_error_of_leydens_own_words_needs_no_class() -> None:
+    waits = "the agent waits for a human (may I?): it cannot run unattended"
+    assert f"agent error: {waits}" in render(
+        attempt=failed_attempt(kind="agent", type="UnknownAgent", message=waits), width=200
+    )
+    assert "timeout error: no result within 5 s" in render(
+        attempt=failed_attempt(kind="timeout", type="TimeoutError", message="no result within 5 s")
+    )
+
+
+def test_an_attempt_that_lacks_a_key_says_what_to_do() -> None:
+    error = failed_attempt(kind="agent", type="KeyError", message="'MISTRAL_API_KEY'")
+    assert "such as MISTRAL_API_KEY=unused" in render(attempt=error, width=300)
 
 
 def test_a_failed_span_says_why() -> None:

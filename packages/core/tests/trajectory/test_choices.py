@@ -43,7 +43,7 @@ def choices(*texts: str, read: Messages = ASKED) -> list[Span]:
 
 
 def unused(calls: list[Span], result: object = None) -> set[str]:
-    spans = calls if result is None else [*calls, span(99, {semconv.RESULT: shortened(result)})]
+    spans = calls if result is None else [*calls, span(99, {semconv.RESULT: shortened(result).value})]
     return set(unused_choices(calls, spans))
 
 

@@ -238,6 +238,7 @@ def responses(client: Any) -> list[str]:
     return ids
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("ask", [chat, responses])
 async def test_both_dialects_are_read(ask: Any) -> None:
     bench = GatewayBench(asks_twice)

@@ -2,9 +2,10 @@
 
 import asyncio
 import logging
+import re
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, cast
 from weakref import WeakSet
 
@@ -13,6 +14,8 @@ from leyden.core.data.resources import Resource
 from leyden.core.data.rollout import Task
 from leyden.core.runner.adapter import Adapter
 from leyden.core.runner.instrumentor_switch import InstrumentorSwitch
+from leyden.core.runner.isolation.alone import is_alone
+from leyden.core.runner.isolation.shared_state import code_held_by
 
 log = logging.getLogger("leyden.autogen")
 
@@ -24,7 +27,7 @@ class AutoGenAdapter(Adapter):
     """Runs what AutoGen's `run` runs: assistants and other agents, teams of them, teams of teams."""
 
     name = "autogen"
-    module = "autogen_agentchat"
+    module = "autogen_core"
 
     def __init__(self) -> None:
         self._recording = InstrumentorSwitch(AutoGenInstrumentor)
@@ -43,13 +46,26 @@ class AutoGenAdapter(Adapter):
     def fresh(self, agent: Any) -> Any:
         """Return a copy of `agent` that has heard of nothing; raises UnknownAgent where something in it has no copy.
 
-        AutoGen's model clients, which remember nothing, are shared: each new one reads all root certificates.
+        AutoGen's model clients, which remember nothing, are shared: each new one reads all root certificates. In a
+        process that runs one attempt, `agent` itself has heard of nothing.
         """
         from leyden.autogen._agents import copied
 
-        ours = copied(agent)
+        ours = agent if is_alone() else copied(agent)
         self._ours.add(ours)
         return ours
+
+    def stateless_parts(self, thing: object) -> Iterable[object] | None:
+        """Nothing for a model client, the function of a tool."""
+        from leyden.autogen._agents import stateless_parts
+
+        return stateless_parts(thing)
+
+    def parts_not_copied(self, agent: Any) -> Iterable[object] | None:
+        """The functions of an agent or a team: deep copies hold the same."""
+        from leyden.autogen._agents import shared_runtimes
+
+        return None if shared_runtimes(agent) else code_held_by(agent)
 
     def check(self, agent: Any, task: Task) -> None:
         """Raise TaskError when `task` cannot be given to `agent`, and UnknownAgent when it cannot run unattended."""
@@ -89,9 +105,9 @@ class AutoGenAdapter(Adapter):
         AutoGen knows the dated name that a provider answers under, and warns of the policy's.
         """
         if not self._quiet:
-            before = list(warnings.filters)
-            warnings.filterwarnings("ignore", "Resolved model mismatch", UserWarning)
-            self._quiet = [one for one in warnings.filters if one not in before]
+            self._quiet = [("ignore", re.compile("Resolved model mismatch", re.IGNORECASE), UserWarning, None, 0)]
+            # Not by `filterwarnings`, after which Python shows every warning again that was shown before.
+            cast("list[Any]", warnings.filters)[:0] = self._quiet
         self._recording.on()
 
     def uninstrument(self) -> None:

@@ -17,8 +17,11 @@ from autogen_agentchat.agents import UserProxyAgent
 from autogen_agentchat.base import Team
 from autogen_agentchat.teams import BaseGroupChat, RoundRobinGroupChat, SelectorGroupChat, Swarm
 from autogen_core import SingleThreadedAgentRuntime
+from autogen_core.models import ChatCompletionClient
+from autogen_core.tools import FunctionTool
 
 from leyden.core.errors import UnknownAgent
+from leyden.core.runner.isolation.alone import is_alone
 
 log = logging.getLogger("leyden.autogen")
 
@@ -37,12 +40,25 @@ def refuse(agent: Any) -> None:
             raise UnknownAgent(f"the agent {name!r} asks a human at the console: give it an input_func that answers")
         if not isinstance(part, BaseGroupChat):
             continue
-        if not getattr(part, "_embedded_runtime", True):
+        if part in shared_runtimes(agent) and not is_alone():
             raise UnknownAgent(f"the team {name!r} has a runtime= that all attempts would share: leave it out")
         ends = getattr(part, "_termination_condition", True) or getattr(part, "_max_turns", True)
         if type(part) in ENDLESS and not ends:
             raise UnknownAgent(f"the team {name!r} would never end: give it a termination_condition or max_turns")
-    copied(agent)
+    if not is_alone():
+        copied(agent)
+
+
+def shared_runtimes(agent: Any) -> list[Any]:
+    """The teams in `agent` that were given a runtime, which their copies would share."""
+    return [part for part in parts(agent) if not getattr(part, "_embedded_runtime", True)]
+
+
+def stateless_parts(thing: object) -> list[Any] | None:
+    """Nothing for a model client, the function of a tool; None for what may remember something."""
+    if isinstance(thing, FunctionTool):
+        return [thing._func]
+    return [] if isinstance(thing, ChatCompletionClient) and hasattr(thing, "__setstate__") else None
 
 
 def copied(agent: Any) -> Any:

@@ -16,6 +16,7 @@ from opentelemetry.trace import SpanKind, TracerProvider
 from leyden.autogen._steps import RUNS, Step, in_step, in_steps, innermost
 from leyden.core.data import semconv
 from leyden.core.tracing.export import is_global, is_ours
+from leyden.core.tracing.hidden_frames import hidden_from_warnings
 from leyden.core.tracing.quietly import quietly
 from leyden.core.tracing.run_tree import Run, ToolFailure
 
@@ -33,7 +34,7 @@ class Hooks:
     @contextmanager
     def agent_span(self, wrapped: Any, _: Any, args: Any, kwargs: Any) -> Generator[Any]:
         """AutoGen's `trace_invoke_agent_span`."""
-        name = str(_argument(args, kwargs, 0, "agent_name"))
+        name = str(argument(args, kwargs, 0, "agent_name"))
         attributes = {
             semconv.AGENT_ID: kwargs.get("agent_id"),
             semconv.AGENT_DESCRIPTION: kwargs.get("agent_description"),
@@ -44,7 +45,7 @@ class Hooks:
     @contextmanager
     def tool_span(self, wrapped: Any, _: Any, args: Any, kwargs: Any) -> Generator[Any]:
         """AutoGen's `trace_tool_span`."""
-        name = str(_argument(args, kwargs, 0, "tool_name"))
+        name = str(argument(args, kwargs, 0, "tool_name"))
         with self._tool(name, None, kwargs.get("tool_call_id")), self._theirs(wrapped, args, kwargs) as span:
             yield span
 
@@ -58,11 +59,13 @@ class Hooks:
         theirs = given is trace.get_tracer_provider() or isinstance(given, trace.ProxyTracerProvider)
         return self._theirs(wrapped, args, kwargs, unless=theirs and is_ours(self._provider))
 
+    @hidden_from_warnings
     async def agent_call(self, wrapped: Any, agent: Any, args: Any, kwargs: Any) -> Any:
         """`on_messages` of an agent, which AutoGen has no span for where users call it themselves."""
         with self._agent(_name(agent), {}):
             return await wrapped(*args, **kwargs)
 
+    @hidden_from_warnings
     def agent_stream(self, wrapped: Any, agent: Any, args: Any, kwargs: Any) -> AsyncGenerator[Any, None]:
         """`on_messages_stream` of an agent."""
         step, stream = innermost(), wrapped(*args, **kwargs)
@@ -70,24 +73,28 @@ class Hooks:
             return stream
         return in_steps(_stream(self._agent(_name(agent), {}), stream))
 
+    @hidden_from_warnings
     def run_stream(self, wrapped: Any, agent: Any, args: Any, kwargs: Any) -> AsyncGenerator[Any, None]:
         """`run_stream` of an agent; its span is AutoGen's affair."""
         stream = wrapped(*args, **kwargs)
         return in_steps(stream) if self.enabled else stream
 
+    @hidden_from_warnings
     def team_stream(self, wrapped: Any, team: Any, args: Any, kwargs: Any) -> AsyncGenerator[Any, None]:
         """`run_stream` of a team. What its members do not say themselves, its manager says: it asks who is next."""
         stream = wrapped(*args, **kwargs)
         if not self.enabled:
             return stream
         step = Step("team", _name(team), getattr(team, "_group_chat_manager_name", None))
-        return in_steps(_stream(self._in(step, partial(RUNS.open_workflow, name=step.name)), stream))
+        return in_steps(_stream(self.step(step, partial(RUNS.open_workflow, name=step.name)), stream))
 
+    @hidden_from_warnings
     async def published(self, wrapped: Any, container: Any, args: Any, kwargs: Any) -> Any:
         """What a member of a team tells the others: its answer may hand over to another."""
-        self._handoff(_argument(args, kwargs, 0, "message"))
+        self._handoff(argument(args, kwargs, 0, "message"))
         return await wrapped(*args, **kwargs)
 
+    @hidden_from_warnings
     async def tool_call(self, wrapped: Any, tool: Any, args: Any, kwargs: Any) -> Any:
         """`run_json` of a tool."""
         with self._tool(_name(tool), *_called(args, kwargs, 0)) as step:
@@ -95,6 +102,7 @@ class Hooks:
             _tool_result(step, tool, result)
             return result
 
+    @hidden_from_warnings
     def tool_stream(self, wrapped: Any, tool: Any, args: Any, kwargs: Any) -> AsyncGenerator[Any, None]:
         """`run_json_stream` of a tool, such as an agent or a team that is one; the last piece is the result."""
         stream = wrapped(*args, **kwargs)
@@ -103,16 +111,18 @@ class Hooks:
         step = self._tool(_name(tool), *_called(args, kwargs, 0))
         return in_steps(_stream(step, stream, lambda step, last: _tool_result(step, tool, last)))
 
+    @hidden_from_warnings
     async def workbench_call(self, wrapped: Any, workbench: Any, args: Any, kwargs: Any) -> Any:
         """`call_tool` of a workbench; one that has tools of its own only passes the call on to them."""
         if hasattr(workbench, "_tools"):
             return await wrapped(*args, **kwargs)
-        name = str(_argument(args, kwargs, 0, "name"))
+        name = str(argument(args, kwargs, 0, "name"))
         with self._tool(name, *_called(args, kwargs, 1)) as step:
             result = await wrapped(*args, **kwargs)
             _workbench_result(step, result)
             return result
 
+    @hidden_from_warnings
     async def model_call(self, wrapped: Any, client: Any, args: Any, kwargs: Any) -> Any:
         """`create` of a model client."""
         with self._chat(client, None) as step:
@@ -120,20 +130,21 @@ class Hooks:
             _answer(step, result)
             return result
 
+    @hidden_from_warnings
     def model_stream(self, wrapped: Any, client: Any, args: Any, kwargs: Any) -> AsyncGenerator[Any, None]:
         """`create_stream` of a model client; the last piece is the whole answer."""
         stream = wrapped(*args, **kwargs)
         return in_steps(_stream(self._chat(client, True), stream, _answer)) if self.enabled else stream
 
     def _agent(self, name: str, attributes: dict[str, Any]) -> AbstractContextManager[Step]:
-        return self._in(Step("agent", name), partial(RUNS.open_agent, agent=name, attributes=attributes))
+        return self.step(Step("agent", name), partial(RUNS.open_agent, agent=name, attributes=attributes))
 
     def _tool(self, name: str, arguments: Any, call_id: str | None) -> AbstractContextManager[Step]:
         def opening(run: Run, provider: TracerProvider | None) -> None:
             text = None if arguments is None else json.dumps(arguments, default=str)
             RUNS.open_tool(run, name, call_id=call_id, arguments=text, provider=provider)
 
-        return self._in(Step("tool", name), opening)
+        return self.step(Step("tool", name), opening)
 
     def _chat(self, client: Any, stream: bool | None) -> AbstractContextManager[Step]:
         model, module = _model(client), type(client).__module__
@@ -144,13 +155,18 @@ class Hooks:
             semconv.REQUEST_STREAM: stream,
         }
         opening = partial(RUNS.open, title=f"chat {model}", attributes=attributes, kind=SpanKind.CLIENT)
-        return self._in(Step("chat", model), opening)
+        return self.step(Step("chat", model), opening)
 
-    def _in(self, step: Step, opening: Callable[..., None]) -> AbstractContextManager[Step]:
+    def step(self, step: Step, opening: Callable[..., None]) -> AbstractContextManager[Step]:
+        """Be in `step` inside the block; `opening` opens its run's span, given where spans go."""
         if not self.enabled:
             return nullcontext(step)
         step.current = is_global(self._provider)
-        return in_step(step, partial(opening, provider=self._provider))
+        return in_step(step, self.opening(opening))
+
+    def opening(self, opening: Callable[..., None]) -> Callable[[Run], None]:
+        """Return `opening` with where spans go."""
+        return partial(opening, provider=self._provider)
 
     def _theirs(self, wrapped: Any, args: Any, kwargs: Any, unless: bool | None = None) -> AbstractContextManager[Any]:
         """AutoGen's own span, unless it would stand beside ours in one trace."""
@@ -167,6 +183,7 @@ class Hooks:
             RUNS.handoff(innermost(), said.source, target, provider=self._provider)
 
 
+@hidden_from_warnings
 async def _stream(
     block: AbstractContextManager[Step],
     stream: AsyncGenerator[Any, None],
@@ -207,11 +224,12 @@ def _answer(step: Step, result: Any) -> None:
 
 def _called(args: Any, kwargs: Any, first: int) -> tuple[Any, str | None]:
     """Return arguments and id of a tool call: `(arguments, cancellation_token, call_id)` from the `first` place on."""
-    arguments = _argument(args, kwargs, first, "arguments" if first else "args")
-    return arguments, _argument(args, kwargs, first + 2, "call_id")
+    arguments = argument(args, kwargs, first, "arguments" if first else "args")
+    return arguments, argument(args, kwargs, first + 2, "call_id")
 
 
-def _argument(args: Any, kwargs: Any, index: int, name: str) -> Any:
+def argument(args: Any, kwargs: Any, index: int, name: str) -> Any:
+    """Return an argument of a call by its place or its name; None where it was not given."""
     return args[index] if len(args) > index else kwargs.get(name)
 
 

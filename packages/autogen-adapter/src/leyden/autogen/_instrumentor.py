@@ -7,21 +7,24 @@ from opentelemetry.instrumentation.instrumentor import BaseInstrumentor
 
 if TYPE_CHECKING:
     from leyden.autogen._hooks import Hooks
+    from leyden.core.tracing.on_import import OnImport
     from leyden.core.tracing.patches import Patches
 
 
 class AutoGenInstrumentor(BaseInstrumentor):
     """`instrument()` takes `tracer_provider`; without one, spans go where Leyden records or to the global provider.
 
-    AutoGen's own spans give way where they would stand beside ours, and go on where they go elsewhere.
+    AutoGen's own spans give way where they would stand beside ours, and go on where they go elsewhere. It loads nothing
+    of AutoGen: an application that never does is not slowed down.
     """
 
     _hooks: "Hooks"
+    _later: "OnImport"
     _patches: "Patches"
 
     def instrumentation_dependencies(self) -> Collection[str]:
-        """What must be installed, checked before anything is loaded."""
-        return ("autogen-agentchat >= 0.7",)
+        """What must be installed, checked before anything is loaded: AutoGen's core, which AgentChat is built on."""
+        return ("autogen-core >= 0.7",)
 
     def _instrument(self, **kwargs: Any) -> None:
         from leyden.autogen._hooks import Hooks
@@ -29,8 +32,9 @@ class AutoGenInstrumentor(BaseInstrumentor):
         from leyden.core.tracing.patches import Patches
 
         self._hooks, self._patches = Hooks(kwargs.get("tracer_provider")), Patches()
-        install(self._hooks, self._patches)
+        self._later = install(self._hooks, self._patches)
 
     def _uninstrument(self, **kwargs: Any) -> None:
+        self._later.off()
         self._hooks.enabled = False  # what is under way keeps the hooks it started with
         self._patches.undo()

@@ -1,31 +1,63 @@
-"""Which functions and methods of AutoGen the hooks are put around."""
+"""Which functions and methods of AutoGen the hooks are put around, once the module that has them is imported."""
 
-import autogen_core
-from autogen_agentchat.agents import BaseChatAgent
-from autogen_agentchat.teams import BaseGroupChat
-from autogen_agentchat.teams._group_chat._chat_agent_container import ChatAgentContainer
-from autogen_core._telemetry import TraceHelper
-from autogen_core.models import ChatCompletionClient
-from autogen_core.tools import BaseTool, Workbench
+import importlib
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
 
 from leyden.autogen._hooks import Hooks
+from leyden.core.tracing.on_import import OnImport
 from leyden.core.tracing.patches import Patches
 
 
-def install(hooks: Hooks, patches: Patches) -> None:
-    """Put `hooks` around AutoGen's functions; `patches` takes them off again."""
-    patches.function(autogen_core, "trace_invoke_agent_span", hooks.agent_span)
-    patches.function(autogen_core, "trace_tool_span", hooks.tool_span)
-    patches.function(autogen_core, "trace_create_agent_span", hooks.create_span)
-    patches.method(TraceHelper, "trace_block", hooks.runtime_span)
+def install(hooks: Hooks, patches: Patches) -> OnImport:
+    """Put `hooks` around what is imported, and around the rest when it is; `patches` takes them off again."""
+    return OnImport({name: partial(put, hooks=hooks, patches=patches) for name, put in _PUTTING.items()})
+
+
+def _put_core(core: Any, hooks: Hooks, patches: Patches) -> None:
+    from leyden.autogen._core_hooks import CoreHooks  # loads AutoGen's core, which is loaded now
+
+    ours = CoreHooks(hooks)
+    telemetry: Any = importlib.import_module("autogen_core._telemetry")
+    models: Any = importlib.import_module("autogen_core.models")
+    tools: Any = importlib.import_module("autogen_core.tools")
+    patches.function(core, "trace_invoke_agent_span", hooks.agent_span)
+    patches.function(core, "trace_tool_span", hooks.tool_span)
+    patches.function(core, "trace_create_agent_span", hooks.create_span)
+    patches.method(telemetry.TraceHelper, "trace_block", hooks.runtime_span)
+    patches.method(core.BaseAgent, "on_message", ours.handled)
+    runtime = {
+        "send_message": ours.sent,
+        "publish_message": ours.published,
+        "_process_send": ours.processed,
+        "_process_publish": ours.processed,
+    }
+    for name, hook in runtime.items():
+        if hasattr(core.SingleThreadedAgentRuntime, name):
+            patches.method(core.SingleThreadedAgentRuntime, name, hook)
+    patches.methods(tools.BaseTool, {"run_json": hooks.tool_call, "run_json_stream": hooks.tool_stream})
+    patches.methods(tools.Workbench, {"call_tool": hooks.workbench_call})
+    patches.methods(models.ChatCompletionClient, {"create": hooks.model_call, "create_stream": hooks.model_stream})
+
+
+def _put_agents(agents: Any, hooks: Hooks, patches: Patches) -> None:
     agent = {
         "on_messages": hooks.agent_call,
         "on_messages_stream": hooks.agent_stream,
         "run_stream": hooks.run_stream,
     }
-    patches.methods(BaseChatAgent, agent)
-    patches.methods(BaseGroupChat, {"run_stream": hooks.team_stream})
-    patches.method(ChatAgentContainer, "publish_message", hooks.published)
-    patches.methods(BaseTool, {"run_json": hooks.tool_call, "run_json_stream": hooks.tool_stream})
-    patches.methods(Workbench, {"call_tool": hooks.workbench_call})
-    patches.methods(ChatCompletionClient, {"create": hooks.model_call, "create_stream": hooks.model_stream})
+    patches.methods(agents.BaseChatAgent, agent)
+
+
+def _put_teams(teams: Any, hooks: Hooks, patches: Patches) -> None:
+    container: Any = importlib.import_module(f"{teams.__name__}._group_chat._chat_agent_container")
+    patches.methods(teams.BaseGroupChat, {"run_stream": hooks.team_stream})
+    patches.method(container.ChatAgentContainer, "publish_message", hooks.published)
+
+
+_PUTTING: Mapping[str, Callable[..., None]] = {
+    "autogen_core": _put_core,
+    "autogen_agentchat.agents": _put_agents,
+    "autogen_agentchat.teams": _put_teams,
+}

@@ -8,18 +8,28 @@ from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from opentelemetry import context as otel
 from opentelemetry import trace
 
+from leyden.core.tracing import context
 from leyden.core.tracing.context import current_caller, move, where
+from leyden.core.tracing.hidden_frames import hidden_from_warnings
 from leyden.core.tracing.quietly import quietly
 from leyden.core.tracing.run_tree import Run, RunTree
 
 RUNS = RunTree("autogen")
 OF_THEIR_AGENT = ("chat", "tool")
 """Steps that belong to the node of the step around them."""
+
+
+class Place(NamedTuple):
+    """What a context works for, and the innermost step that it is in."""
+
+    attempt: context.Place
+    step: "Step | None"
+
 
 _STEP: ContextVar["Step | None"] = ContextVar("leyden_autogen_step", default=None)
 
@@ -62,7 +72,7 @@ def in_step(step: Step, begin: Callable[[Run], None]) -> Generator[Step]:
     if outer is not None and outer.is_again(step.kind, step.name):
         yield outer
         return
-    _begin(step, begin)
+    begin_step(step, begin)
     try:
         yield step
     except GeneratorExit:  # a stream that nobody listens to any more has not failed
@@ -71,33 +81,35 @@ def in_step(step: Step, begin: Callable[[Run], None]) -> Generator[Step]:
         step.failure = error
         raise
     finally:
-        _end(step)
+        end_step(step)
 
 
+@hidden_from_warnings
 async def in_steps(stream: AsyncGenerator[Any, None]) -> AsyncGenerator[Any, None]:
     """Yield what `stream` yields, each piece made in the place where the one before was, whichever task takes it."""
     inside: Any = None
     try:
         while True:
-            outside = _here()
+            outside = here(), otel.get_current()
             if inside is not None:
-                _go(inside)
+                _go(*inside)
             try:
                 piece = await anext(stream)
             except StopAsyncIteration:
                 return
             finally:
-                inside = _here()
-                _go(outside)
+                inside = here(), otel.get_current()
+                _go(*outside)
             yield piece
     finally:
         if inside is not None:
-            _go(inside)
+            _go(*inside)
         await stream.aclose()
 
 
 @quietly
-def _begin(step: Step, begin: Callable[[Run], None]) -> None:
+def begin_step(step: Step, begin: Callable[[Run], None]) -> None:
+    """Begin a step here, below the innermost one; `begin` opens the span of its run."""
     speaking, outer = current_caller(), step.outer
     if outer is not None and (outer.run is None or outer.run.caller is not speaking):
         outer = None  # another framework, or a block of the user's, is in between
@@ -115,19 +127,25 @@ def _begin(step: Step, begin: Callable[[Run], None]) -> None:
 
 
 @quietly
-def _end(step: Step) -> None:
+def end_step(step: Step) -> None:
+    """End a step: what began in it speaks no more."""
     step.ended = True
     if step.run is not None and step.before is not None and trace.get_current_span() is step.run.span:
         otel.attach(step.before)  # by token it could not be undone in another context
     RUNS.end(step, step.failure, step.known)
 
 
-def _here() -> Any:
-    return where(), _STEP.get(), otel.get_current()
+def here() -> Place:
+    """Return what this context works for and the step that it is in, to `go` there from another."""
+    return Place(where(), _STEP.get())
 
 
-def _go(place: Any) -> None:
-    attempt, step, context = place
-    move(attempt)
-    _STEP.set(step)
-    otel.attach(context)
+def go(place: Place) -> None:
+    """Work where `place` was taken, from here on."""
+    move(place.attempt)
+    _STEP.set(place.step)
+
+
+def _go(place: Place, current: otel.Context) -> None:
+    go(place)
+    otel.attach(current)

@@ -13,6 +13,7 @@
     │   ├── NotFound              no such rollout, attempt, resource or worker (also a ValueError)
     │   ├── IllegalMove           a status change the state tables do not allow (also a ValueError)
     │   └── CallRefused           a store takes no such call, however often it is sent (also a ValueError)
+    │       └── WrongType         an argument is of another type than the interface says (also a TypeError)
     ├── EngineError               the engine could not answer, or serves weights it should not
     ├── GatewayError              a model call could not be accepted
     └── TrainingError             a step cannot be taken: what it is given does not fit, or numbers are not finite
@@ -71,7 +72,11 @@ class IllegalMove(StoreError, ValueError):
 
 
 class CallRefused(StoreError, ValueError):
-    """The store does not take this call: it is too large, or not its token's to make."""
+    """The store does not take this call: what it says cannot be, it is too large, or it is not its token's to make."""
+
+
+class WrongType(CallRefused, TypeError):
+    """An argument is of another type than the interface says."""
 
 
 class EngineError(LeydenError):

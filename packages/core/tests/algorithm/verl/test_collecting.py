@@ -21,7 +21,9 @@ from leyden.core.testing.nouns import trajectory, transition
 ASKED = Asked(step=1, place=0, row=3, copies=2)
 OUTCOME = Outcome(kind="tool", name="calculator", succeeded=True, text="4")
 CALL = transition((1, 2), (3,), (-0.25,), agent="planner", version=4, outcomes=(OUTCOME,), versions=((4, 1),))
-GROUP = TrajectoryGroup(task_id="1/0", trajectories=(trajectory(0.5, (CALL,)), trajectory(None, excluded={"cut": 1})))
+GROUP = TrajectoryGroup(
+    task_id="1/0", trajectories=(trajectory(0.5, (CALL,)), trajectory(None, untrained={"s1": "cut"}))
+)
 
 
 class Run:
@@ -73,7 +75,15 @@ def seen(group: TrajectoryGroup) -> list[Mapping[str, Any]]:
     """All of a group, comparable."""
     return [
         {
-            "attempt": (one.rollout_id, one.attempt_id, one.reward, one.dimensions, one.succeeded, one.excluded),
+            "attempt": (
+                one.rollout_id,
+                one.attempt_id,
+                one.reward,
+                one.dimensions,
+                one.succeeded,
+                one.untrained,
+                one.failure,
+            ),
             "calls": [{name: getattr(call, name) for name in type(call).__slots__} for call in one.transitions],
         }
         for one in group.trajectories

@@ -3,9 +3,10 @@
 import pytest
 
 from leyden.core.advantage.registry import ADVANTAGE
-from leyden.core.algorithm.verl.missing import ADVICE, Missing, complaint, missing
+from leyden.core.algorithm.verl.missing import Missing, complaint, missing
 from leyden.core.algorithm.verl.rows import RowLimits, training_rows
 from leyden.core.credit.registry import CREDIT
+from leyden.core.data.reasons import reason_of
 from leyden.core.data.transition import Trajectory, TrajectoryGroup
 from leyden.core.testing.nouns import trajectory, transition
 
@@ -25,11 +26,11 @@ def test_every_rollout_and_every_call_is_counted_once() -> None:
     found = why(
         trajectory(None, [CALL]),
         trajectory(None, [], succeeded=False),
-        trajectory(1.0, [], excluded={"not selected": 2}),
-        trajectory(0.0, [CALL, CALL]),
+        trajectory(1.0, [], untrained={"s1": "not selected", "s2": "not selected"}),
+        trajectory(0.0, [CALL, transition([1, 2], [3, 4], span_id="other")]),
         limits=RowLimits(prompt=1, response=4),
     )
-    assert found.rollouts == {"no reward": 1, "failed": 1, "no call": 1, "no call left": 1}
+    assert found.rollouts == {"no reward": 1, "failed without a reason": 1, "no call": 1, "no call left": 1}
     assert found.calls == {"not selected": 2, "prompt over the limit": 2}
 
 
@@ -37,10 +38,15 @@ def test_every_rollout_and_every_call_is_counted_once() -> None:
     ("rollouts", "limits", "said", "reason"),
     [
         ([trajectory(None, [CALL])] * 2, LIMITS, "(rollouts: 4 × no reward)", "no reward"),
-        ([trajectory(None, [], succeeded=False)] * 2, LIMITS, "(rollouts: 4 × failed)", "failed"),
+        (
+            [trajectory(None, [], succeeded=False)] * 2,
+            LIMITS,
+            "(rollouts: 4 × failed without a reason)",
+            "failed without a reason",
+        ),
         ([trajectory(1.0, [])] * 2, LIMITS, "(rollouts: 4 × no call)", "no call"),
         (
-            [trajectory(1.0, [CALL])] * 2,
+            [trajectory(1.0, [CALL]), trajectory(1.0, [transition([1, 2], [3, 4], span_id="other")])],
             RowLimits(prompt=8, response=1),
             "(rollouts: 4 × no call left; calls: 4 × response over the limit)",
             "response over the limit",
@@ -52,7 +58,7 @@ def test_counts_of_the_whole_batch_and_what_to_change_are_said(
     rollouts: list[Trajectory], limits: RowLimits, said: str, reason: str | None
 ) -> None:
     task = why(*rollouts, limits=limits)
-    advice = "" if reason is None else f": {ADVICE[reason]}"
+    advice = "" if reason is None else f": {reason_of(reason).change}"
     assert complaint(7, [task, task]) == (
         f"step 7 has nothing to learn from, no call of 2 tasks can be trained {said}{advice}"
     )

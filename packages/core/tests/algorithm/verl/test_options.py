@@ -119,6 +119,7 @@ def imported(path: Path) -> set[str]:
     return {name.partition(".")[0] for name in found}
 
 
+@pytest.mark.integration
 def test_nothing_of_verl_is_imported_before_it_is_needed() -> None:
     program = (
         "import sys; from leyden.core.algorithm.verl import options, rows, advantages;"

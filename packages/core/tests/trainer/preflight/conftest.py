@@ -13,6 +13,7 @@ import pytest
 
 from leyden.core.engine import embedded
 from leyden.core.engine.embedded import EmbeddedEngine
+from leyden.core.runner.isolation.live import LiveProcesses
 from leyden.core.runner.loaded import LoadedAgent
 from leyden.core.testing.policies import TinyShape, tiny_policy
 from leyden.core.testing.tiny_tokenizers import save_tiny_tokenizer
@@ -88,7 +89,8 @@ class Look:
         @asynccontextmanager
         async def side(address: Address) -> AsyncGenerator[CheckAgents]:
             ended = threading.Event()
-            thread = AgentThread(address, LoadedAgent.of(agent, reward), 8, ended)
+            loaded = LoadedAgent.of(agent, reward)
+            thread = AgentThread(address, loaded, 8, LiveProcesses("shared", loaded), ended)
             thread.start()
 
             async def check_agents() -> None:

@@ -8,16 +8,18 @@ import httpx
 import pytest
 
 from leyden.core.errors import UsageError
+from leyden.core.trainer.folder import RunFolder
 from leyden.core.trainer.trainer import Trainer
 
 TASKS = [{"question": f"one and {word}?"} for word in ("two", "one", "calculator", "naive")]
 
 
-def asker(greeting: str, asked: list[Any]) -> Callable[[Any], Awaitable[str]]:
-    """An agent that no import string could name, which notes what it was asked."""
+def asker(greeting: str, asked: list[Any] | None = None) -> Callable[[Any], Awaitable[str]]:
+    """An agent that no import string could name; given a list, it notes there what it was asked."""
 
     async def ask(task: Any) -> str:
-        asked.append(task)
+        if asked is not None:
+            asked.append(task)
         async with httpx.AsyncClient() as client:
             answer = await client.post(
                 "https://api.openai.com/v1/chat/completions",
@@ -53,8 +55,9 @@ def trainer(policy: Path, runs: Path, **changes: Any) -> Trainer:
 
 def test_a_live_agent_is_proven_to_learn_and_nothing_is_kept(policy: Path, tmp_path: Path) -> None:
     asked: list[Any] = []
-    report = trainer(policy, tmp_path).check(asker("two", asked), TASKS, even)
+    report = trainer(policy, tmp_path, isolation="shared").check(asker("two", asked), TASKS, even)
     assert [result.name for result in report.results if result.status != "ok"] == []
+    assert "all rollouts share asked (list), which ask()" in report.result("isolation").seen
     assert report.proven
     assert (report.rollouts, len(asked)) == (16, 16)
     assert list(tmp_path.iterdir()) == []
@@ -62,15 +65,18 @@ def test_a_live_agent_is_proven_to_learn_and_nothing_is_kept(policy: Path, tmp_p
 
 @pytest.mark.long
 def test_a_fault_is_named_as_for_an_import_string(policy: Path, tmp_path: Path) -> None:
-    report = trainer(policy, tmp_path, select={"agent_match": "editor"}).check(asker("one", []), TASKS, constant)
+    report = trainer(policy, tmp_path, select={"agent_match": "editor"}).check(asker("one"), TASKS, constant)
     assert [failure.name for failure in report.failures] == ["selection"]
     assert "'editor' fits none" in report.result("selection").seen
-    assert list(tmp_path.iterdir()) == []
+    (kept,) = tmp_path.iterdir()
+    assert report.kept == str(kept)
+    assert "selection: " in str(RunFolder(kept).failure())
 
 
 @pytest.mark.long
 def test_what_must_be_mended_at_once_is_raised_here(policy: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="KeyError") as caught:
-        trainer(policy, tmp_path).check(asker("one", []), TASKS, broken)
+        trainer(policy, tmp_path).check(asker("one"), TASKS, broken)
     assert "\n" not in str(caught.value)
-    assert list(tmp_path.iterdir()) == []
+    (kept,) = tmp_path.iterdir()
+    assert RunFolder(kept).failure() == str(caught.value)

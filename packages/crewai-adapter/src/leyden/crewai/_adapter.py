@@ -3,9 +3,10 @@
 import inspect
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from importlib.util import find_spec
+from pathlib import Path
 from threading import Lock
 from typing import Any
 
@@ -19,7 +20,9 @@ from leyden.core.runner.threads import in_thread
 from leyden.crewai._fresh import fresh, kind_of, made, makes_crew, refusals
 from leyden.crewai._input import crew_inputs, flow_inputs
 from leyden.crewai._instrumentor import CrewAIInstrumentor
+from leyden.crewai._isolated import own_storage, parts_not_copied, stateless_parts
 from leyden.crewai._runs import whole
+from leyden.crewai._streams import is_stream, read, read_any
 
 QUIET = {
     "CREWAI_DISABLE_TELEMETRY": "true",
@@ -55,6 +58,18 @@ class CrewAIAdapter(Adapter):
         """Return a copy of a crew or an agent, or another flow of the same class, that remembers nothing."""
         return fresh(agent)
 
+    def stateless_parts(self, thing: object) -> Iterable[object] | None:
+        """What a tool is made of, or a model."""
+        return stateless_parts(thing)
+
+    def parts_not_copied(self, agent: Any) -> Iterable[object] | None:
+        """Tools, callbacks and other functions of a crew, a flow or an agent that has no memory."""
+        return parts_not_copied(agent)
+
+    def forked(self, folder: Path) -> None:
+        """Give the process memories, knowledge and caches of its own."""
+        own_storage(folder)
+
     def check(self, agent: Any, task: Task) -> None:
         """Raise TaskError when `task` cannot be given to `agent`, and UnknownAgent when it cannot run unattended."""
         agent = made(agent)
@@ -77,6 +92,10 @@ class CrewAIAdapter(Adapter):
         if type(result).__name__ == "HumanFeedbackPending":
             raise UnknownAgent(f"the flow waits for a human ({result}): it cannot run unattended")
         return result
+
+    async def completed(self, result: Any) -> Any:
+        """Read a stream of CrewAI's to its end, and return its output."""
+        return await read_any(result) if is_stream(result) else result
 
     def instrument(self) -> None:
         """Record every CrewAI run of this process, and let nothing be told or looked up on CrewAI's own account."""
@@ -115,11 +134,7 @@ def _inputs(agent: Any, task: Task) -> Any:
 
 def _to_the_end(kickoff: Callable[[Any], Any], inputs: Any) -> Any:
     result = kickoff(inputs)
-    if type(result).__module__ == "crewai.types.streaming":
-        for _ in result:
-            continue
-        return result.result
-    return result
+    return read(result) if is_stream(result) else result
 
 
 def _import_litellm() -> None:

@@ -10,6 +10,7 @@ from uuid import uuid4
 from weakref import WeakValueDictionary
 
 from leyden.core.errors import UnknownAgent
+from leyden.core.runner.isolation.alone import is_alone
 from leyden.crewai._input import AGENT_TEXTS, TASK_TEXTS, template
 
 KINDS = ("Crew", "Flow", "Agent")
@@ -43,9 +44,13 @@ def fresh(agent: Any) -> Any:
     """Return another of the same kind that has not run.
 
     What there is no other of is returned itself, once; then raises UnknownAgent. A function that makes agents has
-    each of its own asked for once.
+    each of its own asked for once. In a process that runs one attempt, `agent` itself has not run.
     """
     agent = made(agent)
+    if is_alone():
+        if kind_of(agent) != "Agent":
+            agent.tracing = False  # else prompts and answers leave for CrewAI's own service
+        return agent
     if kind_of(agent) == "Flow":
         return _fresh_flow(agent)
     return _fresh_crew(agent) if kind_of(agent) == "Crew" else agent.copy()
@@ -59,7 +64,7 @@ def refusals(agent: Any) -> Iterator[str]:
             if method.human_feedback is not None:
                 yield f"the flow waits for a human at {name!r}: run it without @human_feedback"
         fields: dict[str, Any] = _class(agent).model_fields
-        if _remembers(fields["memory"].default):
+        if remembers(fields["memory"].default) and not is_alone():
             yield "the flow's class has a memory, which all attempts would share: leave it out, or make it read_only"
         return
     is_crew = kind_of(agent) == "Crew"
@@ -67,7 +72,7 @@ def refusals(agent: Any) -> Iterator[str]:
         if task.human_input:
             yield f"the crew waits for a human at task {task.name or number}: run it without human_input"
     for holder in (agent, *agent.agents, agent.manager_agent) if is_crew else (agent,):
-        if _remembers(getattr(holder, "memory", None)):
+        if remembers(getattr(holder, "memory", None)) and not is_alone():
             yield (
                 f"{getattr(holder, 'role', None) or 'the crew'} has a memory, which all attempts would share: "
                 "leave it out, or make it read_only"
@@ -123,7 +128,8 @@ def _class(agent: Any) -> Any:
     return agent.__class__
 
 
-def _remembers(memory: Any) -> bool:
+def remembers(memory: Any) -> bool:
+    """Whether `memory`, a crew's or an agent's, is one that is written to."""
     views = (memory, getattr(memory, "_memory", None))
     return bool(memory) and not any(getattr(view, "read_only", False) for view in views)
 

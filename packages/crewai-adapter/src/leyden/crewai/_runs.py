@@ -217,8 +217,7 @@ def _open_agent(found: Open, run: Run, event: Any, provider: TracerProvider | No
 
 
 def _open_call(found: Open, run: Run, event: Any, provider: TracerProvider | None) -> None:
-    if event.agent_role:
-        run.agent = found.agent = event.agent_role.strip()
+    run.agent = found.agent = event.agent_role.strip() if event.agent_role else found.agent or _agent_of_task(found)
     known = {
         semconv.OPERATION: "chat",
         semconv.PROVIDER: getattr(found.source, "provider", None),
@@ -247,6 +246,18 @@ def _ended(kind: str, event: Any) -> dict[str, Any]:
         semconv.INPUT_TOKENS: usage.get("prompt_tokens"),
         semconv.OUTPUT_TOKENS: usage.get("completion_tokens"),
     }
+
+
+def _agent_of_task(found: Open) -> str | None:
+    """Return who works on the task that `found` is in, for what happens before CrewAI says that the agent begins.
+
+    Such are the calls that make a question to the knowledge, or to the memory, out of the task.
+    """
+    above = found.above
+    while above is not None and above.kind != TASK:
+        above = above.above
+    agent = None if above is None else above.source.agent
+    return None if agent is None else _role(agent)
 
 
 def _role(agent: Any) -> str:

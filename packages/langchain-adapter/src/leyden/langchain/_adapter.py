@@ -1,8 +1,8 @@
-"""`LangChainAdapter`: runs LangChain runnables and compiled LangGraph graphs for a task. Knows nothing of spans."""
+"""`LangChainAdapter`: runs LangChain runnables and compiled LangGraph graphs for a task."""
 
 import logging
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, cast
 from uuid import uuid4
 
@@ -11,17 +11,17 @@ from leyden.core.data.rollout import Task
 from leyden.core.errors import UnknownAgent
 from leyden.core.runner.adapter import Adapter
 from leyden.core.runner.instrumentor_switch import InstrumentorSwitch
+from leyden.core.runner.threads import in_thread
 from leyden.langchain._input import input_for
-from leyden.langchain._instrumentor import LangChainInstrumentor
+from leyden.langchain._instrumentor import LangChainInstrumentor, handler_class
+from leyden.langchain._parts import stateless_parts
+from leyden.langchain._sync import THREAD, checkpoints, is_for_want_of_async, layers, works_only_sync
 
 log = logging.getLogger("leyden.langchain")
 
-THREAD = "leyden-"
-"""Our thread ids begin so, and only such threads are deleted from a checkpointer."""
-
 
 class LangChainAdapter(Adapter):
-    """Runs what `Runnable.ainvoke` runs: chains, `create_agent`, compiled graphs."""
+    """Runs runnables: chains, `create_agent`, compiled graphs. They are awaited, unless they work only by `invoke`."""
 
     name = "langchain"
     module = "langchain_core"
@@ -29,6 +29,8 @@ class LangChainAdapter(Adapter):
     def __init__(self) -> None:
         self._recording = InstrumentorSwitch(LangChainInstrumentor)
         self._caches: list[Any] = []
+        self._only_sync = False
+        """Whether an attempt has shown that the agent cannot be awaited."""
 
     def supports(self, agent: object) -> bool:
         """Whether `agent` is a runnable, or a graph that only lacks `.compile()`, which `check` then says."""
@@ -38,13 +40,17 @@ class LangChainAdapter(Adapter):
     def fresh(self, agent: Any) -> Any:
         """Return `agent` under a thread and session of its own; itself where it keeps nothing between runs."""
         fields: set[str] = set()
-        for layer in _layers(agent):
+        for layer in layers(agent):
             if getattr(layer, "checkpointer", None):
                 fields.add("thread_id")
             fields.update(spec.id for spec in getattr(layer, "history_factory_config", ()))
         if not fields:
             return agent
         return agent.with_config({"configurable": {name: f"{THREAD}{uuid4().hex}" for name in fields}})
+
+    def stateless_parts(self, thing: object) -> Iterable[object] | None:
+        """What a runnable or a graph without a memory is made of."""
+        return stateless_parts(thing)
 
     def check(self, agent: Any, task: Task) -> None:
         """Raise TaskError when `task` cannot be given to `agent`, and UnknownAgent when it cannot run unattended."""
@@ -57,15 +63,26 @@ class LangChainAdapter(Adapter):
         input_for(agent, task)
 
     async def run(self, agent: Any, task: Task, resources: Mapping[str, Resource]) -> Any:
-        """Await `agent.ainvoke` for `task`; raises UnknownAgent when the agent interrupts itself."""
+        """Await `agent.ainvoke` for `task`, or call `agent.invoke` in a thread where only this works.
+
+        Raises UnknownAgent when the agent interrupts itself.
+        """
         from langsmith import tracing_context  # pyright: ignore[reportUnknownVariableType]  # a bare Mapping in its type
 
         self._disable_cache()
+        given = input_for(agent, task)
+        sync = self._only_sync or await works_only_sync(agent)
         try:
             with tracing_context(enabled=False):  # prompts and answers do not leave for LangSmith
-                result = await agent.ainvoke(input_for(agent, task))
+                result = await (in_thread(agent.invoke, given) if sync else agent.ainvoke(given))
+        except NotImplementedError as error:
+            if not sync and is_for_want_of_async(error):
+                # It is not run again here: what it did before, it would do twice.
+                log.warning("the agent cannot be awaited (%s): from the next attempt on it is run by invoke", error)
+                self._only_sync = True
+            raise
         finally:
-            await _forget(agent)
+            await _forget(agent, sync)
         if isinstance(result, Mapping) and cast("Mapping[str, Any]", result).get("__interrupt__"):
             raise UnknownAgent(f"the agent waits for a human ({result['__interrupt__']}): it cannot run unattended")
         return cast("Any", result)
@@ -86,9 +103,7 @@ class LangChainAdapter(Adapter):
 
     def callback_handler(self) -> object:
         """Return a handler for `config={"callbacks": [...]}`."""
-        from leyden.langchain._callbacks import LeydenCallbackHandler
-
-        return LeydenCallbackHandler()
+        return handler_class()()
 
     def _disable_cache(self) -> None:
         """A cached answer was drawn by another version of the policy, and never reaches the gateway."""
@@ -104,34 +119,25 @@ def _is_uncompiled(agent: object) -> bool:
     return graphs is not None and isinstance(agent, graphs.StateGraph)
 
 
-def _layers(agent: Any) -> Iterator[Any]:
-    """Yield `agent` and what it wraps (`with_config`, `with_retry`, message histories)."""
-    while agent is not None:
-        yield agent
-        agent = getattr(agent, "bound", None)
-
-
 def _graphs(agent: Any) -> Iterator[tuple[str, Any]]:
     """Yield `agent`, what it wraps, and the graphs among its nodes, each with what to call it.
 
     A graph among nodes that has no memory ends at its interrupts without a word.
     """
-    for layer in _layers(agent):
+    for layer in layers(agent):
         yield "the agent", layer
         if hasattr(layer, "get_subgraphs"):
             for name, graph in layer.get_subgraphs(recurse=True):
                 yield f"the subgraph {name!r} of the agent", graph
 
 
-async def _forget(agent: Any) -> None:
-    """Delete this attempt's checkpoints, which nobody reads again."""
-    layers = list(_layers(agent))
-    checkpointer = next((found for layer in layers if (found := getattr(layer, "checkpointer", None))), None)
-    for layer in layers:
-        config: Mapping[str, Any] = getattr(layer, "config", None) or {}
-        thread = str(config.get("configurable", {}).get("thread_id"))
-        if thread.startswith(THREAD) and hasattr(checkpointer, "adelete_thread"):
-            try:
-                await cast("Any", checkpointer).adelete_thread(thread)
-            except Exception as error:
-                log.debug("the checkpoints of %s stay: %r", thread, error)
+async def _forget(agent: Any, sync: bool) -> None:
+    """Delete this attempt's checkpoints, which are not read again."""
+    saver, config = checkpoints(agent)
+    if config is None:
+        return
+    thread = config["configurable"]["thread_id"]
+    try:
+        await (in_thread(saver.delete_thread, thread) if sync else saver.adelete_thread(thread))
+    except Exception as error:
+        log.debug("the checkpoints of %s stay: %r", thread, error)

@@ -14,6 +14,7 @@ from langchain_core.callbacks import BaseCallbackHandler
 from opentelemetry.trace import SpanKind, TracerProvider
 
 from leyden.core.data import semconv
+from leyden.core.tracing.context import agent_name
 from leyden.core.tracing.quietly import quietly
 from leyden.core.tracing.run_tree import Run, RunTree, ToolFailure
 
@@ -22,6 +23,10 @@ NODE_TAG = "graph:step:"
 CONTROL_FLOW = "GraphBubbleUp"
 """LangGraph's base class of what is raised for control flow, such as interrupts, and is no failure."""
 CREATED = "langchain_create_agent"
+PUSHED = "__pregel_push"
+"""How the path of a task that was called begins."""
+UNNAMED, UNNAMED_GRAPH = "Runnable", "LangGraph"
+"""How the names of runnables begin that were given none, and what graphs are called then."""
 END, PARENT = "__end__", "__parent__"
 """What LangGraph calls the end of a graph, and the graph around one, in a `Command`."""
 
@@ -52,8 +57,8 @@ class LeydenCallbackHandler(BaseCallbackHandler):
         if run.parent is None:
             agent = metadata.get("lc_agent_name")
             run.by_shape = agent is None and not _is_created(metadata)
-            _RUNS.open_agent(run, agent or run.name, provider=self._provider)
-        elif _is_node(known):
+            _RUNS.open_agent(run, agent or _named(run.name), provider=self._provider)
+        elif _is_node(known) or _is_task(known):
             run.agent = self._graph(run.parent, metadata)
             _RUNS.open(run, f"node {run.name}", {}, provider=self._provider)
 
@@ -116,10 +121,8 @@ class LeydenCallbackHandler(BaseCallbackHandler):
     def _start(self, run_id: UUID, name: str, known: dict[str, Any]) -> Run | None:
         if not self.enabled:
             return None
-        metadata = _mapping(known, "metadata")
-        # The outermost node: `solver` of `solver:<id>|model:<id>`.
-        place = metadata.get("langgraph_checkpoint_ns") or metadata.get("langgraph_node") or ""
-        return _RUNS.start(run_id, known.get("parent_run_id"), name, place.split("|")[0].split(":")[0] or None)
+        parent = known.get("parent_run_id")
+        return _RUNS.start(run_id, parent, name, _place(_RUNS.find(parent), known))
 
     def _graph(self, graph: Run, metadata: dict[str, Any]) -> str | None:
         """Return the agent that `graph` is: what holds nodes is a graph, which shows when its first node starts."""
@@ -163,6 +166,31 @@ def _mapping(known: dict[str, Any], name: str) -> dict[str, Any]:
 
 def _is_node(known: dict[str, Any]) -> bool:
     return any(tag.startswith(NODE_TAG) for tag in known.get("tags") or ())
+
+
+def _is_task(known: dict[str, Any]) -> bool:
+    """Whether it is a `@task` of LangGraph's functional API, which the function that is the graph calls."""
+    metadata = _mapping(known, "metadata")
+    path: tuple[Any, ...] = metadata.get("langgraph_path") or ()
+    return path[:1] == (PUSHED,) and path[-1] is True and known.get("name") == metadata.get("langgraph_node")
+
+
+def _place(above: Run | None, known: dict[str, Any]) -> str | None:
+    """The outermost node: `solver` of `solver:<id>|model:<id>`; of a function with tasks, which is one node, the task.
+
+    What is below a task is told from what is below a node by the run above it.
+    """
+    metadata = _mapping(known, "metadata")
+    place = metadata.get("langgraph_checkpoint_ns") or metadata.get("langgraph_node") or ""
+    outer, *inner = (part.split(":")[0] for part in place.split("|"))
+    is_task = len(inner) == 1 and _is_task(known)
+    is_below_task = bool(inner) and above is not None and above.node == inner[0]
+    return inner[0] if is_task or is_below_task else outer or None
+
+
+def _named(name: str) -> str:
+    """The name of a root: what the user calls the agent, where LangChain only knows its class."""
+    return agent_name.get() or name if name == UNNAMED_GRAPH or name.startswith(UNNAMED) else name
 
 
 def _is_created(metadata: dict[str, Any]) -> bool:

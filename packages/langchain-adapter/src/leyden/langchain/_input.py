@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 from leyden.core.data.rollout import Task
 from leyden.core.runner.task_input import mapping_for, row_of, text_for, text_of
 
+WHOLE = "root"
+"""The field of pydantic's `RootModel`, by which LangChain describes an input that is no mapping."""
 _last: list[tuple[Any, "Wanted"]] = []
 """The agent asked about last: a schema takes up to 0.1 s to make, and thousands of tasks go to one agent."""
 
@@ -22,13 +24,25 @@ class Wanted(NamedTuple):
 
 def input_for(agent: Any, task: Task) -> Any:
     """Return the input for `agent`; raises TaskError, naming the keys found, when it cannot be told."""
-    wanted = wanted_by(agent)
+    wanted = _without_whole(wanted_by(agent), task)
     if not wanted.keys:
         return text_for(task) if wanted.text else task
     text, ready = text_of(task), {}
     if text is not None and "messages" in wanted.keys and "messages" not in row_of(task):
         ready = {"messages": [("user", text)]}
     return mapping_for(task, wanted.keys, wanted.required, ready)
+
+
+def _without_whole(wanted: Wanted, task: Task) -> Wanted:
+    """Leave out the key `root`, unless the row has it.
+
+    LangChain names it in the schema of a `RunnableParallel` one of whose parts takes the whole input, as in
+    `{"context": RunnableLambda(search), "question": RunnablePassthrough()}`; nothing reads a key of this name.
+    """
+    if WHOLE not in wanted.keys or WHOLE in row_of(task):
+        return wanted
+    keys = tuple(key for key in wanted.keys if key != WHOLE)
+    return Wanted(keys, wanted.required - {WHOLE}, text=wanted.text or not keys)
 
 
 def wanted_by(agent: Any) -> Wanted:

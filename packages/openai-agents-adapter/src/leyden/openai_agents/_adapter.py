@@ -1,6 +1,7 @@
 """`OpenAIAgentsAdapter`: runs agents of the OpenAI Agents SDK for a task. Knows nothing of spans."""
 
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from leyden.core.data.resources import Resource
@@ -9,6 +10,7 @@ from leyden.core.errors import UnknownAgent
 from leyden.core.runner.adapter import Adapter
 from leyden.core.runner.instrumentor_switch import InstrumentorSwitch
 from leyden.openai_agents._instrumentor import OpenAIAgentsInstrumentor
+from leyden.openai_agents._parts import parts_not_copied, stateless_parts
 from leyden.openai_agents._runs import Run, forget, fresh, input_for, run_of, team_of, why_not
 
 
@@ -29,6 +31,14 @@ class OpenAIAgentsAdapter(Adapter):
     def fresh(self, agent: Any) -> Any:
         """Return `agent` with a session and a context of its own, where it has them."""
         return fresh(agent)
+
+    def stateless_parts(self, thing: object) -> Iterable[object] | None:
+        """What an agent, a tool or a model is made of."""
+        return stateless_parts(thing)
+
+    def parts_not_copied(self, agent: Any) -> Iterable[object] | None:
+        """The agent and the options of a run, but for its session and its context."""
+        return parts_not_copied(agent)
 
     def check(self, agent: Any, task: Task) -> None:
         """Raise TaskError when `task` cannot be given to `agent`, and UnknownAgent when it cannot run unattended."""
@@ -58,6 +68,13 @@ class OpenAIAgentsAdapter(Adapter):
             raise UnknownAgent(f"the agent waits for a human to approve {names}: it cannot run unattended")
         return result
 
+    async def completed(self, result: Any) -> Any:
+        """Run a streamed run to its end, and return it."""
+        sdk = sys.modules.get("agents")
+        if sdk is None or not isinstance(result, getattr(sdk, "RunResultStreaming", ())):
+            return result
+        return await _to_the_end(result)
+
     def instrument(self) -> None:
         """Record every run of this process, and keep the SDK's own traces from leaving it for OpenAI."""
         from leyden.openai_agents._export import stop_export
@@ -83,7 +100,10 @@ class OpenAIAgentsAdapter(Adapter):
 async def _streamed(run: Run, given: Any) -> Any:
     from agents import Runner
 
-    result: Any = Runner.run_streamed(run.agent, given, **run.options)
+    return await _to_the_end(Runner.run_streamed(run.agent, given, **run.options))
+
+
+async def _to_the_end(result: Any) -> Any:
     try:
         async for _ in result.stream_events():
             continue

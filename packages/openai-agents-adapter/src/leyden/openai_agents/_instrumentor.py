@@ -5,13 +5,18 @@ from typing import Any
 
 from opentelemetry.instrumentation.instrumentor import BaseInstrumentor
 
+from leyden.core.tracing.on_import import OnImport
 from leyden.core.tracing.patches import Patches, Wrapper
+
+TRACING = "agents.tracing"
+"""The SDK's own tracing."""
 
 
 class OpenAIAgentsInstrumentor(BaseInstrumentor):
     """`instrument()` takes `tracer_provider`; without one, spans go where Leyden records or to the global provider.
 
-    It adds no trace processor, so none that others set or replace can push it out.
+    It adds no trace processor, so none that others set or replace can push it out. It loads nothing of the SDK: an
+    application that never does is not slowed down.
     """
 
     def instrumentation_dependencies(self) -> Collection[str]:
@@ -19,12 +24,15 @@ class OpenAIAgentsInstrumentor(BaseInstrumentor):
         return ("openai-agents >= 0.8",)
 
     def _instrument(self, **kwargs: Any) -> None:
-        from agents.tracing import TraceCtxManager, spans, traces
-
-        from leyden.openai_agents import _spans
-
-        provider = kwargs.get("tracer_provider")
         self._patches = Patches()
+        self._later = OnImport({TRACING: lambda module: self._listen(module, kwargs.get("tracer_provider"))})
+
+    def _listen(self, tracing: Any, provider: Any) -> None:
+        if not hasattr(tracing, "TraceCtxManager"):
+            return  # a module of the user's own, of the same name
+        from leyden.openai_agents import _spans  # loads the SDK, which is loaded now
+
+        spans, traces = tracing.spans, tracing.traces
         for kinds, started in (
             ((traces.TraceImpl, traces.NoOpTrace), _spans.trace_started),
             ((spans.SpanImpl, spans.NoOpSpan), _spans.span_started),
@@ -34,9 +42,10 @@ class OpenAIAgentsInstrumentor(BaseInstrumentor):
                 self._patches.method(kind, "finish", _first(_spans.ended, provider))
         for kind in (spans.SpanImpl, spans.NoOpSpan):
             self._patches.method(kind, "set_error", _first(_spans.error_noted))
-        self._patches.method(TraceCtxManager, "__enter__", _spans.masking)
+        self._patches.method(tracing.TraceCtxManager, "__enter__", _spans.masking)
 
     def _uninstrument(self, **kwargs: Any) -> None:
+        self._later.off()
         self._patches.undo()
 
 

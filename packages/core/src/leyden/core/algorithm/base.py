@@ -2,13 +2,14 @@
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import msgspec
 
+from leyden.core.algorithm.account import Account
 from leyden.core.algorithm.loops import Pace
 from leyden.core.data.route import POLICY
 from leyden.core.data.transition import TrajectoryGroup
@@ -114,6 +115,13 @@ class Context(ABC):
     @abstractmethod
     def count_dropped(self, reasons: Mapping[str, int]) -> None:
         """Count groups that were left out of a step, by the reason why."""
+
+    def account(self, step: int, accounts: Sequence[Account]) -> None:
+        """Note what became of a batch's rollouts and calls.
+
+        `step` is the one that was just published; where the batch taught nothing, the one that it was collected for.
+        """
+        del step, accounts
 
     @abstractmethod
     async def checkpoint(self, updaters: "Mapping[str, Updater]") -> None:

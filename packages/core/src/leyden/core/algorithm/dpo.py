@@ -6,9 +6,11 @@ The reference is the policy that the run begins with.
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from leyden.core.algorithm.account import account_of
 from leyden.core.algorithm.lessons import LessonLoop, LessonOptions, Lessons
 from leyden.core.algorithm.pairs import pairs_of
 from leyden.core.credit.registry import CREDIT
+from leyden.core.data.reasons import IN_NO_PAIR
 from leyden.core.data.scheme import SchemeSettings
 from leyden.core.data.transition import TrajectoryGroup
 from leyden.core.errors import UsageError
@@ -58,4 +60,7 @@ class DPO(LessonLoop[DPOConfig]):
         """
         config, own = self.config, self.config.spans is None
         paired = pairs_of(groups, self.credit, min_gap=config.min_gap, per_state=config.pairs_per_state, apart=own)
-        return Lessons([(pair.chosen, pair.rejected) for pair in paired.pairs], paired.dropped)
+        units = [(pair.chosen, pair.rejected) for pair in paired.pairs]
+        trained = {call.span_id for unit in units for call in unit}
+        account = account_of(groups, trained, unused=IN_NO_PAIR, dropped=paired.reasons)
+        return Lessons(units, paired.dropped, account=account)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
+from leyden.core.algorithm.account import Account, failed_line
 from leyden.core.algorithm.base import Algorithm, Context
 from leyden.core.algorithm.loops import Pace
 from leyden.core.algorithm.sharing import shared_out
@@ -61,6 +62,8 @@ class Batch(Generic[Part]):
     """Groups without a lesson, by the reason why."""
     left_out: Counter[str] = field(default_factory=Counter[str])
     """What else was left out on the way, by the reason why."""
+    accounts: tuple[Account, ...] = ()
+    """What became of every rollout and call of the batch; of algorithms side by side, one of each."""
 
 
 class BatchLoop(Algorithm, Generic[Part]):
@@ -132,14 +135,17 @@ class BatchLoop(Algorithm, Generic[Part]):
         """
         empty, most_empty = 0, self.max_empty_batches
         while self.goes_on(context):
-            batch = await self.batch(context, updaters, await context.collect())
+            groups = await context.collect()
+            batch = await self.batch(context, updaters, groups)
             context.count_dropped(batch.dropped)
             if batch.parts:
                 empty = 0
                 yield batch
                 continue
             empty += 1
+            context.account(context.step + 1, batch.accounts)
             reasons = counts(batch.left_out + batch.dropped) or "no rollout was rewarded"
+            reasons = "; ".join(filter(None, [failed_line(groups), reasons]))
             if empty >= most_empty:
                 raise NothingToLearn(f"nothing to learn from in {empty} batches in a row; the last one's: {reasons}")
             log.warning("a batch had nothing to learn from (%s); going on with the next tasks", reasons)
@@ -155,7 +161,8 @@ class BatchLoop(Algorithm, Generic[Part]):
             log.warning("step %d taught %s nothing: no call to learn from", context.step + 1, ", ".join(idle))
         gaps = await context.publish({name: updater.model for name, updater in updaters.items()})
         further = await self.after_update(context, updaters)
-        context.log({**batch.numbers, **update_numbers(reports, gaps), **further})
+        context.account(context.step, batch.accounts)
+        context.log({**batch.numbers, **_left_out(batch.accounts), **update_numbers(reports, gaps), **further})
         await context.checkpoint(updaters)
 
 
@@ -214,6 +221,15 @@ def collected_numbers(groups: Sequence[TrajectoryGroup], policies: Sequence[str]
             numbers[f"{name}/transitions"] = len(own)
             numbers[f"{name}/response_tokens_mean"] = float(np.mean([len(call.response_ids) for call in own]))
     return numbers
+
+
+def _left_out(accounts: Sequence[Account]) -> dict[str, int]:
+    """Rollouts and calls left out, by reason, for the step's line; of a side with its name before."""
+    return {
+        f"{account.side}/{name}" if account.side else name: count
+        for account in accounts
+        for name, count in account.counts().items()
+    }
 
 
 def counts(reasons: Mapping[str, int]) -> str:

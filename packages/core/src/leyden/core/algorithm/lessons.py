@@ -9,13 +9,17 @@ import math
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
+import msgspec
+
+from leyden.core.algorithm.account import Account
 from leyden.core.algorithm.base import Context, StoredRollouts
 from leyden.core.algorithm.learner import Batch, Learner, LearnerOptions, collected_numbers, counts
 from leyden.core.algorithm.sharing import shared_out
 from leyden.core.data.order import drawn
+from leyden.core.data.reasons import SET_APART
 from leyden.core.data.transition import TrajectoryGroup, Transition
 from leyden.core.errors import UsageError
 from leyden.core.policy.config import update_config
@@ -75,6 +79,8 @@ class Lessons:
     """Groups without a unit, by the reason why."""
     left_out: Counter[str] = field(default_factory=Counter[str])
     """What was left out on the way, by the reason why."""
+    account: Account = field(default_factory=Account)
+    """What became of every rollout and call."""
 
 
 class LessonLoop(Learner[Options, list[WeightedTransition]], Generic[Options]):
@@ -114,7 +120,8 @@ class LessonLoop(Learner[Options, list[WeightedTransition]], Generic[Options]):
         rest = self.lessons([group for place, group in enumerate(groups) if place not in apart])
         if rest.units and not self._apart:
             raise UsageError(f"held_out={self.config.held_out} leaves nothing to measure in {len(apart)} tasks")
-        return rest
+        aside = {SET_APART: [one.rollout_id for place in sorted(apart) for one in groups[place].trajectories]}
+        return replace(rest, account=msgspec.structs.replace(rest.account, rollouts={**rest.account.rollouts, **aside}))
 
     async def after_update(self, context: Context, updaters: "Mapping[str, Updater]") -> dict[str, float]:
         """What the policy makes of the tasks that are set apart, when it is due."""
@@ -156,7 +163,10 @@ class LessonLoop(Learner[Options, list[WeightedTransition]], Generic[Options]):
             rows = drawn(len(units), step, size, context.seed)
             dealt = [units[row] for row in dict.fromkeys(rows)]
             numbers = {"passes": (step + 1) * size / len(units)}
-            yield Batch(parts=self._parts(dealt, updaters), numbers={**numbers, self.unit: len(dealt)})
+            accounts = (self._dealt_account(dealt, first=context.step == self.begins),)
+            yield Batch(
+                parts=self._parts(dealt, updaters), numbers={**numbers, self.unit: len(dealt)}, accounts=accounts
+            )
 
     async def batch(
         self, context: Context, updaters: "Mapping[str, Updater]", groups: list[TrajectoryGroup]
@@ -167,11 +177,24 @@ class LessonLoop(Learner[Options, list[WeightedTransition]], Generic[Options]):
         if lessons.units:
             numbers = {**collected_numbers(groups, tuple(updaters)), self.unit: len(lessons.units)}
         parts = self._parts(lessons.units, updaters)
-        return Batch(parts=parts, numbers=numbers, dropped=lessons.dropped, left_out=lessons.left_out)
+        return Batch(
+            parts=parts,
+            numbers=numbers,
+            dropped=lessons.dropped,
+            left_out=lessons.left_out,
+            accounts=(lessons.account,),
+        )
 
     def update(self, updater: "Updater", part: list[WeightedTransition]) -> "UpdateReport":
         """One step."""
         return updater.step(part)
+
+    def _dealt_account(self, dealt: Sequence[Unit], *, first: bool) -> Account:
+        """The account of stored rollouts: what a step is dealt, and with the `first` step what is never dealt."""
+        trained = list(dict.fromkeys(call.rollout_id for unit in dealt for call in unit))
+        if not first or self._stored is None:
+            return Account(trained=trained)
+        return msgspec.structs.replace(self._stored.account, trained=trained)
 
     @staticmethod
     def _parts(units: Sequence[Unit], policies: Collection[str]) -> dict[str, list[WeightedTransition]]:

@@ -109,7 +109,9 @@ class LightningRL(Learner[LightningRLConfig, WeighedPart]):
         if weighed.transitions:
             ages = staleness([item.transition for item in weighed.transitions], context.step)
             numbers = {**collected_numbers(groups, tuple(updaters)), "groups": len(groups), **ages, **weighed.counts()}
-        return Batch(parts=weighed.by_policy(updaters), numbers=numbers, dropped=weighed.dropped)
+        return Batch(
+            parts=weighed.by_policy(updaters), numbers=numbers, dropped=weighed.dropped, accounts=(weighed.account,)
+        )
 
     async def weighed(
         self, context: Context, updaters: "Mapping[str, Updater]", groups: list[TrajectoryGroup]

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 from starlette.types import ASGIApp
 
+from leyden.core.algorithm.account import Account
 from leyden.core.algorithm.base import Context
 from leyden.core.data.rollout import Task
 from leyden.core.data.transition import TrajectoryGroup
@@ -45,6 +46,8 @@ class Used(msgspec.Struct, frozen=True, kw_only=True):
     """By the reason why; those of rollouts and groups that are left out are not among them."""
     group_dropped: str | None = None
     """Why nothing of the task is trained."""
+    account: Account = Account()
+    """What became of every rollout of the task, and of their calls."""
 
 
 class Taken(msgspec.Struct, frozen=True, kw_only=True):

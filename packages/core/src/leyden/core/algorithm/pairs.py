@@ -9,11 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from leyden.core.credit.base import CreditAssigner
+from leyden.core.data.reasons import NO_BETTER_ANSWER, NO_STATE_TWICE, TOO_FEW_REWARDS
 from leyden.core.data.transition import Trajectory, TrajectoryGroup, Transition
-
-TOO_FEW = "fewer than two rewards"
-NO_STATE_TWICE = "no state with two different answers"
-NO_SPREAD = "no answer better than another to the same state"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,8 +37,13 @@ class Paired:
     """What groups of trajectories came to."""
 
     pairs: list[Pair]
-    dropped: Counter[str]
-    """Groups without a pair, by the reason why."""
+    reasons: list[str | None]
+    """For each group why it has no pair; None where it has one."""
+
+    @property
+    def dropped(self) -> Counter[str]:
+        """Groups without a pair, by the reason why."""
+        return Counter(reason for reason in self.reasons if reason is not None)
 
 
 def pairs_of(
@@ -58,18 +60,18 @@ def pairs_of(
     With `apart`, the two of a pair are one policy's: each of several learns from its own answers alone.
     """
     pairs: list[Pair] = []
-    dropped: Counter[str] = Counter()
+    reasons: list[str | None] = []
     for group in groups:
         rewarded = [_answers(trajectory, credit) for trajectory in group.trajectories]
         if sum(answers is not None for answers in rewarded) < 2:
-            dropped[TOO_FEW] += 1
+            reasons.append(TOO_FEW_REWARDS)
             continue
         states = by_state([answer for answers in rewarded for answer in answers or ()], apart=apart)
         found = [pair for answers in states for pair in pairs_of_state(answers, min_gap=min_gap)[:per_state]]
         pairs += found
-        if not found:
-            dropped[NO_SPREAD if any(len(answers) > 1 for answers in states) else NO_STATE_TWICE] += 1
-    return Paired(pairs, dropped)
+        none = NO_BETTER_ANSWER if any(len(answers) > 1 for answers in states) else NO_STATE_TWICE
+        reasons.append(None if found else none)
+    return Paired(pairs, reasons)
 
 
 def by_state(answers: Sequence[Answer], *, apart: bool = False) -> list[list[Answer]]:

@@ -8,15 +8,20 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Literal
 
+from leyden.core.algorithm.account import account_of
 from leyden.core.algorithm.lessons import LessonLoop, LessonOptions, Lessons, Unit
+from leyden.core.data.reasons import (
+    FAILED,
+    NO_CALL_TO_IMITATE,
+    NO_REWARD,
+    NOT_ABOVE,
+    NOT_BEST,
+    NOTHING_TO_IMITATE,
+    failed_by,
+)
 from leyden.core.data.scheme import SchemeSettings
 from leyden.core.data.transition import Trajectory, TrajectoryGroup
 from leyden.core.errors import UsageError
-
-FAILED = "failed"
-NO_CALL = "no call to imitate"
-NO_REWARD = "no reward"
-NOT_BEST = "not the best of its group"
 
 
 class SFTConfig(LessonOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -49,27 +54,30 @@ class SFT(LessonLoop[SFTConfig]):
         """The rollouts that pass the filter, each a unit."""
         units: list[Unit] = []
         dropped, left_out = Counter[str](), Counter[str]()
+        objections: dict[str, str] = {}
         for group in groups:
             kept, reasons = self._kept(group)
             units += [trajectory.transitions for trajectory in kept]
-            left_out += reasons
+            objections |= reasons
+            left_out.update(reasons.values())
             if not kept:
-                dropped["nothing to imitate"] += 1
-        return Lessons(units, dropped, left_out)
+                dropped[NOTHING_TO_IMITATE] += 1
+        account = account_of(groups, {call.span_id for unit in units for call in unit}, objections=objections)
+        return Lessons(units, dropped, left_out, account)
 
-    def _kept(self, group: TrajectoryGroup) -> tuple[list[Trajectory], Counter[str]]:
-        """The trajectories of a group to imitate, and how many are left out, by reason."""
+    def _kept(self, group: TrajectoryGroup) -> tuple[list[Trajectory], dict[str, str]]:
+        """The trajectories of a group to imitate, and by rollout why the others are left out."""
         kept: list[Trajectory] = []
-        left_out: Counter[str] = Counter()
+        left_out: dict[str, str] = {}
         for trajectory in group.trajectories:
             reason = self._objection(trajectory)
             if reason is None:
                 kept.append(trajectory)
             else:
-                left_out[reason] += 1
+                left_out[trajectory.rollout_id] = reason
         if self.config.keep == "best" and kept:
             best = max(kept, key=lambda trajectory: trajectory.reward or 0.0)
-            left_out += Counter({NOT_BEST: len(kept) - 1})
+            left_out |= {trajectory.rollout_id: NOT_BEST for trajectory in kept if trajectory is not best}
             kept = [best]
         return kept, left_out
 
@@ -77,11 +85,11 @@ class SFT(LessonLoop[SFTConfig]):
         """Why a trajectory is not imitated, whatever its group; None: nothing speaks against it."""
         config = self.config
         if not trajectory.succeeded:
-            return FAILED
+            return FAILED["unknown"] if trajectory.failure is None else failed_by(trajectory.failure)
         if not trajectory.transitions:
-            return NO_CALL
+            return NO_CALL_TO_IMITATE
         if trajectory.reward is None:
             return NO_REWARD if config.keep == "best" or config.above is not None else None
         if config.above is not None and not trajectory.reward > config.above:
-            return f"reward not above {config.above:g}"
+            return f"{NOT_ABOVE} {config.above:g}"
         return None

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
+from leyden.core.algorithm.account import Account
 from leyden.core.algorithm.base import Context
 from leyden.core.algorithm.configured import make_learner
 from leyden.core.algorithm.learner import Batch, BatchLoop, Learner, LearnerOptions, Report, collected_numbers
@@ -200,6 +201,7 @@ class SideBySide(BatchLoop[SidePart]):
             numbers=self._numbers(groups, found) if teaches else {},
             dropped=_named({name: batch.dropped for name, batch in found.items()}),
             left_out=_named({name: batch.left_out for name, batch in found.items()}),
+            accounts=tuple(_account(name, batch, teaches=teaches) for name, batch in found.items()),
         )
 
     def update(self, updater: "Updater", part: SidePart) -> Report:
@@ -245,6 +247,12 @@ def _rewards(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
         if trajectory.reward is not None and trajectory.transitions:
             earned.setdefault(trajectory.transitions[0].policy, []).append(trajectory.reward)
     return {f"{name}/reward": float(np.mean(rewards)) for name, rewards in earned.items()}
+
+
+def _account(side: str, batch: Batch[Any], *, teaches: bool) -> Account:
+    """What became of the batch at one side; where it `teaches` none that acts, no side takes a step."""
+    (account,) = batch.accounts or (Account(),)
+    return (account if teaches else account.without_step()).of_side(side)
 
 
 def _named(counts: Mapping[str, Counter[str]]) -> Counter[str]:

@@ -74,9 +74,10 @@ class StagesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         return self._options("lora", None)[0]
 
     @property
-    def token_budget(self) -> int:
-        """Padded tokens of the largest pass."""
-        return max(self._options("token_budget", 0))
+    def token_budget(self) -> int | None:
+        """Padded tokens of the largest pass; None where a stage decides by its rollouts."""
+        budgets = self._options("token_budget", None)
+        return None if None in budgets else max(budgets)
 
     @property
     def compares_with_reference(self) -> bool:

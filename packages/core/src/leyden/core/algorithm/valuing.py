@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from leyden.core.advantage.base import AdvantageEstimator
 from leyden.core.credit.base import CreditAssigner
 from leyden.core.credit.nesting import expected_returns, needs_values
+from leyden.core.data.reasons import NO_VALUE
 from leyden.core.data.transition import Trajectory, TrajectoryGroup, Transition
 from leyden.core.errors import UsageError
 from leyden.core.policy.config import UpdateOptions
@@ -17,9 +18,6 @@ from leyden.core.policy.value_loss import ValueTarget
 
 Critic = Callable[[Sequence[Transition]], NDArray[np.float64]]
 """Transitions -> what is to be expected of the rollout in the state before each."""
-
-NO_VALUE = "no state to value"
-"""Why a call is left out that the critic cannot read: its prompt is empty, or it is longer than the model's context."""
 
 
 def check_critic(
@@ -91,10 +89,11 @@ def _asked(trajectory: Trajectory) -> tuple[Transition, ...]:
 
 def _read(trajectory: Trajectory, readable: Callable[[Transition], bool]) -> Trajectory:
     kept = tuple(call for call in trajectory.transitions if readable(call))
-    left_out = len(trajectory.transitions) - len(kept)
-    if not left_out:
+    if len(kept) == len(trajectory.transitions):
         return trajectory
-    return replace(trajectory, transitions=kept, excluded={**trajectory.excluded, NO_VALUE: left_out})
+    read = {call.span_id for call in kept}
+    unread = {call.span_id: NO_VALUE for call in trajectory.transitions if call.span_id not in read}
+    return replace(trajectory, transitions=kept, untrained={**trajectory.untrained, **unread})
 
 
 def _with_values(trajectory: Trajectory, values: Iterator[float]) -> Trajectory:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from leyden.core.advantage.base import AdvantageEstimator, CreditedRollout
+from leyden.core.algorithm.account import Account, account_of
 from leyden.core.algorithm.sharing import shared_out
 from leyden.core.credit.base import Credit, CreditAssigner, roles_of
 from leyden.core.data.transition import Trajectory, TrajectoryGroup, Transition
@@ -28,6 +29,8 @@ class WeighedBatch:
     """What a critic learns from the batch, where there is one."""
     unvalued: int = 0
     """Calls left out because the critic could not read them."""
+    account: Account = field(default_factory=Account)
+    """What became of every rollout and call of the batch."""
 
     def counts(self) -> dict[str, int]:
         """Calls left out on the way, for a log."""
@@ -74,7 +77,14 @@ def weigh(groups: Sequence[TrajectoryGroup], credit: CreditAssigner, advantage: 
         for rollout, advantages_N in zip(group, estimate.advantages, strict=True):
             for call, weight, value in zip(rollout.transitions, rollout.weights, advantages_N.tolist(), strict=True):
                 weighed.append(WeightedTransition(transition=call, advantage=weight * value))
-    return WeighedBatch(weighed, dropped, sum(rollout.uncredited for group in rewarded for rollout in group))
+    uncredited = sum(rollout.uncredited for group in rewarded for rollout in group)
+    account = account_of(
+        groups,
+        {item.transition.span_id for item in weighed},
+        dropped=[estimate.dropped for estimate in estimates],
+        unmoved=[item.transition.span_id for item in weighed if item.advantage == 0.0],
+    )
+    return WeighedBatch(weighed, dropped, uncredited, account=account)
 
 
 def absent_roles(credit: CreditAssigner, groups: Sequence[TrajectoryGroup]) -> list[str]:

@@ -1,8 +1,12 @@
 """`leyden check`: prove on a few rollouts that a run would learn, before it spends an hour."""
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from leyden.core.cli.options import agent_name
 from leyden.core.cli.run_options import RunOptions, takes_run
 
 if TYPE_CHECKING:
@@ -13,13 +17,16 @@ if TYPE_CHECKING:
 def check(given: RunOptions) -> int:
     """Prove on a few rollouts that `leyden train` with the same arguments would learn. Exit code 1 when it would not.
 
-    Nothing is kept. A policy is loaded, an update is taken, served and taken back.
+    A policy is loaded, an update is taken, served and taken back. What the check saw is kept only where a check or a
+    rollout failed, until the next check of the same agent or --name.
     """
     from leyden.core.trainer.display import make_display
     from leyden.core.trainer.launch import check_run, look_here
 
     config, rows, _ = given.read()
-    report = check_run(config, rows, look_here(make_display(quiet=given.quiet or given.json)))
+    if given.name is None and (agent := given.named_agent()) is not None:
+        config = msgspec.structs.replace(config, name=agent_name(agent))  # without the time, so that it is replaced
+    report = check_run(given.runs, config, rows, look_here(make_display(quiet=given.quiet or given.json)))
     _show(report, quiet=given.quiet, json=given.json)
     return 0 if report.proven else 1
 
@@ -27,10 +34,14 @@ def check(given: RunOptions) -> int:
 def _show(report: "CheckReport", *, quiet: bool, json: bool) -> None:
     """A table, or a JSON line for each check and one for all; with `quiet` what is wrong, on standard error."""
     if json:
-        import msgspec
-
         lines = [{"event": "check", **msgspec.to_builtins(result)} for result in report.results]
-        whole = {"event": "report", "proven": report.proven, "rollouts": report.rollouts, "seconds": report.seconds}
+        whole = {
+            "event": "report",
+            "proven": report.proven,
+            "rollouts": report.rollouts,
+            "seconds": report.seconds,
+            "kept": report.kept,
+        }
         for line in [*lines, whole]:
             sys.stdout.write(msgspec.json.encode(line).decode() + "\n")
         return
@@ -39,6 +50,10 @@ def _show(report: "CheckReport", *, quiet: bool, json: bool) -> None:
         return
     from rich.console import Console
 
+    from leyden.core.trainer.folder import RunFolder
     from leyden.core.trainer.preflight.report import check_table
 
     Console().print(check_table(report))
+    if report.kept is not None:
+        command = RunFolder(Path(report.kept)).command("why")
+        sys.stdout.write(f"what the check saw is in {report.kept}; look at it with: {command}\n")

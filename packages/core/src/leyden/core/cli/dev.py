@@ -2,12 +2,13 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from leyden.core.cli.options import (
     ApiKeyEnvOption,
+    DeviceOption,
     EndpointOption,
     HookOption,
     InputOption,
@@ -15,10 +16,17 @@ from leyden.core.cli.options import (
     ModelOption,
     PolicyOption,
     answering,
+    check_policy_device,
     chosen_agent,
     given_command,
 )
+from leyden.core.data.failure import failure_of
+from leyden.core.data.isolation import check_isolation
+from leyden.core.data.tally import Tally
 from leyden.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from leyden.core.trainer.recorded import RecordedRollout
 
 
 def dev(
@@ -34,6 +42,11 @@ def dev(
     endpoint: EndpointOption = None,
     model: ModelOption = None,
     api_key_env: ApiKeyEnvOption = "OPENAI_API_KEY",
+    device: DeviceOption = "cpu",
+    concurrency: Annotated[int, typer.Option(min=1, help="Rollouts at once.")] = 4,
+    isolation: Annotated[
+        str, typer.Option(help="process: each rollout has a process of its own; shared: none has; auto: where needed.")
+    ] = "auto",
     timeout: Annotated[float, typer.Option(help="Seconds one attempt may take.")] = 120.0,
     json: JsonOption = False,
 ) -> int:
@@ -47,11 +60,34 @@ def dev(
     if named is None:
         raise UsageError("missing AGENT, or -- COMMAND; see `leyden dev --help`")
     resources = answering(policy, endpoint, model, api_key_env)
-    plan = DevPlan(policy=policy, resources=resources, timeout_seconds=timeout, input=input, hooks=tuple(hook or ()))
+    check_policy_device(device, policy)
+    plan = DevPlan(
+        policy=policy,
+        device=device,
+        resources=resources,
+        concurrency=concurrency,
+        isolation=check_isolation(isolation),
+        timeout_seconds=timeout,
+        input=input,
+        hooks=tuple(hook or ()),
+    )
     results = dry_run(plan, named, load_tasks(tasks)[:count], reward, show=not json)
     if json:
         import msgspec
 
         for result in results:
             sys.stdout.write(msgspec.json.encode(result).decode() + "\n")
+    if said := _failures(results):
+        sys.stderr.write(f"leyden: {said}\n")
     return 0 if all(result.rollout.status == "succeeded" for result in results) else 1
+
+
+def _failures(results: "list[RecordedRollout]") -> str:
+    """How many rollouts failed, and of what, in one line; empty where none did."""
+    tally = Tally()
+    for result in results:
+        if result.rollout.status != "succeeded":
+            failure = failure_of(result.attempts[-1][0]) if result.attempts else None
+            text = f"the rollout was {result.rollout.status}" if failure is None else failure.text
+            tally.add(text, result.rollout.rollout_id)
+    return f"{tally.total} of {len(results)} rollouts failed: {tally.line()}" if tally.total else ""

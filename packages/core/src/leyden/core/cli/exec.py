@@ -8,11 +8,13 @@ import typer
 
 from leyden.core.cli.options import (
     ApiKeyEnvOption,
+    DeviceOption,
     EndpointOption,
     JsonOption,
     ModelOption,
     PolicyOption,
     answering,
+    check_policy_device,
     given_command,
 )
 from leyden.core.data.rollout import Task
@@ -26,6 +28,7 @@ def run_command(
     endpoint: EndpointOption = None,
     model: ModelOption = None,
     api_key_env: ApiKeyEnvOption = "OPENAI_API_KEY",
+    device: DeviceOption = "cpu",
     task: Annotated[str | None, typer.Option(help="The task, as JSON, or @file that holds it.")] = None,
     reward: Annotated[str | None, typer.Option(help="Reward function `score(task, result)`, as file.py:score.")] = None,
     timeout: Annotated[float | None, typer.Option(help="Seconds it may take. [default: no limit]")] = None,
@@ -41,12 +44,13 @@ def run_command(
     if timeout is not None and timeout <= 0:
         raise UsageError(f"--timeout must be positive, not {timeout}")
     resources = answering(policy, endpoint, model, api_key_env)
+    check_policy_device(device, policy)
     given: Task = {} if task is None else read_task(task)
     from leyden.core.trainer.dev import DevPlan, dry_run
     from leyden.core.trainer.foreground import ForegroundCommand
 
     agent = ForegroundCommand(command, has_task=task is not None, keep_output=reward is not None)
-    plan = DevPlan(policy=policy, resources=resources, timeout_seconds=timeout)
+    plan = DevPlan(policy=policy, device=device, resources=resources, timeout_seconds=timeout)
     (recorded,) = dry_run(plan, agent, [given], reward, show=False)
     code = agent.outcome(recorded)
     _show(recorded, json=json)

@@ -46,6 +46,9 @@ def export(
     elif not quiet:
         counts = ", ".join(f"{count:,} {table}" for table, count in cast("dict[str, int]", exported.rows).items())
         sys.stdout.write(f"{counts} of {exported.rollouts_read:,} rollouts read are in {to}\n")
+        if exported.left_out:
+            reasons = ", ".join(f"{reason} {count:,}" for reason, count in exported.left_out.items())
+            sys.stdout.write(f"model calls that are no transitions: {reasons}\n")
 
 
 @contextmanager

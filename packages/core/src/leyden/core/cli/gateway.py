@@ -1,15 +1,22 @@
 """`leyden gateway`: answers agents that run in production, and records each of their runs as a rollout."""
 
-import asyncio
 import os
 import secrets
-import signal
 import sys
 from typing import Annotated
 
 import typer
 
-from leyden.core.cli.options import ApiKeyEnvOption, EndpointOption, JsonOption, ModelOption, PolicyOption, answering
+from leyden.core.cli.options import (
+    ApiKeyEnvOption,
+    DeviceOption,
+    EndpointOption,
+    JsonOption,
+    ModelOption,
+    PolicyOption,
+    answering,
+    check_policy_device,
+)
 from leyden.core.data.identity import fits_header
 from leyden.core.data.production import ProductionSampling
 from leyden.core.data.resources import LLM
@@ -25,6 +32,7 @@ def gateway(
     endpoint: EndpointOption = None,
     model: ModelOption = None,
     api_key_env: ApiKeyEnvOption = "OPENAI_API_KEY",
+    device: DeviceOption = "cpu",
     store: Annotated[str, typer.Option(help="Record into the store at this URI.")] = "sqlite:///captures.db",
     host: Annotated[str, typer.Option(help="Address to listen on; others than this machine's reach 0.0.0.0.")] = (
         "127.0.0.1"
@@ -43,6 +51,7 @@ def gateway(
     printed.
     """
     named = [one for one in answering(policy, endpoint, model, api_key_env).values() if isinstance(one, LLM)]
+    check_policy_device(device, policy)
     token = os.environ.get(TOKEN) or secrets.token_urlsafe(24)
     if not fits_header(token):
         raise UsageError(f"{TOKEN} must be printable ASCII without spaces: it travels in a header")
@@ -50,15 +59,14 @@ def gateway(
         base_rate=base_rate, reward_threshold=reward_threshold, max_span_per_minute=max_span_per_minute
     )
     from leyden.core.trainer.capturing import CapturePlan, serve_captures
-    from leyden.core.trainer.launch import run_loop
+    from leyden.core.trainer.event_loop import run_loop, stopped_by_sigterm
 
     by = named[0] if named else str(policy)
-    plan = CapturePlan(answering=by, store=store, token=token, sampling=sampling, host=host, port=port)
+    plan = CapturePlan(answering=by, device=device, store=store, token=token, sampling=sampling, host=host, port=port)
 
     async def serve() -> None:
-        stopped = asyncio.Event()
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
-        await serve_captures(plan, lambda url: _show(url, plan.store, token, json=json), stopped)
+        with stopped_by_sigterm() as stopped:
+            await serve_captures(plan, lambda url: _show(url, plan.store, token, json=json), stopped)
 
     run_loop(serve())
 

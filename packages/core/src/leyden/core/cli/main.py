@@ -1,7 +1,8 @@
 """The `leyden` command: its subcommands, and how errors become one line and an exit code."""
 
 import sys
-from typing import Any
+from importlib.metadata import PackageNotFoundError, version
+from typing import Annotated, Any
 
 import typer
 
@@ -12,11 +13,13 @@ from leyden.core.cli import (  # "exec": the command's name
     export,
     gateway,
     models,
+    policies,
     quickstart,
     show,
     store,
     train,
     verl,
+    why,
 )
 from leyden.core.cli.options import TakesCommand
 from leyden.core.cli.run import run_workers
@@ -39,12 +42,33 @@ app.command("exec", cls=TakesCommand)(exec.run_command)
 app.command("run", cls=TakesCommand)(run_workers)
 app.command("gateway")(gateway.gateway)
 app.command("show")(show.show)
+app.command("why")(why.why)
 app.command("store")(store.store)
 app.command("export")(export.export)
 app.add_typer(models.app, name="models")
+app.add_typer(policies.app, name="policies")
 app.add_typer(verl.app, name="verl")
 
 INTERRUPTED = 130
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        try:
+            found = version("leyden-core")
+        except PackageNotFoundError:  # a checkout on PYTHONPATH
+            found = "(not installed)"
+        typer.echo(f"leyden {found}, Python {sys.version.split()[0]}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    show_version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Train the language model inside an agent that already exists, without changing the agent."""
 
 
 def main() -> None:
@@ -55,7 +79,7 @@ def main() -> None:
 def run(arguments: list[str]) -> int:
     """Run one command and return its exit code; nothing is raised, and no traceback shown for a `LeydenError`."""
     try:
-        code: Any = app(arguments, standalone_mode=False)
+        code: Any = app(arguments, prog_name="leyden", standalone_mode=False)
     except typer.Exit as exit_:
         return exit_.exit_code
     except (typer.Abort, KeyboardInterrupt):
@@ -65,6 +89,9 @@ def run(arguments: list[str]) -> int:
     except LeydenError as error:
         return _fail(str(error), 1)
     except Exception as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            sys.stdout.write(f"{error.format_message()}\n")  # type: ignore[attr-defined]
+            return 2
         if _is_usage(error):
             return _fail(error.format_message(), 2)  # type: ignore[attr-defined]
         raise

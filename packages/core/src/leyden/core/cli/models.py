@@ -50,27 +50,29 @@ def list_versions(
         return
     opened = open_all(runs, experiment)
     rows: list[dict[str, Any]] = []
+    means: list[str] = []
     for models in opened:
         kept = models.versions.get(models.kept)
-        held_out = {} if kept is None else _successes(kept.held_out)
-        sides = {} if kept is None else {side: _successes(own.held_out) for side, own in kept.sides.items()}
+        held_out = {} if kept is None else kept.held_out
+        sides = {} if kept is None else {side: own.held_out for side, own in kept.sides.items()}
         row = {"run": models.folder.path.name, "experiment": models.config.experiment, "last": models.last}
-        row |= {"kept": models.kept, "success": held_out}
-        rows.append({**row, "sides": sides} if sides else row)
+        row |= {"kept": models.kept, "success": _successes(held_out)}
+        rows.append({**row, "sides": {side: _successes(own) for side, own in sides.items()}} if sides else row)
+        means.append(_means(held_out, sides))
     if json:
         _print_lines(rows)
         return
     has_experiments = any(row["experiment"] for row in rows)
-    columns = ("run", *(["experiment"] if has_experiments else []), "last", "kept", "kept's held-out success")
+    columns = ("run", *(["experiment"] if has_experiments else []), "last", "kept", "kept's held-out reward")
     shown = [
         (
             row["run"],
             *([row["experiment"] or "–"] if has_experiments else []),
             str(row["last"]),
             str(row["kept"]),
-            _shares(row["success"], row.get("sides", {})),
+            mean,
         )
-        for row in rows
+        for row, mean in zip(rows, means, strict=True)
     ]
     _print_table(f"Runs in {runs}", columns, shown)
 
@@ -114,7 +116,7 @@ def rollback(
         _print_lines([done])
         return
     where = "" if runs == RUNS else f" --runs {runs}"
-    aside = f"{len(done.versions)} later version{'s' if len(done.versions) != 1 else ''}"
+    aside = _count(len(done.versions), "later version")
     _say(
         f"run {done.run} is at version {done.version} again; {aside}, with metrics and result, lie in {done.set_aside}"
     )
@@ -159,26 +161,28 @@ def _show_versions(models: "Models", *, json: bool) -> None:
                 "–" if version.parent is None else str(version.parent),
                 time.strftime("%m-%d %H:%M", time.localtime(version.created)),
                 _number(version.metrics.get("reward")),
-                _shares(
-                    _successes(version.held_out),
-                    {side: _successes(own.held_out) for side, own in version.sides.items()},
-                ),
+                _means(version.held_out, {side: own.held_out for side, own in version.sides.items()}),
                 "as given" if version.version == 0 else Path(version.weights or "–").name,
             )
         )
     _print_table(
-        f"Run {models.folder.path.name}", ("version", "parent", "made", "reward", "held-out success", "weights"), rows
+        f"Run {models.folder.path.name}", ("version", "parent", "made", "reward", "held-out reward", "weights"), rows
     )
+    if lost := [version.version for version in models.versions.values() if version.version and version.weights is None]:
+        _say(
+            f"the weights of {_count(len(lost), 'version')} are not kept, and the run cannot be rolled back to them: "
+            f"--keep-checkpoints, {models.config.keep_checkpoints} in this run, says how many stay"
+        )
     for aside in sorted(models.folder.path.glob("set_aside/*")):
         _say(f"set aside by a rollback: {aside}")
 
 
 def _compared(name: str, paired: "PairedComparison") -> tuple[str, ...]:
-    from leyden.core.trainer.report import percent
+    from leyden.core.trainer.versions import earned
 
     low, high = paired.difference
     counts = (str(paired.wins), str(paired.losses), str(paired.ties))
-    means = (percent(paired.a), percent(paired.b))
+    means = (earned(paired.a, is_share=paired.is_share), earned(paired.b, is_share=paired.is_share))
     return (name, str(paired.tasks), *means, *counts, f"{paired.p_value:.3f}", f"{low:+.2f}…{high:+.2f}")
 
 
@@ -195,13 +199,18 @@ def _successes(scores: "Mapping[str, Evaluation]") -> dict[str, float | None]:
     return {name: score.success for name, score in scores.items()}
 
 
-def _shares(success: "Mapping[str, float | None]", sides: "Mapping[str, Mapping[str, float | None]]") -> str:
-    """Success by held-out set; of a run with sides, of each of them."""
-    from leyden.core.trainer.report import percent
+def _means(held_out: "Mapping[str, Evaluation]", sides: "Mapping[str, Mapping[str, Evaluation]]") -> str:
+    """Mean reward by held-out set; of a run with sides, of each of them."""
+    from leyden.core.trainer.versions import earned
 
     if sides:
-        success = {f"{name} of {side}": own[name] for name in success for side, own in sides.items() if name in own}
-    return ", ".join(f"{name} {percent(share)}" for name, share in success.items()) or "–"
+        held_out = {f"{name} of {side}": own[name] for name in held_out for side, own in sides.items() if name in own}
+    found = [f"{name} {earned(score.success, is_share=score.is_share)}" for name, score in held_out.items()]
+    return ", ".join(found) or "–"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _number(value: float | None) -> str:

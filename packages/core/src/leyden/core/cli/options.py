@@ -32,7 +32,10 @@ PolicyOption = Annotated[str | None, typer.Option("--policy", help="Answer with 
 EndpointOption = Annotated[
     str | None, typer.Option("--endpoint", "--base-url", help="Answer from this OpenAI-compatible base URL.")
 ]
-ModelOption = Annotated[str | None, typer.Option("--model", help="Model name at the endpoint.")]
+ModelOption = Annotated[
+    str | None, typer.Option("--model", help="Model at the endpoint that answers all calls. [default: the agent's own]")
+]
+DeviceOption = Annotated[str, typer.Option("--device", help="What policies live on: cpu, or cuda for one GPU.")]
 ApiKeyEnvOption = Annotated[str, typer.Option("--api-key-env", help="Environment variable with the endpoint's key.")]
 
 InputOption = Annotated[
@@ -82,23 +85,36 @@ def chosen_agent(agent: str | None, command: tuple[str, ...]) -> AgentReference 
 def answering(policy: str | None, endpoint: str | None, model: str | None, api_key_env: str) -> NamedResources:
     """The resources that say what answers: an endpoint's, or none when it is the policy."""
     if (policy is None) == (endpoint is None):
-        raise UsageError("give either --policy (a Hugging Face model) or --endpoint (with --model)")
+        raise UsageError("give either --policy (a Hugging Face model) or --endpoint")
     if endpoint is None:
+        if model is not None:
+            raise UsageError("--model is the name of a model at an --endpoint; --policy says itself which it is")
         return {}
-    if model is None:
-        raise UsageError("--endpoint needs --model: the name the endpoint knows its model by")
-    return {"main_llm": LLM(endpoint=endpoint, model=model, api_key=os.environ.get(api_key_env))}
+    return {"main_llm": LLM(endpoint=endpoint, model=model or "", api_key=os.environ.get(api_key_env))}
+
+
+def check_policy_device(device: str, policy: str | None) -> None:
+    """Raise UsageError where `device` cannot be used, or there is no policy that could live on it."""
+    from leyden.core.policy.device import check_device
+
+    if policy is None and device != "cpu":
+        raise UsageError("--device has no effect with --endpoint: no policy is loaded here")
+    check_device(device)
 
 
 def default_name(agent: AgentReference) -> str:
     """A run name from the agent's file or module, or the first file on its command line, and the time."""
+    return f"{agent_name(agent)[:40]}-{time.strftime('%m%d-%H%M%S')}"
+
+
+def agent_name(agent: AgentReference) -> str:
+    """The same without the time."""
     if not isinstance(agent, str):
         agent = next((word for word in agent[1:] if Path(word).is_file()), agent[0])
     stem = agent.rpartition(":")[0] or agent
     folder = Path(stem)
     base = folder.parent.name if folder.suffix and folder.stem == "agent" else folder.stem
-    safe = "".join(c if (c.isascii() and c.isalnum()) or c in "._-" else "-" for c in base).strip("-._") or "run"
-    return f"{safe[:40]}-{time.strftime('%m%d-%H%M%S')}"
+    return "".join(c if (c.isascii() and c.isalnum()) or c in "._-" else "-" for c in base).strip("-._") or "run"
 
 
 def read_settings(pairs: list[str], option: str = "--set") -> dict[str, Any]:

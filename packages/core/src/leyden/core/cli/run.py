@@ -1,8 +1,6 @@
 """`leyden run`: worker processes for a run that learns on another machine."""
 
-import asyncio
 import os
-import signal
 import sys
 from typing import Annotated
 
@@ -16,6 +14,7 @@ from leyden.core.cli.options import (
     given_command,
     read_reward_weights,
 )
+from leyden.core.data.isolation import check_isolation
 from leyden.core.errors import UsageError
 
 
@@ -30,6 +29,7 @@ def run_workers(
     concurrency: Annotated[
         int | None, typer.Option(help="Rollouts at once in each of them. [default: as the run has it]")
     ] = None,
+    isolation: Annotated[str | None, typer.Option(help="auto, process or shared. [default: as the run has it]")] = None,
     reward: Annotated[str | None, typer.Option(help="Reward function. [default: as the run has it]")] = None,
     reward_weight: Annotated[
         list[str] | None, typer.Option(metavar="NAME=NUMBER", help="Weight of one of the reward's dimensions.")
@@ -45,7 +45,7 @@ def run_workers(
     given is as the run has it; files are looked for in the current folder of this machine.
     """
     from leyden.core.trainer.desk import TOKEN
-    from leyden.core.trainer.launch import run_loop
+    from leyden.core.trainer.event_loop import run_loop, stopped_by_sigterm
     from leyden.core.trainer.working_for import ElsewherePlan, work_for
 
     token = os.environ.get(TOKEN, "")
@@ -61,13 +61,13 @@ def run_workers(
         input=input,
         hooks=tuple(hook or ()),
         concurrency=concurrency,
+        isolation=None if isolation is None else check_isolation(isolation),
         patience=patience,
     )
 
     async def work() -> None:
-        stopped = asyncio.Event()
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
-        await work_for(plan, lambda text: _show(text, json=json), stopped)
+        with stopped_by_sigterm() as stopped:
+            await work_for(plan, lambda text: _show(text, json=json), stopped)
 
     run_loop(work())
 

@@ -10,6 +10,7 @@ import typer
 
 from leyden.core.cli.options import (
     RUNS,
+    DeviceOption,
     ExperimentOption,
     HookOption,
     InputOption,
@@ -32,6 +33,7 @@ from leyden.core.cli.options import (
     read_vllm,
     read_yaml,
 )
+from leyden.core.data.isolation import check_isolation
 from leyden.core.data.rollout import Task
 from leyden.core.errors import UsageError
 
@@ -42,9 +44,9 @@ if TYPE_CHECKING:
     from leyden.core.trainer.runners import Runners
 
 USUAL, VERL = "lightning_rl", "verl"
-RESUMED = ("resume", "steps", "ray_address", "set_", "runs", "quiet", "json")
+RESUMED = ("resume", "steps", "device", "ray_address", "set_", "runs", "quiet", "json")
 """Options of `leyden train` that a run can be gone on with."""
-_WITH_RESUME = "give only --steps, --ray-address, --set, --runs, --quiet and --json with it"
+_WITH_RESUME = "give only --steps, --device, --ray-address, --set, --runs, --quiet and --json with it"
 AgentArgument = Annotated[str | None, typer.Argument(help="path/to/file.py:attribute or package.module:attribute")]
 
 
@@ -84,6 +86,9 @@ class RunOptions:
     )
     workers: Annotated[int, typer.Option(help="Agent processes.")] = 1
     concurrency: Annotated[int, typer.Option(help="Rollouts at once in each agent process.")] = 64
+    isolation: Annotated[
+        str, typer.Option(help="process: each rollout has a process of its own; shared: none has; auto: where needed.")
+    ] = "auto"
     runners: Annotated[str, typer.Option(help="Where they run: local, ray, or remote (`leyden run --server`).")] = (
         "local"
     )
@@ -102,7 +107,7 @@ class RunOptions:
     timeout: Annotated[float, typer.Option(help="Seconds one attempt may take.")] = 120.0
     engine: Annotated[str, typer.Option(help="What serves the policy: embedded, or vllm.")] = "embedded"
     vllm: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="An option of vLLM's server.")] = None
-    device: Annotated[str, typer.Option(help="cpu, or cuda for one GPU.")] = "cpu"
+    device: DeviceOption = "cpu"
     threads: Annotated[int | None, typer.Option(help="Torch threads of the engine. [default: by size]")] = None
     deterministic: Annotated[
         bool, typer.Option("--deterministic", help="Same seed, same rollouts and weights, bit for bit; slower.")
@@ -113,7 +118,9 @@ class RunOptions:
         int | None, typer.Option(help="Stop after so many of them without a rise. [default: never]")
     ] = None
     checkpoint_every: Annotated[int, typer.Option(help="Steps between checkpoints.")] = 1
-    keep_checkpoints: Annotated[int, typer.Option(help="Latest checkpoints that stay.")] = 2
+    keep_checkpoints: Annotated[
+        int, typer.Option(help="Latest checkpoints that stay: a run can be rolled back to these.")
+    ] = 2
     tracker: Annotated[
         list[str] | None, typer.Option(help="Also log to: tensorboard, wandb, mlflow; may be given twice.")
     ] = None
@@ -165,7 +172,11 @@ class RunOptions:
             if name not in RESUMED and source is not None and source.name != "DEFAULT":
                 option = name.strip("_").replace("_", "-")
                 raise UsageError(f"--{option} is what the run began with; {_WITH_RESUME}")
-        return Changes(steps=self.steps, ray_address=self.ray_address, settings=read_settings(self.set_ or []))
+        given = self.context.get_parameter_source("device")
+        device = None if given is None or given.name == "DEFAULT" else self.device
+        return Changes(
+            steps=self.steps, device=device, ray_address=self.ray_address, settings=read_settings(self.set_ or [])
+        )
 
     def _config(self, agent: "AgentReference | None", tasks: str, policies: list[str]) -> "RunConfig":
         from leyden.core.data.route import parse_routes
@@ -194,6 +205,7 @@ class RunOptions:
             predicate=self.predicate,
             workers=self.workers,
             concurrency=self.concurrency,
+            isolation=check_isolation(self.isolation),
             runners=self._runners(),
             timeout_seconds=self.timeout,
             evaluate_sampled=self.sampled_eval,

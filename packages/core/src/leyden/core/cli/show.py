@@ -9,8 +9,6 @@ import typer
 from leyden.core.cli.options import RUNS, JsonOption, RunsOption
 from leyden.core.errors import RunError
 
-SHOWN = 20
-
 
 def show(
     run: Annotated[str, typer.Argument(help="Name or folder of a run.")],
@@ -49,6 +47,9 @@ def _show_run(folder: Any, experiment: str | None, *, json: bool) -> None:
         import msgspec
 
         console.print(closing_table(msgspec.json.decode(folder.report_file.read_bytes(), type=RunReport)))
+    elif (failure := folder.failure()) is not None:
+        console.print(f"ended before its first step: {failure}", highlight=False, markup=False)
+        console.print(f"what became of each rollout: {folder.command('why')}", highlight=False, markup=False)
     else:
         console.print(f"not finished; go on with: leyden train --resume {folder.path.name}", highlight=False)
 
@@ -82,15 +83,17 @@ def _largest(line: dict[str, Any], key: str) -> float:
 
 async def _show_rollout(folder: Any, wanted: str, *, json: bool) -> None:
     from leyden.core.store.open import open_store
-    from leyden.core.trainer.recorded import read_rollout
+    from leyden.core.trainer.recorded import find_rollout, no_rollout, read_rollout
 
     if not folder.store_file.exists():
         raise RunError(f"run {folder.path.name!r} has no store yet")
     # Time stands still: to look at a run must not end what is under way in it.
     store = await open_store(folder.store_uri, clock=lambda: 0.0)
     try:
-        found = await _find(store, folder.path.name, wanted)
-        recorded = await read_rollout(store, found)
+        found = await find_rollout(store, wanted)
+        if found is None:
+            raise await no_rollout(store, folder.path.name, wanted)
+        recorded = await read_rollout(store, found.rollout_id)
     finally:
         await store.close()
     if json:
@@ -103,18 +106,3 @@ async def _show_rollout(folder: Any, wanted: str, *, json: bool) -> None:
     from leyden.core.trainer.tree import rollout_tree
 
     Console().print(rollout_tree(recorded), highlight=False)
-
-
-async def _find(store: Any, run: str, wanted: str) -> str:
-    if await store.get_rollout_by_id(wanted) is not None:
-        return wanted
-    page = await store.query_rollouts(rollout_id_contains=wanted, limit=SHOWN)
-    names = [rollout.rollout_id for rollout in page]
-    if len(names) == 1:
-        return names[0]
-    if not names:
-        some = await store.query_rollouts(limit=3)
-        example = ", ".join(r.rollout_id for r in some) or "none"
-        raise RunError(f"run {run!r} has no rollout {wanted!r}; its {some.total} rollouts are called like {example}")
-    more = f" and {page.total - SHOWN} more" if page.total > SHOWN else ""
-    raise RunError(f"{wanted!r} could be {', '.join(names)}{more}")

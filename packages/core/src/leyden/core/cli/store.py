@@ -1,8 +1,6 @@
 """`leyden store`: one store for processes on any machine, over HTTP."""
 
-import asyncio
 import os
-import signal
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -33,7 +31,7 @@ def store(
     and that is made where there is none.
     """
     from leyden.core.store.open import TOKEN
-    from leyden.core.trainer.launch import run_loop
+    from leyden.core.trainer.event_loop import run_loop, stopped_by_sigterm
     from leyden.core.trainer.storing import StorePlan, serve_store
 
     given = os.environ.get(TOKEN)
@@ -41,9 +39,8 @@ def store(
     plan = StorePlan(uri=uri, token=given or token_file, host=host, port=port, scale_at=scale_at)
 
     async def serve() -> None:
-        stopped = asyncio.Event()
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
-        await serve_store(plan, lambda url: _show(url, uri, kept, json=json), stopped)
+        with stopped_by_sigterm() as stopped:
+            await serve_store(plan, lambda url: _show(url, uri, kept, json=json), stopped)
 
     warn_of_host(host)
     run_loop(serve())

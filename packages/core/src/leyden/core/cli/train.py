@@ -42,6 +42,8 @@ def train(
 
 def _finish(given: RunOptions, work: "Callable[[], RunReport]", name: str) -> None:
     """Do the work; say how to go on when it is stopped or fails, and show what it came to."""
+    from leyden.core.trainer.folder import RunFolder
+
     where = "" if given.runs == RUNS else f" --runs {given.runs}"
     try:
         report = work()
@@ -50,8 +52,11 @@ def _finish(given: RunOptions, work: "Callable[[], RunReport]", name: str) -> No
         raise
     except LeydenError as error:
         is_settled = isinstance(error, UsageError | CheckFailed) and not isinstance(error, NothingToLearn)
-        if not is_settled and (given.runs / name).exists():
+        folder = RunFolder(given.runs / name)
+        if not is_settled and folder.path.exists():
             sys.stderr.write(f"\nfailed; go on with: leyden train --resume {name}{where}\n")
+        if folder.failure() is not None or (not is_settled and folder.store_file.exists()):
+            sys.stderr.write(f"what became of each rollout: {folder.command('why')}\n")
         raise
     if given.json:
         sys.stdout.write(msgspec.json.encode({"event": "report", **msgspec.to_builtins(report)}).decode() + "\n")
@@ -72,3 +77,5 @@ def _show(report: "RunReport", folder: Path) -> None:
         console.print(curve, highlight=False, markup=False)
     console.print(closing_table(report))
     console.print(f"trained policy: {folder / 'policy'}   reward curve: {folder / 'reward_curve.png'}", highlight=False)
+    if report.failed_rollouts or report.rollouts_left_out or report.excluded_calls:
+        console.print(f"why rollouts and calls were left out: {RunFolder(folder).command('why')}", highlight=False)

@@ -1,7 +1,8 @@
 """A page of query results."""
 
-from collections.abc import Iterator
-from typing import Generic, TypeVar
+from abc import ABCMeta
+from collections.abc import Iterator, Sequence
+from typing import Generic, TypeVar, cast, overload
 
 import msgspec
 
@@ -9,7 +10,7 @@ T = TypeVar("T")
 
 
 class Page(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
-    """Some of the results of a query, and how many there are in all."""
+    """Some of the results of a query, as a sequence, and how many there are in all."""
 
     items: list[T]
     limit: int
@@ -23,3 +24,29 @@ class Page(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
 
     def __len__(self) -> int:
         return len(self.items)
+
+    @overload
+    def __getitem__(self, place: int) -> T: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> list[T]: ...
+
+    def __getitem__(self, place: int | slice) -> T | list[T]:
+        return self.items[place]
+
+    def __contains__(self, item: object) -> bool:
+        return item in self.items
+
+    def __reversed__(self) -> Iterator[T]:
+        return reversed(self.items)
+
+    def index(self, item: T, *bounds: int) -> int:
+        """Return the first place of an item; raises ValueError where it is not there."""
+        return self.items.index(item, *bounds)
+
+    def count(self, item: T) -> int:
+        """Return how often an item is there."""
+        return self.items.count(item)
+
+
+cast("ABCMeta", Sequence).register(Page)  # a struct cannot have a base class with a metaclass of its own

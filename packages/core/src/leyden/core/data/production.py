@@ -4,6 +4,7 @@ Knows nothing of how it is sent, or of who may begin one.
 """
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -12,10 +13,17 @@ from leyden.core.data.rollout import Task
 from leyden.core.data.span import Span
 from leyden.core.errors import UsageError
 
-PRODUCTION = {"capture": "production"}
+CAPTURE = "capture"
+"""Key of metadata: of a rollout that was captured, and of its attempt once that has ended."""
+PRODUCTION = {CAPTURE: "production"}
 """Metadata of every rollout that was opened around an agent in production."""
 COMPLETE, INCOMPLETE = "complete", "incomplete"
-"""`capture` in the metadata of an ended attempt; incomplete: a model call went to the agent's own provider."""
+"""`CAPTURE` of an ended attempt; incomplete: a model call went to the agent's own provider, and is not recorded."""
+
+
+def is_capture(metadata: Mapping[str, object]) -> bool:
+    """Whether a rollout with this metadata was opened around an agent in production."""
+    return all(metadata.get(name) == value for name, value in PRODUCTION.items())
 
 
 SAMPLING = "sampling"
@@ -64,9 +72,17 @@ class CaptureBegun(msgspec.Struct, frozen=True, kw_only=True):
     token: str
 
 
+class CaptureSpans(msgspec.Struct, frozen=True, kw_only=True):
+    """What an attempt recorded so far: the spans of frameworks, and what the agent emitted."""
+
+    spans: list[Span]
+
+
 class CaptureEnd(msgspec.Struct, frozen=True, kw_only=True):
     """How an attempt ended, and what the agent noted in it."""
 
     failed: bool = False
     incomplete: bool = False
+    lost_spans: int = 0
+    """Spans that were recorded and could not be sent."""
     notes: list[Span] = []

@@ -11,6 +11,7 @@ class LLM(msgspec.Struct, frozen=True, kw_only=True, tag="llm"):
     endpoint: str
     """Base URL, usually ending in `/v1`."""
     model: str
+    """Its name at the endpoint. Given to a dry run, it answers whatever model agents name; "": theirs are sent on."""
     sampling_parameters: dict[str, Any] = {}
     api_key: str | None = None
     attempt: tuple[str, str] | None = None

@@ -83,6 +83,11 @@ RESPONSES_INPUT = "leyden.responses.input"
 RESPONSES_DELETED = "leyden.responses.deleted"
 """Id of a stored answer that the agent deleted, on a span of its own."""
 
+# Ours: what was not kept whole
+REDUCED = "leyden.reduced"
+"""What of a span could not be kept whole, and why, one line each, such as `attributes.state: it holds itself`; absent
+where everything is whole. The same name in the metadata of rollouts, attempts and runs, and in workers' statistics."""
+
 # Ours: annotations
 REWARD = "leyden.reward"
 """Name of a span that carries a reward: `leyden.reward.value`, and `leyden.reward.dimension.<name>` for its parts."""

@@ -1,6 +1,6 @@
 """Spans: one timed thing inside an attempt, in OpenTelemetry's shape. Knows nothing of the OpenTelemetry SDK."""
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import msgspec
 
@@ -10,6 +10,8 @@ else:
     # msgspec cannot tell text from bytes, or one list from another, when decoding; the store checks what it takes in.
     Attribute = Any
 Attributes = dict[str, Attribute]
+MOST_BYTES = 64 << 20
+"""Of one span; no request to a server may have more either."""
 StatusCode = Literal["unset", "ok", "error"]
 
 
@@ -59,11 +61,22 @@ class Span(msgspec.Struct, frozen=True, kw_only=True):
     resource: Attributes = {}
 
     def size(self) -> int:
-        """About how many bytes it holds."""
+        """About how many bytes it holds, each character taken for one."""
         size = 512 + len(self.name) + _held(self.attributes)
+        if self.status.description is not None:
+            size += len(self.status.description)
         if self.resource or self.events or self.links:
-            size += _held(self.resource) + sum(_held(part.attributes) for part in (*self.events, *self.links))
+            size += _held(self.resource)
+            size += sum(64 + len(event.name) + _held(event.attributes) for event in self.events)
+            size += sum(64 + len(link.trace_id + link.span_id) + _held(link.attributes) for link in self.links)
         return size
+
+    def bytes(self) -> int:
+        """How many bytes it holds, or a few more."""
+        parts = (self.attributes, self.resource, *(part.attributes for part in (*self.events, *self.links)))
+        texts = [f"{link.trace_id}{link.span_id}" for link in self.links]
+        names = (*texts, *(event.name for event in self.events), self.status.description or "", self.name)
+        return self.size() + sum(map(_more, names)) + sum(map(_more_bytes, parts))
 
     def text(self, key: str) -> str | None:
         """The attribute `key`, if it is there and is text."""
@@ -71,11 +84,37 @@ class Span(msgspec.Struct, frozen=True, kw_only=True):
         return value if isinstance(value, str) else None
 
 
+def size_of(value: object) -> int:
+    """About how many bytes an attribute's value holds, each character taken for one."""
+    if isinstance(value, (str, bytes)):  # a union costs thrice as much to test
+        return len(value)
+    if isinstance(value, list):
+        items = cast("list[object]", value)
+        return 9 * len(items) + sum(len(item) for item in items if isinstance(item, str))
+    return 9
+
+
+def bytes_of(value: object) -> int:
+    """How many bytes an attribute's value holds, or a few more."""
+    texts = cast("list[object]", value) if isinstance(value, list) else [value]
+    return size_of(value) + sum(_more(text) for text in texts if isinstance(text, str))  # type: ignore[reportUnknownArgumentType] of a list of anything
+
+
 def _held(attributes: Attributes) -> int:
-    held = 0
+    held = 16 * len(attributes) + sum(map(len, attributes))
     for value in attributes.values():
-        if isinstance(value, (str, bytes)):  # a union costs thrice as much to test
+        if isinstance(value, (str, bytes)):
             held += len(value)
         elif isinstance(value, list):
-            held += len(value) + sum(len(item) for item in value if isinstance(item, str))
+            held += size_of(value)
     return held
+
+
+def _more_bytes(attributes: Attributes) -> int:
+    more = sum(map(_more, attributes))
+    return more + sum(bytes_of(value) - size_of(value) for value in attributes.values())
+
+
+def _more(text: str) -> int:
+    """How many bytes UTF-8 needs beyond one for each character."""
+    return 0 if text.isascii() else len(text.encode("utf-8", "surrogatepass")) - len(text)

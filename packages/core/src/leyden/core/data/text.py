@@ -33,14 +33,6 @@ def well_formed(value: T) -> T:
     return cast("T", _well_formed(value))
 
 
-def packed(value: object) -> bytes:
-    """Return a value as MessagePack, its text well-formed. Raises what `msgspec.msgpack.encode` raises otherwise."""
-    try:
-        return msgspec.msgpack.encode(value)
-    except UnicodeEncodeError:
-        return msgspec.msgpack.encode(well_formed(value))
-
-
 def _well_formed(value: Any) -> Any:
     if isinstance(value, str):
         if is_well_formed(value):

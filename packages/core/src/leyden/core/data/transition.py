@@ -4,9 +4,11 @@ Invariant: the ids of a transition are exactly those the engine read and wrote, 
 transition that says `retokenised`, made from what another model wrote, are text in the policy's own template.
 """
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Literal
 
+from leyden.core.data.failure import Failure
 from leyden.core.data.tokens import LogProbs, TokenIds
 
 OutcomeKind = Literal["tool", "operation", "answer"]
@@ -77,8 +79,15 @@ class Trajectory:
     dimensions: dict[str, float]
     """Named parts of the reward; empty when it is a plain number."""
     succeeded: bool
-    excluded: dict[str, int]
-    """Calls that yielded no transition, counted by the reason why."""
+    untrained: dict[str, str]
+    """Calls that yielded no transition: the span's id to the reason why."""
+    failure: Failure | None = None
+    """Why the attempt did not succeed; None where it did."""
+
+    @property
+    def excluded(self) -> dict[str, int]:
+        """The same calls, counted by reason."""
+        return dict(Counter(self.untrained.values()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

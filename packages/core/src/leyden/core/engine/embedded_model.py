@@ -33,13 +33,13 @@ def load_model(path: str | Path, device: str = "cpu", dtype: str = "float32") ->
             f"{path} does not exist; give a folder with a Hugging Face model, or a hub name like org/model"
         )
     try:
-        model: PreTrainedModel = cast(Any, AutoModelForCausalLM).from_pretrained(
+        model: Any = cast(Any, AutoModelForCausalLM).from_pretrained(
             str(path), dtype=DTYPES[dtype], trust_remote_code=False
         )
+        return model.to(device).eval()
     except (OSError, ValueError, RuntimeError, KeyError, ImportError) as error:
         reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise PolicyError(f"{path} cannot be loaded as a causal language model: {reason}") from error
-    return cast(Any, model).to(device).eval()
 
 
 def own_copy(model: nn.Module) -> nn.Module:

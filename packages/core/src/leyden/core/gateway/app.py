@@ -4,6 +4,7 @@ It decides whose call it is, whether the attempt may still make one, and hands t
 outside the list do not exist; the engine and its weights are not reachable from here.
 """
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ import msgspec
 from starlette.routing import BaseRoute, Mount, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from leyden.core.engine.base import Engine
 from leyden.core.gateway import openapi
 from leyden.core.gateway.body import BodyLimits, read_body
 from leyden.core.gateway.call import read_prompt, serve_call
@@ -53,15 +55,15 @@ class GatewayLimits:
 class Gateway:
     """Answers model calls of open attempts with `policy`, and records each in `store`.
 
-    `others` are further policies by name, for calls that a route sends to them. `key` is what attempt tokens are signed
-    with. `mounts` are further applications by path, such as the store's server. `beside` measures what `/metrics` shows
-    beside the gateway's own numbers, by name.
+    Without a policy, calls wait until `answer_with` gives one. `others` are further policies by name, for calls that a
+    route sends to them. `key` is what attempt tokens are signed with. `mounts` are further applications by path, such
+    as the store's server. `beside` measures what `/metrics` shows beside the gateway's own numbers, by name.
     """
 
     def __init__(
         self,
         store: LightningStore,
-        policy: Answerer,
+        policy: Answerer | None,
         key: bytes,
         *,
         others: Mapping[str, Answerer] | None = None,
@@ -69,7 +71,10 @@ class Gateway:
         beside: Mapping[str, Measure] | None = None,
         limits: GatewayLimits | None = None,
     ) -> None:
-        self._store, self._policy, self._others, self._key = store, policy, others or {}, key
+        self._store, self._key = store, key
+        self._answerers: dict[str, Answerer] = {}
+        """By name; the first answers calls that no route sends elsewhere."""
+        self._can_answer = asyncio.Event()
         limits = limits or GatewayLimits()
         self._body = limits.body
         self.gate = gate = Gate(limits.gate)
@@ -79,12 +84,10 @@ class Gateway:
         self.metrics = GatewayMetrics(
             running=lambda: gate.running, waiting=lambda: gate.waiting, paused=lambda: float(gate.paused)
         )
-        answering = {_name(policy): policy, **self._others}
-        served = {name: answerer for name, answerer in answering.items() if isinstance(answerer, ServedPolicy)}
-        for name, answerer in served.items():
-            self.metrics.serves(name, _version_of(answerer))
-        engines = {name: answerer.engine for name, answerer in served.items()}
-        self._metrics_page = MetricsPage(self.metrics, engines, beside)
+        self._engines: dict[str, Engine] = {}
+        self._metrics_page = MetricsPage(self.metrics, self._engines, beside)
+        if policy is not None:
+            self.answer_with(policy, others)
         self._ledger = Ledger(store, self.keeper, self.metrics)
         conversations = Conversations(self._ledger)
         responses = ResponsesDialect(conversations)
@@ -107,6 +110,16 @@ class Gateway:
         default = Endpoint(unknown_path, refused=self.metrics.refused)
         self.app: ASGIApp = Router(routes, default=default, lifespan=self._lifespan)
 
+    def answer_with(self, policy: Answerer, others: Mapping[str, Answerer] | None = None) -> None:
+        """Answer with these from now on, calls that have waited for them first; once, where none was given before."""
+        self._answerers.update({_name(policy): policy})
+        self._answerers.update({name: other for name, other in (others or {}).items() if name not in self._answerers})
+        for name, answerer in self._answerers.items():
+            if isinstance(answerer, ServedPolicy):
+                self.metrics.serves(name, _version_of(answerer))
+                self._engines[name] = answerer.engine
+        self._can_answer.set()
+
     def _route(self, path: str, answer: ASGIApp, method: str | None = None) -> Route:
         return Route(path, Endpoint(answer, method, refused=self.metrics.refused))
 
@@ -117,6 +130,7 @@ class Gateway:
             body = await read_body(scope, receive, self._body)
             with ClientWatch(receive) as watch:
                 with watch.cancelling():
+                    await self._can_answer.wait()
                     place = await self.gate.place(attempt_id)
                 with place:
                     # Only now: the attempt may have ended while its call was waiting.
@@ -148,6 +162,7 @@ class Gateway:
         async def count(scope: Scope, receive: Receive, send: Send) -> None:
             headers, rollout_id, attempt_id = self._caller(scope)
             body = await read_body(scope, receive, self._body)
+            await self._can_answer.wait()
             origin = await open_origin(self._store, rollout_id, attempt_id, headers)
             policy = self._named(origin.policy)
             if isinstance(policy, Upstream):
@@ -174,23 +189,27 @@ class Gateway:
 
     def _named(self, name: str | None) -> Answerer:
         """Return the policy that a route chose; raises Refusal for one that was not configured."""
-        if name is None or name == _name(self._policy):
-            return self._policy
-        if name not in self._others:
+        if name is None:
+            return next(iter(self._answerers.values()))
+        if name not in self._answerers:
             raise Refusal(404, f"There is no policy '{name}' here.", code="model_not_found")
-        return self._others[name]
+        return self._answerers[name]
 
     async def _models(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._caller(scope)
-        models = [
-            {"id": name, "object": "model", "created": 0, "owned_by": "system"}
-            for name in (_name(self._policy), *self._others)
-        ]
+        await self._can_answer.wait()
+        models = [{"id": name, "object": "model", "created": 0, "owned_by": "system"} for name in self._answerers]
         wanted = scope["path_params"].get("name")
+        first = self._named(None)
+        upstream = first if isinstance(first, Upstream) and not first.model else None
         if wanted is None:
+            if upstream is not None and (own := await upstream.models()) is not None:
+                return await send_json(send, 200, own)
             answer: object = {"object": "list", "data": models}
         else:
             answer = next((model for model in models if model["id"] == wanted), None)
+            if upstream is not None:
+                answer = {"id": wanted, "object": "model", "created": 0, "owned_by": "system"}
             if answer is None:
                 raise Refusal(404, f"The model '{wanted}' does not exist", param="model", code="model_not_found")
         await send_json(send, 200, msgspec.json.encode(answer))
@@ -210,13 +229,13 @@ class Gateway:
     async def _lifespan(self, _: object) -> AsyncGenerator[None]:
         yield
         await self.keeper.aclose()
-        for policy in (self._policy, *self._others.values()):
+        for policy in self._answerers.values():
             if isinstance(policy, Upstream):
                 await policy.close()
 
 
 def _name(policy: Answerer) -> str:
-    return policy.model if isinstance(policy, Upstream) else policy.name
+    return policy.name
 
 
 def _version_of(policy: ServedPolicy) -> Callable[[], float]:

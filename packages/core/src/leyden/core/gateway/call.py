@@ -11,10 +11,10 @@ from typing import cast
 import msgspec
 from starlette.types import Send
 
+from leyden.core.data import reasons
 from leyden.core.data.sampling import Sampling
 from leyden.core.engine.base import FinishReason, GenerateRequest, TokenChunk
 from leyden.core.errors import EngineError, GatewayError
-from leyden.core.gateway import capture
 from leyden.core.gateway.answer import AnswerReader, ReadPart
 from leyden.core.gateway.capture import CallRecord
 from leyden.core.gateway.chat.format import answer_message
@@ -26,7 +26,7 @@ from leyden.core.gateway.refusal import Refusal, invalid, server_error
 from leyden.core.gateway.replay import replay
 from leyden.core.gateway.request import ModelRequest
 from leyden.core.gateway.seeding import Draws
-from leyden.core.gateway.serving import ServedPolicy, sampling_for
+from leyden.core.gateway.serving import ServedPolicy, sampling_for, warn_of_untrainable
 
 _log = logging.getLogger("leyden.gateway")
 
@@ -116,13 +116,13 @@ async def serve_call(
         dialect=dialect.name,
         fingerprint=mark,
         policy=policy.name,
-        not_trained=None if policy.trained else capture.FROZEN,
+        not_trained=None if policy.trained else reasons.FROZEN,
     )
     try:
         exchange = await dialect.parse(body, origin)
         _accept(policy, dialect, record, exchange.request)
     except Refusal as refusal:
-        record.fail(capture.REFUSED, str(refusal), refusal.body.code or refusal.body.type)
+        record.fail(reasons.REFUSED, str(refusal), refusal.body.code or refusal.body.type)
         await ledger.keep(record)
         raise
     with ledger.answering(mark, watch):
@@ -162,6 +162,7 @@ def _accept(policy: ServedPolicy, dialect: Dialect, record: CallRecord, request:
         raise dialect.too_long(room, len(prompt_ids))
     record.prompt_ids = prompt_ids
     record.sampling = sampling_for(record.origin.rollout, request.sampling, policy.sampling)
+    warn_of_untrainable(record.origin, record.sampling)
     if policy.draws is not None:
         _determine(record, record.sampling, dialect, policy.draws)
 
@@ -219,20 +220,20 @@ async def _generate(
     except ClientGone:
         if not all(choice.has_ended for choice in choices):
             for choice in choices:
-                choice.cut(capture.DISCONNECTED)
+                choice.cut(reasons.DISCONNECTED)
     except asyncio.CancelledError:
         for choice in choices:
-            choice.cut(capture.STOPPED)
+            choice.cut(reasons.STOPPED)
         await asyncio.shield(ledger.keep(*records))
         raise
     except EngineError as error:
         for record in records:
-            record.fail(capture.ENGINE_FAILED, str(error), type(error).__name__)
+            record.fail(reasons.ENGINE_FAILED, str(error), type(error).__name__)
         return server_error(f"The server had an error while processing your request: {error}")
     except Exception as error:
         _log.exception("answer %s of attempt %s failed", records[0].response_id, records[0].origin.attempt_id)
         for record in records:
-            record.fail(capture.GATEWAY_FAILED, str(error), type(error).__name__)
+            record.fail(reasons.GATEWAY_FAILED, str(error), type(error).__name__)
         return server_error("The server had an error while processing your request.")
     return None
 

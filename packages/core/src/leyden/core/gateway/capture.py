@@ -18,13 +18,6 @@ from leyden.core.gateway.origin import Origin
 from leyden.core.gateway.request import Asked
 from leyden.core.masking import mask_text
 
-DISCONNECTED = "client disconnected"
-ENGINE_FAILED = "engine error"
-FROZEN = "frozen policy"
-GATEWAY_FAILED = "gateway error"
-REFUSED = "refused"
-STOPPED = "gateway stopped"
-UPSTREAM = "answered by an upstream"
 PROVIDER = "leyden"
 
 
@@ -142,6 +135,14 @@ class CallRecord(msgspec.Struct, kw_only=True):
             semconv.TOP_LOGPROBS: msgspec.json.encode(self.top).decode() if self.top else None,
             semconv.PROMPT_IDS: pack_ids(self.prompt_ids),
             semconv.RESPONSE_IDS: pack_ids(self.ids),
+            **self._drawn(),
+        }
+
+    def _drawn(self) -> dict[str, object]:
+        """How the answer was drawn, of which an upstream says no more than log-probabilities, if that."""
+        if self.sampling is None:
+            return {semconv.RESPONSE_LOGPROBS: pack_log_probs(self.logprobs)} if self.logprobs else {}
+        return {
             semconv.RESPONSE_LOGPROBS: pack_log_probs(self.logprobs),
             semconv.SAMPLING_LOGPROBS: pack_log_probs(self.sampling_logprobs),
             semconv.SAMPLING_USED: msgspec.json.encode(self.sampling).decode(),

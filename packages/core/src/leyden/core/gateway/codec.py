@@ -22,6 +22,8 @@ class Forced:
 
     name: str | None = None
     """The tool to call; None for any."""
+    only_one: bool = False
+    """Whether it has its name because no other tool is offered, and not because the agent named it."""
 
 
 class ToolCall(msgspec.Struct, frozen=True, kw_only=True):

@@ -33,7 +33,8 @@ class DrawnChoice:
     def finish(self, request: ModelRequest) -> Finish:
         """Why it ended, in the words of Chat Completions; an answer held to one tool ends like any other there."""
         if self.reader.calls and not self.cut:
-            named = request.forced is not None and request.forced.name is not None
+            forced = request.forced
+            named = forced is not None and forced.name is not None and not forced.only_one
             return "stop" if named else "tool_calls"
         return "length" if self.cut else "stop"
 

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 
 from leyden.core.data import semconv
+from leyden.core.data.reasons import FROZEN
 from leyden.core.data.span import Span
-from leyden.core.gateway.capture import FROZEN, CallRecord
+from leyden.core.gateway.capture import CallRecord
 from leyden.core.gateway.http import ClientWatch
 from leyden.core.gateway.keeper import Keeper
 from leyden.core.gateway.metrics import GatewayMetrics
@@ -39,9 +40,9 @@ class Ledger:
         kept = await self._keeper.keep([record.span() for record in records])
         self._metrics.recorded(len(records), kept=kept)
         first = records[0]
-        if first.prompt_ids is not None:
+        if first.prompt_ids is not None and first.policy is not None:
             drawn = sum(len(record.ids) for record in records)
-            self._metrics.tokens(first.policy or "", len(first.prompt_ids), drawn)
+            self._metrics.tokens(first.policy, len(first.prompt_ids), drawn)
         return kept
 
     async def note(self, span: Span) -> bool:

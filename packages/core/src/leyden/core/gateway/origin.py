@@ -16,6 +16,12 @@ from leyden.core.store.base import LightningStore
 
 RETRY_COUNT = b"x-stainless-retry-count"
 """How OpenAI's own clients say which try a request is, from 0."""
+_ANSWERED = (
+    "This gateway answers only agents that Leyden runs, and runs that it captures: start the agent with `leyden dev`, "
+    "`leyden train` or `leyden exec`, or capture its runs with LEYDEN_CAPTURE, LEYDEN_GATEWAY_URL and "
+    "LEYDEN_CAPTURE_TOKEN in its environment."
+)
+"""What a client does whose request proves no attempt."""
 _TRACE = re.compile(r"[0-9a-f]{32}")
 _SPAN = re.compile(r"[0-9a-f]{16}")
 
@@ -50,12 +56,10 @@ def verified(key: bytes, path_token: str | None, headers: Mapping[str, str]) -> 
     """(rollout id, attempt id) that a request proves; raises Refusal with status 401 when it proves none."""
     token = path_token or headers.get(semconv.HEADER_ATTEMPT) or bearer(headers)
     if not token:
-        raise _unauthorized(
-            "You didn't provide an API key: this request names no attempt, it was not made in a rollout."
-        )
+        raise _unauthorized(f"You didn't provide an API key: this request names no attempt. {_ANSWERED}")
     attempt = verify(key, token)
     if attempt is None:
-        raise _unauthorized("Incorrect API key provided: it is not the token of an attempt.")
+        raise _unauthorized(f"Incorrect API key provided: it is not the token of an attempt. {_ANSWERED}")
     return attempt
 
 

@@ -5,7 +5,7 @@ of models, or of what the agent does.
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from leyden.core.data import semconv
 from leyden.core.data.identity import mint
 from leyden.core.data.production import (
+    CAPTURE,
     COMPLETE,
     INCOMPLETE,
     PRODUCTION,
@@ -24,9 +25,12 @@ from leyden.core.data.production import (
     CaptureBegin,
     CaptureBegun,
     CaptureEnd,
+    CaptureSpans,
     ProductionSampling,
+    is_capture,
 )
-from leyden.core.data.rollout import AttemptStatus, RolloutConfig
+from leyden.core.data.rollout import FINISHED_ATTEMPT, Attempt, AttemptStatus, Rollout, RolloutConfig
+from leyden.core.data.span import Span
 from leyden.core.errors import REFUSALS, IllegalMove
 from leyden.core.gateway.body import BodyLimits, read_body
 from leyden.core.gateway.endpoint import Endpoint, unknown_path
@@ -67,7 +71,7 @@ def capture_app(
     limits: CaptureLimits | None = None,
     sampling: ProductionSampling | None = None,
 ) -> ASGIApp:
-    """Serve `/begin`, `/end` and `/metrics`; goes into a `Gateway`'s `mounts` at `PATH`, with its store and key.
+    """Serve `/begin`, `/spans`, `/end`, `/metrics`; goes into a `Gateway`'s `mounts` at `PATH`, with its store and key.
 
     `authorize` is asked about the bearer token of every beginning; the end of an attempt takes the attempt's own.
     `sampling` says which rollouts keep their spans; all if it is not given.
@@ -76,6 +80,7 @@ def capture_app(
     return Starlette(
         routes=[
             Route("/begin", Endpoint(capture.begin, "POST", refused=_refused)),
+            Route("/spans", Endpoint(capture.spans, "POST", refused=_refused)),
             Route("/end", Endpoint(capture.end, "POST", refused=_refused)),
             Route("/metrics", Endpoint(capture.metrics, "GET", refused=_refused)),
             Route("/{path:path}", Endpoint(unknown_path, refused=_refused)),
@@ -114,13 +119,24 @@ class _Capture:
         await send(start_message(200, MSGPACK, len(answer)))
         await send({"type": "http.response.body", "body": answer})
 
+    async def spans(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Store what an attempt recorded so far."""
+        rollout_id, attempt_id = verified(self._key, None, private_headers(scope["headers"]))
+        said = _decoded(await read_body(scope, receive, self._body), CaptureSpans)
+        _, attempt = await self._found(rollout_id, attempt_id)
+        if attempt.status in FINISHED_ATTEMPT:
+            raise Refusal(409, f"Attempt {attempt_id} has ended ({attempt.status}).", code="attempt_closed")
+        try:
+            await self._store_spans(rollout_id, attempt_id, said.spans)
+        except REFUSALS as error:
+            raise invalid(str(error), "spans") from error
+        await send_json(send, 200, b"{}")
+
     async def end(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Store the notes of an attempt and end it."""
         rollout_id, attempt_id = verified(self._key, None, private_headers(scope["headers"]))
         said = _decoded(await read_body(scope, receive, self._body), CaptureEnd)
-        found = await self._store.find_attempt(rollout_id, attempt_id)
-        if found is None or not _is_production(found[0].metadata):
-            raise Refusal(403, f"Attempt {attempt_id} was not begun here.", code="attempt_closed")
+        found = await self._found(rollout_id, attempt_id)
         try:
             if found[1].metadata.get(SAMPLING) is None:  # an end that is told twice is decided once
                 await self._end(rollout_id, attempt_id, said)
@@ -131,15 +147,27 @@ class _Capture:
         await send_json(send, 200, b"{}")
 
     async def _end(self, rollout_id: str, attempt_id: str, said: CaptureEnd) -> None:
-        ids = {"rollout_id": rollout_id, "attempt_id": attempt_id, "sequence_id": 0}
-        await self._store.add_many_spans([msgspec.structs.replace(note, **ids) for note in said.notes])
+        await self._store_spans(rollout_id, attempt_id, said.notes)
         status: AttemptStatus = "failed" if said.failed else "succeeded"
-        metadata: dict[str, Any] = {"capture": INCOMPLETE if said.incomplete else COMPLETE}
+        metadata: dict[str, Any] = {CAPTURE: INCOMPLETE if said.incomplete else COMPLETE}
+        if said.lost_spans:
+            metadata["lost_spans"] = said.lost_spans
         if not self._thinning.sampling.keeps_all:
             metadata |= await self._decided(rollout_id, attempt_id)
         await self._store.update_attempt(rollout_id, attempt_id, status, metadata=metadata)
         if metadata.get(SAMPLING) == DROPPED:
             await self._store.drop_spans(rollout_id)
+
+    async def _found(self, rollout_id: str, attempt_id: str) -> tuple[Rollout, Attempt]:
+        """Return what the store has of a capture; raises Refusal with status 403 for any other attempt."""
+        found = await self._store.find_attempt(rollout_id, attempt_id)
+        if found is None or not is_capture(found[0].metadata):
+            raise Refusal(403, f"Attempt {attempt_id} was not begun here.", code="attempt_closed")
+        return found
+
+    async def _store_spans(self, rollout_id: str, attempt_id: str, spans: Sequence[Span]) -> None:
+        ids = {"rollout_id": rollout_id, "attempt_id": attempt_id, "sequence_id": 0}
+        await self._store.add_many_spans([msgspec.structs.replace(span, **ids) for span in spans])
 
     async def _decided(self, rollout_id: str, attempt_id: str) -> dict[str, Any]:
         """What becomes of the spans, and of those that go what is worth knowing still."""
@@ -158,12 +186,8 @@ class _Capture:
 def _decoded(body: bytes, kind: type[T]) -> T:
     try:
         return msgspec.msgpack.decode(body, type=kind)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise invalid(f"The request makes no sense: {error}") from error
-
-
-def _is_production(metadata: Mapping[str, object]) -> bool:
-    return all(metadata.get(name) == value for name, value in PRODUCTION.items())
 
 
 def _refused(code: str) -> None:

@@ -62,7 +62,10 @@ def apply_tool_choice(choice: ToolChoice, tools: list[ToolDefinition]) -> tuple[
         return tools, None
     if not tools:
         raise invalid("'tool_choice' demands a call, and there are no 'tools' to call.", "tool_choice")
-    return tools, Forced(name=choice.only[0] if choice.mode == "named" and choice.only else None)
+    if choice.mode == "named" and choice.only:
+        return tools, Forced(name=choice.only[0])
+    # Where there is no choice the policy makes none: it could write the name of a tool that is not there.
+    return tools, Forced(name=str(tools[0]["function"]["name"]), only_one=True) if len(tools) == 1 else Forced()
 
 
 def _name(tool: dict[str, Any]) -> str:

@@ -28,6 +28,13 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     usage: tuple[int, int] | None = None
     """Tokens of prompt and answer."""
     model: str | None = None
+    id: str | None = None
+    """The answer's own."""
+    prompt_ids: list[int] | None = None
+    ids: list[int] | None = None
+    """Of an answer with one choice: which of several they would be of could not be recorded."""
+    logprobs: list[float] = []
+    """Of the ids, where the agent asked for them."""
 
 
 class _Usage(msgspec.Struct, frozen=True):
@@ -35,17 +42,29 @@ class _Usage(msgspec.Struct, frozen=True):
     completion_tokens: int = 0
 
 
+class _Token(msgspec.Struct, frozen=True):
+    logprob: float
+
+
+class _LogProbs(msgspec.Struct, frozen=True):
+    content: list[_Token] | None = None
+
+
 class _Choice(msgspec.Struct, frozen=True):
     index: int = 0
+    token_ids: list[int] | None = None
+    logprobs: _LogProbs | None = None
     message: dict[str, Any] | None = None
     delta: dict[str, Any] | None = None
     finish_reason: str | None = None
 
 
 class _Answer(msgspec.Struct, frozen=True):
+    id: str | None = None
     choices: list[_Choice] = []
     model: str | None = None
     usage: _Usage | None = None
+    prompt_token_ids: list[int] | None = None
 
 
 class _Part(msgspec.Struct, frozen=True):
@@ -70,6 +89,7 @@ class _Response(msgspec.Struct, frozen=True):
     """An answer of the Responses API."""
 
     object: str = ""
+    id: str | None = None
     output: list[_Item] = []
     model: str | None = None
     status: str | None = None
@@ -123,6 +143,7 @@ def _read_responses(pieces: Sequence[bytes], *, streamed: bool) -> Seen | None:
         finish_reason=finish,
         usage=(last.usage.input_tokens, last.usage.output_tokens) if last.usage else None,
         model=last.model,
+        id=last.id,
     )
 
 
@@ -149,12 +170,26 @@ def _read_chat(pieces: Sequence[bytes]) -> Seen:
         _merge(messages.setdefault(choice.index, {}), choice.message or choice.delta or {})
         finish_reason = choice.finish_reason or finish_reason
     used = next((answer.usage for answer in reversed(answers) if answer.usage), None)
+    ids, logprobs = _drawn(answers) if len(messages) == 1 else (None, [])
     return Seen(
         output=msgspec.json.encode([messages[index] for index in sorted(messages)]).decode() if messages else None,
         finish_reason=finish_reason,
         usage=(used.prompt_tokens, used.completion_tokens) if used else None,
         model=next((answer.model for answer in answers if answer.model), None),
+        id=next((answer.id for answer in answers if answer.id), None),
+        prompt_ids=next((found.prompt_token_ids for found in answers if found.prompt_token_ids is not None), None),
+        ids=ids,
+        logprobs=logprobs,
     )
+
+
+def _drawn(answers: Sequence[_Answer]) -> tuple[list[int] | None, list[float]]:
+    """Return the ids of the only choice, None where they are not given, and their log-probabilities, all or none."""
+    choices = [choice for answer in answers for choice in answer.choices]
+    given = [choice.token_ids for choice in choices if choice.token_ids is not None]
+    ids = [token for some in given for token in some]
+    logprobs = [token.logprob for choice in choices if choice.logprobs for token in choice.logprobs.content or ()]
+    return (ids if given else None), (logprobs if len(logprobs) == len(ids) else [])
 
 
 def _decoded(piece: bytes, kind: type[T]) -> T | None:

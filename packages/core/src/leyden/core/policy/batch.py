@@ -14,6 +14,7 @@ from torch import Tensor
 
 from leyden.core.policy.entries import Ints, joined
 from leyden.core.policy.merge import TokenSequence
+from leyden.core.policy.options import TOKEN_BUDGET
 from leyden.core.policy.rows import Row, branching, single
 
 PASS_TOKENS = 256
@@ -70,9 +71,16 @@ def shared_prefix(sequences: Sequence[TokenSequence]) -> int:
     return length
 
 
+def budget_for(sequences: Sequence[TokenSequence], token_budget: int | None, prefix: int) -> int:
+    """Return the tokens of one pass over `sequences`: those given, or else enough for twice the longest of them."""
+    if token_budget is not None:
+        return token_budget
+    return max(TOKEN_BUDGET, 2 * max(int(sequence.entries.position_N.max()) + 1 - prefix for sequence in sequences))
+
+
 def micro_batches(
     sequences: Sequence[TokenSequence],
-    token_budget: int,
+    token_budget: int | None,
     prefix: int = 0,
     together: int = 1,
     width: int | None = None,
@@ -80,13 +88,15 @@ def micro_batches(
     """Return batches of similar lengths, at most `token_budget` tokens each, padding included and prefix left out.
 
     Each run of `together` sequences, in the order given, stays in one batch, and so does all of a sequence: a loss sees
-    whole units. A unit larger than the budget is a batch of its own. Tokens after a sequence's last entry are not read.
+    whole units. A unit larger than the budget is a batch of its own; `budget_for` says what None stands for. Tokens
+    after a sequence's last entry are not read.
     `width` is the model's, where sequences may share a row: a loss that takes several together has a row for each.
     """
     if together > 1 and not _one_transition_each(sequences):
         raise ValueError(f"{together} transitions are taken together, so each must be a sequence of its own, in order")
+    budget = budget_for(sequences, token_budget, prefix)
     if together == 1 and width is not None:
-        units = [[row] for row in branching(sequences, prefix, width, token_budget)]
+        units = [[row] for row in branching(sequences, prefix, width, budget)]
     else:
         rows = [single(sequence, prefix) for sequence in sequences]
         units = [rows[at : at + together] for at in range(0, len(rows), together)]
@@ -94,7 +104,7 @@ def micro_batches(
     columns = [_longest(unit) for unit in by_length]
     return [
         _padded(list(chain.from_iterable(by_length[start:end])), columns[start])
-        for start, end in _parted([together * width for width in columns], token_budget)
+        for start, end in _parted([together * width for width in columns], budget)
     ]
 
 

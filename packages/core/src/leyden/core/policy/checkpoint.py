@@ -1,13 +1,11 @@
-"""Checkpoints: everything needed to go on exactly where a run was. Knows nothing of runs, stores or steps' meaning.
+"""Checkpoints: everything needed to go on exactly where a run was, written while the run goes on.
 
 A checkpoint is a folder `step-00000012` (`.2`, `.3` when the same step was saved again), written whole or not at all:
-`model.safetensors` (what is trained: the weights, or adapters alone), `training.pt` (optimizer and random states, no
-pickled objects) and `progress.json`. Of several policies each has its first two in a folder of its name: all of them
-are of one step, or there is no checkpoint.
+the files of `checkpoint_state` and `progress.json`. Of several policies each has the first in a folder of its name: all
+of them are of one step, or there is no checkpoint.
 """
 
 import json
-import random
 import re
 import shutil
 from collections.abc import Mapping
@@ -15,20 +13,25 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 import safetensors
 import safetensors.torch
-import torch
 
-from leyden.core.errors import RunError
+from leyden.core.errors import RunError, TrainingError
 from leyden.core.policy.atomic import remove_unfinished, whole_folder
+from leyden.core.policy.checkpoint_state import (
+    LORA,
+    MODEL,
+    PolicyState,
+    described,
+    put_back,
+    read_state,
+    write_weights,
+)
 from leyden.core.policy.model import PolicyModel
 from leyden.core.policy.options import LoraOptions
 from leyden.core.policy.update import Updater
 
-MODEL, TRAINING, PROGRESS, MARK = "model.safetensors", "training.pt", "progress.json", "KEEP"
-LORA = "lora"
-"""Key in the header of a file of adapters, whose value is their options as JSON."""
+PROGRESS, MARK = "progress.json", "KEEP"
 _SAFETENSORS: Any = safetensors
 _FILES: Any = safetensors.torch
 Trained = Updater | Mapping[str, Updater]
@@ -36,25 +39,63 @@ Trained = Updater | Mapping[str, Updater]
 _NAME = re.compile(r"step-(\d{8})(?:\.(\d+))?")
 
 
+class PendingCheckpoint:
+    """A checkpoint of what is `trained` at `step`, whose contents are fixed when this is made, and yet to be written.
+
+    From then until `write` ends, the updaters compute gradients and wait before they change weights or optimizers. So
+    nothing is copied. `progress` is the caller's own and must be JSON. Of the checkpoints in `folder` that are not
+    marked, the `keep` latest stay.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        step: int,
+        trained: Trained,
+        progress: Mapping[str, Any],
+        keep: int = 2,
+        *,
+        mark: bool = False,
+    ) -> None:
+        self._folder, self._step, self._keep, self._mark = folder, step, keep, mark
+        self._progress = json.dumps(dict(progress))
+        self._updaters = {"": trained} if isinstance(trained, Updater) else dict(trained)
+        for updater in self._updaters.values():
+            updater.changing.acquire()
+        try:
+            self._states = {name: PolicyState.of(updater) for name, updater in self._updaters.items()}
+        except BaseException:
+            self._release()
+            raise
+
+    def write(self) -> Path:
+        """Write it, on any thread, once, and return its folder; raises TrainingError where that fails."""
+        target = _unused(self._folder, self._step)
+        try:
+            with whole_folder(target) as pending:
+                for name, state in self._states.items():
+                    (pending / name).mkdir(exist_ok=True)
+                    state.write(pending / name)
+                (pending / PROGRESS).write_text(self._progress, encoding="utf-8")
+                if self._mark:
+                    (pending / MARK).touch()
+        except Exception as error:  # the libraries that write have errors of their own for a full disk
+            raise TrainingError(f"the checkpoint {target} could not be written: {error}") from error
+        finally:
+            self._release()
+        _prune(self._folder, self._keep)
+        return target
+
+    def _release(self) -> None:
+        for updater in self._updaters.values():
+            updater.changing.release()
+
+
 def save_checkpoint(
     folder: Path, step: int, trained: Trained, progress: Mapping[str, Any], keep: int = 2, *, mark: bool = False
 ) -> Path:
-    """Write a checkpoint of what is `trained` at `step` and return its folder.
-
-    Of those that are not marked, the `keep` latest stay. `progress` is the caller's own and must be JSON.
-    """
-    target = _unused(folder, step)
-    with whole_folder(target) as pending:
-        for place, updater in _places(pending, trained):
-            place.mkdir(exist_ok=True)
-            weights = {name: tensor.contiguous() for name, tensor in updater.model.trained_weights().items()}
-            _FILES.save_file(weights, place / MODEL, metadata={"format": "pt", **_described(updater.model)})
-            torch.save(_training_state(updater), place / TRAINING)
-        (pending / PROGRESS).write_text(json.dumps(dict(progress)), encoding="utf-8")
-        if mark:
-            (pending / MARK).touch()
-    _prune(folder, keep)
-    return target
+    """Write a checkpoint, as `PendingCheckpoint` does, and return its folder."""
+    return PendingCheckpoint(folder, step, trained, progress, keep, mark=mark).write()
 
 
 def save_trained(folder: Path, step: int, model: PolicyModel, progress: Mapping[str, Any]) -> Path:
@@ -64,8 +105,7 @@ def save_trained(folder: Path, step: int, model: PolicyModel, progress: Mapping[
     """
     target = _unused(folder, step)
     with whole_folder(target) as pending:
-        weights = {name: tensor.contiguous() for name, tensor in model.trained_weights().items()}
-        _FILES.save_file(weights, pending / MODEL, metadata={"format": "pt", **_described(model)})
+        write_weights(model.trained_weights(), described(model), pending)
         (pending / PROGRESS).write_text(json.dumps(dict(progress)), encoding="utf-8")
     return target
 
@@ -79,15 +119,11 @@ def load_checkpoint(path: Path, trained: Trained) -> dict[str, Any]:
     """
     try:
         progress: dict[str, Any] = json.loads((path / PROGRESS).read_text(encoding="utf-8"))
-        found = [(updater, *_read(place, updater)) for place, updater in _places(path, trained)]
+        found = [(updater, *read_state(place, updater)) for place, updater in _places(path, trained)]
     except Exception as error:
         raise RunError(f"checkpoint {path} cannot be read: {error}") from error
     for updater, weights, state in found:
-        updater.model.load_weights(weights)
-        updater.optimizer.load_state_dict(state["optimizer"])
-        updater.steps_taken = int(state["steps_taken"])
-        updater.load_extra_state(state.get("extra", {}))
-        _restore_random(state, updater)
+        put_back(updater, weights, state)
     return progress
 
 
@@ -131,12 +167,6 @@ def _places(path: Path, trained: Trained) -> list[tuple[Path, Updater]]:
     return [(path / name, updater) for name, updater in trained.items()]
 
 
-def _read(place: Path, updater: Updater) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """Weights and state of training of one policy."""
-    weights = _FILES.load_file(place / MODEL, device=str(updater.model.device))
-    return weights, torch.load(place / TRAINING, map_location="cpu", weights_only=True)
-
-
 def _checkpoints(folder: Path) -> list[Path]:
     """Whole checkpoints, oldest first."""
     if not folder.is_dir():
@@ -163,35 +193,3 @@ def _prune(folder: Path, keep: int) -> None:
         # The file that makes it whole goes first, so that a removal cut short leaves nothing to be picked.
         (path / PROGRESS).unlink(missing_ok=True)
         shutil.rmtree(path, ignore_errors=True)
-
-
-def _described(model: PolicyModel) -> dict[str, str]:
-    """What must be known of the policy to read its weights again."""
-    return {} if model.adapters is None else {LORA: msgspec.json.encode(model.adapters.options).decode()}
-
-
-def _training_state(updater: Updater) -> dict[str, Any]:
-    algorithm, keys, *position = np.random.get_state(legacy=True)
-    state: dict[str, Any] = {
-        "optimizer": updater.optimizer.state_dict(),
-        "steps_taken": updater.steps_taken,
-        "minibatches": updater.generator.get_state(),
-        "torch": torch.get_rng_state(),
-        "python": random.getstate(),
-        "numpy": (str(algorithm), torch.as_tensor(np.asarray(keys, dtype=np.int64)), *position),
-    }
-    if extra := updater.extra_state():
-        state["extra"] = extra
-    if updater.model.device.type == "cuda":
-        state["cuda"] = torch.cuda.get_rng_state_all()
-    return state
-
-
-def _restore_random(state: Mapping[str, Any], updater: Updater) -> None:
-    updater.generator.set_state(state["minibatches"])
-    torch.set_rng_state(state["torch"])
-    random.setstate(state["python"])
-    algorithm, keys, *position = state["numpy"]
-    np.random.set_state((algorithm, keys.numpy().astype(np.uint32), *position))
-    if "cuda" in state and updater.model.device.type == "cuda":
-        torch.cuda.set_rng_state_all(state["cuda"])

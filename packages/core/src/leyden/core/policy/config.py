@@ -38,8 +38,9 @@ class UpdateOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Times a step's transitions are gone through."""
     minibatches: int = 1
     """Optimizer steps per epoch; rollouts are dealt out whole, at random where there is more than one."""
-    token_budget: int = 4096
-    """Padded tokens in one forward and backward pass. It changes speed and memory, never the gradient."""
+    token_budget: int | None = None
+    """Padded tokens in one forward and backward pass. It changes speed and memory, never the gradient. [4,096, or twice
+    the longest rollout of a step where that is more: so much of a group fits into one row, its prompt read once]"""
     normalisation: Normalisation = "token"
     """What weighs the same: every token, every rollout, or every token of every step (constant)."""
     tokens_per_rollout: int | None = None
@@ -94,7 +95,8 @@ class UpdateOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     def _check_numbers(self) -> None:
         for name in ("max_grad_norm", "epochs", "minibatches", "token_budget"):
-            if not getattr(self, name) > 0:
+            value = getattr(self, name)
+            if value is not None and not value > 0:
                 raise UsageError(f"{name} must be above 0, got {getattr(self, name)}")
         for name in ("learning_rate", "weight_decay", "warmup_steps", "kl_loss", "kl_reward", "entropy_bonus"):
             if not 0 <= getattr(self, name) < float("inf"):

@@ -91,7 +91,7 @@ class Critic:
         return torch.set_grad_enabled(torch.is_grad_enabled() and not self.shared)
 
     @torch.no_grad()
-    def values(self, calls: Sequence[Transition], token_budget: int, exactness: Exactness) -> Floats:
+    def values(self, calls: Sequence[Transition], token_budget: int | None, exactness: Exactness) -> Floats:
         """Return `value_N` of the states of N calls, read in batches of at most `token_budget` tokens."""
         found_N = np.full(len(calls), np.nan)
         sequences = states(calls)

@@ -38,7 +38,7 @@ def accumulate(
     model: PolicyModel,
     sequences: Sequence[TokenSequence],
     objective: Objective,
-    token_budget: int,
+    token_budget: int | None,
     exactness: Exactness,
     state_loss: StateLoss | None = None,
 ) -> Accumulated:

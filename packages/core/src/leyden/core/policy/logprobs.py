@@ -118,11 +118,20 @@ def score(model: PolicyModel, ids: Iterable[int]) -> list[float]:
 
 def _from_logits(logits_NV: Tensor, target_N: Tensor, temperature_N: Tensor, entropy_gradient: bool = False) -> Scored:
     wide = logits_NV if logits_NV.dtype == torch.float64 else logits_NV.float()
-    all_NV = (wide / temperature_N.to(wide.dtype)[:, None]).log_softmax(-1)
+    if not bool((temperature_N == 1).all()):  # a pass over all logits that changes nothing otherwise
+        wide = wide / temperature_N.to(wide.dtype)[:, None]
+    all_NV = wide.log_softmax(-1)
+    # The last that the backward pass needs: where a chunk is computed again, it is not computed any further.
+    logprobs_N = all_NV.gather(1, target_N[:, None])[:, 0]
     with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
-        # A token that cannot be drawn has log-probability -inf and adds nothing.
-        entropy_N = -(all_NV.exp() * all_NV.masked_fill(all_NV.isneginf(), 0.0)).sum(-1)
-    return all_NV.gather(1, target_N[:, None])[:, 0], entropy_N
+        return logprobs_N, _entropy(all_NV)
+
+
+def _entropy(all_NV: Tensor) -> Tensor:
+    """Return the entropies; a token that cannot be drawn has log-probability -inf and adds nothing."""
+    if torch.is_grad_enabled():
+        return -(all_NV.exp() * all_NV.masked_fill(all_NV.isneginf(), 0.0)).sum(-1)
+    return -all_NV.exp().mul_(all_NV.clamp(min=torch.finfo(all_NV.dtype).min)).sum(-1)
 
 
 def _width(head: Callable[[Tensor], Tensor], hidden_NH: Tensor) -> int:

@@ -50,12 +50,13 @@ class PolicyModel:
                 module, found = auto.from_pretrained(
                     str(source), dtype=torch.float32, trust_remote_code=False, output_loading_info=True
                 )
+            module = module.to(device)
         except Exception as error:
             raise PolicyError(f"cannot load a causal language model from {source}: {_first_line(error)}") from error
         if found["missing_keys"]:
             missing = sorted(found["missing_keys"])
             raise PolicyError(f"{source} lacks {len(missing)} of the model's weights, {missing[0]} among them")
-        return cls(module.to(device), source, precision)
+        return cls(module, source, precision)
 
     @property
     def device(self) -> torch.device:

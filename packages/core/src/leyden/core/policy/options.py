@@ -6,6 +6,8 @@ import msgspec
 
 from leyden.core.errors import UsageError
 
+TOKEN_BUDGET = 4096
+"""Tokens of one forward and backward pass, padding included, where no budget is given and no rollout is long."""
 Precision = Literal["float32", "bfloat16"]
 """Of forward and backward passes; the weights themselves are float32."""
 

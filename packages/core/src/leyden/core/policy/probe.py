@@ -40,7 +40,7 @@ def shake(model: PolicyModel, share: float, seed: int = 0) -> None:
         parameter.add_(noise, alpha=share * max(spread, SPREAD))
 
 
-def recomputed(model: PolicyModel, calls: Sequence[Transition], token_budget: int = 4096) -> Floats:
+def recomputed(model: PolicyModel, calls: Sequence[Transition], token_budget: int | None = None) -> Floats:
     """Return recorded minus recomputed log-probabilities of all response tokens of `calls`, joined."""
     given = [WeightedTransition(transition=call, advantage=0.0) for call in calls]
     found = replay(model, given, token_budget, prove(model))

@@ -4,18 +4,21 @@ import os
 from collections.abc import Generator
 from contextlib import contextmanager
 
+WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
+
 
 @contextmanager
 def repeatable(wanted: bool) -> Generator[None]:
     """Inside the block, where it is `wanted`, torch computes on one thread and with deterministic kernels alone.
 
     How a sum is split over threads decides how it is rounded. An operation for which torch has no deterministic kernel
-    raises. Both settings are the process's; they are put back at the end.
+    raises. All of this is the process's, and is put back at the end.
     """
     if not wanted:
         yield
         return
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read by CUDA's matrix products when they begin
+    workspace = os.environ.get(WORKSPACE)
+    os.environ[WORKSPACE] = workspace or ":4096:8"  # read by CUDA's matrix products when they begin
     import torch
 
     threads, strict = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
@@ -26,3 +29,5 @@ def repeatable(wanted: bool) -> Generator[None]:
     finally:
         torch.use_deterministic_algorithms(strict)
         torch.set_num_threads(threads)
+        if workspace is None:
+            os.environ.pop(WORKSPACE, None)

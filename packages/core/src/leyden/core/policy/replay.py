@@ -35,7 +35,7 @@ def read_prefix(
 def replay(
     model: PolicyModel,
     trained: Sequence[WeightedTransition],
-    token_budget: int,
+    token_budget: int | None,
     exactness: Exactness,
     *,
     merge: bool = True,

@@ -1,5 +1,6 @@
 """`Updater`: trained transitions in, better weights out. Knows nothing of rewards, rollouts' origin or engines."""
 
+import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -114,6 +115,8 @@ class Updater:
         )
         for group in self.optimizer.param_groups:
             group["initial_lr"] = config.learning_rate
+        self.changing = threading.Lock()
+        """Held while weights and optimizer change, and while a checkpoint needs them unchanged until it is written."""
         self.generator = torch.Generator().manual_seed(config.seed)
         proved = prove(model)
         self._exactness = proved if config.share_prefix else replace(proved, shared_prefix=False, branches=False)
@@ -231,7 +234,8 @@ class Updater:
             )
         is_masked = norm == 0.0 and not any(sequence.entries.weight_N.any() for sequence in sequences)
         if not is_masked:
-            self.optimizer.step()
+            with self.changing:
+                self.optimizer.step()
         return _Pass(accumulated=accumulated, grad_norm=norm, is_masked=is_masked, sequences=len(sequences))
 
     def _accumulate(self, trained: Sequence[WeightedTransition], sequences: Sequence[TokenSequence]) -> Accumulated:

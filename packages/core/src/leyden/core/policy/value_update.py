@@ -193,7 +193,8 @@ class ActorCritic(Updater):
                 f"value loss {loss.seen.loss} and its gradient norm {loss.seen.grad_norm} must be finite; "
                 "the critic was not changed"
             )
-        self.critic_optimizer.step()
+        with self.changing:
+            self.critic_optimizer.step()
         self._passes.append(loss.seen)
 
     def _accumulate(self, trained: Sequence[WeightedTransition], sequences: Sequence[TokenSequence]) -> Accumulated:

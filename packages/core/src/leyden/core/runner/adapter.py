@@ -1,7 +1,8 @@
-"""`Adapter`: the seam each framework package implements. Knows nothing of any framework."""
+"""`Adapter`: the seam each framework package implements."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from leyden.core.data.resources import Resource
@@ -29,6 +30,20 @@ class Adapter(ABC):
     def fresh(self, agent: Any) -> Any:
         """Return an agent for one attempt that remembers nothing of another; cheap, never changes `agent` itself."""
 
+    def stateless_parts(self, thing: object) -> Iterable[object] | None:
+        """What is inside of `thing`, an object of the framework that keeps nothing of one run for another.
+
+        None: it may keep something, or is none of the framework's. Called for agents and for whatever their code uses.
+        """
+        return None
+
+    def parts_not_copied(self, agent: Any) -> Iterable[object] | None:
+        """What the agents that `fresh` returns for `agent` have in common; None: they may keep something of each other.
+
+        Functions are meant above all: what they use is looked at.
+        """
+        return self.stateless_parts(agent)
+
     @abstractmethod
     def check(self, agent: Any, task: Task) -> None:
         """Raise TaskError, naming the keys it found, when `task` cannot be given to `agent`."""
@@ -44,6 +59,20 @@ class Adapter(ABC):
     @abstractmethod
     def uninstrument(self) -> None:
         """Undo `instrument` exactly."""
+
+    def forked(self, folder: Path) -> None:
+        """Called in a process that was forked for one attempt, where the framework is loaded, before its agent runs.
+
+        What the framework keeps on disk by default is to be kept in `folder`, which is removed after the attempt.
+        """
+        return
+
+    async def completed(self, result: Any) -> Any:
+        """What a user's function returned, complete: a stream of this framework's is run to its end.
+
+        Anything else is returned as it is. Iterators that are nothing but iterators need no adapter.
+        """
+        return result
 
     def callback_handler(self) -> object | None:
         """A callback handler of the framework's own kind, for agents that pass one explicitly; None: there is none."""

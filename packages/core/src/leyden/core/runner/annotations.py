@@ -1,15 +1,17 @@
 """Spans that the runner itself writes: what the agent returned, its reward, what it raised."""
 
+import asyncio
 import reprlib
 import secrets
 import time
-import traceback
-from dataclasses import dataclass
 from typing import Any
 
 from leyden.core.data import semconv
+from leyden.core.data.failure import Failure
+from leyden.core.data.own_methods import short_name
+from leyden.core.data.reading import FULL, QUICK, Limits, OverLimits
 from leyden.core.data.span import Attributes, Span, SpanStatus
-from leyden.core.data.text import well_formed
+from leyden.core.data.values import Kept, message_of, plain, stack_of
 from leyden.core.runner.reward import Reward
 from leyden.core.tracing.context import OpenAttempt
 
@@ -21,30 +23,25 @@ _SHORT.maxdict = _SHORT.maxlist = _SHORT.maxtuple = 20
 _SHORT.maxstring = _SHORT.maxother = 500
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
-    """Why an attempt did not succeed, as its metadata keeps it under `error`."""
+async def result_span(attempt: OpenAttempt, result: Any, began: float) -> Span:
+    """The time from the agent's start to now, and what the agent returned.
 
-    kind: str
-    """`agent`, `timeout`, `reward`, `input`, `cancelled` (by whoever waits for it) or `worker` (its process died)."""
-    type: str
-    message: str
+    What takes long to read, or needs an object's own methods, is read on another thread.
+    """
+    try:
+        kept = shortened(result, QUICK)
+    except OverLimits:
+        kept = await asyncio.to_thread(shortened, result)
+    attributes: Attributes = {semconv.RESULT: kept.value}
+    if kept.reasons:
+        attributes[semconv.REDUCED] = kept.reasons
+    return _span(attempt, semconv.RESULT, attributes, SpanStatus(code="ok"), began)
 
-    def metadata(self) -> dict[str, str]:
-        """As the attempt's metadata."""
-        return {"kind": self.kind, "type": self.type, "message": self.message}
 
-
-def result_span(attempt: OpenAttempt, result: Any, began: float, failure: Failure | None) -> Span:
-    """The time from the agent's start to now, and what the agent returned or why it did not."""
-    attributes: Attributes = {}
-    status = SpanStatus(code="ok")
-    if failure is not None:
-        attributes[semconv.ERROR_TYPE] = failure.type
-        status = SpanStatus(code="error", description=failure.message)
-    else:
-        attributes[semconv.RESULT] = shortened(result)
-    return _span(attempt, semconv.RESULT, attributes, status, began)
+def failed_span(attempt: OpenAttempt, began: float, failure: Failure) -> Span:
+    """The time from the agent's start to now, and why the agent returned nothing."""
+    status = SpanStatus(code="error", description=failure.message)
+    return _span(attempt, semconv.RESULT, {semconv.ERROR_TYPE: failure.type}, status, began)
 
 
 def reward_span(attempt: OpenAttempt, reward: Reward) -> Span:
@@ -60,31 +57,29 @@ def emitted_value(span: Span) -> object:
     return parts or span.attributes.get(semconv.REWARD_VALUE)
 
 
-def exception_span(attempt: OpenAttempt, error: BaseException) -> Span:
+async def exception_span(attempt: OpenAttempt, error: BaseException, message: str) -> Span:
     """What was raised, and where."""
-    stack = "".join(traceback.format_exception(error))
+    stack = await asyncio.to_thread(stack_of, error)
     attributes: Attributes = {
-        semconv.ERROR_TYPE: type(error).__qualname__,
+        semconv.ERROR_TYPE: short_name(error),
         "exception.stacktrace": stack[-STACK_CHARACTERS:],
     }
-    return _span(attempt, semconv.EXCEPTION, attributes, SpanStatus(code="error", description=text_of(error)))
+    return _span(attempt, semconv.EXCEPTION, attributes, SpanStatus(code="error", description=message))
 
 
-def shortened(result: Any) -> str:
-    """A result as text of at most `RESULT_CHARACTERS`; never raises."""
-    try:
-        text = result if isinstance(result, str) else _SHORT.repr(result)
-    except Exception as error:  # the agent's own __repr__
-        text = f"<{type(result).__name__} whose repr raised {type(error).__name__}>"
-    return text if len(text) <= RESULT_CHARACTERS else f"{text[:RESULT_CHARACTERS]}…"
+def shortened(result: Any, limits: Limits = FULL) -> Kept:
+    """Return a result as text of at most `RESULT_CHARACTERS`, as Python writes it unless it is text."""
+    found, reasons = plain(result, semconv.RESULT, limits)
+    text = found if type(found) is str else _SHORT.repr(found)
+    if len(text) > RESULT_CHARACTERS:
+        reasons = [*reasons, f"{semconv.RESULT}: {RESULT_CHARACTERS} of {len(text)} characters are kept"]
+        text = f"{text[:RESULT_CHARACTERS]}…"
+    return Kept(text, reasons)
 
 
 def text_of(error: BaseException) -> str:
-    """An exception's message as text of at most `RESULT_CHARACTERS`; never raises."""
-    try:
-        return well_formed(str(error)[:RESULT_CHARACTERS])
-    except Exception as broken:  # the exception's own __str__
-        return f"<{type(error).__name__} whose str raised {type(broken).__name__}>"
+    """Return an exception's message, of at most `RESULT_CHARACTERS`."""
+    return message_of(error, RESULT_CHARACTERS)
 
 
 def _span(

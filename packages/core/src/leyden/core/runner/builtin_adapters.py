@@ -1,10 +1,10 @@
-"""The adapters that need no framework: `LitAgent` objects, plain functions of one task, and command lines."""
+"""The adapters that need no framework: `LitAgent` objects, functions of a task, and command lines."""
 
 import copy
 import functools
 import inspect
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeGuard, cast
 
 import msgspec
@@ -14,10 +14,16 @@ from leyden.core.data.rollout import AttemptedRollout, Task
 from leyden.core.data.span import Span
 from leyden.core.errors import LeydenError
 from leyden.core.runner.adapter import Adapter
-from leyden.core.runner.command import CommandAgent
+from leyden.core.runner.arguments import Arguments, arguments_for, signature_of, takes_task
+from leyden.core.runner.command import CommandAgent, CommandFailed
 from leyden.core.runner.lit_agent import LitAgent
+from leyden.core.runner.own_failures import own_work
+from leyden.core.runner.registry import supporting
+from leyden.core.runner.results import completed, completed_here
+from leyden.core.runner.rollout_function import RolloutFunction
 from leyden.core.runner.threads import in_thread
 from leyden.core.tracing.context import OpenAttempt, current_attempt
+from leyden.core.tracing.out_of_reach import CALLED
 
 ROLLOUT = "rollout"
 """Key of `OpenAttempt.extra` under which the runner keeps the `AttemptedRollout`."""
@@ -25,7 +31,7 @@ ROLLOUT = "rollout"
 logger = logging.getLogger(__name__)
 
 
-class _PlainAdapter(Adapter):
+class PlainAdapter(Adapter):
     """No framework, so no structure to record and no shape that a task must have."""
 
     def check(self, agent: Any, task: Task) -> None:
@@ -38,7 +44,7 @@ class _PlainAdapter(Adapter):
         """Nothing to undo."""
 
 
-class LitAgentAdapter(_PlainAdapter):
+class LitAgentAdapter(PlainAdapter):
     """Runs `LitAgent` objects, async methods on the loop and the others in a thread."""
 
     name = "lit_agent"
@@ -55,16 +61,20 @@ class LitAgentAdapter(_PlainAdapter):
             _warn_shallow(type(agent), repr(error))
             return copy.copy(agent)
 
+    def stateless_parts(self, thing: object) -> Iterable[object] | None:
+        """The function that `@rollout` has made an agent of."""
+        return [thing.function] if isinstance(thing, RolloutFunction) else None
+
     async def run(self, agent: LitAgent[Any], task: Task, resources: Mapping[str, Resource]) -> Any:
         """Call the method for the rollout's mode; spans that it returns are stored with the attempt."""
         attempt, rollout = _open()
         training, named = rollout.mode == "train", dict(resources)
         if agent.is_async():
             call = agent.training_rollout_async if training else agent.validation_rollout_async
-            returned = await call(task, named, rollout)
+            returned = await completed(call(task, named, rollout))
         else:
             method = agent.training_rollout if training else agent.validation_rollout
-            returned = await in_thread(method, task, named, rollout)
+            returned = await completed(await in_thread(_called, method, Arguments((task, named, rollout))))
         if _is_spans(returned):
             ids = {"rollout_id": attempt.rollout_id, "attempt_id": attempt.attempt_id}
             attempt.notes.extend(msgspec.structs.replace(span, **ids) for span in returned)
@@ -76,34 +86,46 @@ class LitAgentAdapter(_PlainAdapter):
         return result
 
 
-class FunctionAdapter(_PlainAdapter):
-    """Runs plain functions `agent(task)`; what they return is their result, never a reward."""
+class FunctionAdapter(PlainAdapter):
+    """Runs functions of a task, objects that are called like one, and objects with a method `run`.
+
+    What they return is their result, never a reward.
+    """
 
     name = "function"
 
     def supports(self, agent: object) -> bool:
-        """Whether `agent` is a function, method or partial that can be called with one task."""
-        if not (inspect.isroutine(agent) or isinstance(agent, functools.partial)):
-            return False
-        try:
-            inspect.signature(cast("Callable[..., Any]", agent)).bind(None)
-        except (TypeError, ValueError):
-            return False
-        return True
+        """Whether `agent` has parameters that a task can be given to."""
+        function = function_of(agent)
+        return function is not None and takes_task(function) and not is_unbound(function)
 
-    def fresh(self, agent: Callable[[Task], Any]) -> Callable[[Task], Any]:
-        """The function itself: what it keeps in globals, it keeps."""
+    def fresh(self, agent: Any) -> Any:
+        """The agent itself: what it keeps, in globals or in itself, it keeps."""
         return agent
 
-    async def run(self, agent: Callable[[Task], Any], task: Task, resources: Mapping[str, Resource]) -> Any:
-        """Call the function: a coroutine function on the loop, any other in a thread."""
-        if inspect.iscoroutinefunction(agent):
-            return await agent(task)
-        returned = await in_thread(agent, task)
-        return await returned if inspect.isawaitable(returned) else returned
+    def check(self, agent: Any, task: Task) -> None:
+        """Raise TaskError when the parameters do not fit what `task` has."""
+        arguments_for(_function(agent), task)
+
+    async def run(self, agent: Any, task: Task, resources: Mapping[str, Resource]) -> Any:
+        """Call the function, a coroutine function on the loop and any other in a thread, and complete its result.
+
+        A framework's agent that was returned without a model call was made for this task, and is run on it.
+        """
+        function = _function(agent)
+        arguments = arguments_for(function, task)
+        if is_async(function):
+            result = await completed(arguments.call(function))
+        else:
+            result = await completed(await in_thread(_called, function, arguments))
+        attempt = current_attempt()
+        if attempt is None or CALLED in attempt.extra or (made_by := supporting(result)) is None:
+            return result
+        made_by.check(result, task)
+        return await made_by.run(result, task, resources)
 
 
-class CommandAdapter(_PlainAdapter):
+class CommandAdapter(PlainAdapter):
     """Runs command lines: every attempt is a process of its own, so there is nothing to make fresh."""
 
     name = "command"
@@ -123,7 +145,42 @@ class CommandAdapter(_PlainAdapter):
     async def run(self, agent: CommandAgent, task: Task, resources: Mapping[str, Resource]) -> Any:
         """Run the command in the open attempt's name."""
         attempt, _ = _open()
-        return await agent.run(task, attempt)
+        with own_work("the command cannot be run", CommandFailed):
+            return await agent.run(task, attempt)
+
+
+def function_of(agent: object) -> Callable[..., Any] | None:
+    """What is called to run `agent`: itself, or its method `run`; None for a class, and where there is neither."""
+    if inspect.isclass(agent):
+        return None
+    found = agent if callable(agent) else getattr(agent, "run", None)
+    return found if callable(found) else None
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    """Whether calling `function` runs none of it yet, so that it can be called on the event loop."""
+    while isinstance(function, functools.partial):
+        function = cast("functools.partial[Any]", function).func
+    if not inspect.isroutine(function):
+        function = type(function).__call__
+    return inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
+
+
+def is_unbound(function: Callable[..., Any]) -> bool:
+    """Whether `function` was taken from a class, and wants an object of it first."""
+    return inspect.isfunction(function) and next(iter(signature_of(function).parameters), None) == "self"
+
+
+def _function(agent: Any) -> Callable[..., Any]:
+    function = function_of(agent)
+    if function is None:
+        raise LeydenError(f"a {type(agent).__name__} is not called for a task")
+    return function
+
+
+def _called(function: Callable[..., Any], arguments: Arguments) -> Any:
+    """Call a sync function, and read in this same thread the iterator that it returns."""
+    return completed_here(arguments.call(function))
 
 
 @functools.cache

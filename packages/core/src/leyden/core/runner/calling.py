@@ -1,12 +1,9 @@
-"""Calls what users give us (rewards, inputs) outside the attempt, and finds words for what went wrong there.
+"""Calls the functions that users give beside their agent (rewards, inputs), outside the attempt."""
 
-Knows nothing of what the functions are for.
-"""
-
+import functools
 import inspect
-import traceback
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from leyden.core.runner.threads import in_thread
 from leyden.core.tracing.context import outside_attempt
@@ -24,14 +21,11 @@ async def call_outside(function: Callable[..., Any], *args: Any) -> Any:
 
 
 def name_of(function: object) -> str:
-    """What a function, or a callable object, is called."""
-    return str(getattr(function, "__qualname__", None) or type(function).__name__)
-
-
-def raised(error: BaseException) -> str:
-    """An error and where it was raised, on one line."""
-    last = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__}: {shortened(str(error), quote=False)} ({last.filename}, line {last.lineno})"
+    """What a function, or a callable object, is called in its own module."""
+    while isinstance(function, functools.partial):
+        function = cast("functools.partial[Any]", function).func
+    name = str(getattr(function, "__qualname__", None) or type(function).__name__)
+    return name.rpartition("<locals>.")[2]
 
 
 def shortened(value: object, *, quote: bool = True) -> str:

@@ -11,7 +11,6 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -20,8 +19,9 @@ from leyden.core.errors import AgentNotFound, TaskError, UsageError
 from leyden.core.runner.command_process import CommandProcess, Exit, Streams
 from leyden.core.runner.task_input import row_of
 from leyden.core.runner.threads import in_thread
+from leyden.core.tracing.child_environment import of_command
 from leyden.core.tracing.context import OpenAttempt
-from leyden.core.tracing.out_of_reach import CALLED
+from leyden.core.tracing.out_of_reach import COMMAND
 
 OUTPUT_BYTES = 1 << 20
 """Of the standard output, so many bytes are kept: the last, where an answer is."""
@@ -30,20 +30,6 @@ ERROR_BYTES = 64 << 10
 LAST_LINE_CHARACTERS = 300
 TASK_BYTES = 100_000
 """A longer task is on the standard input only: a system refuses a variable of more than 128 kB."""
-
-PROVIDER_KEYS = re.compile(
-    r"""
-    (AI21 | ANTHROPIC | AZURE | AZURE_OPENAI | CEREBRAS | CO | COHERE | DASHSCOPE | DATABRICKS | DEEPINFRA | DEEPSEEK |
-     FIREWORKS | FIREWORKS_AI | GEMINI | GOOGLE | GOOGLE_GENERATIVE_AI | GROQ | MINIMAX | MISTRAL | MOONSHOT | NVIDIA |
-     NVIDIA_NIM | OPENAI | OPENROUTER | PERPLEXITY | PERPLEXITYAI | REPLICATE | SAMBANOVA | TOGETHER | TOGETHERAI |
-     TOGETHER_AI | WATSONX | XAI | ZAI | ZHIPUAI)
-    _(API_KEY | APIKEY | API_TOKEN | ADMIN_KEY | AD_TOKEN | AUTH_TOKEN | TOKEN)
-    | AWS_BEARER_TOKEN_BEDROCK
-    | OPENAI_API_TYPE  # leads a client past its base URL
-    """,
-    re.VERBOSE | re.IGNORECASE,
-)
-"""Variables that never reach a command: what they open is a provider's."""
 
 _PIECE = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 
@@ -79,7 +65,7 @@ class CommandAgent:
 
         Raises CommandFailed when its exit code is not 0. Cancelled, it ends the command and all it has started.
         """
-        attempt.extra[CALLED] = True  # its calls do not pass by here: whether there were any, the gateway knows
+        attempt.extra[COMMAND] = self.arguments[0]  # its calls do not pass by here: the gateway records them
         output, errors = Tail(), _ErrorLog(attempt.rollout_id)
         streams = Streams(stdin=task_json(task), stdout=output, stderr=errors)
         command = self.filled(task)
@@ -108,22 +94,12 @@ async def run_process(process: CommandProcess) -> Exit:
 
 def environment(task: Task, attempt: OpenAttempt, base: Mapping[str, str] | None = None) -> dict[str, str]:
     """`base` (this process's own, if not given) without provider keys, and what leads a client to the gateway."""
-    variables = {name: value for name, value in (base or os.environ).items() if not PROVIDER_KEYS.fullmatch(name)}
-    url = f"{attempt.gateway_url}/a/{attempt.token}/v1"
-    variables |= {
-        "OPENAI_BASE_URL": url,
-        "OPENAI_API_BASE": url,
-        "OPENAI_API_KEY": attempt.token,
-        "LEYDEN_ROLLOUT_ID": attempt.rollout_id,
-        "LEYDEN_ATTEMPT_ID": attempt.attempt_id,
-    }
+    variables = of_command(os.environ if base is None else base, attempt)
+    variables |= {"LEYDEN_ROLLOUT_ID": attempt.rollout_id, "LEYDEN_ATTEMPT_ID": attempt.attempt_id}
     variables.pop("LEYDEN_TASK", None)
     text = task_json(task)
     if len(text) <= TASK_BYTES:
         variables["LEYDEN_TASK"] = text.decode()
-    host = urlsplit(attempt.gateway_url).hostname or ""
-    for name in ("NO_PROXY", "no_proxy"):  # a proxy of this machine cannot reach our loopback address
-        variables[name] = ",".join(filter(None, (variables.get(name), host)))
     return variables
 
 

@@ -30,6 +30,8 @@ class RunnerConfig:
     input: InputFunction | None = None
     """`make(task)`: the agent's input; None when the adapter tells it from the task."""
     hooks: tuple[Hook, ...] = ()
+    isolation: str = ""
+    """How attempts are kept apart, and why so, for whoever reads the worker's record; one line."""
     poll_seconds: float = 0.5
     """The longest wait of one claim, and so of the runner's stop."""
     heartbeat_seconds: float = 5.0

@@ -7,7 +7,8 @@ from typing import Any, cast
 
 from leyden.core.data.rollout import Task
 from leyden.core.errors import TaskError, UsageError
-from leyden.core.runner.calling import call_outside, name_of, raised, shortened
+from leyden.core.runner.calling import call_outside, name_of, shortened
+from leyden.core.runner.error_text import raised
 from leyden.core.runner.task_input import MadeInput
 
 InputFunction = Callable[[Task], Any]

@@ -1,7 +1,4 @@
-"""Has every installed adapter record as soon as its framework is loaded: one agent may use several frameworks.
-
-Knows none of them by name.
-"""
+"""Instruments every installed adapter as soon as its framework is loaded: one agent may use several frameworks."""
 
 import logging
 import sys
@@ -20,12 +17,17 @@ _lock = RLock()  # what is instrumented imports more of its framework, and that 
 _runs = 0
 _hooked: set[str] = set()
 _recording: list[Adapter] = []
+_waiting: list[Adapter] = []
+"""Adapters whose framework is loaded and that could not be instrumented yet."""
+_errors: dict[str, Exception] = {}
+"""Why, by the adapters' names."""
 
 
 def instrument_all(own: Adapter) -> Callable[[], None]:
     """Instrument `own`, and every other adapter once its framework is loaded; return what undoes it.
 
-    A failure of `own` is raised; that of another is logged, and its framework's calls have no structure.
+    A failure of `own` is raised. Another that fails is tried again before the next attempt; if it fails then too, that
+    is logged, and its framework's calls have no structure.
     """
     global _runs
     own.instrument()
@@ -46,22 +48,44 @@ def instrument_all(own: Adapter) -> Callable[[], None]:
     return undo
 
 
+def try_again() -> None:
+    """Instrument the adapters that could not be when their framework was loaded, as in the middle of another import.
+
+    One that fails again is logged and left out.
+    """
+    if not _waiting:
+        return
+    with _lock:
+        waiting = list(_waiting)
+        _waiting.clear()
+        for adapter in waiting:
+            if _runs and adapter not in _recording and not _instrumented(adapter):
+                logger.warning("adapter %r cannot record its framework", adapter.name, exc_info=_errors[adapter.name])
+
+
 def _when_loaded(adapter: Adapter, module: str) -> None:
     def loaded(_module: ModuleType) -> None:
         with _lock:
-            if not _runs or adapter in _recording:
-                return
-            _recording.append(adapter)
-            try:
-                adapter.instrument()
-            except Exception:
-                logger.warning("adapter %r cannot record its framework", adapter.name, exc_info=True)
+            if _runs and adapter not in _recording and adapter not in _waiting and not _instrumented(adapter):
+                logger.info("adapter %r is tried again: %r", adapter.name, _errors[adapter.name])
+                _waiting.append(adapter)
 
     if module in sys.modules:
         loaded(sys.modules[module])
-    elif module not in _hooked:  # a hook stays for good, and asks whether anybody still records
+    elif module not in _hooked:  # a hook stays for good, and does nothing while no run records
         _hooked.add(module)
         wrapt.register_post_import_hook(loaded, module)
+
+
+def _instrumented(adapter: Adapter) -> bool:
+    _recording.append(adapter)  # before: what it imports may come back here
+    try:
+        adapter.instrument()
+    except Exception as error:
+        _recording.remove(adapter)
+        _errors[adapter.name] = error
+        return False
+    return True
 
 
 def _stop() -> None:
@@ -70,5 +94,6 @@ def _stop() -> None:
         _runs -= 1
         if _runs:
             return
+        _waiting.clear()
         while _recording:
             _recording.pop().uninstrument()

@@ -8,11 +8,12 @@ from leyden.core.data.route import Route
 from leyden.core.runner.config import RunnerConfig
 from leyden.core.runner.first_use import prepare_first_use
 from leyden.core.runner.instrumenting import instrument_all
+from leyden.core.runner.isolation.live import LiveProcesses
 from leyden.core.runner.loaded import LoadedAgent
 from leyden.core.runner.runner import Runner
 from leyden.core.runner.threads import AgentThreads
 from leyden.core.store.client import HttpStore
-from leyden.core.tracing import carry, routing
+from leyden.core.tracing import carry, gateway_pool, routing
 from leyden.core.tracing.export import start_recording
 
 
@@ -24,6 +25,7 @@ async def run_live(
     key: bytes,
     routes: tuple[Route, ...] = (),
     concurrency: int,
+    processes: LiveProcesses,
     stopped: asyncio.Event,
 ) -> None:
     """Run what is queued in `store` with a live agent until `stopped` is set, and close the store.
@@ -43,6 +45,7 @@ async def run_live(
         reward_weights=agent.reward_weights,
         input=agent.input,
         hooks=agent.hooks,
+        isolation=processes.reason,
     )
     asyncio.get_running_loop().set_default_executor(AgentThreads())
     carry.install()
@@ -52,11 +55,14 @@ async def run_live(
     try:
         undos.append(prepare_first_use())
         undos.append(instrument_all(agent.source.adapter))
-        await Runner(store, agent.source, config=config, flush=recorder.flush).run_until(stopped)
+        runner = Runner(store, agent.source, config=config, recorder=recorder, processes=processes.server)
+        await runner.run_until(stopped)
     finally:
+        processes.end()
         await recorder.stop()
         await store.close()
         for undo in reversed(undos):
             undo()
+        await gateway_pool.aclose()  # a loop that is about to end would not get to it
         routing.uninstall()
         carry.uninstall()

@@ -1,12 +1,12 @@
-"""`LostWorkers`: tells a store that dead workers' attempts will not go on. Knows nothing of how a worker died."""
+"""`LostWorkers`: marks the attempts of processes that have died, so that the store can give their rollouts away."""
 
 import asyncio
 import logging
 from collections.abc import Callable
 
+from leyden.core.data.failure import Failure
 from leyden.core.data.rollout import AttemptedRollout
 from leyden.core.errors import StoreError
-from leyden.core.runner.annotations import Failure
 from leyden.core.store.base import LightningStore
 
 SWEEPS = (0.0, 1.0, 3.0, 10.0)
@@ -17,16 +17,20 @@ logger = logging.getLogger(__name__)
 
 
 class LostWorkers:
-    """Marks the attempts of dead workers `unresponsive`, so that the store can give their rollouts to others."""
+    """Looks for attempts of dead workers, and of dead processes of attempts, and marks them `unresponsive`."""
 
     def __init__(self, store: LightningStore) -> None:
         self._store = store
         self._sweeping: set[asyncio.Task[None]] = set()
 
-    def sweep(self, who: str, why: str, is_lost: Callable[[str], bool]) -> None:
-        """Look several times, from now on, for attempts of workers whose id `is_lost`; `who` they are is noted."""
+    def sweep_worker(self, who: str, why: str, is_lost: Callable[[str], bool]) -> None:
+        """Look from now on for attempts of workers whose id `is_lost`; `who` they are is noted."""
         failure = Failure(kind="worker", type="WorkerDied", message=f"{who} was lost: {why}")
-        task = asyncio.create_task(self._sweep(who, failure, is_lost))
+        self.sweep(failure, lambda rollout: is_lost(rollout.attempt.worker_id or ""))
+
+    def sweep(self, failure: Failure, is_lost: Callable[[AttemptedRollout], bool]) -> None:
+        """Look several times, from now on, for attempts that are lost, and mark them with `failure`."""
+        task = asyncio.create_task(self._sweep(failure, is_lost))
         self._sweeping.add(task)
         task.add_done_callback(self._sweeping.discard)
 
@@ -37,15 +41,15 @@ class LostWorkers:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _sweep(self, who: str, failure: Failure, is_lost: Callable[[str], bool]) -> None:
+    async def _sweep(self, failure: Failure, is_lost: Callable[[AttemptedRollout], bool]) -> None:
         for pause in SWEEPS:
             await asyncio.sleep(pause)
             try:
                 for rollout in await self._store.query_rollouts(status_in=["preparing", "running"]):
-                    if isinstance(rollout, AttemptedRollout) and is_lost(rollout.attempt.worker_id or ""):
+                    if isinstance(rollout, AttemptedRollout) and is_lost(rollout):
                         await self._give_up(rollout, failure)
             except StoreError as error:
-                logger.warning("the attempts of %s could not be looked at: %r", who, error)
+                logger.warning("lost attempts (%s) could not be looked for: %r", failure.message, error)
 
     async def _give_up(self, rollout: AttemptedRollout, failure: Failure) -> None:
         attempt = rollout.attempt

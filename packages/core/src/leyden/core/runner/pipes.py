@@ -18,6 +18,8 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
     """The agent is loaded and claims begin."""
 
     adapter: str
+    isolation: str = ""
+    """Whether rollouts run in processes of their own, and why; one line."""
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):
@@ -75,6 +77,11 @@ class ParentPipes:
         os.set_blocking(self._output, False)
         with contextlib.suppress(OSError):
             os.write(self._output, _ENCODER.encode(news) + b"\n")
+
+    def close(self) -> None:
+        """Let go of the pipes, in a process that was forked off the worker."""
+        os.close(self._input)
+        os.close(self._output)
 
     def when_parent_ends(self, stop: Callable[[], object], *, grace_seconds: float) -> None:
         """In a thread, wait for the parent's end; then call `stop`, and end the process a while later in any case."""

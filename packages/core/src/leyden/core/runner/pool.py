@@ -54,7 +54,12 @@ class WorkerPool:
         cannot start; none is left running then.
         """
         starts = [self._start_one(place) for place in range(self._size)]
-        failures = [e for e in await asyncio.gather(*starts, return_exceptions=True) if isinstance(e, BaseException)]
+        try:
+            ended = await asyncio.gather(*starts, return_exceptions=True)
+        except asyncio.CancelledError:
+            await self.stop()
+            raise
+        failures = [error for error in ended if isinstance(error, BaseException)]
         if failures:
             await self.stop()
             raise failures[0]
@@ -100,7 +105,7 @@ class WorkerPool:
             del self._workers[place]
             await worker.kill()
             logger.warning("worker %s is replaced: %s", worker.worker_id, why)
-            self._lost.sweep(f"worker {worker.worker_id}", why, worker.worker_id.__eq__)
+            self._lost.sweep_worker(f"worker {worker.worker_id}", why, worker.worker_id.__eq__)
             short = worker.finished == 0 and time.monotonic() - worker.began < SHORT_LIFE_SECONDS
             short_lives = short_lives + 1 if short else 0
             if short_lives >= SHORT_LIVES:

@@ -36,6 +36,8 @@ _LOCKED = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
 """Ray listens on every address of this machine: whoever connects to a cluster of ours needs this process's token."""
 _QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_DISABLE_IMPORT_WARNING": "1"}
 """No telemetry leaves the machine."""
+_NONE_IN_RESERVE = {"RAY_prestart_worker_first_driver": "0"}
+"""Ray otherwise starts a process for each processor when a driver connects; ours starts those that are used."""
 
 logger = logging.getLogger(__name__)
 
@@ -134,6 +136,7 @@ def _lock() -> None:
 
 
 def _join(ray: Any, address: str) -> None:
+    breakpoint_hook = os.environ.get("PYTHONBREAKPOINT")
     try:
         ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False, configure_logging=False)
     except (ConnectionError, RuntimeError, ValueError) as error:
@@ -141,6 +144,10 @@ def _join(ray: Any, address: str) -> None:
         raise UsageError(
             f"no Ray cluster can be joined at {address}: {said}; start one with: ray start --head"
         ) from None
+    finally:  # Ray sets a hook of its own, which agents in processes of this one would inherit
+        os.environ.pop("PYTHONBREAKPOINT", None)
+        if breakpoint_hook is not None:
+            os.environ["PYTHONBREAKPOINT"] = breakpoint_hook
     with contextlib.suppress(ImportError, AttributeError):  # it prints what it has to say among a run's JSON lines
         printing: Any = import_module("ray._private.ray_logging")
         printing.global_worker_stdstream_dispatcher.remove_handler("ray_print_logs")
@@ -153,7 +160,7 @@ async def _own_head(cpus: int) -> "AsyncGenerator[tuple[str, asyncio.Task[Exit],
     folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-"))
     port, ports = _free_ports()
     output = Tail()
-    environment = {**os.environ, **_QUIET}
+    environment = {**os.environ, **_QUIET, **_NONE_IN_RESERVE}
     streams = Streams(stdin=b"", stdout=output, stderr=output)
     command = [*_HEAD, f"--port={port}", *ports, f"--temp-dir={folder}", f"--num-cpus={max(cpus, os.cpu_count() or 1)}"]
     head = asyncio.create_task(run_process(CommandProcess(command, environment, streams)), name="leyden ray head")

@@ -127,7 +127,7 @@ class RayPool:
             except ActorLost as error:
                 del self._actors[place]
                 logger.warning("%s is replaced: %s", actor, error)
-                self._lost.sweep(str(actor), str(error), actor.has_worker)
+                self._lost.sweep_worker(str(actor), str(error), actor.has_worker)
                 await actor.end()
                 short_lives = short_lives + 1 if time.monotonic() - actor.began < SHORT_LIFE_SECONDS else 0
                 if short_lives >= SHORT_LIVES:

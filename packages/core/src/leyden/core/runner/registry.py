@@ -24,7 +24,21 @@ def installed_adapter(name: str) -> Adapter:
     for adapter in installed_adapters():
         if adapter.name == name:
             return adapter
-    raise UnknownAgent(f"no adapter {name!r} is installed: try pip install leyden-{name.replace('_', '-')}")
+    raise UnknownAgent(f"no adapter {name!r} is installed: its package is leyden-{name.replace('_', '-')}")
+
+
+def supporting(agent: object) -> Adapter | None:
+    """The first installed adapter, by name, whose framework's own object `agent` is; None if there is none."""
+    return next((adapter for adapter in installed_adapters() if supports(adapter, agent)), None)
+
+
+def supports(adapter: Adapter, agent: object) -> bool:
+    """Whether `adapter` supports `agent`; one that fails to say is logged, and does not."""
+    try:
+        return adapter.supports(agent)
+    except Exception:
+        logger.warning("adapter %r failed to look at a %s", adapter.name, type(agent).__name__, exc_info=True)
+        return False
 
 
 def _load(entry: EntryPoint) -> Adapter | None:

@@ -9,12 +9,14 @@ import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 from numbers import Real
 from typing import Any, cast
 
 from leyden.core.data.rollout import Task
 from leyden.core.errors import RewardError
-from leyden.core.runner.calling import call_outside, name_of, raised, shortened
+from leyden.core.runner.calling import call_outside, name_of, shortened
+from leyden.core.runner.error_text import raised
 
 RewardFunction = Callable[[Task, Any], Any]
 """`score(task, result)`, sync or async."""
@@ -63,7 +65,7 @@ def as_reward(returned: Any, weights: Mapping[str, float] | None = None) -> Rewa
     """Read a number or a dict of dimensions. Raises ValueError saying what was found and what was expected."""
     if isinstance(returned, Mapping):
         return _weighted(cast("Mapping[Any, Any]", returned), weights)
-    if not isinstance(returned, Real):
+    if not _is_number(returned):
         raise ValueError(f"{_kind(returned)}, not a finite number or a dict of them")
     if weights:
         raise ValueError(f"{_kind(returned)}, but weights are given for {_listed(weights)}")
@@ -75,7 +77,7 @@ def _weighted(returned: Mapping[Any, Any], weights: Mapping[str, float] | None) 
         raise ValueError("an empty dict, not a finite number or a dict of them")
     dimensions: dict[str, float] = {}
     for name, value in returned.items():
-        if not isinstance(name, str) or not isinstance(value, Real):
+        if not isinstance(name, str) or not _is_number(value):
             raise ValueError(f"a dict with {name!r}: {_kind(value)}, not a finite number or a dict of them")
         dimensions[name] = _finite(value)
     if weights and (differ := sorted(set(weights) ^ set(dimensions))):
@@ -87,13 +89,19 @@ def _weighted(returned: Mapping[Any, Any], weights: Mapping[str, float] | None) 
     return Reward(_finite(value), dimensions)
 
 
-def _finite(value: Real | float) -> float:
+def _is_number(value: Any) -> bool:
+    """Whether it is one that can be a reward: numpy's truth values and decimals are no real numbers to Python."""
+    kind = cast("type[Any]", type(value))
+    return isinstance(value, Real | Decimal) or (kind.__module__ == "numpy" and kind.__name__ in ("bool", "bool_"))
+
+
+def _finite(value: Any) -> float:
     try:
         number = float(value)
     except OverflowError:
         number = math.inf
     if not math.isfinite(number):
-        raise ValueError(f"{value!r}, not a finite number")
+        raise ValueError(f"{shortened(value)}, not a finite number")
     return number
 
 

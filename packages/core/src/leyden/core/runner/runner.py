@@ -6,34 +6,45 @@ on, and on no other.
 
 import asyncio
 import logging
+import os
 import time
-from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
 
+from leyden.core.data.failure import Failure
 from leyden.core.data.rollout import FINISHED_ATTEMPT, AttemptedRollout, Rollout
 from leyden.core.errors import StoreError
 from leyden.core.runner.adapters import AgentSource
-from leyden.core.runner.annotations import Failure
+from leyden.core.runner.agent_run import Resources
 from leyden.core.runner.attempt import AttemptRun
 from leyden.core.runner.config import RunnerConfig
 from leyden.core.runner.input_function import check_input_function
+from leyden.core.runner.isolation.forked_run import ForkedRun
 from leyden.core.runner.known_resources import KnownResources
+from leyden.core.runner.loaded import LoadedAgent
+from leyden.core.runner.lost_workers import LostWorkers
 from leyden.core.runner.reward import check_reward_function
 from leyden.core.store.base import LightningStore
+from leyden.core.store.client import HttpStore
+from leyden.core.tracing.context import OpenAttempt
+from leyden.core.tracing.export import Recorder
+
+if TYPE_CHECKING:
+    from leyden.core.runner.isolation.fork_server import ForkServer
 
 logger = logging.getLogger(__name__)
 
 LONGEST_PAUSE = 5.0
 """Seconds between claims while the store cannot be reached."""
-
-
-async def _nothing_to_flush() -> None:
-    pass
+WARM_SECONDS = 10.0
+"""How long the first attempts run by themselves, at most, where each has a process of its own."""
+LOOK_SECONDS = 0.2
 
 
 class Runner:
     """Runs what the store has queued, `config.concurrency` attempts at once, each with an agent of its own.
 
-    `flush` is awaited before an attempt is marked: it must store the spans that are still on their way.
+    `recorder` has the spans that are still on their way: they are stored before an attempt is marked. With
+    `processes`, each attempt runs in a process of its own, and its spans are given to the recorder.
     Raises RewardError when the configured reward cannot be called with a task and a result, UsageError when the
     input function cannot be called with a task.
     """
@@ -44,14 +55,26 @@ class Runner:
         source: AgentSource,
         *,
         config: RunnerConfig,
-        flush: Callable[[], Awaitable[None]] = _nothing_to_flush,
+        recorder: Recorder | None = None,
+        processes: "ForkServer | None" = None,
     ) -> None:
         if config.reward is not None:
             check_reward_function(config.reward)
         if config.input is not None:
             check_input_function(config.input)
-        self.store, self.source, self.config, self.flush = store, source, config, flush
+        self.store, self.source, self.config = store, source, config
+        self.loaded = LoadedAgent(
+            source=source,
+            reward=config.reward,
+            reward_weights=config.reward_weights,
+            input=config.input,
+            hooks=config.hooks,
+        )
+        self._recorder, self._processes = recorder, processes
+        self._began: float | None = None
+        """When the first attempt began."""
         self.resources = KnownResources(store)
+        self._lost = LostWorkers(store)
         self.finished = 0
         """Attempts run to their end."""
         self._running: dict[asyncio.Task[None], AttemptRun] = {}
@@ -61,15 +84,50 @@ class Runner:
         """Attempts that run now."""
         return len(self._running)
 
+    @property
+    def forks(self) -> bool:
+        """Whether each attempt runs in a process of its own."""
+        return self._processes is not None
+
+    def forked_run(self, rollout: AttemptedRollout, attempt: OpenAttempt, resources: Resources) -> ForkedRun:
+        """A run of the agent in a process of its own. Raises RuntimeError where this runner does not fork."""
+        if self._processes is None:
+            raise RuntimeError("this runner has no process to fork from")
+        hooks_store = self.store.address if self.config.hooks and isinstance(self.store, HttpStore) else None
+        return ForkedRun(
+            rollout,
+            attempt,
+            server=self._processes,
+            resources=resources,
+            keep=self._recorder.take if self._recorder is not None else attempt.notes.append,
+            worker_id=self.config.worker_id,
+            store=hooks_store,
+        )
+
+    def process_lost(self, rollout: AttemptedRollout, failure: Failure) -> None:
+        """See to it that an attempt whose process has died stays marked: a late span of it would revive it."""
+        attempt_id = rollout.attempt.attempt_id
+        self._lost.sweep(failure, lambda found: found.attempt.attempt_id == attempt_id)
+
+    async def flush(self) -> None:
+        """Store the spans that are still on their way."""
+        if self._recorder is not None:
+            await self._recorder.flush()
+
+    def refused(self, attempt_id: str) -> tuple[int, str] | None:
+        """How many spans of an attempt were refused by the store, and why; None: none was."""
+        return None if self._recorder is None else self._recorder.refused(attempt_id)
+
     async def run_until(self, stopped: asyncio.Event) -> None:
         """Claim and run until `stopped` is set, then cancel what runs and put it back in the queue."""
         stopping = asyncio.create_task(stopped.wait())
         beating = asyncio.create_task(self._beat())
         try:
             while not stopped.is_set():
-                free = self.config.concurrency - len(self._running)
+                free = self._most_at_once() - len(self._running)
                 if free <= 0:
-                    await asyncio.wait({*self._running, stopping}, return_when=asyncio.FIRST_COMPLETED)
+                    timeout = None if self._is_warm() else LOOK_SECONDS
+                    await asyncio.wait({*self._running, stopping}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
                     continue
                 claimed = await self._claim(free, stopping)
                 if stopped.is_set():
@@ -80,6 +138,20 @@ class Runner:
             stopping.cancel()
             beating.cancel()
             await self._stop()
+            await self._lost.stop()
+
+    def _most_at_once(self) -> int:
+        """Attempts that may run now: few until it is known what their processes import, which they then all find."""
+        if self._is_warm():
+            return self.config.concurrency
+        return min(self.config.concurrency, os.cpu_count() or 1)
+
+    def _is_warm(self) -> bool:
+        if self._processes is None or self._processes.warm.is_set():
+            return True
+        if self._running and self._began is None:
+            self._began = time.monotonic()
+        return self._began is not None and time.monotonic() - self._began > WARM_SECONDS
 
     # --- Claims
 
@@ -108,8 +180,12 @@ class Runner:
         run = self._running.pop(task)
         self.finished += not task.cancelled()
         if not task.cancelled() and task.exception() is not None:
-            # Nothing more can be said of the attempt: the store will find it unresponsive.
-            logger.error("attempt of rollout %s was lost", run.rollout.rollout_id, exc_info=task.exception())
+            # The store took no mark: where it answers again, it finds the attempt unresponsive.
+            logger.error(
+                "attempt of rollout %s cannot be marked, because the store does not take it",
+                run.rollout.rollout_id,
+                exc_info=task.exception(),
+            )
 
     async def _stop(self) -> None:
         running = dict(self._running)
@@ -135,14 +211,20 @@ class Runner:
     async def _beat(self) -> None:
         """Keep the store informed for as long as attempts run, and give up those that it has closed."""
         while True:
-            await asyncio.sleep(self.config.heartbeat_seconds)
             try:
                 await self._beat_once()
             except Exception as error:
                 logger.warning("heartbeat failed: %r", error)
+            await asyncio.sleep(self.config.heartbeat_seconds)
+
+    async def _say_alive(self) -> None:
+        stats: dict[str, Any] = {"running": len(self._running)}
+        if self.config.isolation:
+            stats["isolation"] = self.config.isolation
+        await self.store.update_worker(self.config.worker_id, heartbeat_stats=stats)
 
     async def _beat_once(self) -> None:
-        await self.store.update_worker(self.config.worker_id, heartbeat_stats={"running": len(self._running)})
+        await self._say_alive()
         runs = {run.rollout.rollout_id: (task, run) for task, run in self._running.items()}
         if not runs:
             return

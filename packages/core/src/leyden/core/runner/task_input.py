@@ -1,4 +1,4 @@
-"""From a task row to what an agent takes, as far as it can be told without knowing the framework.
+"""From a task row to what an agent takes.
 
 Adapters share these rules, so that one dataset fits the agents of all of them. What a user's own function made of the
 row (`--input`) comes in place of the row, and is given as it is.
@@ -20,6 +20,11 @@ TEXT = f"{', '.join(TEXT_KEYS[:-1])} or {TEXT_KEYS[-1]}"
 
 class MadeInput(dict[str, Any]):
     """A mapping that a user's own function made of a row: each of its keys is meant for the agent, answers too."""
+
+
+def is_row(task: Task) -> bool:
+    """Whether `task` has values by keys."""
+    return isinstance(task, Mapping)
 
 
 def row_of(task: Task) -> Mapping[str, Any]:
@@ -44,7 +49,7 @@ def text_for(task: Task) -> Any:
         return cast("list[Any]", task)
     given = row_of(task).get("messages", text_of(task))
     if given is None:
-        raise TaskError(f"{_described(task)}; the agent takes a text: call it {TEXT}, or give messages{_hint(task)}")
+        raise misfit(task, f"the agent takes a text: call it {TEXT}, or give messages")
     return given
 
 
@@ -63,7 +68,7 @@ def mapping_for(
     missing = sorted(required - set(given))
     if missing or not given:
         text = f", or a text called {TEXT}" if "messages" in keys else ""
-        raise TaskError(f"{_described(task)}; the agent takes {', '.join(missing or keys)}{text}{_hint(task)}")
+        raise misfit(task, f"the agent takes {', '.join(missing or keys)}{text}")
     return given
 
 
@@ -74,6 +79,11 @@ def _fitting(task: Task, keys: Sequence[str], required: AbstractSet[str], ready:
     if not given and text is not None and len(keys) == 1:
         given = {keys[0]: text}
     return given
+
+
+def misfit(task: Task, wanted: str) -> TaskError:
+    """The error that names what was found, what is `wanted` of it, and what to do."""
+    return TaskError(f"{_described(task)}; {wanted}{_hint(task)}")
 
 
 def _described(task: Task) -> str:

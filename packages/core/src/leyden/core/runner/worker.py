@@ -8,16 +8,18 @@ import asyncio
 import gc
 import logging
 import os
-import signal
 import sys
-from typing import Any
 
 import msgspec
 
-from leyden.core.errors import UsageError
+from leyden.core.errors import LeydenError, UsageError
 from leyden.core.runner.config import RunnerConfig
+from leyden.core.runner.event_loop import loop_factory, on_sigterm
 from leyden.core.runner.first_use import prepare_first_use
 from leyden.core.runner.instrumenting import instrument_all
+from leyden.core.runner.isolation.choice import choose
+from leyden.core.runner.isolation.fork_server import ForkServer
+from leyden.core.runner.isolation.processes import Processes
 from leyden.core.runner.loaded import LoadedAgent
 from leyden.core.runner.pipes import Beat, ParentPipes, Ready, Refused, flush_output
 from leyden.core.runner.runner import Runner
@@ -50,8 +52,12 @@ def main() -> None:
     try:
         spec = msgspec.json.decode(pipes.read_line(), type=WorkerSpec)
         _prepare(spec, pipes)
-        loaded = _load(spec)
-        asyncio.Runner(loop_factory=_loop_factory()).run(_serve(spec, loaded, pipes))
+        isolated = Processes(lambda: _load(spec), pipes.close)
+        loaded = isolated.load()
+        choice = choose(spec.isolation, loaded)
+        processes = isolated.keep(loaded) if choice.processes else isolated.discard()
+        ready = Ready(loaded.source.adapter.name, choice.reason(isolated.imports_again))
+        asyncio.Runner(loop_factory=loop_factory()).run(_serve(spec, loaded, pipes, ready, processes))
         code = 0
     except UsageError as error:
         pipes.tell(_refused(error))
@@ -103,10 +109,12 @@ def _set_aside() -> None:
     gc.freeze()
 
 
-async def _serve(spec: WorkerSpec, loaded: LoadedAgent, pipes: ParentPipes) -> None:
+async def _serve(
+    spec: WorkerSpec, loaded: LoadedAgent, pipes: ParentPipes, ready: Ready, processes: ForkServer | None
+) -> None:
     loop, stopped = asyncio.get_running_loop(), asyncio.Event()
     loop.set_default_executor(AgentThreads())  # frameworks run sync agents here: the usual pool would limit how many
-    loop.add_signal_handler(signal.SIGTERM, stopped.set)
+    on_sigterm(stopped.set)
     pipes.when_parent_ends(lambda: loop.call_soon_threadsafe(stopped.set), grace_seconds=GRACE_SECONDS)
     store = HttpStore(spec.store_url, spec.store_token)
     recorder = await start_recording(store.add_many_spans)
@@ -120,30 +128,36 @@ async def _serve(spec: WorkerSpec, loaded: LoadedAgent, pipes: ParentPipes) -> N
         reward_weights=loaded.reward_weights,
         input=loaded.input,
         hooks=loaded.hooks,
+        isolation=ready.isolation,
     )
-    runner = Runner(store, loaded.source, config=config, flush=recorder.flush)
-    pipes.tell(Ready(loaded.source.adapter.name))
+    runner = Runner(store, loaded.source, config=config, recorder=recorder, processes=processes)
+    pipes.tell(ready)
     beating = asyncio.create_task(_beat(runner, pipes))
+    watching = None if processes is None else asyncio.create_task(_stop_without(processes, stopped))
     try:
         await runner.run_until(stopped)
+        if processes is not None and processes.gone.is_set():
+            raise LeydenError("the process that forks the agents' processes has ended")
     finally:
         beating.cancel()
+        if watching is not None:
+            watching.cancel()
+        if processes is not None:
+            processes.end()
         await recorder.stop()
         await store.close()
+
+
+async def _stop_without(processes: ForkServer, stopped: asyncio.Event) -> None:
+    """Stop the worker when nothing can be forked any more: its pool starts another."""
+    await processes.gone.wait()
+    stopped.set()
 
 
 async def _beat(runner: Runner, pipes: ParentPipes) -> None:
     while True:
         pipes.tell(Beat(runner.finished))
         await asyncio.sleep(BEAT_SECONDS)
-
-
-def _loop_factory() -> Any:
-    try:
-        import uvloop
-    except ImportError:  # not made for Windows
-        return None
-    return uvloop.new_event_loop
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from leyden.core.data.isolation import Isolation
 from leyden.core.data.route import Route
 from leyden.core.runner.loading import AgentReference
 
@@ -28,6 +29,8 @@ class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     hooks: tuple[str, ...] = ()
     """Import strings of `Hook` objects or classes."""
     concurrency: int = 16
+    isolation: Isolation = "auto"
+    """Whether rollouts run in processes of their own."""
     worker_id: str = ""
     """Given by the pool."""
     log_file: str | None = None

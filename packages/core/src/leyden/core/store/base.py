@@ -49,8 +49,9 @@ class LightningStore(RunRecords):
 
     @abstractmethod
     async def statistics(self) -> dict[str, Any]:
-        """Counts.
+        """Counts, and what the store is.
 
+        `name` (`memory`, `sqlite`, `postgresql` or `redis`), `uptime` (seconds since its process opened it),
         `total_rollouts`, `total_attempts`, `total_spans`, `total_resources`, `total_workers`, `queue_length`; in memory
         also `span_bytes`, `evicted_attempts` and `evicted_spans`.
         """
@@ -70,8 +71,13 @@ class LightningStore(RunRecords):
         config: RolloutConfig | None = None,
         metadata: dict[str, Any] | None = None,
         worker_id: str | None = None,
+        request_id: str | None = None,
     ) -> AttemptedRollout:
-        """Create a rollout with its first attempt, without queueing it."""
+        """Create a rollout with its first attempt, without queueing it.
+
+        A `request_id` of the caller's makes the call idempotent: made again under it, it returns what it made then, as
+        long as nothing has become of that; so do all methods that take one.
+        """
 
     @abstractmethod
     async def enqueue_rollout(
@@ -93,12 +99,19 @@ class LightningStore(RunRecords):
         """`enqueue_rollout` for each, in order, in one transaction."""
 
     @abstractmethod
-    async def dequeue_rollout(self, worker_id: str | None = None) -> AttemptedRollout | None:
+    async def dequeue_rollout(
+        self, worker_id: str | None = None, request_id: str | None = None
+    ) -> AttemptedRollout | None:
         """Claim the oldest queued rollout with a new attempt; None when the queue is empty."""
 
     @abstractmethod
     async def dequeue_many_rollouts(
-        self, *, limit: int = 1, worker_id: str | None = None, timeout: float = 0.0
+        self,
+        *,
+        limit: int = 1,
+        worker_id: str | None = None,
+        timeout: float = 0.0,
+        request_id: str | None = None,
     ) -> list[AttemptedRollout]:
         """Claim up to `limit` rollouts; waits up to `timeout` seconds for the first one, without polling.
 
@@ -106,7 +119,9 @@ class LightningStore(RunRecords):
         """
 
     @abstractmethod
-    async def start_attempt(self, rollout_id: str, worker_id: str | None = None) -> AttemptedRollout:
+    async def start_attempt(
+        self, rollout_id: str, worker_id: str | None = None, request_id: str | None = None
+    ) -> AttemptedRollout:
         """Start a further attempt by hand, whatever the rollout's state; ignores `max_attempts`.
 
         Only a cancelled rollout stays as it is (IllegalMove).
@@ -253,11 +268,13 @@ class LightningStore(RunRecords):
     # --- Resources
 
     @abstractmethod
-    async def add_resources(self, resources: NamedResources) -> ResourcesUpdate:
+    async def add_resources(self, resources: NamedResources, request_id: str | None = None) -> ResourcesUpdate:
         """Store resources under a new id; they become the latest."""
 
     @abstractmethod
-    async def update_resources(self, resources_id: str, resources: NamedResources) -> ResourcesUpdate:
+    async def update_resources(
+        self, resources_id: str, resources: NamedResources, request_id: str | None = None
+    ) -> ResourcesUpdate:
         """Store a new version under an id, existing or not; it becomes the latest."""
 
     @abstractmethod

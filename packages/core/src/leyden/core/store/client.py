@@ -6,6 +6,7 @@ A request that got no answer is sent again under the same name, and the server a
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from uuid import uuid4
 
 import msgspec
 
@@ -22,21 +23,19 @@ from leyden.core.data.rollout import (
     RolloutStatus,
     Task,
 )
-from leyden.core.data.span import Span
 from leyden.core.data.worker import Worker, WorkerStatus
 from leyden.core.errors import CallRefused, StoreError
 from leyden.core.store.arguments import UNSET, FilterLogic, SortOrder, Unset
 from leyden.core.store.base import LightningStore
+from leyden.core.store.claims import Claims
 from leyden.core.store.client_records import HttpRecords
+from leyden.core.store.client_spans import HttpSpans
 from leyden.core.store.connection import PATIENCE, Connection
 from leyden.core.store.lifecycle import new_rollout_id
-from leyden.core.store.rows import encode_stats
-from leyden.core.store.spans import too_large
-from leyden.core.store.text import encoded
-from leyden.core.store.wire import LONGEST_WAIT, Failure, methods, numbered
+from leyden.core.store.wire import LONGEST_WAIT, Failure, methods
 
 if TYPE_CHECKING:
-    from opentelemetry.sdk.trace import ReadableSpan
+    pass
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -44,10 +43,13 @@ T = TypeVar("T")
 _FINAL = frozenset({400, 403, 413})
 """Statuses of calls that would be refused again."""
 _FAILURE = msgspec.msgpack.Decoder(Failure)
-_NUMBERS = msgspec.msgpack.Decoder(list[int])
 
 
-class HttpStore(HttpRecords, LightningStore):
+def _new_id() -> str:
+    return uuid4().hex
+
+
+class HttpStore(HttpRecords, HttpSpans):
     """The store behind the server at `url`. Any number of threads and event loops may use it.
 
     A server that cannot be reached is tried again for `patience` seconds, then StoreError is raised.
@@ -55,6 +57,12 @@ class HttpStore(HttpRecords, LightningStore):
 
     def __init__(self, url: str, token: str, patience: float = PATIENCE) -> None:
         self._connection = Connection(url, token, patience)
+        self._claims = Claims()
+
+    @property
+    def address(self) -> tuple[str, str]:
+        """URL and token, with which another process can open the same store."""
+        return self._connection.url, self._connection.token
 
     @property
     def capabilities(self) -> Mapping[str, bool]:
@@ -75,17 +83,17 @@ class HttpStore(HttpRecords, LightningStore):
     ) -> T:
         """Call a method of the interface at the server."""
         name = method.__name__
-        body = await self._answer(name, methods()[name].encode_call(*args, **kwargs))
+        body, _ = await self._answer(name, methods()[name].encode_call(*args, **kwargs))
         try:
             return methods()[name].decode_answer(body)
         except msgspec.DecodeError as error:
             raise StoreError(f"the store's answer to {name} makes no sense: {error}") from error
 
-    async def _answer(self, name: str, call: bytes) -> bytes:
-        """Call a method; raises what it raised there."""
-        status, body = await self._connection.call(name, call)
+    async def _answer(self, name: str, call: bytes) -> tuple[bytes, bool]:
+        """Call a method; returns its answer, and whether it was sent again. Raises what it raised there."""
+        status, body, was_sent_again = await self._connection.call(name, call)
         if status == 200:
-            return body
+            return body, was_sent_again
         try:
             failure = _FAILURE.decode(body) if status == 422 else None
         except msgspec.DecodeError as error:
@@ -107,9 +115,11 @@ class HttpStore(HttpRecords, LightningStore):
         config: RolloutConfig | None = None,
         metadata: dict[str, Any] | None = None,
         worker_id: str | None = None,
+        request_id: str | None = None,
     ) -> AttemptedRollout:
         """Create a rollout with its first attempt, without queueing it."""
-        return await self._call(LightningStore.start_rollout, input, mode, resources_id, config, metadata, worker_id)
+        request = mode, resources_id, config, metadata, worker_id, request_id or _new_id()
+        return await self._call(LightningStore.start_rollout, input, *request)
 
     async def enqueue_rollout(
         self,
@@ -131,26 +141,43 @@ class HttpStore(HttpRecords, LightningStore):
         named = [msgspec.structs.replace(item, rollout_id=item.rollout_id or new_rollout_id()) for item in rollouts]
         return await self._call(LightningStore.enqueue_many_rollouts, named)
 
-    async def dequeue_rollout(self, worker_id: str | None = None) -> AttemptedRollout | None:
+    async def dequeue_rollout(
+        self, worker_id: str | None = None, request_id: str | None = None
+    ) -> AttemptedRollout | None:
         """Claim the oldest queued rollout with a new attempt; None when the queue is empty."""
-        return await self._call(LightningStore.dequeue_rollout, worker_id)
+        return next(iter(await self.dequeue_many_rollouts(worker_id=worker_id, request_id=request_id)), None)
 
     async def dequeue_many_rollouts(
-        self, *, limit: int = 1, worker_id: str | None = None, timeout: float = 0.0
+        self,
+        *,
+        limit: int = 1,
+        worker_id: str | None = None,
+        timeout: float = 0.0,
+        request_id: str | None = None,
     ) -> list[AttemptedRollout]:
-        """Claim up to `limit` rollouts; waits up to `timeout` seconds for the first one, without polling."""
+        """Claim up to `limit` rollouts; waits up to `timeout` seconds for the first one, without polling.
+
+        What a claim was granted whose answer never came is returned by the worker's next one.
+        """
         end = time.monotonic() + timeout
         while True:
             wait = min(max(end - time.monotonic(), 0.0), LONGEST_WAIT)
-            claimed = await self._call(
-                LightningStore.dequeue_many_rollouts, limit=limit, worker_id=worker_id, timeout=wait
-            )
+            with self._claims.named(worker_id, limit, request_id) as name:
+                claimed = await self._call(
+                    LightningStore.dequeue_many_rollouts,
+                    limit=limit,
+                    worker_id=worker_id,
+                    timeout=wait,
+                    request_id=name,
+                )
             if claimed or limit <= 0 or time.monotonic() >= end:
                 return claimed
 
-    async def start_attempt(self, rollout_id: str, worker_id: str | None = None) -> AttemptedRollout:
+    async def start_attempt(
+        self, rollout_id: str, worker_id: str | None = None, request_id: str | None = None
+    ) -> AttemptedRollout:
         """Start a further attempt by hand, whatever the rollout's state; ignores `max_attempts`."""
-        return await self._call(LightningStore.start_attempt, rollout_id, worker_id)
+        return await self._call(LightningStore.start_attempt, rollout_id, worker_id, request_id or _new_id())
 
     async def query_rollouts(
         self,
@@ -249,91 +276,16 @@ class HttpStore(HttpRecords, LightningStore):
             LightningStore.update_attempt, rollout_id, attempt_id, status, worker_id, last_heartbeat_time, metadata
         )
 
-    async def add_span(self, span: Span) -> Span | None:
-        """Store a span, which is also a heartbeat; None when it is an exact duplicate."""
-        return next(iter(await self._add("add_span", [span], lambda spans: spans[0])), None)
-
-    async def add_many_spans(self, spans: Sequence[Span]) -> list[Span]:
-        """Store spans of any attempts in one transaction; duplicates are left out of the answer."""
-        return await self._add("add_many_spans", spans, lambda spans: spans)
-
-    async def _add(self, name: str, spans: Sequence[Span], argument: Callable[[Sequence[Span]], Any]) -> list[Span]:
-        """Store spans by a method, to which they are given as `argument` makes of them; what comes back is numbers."""
-        for large in filter(None, map(too_large, spans)):
-            raise large
-        spans, call = encoded(spans, lambda spans: methods()[name].encode_call(argument(spans)))
-        body = await self._answer(name, call)
-        try:
-            return numbered(spans, _NUMBERS.decode(body))
-        except (msgspec.DecodeError, ValueError) as error:
-            raise StoreError(f"the store's answer to {name} makes no sense: {error}") from error
-
-    async def add_otel_span(
-        self, rollout_id: str, attempt_id: str, readable_span: "ReadableSpan", sequence_id: int | None = None
-    ) -> Span | None:
-        """Store a span of the OpenTelemetry SDK."""
-        from leyden.core.store.otel import span_from_otel
-
-        return await self.add_span(span_from_otel(readable_span, rollout_id, attempt_id, sequence_id or 0))
-
-    async def get_next_span_sequence_id(self, rollout_id: str, attempt_id: str) -> int:
-        """Take the rollout's next sequence number; one counter per rollout, from 1."""
-        return await self._call(LightningStore.get_next_span_sequence_id, rollout_id, attempt_id)
-
-    async def get_many_span_sequence_ids(self, rollout_attempt_ids: Sequence[tuple[str, str]]) -> list[int]:
-        """Take a number for each pair, in order."""
-        return await self._call(LightningStore.get_many_span_sequence_ids, rollout_attempt_ids)
-
-    async def query_spans(
-        self,
-        rollout_id: str,
-        attempt_id: str | None = None,
-        *,
-        trace_id: str | None = None,
-        trace_id_contains: str | None = None,
-        span_id: str | None = None,
-        span_id_contains: str | None = None,
-        parent_id: str | None = None,
-        parent_id_contains: str | None = None,
-        name: str | None = None,
-        name_contains: str | None = None,
-        filter_logic: FilterLogic = "and",
-        limit: int = -1,
-        offset: int = 0,
-        sort_by: str | None = "sequence_id",
-        sort_order: SortOrder = "asc",
-    ) -> Page[Span]:
-        """Spans of a rollout, of one attempt of it, or of its `"latest"` attempt."""
-        return await self._call(
-            LightningStore.query_spans,
-            rollout_id,
-            attempt_id,
-            trace_id=trace_id,
-            trace_id_contains=trace_id_contains,
-            span_id=span_id,
-            span_id_contains=span_id_contains,
-            parent_id=parent_id,
-            parent_id_contains=parent_id_contains,
-            name=name,
-            name_contains=name_contains,
-            filter_logic=filter_logic,
-            limit=limit,
-            offset=offset,
-            sort_by=sort_by,
-            sort_order=sort_order,
-        )
-
-    async def drop_spans(self, rollout_id: str) -> int:
-        """Remove the spans of a rollout that is finished; returns how many. Numbers go on where they were."""
-        return await self._call(LightningStore.drop_spans, rollout_id)
-
-    async def add_resources(self, resources: NamedResources) -> ResourcesUpdate:
+    async def add_resources(self, resources: NamedResources, request_id: str | None = None) -> ResourcesUpdate:
         """Store resources under a new id; they become the latest."""
-        return await self._call(LightningStore.add_resources, resources)
+        return await self._call(LightningStore.add_resources, resources, request_id or _new_id())
 
-    async def update_resources(self, resources_id: str, resources: NamedResources) -> ResourcesUpdate:
+    async def update_resources(
+        self, resources_id: str, resources: NamedResources, request_id: str | None = None
+    ) -> ResourcesUpdate:
         """Store a new version under an id, existing or not; it becomes the latest."""
-        return await self._call(LightningStore.update_resources, resources_id, resources)
+        name = request_id or _new_id()
+        return await self._call(LightningStore.update_resources, resources_id, resources, name)
 
     async def query_resources(
         self,
@@ -393,6 +345,4 @@ class HttpStore(HttpRecords, LightningStore):
 
     async def update_worker(self, worker_id: str, heartbeat_stats: dict[str, Any] | Unset = UNSET) -> Worker:
         """Record a heartbeat; status is derived from attempts and cannot be set."""
-        if heartbeat_stats is not UNSET:
-            encode_stats(heartbeat_stats)
         return await self._call(LightningStore.update_worker, worker_id, heartbeat_stats)

@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 import aiohttp
 
 from leyden.core.errors import StoreError
-from leyden.core.store.together import LARGEST, Together
+from leyden.core.store.together import LARGEST, Answer, Together
 from leyden.core.store.wire import CAPABILITIES, MINIMAL, PREFER, REQUEST_ID, SMALL, writes
 
 PATIENCE = 15.0
@@ -42,6 +42,7 @@ class Connection:
     """A server at `url`, called with a bearer token. Every event loop gets a session of its own."""
 
     def __init__(self, url: str, token: str, patience: float) -> None:
+        self.token = token
         self.url = url.rstrip("/")
         self._headers = {
             "authorization": f"Bearer {token}",
@@ -62,8 +63,8 @@ class Connection:
         if keeper is not None:
             await keeper.aclose()
 
-    async def call(self, method: str, body: bytes) -> tuple[int, bytes]:
-        """Call a method; return status and body of the answer. Raises StoreError when there is none in time."""
+    async def call(self, method: str, body: bytes) -> Answer:
+        """Call a method. Raises StoreError when there is no answer in time."""
         if method not in SMALL or len(body) > LARGEST:
             return await self.post(method, body, uuid4().hex)
         loop = asyncio.get_running_loop()
@@ -71,8 +72,8 @@ class Connection:
             self._together[loop] = Together(self.post)
         return await self._together[loop].call(method, body)
 
-    async def post(self, name: str, body: bytes, request_id: str) -> tuple[int, bytes]:
-        """Send a request, again under the same id where no answer comes, and return status and body of its answer.
+    async def post(self, name: str, body: bytes, request_id: str) -> Answer:
+        """Send a request, again under the same id where no answer comes, and return its answer.
 
         Raises StoreError when there is none in time, which says so where a call that writes may have been made.
         """
@@ -85,7 +86,7 @@ class Connection:
             try:
                 status, answer, later = await self._post_once(name, body, headers)
                 if later is None or (time.monotonic() + later > give_up and not doubt):
-                    return status, answer
+                    return Answer(status, answer, bool(doubt))
                 if time.monotonic() + later > give_up:
                     raise StoreError(f"the store at {self.url} answers {status} at last{doubt}")
             except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError) as error:

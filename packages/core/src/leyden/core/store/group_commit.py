@@ -37,12 +37,10 @@ class _Waiting:
     """A caller whose spans are to be stored."""
 
     spans: Sequence[Span]
+    size: int
+    """About how many bytes they hold."""
     loop: asyncio.AbstractEventLoop
     answer: "asyncio.Future[list[Span]]"
-
-    def size(self) -> int:
-        """About how many bytes its spans hold."""
-        return sum(span.size() for span in self.spans)
 
 
 class GroupCommit:
@@ -68,13 +66,14 @@ class GroupCommit:
 
     async def add(self, spans: Sequence[Span]) -> list[Span]:
         """Store spans, all or none, with those of every other caller who waits."""
+        size = sum(span.size() for span in spans)  # here, so that what is wrong with them is their caller's error
         if self._trusted and not self._new:
             self._trusted -= 1
-            answers = self._stored_here([spans])
+            answers = self._stored_here([spans], size)
             if answers is not None:
                 return result_of(answers[0])
         loop = asyncio.get_running_loop()
-        waiting = _Waiting(spans, loop, loop.create_future())
+        waiting = _Waiting(spans, size, loop, loop.create_future())
         with self._lock:
             self._new.append(waiting)
             called = loop in self._called
@@ -92,7 +91,7 @@ class GroupCommit:
         self._trusted = _TRUSTED if self._alone >= _ALONE else 0
         if not batch:
             return
-        answers = self._stored_here([waiting.spans for waiting in batch])
+        answers = self._stored_here([waiting.spans for waiting in batch], sum(waiting.size for waiting in batch))
         if answers is not None:
             _tell(batch, answers)
             return
@@ -106,12 +105,14 @@ class GroupCommit:
             except RuntimeError:  # the thread is gone
                 self._give_up()
 
-    def _stored_here(self, batches: Sequence[Sequence[Span]]) -> list[Answer] | None:
+    def _stored_here(self, batches: Sequence[Sequence[Span]], size: int) -> list[Answer] | None:
         """Store on the calling thread; None where that would take too long, or cannot be done at once."""
-        if sum(map(len, batches)) > MOST_HERE:
+        if size > MOST_BYTES_HERE or sum(map(len, batches)) > MOST_HERE:
             return None
-        size = sum(span.size() for spans in batches for span in spans)
-        return None if size > MOST_BYTES_HERE else self._store_here(batches, size)
+        try:
+            return self._store_here(batches, size)
+        except Exception as error:  # whatever it is, it is the callers' answer: they wait for nothing else
+            return _to_all(batches, error)
 
     def _give_up(self) -> None:
         with self._lock:
@@ -124,14 +125,20 @@ class GroupCommit:
             taken, self._for_thread = self._for_thread, []
         self._crowd = len(taken)
         for number, batch in enumerate(_parts(_still_wanted(taken))):
-            answers = self._store([waiting.spans for waiting in batch])
+            answers = self._stored([waiting.spans for waiting in batch])
             if number == 0:  # nobody was told yet, so who came meanwhile is somebody else
                 self._crowd += len(self._for_thread)
             _tell(batch, answers)
 
+    def _stored(self, batches: Sequence[Sequence[Span]]) -> list[Answer]:
+        try:
+            return self._store(batches)
+        except Exception as error:  # as in `_stored_here`
+            return _to_all(batches, error)
+
     def _is_enough(self) -> bool:
         waiting = self._for_thread
-        return len(waiting) >= self._crowd or sum(each.size() for each in waiting) >= _ENOUGH_BYTES
+        return len(waiting) >= self._crowd or sum(each.size for each in waiting) >= _ENOUGH_BYTES
 
 
 def _still_wanted(taken: Sequence[_Waiting]) -> list[_Waiting]:
@@ -147,7 +154,7 @@ def _parts(batch: Sequence[_Waiting]) -> list[list[_Waiting]]:
             parts.append([])
             held = 0
         parts[-1].append(waiting)
-        held += waiting.size()
+        held += waiting.size
     return parts
 
 
@@ -176,6 +183,10 @@ def one_by_one(batches: Sequence[Sequence[Span]], error: Exception, store: Store
     if len(batches) < 2:
         return [error] * len(batches)
     return [answer for batch in batches for answer in store([batch])]
+
+
+def _to_all(batches: Sequence[Sequence[Span]], error: Exception) -> list[Answer]:
+    return [error for _ in batches]
 
 
 def result_of(answer: Answer) -> list[Span]:

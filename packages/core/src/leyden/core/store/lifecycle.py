@@ -168,6 +168,13 @@ def require_rollout(rows: Rows, rollout_id: str) -> RolloutRow:
     return found[rollout_id]
 
 
+def missing_attempt(rows: Rows, rollout_id: str, attempt_id: str) -> NotFound:
+    """Return the error for an attempt that is not there, which says whether its rollout is."""
+    if rollout_id in rows.rollouts([rollout_id]):
+        return NotFound(f"rollout {rollout_id} has no attempt {attempt_id}")
+    return NotFound(f"there is no rollout {rollout_id}")
+
+
 def record_heartbeat(rows: Rows, worker_id: str, stats: bytes | None) -> WorkerRow:
     """Note that a worker is alive, and its statistics if it sent some."""
     row = rows.worker(worker_id) or WorkerRow(worker_id=worker_id, heartbeat_stats=EMPTY)
@@ -202,6 +209,7 @@ def _resources_version(rows: Rows, resources_id: str | None) -> int | None:
 
 
 def _begin_attempt(rows: Rows, row: RolloutRow, worker_id: str | None) -> AttemptedRollout:
+    _close_superseded(rows, row, row.attempts + 1)
     sequence_id = row.attempts + 1
     attempt = AttemptRow(
         rollout_id=row.rollout_id,
@@ -216,6 +224,21 @@ def _begin_attempt(rows: Rows, row: RolloutRow, worker_id: str | None) -> Attemp
     return attempted_noun(_move_rollout(rows, row, attempt, "preparing", {"attempts": sequence_id}), attempt)
 
 
+def _close_superseded(rows: Rows, row: RolloutRow, latest: int) -> None:
+    """Call attempts before the latest unresponsive that were still open: nobody waits for them, and they may be gone.
+
+    Their workers are free of them. A span revives one, as it does any that is unresponsive, until the rollout ends.
+    """
+    if latest < 2:  # as nearly always
+        return
+    for attempt in rows.attempts_of(row.rollout_id):
+        if attempt.sequence_id < latest and attempt.status in rules.OPEN_ATTEMPT:
+            rows.update_attempt((attempt.rollout_id, attempt.attempt_id), {"status": "unresponsive"})
+            closed = replace(attempt, status="unresponsive")
+            if attempt.worker_id:
+                _settle_worker(rows, attempt.worker_id, _released(closed, attempt.worker_id), {}, about=closed)
+
+
 def _move_rollout(
     rows: Rows, row: RolloutRow, latest: AttemptRow | None, status: RolloutStatus, changes: Changes
 ) -> RolloutRow:
@@ -226,6 +249,7 @@ def _move_rollout(
     elif row.status not in FINISHED_ROLLOUT:
         wanted["end_time"] = max(row.start_time, rows.now)
         rows.rung.add(row.rollout_id)
+        _close_superseded(rows, row, row.attempts)
     if latest is not None and status in rules.WATCHED_ROLLOUT:
         wanted["deadline"] = rules.deadline(_pulse(latest), config_of(replace(row, **changes)))
     if status in QUEUED and row.status not in QUEUED:

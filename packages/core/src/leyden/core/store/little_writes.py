@@ -38,6 +38,9 @@ class LittleWrites(Generic[W, T]):
         wanted = [(work, done) for work, done in self._waiting.pop(loop) if not done.cancelled()]
         if not wanted:
             return
-        results = self._at_once([work for work, _ in wanted])
+        try:
+            results = self._at_once([work for work, _ in wanted])
+        except Exception:  # each does its own again, and learns what fails
+            results = None
         for n, (_, done) in enumerate(wanted):
             done.set_result(None if results is None else (results[n],))

@@ -25,17 +25,19 @@ from leyden.core.data.rollout import (
 )
 from leyden.core.data.span import Span
 from leyden.core.data.worker import Worker
-from leyden.core.errors import StoreError, UsageError
+from leyden.core.errors import CallRefused, StoreError
 from leyden.core.store import lifecycle, spans
 from leyden.core.store.arguments import UNSET, Unset
 from leyden.core.store.bell import Bell
 from leyden.core.store.group_commit import Answer, result_of
 from leyden.core.store.local_records import LocalRecords
 from leyden.core.store.reading import ReadingStore, rollout_nouns
+from leyden.core.store.requests import attempts_once, resources_once
 from leyden.core.store.resting import LatestCalls
-from leyden.core.store.rows import Changes, ResourcesRow, Rows, encode, encode_stats, resources_noun, worker_noun
+from leyden.core.store.rows import Changes, ResourcesRow, Rows, encode, resources_noun, worker_noun
 from leyden.core.store.rules import check_config, check_mode
-from leyden.core.store.text import check_ids, check_text, check_texts, mended, storable
+from leyden.core.store.span_entry import MENDABLE, entered, mended
+from leyden.core.store.text import check_ids, check_text, check_texts
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
@@ -56,6 +58,7 @@ class LocalStore(LocalRecords, ReadingStore):
     """
 
     def __init__(self, clock: Callable[[], float] = time.time, recheck: float | None = None) -> None:
+        super().__init__()
         self._clock = clock
         self._recheck = recheck
         self._bell = Bell()
@@ -112,12 +115,20 @@ class LocalStore(LocalRecords, ReadingStore):
         config: RolloutConfig | None = None,
         metadata: dict[str, Any] | None = None,
         worker_id: str | None = None,
+        request_id: str | None = None,
     ) -> AttemptedRollout:
         """Create a rollout with its first attempt."""
         request = EnqueueRollout(input=input, mode=mode, resources_id=resources_id, config=config, metadata=metadata)
         check_text(resources_id=resources_id)
-        check_ids(worker_id=worker_id)
-        return await self._write_little(lambda rows: lifecycle.start(rows, request, worker_id))
+        check_ids(worker_id=worker_id, request_id=request_id)
+        return await self._begin(request_id, lambda rows: lifecycle.start(rows, request, worker_id))
+
+    async def _begin(self, request_id: str | None, work: Callable[[Rows], AttemptedRollout]) -> AttemptedRollout:
+        """Begin an attempt; once, where the request has a name."""
+        made = await self._write_little(lambda rows: attempts_once(rows, request_id, lambda rows: [work(rows)]))
+        if not made:
+            raise CallRefused(f"the attempt that request {request_id} began is over, or another has taken its place")
+        return made[0]
 
     async def enqueue_rollout(
         self,
@@ -142,32 +153,45 @@ class LocalStore(LocalRecords, ReadingStore):
         write = self._write_little if len(rollouts) <= _FEW else self._write
         return await write(lambda rows: lifecycle.enqueue(rows, rollouts))
 
-    async def dequeue_rollout(self, worker_id: str | None = None) -> AttemptedRollout | None:
+    async def dequeue_rollout(
+        self, worker_id: str | None = None, request_id: str | None = None
+    ) -> AttemptedRollout | None:
         """Claim the oldest queued rollout."""
-        return next(iter(await self.dequeue_many_rollouts(worker_id=worker_id)), None)
+        return next(iter(await self.dequeue_many_rollouts(worker_id=worker_id, request_id=request_id)), None)
 
     async def dequeue_many_rollouts(
-        self, *, limit: int = 1, worker_id: str | None = None, timeout: float = 0.0
+        self,
+        *,
+        limit: int = 1,
+        worker_id: str | None = None,
+        timeout: float = 0.0,
+        request_id: str | None = None,
     ) -> list[AttemptedRollout]:
         """Claim rollouts, waiting for the first one."""
-        check_ids(worker_id=worker_id)
+        check_ids(worker_id=worker_id, request_id=request_id)
         write = self._write_little if limit <= _FEW else self._write
-        claimed = await write(lambda rows: lifecycle.claim(rows, limit, worker_id))
+
+        def claim(rows: Rows) -> list[AttemptedRollout]:
+            return attempts_once(rows, request_id, lambda rows: lifecycle.claim(rows, limit, worker_id))
+
+        claimed = await write(claim)
         if claimed or limit <= 0 or timeout <= 0:
             return claimed
 
         async def look() -> list[AttemptedRollout] | None:
             if not await self._read_little(lambda rows: rows.head(1)):
                 return None
-            return await write(lambda rows: lifecycle.claim(rows, limit, worker_id)) or None
+            return await write(claim) or None
 
         return await self._wait(look, {lifecycle.QUEUE}, timeout) or []
 
-    async def start_attempt(self, rollout_id: str, worker_id: str | None = None) -> AttemptedRollout:
+    async def start_attempt(
+        self, rollout_id: str, worker_id: str | None = None, request_id: str | None = None
+    ) -> AttemptedRollout:
         """Start a further attempt by hand."""
         check_text(rollout_id=rollout_id)
-        check_ids(worker_id=worker_id)
-        return await self._write_little(lambda rows: lifecycle.start_attempt(rows, rollout_id, worker_id))
+        check_ids(worker_id=worker_id, request_id=request_id)
+        return await self._begin(request_id, lambda rows: lifecycle.start_attempt(rows, rollout_id, worker_id))
 
     async def update_rollout(
         self,
@@ -258,11 +282,11 @@ class LocalStore(LocalRecords, ReadingStore):
 
     async def add_many_spans(self, spans: Sequence[Span]) -> list[Span]:
         """Store spans, all or none."""
-        spans = storable(spans)
+        spans = await entered(spans)
         try:
             stored = await self._add_spans(spans)
-        except UsageError as error:
-            stored = await self._add_spans(mended(spans, error))
+        except MENDABLE as error:
+            stored = await self._add_spans(await mended(spans, error))
         self._latest_calls.note(stored)
         return stored
 
@@ -297,13 +321,15 @@ class LocalStore(LocalRecords, ReadingStore):
 
     # --- Resources
 
-    async def add_resources(self, resources: NamedResources) -> ResourcesUpdate:
+    async def add_resources(self, resources: NamedResources, request_id: str | None = None) -> ResourcesUpdate:
         """Store resources under a new id."""
-        return await self.update_resources(f"rs-{uuid4().hex[:16]}", resources)
+        return await self.update_resources(f"rs-{uuid4().hex[:16]}", resources, request_id)
 
-    async def update_resources(self, resources_id: str, resources: NamedResources) -> ResourcesUpdate:
+    async def update_resources(
+        self, resources_id: str, resources: NamedResources, request_id: str | None = None
+    ) -> ResourcesUpdate:
         """Store a new version of resources."""
-        check_ids(resources_id=resources_id)
+        check_ids(resources_id=resources_id, request_id=request_id)
         payload = encode(resources, "resources")
 
         def work(rows: Rows) -> ResourcesUpdate:
@@ -318,14 +344,14 @@ class LocalStore(LocalRecords, ReadingStore):
             rows.insert_resources(row)
             return resources_noun(row)
 
-        return await self._write(work)
+        return await self._write(lambda rows: resources_once(rows, request_id, work))
 
     # --- Workers
 
     async def update_worker(self, worker_id: str, heartbeat_stats: dict[str, Any] | Unset = UNSET) -> Worker:
         """Record a heartbeat."""
         check_ids(worker_id=worker_id)
-        stats = None if heartbeat_stats is UNSET else encode_stats(heartbeat_stats)
+        stats = None if heartbeat_stats is UNSET else encode(heartbeat_stats, "the statistics of a worker")
         return await self._write(lambda rows: worker_noun(lifecycle.record_heartbeat(rows, worker_id, stats)))
 
 
@@ -352,5 +378,5 @@ def _given(**fields: Any) -> Changes:
 def _not_none(**field: T) -> T:
     ((name, value),) = field.items()
     if value is None:
-        raise ValueError(f"{name} cannot be None; leave it out to keep it")
+        raise CallRefused(f"{name} cannot be None; leave it out to keep it")
     return value

@@ -7,8 +7,10 @@ from typing import Any, TypeVar
 from leyden.core.data.page import Page
 from leyden.core.data.route import POLICY
 from leyden.core.data.run import PolicyVersion, Run, RunStatus, StepMetrics
+from leyden.core.errors import CallRefused
 from leyden.core.store import records
 from leyden.core.store.arguments import UNSET, FilterLogic, SortOrder, Unset
+from leyden.core.store.checking import Checked
 from leyden.core.store.query import Query, check, conditions
 from leyden.core.store.record_rows import metrics_noun, policy_version_noun, run_noun
 from leyden.core.store.rows import Changes, Rows, encode
@@ -21,7 +23,7 @@ RUN_SORTS = frozenset({"run_id", "name", "experiment", "status", "start_time", "
 VERSION_SORTS = frozenset({"run_id", "policy", "version", "parent", "path", "note", "create_time", "update_time"})
 
 
-class LocalRecords(RunRecords):
+class LocalRecords(Checked, RunRecords):
     """What `LocalStore` keeps of runs."""
 
     @abstractmethod
@@ -163,5 +165,5 @@ def _given(**fields: Any) -> Changes:
 def _not_none(**fields: Any) -> Changes:
     for name, value in fields.items():
         if value is None:
-            raise ValueError(f"{name} cannot be None; leave it out to keep it")
+            raise CallRefused(f"{name} cannot be None; leave it out to keep it")
     return _given(**fields)

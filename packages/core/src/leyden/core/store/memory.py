@@ -49,6 +49,8 @@ class MemoryStore(LocalStore):
     `budget` is how many bytes spans may take. Those of attempts under way never go, so these alone may take more.
     """
 
+    name = "memory"
+
     def __init__(self, clock: Callable[[], float] = time.time, budget: int = BUDGET_BYTES) -> None:
         super().__init__(clock)
         self._lock = threading.Lock()
@@ -185,6 +187,10 @@ class MemoryRows(MemoryRecords):
         """The last one of each."""
         names = (row.rollout_id for row in rows if row.rollout_id in self._attempts)
         return {name: next(reversed(self._attempts[name].values())) for name in names}
+
+    def attempts_of(self, rollout_id: str) -> list[AttemptRow]:
+        """As they were added."""
+        return list(self._attempts.get(rollout_id, {}).values())
 
     def select_attempts(self, query: Query) -> tuple[list[AttemptRow], int]:
         """Evaluate over one rollout's."""

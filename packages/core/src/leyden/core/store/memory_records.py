@@ -1,20 +1,32 @@
 """`MemoryRecords`: runs, metrics and versions of policies in dicts, which keep the order of creation."""
 
+from collections import OrderedDict
 from collections.abc import Sequence
 
 from leyden.core.store.query import Query, evaluate
 from leyden.core.store.record_rows import MetricsRow, RunRow, VersionKey, VersionRow
-from leyden.core.store.rows import Rows
+from leyden.core.store.rows import KEPT_SECONDS, Rows
 
 
 class MemoryRecords(Rows):
-    """The part of `MemoryRows` that holds runs."""
+    """The part of `MemoryRows` that holds runs, and what named requests made."""
 
     def __init__(self) -> None:
         super().__init__(now=0.0)
         self._runs: dict[str, RunRow] = {}
         self._metrics: dict[str, dict[int, MetricsRow]] = {}
         self._versions: dict[VersionKey, VersionRow] = {}
+        self._answers: OrderedDict[str, tuple[float, bytes]] = OrderedDict()
+
+    def answered(self, request_id: str) -> bytes | None:
+        """Look up."""
+        return self._answers.get(request_id, (0.0, None))[1]
+
+    def note_answer(self, request_id: str, answer: bytes) -> None:
+        """Append, and forget the oldest."""
+        self._answers[request_id] = (self.now, answer)
+        while next(iter(self._answers.values()))[0] < self.now - KEPT_SECONDS:
+            self._answers.popitem(last=False)
 
     def run(self, run_id: str) -> RunRow | None:
         """Look up."""

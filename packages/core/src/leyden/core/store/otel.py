@@ -1,68 +1,115 @@
 """`span_from_otel`: a span of the OpenTelemetry SDK as ours. Imports the SDK for its types alone."""
 
-import json
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from leyden.core.data.own_methods import short_name
+from leyden.core.data.reading import WITHOUT_METHODS, Reading
 from leyden.core.data.span import Attributes, Span, SpanEvent, SpanLink, SpanStatus, StatusCode
+from leyden.core.data.span_values import marked
+from leyden.core.data.values import reading, shown
+from leyden.core.errors import UsageError
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
 
+T = TypeVar("T")
+
 _NANOSECONDS = 1e9
-_PLAIN = frozenset((str, int, float, bool))
 _CODES: dict[int, StatusCode] = {0: "unset", 1: "ok", 2: "error"}
 
 
 def span_from_otel(readable: "ReadableSpan", rollout_id: str, attempt_id: str, sequence_id: int = 0) -> Span:
     """Return `readable` as a span of an attempt; 0 lets the store number it.
 
-    Raises ValueError for a span without a span context.
+    What of it cannot be read is left out, with the reason in `semconv.REDUCED`; a store reads odd fields as it does
+    those of any span. Raises UsageError for a span without a span context, and so without an id.
     """
-    context = readable.context
+    context: Any = readable.context
     if context is None:
-        raise ValueError(f"span {readable.name!r} has no span context, so no id to be stored under")
-    return Span(
+        raise UsageError(f"span {shown(readable.name)} has no span context, so no id to be stored under")
+    trace_id, span_id = _id(context.trace_id, 32), _id(context.span_id, 16)
+    if trace_id is None or span_id is None:
+        raise UsageError(f"span {shown(readable.name)} has a span context without ids: {shown(context)}")
+    part = _Parts(reading(WITHOUT_METHODS))
+    span = Span(
         rollout_id=rollout_id,
         attempt_id=attempt_id,
         sequence_id=sequence_id,
-        trace_id=f"{context.trace_id:032x}",
-        span_id=f"{context.span_id:016x}",
-        parent_id=None if readable.parent is None else f"{readable.parent.span_id:016x}",
+        trace_id=trace_id,
+        span_id=span_id,
+        parent_id=part.of("parent", lambda: _parent(readable.parent), None),
         name=readable.name,
-        status=SpanStatus(code=_CODES[readable.status.status_code.value], description=readable.status.description),
-        attributes=_attributes(readable.attributes),
-        events=[
-            SpanEvent(name=event.name, time=event.timestamp / _NANOSECONDS, attributes=_attributes(event.attributes))
-            for event in readable.events
-        ],
-        links=[
-            SpanLink(
-                trace_id=f"{link.context.trace_id:032x}",
-                span_id=f"{link.context.span_id:016x}",
-                attributes=_attributes(link.attributes),
-            )
-            for link in readable.links
-        ],
-        start_time=(readable.start_time or 0) / _NANOSECONDS,
-        end_time=None if readable.end_time is None else readable.end_time / _NANOSECONDS,
-        resource=_attributes(readable.resource.attributes),
+        status=part.of("status", lambda: _status(readable.status), SpanStatus()),
+        attributes=part.of("attributes", lambda: part.attributes(readable.attributes, "attributes"), {}),
+        events=part.each("events", lambda: readable.events, part.event),
+        links=part.each("links", lambda: readable.links, part.link),
+        start_time=_seconds(readable.start_time),
+        end_time=_seconds(readable.end_time),
+        resource=part.of("resource", lambda: part.attributes(readable.resource.attributes, "resource"), {}),
     )
+    return marked(span, part.read.all_reasons())
 
 
-def _attributes(given: Mapping[str, Any] | None) -> Attributes:
-    return {name: plain(value) for name, value in (given or {}).items()}
+class _Parts:
+    """Reads parts of a span, any of which may be unreadable."""
+
+    def __init__(self, read: Reading) -> None:
+        self.read = read
+
+    def of(self, place: str, part: Callable[[], T], otherwise: T) -> T:
+        """Return a part; `otherwise` where it cannot be read."""
+        try:
+            return part()
+        except Exception as error:
+            self.read.reduce(place, f"it cannot be read ({short_name(error)}), and is left out")
+            return otherwise
+
+    def each(self, place: str, parts: Callable[[], Iterable[Any]], made: Callable[[Any, str], T]) -> list[T]:
+        """Return what is `made` of each part that can be read."""
+        none: tuple[Any, ...] = ()
+        found = self.of(place, lambda: tuple(parts()), none)
+        kept = (self.of(here, lambda: [made(each, here)], []) for here, each in _placed(place, found))  # noqa: B023 -- called at once
+        return [one for some in kept for one in some]
+
+    def attributes(self, given: Mapping[str, Any] | None, place: str) -> Attributes:
+        """Return attributes, of which nearly all are plain."""
+        kept: Attributes = {}
+        for name, value in cast("Mapping[str, object]", given or {}).items():
+            kind = type(value)
+            if kind is str or kind is int or kind is float or kind is bool or kind is bytes:
+                kept[name] = cast("Any", value)
+            elif (plain := self.read.attribute(self.read.read(value, place), f"{place}.{name}")) is not None:
+                kept[name] = plain
+        return kept
+
+    def event(self, event: Any, place: str) -> SpanEvent:
+        """Return an event."""
+        time = _seconds(event.timestamp)
+        return SpanEvent(name=event.name, time=time, attributes=self.attributes(event.attributes, place))
+
+    def link(self, link: Any, place: str) -> SpanLink:
+        """Return a link."""
+        trace_id, span_id = f"{link.context.trace_id:032x}", f"{link.context.span_id:016x}"
+        return SpanLink(trace_id=trace_id, span_id=span_id, attributes=self.attributes(link.attributes, place))
 
 
-def plain(value: Any) -> Any:
-    """An attribute's value as ours: a mapping as JSON.
+def _placed(place: str, parts: tuple[Any, ...]) -> Iterable[tuple[str, Any]]:
+    return ((f"{place}[{number}]", part) for number, part in enumerate(parts))
 
-    Sequences arrive as tuples, and a None inside one stands for a value that was refused.
-    """
-    if type(value) in _PLAIN:  # nearly all are, and asking for a Mapping takes longer than the rest
-        return value
-    if isinstance(value, Mapping):
-        return json.dumps(value, default=str)
-    if not isinstance(value, (tuple, list)):
-        return value
-    return [item for item in cast("Sequence[Any]", value) if item is not None]
+
+def _id(number: Any, digits: int) -> str | None:
+    return f"{int.__int__(number):0{digits}x}" if issubclass(type(number), int) else None
+
+
+def _parent(parent: Any) -> str | None:
+    return None if parent is None else f"{parent.span_id:016x}"
+
+
+def _status(status: Any) -> SpanStatus:
+    return SpanStatus(code=_CODES[status.status_code.value], description=status.description)
+
+
+def _seconds(nanoseconds: Any) -> Any:
+    """Return nanoseconds in seconds; anything else as it is, for a store to find out."""
+    return nanoseconds / _NANOSECONDS if type(nanoseconds) is int else nanoseconds

@@ -94,15 +94,17 @@ class OtlpEndpoint:
         if agent is not None:
             taken.keep(lambda span: access.span_problem(agent, span))
         else:
-            known = {key: await self._store.find_attempt(*key) is not None for key in taken.attempts()}
-            taken.keep(
-                lambda span: (
-                    None
-                    if known[span.rollout_id, span.attempt_id]
-                    else f"there is no attempt {span.attempt_id} of a rollout {span.rollout_id}"
-                )
-            )
+            problems = {key: await self._problem(*key) for key in taken.attempts()}
+            taken.keep(lambda span: problems[span.rollout_id, span.attempt_id])
         return taken
+
+    async def _problem(self, rollout_id: str, attempt_id: str) -> str | None:
+        """Why spans of an attempt cannot be stored; None where it is there."""
+        if await self._store.find_attempt(rollout_id, attempt_id) is not None:
+            return None
+        if await self._store.get_rollout_by_id(rollout_id) is not None:
+            return f"rollout {rollout_id} has no attempt {attempt_id}"
+        return f"there is no rollout {rollout_id}"
 
     async def _write(self, taken: "Taken") -> int:
         """Store the spans, all or none; whatever keeps the store from it may be over when the exporter comes again."""

@@ -60,6 +60,8 @@ _TOLD = msgspec.json.Decoder(_Told)
 class PostgresStore(LocalStore):
     """A store in a PostgreSQL database. Use `await PostgresStore.open(uri)`, or `open_store`."""
 
+    name = "postgresql"
+
     def __init__(self, database: Database, clock: Callable[[], float], recheck: float, *, durable: bool) -> None:
         super().__init__(clock, recheck)
         self._database = database

@@ -224,7 +224,7 @@ class _OfLoop:
         except RuntimeError:  # the threads are gone
             self._stored(wanted, [StoreError("this store is closed") for _ in wanted])
             return
-        job.add_done_callback(lambda done: self._call(partial(self._stored, wanted, done.result())))
+        job.add_done_callback(lambda done: self._call(partial(self._stored, wanted, _answers(done, len(wanted)))))
 
     def _stored(self, batch: Sequence[_Waiting], answers: Sequence[group_commit.Answer]) -> None:
         self.jobs -= 1
@@ -278,6 +278,15 @@ class _OfLoop:
         for line in lines:
             line.close()
         self.ended.set()
+
+
+def _answers(job: "Future[list[group_commit.Answer]]", callers: int) -> list[group_commit.Answer]:
+    """Return what came of a job for so many callers, who wait for nothing else: its own failure, too, is an answer."""
+    error = job.exception()
+    if error is None:
+        return job.result()
+    answer = error if isinstance(error, Exception) else StoreError(f"the spans could not be stored: {error!r}")
+    return [answer for _ in range(callers)]
 
 
 def _close(line: Line | None) -> None:

@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from leyden.core.data.page import Page
+from leyden.core.errors import CallRefused
 from leyden.core.store.arguments import FilterLogic, SortOrder
 from leyden.core.store.text import check_text, check_texts
 
@@ -80,15 +81,15 @@ def check(query: Query, sortable: frozenset[str]) -> Query:
     for condition in query.conditions:
         check_texts(condition.field, [condition.value] if isinstance(condition.value, str) else [*condition.value])
     if query.sort_by is not None and query.sort_by not in sortable:
-        raise ValueError(f"cannot sort by {query.sort_by!r}; there are {', '.join(sorted(sortable))}")
+        raise CallRefused(f"cannot sort by {query.sort_by!r}; there are {', '.join(sorted(sortable))}")
     for name, value, allowed in (
         ("sort_order", query.order, ("asc", "desc")),
         ("filter_logic", query.logic, ("and", "or")),
     ):
         if value not in allowed:
-            raise ValueError(f"{name} is {value!r}; it must be one of {', '.join(allowed)}")
+            raise CallRefused(f"{name} is {value!r}; it must be one of {', '.join(allowed)}")
     if query.offset < 0:
-        raise ValueError(f"offset is {query.offset}; the first result has offset 0")
+        raise CallRefused(f"offset is {query.offset}; the first result has offset 0")
     return query
 
 

@@ -1,5 +1,6 @@
 """The reading half of a store: every `get_*` and `query_*`, on top of one transaction. Writes nothing."""
 
+import time
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -13,6 +14,7 @@ from leyden.core.data.span import Span
 from leyden.core.data.worker import Worker, WorkerStatus
 from leyden.core.store.arguments import FilterLogic, SortOrder
 from leyden.core.store.base import LightningStore
+from leyden.core.store.checking import Checked
 from leyden.core.store.query import Query, check, conditions
 from leyden.core.store.resting import whole_spans
 from leyden.core.store.rows import (
@@ -63,16 +65,23 @@ WORKER_SORTS = frozenset(
 )
 
 
-class ReadingStore(LightningStore):
+class ReadingStore(Checked, LightningStore):
     """Answers every question from one read transaction, health checked."""
+
+    name = ""
+    """Of the kind of store, as in the scheme of its URI."""
+
+    def __init__(self) -> None:
+        self._opened = time.monotonic()
 
     @abstractmethod
     async def _read(self, work: Callable[[Rows], T]) -> T:
         """Run `work` on what is committed, after the health check."""
 
     async def statistics(self) -> dict[str, Any]:
-        """Counts."""
-        return await self._read(lambda rows: dict(rows.counts()))
+        """Counts, and what this store is."""
+        counts = await self._read(lambda rows: dict[str, Any](rows.counts()))
+        return {"name": self.name, "uptime": time.monotonic() - self._opened, **counts}
 
     async def query_rollouts(
         self,

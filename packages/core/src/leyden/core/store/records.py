@@ -11,7 +11,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from leyden.core.data.run import FINISHED_RUN, RUN_MOVES, PolicyVersion, Run, RunStatus, StepMetrics
-from leyden.core.errors import IllegalMove, NotFound
+from leyden.core.errors import CallRefused, IllegalMove, NotFound
 from leyden.core.store.record_rows import (
     MetricsRow,
     RunRow,
@@ -185,20 +185,20 @@ def _write(rows: Rows, row: RunRow) -> RunRow:
 
 def _check_name(what: str, name: str) -> None:
     if not _NAME.fullmatch(name):
-        raise ValueError(f"{name[:200]!r} cannot be {what}: it must match {_NAME.pattern}")
+        raise CallRefused(f"{name[:200]!r} cannot be {what}: it must match {_NAME.pattern}")
 
 
 def _check_status(status: Any) -> None:
     if status not in RUN_MOVES:
-        raise ValueError(f"{status!r} is not a run's status; there are {', '.join(RUN_MOVES)}")
+        raise CallRefused(f"{status!r} is not a run's status; there are {', '.join(RUN_MOVES)}")
 
 
 def _check_count(what: str, number: int) -> None:
     if not 0 <= number < _MOST:
-        raise ValueError(f"{what} is {number}; it must be at least 0, and below 2^53")
+        raise CallRefused(f"{what} is {number}; it must be at least 0, and below 2^53")
 
 
 def _check_finite(values: Mapping[str, float], where: str) -> None:
     for name, value in values.items():
         if not math.isfinite(value):
-            raise ValueError(f"{name} of {where} is {value}; leave out what is not a finite number")
+            raise CallRefused(f"{name} of {where} is {value}; leave out what is not a finite number")

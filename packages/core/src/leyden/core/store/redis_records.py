@@ -15,13 +15,24 @@ from leyden.core.store.record_rows import MetricsRow, RunRow, VersionKey, Versio
 from leyden.core.store.redis_layout import ABSENT, place
 from leyden.core.store.redis_picture import Picture
 from leyden.core.store.redis_scripts import chunks
+from leyden.core.store.rows import KEPT_SECONDS
 
 _pack = msgspec.msgpack.encode
 _unpack = msgspec.msgpack.Decoder(list[Any]).decode
 
 
 class RedisRecords(Picture):
-    """The part of `RedisRows` that holds runs."""
+    """The part of `RedisRows` that holds runs, and what named requests made."""
+
+    def answered(self, request_id: str) -> bytes | None:
+        """A value."""
+        (found,) = self.ask(("GET", self.keys.request + request_id))
+        return found
+
+    def note_answer(self, request_id: str, answer: bytes) -> None:
+        """A value that goes by itself."""
+        key, seconds = self.keys.request + request_id, str(round(KEPT_SECONDS))
+        self.record_changes.append(("SET", key, answer, "EX", seconds))
 
     def run(self, run_id: str) -> RunRow | None:
         """A hash; the commit finds out whether it is as it was."""

@@ -122,6 +122,10 @@ class RedisRows(RedisRecords):
             name: next(reversed(rollout.attempts.values())) for name, rollout in rollouts.items() if rollout.attempts
         }
 
+    def attempts_of(self, rollout_id: str) -> list[AttemptRow]:
+        """As they were added."""
+        return [row for rollout in self.at_rest([rollout_id]).values() for row in rollout.attempts.values()]
+
     def select_attempts(self, query: Query) -> tuple[list[AttemptRow], int]:
         """Evaluate over one rollout's."""
         found = self.at_rest([query.within["rollout_id"]]).values()

@@ -73,6 +73,8 @@ class Keys:
         self.policy_versions = f"{prefix}policy-versions"
         """Sorted set of versions of policies by place, and, with a run's id, of its own; each is one value."""
         self.policy_version = f"{prefix}policy-version:"
+        self.request = f"{prefix}request:"
+        """What each request made that its caller had named."""
         self.last = f"{prefix}last:"
         """The number of the last commit of a store, and what it was answered."""
 

@@ -66,6 +66,8 @@ _WAITS = re.compile(rb"aof_pending_bio_fsync:[1-9]")
 class RedisStore(LocalStore):
     """A store in Redis. Use `await RedisStore.open(uri)`, or `open_store`."""
 
+    name = "redis"
+
     def __init__(self, address: Address, clock: Callable[[], float], recheck: float) -> None:
         super().__init__(clock, recheck)
         self._name = uuid4().hex[:16]

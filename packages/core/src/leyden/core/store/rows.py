@@ -6,7 +6,7 @@ with the store. Knows nothing of the state rules.
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
@@ -26,6 +26,8 @@ from leyden.core.store.query import Query
 from leyden.core.store.record_rows import RecordRows
 from leyden.core.store.text import NO_CHARACTER
 
+KEPT_SECONDS = 3600.0
+"""For how long it is known what a named request made; nobody sends one again after so long."""
 Changes = dict[str, Any]
 """New values by field, only those that change."""
 AttemptKey = tuple[str, str]
@@ -178,6 +180,10 @@ class Rows(RecordRows):
         """The latest attempt of each rollout that has one, by rollout id."""
 
     @abstractmethod
+    def attempts_of(self, rollout_id: str) -> list[AttemptRow]:
+        """All attempts of a rollout, the first one first."""
+
+    @abstractmethod
     def select_attempts(self, query: Query) -> tuple[list[AttemptRow], int]:
         """A page of attempts."""
 
@@ -238,6 +244,14 @@ class Rows(RecordRows):
         """Store a new version, which becomes the current one of its id and the latest of all."""
 
     @abstractmethod
+    def answered(self, request_id: str) -> bytes | None:
+        """What was noted of a request, if it was made."""
+
+    @abstractmethod
+    def note_answer(self, request_id: str, answer: bytes) -> None:
+        """Note what a request made that was not made before; notes older than `KEPT_SECONDS` may go."""
+
+    @abstractmethod
     def worker(self, worker_id: str) -> WorkerRow | None:
         """One worker."""
 
@@ -258,13 +272,6 @@ def encode(value: object, what: str) -> bytes:
         raise UsageError(f"{what} cannot be stored: {NO_CHARACTER}") from error
     except (TypeError, OverflowError, RecursionError) as error:
         raise UsageError(f"{what} cannot be stored: {error}; use what JSON can hold") from error
-
-
-def encode_stats(stats: object) -> bytes:
-    """Return a worker's statistics as MessagePack; raises TypeError when they are not a dict."""
-    if type(stats) is not dict:
-        raise TypeError(f"heartbeat_stats is {stats!r}; it must be a dict, or left out")
-    return encode(cast("dict[object, object]", stats), "the statistics of a worker")
 
 
 EMPTY = msgspec.msgpack.encode({})

@@ -15,7 +15,7 @@ from leyden.core.data.rollout import (
     RolloutStatus,
 )
 from leyden.core.data.worker import WorkerStatus
-from leyden.core.errors import IllegalMove
+from leyden.core.errors import CallRefused, IllegalMove
 
 OPEN_ATTEMPT: frozenset[AttemptStatus] = frozenset({"preparing", "running"})
 """Attempts in these states keep their worker busy."""
@@ -36,10 +36,10 @@ class Pulse:
 def check_config(config: RolloutConfig) -> None:
     """Raise ValueError for a configuration that cannot work."""
     if config.max_attempts < 1:
-        raise ValueError(f"max_attempts is {config.max_attempts}; the first try counts, so it must be at least 1")
+        raise CallRefused(f"max_attempts is {config.max_attempts}; the first try counts, so it must be at least 1")
     unknown = [status for status in config.retry_condition if status not in ATTEMPT_MOVES]
     if unknown:
-        raise ValueError(
+        raise CallRefused(
             f"{unknown[0]!r} in retry_condition is no status of an attempt; there are {', '.join(ATTEMPT_MOVES)}"
         )
     for name, seconds in (
@@ -47,19 +47,19 @@ def check_config(config: RolloutConfig) -> None:
         ("unresponsive_seconds", config.unresponsive_seconds),
     ):
         if seconds is not None and not seconds > 0:
-            raise ValueError(f"{name} is {seconds}; it must be above 0, or None for no limit")
+            raise CallRefused(f"{name} is {seconds}; it must be above 0, or None for no limit")
 
 
 def check_mode(mode: RolloutMode | None) -> None:
     """Raise ValueError for a mode that does not exist."""
     if mode is not None and mode not in _MODES:
-        raise ValueError(f"{mode!r} is not a mode of a rollout; there are {', '.join(_MODES)}")
+        raise CallRefused(f"{mode!r} is not a mode of a rollout; there are {', '.join(_MODES)}")
 
 
 def check_rollout_move(rollout_id: str, old: RolloutStatus, new: RolloutStatus) -> None:
     """Raise IllegalMove unless `ROLLOUT_MOVES` allows the change; ValueError for a status that does not exist."""
     if new not in ROLLOUT_MOVES:
-        raise ValueError(f"{new!r} is not a rollout status; there are {', '.join(ROLLOUT_MOVES)}")
+        raise CallRefused(f"{new!r} is not a rollout status; there are {', '.join(ROLLOUT_MOVES)}")
     if new != old and new not in ROLLOUT_MOVES[old]:
         raise IllegalMove(f"rollout {rollout_id} is {old} and cannot become {new}")
 
@@ -67,7 +67,7 @@ def check_rollout_move(rollout_id: str, old: RolloutStatus, new: RolloutStatus) 
 def check_attempt_move(attempt_id: str, old: AttemptStatus, new: AttemptStatus) -> None:
     """Raise IllegalMove unless `ATTEMPT_MOVES` allows the change; ValueError for a status that does not exist."""
     if new not in ATTEMPT_MOVES:
-        raise ValueError(f"{new!r} is not an attempt status; there are {', '.join(ATTEMPT_MOVES)}")
+        raise CallRefused(f"{new!r} is not an attempt status; there are {', '.join(ATTEMPT_MOVES)}")
     if new != old and new not in ATTEMPT_MOVES[old]:
         raise IllegalMove(f"attempt {attempt_id} is {old} and cannot become {new}")
 

@@ -19,7 +19,7 @@ from sqlalchemy import (
 from sqlalchemy import Text as AnyText
 from sqlalchemy import literal_column as sql
 
-VERSION = 6
+VERSION = 7
 """Kept with the store, and the newest of `migrations`; a store written by a newer version is refused."""
 WITH_HEARTBEATS = 3
 """The first version in which spans have a heartbeat's time."""
@@ -133,6 +133,15 @@ workers = Table(
     Column("last_idle_time", Float),
     Column("current_rollout_id", Text),
     Column("current_attempt_id", Text),
+)
+
+requests = Table(
+    "requests",
+    metadata,
+    Column("id", Big, primary_key=True),
+    Column("request_id", Text, nullable=False, unique=True),
+    Column("time", Float, nullable=False, index=True),
+    Column("answer", LargeBinary, nullable=False),
 )
 
 runs = Table(

@@ -172,7 +172,7 @@ class _Calls:
             raise Refused(415, "several calls together travel as MessagePack alone")
         try:
             parts = _PARTS.decode(body)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, RecursionError) as error:
             raise Refused(400, f"not a list of calls: {error}") from error
         return await asyncio.gather(*(self._part(part, asked) for part in parts))
 
@@ -266,7 +266,7 @@ def _method(name: str) -> Method:
 def _decoded(method: Method, body: bytes, *, json: bool = False) -> dict[str, Any]:
     try:
         call = method.decode_call(body, json=json)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # the latter for what is nested too deep
         raise Refused(400, f"not a call of {method.name}: {error}") from error
     if method.name in WAITING:
         wanted = call["timeout"]

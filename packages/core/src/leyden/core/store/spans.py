@@ -2,27 +2,22 @@
 
 import logging
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping, Sequence
-from typing import get_args
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from functools import partial
 
 from msgspec.structs import replace
 
 from leyden.core.data.rollout import FINISHED_ATTEMPT, FINISHED_ROLLOUT
-from leyden.core.data.span import Attributes, Span, StatusCode
+from leyden.core.data.span import MOST_BYTES, Span
+from leyden.core.data.span_values import MOST_NUMBERS
 from leyden.core.errors import CallRefused, IllegalMove, NotFound
 from leyden.core.store import rules
-from leyden.core.store.lifecycle import change_attempt, require_rollout
+from leyden.core.store.lifecycle import change_attempt, missing_attempt, require_rollout
 from leyden.core.store.resting import LatestCalls
 from leyden.core.store.rows import AttemptKey, Changes, Rows, SpanKey, SpanTarget
+from leyden.core.store.span_entry import too_large
 
 logger = logging.getLogger(__name__)
-
-_SCALARS = frozenset({str, bool, int, float, bytes})
-_NUMBERS = 1 << 63
-_CODES: tuple[StatusCode, ...] = get_args(StatusCode)
-_IN_LISTS = frozenset({str, bool, int, float})
-MOST_BYTES = 64 << 20
-"""Of one span; no request to a server may have more either."""
 
 
 def next_numbers(rows: Rows, rollout_ids: Sequence[str]) -> list[int]:
@@ -47,7 +42,7 @@ def add_spans(
     """
     spans = [span for batch in batches for span in batch]
     targets = rows.span_targets(list({(span.rollout_id, span.attempt_id): None for span in spans}))
-    problems = [problem(batch, targets, size) for batch in batches]
+    problems = [problem(batch, targets, size, partial(missing_attempt, rows)) for batch in batches]
     accepted = [batch for batch, wrong in zip(batches, problems, strict=True) if wrong is None]
     stored = iter(_store(rows, accepted, targets, latest))
     return [next(stored) if wrong is None else wrong for wrong in problems]
@@ -115,6 +110,8 @@ def _heartbeats(rows: Rows, keys: Sequence[AttemptKey], targets: Mapping[Attempt
 
 def _is_moved_by_span(target: SpanTarget) -> bool:
     is_latest = target.sequence_id == target.attempts
+    if not is_latest and target.rollout_status in FINISHED_ROLLOUT:
+        return False  # another attempt has taken its place, and has come to an end
     return rules.attempt_after_span(target.status) != target.status or (
         is_latest and target.rollout_status == "preparing"
     )
@@ -138,48 +135,28 @@ def _revive(rows: Rows, keys: Sequence[AttemptKey]) -> None:
         left = [key for key in left if turn[key[0]] != key]
 
 
-def problem(batch: Iterable[Span], attempts: Container[AttemptKey], size: int | None = None) -> Exception | None:
+def _no_attempt(rollout_id: str, attempt_id: str) -> NotFound:
+    return NotFound(f"there is no attempt {attempt_id} of a rollout {rollout_id}")
+
+
+def problem(
+    batch: Iterable[Span],
+    attempts: Container[AttemptKey],
+    size: int | None = None,
+    missing: Callable[[str, str], NotFound] = _no_attempt,
+) -> Exception | None:
     """Return why these spans cannot be stored, if they cannot, where there are these attempts.
 
-    `size` is about how many bytes they have together, where that is known.
+    `size` is about how many bytes they have together, where that is known; `missing` says that there is no attempt.
     """
-    may_be_large = size is None or size > MOST_BYTES
+    may_be_large = size is None or 4 * size > MOST_BYTES  # a character has four bytes at most
     for span in batch:
         if (span.rollout_id, span.attempt_id) not in attempts:
-            return NotFound(f"there is no attempt {span.attempt_id} of a rollout {span.rollout_id}")
-        if not 0 <= span.sequence_id < _NUMBERS:
-            return ValueError(f"span {span.span_id} has sequence id {span.sequence_id}; numbers start at 1")
-        if span.status.code not in _CODES:
-            return ValueError(f"span {span.span_id} has the status {span.status.code!r}; use {', '.join(_CODES)}")
+            return missing(span.rollout_id, span.attempt_id)
+        if not 0 <= span.sequence_id < MOST_NUMBERS:
+            return CallRefused(f"span {span.span_id} has sequence id {span.sequence_id}; numbers start at 1")
         if may_be_large and (large := too_large(span)) is not None:
             return large
-        wrong = _wrong_attribute(span.attributes)
-        if wrong is None and (span.resource or span.events or span.links):  # as few have
-            parts = (part.attributes for part in (*span.events, *span.links))
-            wrong = next(filter(None, map(_wrong_attribute, (span.resource, *parts))), None)
-        if wrong is not None:
-            return ValueError(f"span {span.span_id}: {wrong}")
-    return None
-
-
-def too_large(span: Span) -> CallRefused | None:
-    """Return why a span cannot be stored that has too many bytes."""
-    size = span.size()
-    if size <= MOST_BYTES:
-        return None
-    return CallRefused(f"span {span.span_id} has {size} bytes; a span may have {MOST_BYTES}")
-
-
-def _wrong_attribute(attributes: Attributes) -> str | None:
-    if _SCALARS.issuperset(map(type, attributes.values())):  # as nearly always
-        return None
-    for name, value in attributes.items():
-        if type(value) in _SCALARS:
-            continue
-        if type(value) is not list or any(type(item) not in _IN_LISTS for item in value):
-            return (
-                f"attribute {name!r} is {type(value).__name__}; use text, bytes, a number, or a list of text or numbers"
-            )
     return None
 
 

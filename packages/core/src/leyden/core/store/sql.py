@@ -62,6 +62,8 @@ _ERRORS = (SQLAlchemyError, sqlite3.Error)
 class SqlStore(LocalStore):
     """A store in a SQLite file. Use `await SqlStore.open(path)`, or `open_store`."""
 
+    name = "sqlite"
+
     def __init__(self, engine: Engine, clock: Callable[[], float], recheck: float) -> None:
         super().__init__(clock, recheck)
         self._engine = engine

@@ -1,17 +1,18 @@
 """`SqlRecords`: runs, metrics and versions of policies in SQL tables. Knows nothing of files, threads or locks."""
 
+import random
 from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import msgspec
 from msgspec.structs import asdict
-from sqlalchemy import ClauseElement, ColumnElement, Table, Text, Update, bindparam, delete, select, update
+from sqlalchemy import ClauseElement, ColumnElement, Float, Table, Text, Update, bindparam, delete, select, update
 
 from leyden.core.store import schema
 from leyden.core.store.query import Query
 from leyden.core.store.record_rows import MetricsRow, RunRow, VersionKey, VersionRow
-from leyden.core.store.rows import Rows
+from leyden.core.store.rows import KEPT_SECONDS, Rows
 
 R = TypeVar("R", bound=msgspec.Struct)
 
@@ -45,8 +46,23 @@ FORGET = (
 )
 
 
+_FORGETTING = 1 / 256
+"""How often what is too old is deleted: two that do so at once wait for one another."""
+_TIME = bindparam("first", type_=Float)
+ANSWER = select(schema.requests.c.answer).where(schema.requests.c.request_id == _KEY)
+FORGET_ANSWERS = delete(schema.requests).where(schema.requests.c.time < _TIME)
+
+
+class RequestRow(msgspec.Struct, frozen=True):
+    """What a request made that its caller had named."""
+
+    request_id: str
+    time: float
+    answer: bytes
+
+
 class SqlRecords(Rows):
-    """The part of `SqlRows` that holds runs."""
+    """The part of `SqlRows` that holds runs, and what named requests made."""
 
     @abstractmethod
     def _straight(self, statement: ClauseElement, **parameters: Any) -> Any:
@@ -63,6 +79,17 @@ class SqlRecords(Rows):
     @abstractmethod
     def _page(self, kind: type[R], columns: Sequence[Any], query: Query) -> tuple[list[R], int]:
         """Select a page."""
+
+    def answered(self, request_id: str) -> bytes | None:
+        """By the unique index."""
+        found = self._straight(ANSWER, key=request_id).fetchone()
+        return None if found is None else bytes(found[0])
+
+    def note_answer(self, request_id: str, answer: bytes) -> None:
+        """Insert; now and then, delete what is too old."""
+        self._insert(schema.requests, [RequestRow(request_id, self.now, answer)])
+        if random.random() < _FORGETTING:
+            self._straight(FORGET_ANSWERS, first=self.now - KEPT_SECONDS)
 
     def run(self, run_id: str) -> RunRow | None:
         """By the unique index."""

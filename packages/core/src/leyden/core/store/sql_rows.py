@@ -193,6 +193,10 @@ class SqlRows(SqlRecords):
         found = self._straight_rows(AttemptRow, sql.ATTEMPTS_OF, keys=json.dumps(ids))
         return {row.rollout_id: row for row in found}
 
+    def attempts_of(self, rollout_id: str) -> list[AttemptRow]:
+        """By the unique index."""
+        return self._straight_rows(AttemptRow, sql.ATTEMPTS_OF, keys=json.dumps([rollout_id]))
+
     def select_attempts(self, query: Query) -> tuple[list[AttemptRow], int]:
         """One statement."""
         return self._page(AttemptRow, sql.ATTEMPT, query)

@@ -4,11 +4,12 @@ What a user gives is refused where it is no Unicode; so are ids and names with a
 room for. What spans say comes from outside and has been said already: it is kept, as well as it can be.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from msgspec.structs import replace
 
 from leyden.core.data.span import Span
+from leyden.core.data.span_values import marked
 from leyden.core.data.text import REPLACEMENT, is_well_formed, well_formed
 from leyden.core.errors import UsageError
 
@@ -50,7 +51,10 @@ def check_texts(what: str, texts: Sequence[str]) -> None:
 
 
 def storable(spans: Sequence[Span]) -> Sequence[Span]:
-    """Return spans whose names can be stored, with `REPLACEMENT` for what cannot; raises UsageError for such an id."""
+    """Return spans whose names can be stored, with `REPLACEMENT` for what cannot; raises UsageError for such an id.
+
+    A parent's id that cannot be stored is left out: the span is one without it, too.
+    """
     for span in spans:
         text = f"{span.name}{span.trace_id}{span.span_id}{span.parent_id}{span.rollout_id}{span.attempt_id}"
         if (
@@ -60,28 +64,12 @@ def storable(spans: Sequence[Span]) -> Sequence[Span]:
     return spans
 
 
-def mended(spans: Sequence[Span], error: UsageError) -> Sequence[Span]:
-    """Return spans that were refused, all of their text well-formed; raises `error` where it was already."""
-    better = [well_formed(span) for span in spans]
-    if better == [*spans]:
-        raise error
-    return better
-
-
-def encoded(spans: Sequence[Span], encode: Callable[[Sequence[Span]], bytes]) -> tuple[Sequence[Span], bytes]:
-    """Return spans as they can be stored, with what `encode`, which raises UsageError, makes of them."""
-    spans = storable(spans)
-    try:
-        return spans, encode(spans)
-    except UsageError as error:
-        spans = mended(spans, error)
-        return spans, encode(spans)
-
-
 def _storable(span: Span) -> Span:
-    ids = ("trace_id", "span_id", "parent_id", "rollout_id", "attempt_id")
+    ids = ("trace_id", "span_id", "rollout_id", "attempt_id")
     check_text(**{name: getattr(span, name) for name in ids})
     check_ids(span_id=span.span_id)
+    if span.parent_id is not None and not can_rest(span.parent_id):
+        span = marked(replace(span, parent_id=None), [f"parent_id: {span.parent_id[:200]!a} is no id, and left out"])
     return span if can_rest(span.name) else replace(span, name=well_formed(span.name).replace(_NUL, REPLACEMENT))
 
 

@@ -7,7 +7,7 @@ the next: a request costs several times what a call in it does, so a crowd is se
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 from uuid import uuid4
 
 import msgspec
@@ -20,8 +20,18 @@ MOST = 128
 LARGEST = 64 << 10
 """Bytes of a call that goes with others; nobody waits for a larger one."""
 
-Post: TypeAlias = Callable[[str, bytes, str], Awaitable[tuple[int, bytes]]]
-"""Sends a request to a path, with its body and id; returns status and body of the answer, or raises StoreError."""
+
+class Answer(NamedTuple):
+    """What a server answered."""
+
+    status: int
+    body: bytes
+    was_sent_again: bool
+    """Whether the request may have been made before it was answered."""
+
+
+Post: TypeAlias = Callable[[str, bytes, str], Awaitable[Answer]]
+"""Sends a request to a path, with its body and id; returns the answer, or raises StoreError."""
 
 _ANSWERS = msgspec.msgpack.Decoder(list[PartAnswer])
 
@@ -29,9 +39,7 @@ _ANSWERS = msgspec.msgpack.Decoder(list[PartAnswer])
 @dataclass(frozen=True, slots=True)
 class _Waiting:
     part: Part
-    answer: "asyncio.Future[tuple[int, bytes]]" = field(
-        default_factory=lambda: asyncio.get_running_loop().create_future()
-    )
+    answer: "asyncio.Future[Answer]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
 class Together:
@@ -42,8 +50,8 @@ class Together:
         self._waiting: list[_Waiting] = []
         self._sender: asyncio.Task[None] | None = None
 
-    async def call(self, method: str, body: bytes) -> tuple[int, bytes]:
-        """Return status and body of the answer; raises StoreError when there is none in time."""
+    async def call(self, method: str, body: bytes) -> Answer:
+        """Return the answer; raises StoreError when there is none in time."""
         waiting = _Waiting(Part(method, uuid4().hex, body))
         self._waiting.append(waiting)
         if self._sender is None:
@@ -73,21 +81,21 @@ class Together:
             if not waiting.answer.done():
                 waiting.answer.set_result(answer)
 
-    async def _answers(self, parts: Sequence[Part]) -> list[tuple[int, bytes]]:
+    async def _answers(self, parts: Sequence[Part]) -> list[Answer]:
         if not parts:
             return []
         if len(parts) == 1:
             return [await self._post(parts[0].method, parts[0].call, parts[0].id)]
-        status, body = await self._post(TOGETHER, msgspec.msgpack.encode(parts), uuid4().hex)
+        status, body, again = await self._post(TOGETHER, msgspec.msgpack.encode(parts), uuid4().hex)
         if status != 200:
-            return [(status, body) for _ in parts]
+            return [Answer(status, body, again) for _ in parts]
         try:
             answers = _ANSWERS.decode(body)
         except msgspec.MsgspecError as error:
             raise StoreError(f"the store's answer to several calls makes no sense: {error}") from error
         if len(answers) != len(parts):
             raise StoreError(f"the store answered {len(answers)} of {len(parts)} calls")
-        return [(answer.status, answer.body) for answer in answers]
+        return [Answer(answer.status, answer.body, again) for answer in answers]
 
 
 def _fail(batch: Sequence[_Waiting], why: str) -> None:

@@ -15,7 +15,7 @@ import msgspec
 from leyden.core.data.page import Page
 from leyden.core.data.rollout import Attempt, AttemptedRollout, Rollout
 from leyden.core.data.span import Span
-from leyden.core.errors import CallRefused, IllegalMove, NotFound, StoreError, UsageError
+from leyden.core.errors import CallRefused, IllegalMove, NotFound, StoreError, UsageError, WrongType
 from leyden.core.store.base import LightningStore
 from leyden.core.store.text import NO_CHARACTER
 
@@ -49,7 +49,8 @@ LONGEST_WAIT = 30.0
 """Seconds that one request may wait; a client that wants more asks again."""
 
 ERRORS: Mapping[str, type[Exception]] = {
-    kind.__name__: kind for kind in (NotFound, IllegalMove, CallRefused, StoreError, UsageError, ValueError, TypeError)
+    kind.__name__: kind
+    for kind in (NotFound, IllegalMove, WrongType, CallRefused, StoreError, UsageError, ValueError, TypeError)
 }
 """Errors that travel under their own name."""
 
@@ -93,6 +94,7 @@ class Method:
 
     name: str
     signature: inspect.Signature
+    function: Callable[..., Awaitable[Any]]
     about: str
     """What it does, as the interface says it."""
     arguments: type[msgspec.Struct]
@@ -154,6 +156,7 @@ def _method(name: str, function: Callable[..., Awaitable[Any]]) -> Method:
     return Method(
         name,
         signature.replace(parameters=own),
+        function,
         inspect.getdoc(function) or "",
         arguments,
         answer,

@@ -48,7 +48,7 @@ def trajectory(reward: float | None, calls: Iterable[Transition] = (), **changes
         "attempt_id": made[0].attempt_id if made else "at",
         "dimensions": {},
         "succeeded": True,
-        "excluded": {},
+        "untrained": {},
     }
     return Trajectory(transitions=made, reward=reward, **(fields | changes))
 

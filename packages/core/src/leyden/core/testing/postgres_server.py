@@ -1,5 +1,9 @@
-"""`PostgresServer`: a real PostgreSQL server in a temporary folder, for tests that kill it. Knows nothing of stores."""
+"""`PostgresServer`: a real PostgreSQL server in a temporary folder, for tests that kill it.
 
+`server_programs` says which PostgreSQL that is.
+"""
+
+import atexit
 import os
 import pwd
 import shutil
@@ -18,6 +22,7 @@ import psycopg
 from psycopg.sql import SQL, Identifier
 
 from leyden.core.testing.ports import free_port
+from leyden.core.testing.server_programs import NO_POSTGRES, postgres_folder
 
 USER, PASSWORD = "leyden", "p@ss/word"
 """Of the server's owner; the password has to be written otherwise in a URI."""
@@ -29,7 +34,7 @@ _FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
 
 def missing() -> str | None:
     """Return why there can be no server here, or None."""
-    return None if _program("postgres") else "there is no PostgreSQL (Debian's package postgresql) on this machine"
+    return NO_POSTGRES if postgres_folder() is None else None
 
 
 class PostgresServer:
@@ -136,7 +141,7 @@ class PostgresServer:
         for path in (self._folder, password):
             shutil.chown(path, **_owner())
         self._run(
-            *(_program("initdb"), "--pgdata", str(self._folder / "data"), "--username", USER),
+            *(str(_programs() / "initdb"), "--pgdata", str(self._folder / "data"), "--username", USER),
             *("--auth", "password", "--pwfile", str(password), "--encoding", "UTF8", "--locale", "C", "--no-sync"),
         )
 
@@ -153,21 +158,44 @@ class PostgresServer:
             **self._settings,
         }
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
-        command = [_program("postgres"), "-D", str(self._folder / "data"), "-p", str(self.port), *options]
+        command = [str(_programs() / "postgres"), "-D", str(self._folder / "data"), "-p", str(self.port), *options]
         with (self._folder / "log").open("ab") as log:
             return subprocess.Popen[bytes](command, cwd="/", stdout=log, stderr=log, **_as_owner())
 
 
 @cache
-def _program(name: str) -> str:
-    """The path of one of PostgreSQL's programs, the newest; empty where there is none."""
-    found = shutil.which(name)
-    if found is not None:
-        return found
-    places = sorted(
-        Path("/usr/lib/postgresql").glob(f"*/bin/{name}"), key=lambda path: int(path.parts[4].split(".")[0])
-    )
-    return str(places[-1]) if places else ""
+def _programs() -> Path:
+    """The folder of PostgreSQL's programs, in a place where the server's owner may run them."""
+    folder = postgres_folder()
+    if folder is None:
+        raise RuntimeError(NO_POSTGRES)
+    if os.geteuid() != 0 or _may_run(folder / "postgres"):
+        return folder
+    # A checkout in root's own folder, say: the owner cannot get at the programs there.
+    copy = Path(tempfile.mkdtemp(prefix="leyden-pg-programs-"))
+    atexit.register(shutil.rmtree, copy, ignore_errors=True)
+    copy.chmod(0o755)
+    return _copied(folder, copy)
+
+
+def _copied(programs: Path, folder: Path) -> Path:
+    """Copy an installation into `folder`, with the libraries that a wheel has beside its package."""
+    package = programs.parents[1]
+    libraries = package.with_name(f"{package.name}.libs")
+    if libraries.is_dir():  # the programs look for them by the path from there to here
+        shutil.copytree(libraries, folder / libraries.name, symlinks=True)
+    place = folder / package.name / programs.parent.name
+    shutil.copytree(programs.parent, place, symlinks=True)
+    return place / programs.name
+
+
+def _may_run(program: Path) -> bool:
+    """Whether the server's owner may run a program, through every folder above it."""
+    try:
+        done = subprocess.run([program, "--version"], cwd="/", capture_output=True, text=True, **_as_owner())
+    except PermissionError:
+        return False
+    return done.returncode == 0
 
 
 def _owner() -> dict[str, str | int]:

@@ -1,6 +1,6 @@
 """`RedisServer`: a real Redis of a test's own, on a socket in a temporary folder, that can be killed and started again.
 
-Needs the program `redis-server`; `NO_REDIS` says so where it is missing.
+`server_programs` says which Redis that is; `PROGRAM` is None where there is none, and `NO_REDIS` says so.
 """
 
 import shutil
@@ -13,9 +13,10 @@ from pathlib import Path
 from types import TracebackType
 
 from leyden.core.testing.ports import free_port
+from leyden.core.testing.server_programs import NO_REDIS, redis_program
 
-PROGRAM = shutil.which("redis-server")
-NO_REDIS = "the program redis-server is not installed"
+PROGRAM = redis_program()
+__all__ = ["DURABLE", "NO_REDIS", "PROGRAM", "RedisServer"]
 DURABLE = {"appendonly": "yes", "appendfsync": "everysec", "save": ""}
 """Settings with which a store may be opened."""
 _START_SECONDS = 20.0
@@ -57,7 +58,7 @@ class RedisServer:
         options = [part for name, value in {**settings, **self._settings}.items() for part in (f"--{name}", value)]
         with (self._folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                [PROGRAM or "redis-server", *options], stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                [str(PROGRAM or "redis-server"), *options], stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
         give_up = time.monotonic() + _START_SECONDS
         while not self.answers():

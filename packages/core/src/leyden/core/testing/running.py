@@ -5,6 +5,7 @@ Model calls have nowhere to go unless a gateway is named; everything else is as 
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
@@ -36,16 +37,31 @@ def runner_config(**changes: Any) -> RunnerConfig:
 
 
 @contextlib.asynccontextmanager
-async def running(store: LightningStore, agent: Any, **changes: Any) -> AsyncGenerator[Runner]:
-    """Run `agent` on what `store` has queued, inside the block; `changes` as in `runner_config`."""
+async def running(
+    store: LightningStore, agent: Any, *, runner: Runner | None = None, **changes: Any
+) -> AsyncGenerator[Runner]:
+    """Run `agent` on what `store` has queued, inside the block; `changes` as in `runner_config`.
+
+    `agent` may be an `AgentSource`; a `runner` that is given runs instead of one made of both.
+    """
     stopped = asyncio.Event()
-    runner = Runner(store, AgentSource.of(agent), config=runner_config(**changes))
+    source = agent if isinstance(agent, AgentSource) else AgentSource.of(agent)
+    runner = runner or Runner(store, source, config=runner_config(**changes))
     task = asyncio.create_task(runner.run_until(stopped))
     try:
         yield runner
     finally:
         stopped.set()
         await asyncio.wait_for(task, PATIENCE_SECONDS)
+
+
+def patient_store() -> MemoryStore:
+    """Return a store whose clock stands still.
+
+    Then only the runner ends an attempt that takes too long, however busy the machine is.
+    """
+    began = time.time()
+    return MemoryStore(lambda: began)
 
 
 async def finished(store: LightningStore, rollout_ids: Sequence[str]) -> list[AttemptedRollout]:
@@ -62,10 +78,11 @@ async def run_one(
     *,
     mode: RolloutMode | None = None,
     config: RolloutConfig | None = None,
+    store: LightningStore | None = None,
     **changes: Any,
 ) -> tuple[AttemptedRollout, list[Span]]:
     """Run one rollout to its end and return it with the spans of all its attempts; `changes` as in `runner_config`."""
-    store = MemoryStore()
+    store = store or MemoryStore()
     rollout = await store.enqueue_rollout(task, mode=mode, config=config)
     async with running(store, agent, **changes):
         (ended,) = await finished(store, [rollout.rollout_id])

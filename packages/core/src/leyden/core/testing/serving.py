@@ -1,20 +1,59 @@
-"""`served`: what an HTTP handler answers, on this machine, for the length of a block. Knows nothing of what it says."""
+"""`served`: what an HTTP handler answers, on this machine, for the length of a block."""
 
+import socket
+import sys
 import threading
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+
+class _Server(ThreadingHTTPServer):
+    """Ends its clients' connections when it is closed, and waits for their threads."""
+
+    daemon_threads = False
+
+    def __init__(self, handler: type[BaseHTTPRequestHandler]) -> None:
+        super().__init__(("127.0.0.1", 0), handler)
+        self._open: set[socket.socket] = set()
+        self._lock = threading.Lock()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Begin with a connection."""
+        with self._lock:
+            self._open.add(request)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """End a connection."""
+        with self._lock:
+            self._open.discard(request)
+        super().shutdown_request(request)
+
+    def server_close(self) -> None:
+        """Close the server: a client that keeps its connection alive would keep a thread, too."""
+        with self._lock:
+            for request in self._open:
+                with suppress(OSError):  # the client has closed it
+                    request.shutdown(socket.SHUT_RDWR)
+        super().server_close()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Print what a handler failed with, unless its client went away."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
 
 @contextmanager
 def served(handler: type[BaseHTTPRequestHandler]) -> Generator[str]:
     """Serve on a free loopback port inside the block; yields the root URL, without a trailing slash."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server = _Server(handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:
         yield f"http://127.0.0.1:{server.server_port}"
     finally:
         server.shutdown()
-        server.server_close()
         thread.join()
+        server.server_close()

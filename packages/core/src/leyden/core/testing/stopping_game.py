@@ -189,7 +189,8 @@ def _rollouts(state: int, before: tuple[Transition, ...], probability: float) ->
 
 def _call(state: int, action: int, worked: bool | None = None) -> Transition:
     outcomes = () if worked is None else (Outcome(kind="tool", name="search", succeeded=worked),)
-    return transition([state], [action], [math.log(policy()[state, action])], agent=AGENTS[state], outcomes=outcomes)
+    logprobs = [math.log(policy()[state, action])]
+    return transition([state], [action], logprobs, span_id=f"s{state}", agent=AGENTS[state], outcomes=outcomes)
 
 
 def _trajectory(calls: tuple[Transition, ...], reward: float) -> Trajectory:

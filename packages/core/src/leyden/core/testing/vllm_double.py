@@ -64,6 +64,7 @@ class VllmDouble:
         app.router.add_get("/metrics", self._metrics)
         app.router.add_get("/v1/models", self._models)
         app.router.add_post("/v1/completions", self._completions)
+        app.router.add_post("/v1/chat/completions", self._chat)
         app.router.add_post("/v1/load_lora_adapter", self._load_adapter)
         app.router.add_get("/is_sleeping", self._sleeping)
         app.router.add_post("/sleep", self._sleep)
@@ -117,6 +118,23 @@ class VllmDouble:
     async def _models(self, _: web.Request) -> web.Response:
         names = [BASE, *self._adapters]
         return web.json_response({"data": [{"id": name, "max_model_len": CONTEXT} for name in names]})
+
+    async def _chat(self, request: web.Request) -> web.StreamResponse:
+        """Answer an agent: its prompt is a token for each character of its messages, greedy unless it says otherwise.
+
+        Whoever asks with `return_token_ids` gets them; others get nulls in their place.
+        """
+        asked = await request.json()
+        text = "".join(str(message["content"]) for message in asked["messages"])
+        prompt = [ord(character) % VOCAB for character in text][-CONTEXT // 2 :]
+        sampling = {"temperature": asked.get("temperature") or 0, "top_p": 1.0, "logprobs": 0, "model": BASE}
+        ids, rng = list(prompt), np.random.default_rng(asked.get("seed"))
+        logprobs: list[float] = []
+        while len(ids) - len(prompt) < asked.get("max_tokens", 8):
+            last = ids[-1]
+            ids += self._drawn(sampling, ids, rng)["token_ids"]
+            logprobs.append(float(self.logprobs(last)[ids[-1]]))
+        return await _answer_chat(request, asked, prompt, ids[len(prompt) :], logprobs)
 
     async def _load_adapter(self, request: web.Request) -> web.Response:
         body = await request.json()
@@ -270,6 +288,40 @@ class DoubleServer(VllmServer):
         if self.wire is not None:
             await self.wire.close()
             self.wire = None
+
+
+async def _answer_chat(
+    request: web.Request, asked: dict[str, Any], prompt: list[int], ids: list[int], logprobs: list[float]
+) -> web.StreamResponse:
+    """Write an answer as vLLM does: in one piece, or a token an event."""
+    tells = bool(asked.get("return_token_ids"))
+    known = {"id": f"chatcmpl-{zlib.crc32(bytes(prompt)):08x}", "created": 0, "model": asked["model"]}
+
+    def choice(kind: str, part: slice, finish: str | None) -> dict[str, Any]:
+        content = [{"token": f" {i}", "logprob": p} for i, p in zip(ids[part], logprobs[part], strict=True)]
+        return {
+            "index": 0,
+            kind: {"role": "assistant", "content": "".join(f" {i}" for i in ids[part])},
+            "logprobs": {"content": content} if asked.get("logprobs") else None,
+            "finish_reason": finish,
+            "token_ids": ids[part] if tells else None,
+        }
+
+    if not asked.get("stream"):
+        whole = {**known, "object": "chat.completion", "choices": [choice("message", slice(None), "length")]}
+        return web.json_response({**whole, "prompt_token_ids": prompt if tells else None})
+    answer = web.StreamResponse(headers={"content-type": "text/event-stream"})
+    await answer.prepare(request)
+    for n in range(len(ids)):
+        event = {
+            **known,
+            "object": "chat.completion.chunk",
+            "choices": [choice("delta", slice(n, n + 1), "length" if n == len(ids) - 1 else None)],
+            "prompt_token_ids": prompt if tells and n == 0 else None,
+        }
+        await answer.write(b"data: " + json.dumps(event).encode() + b"\n\n")
+    await answer.write(b"data: [DONE]\n\n")
+    return answer
 
 
 def _logits(last: int, salt: int) -> Floats:

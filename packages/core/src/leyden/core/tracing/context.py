@@ -1,6 +1,6 @@
 """Which attempt is running and who is speaking, as context variables. Knows nothing of any framework or transport."""
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -35,6 +35,8 @@ class OpenAttempt:
     """In production capture: a call that the gateway cannot take goes to the agent's own provider."""
     notes: list[Span] = field(default_factory=list[Span], repr=False)
     """Spans written by the emitters; the runner stores them."""
+    keep: Callable[[Span], object] | None = field(default=None, repr=False, compare=False)
+    """Takes the spans of frameworks that end in it, where no recorder of this process does: in production capture."""
     extra: dict[str, Any] = field(default_factory=dict[str, Any], repr=False)
     closed: Event = field(default_factory=Event, repr=False, compare=False)
     """Set when its block is left: what the attempt left behind (threads after a timeout) works for nobody."""
@@ -81,15 +83,42 @@ class Place(NamedTuple):
     outside: bool
 
 
+agent_name: ContextVar[str | None] = ContextVar("leyden_agent_name", default=None)
+"""What the user calls the agent of this attempt, as in `file.py:name`; for frameworks in which it has no name."""
+
 _ATTEMPT: ContextVar[OpenAttempt | None] = ContextVar("leyden_attempt", default=None)
 _OUTSIDE: ContextVar[bool] = ContextVar("leyden_outside", default=False)
 _CALLER: ContextVar[Caller | None] = ContextVar("leyden_caller", default=None)
+_process: tuple[OpenAttempt | None, Caller | None] = (None, None)
+"""What the whole process works for, and who speaks in it, where its contexts do not say."""
+
+
+def work_for(attempt: OpenAttempt, caller: Caller) -> None:
+    """Let every context of this process work for `attempt`, and `caller` speak in it: it is a child of an agent's."""
+    global _process
+    _process = attempt, caller
+
+
+@contextmanager
+def whole_process_for(attempt: OpenAttempt) -> Generator[None]:
+    """Let contexts of this process that work for no attempt work for `attempt` inside the block.
+
+    For a process of one attempt: threads that the agent's module started when it was imported work for it, too.
+    """
+    global _process
+    before, _process = _process, (attempt, None)
+    try:
+        yield
+    finally:
+        _process = before
 
 
 def current_attempt() -> OpenAttempt | None:
     """The open attempt of this context, if any; None in what a closed attempt left running."""
     attempt = _ATTEMPT.get()
-    return None if attempt is None or attempt.closed.is_set() else attempt
+    if attempt is None:
+        return None if _OUTSIDE.get() else _process[0]
+    return None if attempt.closed.is_set() else attempt
 
 
 def is_left_over() -> bool:
@@ -103,7 +132,7 @@ def current_caller() -> Caller | None:
     caller = _CALLER.get()
     while caller is not None and caller.ended.is_set():
         caller = caller.outer
-    return caller
+    return caller or _process[1]
 
 
 def is_outside() -> bool:

@@ -8,13 +8,14 @@ from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Any, cast
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 import msgspec
 
 from leyden.core.data import semconv
 from leyden.core.data.route import POLICY, PROVIDER, first_fitting
+from leyden.core.masking import mask_text
 from leyden.core.tracing.context import (
     Caller,
     OpenAttempt,
@@ -31,6 +32,9 @@ log = logging.getLogger("leyden.routing")
 ONWARD = "went to its provider"
 """Also the key in `OpenAttempt.extra` that says that a call did, because the gateway could not take it."""
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
+REASON_BYTES = 16384
+"""Of a refusal's body, so many bytes are read for the log."""
+REASON_CHARACTERS = 300
 
 _on = False
 _fail_closed = False
@@ -43,11 +47,18 @@ class Stopped(Exception):
     """This request goes nowhere; its text is for the agent, who gets it as its library's own connection error."""
 
 
-Verdict: TypeAlias = Literal["answer", "provider"] | Stopped
-
-
 class _Named(msgspec.Struct):
     model: str | None = None
+
+
+class _Reason(msgspec.Struct):
+    message: str = ""
+    code: str | int | None = None
+    param: str | None = None
+
+
+class _Refused(msgspec.Struct):
+    error: _Reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,19 +100,28 @@ class Destination:
         kept = [(name, value) for name, value in own if name.lower() in FORWARDED]
         return [*kept, ("Host", urlsplit(self.url).netloc), *self._identity()]
 
-    def verdict(self, status: int) -> Verdict:
-        """Say what becomes of an answer before any of its body is read; a redirect is never followed.
+    def answers(self, status: int) -> bool:
+        """Whether the gateway's answer is the agent's, by its status, before any of its body is read.
 
-        An attempt that fails open has its provider asked instead of passing on any refusal (a status of 400 or more)
-        that our gateway, and not the agent's provider, may have caused.
+        It is not where the gateway redirects, nor, in an attempt that fails open, where the gateway refuses (a status
+        of 400 or more): the caller then reads up to `REASON_BYTES` of the body and calls `turned_away`.
         """
         redirect = status in REDIRECTS
-        if self.attempt.fail_open and self.request.body is not None and (redirect or status >= 400):
-            _let_go(self.request.url, self.call, self.attempt, f"the gateway answered {status}")
-            return "provider"
-        if redirect:
-            return _stop(self.request.url, self.call, "the gateway answered with a redirect")
-        return "answer"
+        refused = self.attempt.fail_open and self.request.body is not None and status >= 400
+        return not (redirect or refused)
+
+    def turned_away(self, status: int, body: bytes) -> None:
+        """Return where the agent's provider is to answer instead; raise Stopped where no one may.
+
+        The log names the gateway's reason, which it gives in `body`.
+        """
+        redirect = status in REDIRECTS
+        if self.attempt.fail_open and self.request.body is not None:
+            code, message = ("", "") if redirect else _refusal(body)
+            reason = f"the gateway answered {status}" + (f": {message}" if message else "")
+            _let_go(self.request.url, self.call, self.attempt, reason, f"{status} {code}")
+            return
+        raise _stop(self.request.url, self.call, "the gateway answered with a redirect")
 
     def fall_back(self, error: Exception) -> None:
         """Let the agent's provider answer what could not be sent to the gateway; else raise `error` again."""
@@ -181,6 +201,18 @@ def onward(request: Outgoing) -> Generator[None]:
         _onward.reset(token)
 
 
+def repeatable(body: Any) -> bytes | None:
+    """Return a body that can be sent twice, as `Outgoing` has it; None for one that can be read only once."""
+    if body is None or isinstance(body, str):
+        return (body or "").encode()
+    return bytes(cast("bytes", body)) if isinstance(body, bytes | bytearray | memoryview) else None
+
+
+def header_text(value: Any) -> str:
+    """Return a header's name or value as text."""
+    return value.decode("latin-1") if isinstance(value, bytes) else str(value)
+
+
 def _is_onward(request: Outgoing, attempt: OpenAttempt) -> bool:
     method, place, sent_for = _onward.get() or ("", "", None)
     return sent_for is attempt and method == request.method and place == _place(request.url)
@@ -238,17 +270,29 @@ def _stop(url: str, call: ModelCall, reason: str) -> Stopped:
     return Stopped(f"model call stopped by Leyden: {reason}")
 
 
-def _let_go(url: str, call: ModelCall, attempt: OpenAttempt, reason: str) -> None:
+def _let_go(url: str, call: ModelCall, attempt: OpenAttempt, reason: str, kind: str | None = None) -> None:
     attempt.extra[ONWARD] = True
-    _tell(url, call, ONWARD, reason)
+    _tell(url, call, ONWARD, reason, kind)
 
 
-def _tell(url: str, call: ModelCall, what: str, reason: str) -> None:
-    """Say in our log what became of a call, loudly the first time."""
+def _tell(url: str, call: ModelCall, what: str, reason: str, kind: str | None = None) -> None:
+    """Log what became of a call, as a warning the first time a reason of its `kind` is given for its host."""
     place = f"{urlsplit(url).hostname} ({call.suffix})"  # the whole path may hold an attempt's token
-    level = logging.DEBUG if (place, reason) in _told else logging.WARNING
-    _told.add((place, reason))
+    key = (place, reason if kind is None else kind)
+    level = logging.DEBUG if key in _told else logging.WARNING
+    _told.add(key)
     log.log(level, "A model call to %s %s: %s", place, what, reason)
+
+
+def _refusal(body: bytes) -> tuple[str, str]:
+    """Return what kind of refusal an error body of the gateway is, and its message, in one short line."""
+    try:
+        error = msgspec.json.decode(body, type=_Refused).error
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return "", ""
+    message = mask_text(" ".join(error.message.split()))
+    shown = message if len(message) <= REASON_CHARACTERS else f"{message[:REASON_CHARACTERS]}…"
+    return f"{error.code or ''} {error.param or ''}".strip(), shown
 
 
 def _is_gateways(url: str, attempt: OpenAttempt) -> bool:

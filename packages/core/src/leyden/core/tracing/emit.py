@@ -5,20 +5,20 @@ stored.
 """
 
 import inspect
-import json
 import logging
 import math
-import numbers
 import secrets
 import time
-import traceback
 from collections.abc import Callable, Mapping
 from functools import wraps
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, cast
 
 from leyden.core.data import semconv
+from leyden.core.data.own_methods import short_name
 from leyden.core.data.span import Attributes, Span, SpanStatus
+from leyden.core.data.span_values import is_plain_span, plain_span
+from leyden.core.data.values import as_json, message_of, number, pairs_of, plain, shown, stack_of
 from leyden.core.errors import RewardError
 from leyden.core.tracing.context import Caller, OpenAttempt, current_attempt, current_caller, set_caller
 
@@ -49,20 +49,20 @@ def emit_message(content: str) -> None:
 
 
 def emit_object(value: Any) -> None:
-    """Note any object, as JSON where it can be, else as its `repr`."""
-    try:
-        content = json.dumps(value, default=repr)
-    except (TypeError, ValueError):
-        content = repr(value)
-    _emit(semconv.OBJECT, {semconv.CONTENT: content})
+    """Note any object as JSON; what JSON cannot hold of it is kept as `data.values` says, and noted beside it."""
+    kept = as_json(value, semconv.CONTENT)
+    attributes: Attributes = {semconv.CONTENT: kept.value}
+    if kept.reasons:
+        attributes[semconv.REDUCED] = kept.reasons
+    _emit(semconv.OBJECT, attributes)
 
 
 def emit_exception(error: BaseException) -> None:
     """Note an error that the agent handled itself."""
     attributes: Attributes = {
-        "exception.type": type(error).__qualname__,
-        "exception.message": str(error),
-        "exception.stacktrace": "".join(traceback.format_exception(error)),
+        "exception.type": short_name(error),
+        "exception.message": message_of(error),
+        "exception.stacktrace": stack_of(error),
     }
     _emit(semconv.EXCEPTION, attributes, _outcome(error))
 
@@ -72,12 +72,12 @@ def reward_attributes(value: object) -> Attributes:
 
     Raises RewardError when there is no number, or one that is not finite.
     """
-    if not isinstance(value, Mapping):
+    named = pairs_of(value)
+    if named is None:
         return {semconv.REWARD_VALUE: _finite(value, "the reward")}
-    named = cast("Mapping[Any, Any]", value)
     if not named:
         raise RewardError("the reward has no dimensions; give at least one, or a number")
-    parts = {str(name): _finite(part, f"reward dimension {name!r}") for name, part in named.items()}
+    parts = {_name(name): _finite(part, f"reward dimension {shown(name)}") for name, part in named}
     dimensions = {f"{semconv.REWARD_DIMENSION}{name}": part for name, part in parts.items()}
     return {semconv.REWARD_VALUE: sum(parts.values()), **dimensions}
 
@@ -161,21 +161,26 @@ def _write(
         start_time=identity[1],
         end_time=time.time(),
     )
-    attempt.notes.append(span)
+    attempt.notes.append(span if is_plain_span(span) else plain_span(span))
 
 
 def _error_type(error: BaseException | None) -> Attributes:
-    return {} if error is None else {semconv.ERROR_TYPE: type(error).__qualname__}
+    return {} if error is None else {semconv.ERROR_TYPE: short_name(error)}
 
 
 def _outcome(error: BaseException | None) -> SpanStatus:
-    return SpanStatus() if error is None else SpanStatus(code="error", description=str(error))
+    return SpanStatus() if error is None else SpanStatus(code="error", description=message_of(error))
+
+
+def _name(value: object) -> str:
+    name = plain(value).value
+    return name if isinstance(name, str) else shown(value)
 
 
 def _finite(value: object, what: str) -> float:
-    if not isinstance(value, numbers.Real):
-        raise RewardError(f"{what} is {value!r}, a {type(value).__name__}; it must be a finite number")
-    number = float(value)
-    if not math.isfinite(number):
-        raise RewardError(f"{what} is {number}; it must be a finite number")
-    return number
+    found = number(value)
+    if found is None:
+        raise RewardError(f"{what} is {shown(value)}, a {short_name(value)}; it must be a finite number")
+    if not math.isfinite(found):
+        raise RewardError(f"{what} is {found}; it must be a finite number")
+    return found

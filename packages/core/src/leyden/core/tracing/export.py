@@ -9,7 +9,7 @@ import logging
 import os
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from opentelemetry import trace
 from opentelemetry.context import Context
@@ -23,6 +23,7 @@ from leyden.core.data import semconv
 from leyden.core.data.span import Span
 from leyden.core.errors import REFUSALS
 from leyden.core.store.otel import span_from_otel
+from leyden.core.store.span_entry import entered
 from leyden.core.tracing.context import current_attempt
 from leyden.core.tracing.own_spans import RESOURCE, OwnSpan, OwnTracer
 
@@ -37,6 +38,16 @@ CONTENT = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 _WANTED = ("true", "1", "span_only", "span_and_event")
 QUEUE_LIMIT = 100_000
 """While the sink fails, spans wait; beyond this many the oldest are dropped."""
+MOST_REFUSED = 10_000
+"""Attempts of which it is kept that spans were not stored; beyond this many the oldest are forgotten."""
+
+
+class NotStored(NamedTuple):
+    """Spans of one attempt that were dropped."""
+
+    spans: int
+    reason: str
+    """Why the first of them was."""
 
 
 class Recorder(SpanProcessor):
@@ -45,6 +56,7 @@ class Recorder(SpanProcessor):
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
         self._queue: deque[Span] = deque(maxlen=QUEUE_LIMIT)
+        self._refused: dict[str, NotStored] = {}
         self._sending = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
 
@@ -59,12 +71,27 @@ class Recorder(SpanProcessor):
         try:
             if (ours := _span(span)) is not None:
                 self.take(ours)
-        except Exception:
+        except Exception as error:
             log.exception("A span could not be recorded")
+            self._note_refused(str((span.attributes or {}).get(semconv.ATTEMPT_ID, "")), span.name, repr(error))
 
     def take(self, span: Span) -> None:
         """Queue a span that has ended."""
+        if len(self._queue) == QUEUE_LIMIT:
+            oldest = self._queue[0]
+            self._note_refused(oldest.attempt_id, oldest.name, f"more than {QUEUE_LIMIT} spans waited for the store")
         self._queue.append(span)
+
+    def refused(self, attempt_id: str) -> "NotStored | None":
+        """What of an attempt was dropped so far; each time it is returned, it is counted anew from then on."""
+        return self._refused.pop(attempt_id, None)
+
+    def _note_refused(self, attempt_id: str, name: str, reason: str) -> None:
+        known = self._refused.pop(attempt_id, None)
+        spans, first = (0, f"span {name!r} cannot be recorded: {reason}") if known is None else known
+        self._refused[attempt_id] = NotStored(spans + 1, first)
+        if len(self._refused) > MOST_REFUSED:
+            del self._refused[next(iter(self._refused))]
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
         """Do nothing: only `flush`, on the recorder's own loop, can wait for the sink."""
@@ -79,11 +106,12 @@ class Recorder(SpanProcessor):
                 batch = [self._queue.popleft() for _ in range(size)]
                 alone = max(alone - 1, 0)
                 try:
-                    await self._sink(batch)
+                    await self._sink([*await entered(batch)])
                 except BaseException as error:
                     refused = isinstance(error, REFUSALS)  # such as an attempt that the store does not know
                     if refused and size == 1:
                         log.warning("span %r of attempt %s is refused: %s", batch[0].name, batch[0].attempt_id, error)
+                        self._note_refused(batch[0].attempt_id, batch[0].name, str(error))
                         continue
                     self._queue.extendleft(reversed(batch))
                     if not isinstance(error, Exception):

@@ -14,12 +14,10 @@ log = logging.getLogger("leyden.routing")
 
 UNREACHED = {
     "grpc": "gRPC (grpc is loaded) is not HTTP as wire routing knows it: give the client its REST transport",
-    "botocore": "Amazon's botocore has an HTTP client of its own: call Bedrock's OpenAI-compatible endpoint instead",
     "websockets": "WebSockets (websockets is loaded), such as those of Responses and Realtime: use the HTTP form",
     "websocket": "WebSockets (websocket-client is loaded): use the HTTP form",
     "pycurl": "pycurl has a network stack of its own",
     "curl_cffi": "curl_cffi has a network stack of its own",
-    "httplib2": "httplib2 is not among the HTTP libraries that are routed",
     "niquests": "niquests is not among the HTTP libraries that are routed",
     "tornado.httpclient": "Tornado's HTTP client is not among the HTTP libraries that are routed",
     "vllm": "a model run in the agent's own process (vllm is loaded) makes no calls: serve it, and call it",
@@ -28,6 +26,7 @@ UNREACHED = {
 """By a module that only they load."""
 
 UNANSWERED = {
+    "botocore": "botocore speaks Bedrock's own dialect, which the gateway does not: use its OpenAI endpoint",
     "google.genai": "google.genai speaks Gemini's own dialect, which the gateway does not: its calls are stopped",
     "anthropic": "anthropic speaks the Messages dialect, which the gateway does not: its calls are stopped",
     "ollama": "ollama speaks a dialect of its own, which the gateway does not: call its /v1 endpoint",
@@ -35,11 +34,13 @@ UNANSWERED = {
 }
 """What is routed, and then refused."""
 
-ROUTED_FOR_AGENTS = ("httpx", "httpx2", "requests")
-"""aiohttp is routed too, but Leyden itself loads it."""
-
 CALLED = "leyden.model_called"
 """In an attempt's `extra`: a model call of its passed by, wherever it went."""
+
+COMMAND = "leyden.command"
+"""In an attempt's `extra`: the name of the program that is the agent; this process makes none of its calls."""
+PROGRAMS = "leyden.programs"
+"""In an attempt's `extra`: names of other programs that the agent started."""
 
 _said = False
 
@@ -47,17 +48,23 @@ _said = False
 def out_of_reach(modules: Mapping[str, ModuleType] | None = None) -> list[str]:
     """Return a sentence for each thing that is loaded; `modules` is `sys.modules` unless given."""
     loaded: Iterable[str] = set(sys.modules if modules is None else modules)
-    found = [reason for module, reason in {**UNREACHED, **UNANSWERED}.items() if module in loaded]
-    if "urllib3" in loaded and "requests" not in loaded and "botocore" not in loaded:
-        found.append("urllib3 is loaded without requests: calls made with it directly are not routed")
-    if not any(name in loaded for name in ROUTED_FOR_AGENTS):
-        found.append("none of httpx, httpx2 and requests is loaded: urllib and other processes are not routed")
-    return found
+    return [reason for module, reason in {**UNREACHED, **UNANSWERED}.items() if module in loaded]
 
 
 def untold(attempt: OpenAttempt) -> list[str]:
     """Return what may be why `attempt` made no model call; nothing where it made one, or where it was told before."""
-    return [] if _said or CALLED in attempt.extra else out_of_reach()
+    if _said or CALLED in attempt.extra:
+        return []
+    if (command := attempt.extra.get(COMMAND)) is not None:
+        return [
+            f"{command} sent nothing to OPENAI_BASE_URL: its client may have a base URL in its code, or take it from "
+            f"another variable"
+        ]
+    programs = sorted(attempt.extra.get(PROGRAMS, ()))
+    started = [
+        f"{name} is another program: its client must take its base URL from OPENAI_BASE_URL" for name in programs
+    ]
+    return started + out_of_reach()
 
 
 def tell(reasons: list[str]) -> None:
@@ -66,7 +73,7 @@ def tell(reasons: list[str]) -> None:
     if reasons and not _said:
         _said = True
         log.warning(
-            "A rollout ended well without a model call. If its agent asks a model, wire routing did not see it: %s. "
+            "A rollout ended well without a model call. If its agent asks a model, no call was seen: %s. "
             "(See docs/wire.md; this is said once.)",
             "; ".join(reasons),
         )

@@ -5,17 +5,18 @@ They look to whoever holds them like any other span, and are below or above any 
 
 import random
 import time
-import traceback
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from opentelemetry import trace
-from opentelemetry.attributes import BoundedAttributes
 from opentelemetry.context import Context
 from opentelemetry.util import types
 
+from leyden.core.data.own_methods import short_name
+from leyden.core.data.reading import WITHOUT_METHODS
 from leyden.core.data.span import Attributes, Span, SpanEvent, SpanLink, SpanStatus
-from leyden.core.store.otel import plain
+from leyden.core.data.span_values import marked
+from leyden.core.data.values import is_a, message_of, reading, stack_of
 from leyden.core.tracing.context import current_attempt
 
 Keep = Callable[[Span], object]
@@ -23,7 +24,6 @@ Keep = Callable[[Span], object]
 
 RESOURCE: Attributes = {"service.name": "leyden"}
 _NANOSECONDS = 1e9
-_PLAIN = frozenset((str, int, float, bool))
 _SAMPLED = trace.TraceFlags(trace.TraceFlags.SAMPLED)
 _STATE = trace.TraceState()
 _UNSET = SpanStatus()
@@ -34,7 +34,7 @@ class OwnSpan(trace.Span):
 
     __slots__ = (
         *("_attempt", "_attributes", "_context", "_events", "_keep", "_links", "_name", "_parent_id"),
-        *("_started", "_status", "span_id", "trace_id"),
+        *("_reasons", "_started", "_status", "span_id", "trace_id"),
     )
 
     def __init__(
@@ -50,7 +50,9 @@ class OwnSpan(trace.Span):
         self.span_id = f"{random.getrandbits(64) or 1:016x}"
         """16 hexadecimal digits."""
         self._context: trace.SpanContext | None = None
-        self._attributes: Attributes = _add({}, attributes) if attributes else {}
+        self._reasons: list[str] = []
+        """Why something of it is not whole."""
+        self._attributes: Attributes = _add({}, attributes, self._reasons) if attributes else {}
         self._status = _UNSET
         self._events: list[SpanEvent] = []
         self._links: list[SpanLink] = []
@@ -67,13 +69,13 @@ class OwnSpan(trace.Span):
         return self._keep is not None
 
     def set_attribute(self, key: str, value: types.AttributeValue) -> None:
-        """Note a value; what is none of OpenTelemetry's types is left out with a warning of its own."""
+        """Note a value of any type."""
         self.set_attributes({key: value})
 
     def set_attributes(self, attributes: Mapping[str, types.AttributeValue]) -> None:
         """Note values."""
         if self._keep is not None:
-            _add(self._attributes, attributes)
+            _add(self._attributes, attributes, self._reasons)
 
     def update_name(self, name: str) -> None:
         """Rename it."""
@@ -92,13 +94,16 @@ class OwnSpan(trace.Span):
         """Note a moment."""
         if self._keep is not None:
             at = (time.time_ns() if timestamp is None else timestamp) / _NANOSECONDS
-            self._events.append(SpanEvent(name=name, time=at, attributes=_add({}, attributes or {})))
+            self._events.append(SpanEvent(name=name, time=at, attributes=self._read(attributes, "event")))
 
     def add_link(self, context: trace.SpanContext, attributes: types.Attributes = None) -> None:
         """Refer to another span."""
         if self._keep is not None:
             trace_id, span_id = f"{context.trace_id:032x}", f"{context.span_id:016x}"
-            self._links.append(SpanLink(trace_id=trace_id, span_id=span_id, attributes=_add({}, attributes or {})))
+            self._links.append(SpanLink(trace_id=trace_id, span_id=span_id, attributes=self._read(attributes, "link")))
+
+    def _read(self, attributes: Mapping[str, object] | None, place: str) -> Attributes:
+        return _add({}, attributes, self._reasons, place) if attributes else {}
 
     def record_exception(
         self,
@@ -109,9 +114,9 @@ class OwnSpan(trace.Span):
     ) -> None:
         """Note an exception as an event, with OpenTelemetry's names."""
         told = {
-            "exception.type": type(exception).__qualname__,
-            "exception.message": str(exception),
-            "exception.stacktrace": "".join(traceback.format_exception(exception)),
+            "exception.type": short_name(exception),
+            "exception.message": message_of(exception),
+            "exception.stacktrace": stack_of(exception),
             "exception.escaped": str(escaped),
         }
         self.add_event("exception", {**told, **(attributes or {})}, timestamp)
@@ -138,7 +143,7 @@ class OwnSpan(trace.Span):
             end_time=(time.time_ns() if end_time is None else end_time) / _NANOSECONDS,
             resource=RESOURCE,
         )
-        keep(ended)
+        keep(marked(ended, self._reasons) if self._reasons else ended)
 
 
 class OwnTracer(trace.Tracer):
@@ -194,21 +199,38 @@ def ids(span: trace.Span) -> tuple[str | None, str | None]:
     return (f"{context.trace_id:032x}", f"{context.span_id:016x}") if context.is_valid else (None, None)
 
 
-def _add(known: Attributes, given: Mapping[str, Any]) -> Attributes:
+def _add(
+    known: dict[str, Any], given: Mapping[str, object], reasons: list[str], place: str = "attributes"
+) -> Attributes:
+    """Note values as they are now; what could not be kept whole of them goes to `reasons`."""
     for name, value in given.items():
-        # Nearly all are plain, and OpenTelemetry's own check of a value takes as long as all the rest.
-        if type(value) in _PLAIN:
+        kind = type(value)
+        if kind is str or kind is int or kind is float or kind is bool:
             known[name] = value
-        elif _is_plain_list(value):
-            known[name] = value.copy()
-        elif (checked := BoundedAttributes(attributes={name: value}).get(name)) is not None:
-            known[name] = plain(checked)
+        elif kind is list and _is_flat(cast("list[object]", value)):
+            known[name] = cast("Any", value).copy()
+        elif value is not None:
+            known[name] = _as_it_is_now(value, f"{place}.{name}", reasons)
     return known
 
 
-def _is_plain_list(value: object) -> bool:
-    """Whether it is a list of plain values of one type, as OpenTelemetry wants them."""
-    if type(value) is not list:
-        return False
-    kinds = set(map(type, cast("list[object]", value)))
-    return len(kinds) == 1 and kinds <= _PLAIN
+def _is_flat(items: list[object]) -> bool:
+    for item in items:
+        kind = type(item)
+        if kind is not str and kind is not int and kind is not float and kind is not bool:
+            return False
+    return True
+
+
+def _as_it_is_now(value: object, place: str, reasons: list[str]) -> Any:
+    """Return what an odd value is now.
+
+    An object that would have to be asked, by its own methods, is returned itself: the recorder reads it on a thread.
+    """
+    read = reading(WITHOUT_METHODS)
+    found = read.read(value, place)
+    if read.reasons and type(found) is str and not is_a(value, str):
+        return value
+    kept = read.attribute(found, place)
+    reasons += read.all_reasons()
+    return kept

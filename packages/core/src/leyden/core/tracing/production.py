@@ -17,15 +17,18 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPSConnection
 from threading import Thread
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
 
 import msgspec
 
+from leyden.core.data import semconv
 from leyden.core.data.production import CaptureBegin, CaptureBegun, CaptureEnd
 from leyden.core.data.rollout import Task
-from leyden.core.data.text import packed
+from leyden.core.data.span import Span
+from leyden.core.data.values import is_plain, plain
 from leyden.core.tracing import carry, destination, routing
+from leyden.core.tracing.capture_spans import SpanSender, SpansRefused
 from leyden.core.tracing.context import OpenAttempt, current_attempt, is_outside, open_attempt
 
 log = logging.getLogger("leyden.production")
@@ -37,7 +40,7 @@ REST_SECONDS = 30.0
 MODE, GATEWAY_URL, TOKEN = "LEYDEN_CAPTURE", "LEYDEN_GATEWAY_URL", "LEYDEN_CAPTURE_TOKEN"
 """Environment variables."""
 _MAX_ANSWER = 65536
-_OF_THE_REQUEST = (400, 413)
+_OF_THE_REQUEST = (400, 404, 409, 413)
 """Statuses that say nothing about other requests."""
 
 T = TypeVar("T")
@@ -80,6 +83,7 @@ class Capture:
         self._given = gateway, token
         self._gateway: _Gateway | None = None
         self._attempt: OpenAttempt | None = None
+        self._sender: SpanSender | None = None
         self._open = ExitStack()
 
     def __enter__(self) -> OpenAttempt | None:
@@ -110,9 +114,9 @@ class Capture:
             log.debug("a capture was left elsewhere than it was entered", exc_info=True)
         attempt.closed.set()
         incomplete = destination.ONWARD in attempt.extra
-        end = CaptureEnd(failed=kind is not None, incomplete=incomplete, notes=list(attempt.notes))
+        end = CaptureEnd(failed=kind is not None, incomplete=incomplete)
         try:
-            ending = _in_thread(self._gateway.end, attempt.token, end)
+            ending = _in_thread(self._gateway.end, attempt.token, end, self._sender)
             _ending.add(ending)
             ending.add_done_callback(_ending.discard)
         except Exception as error:
@@ -131,19 +135,17 @@ class Capture:
             return None
         if in_loop:
             asyncio.get_running_loop()  # raises under another async library, before a rollout is begun in vain
-        body = packed(self._begin)
         self._gateway = gateway
-        return _in_thread(gateway.begin, body, too_late=gateway.give_up)
+        return _in_thread(gateway.begin, self._begin, too_late=gateway.give_up)
 
     def _enter(self, begun: CaptureBegun) -> None:
         assert self._gateway is not None
-        attempt = OpenAttempt(
+        attempt, self._sender = _opened(
             rollout_id=begun.rollout_id,
             attempt_id=begun.attempt_id,
             token=begun.token,
             gateway_url=self._gateway.url,
             trace_id=secrets.token_hex(16),
-            fail_open=True,
         )
         carry.install()
         routing.install()
@@ -157,6 +159,39 @@ class Capture:
             _tell("", str(error) or type(error).__name__)
 
 
+def in_child(fields: dict[str, Any]) -> tuple[OpenAttempt, Callable[[], None]]:
+    """Open an attempt of a capture in a process that the agent started; return what sends what was recorded here."""
+    attempt, sender = _opened(**fields)
+
+    def send() -> None:
+        if attempt.notes:
+            wait([_in_thread(sender.finish)], BEGIN_SECONDS)
+
+    return attempt, send
+
+
+def _opened(**fields: Any) -> tuple[OpenAttempt, SpanSender]:
+    """An attempt that fails open and has its spans sent to its gateway."""
+    notes: list[Span] = []
+    gateway = _Gateway(fields["gateway_url"], "")
+    sender = SpanSender(notes, lambda body: gateway.spans(fields["token"], body))
+    given: dict[str, Any] = {**fields, "fail_open": True, "notes": notes, "keep": sender.keep}
+    return OpenAttempt(**given), sender
+
+
+def _request(begin: CaptureBegin) -> bytes:
+    """Return the request for a rollout; what of it cannot be kept whole is noted in the metadata."""
+    if is_plain(begin.task) and is_plain(begin.metadata):
+        return msgspec.msgpack.encode(begin)
+    task, metadata = plain(begin.task, "input", all_fields=True), plain(begin.metadata, "metadata", all_fields=True)
+    found: Any = metadata.value
+    pairs = cast("dict[Any, Any]", found) if type(found) is dict else {"value": found}
+    notes = {str(name): note for name, note in pairs.items()}
+    if reasons := [*task.reasons, *metadata.reasons]:
+        notes[semconv.REDUCED] = reasons
+    return msgspec.msgpack.encode(CaptureBegin(task=task.value, metadata=notes))
+
+
 @dataclass(slots=True)
 class _Gateway:
     """One gateway as this process knows it."""
@@ -165,18 +200,27 @@ class _Gateway:
     capture_token: str = field(repr=False)
     resting_until: float = 0.0
 
-    def begin(self, body: bytes) -> CaptureBegun:
+    def begin(self, begin: CaptureBegin) -> CaptureBegun:
         """Open a rollout."""
-        answer = self._post("/capture/begin", self.capture_token, body)
+        answer = self._post("/capture/begin", self.capture_token, _request(begin))
         try:
             return msgspec.msgpack.decode(answer, type=CaptureBegun)
         except msgspec.DecodeError as error:
             raise Failed(f"its answer makes no sense: {error}") from error
 
-    def end(self, token: str, end: CaptureEnd) -> None:
-        """End the attempt of a token."""
+    def spans(self, token: str, body: bytes) -> None:
+        """Store what was recorded in the attempt of a token."""
         try:
-            self._post("/capture/end", token, packed(end))
+            self._post("/capture/spans", token, body)
+        except Refused as error:
+            raise SpansRefused(str(error)) from error
+
+    def end(self, token: str, end: CaptureEnd, sender: SpanSender | None = None) -> None:
+        """End the attempt of a token, once `sender` has sent what it recorded."""
+        try:
+            if sender is not None and (lost := sender.finish()):
+                end = msgspec.structs.replace(end, lost_spans=lost)
+            self._post("/capture/end", token, msgspec.msgpack.encode(end))
         except Exception as error:
             _tell(self.url, f"a rollout's end was not recorded ({_line(error)})")
 

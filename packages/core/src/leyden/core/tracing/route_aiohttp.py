@@ -12,7 +12,15 @@ from typing import Any
 from yarl import URL
 
 from leyden.core.tracing import gateway_pool
-from leyden.core.tracing.destination import Destination, Outgoing, Stopped, could_be_routed, decide, onward
+from leyden.core.tracing.destination import (
+    REASON_BYTES,
+    Destination,
+    Outgoing,
+    Stopped,
+    could_be_routed,
+    decide,
+    onward,
+)
 
 WRAPPED = {"aiohttp": (("ClientSession", "_request"),)}
 SESSION_OPTIONS = ("read_bufsize", "max_line_size", "max_field_size", "max_headers", "auto_decompress")
@@ -66,16 +74,19 @@ class _Middleware:
         except (self._http.ClientConnectorError, self._http.ConnectionTimeoutError) as error:
             destination.fall_back(self._as_the_agents(error, request))
             return None
-        verdict = destination.verdict(response.status)
-        if verdict == "answer":
+        if destination.answers(response.status):
             response._real_url, response._url = request.original_url, request.url
             response._request_info, response._traces = request.request_info, request._traces
             response._session = self._session
             response._resolve_charset = self._session._resolve_charset
             return response
-        response.close()
-        if isinstance(verdict, Stopped):
-            raise verdict
+        try:
+            body = await response.content.read(REASON_BYTES)
+        except (self._http.ClientError, TimeoutError):  # all that is lost is the reason
+            body = b""
+        finally:
+            response.close()
+        destination.turned_away(response.status, body)
         return None
 
     async def _send(self, request: Any, destination: Destination) -> Any:

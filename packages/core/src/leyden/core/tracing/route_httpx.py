@@ -9,7 +9,15 @@ from types import ModuleType
 from typing import Any
 
 from leyden.core.tracing import gateway_pool
-from leyden.core.tracing.destination import Destination, Outgoing, Stopped, could_be_routed, decide, onward
+from leyden.core.tracing.destination import (
+    REASON_BYTES,
+    Destination,
+    Outgoing,
+    Stopped,
+    could_be_routed,
+    decide,
+    onward,
+)
 from leyden.core.tracing.lanes import Lanes
 
 CLIENTS = (("Client", "_transport_for_url"), ("AsyncClient", "_transport_for_url"))
@@ -47,11 +55,9 @@ class RoutedTransport:
             except self._unreached as error:
                 destination.fall_back(error)
             else:
-                verdict = destination.verdict(response.status_code)
-                if verdict == "answer":
+                if destination.answers(response.status_code):
                     return response
-                response.close()
-                self._raise_if_stopped(request, verdict)
+                self._turned_away(request, destination, response.status_code, self._start_of(response))
         with onward(outgoing):
             return self._transport.handle_request(request)
 
@@ -66,11 +72,9 @@ class RoutedTransport:
             except self._unreached as error:
                 destination.fall_back(error)
             else:
-                verdict = destination.verdict(response.status_code)
-                if verdict == "answer":
+                if destination.answers(response.status_code):
                     return response
-                await response.aclose()
-                self._raise_if_stopped(request, verdict)
+                self._turned_away(request, destination, response.status_code, await self._start_of_async(response))
         with onward(outgoing):
             return await self._transport.handle_async_request(request)
 
@@ -78,12 +82,40 @@ class RoutedTransport:
         try:
             return decide(outgoing)
         except Stopped as stop:
-            self._raise_if_stopped(request, stop)
-            raise
+            raise self._http.ConnectError(str(stop), request=request) from None
 
-    def _raise_if_stopped(self, request: Any, verdict: object) -> None:
-        if isinstance(verdict, Stopped):
-            raise self._http.ConnectError(str(verdict), request=request) from None
+    def _turned_away(self, request: Any, destination: Destination, status: int, body: bytes) -> None:
+        try:
+            destination.turned_away(status, body)
+        except Stopped as stop:
+            raise self._http.ConnectError(str(stop), request=request) from None
+
+    def _start_of(self, response: Any) -> bytes:
+        """Read the start of an answer that goes no further, and close it; what cannot be read is left out."""
+        body = b""
+        try:
+            for piece in response.stream:
+                body += piece
+                if len(body) >= REASON_BYTES:
+                    break
+        except self._http.TransportError:
+            pass
+        finally:
+            response.close()
+        return body
+
+    async def _start_of_async(self, response: Any) -> bytes:
+        body = b""
+        try:
+            async for piece in response.stream:
+                body += piece
+                if len(body) >= REASON_BYTES:
+                    break
+        except self._http.TransportError:
+            pass
+        finally:
+            await response.aclose()
+        return body
 
     def _copy(self, request: Any, destination: Destination) -> Any:
         """Return `request` as the gateway gets it; the body's stream is shared, the agent's own request untouched."""

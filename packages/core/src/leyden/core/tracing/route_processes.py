@@ -1,46 +1,40 @@
 """Takes routing, and the attempt that is open, into the processes that `multiprocessing` starts.
 
 A process belongs to the attempt that starts it; one of a pool belongs to none, and each piece of work it is given to
-the attempt that gives it. Without this, a process that is started afresh would call providers. Knows nothing of HTTP.
+the attempt that gives it. Without this, a process that is started afresh would call providers.
 """
 
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from contextvars import Context
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, cast
 
 from leyden.core.tracing import destination
-from leyden.core.tracing.context import (
-    Caller,
-    OpenAttempt,
-    current_attempt,
-    current_caller,
-    is_outside,
-    open_attempt,
-    set_caller,
-)
+from leyden.core.tracing.child_process import Carried, FoundModules
+from leyden.core.tracing.context import current_attempt, is_outside
 
 WRAPPED = {
     "multiprocessing.process": (("BaseProcess", "start"),),
     "multiprocessing.pool": tuple(("Pool", name) for name in ("apply_async", "_map_async", "imap", "imap_unordered")),
     "concurrent.futures.process": (("ProcessPoolExecutor", "submit"),),
+    "multiprocessing.spawn": (("", "get_preparation_data"),),
 }
 POOLS = ("multiprocessing.pool", "concurrent.futures.process")
 """Whose processes work for many."""
-ATTEMPT_FIELDS = ("rollout_id", "attempt_id", "token", "gateway_url", "trace_id", "mode", "routes", "fail_open")
+OUR_OWN = "leyden.core."
+"""How the names of Leyden's own programs begin: nothing of an agent's is in their main module."""
 
 
 def wrap(library: ModuleType, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what takes the place of the start of a process, or of giving work to a pool."""
+    """Return what takes the place of the start of a process, of its preparation, or of giving work to a pool."""
 
     def start(self: Any) -> None:
         if not destination.is_on() or is_outside():
             return original(self)
         fields = cast("dict[str, Any]", vars(self))
         own = dict(fields)
-        fields["run"] = _Run(self, _Carried.now(empty=_target_module(self) in POOLS), own.get("run"))
+        fields["run"] = _Run(self, Carried.now(empty=_target_module(self) in POOLS), own.get("run"))
         try:
             return original(self)
         finally:
@@ -51,36 +45,17 @@ def wrap(library: ModuleType, name: str, original: Callable[..., Any]) -> Callab
         in_threads = getattr(library, "ThreadPool", ())
         if not destination.is_on() or current_attempt() is None or isinstance(self, in_threads):
             return original(self, work, *args, **kwargs)
-        return original(self, _Work(work, _Carried.now()), *args, **kwargs)
+        return original(self, _Work(work, Carried.now()), *args, **kwargs)
 
+    def get_preparation_data(name: str) -> dict[str, Any]:
+        prepared = original(name)
+        if prepared.get("init_main_from_name", "").startswith(OUR_OWN):
+            del prepared["init_main_from_name"]
+        return {"leyden": FoundModules(), **prepared}  # before all that is pickled of the process itself
+
+    if name == "get_preparation_data":
+        return get_preparation_data
     return start if name == "start" else give
-
-
-@dataclass(frozen=True)
-class _Carried:
-    """What goes along, as it can be pickled."""
-
-    fail_closed: bool
-    attempt: dict[str, Any] | None
-    caller: dict[str, Any]
-
-    @classmethod
-    def now(cls, *, empty: bool = False) -> "_Carried":
-        attempt, caller = None if empty else current_attempt(), current_caller() or Caller()
-        return cls(
-            fail_closed=destination.fails_closed(),
-            attempt=None if attempt is None else {name: getattr(attempt, name) for name in ATTEMPT_FIELDS},
-            caller={name: getattr(caller, name) for name in ("agent", "node", "trace_id", "span_id")},
-        )
-
-    @contextmanager
-    def entered(self) -> Generator[None]:
-        if self.attempt is None:
-            yield
-            return
-        with open_attempt(OpenAttempt(**self.attempt)):
-            set_caller(Caller(**self.caller))
-            yield
 
 
 @dataclass(frozen=True)
@@ -88,7 +63,7 @@ class _Work:
     """One piece of work for a pool's process."""
 
     work: Callable[..., Any]
-    carried: _Carried
+    carried: Carried
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         with self.carried.entered():
@@ -100,16 +75,13 @@ class _Run:
     """Stands in for the process's own `run`, once, in the child."""
 
     process: Any
-    carried: _Carried
+    carried: Carried
     own: Callable[[], None] | None
     """What somebody put on the process object itself."""
 
     def __call__(self) -> None:
-        from leyden.core.tracing import carry, routing
-
         del self.process.run
-        carry.install()
-        routing.install(fail_closed=self.carried.fail_closed)
+        self.carried.install()
         Context().run(self._run)  # what a fork brought along belongs to its parent
 
     def _run(self) -> None:

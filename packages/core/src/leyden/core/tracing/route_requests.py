@@ -11,7 +11,16 @@ from typing import Any
 import wrapt
 
 from leyden.core.tracing import gateway_pool
-from leyden.core.tracing.destination import Destination, Outgoing, Stopped, could_be_routed, decide, onward
+from leyden.core.tracing.destination import (
+    REASON_BYTES,
+    Destination,
+    Outgoing,
+    Stopped,
+    could_be_routed,
+    decide,
+    header_text,
+    onward,
+)
 
 WRAPPED = {"requests": (("Session", "get_adapter"), ("adapters.HTTPAdapter", "send"))}
 _Proxy: Any = wrapt.ObjectProxy
@@ -73,29 +82,40 @@ class _Call:
         """Return the gateway's answer as if the agent's provider had given it; None: the provider must."""
         pool = gateway_pool.of_process("requests", destination.gateway_url, self._open)
         try:
-            response = pool.send(self._copy(destination), verify=True, cert=None, proxies={}, **self._waits)
+            response = self._trying_again(pool).send(
+                self._copy(destination), verify=True, cert=None, proxies={}, **self._waits
+            )
         except self._http.exceptions.RequestException as error:
             error.request = self._request
             if not _is_unreached(error):
                 raise
             destination.fall_back(error)
             return None
-        verdict = destination.verdict(response.status_code)
-        if verdict == "answer":
+        if destination.answers(response.status_code):
             response.url, response.request, response.connection = self._request.url, self._request, self._adapter
             return response
-        response.close()
-        if isinstance(verdict, Stopped):
-            raise self._error(verdict)
+        body = _start_of(response)
+        try:
+            destination.turned_away(response.status_code, body)
+        except Stopped as stop:
+            raise self._error(stop) from None
         return None
+
+    def _trying_again(self, pool: Any) -> Any:
+        """The adapter to the gateway, which tries again as often as the agent's own adapter would."""
+        retries = getattr(self._adapter, "max_retries", None)
+        if retries is None or retries.total in (0, False):
+            return pool
+        adapter = self._http.adapters.HTTPAdapter(max_retries=retries)
+        adapter.poolmanager = pool.poolmanager
+        return adapter
 
     def _copy(self, destination: Destination) -> Any:
         """Return the request as the gateway gets it; the body is shared, the agent's own request untouched."""
         copy = self._http.PreparedRequest()
         copy.method, copy.url, copy.body = self._request.method, destination.url, self._request.body
-        copy.headers = self._http.structures.CaseInsensitiveDict(
-            destination.headers((_text(name), _text(value)) for name, value in self._request.headers.items())
-        )
+        own = [(header_text(name), header_text(value)) for name, value in self._request.headers.items()]
+        copy.headers = self._http.structures.CaseInsensitiveDict(destination.headers(own))
         copy.hooks = {}
         return copy
 
@@ -127,5 +147,13 @@ def _is_unreached(error: Any) -> bool:
     return type(reason).__name__ in ("NewConnectionError", "ConnectTimeoutError", "NameResolutionError")
 
 
-def _text(value: str | bytes) -> str:
-    return value.decode("latin-1") if isinstance(value, bytes) else value
+def _start_of(response: Any) -> bytes:
+    """Read the start of an answer that goes no further, and close it; what cannot be read is left out."""
+    from urllib3.exceptions import HTTPError  # loaded with requests
+
+    try:
+        return response.raw.read(REASON_BYTES)
+    except HTTPError:
+        return b""
+    finally:
+        response.close()

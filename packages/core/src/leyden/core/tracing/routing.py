@@ -24,9 +24,15 @@ LIBRARIES = {
     "httpx2": "leyden.core.tracing.route_httpx",
     "aiohttp": "leyden.core.tracing.route_aiohttp",
     "requests": "leyden.core.tracing.route_requests",
+    "urllib3.connectionpool": "leyden.core.tracing.route_urllib3",
+    "http.client": "leyden.core.tracing.route_http_client",
     "multiprocessing.process": "leyden.core.tracing.route_processes",
     "multiprocessing.pool": "leyden.core.tracing.route_processes",
+    "multiprocessing.spawn": "leyden.core.tracing.route_processes",
     "concurrent.futures.process": "leyden.core.tracing.route_processes",
+    "subprocess": "leyden.core.tracing.route_programs",
+    "os": "leyden.core.tracing.route_programs",
+    "uvloop": "leyden.core.tracing.route_programs",
 }
 """Which module of ours routes which library; imported when the library is."""
 
@@ -81,7 +87,7 @@ def _patch(library: ModuleType) -> None:
     ours: Any = import_module(LIBRARIES[library.__name__])
     for path, name in ours.WRAPPED[library.__name__]:
         key = (library.__name__, path, name)
-        owner: Any = reduce(_attribute, path.split("."), library)
+        owner: Any = reduce(_attribute, path.split(".") if path else (), library)
         original = getattr(owner, name, None)
         if original is None:
             log.warning("%s.%s is not as expected: it is not routed", library.__name__, path)

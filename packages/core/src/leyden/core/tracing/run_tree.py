@@ -12,9 +12,11 @@ import msgspec
 from opentelemetry import trace
 
 from leyden.core.data import semconv
+from leyden.core.data.own_methods import short_name
+from leyden.core.data.values import message_of
 from leyden.core.tracing.context import Caller, OpenAttempt, current_attempt, current_caller, set_caller
 from leyden.core.tracing.export import is_beside, may_tell_content, start_span
-from leyden.core.tracing.own_spans import ids
+from leyden.core.tracing.own_spans import OwnSpan, ids
 from leyden.core.tracing.production import Capture, root_agent
 
 LIVE_LIMIT = 4096
@@ -37,12 +39,31 @@ class Run(msgspec.Struct, eq=False):
     """Unix nanoseconds."""
     attempt: OpenAttempt | None
     span: trace.Span | None = None
+    record: OwnSpan | None = None
+    """Its span for Leyden's store, where `span` goes elsewhere or nowhere: in a capture."""
     caller: Caller | None = None
     capture: Capture | None = None
     """In production, the rollout around it."""
     tells_content: bool = True
     by_shape: bool = False
     """It is called an agent for its shape, not by its author: a workflow, should it turn out to hold agents."""
+
+    def note(self, attributes: Mapping[str, Any]) -> None:
+        """Add attributes to its span; what was said among them only where that may be told."""
+        if self.record is not None:
+            self.record.set_attributes(_told(attributes, tells_content=True))
+        if self.span is not None and (told := _told(attributes, self.tells_content)):
+            self.span.set_attributes(told)
+
+    def close(self, error: BaseException | None) -> None:
+        """End its span, failed if there is an `error`."""
+        for span, tells_content in ((self.record, True), (self.span, self.tells_content)):
+            if span is None:
+                continue
+            if error is not None:
+                span.set_attribute(semconv.ERROR_TYPE, short_name(error))
+                span.set_status(trace.StatusCode.ERROR, message_of(error) if tells_content else None)
+            span.end()
 
     def visible(self) -> "Run | None":
         """The nearest run, this one or above, that has a span."""
@@ -86,16 +107,18 @@ class RunTree:
         """Give `run` a span, and let `run` be who speaks in this context. Attributes that are None are left out."""
         above = None if run.parent is None else run.parent.visible()
         current = trace.get_current_span()
-        under = _ambient(current, provider) if above is None or self._is_left(above) else above.span
-        run.tells_content = tells_content = may_tell_content(provider)
+        above = None if above is None or self._is_left(above) else above
+        under = _ambient(current, provider) if above is None else above.span
+        run.tells_content = may_tell_content(provider)
         given: dict[str, Any] = {semconv.FRAMEWORK: self._framework}
         if run.agent is not None:
             given[semconv.AGENT_NAME] = run.agent
         if run.node is not None:
             given[semconv.NODE] = run.node
-        given |= _told(attributes, tells_content)
-        run.span = start_span(title, under, given, started=run.started, kind=kind, given=provider)
-        trace_id, span_id = ids(run.span)
+        told = given | _told(attributes, run.tells_content)
+        run.span = start_span(title, under, told, started=run.started, kind=kind, given=provider)
+        run.record = _recorded(run, title, above, given | _told(attributes, tells_content=True), under)
+        trace_id, span_id = ids(run.record or run.span)
         run.caller = Caller(
             agent=run.agent,
             node=run.node,
@@ -136,8 +159,9 @@ class RunTree:
         while above is not None:
             if above.by_shape and above.span is not None:
                 above.by_shape, name = False, str(above.agent)
-                above.span.update_name(f"invoke_workflow {name}")
-                above.span.set_attributes({semconv.OPERATION: "invoke_workflow", semconv.WORKFLOW_NAME: name})
+                for span in filter(None, (above.span, above.record)):
+                    span.update_name(f"invoke_workflow {name}")
+                above.note({semconv.OPERATION: "invoke_workflow", semconv.WORKFLOW_NAME: name})
             above = above.parent
 
     def open_tool(
@@ -179,13 +203,9 @@ class RunTree:
             return
         if run.caller is not None:
             run.caller.ended.set()
-        told = _told(attributes, run.tells_content) if attributes else None
-        if told:
-            run.span.set_attributes(told)
-        if error is not None:
-            run.span.set_attribute(semconv.ERROR_TYPE, type(error).__qualname__)
-            run.span.set_status(trace.StatusCode.ERROR, str(error) if run.tells_content else None)
-        run.span.end()
+        if attributes:
+            run.note(attributes)
+        run.close(error)
         if run.capture is not None:
             run.capture.__exit__(None if error is None else type(error), error, None)
 
@@ -227,6 +247,30 @@ def _ambient(current: trace.Span, provider: trace.TracerProvider | None) -> trac
     newer = caller is None or caller.span_id is None or context.span_id != caller.beside
     if context.is_valid and newer and is_beside(current, provider):
         return current
+    return _as_span(caller)
+
+
+def _recorded(
+    run: Run, title: str, above: Run | None, attributes: Mapping[str, Any], under: trace.Span | None
+) -> OwnSpan | None:
+    """Return the span of `run` for Leyden's store, in an attempt whose spans no recorder takes.
+
+    It is the same span as the exported one, if there is that, but hangs from nothing that Leyden does not store.
+    """
+    attempt = current_attempt()
+    if attempt is None or attempt.keep is None or run.span is None:
+        return None
+    parent = _as_span(current_caller()) if above is None else above.record
+    record = OwnSpan(title, parent, attributes, run.started, attempt.keep)
+    exported = run.span.get_span_context()
+    # Without an SDK, OpenTelemetry gives out the span above once more.
+    if exported.is_valid and (under is None or exported.span_id != under.get_span_context().span_id):
+        record.trace_id, record.span_id = f"{exported.trace_id:032x}", f"{exported.span_id:016x}"
+    return record
+
+
+def _as_span(caller: Caller | None) -> trace.Span | None:
+    """Return the span by which `caller` speaks, to hang others from."""
     if caller is None or caller.trace_id is None or caller.span_id is None:
         return None
     sampled = trace.TraceFlags(trace.TraceFlags.SAMPLED)

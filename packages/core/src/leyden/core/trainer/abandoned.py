@@ -8,15 +8,15 @@ from collections.abc import Sequence
 
 import msgspec
 
+from leyden.core.data.failure import Failure
 from leyden.core.data.rollout import FINISHED_ROLLOUT, AttemptedRollout, Rollout, RolloutConfig
-from leyden.core.errors import LeydenError, RewardError, TaskError
-from leyden.core.runner.annotations import Failure
+from leyden.core.errors import LeydenError, RewardError, TaskError, UnknownAgent
 from leyden.core.store.base import LightningStore
 from leyden.core.store.open import open_store
 from leyden.core.store.rules import OPEN_ATTEMPT
 
 FATAL: dict[str, type[LeydenError]] = {"reward": RewardError, "input": TaskError}
-"""Attempt errors that are the user's to mend: the run stops with them, and tries again when it is gone on with."""
+"""Kinds of attempt errors that are the user's to mend: the run stops, and tries again when it is gone on with."""
 ABANDONED = "abandoned"
 """Key in a rollout's metadata: it counts as failed only until somebody asks for it."""
 STOPPED = Failure(kind="worker", type="RunStopped", message="the run was stopped while this attempt ran")
@@ -27,6 +27,8 @@ def fatal_error(rollout: Rollout) -> LeydenError | None:
     if not isinstance(rollout, AttemptedRollout):
         return None
     error: dict[str, str] = rollout.attempt.metadata.get("error") or {}
+    if error.get("type") == UnknownAgent.__name__:  # an agent that waits for a human, say, and cannot be run
+        return UnknownAgent(error.get("message", "unknown"))
     kind = FATAL.get(error.get("kind", ""))
     return None if kind is None else kind(error.get("message", "unknown"))
 

@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from leyden.core.data.isolation import Isolation
 from leyden.core.data.resources import LLM, NamedResources
 from leyden.core.errors import RunError, UsageError
 from leyden.core.runner.loading import AgentReference
+from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.desk import TOKEN
+from leyden.core.trainer.folder import RunFolder
 from leyden.core.trainer.serving import Address
 
 if TYPE_CHECKING:
@@ -41,6 +44,7 @@ class AgentPlan(msgspec.Struct, frozen=True, kw_only=True):
     hooks: tuple[str, ...] = ()
     workers: int = 1
     concurrency: int = 64
+    isolation: Isolation = "auto"
     log_file: str | None = None
     """Where what agents print goes; None: to this process's own output."""
 
@@ -77,6 +81,7 @@ def worker_spec(plan: AgentPlan, address: Address) -> "WorkerSpec":
         gateway_url=address.url,
         key=address.key.hex(),
         concurrency=plan.concurrency,
+        isolation=plan.isolation,
         routes=address.routes,
         log_file=plan.log_file,
     )
@@ -130,6 +135,15 @@ def parent_agents(descriptor: int, parent: int) -> AgentSide:
                 await asyncio.wait_for(_input_closed(), PARENT_SECONDS)
 
     return side
+
+
+def agents_output(config: RunConfig, folder: RunFolder) -> str:
+    """Where what the run's agents print can be read, as a clause."""
+    if config.runners.where == "remote":
+        return "what the agents print is where `leyden run` was started"
+    if isinstance(config.agent, str) and config.agent.startswith("<"):  # a live object
+        return "what the agent prints is in the output of the process that holds it"
+    return f"what the agents print is in {folder.worker_log}"
 
 
 def tell_parent(descriptor: int, message: dict[str, Any]) -> None:

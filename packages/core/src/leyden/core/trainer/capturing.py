@@ -26,6 +26,8 @@ class CapturePlan:
     """A Hugging Face model for the embedded engine, or an endpoint."""
     store: str
     """The store's URI."""
+    device: str = "cpu"
+    """What the model lives on."""
     token: str = field(repr=False)
     """Lets a process begin rollouts."""
     sampling: ProductionSampling = field(default_factory=ProductionSampling)
@@ -45,7 +47,7 @@ async def serve_captures(plan: CapturePlan, started: Callable[[str], None], stop
     async with AsyncExitStack() as closing:
         store = await open_store(plan.store)
         closing.push_async_callback(store.close)
-        answering = await closing.enter_async_context(_answering(plan.answering))
+        answering = await closing.enter_async_context(_answering(plan))
         key, token = new_key(), plan.token.encode()
         captures = capture_app(
             store,
@@ -61,11 +63,12 @@ async def serve_captures(plan: CapturePlan, started: Callable[[str], None], stop
 
 
 @asynccontextmanager
-async def _answering(by: str | LLM) -> "AsyncGenerator[ServedPolicy | Upstream]":
+async def _answering(plan: CapturePlan) -> "AsyncGenerator[ServedPolicy | Upstream]":
     from leyden.core.gateway.upstream import Upstream
 
+    by = plan.answering
     if isinstance(by, LLM):
         yield Upstream(base_url=by.endpoint, api_key=by.api_key, model=by.model)
     else:
-        async with embedded_policy(by) as policy:
+        async with embedded_policy(by, device=plan.device) as policy:
             yield policy

@@ -12,8 +12,8 @@ from leyden.core import errors
 from leyden.core.policy.repeatable import repeatable
 from leyden.core.trainer.agents import parent_agents, tell_parent
 from leyden.core.trainer.display import make_display
+from leyden.core.trainer.event_loop import run_loop
 from leyden.core.trainer.folder import RunFolder
-from leyden.core.trainer.launch import run_loop
 from leyden.core.trainer.session import check, train
 
 INTERRUPTED = 130

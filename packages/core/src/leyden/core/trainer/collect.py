@@ -9,6 +9,8 @@ from typing import Any
 
 from leyden.core.algorithm.outside import Asked
 from leyden.core.data import semconv
+from leyden.core.data.failure import failure_of
+from leyden.core.data.reasons import EARLIER_ATTEMPT
 from leyden.core.data.rollout import (
     Attempt,
     AttemptedRollout,
@@ -20,6 +22,7 @@ from leyden.core.data.rollout import (
 )
 from leyden.core.data.route import ANSWERED_BY
 from leyden.core.data.span import Span
+from leyden.core.data.tally import Tally
 from leyden.core.data.transition import Trajectory, TrajectoryGroup
 from leyden.core.store.base import LightningStore
 from leyden.core.trainer.abandoned import fatal_error, take_up
@@ -34,7 +37,7 @@ from leyden.core.trajectory.group import group_by_task
 
 log = logging.getLogger(__name__)
 
-EARLIER_ATTEMPT = "made by an attempt that was tried again"
+
 STALL_SECONDS = 30.0
 """Beyond the limit of an attempt, how long no rollout may finish before somebody is told."""
 LOOK_SECONDS = 0.1
@@ -55,6 +58,8 @@ class Collected:
     seconds: float = 0.0
     """How long it took until all had finished."""
     excluded: Counter[str] = field(default_factory=Counter[str])
+    failures: Tally = field(default_factory=Tally)
+    """Why rollouts failed, with an example's id each."""
 
     def include(self, other: "Collected") -> None:
         """Add what was collected apart from this."""
@@ -66,10 +71,14 @@ class Collected:
         self.tokens += other.tokens
         self.seconds += other.seconds
         self.excluded.update(other.excluded)
+        self.failures.include(other.failures.most_common())
 
     @property
     def success(self) -> float:
-        """Mean reward over the rollouts; one that failed has earned 0, one that has no reward is left out."""
+        """Mean reward over the rollouts; one that failed has earned 0.
+
+        Left out are those without a reward, and those in which Leyden itself failed, which says nothing of the policy.
+        """
         rewards = [reward for group in self.groups for reward in _earned(group)]
         return sum(rewards) / len(rewards) if rewards else float("nan")
 
@@ -82,7 +91,8 @@ class Collected:
 
 def _earned(group: TrajectoryGroup) -> list[float]:
     rewarded = [t for t in group.trajectories if t.reward is not None or not t.succeeded]
-    return [0.0 if t.reward is None else t.reward for t in rewarded]
+    own = [t for t in rewarded if t.failure is None or t.failure.kind != "leyden"]
+    return [0.0 if t.reward is None else t.reward for t in own]
 
 
 class _Stall:
@@ -105,7 +115,8 @@ class _Stall:
 class Collector:
     """Runs tasks through the store.
 
-    `check_workers` raises when no worker can be kept alive; `flush` returns when all answered calls are recorded.
+    `check_workers` raises when no worker can be kept alive; `flush` returns when all answered calls are recorded;
+    `agents_output` says where what agents print can be read.
     """
 
     def __init__(
@@ -118,11 +129,13 @@ class Collector:
         display: Display,
         check_workers: Callable[[], Awaitable[None]],
         flush: Callable[[], Awaitable[None]],
+        agents_output: str = "see what the agents print",
     ) -> None:
         self.store, self.config, self.display = store, config, display
         self.tasks, self.held_out = tasks, held_out
         self.check_workers = check_workers
         self.flush = flush
+        self.agents_output = agents_output
         self.lineage = ""
         """Begins the ids of rollouts: after a rollback the same steps are taken again, from rollouts of their own."""
         self.idle = Idle()
@@ -259,10 +272,7 @@ class Collector:
             await self.check_workers()
             told(len(ids) - len(waiting))
             if stalled.is_new(len(ids) - len(waiting)):
-                log.warning(
-                    "no rollout has finished for %.0f s; what the agents' processes say is in agents.log",
-                    stalled.limit,
-                )
+                log.warning("no rollout has finished for %.0f s; %s", stalled.limit, self.agents_output)
         return trajectories
 
     async def _read(
@@ -276,7 +286,9 @@ class Collector:
             await self.flush()
         for rollout in finished:
             collected.rollouts += 1
-            collected.failed += rollout.status != "succeeded"
+            if rollout.status != "succeeded":
+                collected.failed += 1
+                collected.failures.add(failed_as(rollout), rollout.rollout_id)
             if isinstance(rollout, AttemptedRollout):
                 spans = (await self.store.query_spans(rollout.rollout_id)).items
                 trajectories[rollout.rollout_id] = self._trajectory(rollout, rollout.attempt, spans, collected)
@@ -292,6 +304,12 @@ class Collector:
             collected.excluded.update(trajectory.excluded)
             collected.excluded.update({EARLIER_ATTEMPT: earlier} if earlier else {})
         return trajectory
+
+
+def failed_as(rollout: Rollout) -> str:
+    """Why a rollout that ended did not succeed, in one line."""
+    failure = failure_of(rollout.attempt) if isinstance(rollout, AttemptedRollout) else None
+    return f"the rollout was {rollout.status}" if failure is None else failure.text
 
 
 def _unseen(_finished: int) -> None:

@@ -10,6 +10,8 @@ from statistics import fmean
 
 import msgspec
 
+from leyden.core.trainer.versions import is_share
+
 
 class PairedComparison(msgspec.Struct, frozen=True, kw_only=True):
     """How `b` did against `a` on the tasks that both were asked."""
@@ -24,6 +26,8 @@ class PairedComparison(msgspec.Struct, frozen=True, kw_only=True):
     ties: int
     p_value: float
     """Of the two-sided sign test: how often wins and losses are at least as uneven, were `a` and `b` equally good."""
+    is_share: bool
+    """Whether both means are shares of tasks that were solved: each task earned 0 or 1."""
     difference: tuple[float, float]
     """95 % interval of the mean of `b - a`, by a paired bootstrap."""
 
@@ -43,6 +47,7 @@ def compare(a: Mapping[str, float], b: Mapping[str, float]) -> PairedComparison 
         losses=losses,
         ties=len(common) - wins - losses,
         p_value=sign_test(wins, losses),
+        is_share=is_share([rewards[task] for rewards in (a, b) for task in common]),
         difference=bootstrap_interval(differences),
     )
 
@@ -50,7 +55,10 @@ def compare(a: Mapping[str, float], b: Mapping[str, float]) -> PairedComparison 
 def sign_test(wins: int, losses: int) -> float:
     """The exact two-sided sign test: P(an outcome as uneven or more) under Binomial(wins + losses, 1/2)."""
     count, fewer = wins + losses, min(wins, losses)
-    tail = sum(math.comb(count, k) for k in range(fewer + 1))
+    tail = outcomes = 1  # C(count, 0); each binomial coefficient is made from the one before
+    for k in range(fewer):
+        outcomes = outcomes * (count - k) // (k + 1)
+        tail += outcomes
     return min(1.0, 2 * tail / 2**count)
 
 

@@ -8,17 +8,28 @@ from typing import Any, Literal
 import msgspec
 import yaml
 
+from leyden.core.data.isolation import Isolation
 from leyden.core.data.route import POLICY, PROVIDER, Route
 from leyden.core.data.sampling import Sampling
 from leyden.core.engine.vllm_options import VllmOptions
 from leyden.core.errors import RunError, UsageError
 from leyden.core.gateway.keeper import KeeperLimits
+from leyden.core.policy.device import check_device_name
 from leyden.core.runner.loading import AgentReference
 from leyden.core.trainer.runners import Runners
 from leyden.core.trainer.tracker import tracker_names
 from leyden.core.trajectory.select import Selector
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_AT_LEAST_ONE = (
+    "steps",
+    "tasks_per_step",
+    "workers",
+    "concurrency",
+    "max_attempts",
+    "checkpoint_every",
+    "keep_checkpoints",
+)
 
 
 class EvaluationSet(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,6 +83,8 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Agent processes."""
     concurrency: int = 64
     """Rollouts at once in each agent process."""
+    isolation: Isolation = "auto"
+    """Whether rollouts share their agent process or have one each."""
     runners: Runners = Runners()
     """Where the agent processes run."""
     timeout_seconds: float = 120.0
@@ -123,7 +136,7 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         check_name(self.name)
         if self.experiment is not None and not NAME.fullmatch(self.experiment):
             raise UsageError(f"experiment name {self.experiment!r} must match {NAME.pattern}")
-        for field in ("steps", "tasks_per_step", "workers", "concurrency", "max_attempts", "checkpoint_every"):
+        for field in _AT_LEAST_ONE:
             if getattr(self, field) < 1:
                 raise UsageError(f"{field.replace('_', '-')} must be at least 1, not {getattr(self, field)}")
         if self.group_size < 2:
@@ -239,6 +252,7 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             )
 
     def _check_engine(self) -> None:
+        check_device_name(self.device)
         if self.engine == "embedded":
             if self.vllm != VllmOptions():
                 raise UsageError("options of vLLM have no effect without --engine vllm")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import msgspec
 
+from leyden.core.algorithm.account import FOUND_WHILE_LEARNING, Account
 from leyden.core.algorithm.base import Context, StoredRollouts
 from leyden.core.algorithm.loops import Pace
 from leyden.core.data.route import POLICY
@@ -17,17 +18,18 @@ from leyden.core.data.transition import TrajectoryGroup
 from leyden.core.errors import TrainingError, UsageError
 from leyden.core.trainer.alerts import Watch
 from leyden.core.trainer.batches import Batches, make_batches
+from leyden.core.trainer.checkpoint_writer import CheckpointWriter
 from leyden.core.trainer.collect import Collected, Collector
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.display import Display
 from leyden.core.trainer.folder import RunFolder
-from leyden.core.trainer.report import HeldOutResult, KeptVersion, PolicyTotals, RaisedAlert, RunReport, percent
+from leyden.core.trainer.report import HeldOutResult, KeptVersion, PolicyTotals, RaisedAlert, RunReport
 from leyden.core.trainer.serving import Serving
 from leyden.core.trainer.standing import Scores, Standing
 from leyden.core.trainer.stored import described, read_stored
 from leyden.core.trainer.tracker import Trackers
 from leyden.core.trainer.usage import Usage
-from leyden.core.trainer.versions import Evaluation, VersionFile
+from leyden.core.trainer.versions import Evaluation, VersionFile, earned
 
 if TYPE_CHECKING:
     from leyden.core.policy.checkpoint import Trained
@@ -62,6 +64,7 @@ class RunContext(Context):
         self.report = RunReport(name=config.name, seed=config.seed)
         """What all sittings came to; its seconds are those of the earlier ones, see `report_now`."""
         self._standing = Standing(folder, config)
+        self.writer = CheckpointWriter(folder.checkpoints, self._standing, config.keep_checkpoints)
         self._watch = Watch((), self.policies, config.off_policy)
         self._models: dict[str, PolicyModel] = {}
         self._prepared: dict[str, PolicyModel] = {}
@@ -157,7 +160,8 @@ class RunContext(Context):
     async def checkpoint(self, updaters: "Mapping[str, Updater]") -> None:
         """End the step: evaluate if it is time, and keep models, optimizers, random states and position.
 
-        They are kept every `checkpoint_every` steps, after the last, and where the version is the best so far.
+        They are kept every `checkpoint_every` steps, after the last, and where the version is the best so far, and
+        written while the next rollouts run.
         """
         if self._standing.is_due(self.step, self.steps):
             await self.evaluate("during")
@@ -166,19 +170,9 @@ class RunContext(Context):
         best = self._standing.is_best(self.step)
         if self.step % self.config.checkpoint_every and self.step != self.steps and not best:
             return
-        from leyden.core.policy.checkpoint import save_checkpoint
-
         with self.phase("checkpoint"):
-            saved = await asyncio.to_thread(
-                save_checkpoint,
-                self.folder.checkpoints,
-                self.step,
-                self._kept_together(updaters),
-                self._progress(),
-                self.config.keep_checkpoints,
-                mark=best,
-            )
-        self._standing.saved(self.step, saved)
+            kept = self._kept_together(updaters)
+            await self.writer.begin(self.step, kept, self._progress(), mark=best)
 
     def _progress(self) -> dict[str, Any]:
         return {
@@ -294,8 +288,9 @@ class RunContext(Context):
         how, said = ("sampled", " (sampled, temperature 1)") if sampled else ("success", "")
         when = f"after step {self.step}" if label == "during" else label
         each = {side: own.success for side, own in sides.items()}
-        shares = ", ".join(f"{side} {percent(own)}" for side, own in each.items()) or percent(found.success)
-        self.display.say(f"held out, {when}: {shares} on {name}{said}")
+        scores = {f"{side} ": own for side, own in sides.items()} or {"": found}
+        means = ", ".join(f"{side}{earned(own.success, is_share=own.is_share)}" for side, own in scores.items())
+        self.display.say(f"held out, {when}: {means} on {name}{said}")
         line = {"step": self.step, "held_out": name, how: found.success}
         self.folder.append_metrics({**line, "sides": each} if each else line)
         tracked = {f"{side}/held_out/{name}/{how}": own for side, own in each.items()}
@@ -308,6 +303,7 @@ class RunContext(Context):
         report.empty_rollouts += collected.empty
         report.unrewarded_rollouts += collected.unrewarded
         report.tokens_generated += collected.tokens
+        report.note_failures(collected.failures.most_common())
         _add(report.excluded_calls, collected.excluded)
 
     # --- Numbers
@@ -320,6 +316,15 @@ class RunContext(Context):
             seconds=self.report.seconds + used.seconds,
             cpu_seconds=self.report.cpu_seconds + used.cpu_seconds,
         )
+
+    def account(self, step: int, accounts: Sequence[Account]) -> None:
+        """Write down what became of a batch's rollouts and calls, and count it in the report."""
+        self.folder.append_learned(step, accounts)
+        for account in accounts:
+            self.report.rollouts_trained += len(account.trained)
+            _add(self.report.rollouts_left_out, {reason: len(ids) for reason, ids in account.rollouts.items()})
+            own = {reason: len(ids) for reason, ids in account.calls.items() if reason in FOUND_WHILE_LEARNING}
+            _add(self.report.excluded_calls, own)
 
     def count_dropped(self, reasons: Mapping[str, int]) -> None:
         """Count groups that were left out of a step."""

@@ -19,12 +19,14 @@ def smooth(values: Sequence[float], window: int = 5) -> list[float]:
 
 
 def terminal_curve(metrics: Sequence[Metrics], width: int = 72, height: int = 14) -> str:
-    """The curve as text; an empty string when there are fewer than two points."""
-    import plotext
-
+    """The curve as text, or how to see it where plotext is missing; an empty string for fewer than two points."""
     steps, rewards = points(metrics)
     if len(steps) < 2:
         return ""
+    try:
+        import plotext
+    except ImportError:
+        return "to see the reward curve here: pip install 'leyden-core[train]'"
     figure: Any = plotext.figure
     figure.clear()
     figure.theme("colorless")
@@ -39,7 +41,7 @@ def terminal_curve(metrics: Sequence[Metrics], width: int = 72, height: int = 14
 def save_curve(metrics: Sequence[Metrics], path: Path, title: str, held_out: Sequence[tuple[int, float]] = ()) -> bool:
     """Draw the curve into a PNG; returns False, and writes nothing, when there are fewer than two points.
 
-    `held_out` holds (step, success) pairs of the first held-out set.
+    `held_out` holds (step, mean reward) pairs of the first held-out set.
     """
     steps, rewards = points(metrics)
     if len(steps) < 2:
@@ -56,9 +58,7 @@ def save_curve(metrics: Sequence[Metrics], path: Path, title: str, held_out: Seq
     axes.plot(steps, smooth(rewards), color="#1f4e79", linewidth=2, label="training reward, mean of 5 steps")
     if held_out:
         x, y = zip(*held_out, strict=True)
-        axes.plot(
-            x, y, color="#c0504d", marker="o", linestyle="none", label="held-out success, the agent's own sampling"
-        )
+        axes.plot(x, y, color="#c0504d", marker="o", linestyle="none", label="held-out tasks, the agent's own sampling")
     axes.set_xlabel("step")
     axes.set_ylabel("mean reward")
     axes.set_ylim(bottom=min(0.0, *rewards), top=max(1.0, *rewards) * 1.02)

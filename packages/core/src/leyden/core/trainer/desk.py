@@ -17,6 +17,7 @@ from starlette.responses import Response
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp
 
+from leyden.core.data.isolation import Isolation
 from leyden.core.data.route import Route as CallRoute
 from leyden.core.runner.loading import AgentReference
 from leyden.core.trainer.runners import Runners
@@ -47,6 +48,7 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     input: str | None = None
     hooks: tuple[str, ...] = ()
     concurrency: int = 64
+    isolation: Isolation = "auto"
 
 
 class Standing(msgspec.Struct, frozen=True):
@@ -108,6 +110,7 @@ class Desk:
             input=config.input,
             hooks=config.hooks,
             concurrency=config.concurrency,
+            isolation=config.isolation,
         )
 
 

@@ -3,21 +3,24 @@
 import asyncio
 import os
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, cast
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 
+from leyden.core.data.isolation import Isolation
 from leyden.core.data.resources import LLM, NamedResources
 from leyden.core.data.rollout import EnqueueRollout, RolloutConfig, Task
 from leyden.core.errors import UsageError
 from leyden.core.runner.command import CommandAgent
+from leyden.core.runner.isolation.live import LiveProcesses
+from leyden.core.runner.loaded import LoadedAgent
 from leyden.core.runner.loading import AgentReference
 from leyden.core.store.base import LightningStore
 from leyden.core.trainer.agents import AgentPlan, served_resources, worker_agents
-from leyden.core.trainer.launch import run_loop
+from leyden.core.trainer.event_loop import run_loop, together
 from leyden.core.trainer.recorded import RecordedRollout, read_rollout
-from leyden.core.trainer.serving import Address, embedded_policy, gateway
+from leyden.core.trainer.serving import Address, embedded_policy, open_gateway
 
 if TYPE_CHECKING:
     from leyden.core.gateway.serving import ServedPolicy
@@ -29,9 +32,12 @@ class DevPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     policy: str | None = None
     """Hugging Face model for the embedded engine."""
+    device: str = "cpu"
+    """What it lives on."""
     resources: NamedResources = {}
     """An LLM among them is the endpoint that answers instead."""
     concurrency: int = 4
+    isolation: Isolation = "auto"
     timeout_seconds: float | None = 120.0
     input: Any = None
     """From a task to the agent's input: a function, or its import string."""
@@ -47,7 +53,15 @@ def dry_run(
     `agent` and `reward` are live objects, or import strings; the words of a command line are an agent, too.
     Raises UsageError when nothing could answer.
     """
-    results = run_loop(_dry_run(plan, agent, tasks, reward))
+    live = None
+    if not isinstance(agent, str | tuple | CommandAgent):
+        loaded = LoadedAgent.of(agent, reward, input=plan.input, hooks=plan.hooks)
+        live = _Live(loaded, LiveProcesses(plan.isolation, loaded))
+    try:
+        results = run_loop(_dry_run(plan, agent, tasks, reward, live))
+    finally:
+        if live is not None:
+            live.processes.end()
     if show:
         from rich.console import Console
 
@@ -58,22 +72,36 @@ def dry_run(
     return results
 
 
-async def _dry_run(plan: DevPlan, agent: Any, tasks: Sequence[Task], reward: Any) -> list[RecordedRollout]:
+class _Live(NamedTuple):
+    """An agent that exists in this process alone, and what its rollouts are forked from."""
+
+    loaded: LoadedAgent
+    processes: LiveProcesses
+
+
+async def _dry_run(
+    plan: DevPlan, agent: Any, tasks: Sequence[Task], reward: Any, live: _Live | None
+) -> list[RecordedRollout]:
     from leyden.core.store.memory import MemoryStore
 
     store = MemoryStore()
-    async with _answering(plan) as policy, gateway(store, policy) as address:
-        await store.add_resources(served_resources(plan.resources, address, os.path.basename(plan.policy or "policy")))
-        config = RolloutConfig(timeout_seconds=plan.timeout_seconds)
-        requests = [
-            EnqueueRollout(rollout_id=f"dev-{n}", input=t, mode="test", config=config) for n, t in enumerate(tasks)
-        ]
-        await store.enqueue_many_rollouts(requests)
-        async with _agents(plan, agent, reward, store, address) as check:
-            ids = [request.rollout_id or "" for request in requests]
-            while len(await store.wait_for_rollouts(rollout_ids=ids, timeout=0.5)) < len(ids):
-                await check()
+    async with AsyncExitStack() as engines, open_gateway(store) as (address, door), AsyncExitStack() as agents:
+        loading = engines.enter_async_context(_answering(plan))
+        starting = agents.enter_async_context(_agents(plan, agent, reward, store, address, live))
+        policy, check = await together(loading, starting)
+        door.answer_with(policy)
+        ids = await _enqueue(plan, tasks, store, address)
+        while len(await store.wait_for_rollouts(rollout_ids=ids, timeout=0.5)) < len(ids):
+            await check()
     return [await read_rollout(store, rollout_id) for rollout_id in ids]
+
+
+async def _enqueue(plan: DevPlan, tasks: Sequence[Task], store: LightningStore, address: Address) -> list[str]:
+    await store.add_resources(served_resources(plan.resources, address, os.path.basename(plan.policy or "policy")))
+    config = RolloutConfig(timeout_seconds=plan.timeout_seconds)
+    requests = [EnqueueRollout(rollout_id=f"dev-{n}", input=t, mode="test", config=config) for n, t in enumerate(tasks)]
+    await store.enqueue_many_rollouts(requests)
+    return [request.rollout_id or "" for request in requests]
 
 
 @asynccontextmanager
@@ -86,20 +114,25 @@ async def _answering(plan: DevPlan) -> "AsyncGenerator[ServedPolicy | Upstream]"
         return
     if plan.policy is None:
         raise UsageError("nothing could answer the agent: give a policy, or an endpoint and its model")
-    async with embedded_policy(plan.policy) as policy:
+    async with embedded_policy(plan.policy, device=plan.device) as policy:
         yield policy
 
 
-def _agents(plan: DevPlan, agent: Any, reward: Any, store: LightningStore, address: Address) -> Any:
+def _agents(plan: DevPlan, agent: Any, reward: Any, store: LightningStore, address: Address, live: _Live | None) -> Any:
+    if live is not None:
+        return _live_agents(plan, live, address)
     if isinstance(agent, str | tuple):
         reference = cast(AgentReference, agent)
         given = AgentPlan(
-            agent=reference, reward=reward, input=plan.input, hooks=plan.hooks, concurrency=plan.concurrency
+            agent=reference,
+            reward=reward,
+            input=plan.input,
+            hooks=plan.hooks,
+            concurrency=plan.concurrency,
+            isolation=plan.isolation,
         )
         return worker_agents(given)(address)
-    if isinstance(agent, CommandAgent):
-        return _commands(plan, agent, reward, store, address)
-    return _live_agents(plan, agent, reward, address)
+    return _commands(plan, agent, reward, store, address)
 
 
 @asynccontextmanager
@@ -108,7 +141,6 @@ async def _commands(
 ) -> AsyncGenerator[Any]:
     """Commands on this very loop: an agent that is a process of its own cannot block it."""
     from leyden.core.runner.config import RunnerConfig
-    from leyden.core.runner.loaded import LoadedAgent
     from leyden.core.runner.runner import Runner
 
     loaded = LoadedAgent.of(agent, reward, input=plan.input, hooks=plan.hooks)
@@ -137,16 +169,14 @@ async def _commands(
 
 
 @asynccontextmanager
-async def _live_agents(plan: DevPlan, agent: Any, reward: Any, address: Address) -> AsyncGenerator[Any]:
+async def _live_agents(plan: DevPlan, live: _Live, address: Address) -> AsyncGenerator[Any]:
     """The agent in this process, in a thread with a loop of its own: the gateway's loop is never the agent's."""
     import threading
 
-    from leyden.core.runner.loaded import LoadedAgent
     from leyden.core.trainer.live import AgentThread
 
-    loaded = LoadedAgent.of(agent, reward, input=plan.input, hooks=plan.hooks)
     ended = threading.Event()
-    thread = AgentThread(address, loaded, plan.concurrency, ended)
+    thread = AgentThread(address, live.loaded, plan.concurrency, live.processes, ended)
     thread.start()
     try:
 

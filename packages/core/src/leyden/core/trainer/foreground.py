@@ -13,6 +13,7 @@ from leyden.core.errors import LeydenError, RewardError, UsageError
 from leyden.core.runner.command import CommandAgent, CommandFailed, Tail, environment, run_process, task_json
 from leyden.core.runner.command_process import GRACE_SECONDS, CommandProcess, Exit, Streams
 from leyden.core.tracing.context import OpenAttempt
+from leyden.core.tracing.out_of_reach import COMMAND
 from leyden.core.trainer.recorded import RecordedRollout
 
 TIMED_OUT = 124
@@ -40,6 +41,7 @@ class ForegroundCommand(CommandAgent):
 
     async def run(self, task: Task, attempt: OpenAttempt) -> Any:
         """Run the command; its result is what it printed if that is kept, else None."""
+        attempt.extra[COMMAND] = self.arguments[0]
         kept = Tail()
 
         def keep(piece: bytes) -> None:

@@ -12,6 +12,7 @@ import msgspec
 
 from leyden.core import errors
 from leyden.core.errors import LeydenError, TrainingError
+from leyden.core.runner.isolation.live import LiveProcesses
 from leyden.core.runner.loaded import LoadedAgent
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.folder import RunFolder
@@ -40,13 +41,15 @@ def check_with_live_agent(folder: RunFolder, config: RunConfig, agent: LoadedAge
 
 
 def _run_child(work: str, folder: RunFolder, config: RunConfig, agent: LoadedAgent, shown: str) -> None:
+    processes = LiveProcesses(config.isolation, agent)
     run = _Child(work, folder, shown)
     try:
         message = run.receive()
         if message.address is not None:
-            run.finish(AgentThread(message.address, agent, config.concurrency, run.ended))
+            run.finish(AgentThread(message.address, agent, config.concurrency, processes, run.ended))
     finally:
         run.close()
+        processes.end()
 
 
 class AgentThread(threading.Thread):
@@ -57,9 +60,16 @@ class AgentThread(threading.Thread):
 
     is_lost = False
 
-    def __init__(self, address: Address, agent: LoadedAgent, concurrency: int, ended: threading.Event) -> None:
+    def __init__(
+        self,
+        address: Address,
+        agent: LoadedAgent,
+        concurrency: int,
+        processes: LiveProcesses,
+        ended: threading.Event,
+    ) -> None:
         super().__init__(name="leyden-live-agent")
-        self._address, self._agent = address, agent
+        self._address, self._agent, self._processes = address, agent, processes
         self._concurrency, self._ended = concurrency, ended
         self._failure: BaseException | None = None
 
@@ -97,6 +107,7 @@ class AgentThread(threading.Thread):
             key=self._address.key,
             routes=self._address.routes,
             concurrency=self._concurrency,
+            processes=self._processes,
             stopped=stopped,
         )
 

@@ -9,8 +9,10 @@ from typing import Any
 import msgspec
 from starlette.types import ASGIApp
 
+from leyden.core.algorithm.account import Account
 from leyden.core.algorithm.learner import collected_numbers
 from leyden.core.algorithm.outside import Asked, Door, LoopPlan, OutsideContext, Taken, Used
+from leyden.core.data.reasons import LEFT_OUT_BY_LOOP
 from leyden.core.data.transition import TrajectoryGroup
 from leyden.core.errors import TrainingError
 from leyden.core.trainer.alerts import Watch
@@ -23,8 +25,6 @@ from leyden.core.trainer.standing import Scores
 from leyden.core.trainer.taught import Taught
 from leyden.core.trainer.versions import Evaluation
 
-LEFT_OUT = "left out by the loop"
-"""Why nothing of a task is trained that the loop gave up: it had become too old, or failed."""
 USED = "used"
 """Key of a progress file: what of tasks' rollouts can be trained that no step was taken with."""
 LEARNED = "learned"
@@ -108,11 +108,15 @@ class OutsideRun(RecordedRun, OutsideContext):
             if asked not in self._collected:
                 await self.rollouts(asked)
         self._taken[taken.step] = taken.tasks
+        given_up: list[str] = []
         for asked in taken.left_out:
-            self._collected.pop(asked, None)
+            collected = self._collected.pop(asked, None) or Collected()
+            given_up += [one.rollout_id for group in collected.groups for one in group.trajectories]
             self._used.pop(asked, None)
+        if given_up:
+            self.account(taken.step, [Account(rollouts={LEFT_OUT_BY_LOOP: given_up})])
         if taken.left_out:
-            self.count_dropped({LEFT_OUT: len(taken.left_out)})
+            self.count_dropped({LEFT_OUT_BY_LOOP: len(taken.left_out)})
 
     @property
     def noted_steps(self) -> tuple[int, ...]:
@@ -147,6 +151,7 @@ class OutsideRun(RecordedRun, OutsideContext):
         for asked in learned_from:
             collected.include(self._collected.pop(asked, Collected()))
         self.step = step
+        self.account(step, [own.account for own in used])
         self._rollout_seconds, self._rollout_tokens = collected.seconds, collected.tokens
         trained = {
             "tokens_trained": sum(own.tokens for own in used),

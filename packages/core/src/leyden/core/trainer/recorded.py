@@ -4,8 +4,11 @@ import msgspec
 
 from leyden.core.data.rollout import Attempt, Rollout
 from leyden.core.data.span import Span
-from leyden.core.errors import NotFound
+from leyden.core.errors import NotFound, RunError
 from leyden.core.store.base import LightningStore
+
+SHOWN = 20
+"""Ids that a message lists where several rollouts fit."""
 
 
 class RecordedRollout(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,3 +26,25 @@ async def read_rollout(store: LightningStore, rollout_id: str) -> RecordedRollou
     attempts = await store.query_attempts(rollout_id)
     recorded = [(attempt, (await store.query_spans(rollout_id, attempt.attempt_id)).items) for attempt in attempts]
     return RecordedRollout(rollout=rollout, attempts=recorded)
+
+
+async def find_rollout(store: LightningStore, wanted: str) -> Rollout | None:
+    """The rollout with the id `wanted`, or the only one whose id has it as a part; None if there is none.
+
+    Raises RunError when several fit.
+    """
+    if (exact := await store.get_rollout_by_id(wanted)) is not None:
+        return exact
+    page = await store.query_rollouts(rollout_id_contains=wanted, limit=SHOWN)
+    if page.total > 1:
+        names = ", ".join(rollout.rollout_id for rollout in page)
+        more = f" and {page.total - SHOWN} more" if page.total > SHOWN else ""
+        raise RunError(f"{wanted!r} could be {names}{more}")
+    return next(iter(page), None)
+
+
+async def no_rollout(store: LightningStore, run: str, wanted: str) -> RunError:
+    """The error where no rollout of a run fits `wanted`; it says what they are called."""
+    some = await store.query_rollouts(limit=3)
+    example = ", ".join(rollout.rollout_id for rollout in some) or "none"
+    return RunError(f"run {run!r} has no rollout {wanted!r}; its {some.total} rollouts are called like {example}")

@@ -1,26 +1,46 @@
 """`RunReport`: what a run came to, and the table that closes it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from leyden.core.trainer.versions import Evaluation, SideScores
+from leyden.core.data.tally import Counted, Tally
+from leyden.core.trainer.versions import Evaluation, SideScores, earned
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 
+MOST_FAILURES = 50
+"""Different reasons of failed rollouts that a report keeps."""
+OTHERS = "for other reasons"
+LABEL_CHARACTERS = 72
+SHOWN_FAILURES = 3
+"""Of those, how many the closing table shows."""
+
+
 class HeldOutResult(msgspec.Struct, kw_only=True):
-    """Success on one held-out set: mean reward over its tasks, each run once."""
+    """Mean reward over the tasks of one held-out set, each run once."""
 
     tasks: int
+    is_share: bool = True
+    """Whether every task earned 0 or 1 each time, so that the mean rewards are shares of tasks that were solved."""
     before: float | None = None
     """With the agent's own sampling, by the policy the run began with."""
     after: float | None = None
     sampled_before: float | None = None
     """With the training sampling (temperature 1)."""
     sampled_after: float | None = None
+
+    def note(self, field: str, evaluation: Evaluation) -> None:
+        """Put what was earned into the field that it belongs to."""
+        setattr(self, field, evaluation.success)
+        self.is_share = self.is_share and evaluation.is_share
+
+    def said(self, field: str) -> str:
+        """The mean reward in `field` as people read it."""
+        return earned(getattr(self, field), is_share=self.is_share)
 
 
 class KeptVersion(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,10 +98,16 @@ class RunReport(msgspec.Struct, kw_only=True):
     rollouts: int = 0
     """Training and held-out rollouts that finished, whatever their outcome."""
     failed_rollouts: int = 0
+    failures: list[Counted] = []
+    """Why rollouts failed, the most frequent reason first, with an example's id; rare ones are counted together."""
     empty_rollouts: int = 0
     """Rollouts without a single model call."""
     unrewarded_rollouts: int = 0
     """Rollouts without a reward: left out, not scored 0."""
+    rollouts_trained: int = 0
+    """Rollouts of which a call was trained on; with algorithms side by side, those of each."""
+    rollouts_left_out: dict[str, int] = {}
+    """Rollouts of training batches of which none was, by the reason why."""
     transitions: int = 0
     """Transitions trained on."""
     policies: dict[str, PolicyTotals] = {}
@@ -108,13 +134,24 @@ class RunReport(msgspec.Struct, kw_only=True):
     """Why the run ended before the steps planned were taken, if it did."""
     alerts: list[RaisedAlert] = []
 
+    def note_failures(self, found: Sequence[Counted]) -> None:
+        """Add why rollouts failed; beyond `MOST_FAILURES` reasons, the rare ones are added up as others."""
+        tally = Tally()
+        tally.include([*self.failures, *found])
+        listed = [one for one in tally.most_common() if one.text != OTHERS]
+        rest = tally.total - sum(one.count for one in listed[:MOST_FAILURES])
+        self.failures = listed[:MOST_FAILURES]
+        if rest:
+            example = next((one.example for one in listed[MOST_FAILURES:]), "")
+            self.failures.append(Counted(rest, OTHERS, example))
+
     def note_held_out(
         self, when: Literal["before", "after"], own: Mapping[str, Evaluation], sampled: Mapping[str, Evaluation]
     ) -> None:
         """Put what was earned on the held-out sets, the first of which makes the headline, into its places."""
         for field, found in ((when, own), (f"sampled_{when}", sampled)):
             for number, (name, evaluation) in enumerate(found.items()):
-                setattr(self.held_out[name], field, evaluation.success)
+                self.held_out[name].note(field, evaluation)
                 if number == 0:
                     setattr(self, field if found is sampled else f"success_{when}", evaluation.success)
 
@@ -125,7 +162,7 @@ class RunReport(msgspec.Struct, kw_only=True):
             for field, found in ((when, scores.held_out), (f"sampled_{when}", scores.sampled)):
                 for name, evaluation in found.items():
                     result = own.setdefault(name, HeldOutResult(tasks=self.held_out[name].tasks))
-                    setattr(result, field, evaluation.success)
+                    result.note(field, evaluation)
 
 
 def closing_table(report: RunReport) -> "Table":
@@ -137,9 +174,10 @@ def closing_table(report: RunReport) -> "Table":
     table.add_column("before", justify="right")
     table.add_column("after", justify="right")
     for said, result in _measured(report):
-        table.add_row(f"success on {said} ({result.tasks} tasks)", percent(result.before), percent(result.after))
+        what = "success" if result.is_share else "mean reward"
+        table.add_row(f"{what} on {said} ({result.tasks} tasks)", result.said("before"), result.said("after"))
         if result.sampled_before is not None or result.sampled_after is not None:
-            table.add_row("   sampled, temperature 1", percent(result.sampled_before), percent(result.sampled_after))
+            table.add_row("   sampled, temperature 1", result.said("sampled_before"), result.said("sampled_after"))
     if report.held_out:
         table.add_section()
     for label, value in _totals(report):
@@ -183,6 +221,7 @@ def _totals(report: RunReport) -> list[tuple[str, str]]:
     ]
     counted = {
         "failed rollouts": report.failed_rollouts,
+        **{f"   {one.shortened(LABEL_CHARACTERS)}": one.count for one in _most_frequent(report.failures)},
         "rollouts that never called a model": report.empty_rollouts,
         "rollouts without a reward": report.unrewarded_rollouts,
         **{f"groups left out: {reason}": count for reason, count in report.dropped_groups.items()},
@@ -195,6 +234,8 @@ def _totals(report: RunReport) -> list[tuple[str, str]]:
     return rows + [(label, f"{count:,}") for label, count in counted.items() if count]
 
 
-def percent(value: float | None) -> str:
-    """A share as people read it; a dash when there is none."""
-    return "–" if value is None else f"{100 * value:.1f} %"
+def _most_frequent(failures: Sequence[Counted]) -> list[Counted]:
+    """The reasons that the table has room for; `leyden why` shows all of them."""
+    tally = Tally()
+    tally.include(failures)
+    return tally.few(SHOWN_FAILURES)[:SHOWN_FAILURES]

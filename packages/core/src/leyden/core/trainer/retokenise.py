@@ -10,11 +10,19 @@ from typing import Any, cast
 import msgspec
 
 from leyden.core.data import semconv
+from leyden.core.data.reasons import (
+    CHANGED,
+    CONTINUED,
+    MORE_THAN_TEXT,
+    NO_ANSWER,
+    NOT_RENDERED,
+    SEVERAL_ANSWERS,
+    UPSTREAM,
+)
 from leyden.core.data.span import Span
 from leyden.core.data.tokens import log_probs, token_ids, unpack_ids
 from leyden.core.data.transition import Transition
 from leyden.core.errors import LeydenError
-from leyden.core.gateway.capture import UPSTREAM
 from leyden.core.gateway.chat.request import TEXT_PARTS
 from leyden.core.gateway.codec import Codec, Forced, Message, ToolDefinition
 from leyden.core.gateway.request import UNREADABLE
@@ -23,12 +31,6 @@ from leyden.core.gateway.tool_choice import apply_tool_choice, read_tool_choice
 from leyden.core.trajectory.calls import finish_reason
 from leyden.core.trajectory.messages import objects, read_messages
 
-NOT_RENDERED = "cannot be rendered with the policy's template"
-NO_ANSWER = "no answer recorded"
-SEVERAL_ANSWERS = "several answers to one call"
-CONTINUED = "goes on from an answer that is kept elsewhere"
-CHANGED = "the policy's template writes an answer otherwise than it asks for one"
-MORE_THAN_TEXT = "holds more than text"
 _CUT_OFF = "length"
 _MALFORMED = (KeyError, TypeError, AttributeError)
 """What reading messages raises that no gateway has checked: those that went to an upstream."""

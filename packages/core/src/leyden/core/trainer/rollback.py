@@ -16,7 +16,7 @@ from leyden.core.errors import NotFound, RunError, StoreError, UsageError
 from leyden.core.policy.atomic import whole_folder
 from leyden.core.store.open import open_store
 from leyden.core.trainer.abandoned import set_aside
-from leyden.core.trainer.folder import RunFolder
+from leyden.core.trainer.folder import LEARNED, RunFolder
 from leyden.core.trainer.keeping import Kept
 from leyden.core.trainer.models import Models
 from leyden.core.trainer.moves import NEW, SET_ASIDE, Move, end_moves, plan_moves
@@ -100,6 +100,7 @@ def _moves(folder: RunFolder, checkpoint: Path, later: list[Path], place: Path) 
         *((result, f"{aside}/{result}") for result in RESULTS),
         (f"{aside}/{NEW}/progress.json", f"{kept}/progress.json"),
         (f"{aside}/{NEW}/metrics.jsonl", "metrics.jsonl"),
+        (f"{aside}/{NEW}/{LEARNED}", LEARNED),
         (f"{aside}/{NEW}/versions.jsonl", "versions.jsonl"),
     ]
 
@@ -112,6 +113,12 @@ def _divide_metrics(folder: RunFolder, number: int, pending: Path) -> None:
         (after if line["step"] > number else kept).append(msgspec.json.encode(line) + b"\n")
     (pending / "metrics.jsonl").write_bytes(b"".join(after))
     (pending / NEW / "metrics.jsonl").write_bytes(b"".join(kept))
+    learned = folder.learned()
+    for place, lines in (
+        (pending / LEARNED, [line for line in learned if line.step > number]),
+        (pending / NEW / LEARNED, [line for line in learned if line.step <= number]),
+    ):
+        place.write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
 
 
 def _later(folder: RunFolder, number: int) -> list[Path]:

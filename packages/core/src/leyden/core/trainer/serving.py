@@ -17,10 +17,12 @@ from leyden.core.data.rollout import Task
 from leyden.core.data.route import Route
 from leyden.core.engine.base import Engine, EngineRecord
 from leyden.core.errors import EngineError
+from leyden.core.runner.loading import importing
 from leyden.core.store.base import LightningStore
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.desk import PATH, Desk
 from leyden.core.trainer.determinism import engine_config
+from leyden.core.trainer.event_loop import together
 from leyden.core.trainer.folder import RunFolder
 from leyden.core.trainer.run_metrics import RunMetrics
 from leyden.core.trainer.runners import Runners
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from leyden.core.gateway.serving import ServedPolicy
     from leyden.core.gateway.upstream import Upstream
     from leyden.core.policy.model import PolicyModel
+    from leyden.core.trainer.agents import AgentSide, CheckAgents
     from leyden.core.trainer.elsewhere import Elsewhere
 
 SERVED_GAP = {"float32": 1e-4, "bfloat16": 0.15}
@@ -157,46 +160,63 @@ class Serving:
 
 
 @asynccontextmanager
-async def serve_policies(folder: RunFolder, config: RunConfig, example: Task) -> AsyncGenerator[Serving]:
-    """Load the policies and bring store, engines and gateway up; everything is closed at the end."""
+async def serve_policies(
+    folder: RunFolder, config: RunConfig, example: Task, agents: "AgentSide"
+) -> "AsyncGenerator[tuple[Serving, CheckAgents]]":
+    """Bring store and gateway up, and load the policies while the agent processes start.
+
+    Yields them with the check of the agent side; everything is closed at the end, the agents first.
+    """
     from leyden.core.gateway import collector
     from leyden.core.gateway.app import GatewayLimits
     from leyden.core.gateway.keeper import KeeperLimits
-    from leyden.core.gateway.seeding import Draws
-    from leyden.core.gateway.serving import ServedPolicy
     from leyden.core.store.open import open_store
 
     async with AsyncExitStack() as closing:
         record = closing.enter_context(_EngineLog(folder.engine_log)) if config.engine_log else None
-        decoding = engine_config(config)
-        draws = Draws(config.seed) if config.deterministic else None
-        served: dict[str, ServedPolicy] = {}
-        for name, source in {**config.policies, **config.frozen}.items():
-            trained = name in config.policies
-            if config.engine == "vllm":
-                log, options = folder.path / f"vllm-{name}.log", server_options(config, trained=trained)
-                serving = vllm_policy(source, options, device=config.device, log=log, on_finish=record)
-            else:
-                serving = embedded_policy(source, device=config.device, config=decoding, on_finish=record)
-            policy = await closing.enter_async_context(serving)
-            served[name] = replace(policy, name=name, sampling=config.sampling, trained=trained, draws=draws)
+        engines = await closing.enter_async_context(AsyncExitStack())
         store = await open_store(folder.store_uri)
         closing.push_async_callback(store.close)
-        usual, others = served[config.usual], {name: other for name, other in served.items() if name != config.usual}
         limits = GatewayLimits(records=KeeperLimits(within=config.record_within))
         beside = {"run": RunMetrics(folder, config).measure}
-        opening = open_gateway(store, usual, others=others, limits=limits, beside=beside, desk=Desk(config))
+        opening = open_gateway(store, limits=limits, beside=beside, desk=Desk(config))
         address, door = await closing.enter_async_context(opening)
+        address = replace(address, routes=config.routes)
+        starting = closing.enter_async_context(agents(address))
+        served, check_agents = await together(_serve_all(engines, folder, config, record), starting)
+        door.answer_with(served[config.usual], served)
         collector.calm()
         closing.callback(collector.restore)
-        yield Serving(
+        serving = Serving(
             store,
-            replace(address, routes=config.routes),
+            address,
             {name: Served(served[name].engine, _check_ids(served[name].codec, example)) for name in config.policies},
             door,
             drain=config.update == "drain",
             frozen=[served[name].engine for name in config.frozen],
         )
+        yield serving, check_agents
+
+
+async def _serve_all(
+    engines: AsyncExitStack, folder: RunFolder, config: RunConfig, record: "_EngineLog | None"
+) -> "dict[str, ServedPolicy]":
+    """Load every policy of a run, one after the other, and serve it until `engines` is closed."""
+    from leyden.core.gateway.seeding import Draws
+
+    decoding = engine_config(config)
+    draws = Draws(config.seed) if config.deterministic else None
+    served: dict[str, ServedPolicy] = {}
+    for name, source in {**config.policies, **config.frozen}.items():
+        trained = name in config.policies
+        if config.engine == "vllm":
+            log, options = folder.path / f"vllm-{name}.log", server_options(config, trained=trained)
+            serving = vllm_policy(source, options, device=config.device, log=log, on_finish=record)
+        else:
+            serving = embedded_policy(source, device=config.device, config=decoding, on_finish=record)
+        policy = await engines.enter_async_context(serving)
+        served[name] = replace(policy, name=name, sampling=config.sampling, trained=trained, draws=draws)
+    return served
 
 
 @asynccontextmanager
@@ -211,24 +231,32 @@ async def embedded_policy(
 
     Raises PolicyError, in one line, for a source that cannot be loaded or has no chat template.
     """
-    from leyden.core.engine.embedded import EmbeddedEngine
-    from leyden.core.engine.embedded_model import load_model
-    from leyden.core.gateway.hf_codec import HuggingFaceCodec
-    from leyden.core.gateway.serving import ServedPolicy
-
-    _hide_loading_bars()
-    codec = await asyncio.to_thread(HuggingFaceCodec, source)
-    engine = EmbeddedEngine(
-        await asyncio.to_thread(load_model, source, device),  # it keeps a copy, and nobody the original
-        name=Path(source).name,
-        config=config,
-        on_finish=on_finish,
-    )
+    policy = await asyncio.to_thread(_load_policy, source, device, config, on_finish)
     try:
-        await engine.start()
-        yield ServedPolicy(name="policy", engine=engine, codec=codec)
+        await policy.engine.start()
+        yield policy
     finally:
-        await engine.close()
+        await policy.engine.close()
+
+
+def _load_policy(
+    source: str,
+    device: str,
+    config: "EmbeddedConfig | None",
+    on_finish: Callable[[EngineRecord], None] | None,
+) -> "ServedPolicy":
+    """Import what serves a model, seconds of work that an event loop has no time for, and load it."""
+    with importing():
+        from leyden.core.engine.embedded import EmbeddedEngine
+        from leyden.core.engine.embedded_model import load_model
+        from leyden.core.gateway.hf_codec import HuggingFaceCodec
+        from leyden.core.gateway.serving import ServedPolicy
+
+        _hide_loading_bars()
+        codec = HuggingFaceCodec(source)
+        model = load_model(source, device)  # the engine keeps a copy, and the original is let go
+    engine = EmbeddedEngine(model, name=Path(source).name, config=config, on_finish=on_finish)
+    return ServedPolicy(name="policy", engine=engine, codec=codec)
 
 
 def _hide_loading_bars() -> None:
@@ -238,16 +266,9 @@ def _hide_loading_bars() -> None:
 
 
 @asynccontextmanager
-async def gateway(store: LightningStore, policy: "ServedPolicy | Upstream") -> AsyncGenerator[Address]:
-    """Bring the gateway up on a free loopback port, with the store's server beside it."""
-    async with open_gateway(store, policy) as (address, _):
-        yield address
-
-
-@asynccontextmanager
 async def open_gateway(
     store: LightningStore,
-    policy: "ServedPolicy | Upstream",
+    policy: "ServedPolicy | Upstream | None" = None,
     *,
     others: "Mapping[str, ServedPolicy] | None" = None,
     limits: "GatewayLimits | None" = None,
@@ -255,10 +276,10 @@ async def open_gateway(
     beside: "Mapping[str, Measure] | None" = None,
     desk: Desk | None = None,
 ) -> AsyncGenerator[tuple[Address, "Gateway"]]:
-    """Bring the gateway up as `gateway` does, with further policies, limits, applications and numbers beside it.
+    """Bring the gateway up on a free loopback port, with the store's server and what else is given beside it.
 
-    Yields it with its address. With a desk, where it listens is what the run's configuration says, and runners of other
-    machines are told at the desk what they need.
+    Yields it with its address. Without a policy it waits for one (`Gateway.answer_with`). With a desk, where it listens
+    is what the run's configuration says, and runners of other machines are told at the desk what they need.
     """
     from leyden.core.gateway.app import Gateway
     from leyden.core.gateway.server import GatewayServer

@@ -12,7 +12,7 @@ from leyden.core.data.resources import NamedResources
 from leyden.core.data.rollout import Task
 from leyden.core.errors import CheckFailed, UsageError
 from leyden.core.trainer.abandoned import set_aside
-from leyden.core.trainer.agents import AgentSide, CheckAgents, served_resources
+from leyden.core.trainer.agents import AgentSide, CheckAgents, agents_output, served_resources
 from leyden.core.trainer.collect import Collector
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.context import held_out_curve
@@ -21,11 +21,12 @@ from leyden.core.trainer.display import Display
 from leyden.core.trainer.elsewhere import serve_elsewhere
 from leyden.core.trainer.folder import RunFolder
 from leyden.core.trainer.outside import OutsideRun
+from leyden.core.trainer.preflight.memory import Memory
 from leyden.core.trainer.preflight.report import CheckReport, CheckResult, save_report
-from leyden.core.trainer.preflight.run import before_loading, conclude, is_due, not_loaded, preflight
+from leyden.core.trainer.preflight.run import before_loading, conclude, is_due, measure_memory, not_loaded, preflight
 from leyden.core.trainer.recording import RecordedRun
-from leyden.core.trainer.report import RunReport, percent
-from leyden.core.trainer.serving import serve_policies
+from leyden.core.trainer.report import RunReport
+from leyden.core.trainer.serving import Serving, serve_policies
 from leyden.core.trainer.tracker import Trackers, open_trackers
 from leyden.core.trainer.usage import Usage
 from leyden.core.trainer.weights import export_policies, with_version
@@ -48,7 +49,10 @@ async def train(
     began = Usage.now()
     algorithm = make_algorithm(config.algorithm, config.algorithm_config)
     checks = algorithm.needs_rollouts and not algorithm.serves_itself and is_due(folder, config)
-    before = _checked_before(config) if checks else None
+    memory = None if algorithm.serves_itself else measure_memory(config)
+    if memory is not None:
+        display.say(memory.line(config))
+    before = _checked_before(config, memory) if checks and memory is not None else None
     trackers = open_trackers(config.tracker, folder.trackers, config.name, folder.written_config())
     failed = True
     try:
@@ -57,6 +61,8 @@ async def train(
                 conclude(await preflight(context, before), context)
             async with context.recorded():
                 await algorithm.run(context)
+                with context.phase("checkpoint"):
+                    await context.writer.finish()
                 display.stop()
                 with context.phase("export"):
                     await asyncio.to_thread(_export, folder, config, context)
@@ -81,7 +87,7 @@ async def check(
     algorithm = make_algorithm(config.algorithm, config.algorithm_config)
     if algorithm.serves_itself:
         raise UsageError(f"{config.algorithm} serves and trains in processes of its own, which this check cannot see")
-    before = before_loading(config)
+    before = before_loading(config, measure_memory(config))
     if any(result.status == "failure" for result in before):
         report = not_loaded(before)
     else:
@@ -96,9 +102,9 @@ async def check(
     return report
 
 
-def _checked_before(config: RunConfig) -> list[CheckResult]:
+def _checked_before(config: RunConfig, memory: Memory) -> list[CheckResult]:
     """What can be told before anything is loaded; raises CheckFailed where nothing should be."""
-    before = before_loading(config)
+    before = before_loading(config, memory)
     if any(result.status == "failure" for result in before):
         raise CheckFailed(not_loaded(before).complaint())
     return before
@@ -120,25 +126,41 @@ async def _ready(
     held_out = {held.name: folder.tasks(held.name) for held in config.held_out}
     await set_aside(folder.store_uri)
     example = tasks[0] if tasks else EXAMPLE
-    serves_itself = algorithm.serves_itself
-    brought_up = (
-        serve_elsewhere(folder, config, algorithm) if serves_itself else serve_policies(folder, config, example)
-    )
-    async with brought_up as serving:
+    async with _up(folder, config, algorithm, example, agents) as (serving, check_agents):
         model = Path(config.policies[config.usual]).name
         await serving.store.add_resources(served_resources(resources or {}, serving.address, model))
-        async with agents(serving.address) as check_agents:
-            collector = Collector(
-                serving.store,
-                config,
-                tasks=tasks,
-                held_out=held_out,
-                display=display,
-                check_workers=_both(serving.check_engines, check_agents),
-                flush=serving.flush,
-            )
-            kind = OutsideRun if serves_itself else RecordedRun
-            yield kind(folder, config, serving, collector, display, trackers=trackers, began=began)
+        collector = Collector(
+            serving.store,
+            config,
+            tasks=tasks,
+            held_out=held_out,
+            display=display,
+            check_workers=_both(serving.check_engines, check_agents),
+            flush=serving.flush,
+            agents_output=agents_output(config, folder),
+        )
+        kind = OutsideRun if algorithm.serves_itself else RecordedRun
+        context = kind(folder, config, serving, collector, display, trackers=trackers, began=began)
+        try:
+            yield context
+        finally:
+            await context.writer.close()
+
+
+@asynccontextmanager
+async def _up(
+    folder: RunFolder, config: RunConfig, algorithm: Algorithm, example: Task, agents: AgentSide
+) -> AsyncGenerator[tuple[Serving, CheckAgents]]:
+    """Policies and agents, up inside the block."""
+    if algorithm.serves_itself:
+        async with (
+            serve_elsewhere(folder, config, algorithm) as serving,
+            agents(serving.address) as check_agents,
+        ):
+            yield serving, check_agents
+    else:
+        async with serve_policies(folder, config, example, agents) as up:
+            yield up
 
 
 def _both(check_engines: Callable[[], None], check_agents: CheckAgents) -> CheckAgents:
@@ -169,5 +191,6 @@ def draw_curve(folder: RunFolder, report: RunReport) -> None:
     metrics = folder.metrics()
     title = f"{report.name}: {report.rollouts:,} rollouts"
     if report.success_before is not None:
-        title += f", held-out success {percent(report.success_before)} → {percent(report.success_after)}"
+        headline = next(iter(report.held_out.values()))
+        title += f", held out {headline.said('before')} → {headline.said('after')}"
     save_curve(metrics, folder.curve_file, title, held_out_curve(metrics))

@@ -16,8 +16,8 @@ from leyden.core.errors import TrainingError
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.folder import RunFolder
 from leyden.core.trainer.keeping import Kept
-from leyden.core.trainer.report import KeptVersion, percent
-from leyden.core.trainer.versions import Evaluation, ModelVersion, SideScores, VersionFile
+from leyden.core.trainer.report import KeptVersion
+from leyden.core.trainer.versions import Evaluation, ModelVersion, SideScores, VersionFile, earned
 
 
 @dataclass(slots=True)
@@ -177,9 +177,11 @@ class Standing:
                 success = self.scores.held_out[self._config.held_out[0].name].success
             hint = "; --eval-every keeps the best on held-out tasks" if self._config.held_out else ""
             return KeptVersion(version=last, success=success, why=f"the last one{hint}")
-        why = f"the best of {kept.evaluations} that were evaluated on {self._config.held_out[0].name}, "
-        why += f"with {percent(kept.success)}"
-        if (found := self._records.get(kept.version)) is not None and found.side is not None:
+        name, found = self._config.held_out[0].name, self._records.get(kept.version)
+        own = None if found is None else found.held_out.get(name)
+        why = f"the best of {kept.evaluations} that were evaluated on {name}, "
+        why += f"with {earned(kept.success, is_share=own is None or own.is_share)}"
+        if found is not None and found.side is not None:
             why += f" ({found.side})"
         if kept.version != last:
             why += f"; the last one, {last}, is in policy-last/"

@@ -13,12 +13,21 @@ import msgspec
 
 from leyden.core.algorithm.base import StoredRollouts
 from leyden.core.data import semconv
+from leyden.core.data.reasons import (
+    CHOICE_NOT_USED,
+    FROZEN,
+    HELD_OUT_THERE,
+    NEVER_BEGUN,
+    NOT_SELECTED,
+    OTHER_TEMPLATE,
+    UNFINISHED,
+    UPSTREAM,
+)
 from leyden.core.data.rollout import FINISHED_ROLLOUT, AttemptedRollout, Rollout, Task
 from leyden.core.data.span import Span
 from leyden.core.data.tokens import log_probs
 from leyden.core.data.transition import Trajectory, Transition
 from leyden.core.errors import RunError, UsageError
-from leyden.core.gateway.capture import FROZEN, UPSTREAM
 from leyden.core.gateway.codec import Codec
 from leyden.core.store.base import LightningStore
 from leyden.core.store.open import open_store
@@ -27,31 +36,38 @@ from leyden.core.trainer.folder import RunFolder
 from leyden.core.trainer.report import StoredResult
 from leyden.core.trainer.retokenise import CannotTell, retold
 from leyden.core.trainer.selection import make_selector
-from leyden.core.trajectory.assemble import NOT_SELECTED, assemble
+from leyden.core.trajectory.assemble import assemble
 from leyden.core.trajectory.calls import is_recorded_call
-from leyden.core.trajectory.choices import CHOICE_NOT_USED, unused_choices
+from leyden.core.trajectory.choices import unused_choices
 from leyden.core.trajectory.group import group_by_task
 from leyden.core.trajectory.select import Selector
 
-HELD_OUT = "held out there"
-NOT_FINISHED = "not finished"
-NEVER_TRIED = "never begun"
-OTHER_TEMPLATE = "another tokenizer or template"
 ANSWERED_BY_OTHERS = frozenset({UPSTREAM, FROZEN})
 """Calls that a policy could not be trained on as its own, and can imitate all the same."""
 
 
 def locate(source: str, runs: Path) -> str:
     """The URI of the store that `source` names: itself, or a run's folder or name. Raises UsageError for one unmade."""
-    if "://" not in source:
-        folder = Path(source)
-        uri = (RunFolder(folder) if (folder / "config.yaml").exists() else RunFolder.open(runs, source)[0]).store_uri
-    else:
-        uri = source
+    run = run_of(source, runs)
+    uri = source if run is None else run.store_uri
     file = Path(uri.partition("://")[2].removeprefix("/"))
     if uri.startswith("sqlite://") and not file.is_file():
         raise UsageError(f"there is no store {file}, which {source} names")
     return uri
+
+
+def run_of(source: str, runs: Path) -> RunFolder | None:
+    """The run whose rollouts `source` holds, where that is known: a run by its name or folder, or the URI of its store.
+
+    Raises RunError for a name that no run has.
+    """
+    if "://" not in source:
+        folder = Path(source)
+        return RunFolder(folder) if (folder / "config.yaml").exists() else RunFolder.open(runs, source)[0]
+    scheme, _, place = source.partition("://")
+    folder = RunFolder(Path(place.removeprefix("/")).parent)
+    of_sqlite = scheme.startswith("sqlite") and folder.store_uri == source
+    return folder if of_sqlite and folder.config_file.exists() else None
 
 
 async def read_stored(source: str, folder: RunFolder, config: RunConfig) -> StoredRollouts:
@@ -109,9 +125,9 @@ async def _read(
     left_out: Counter[str] = Counter()
     trajectories: list[Trajectory] = []
     for rollout in rollouts:
-        reason = _objection(rollout)
+        reason = objection(rollout)
         if reason is not None or not isinstance(rollout, AttemptedRollout):
-            left_out[reason or NEVER_TRIED] += 1
+            left_out[reason or NEVER_BEGUN] += 1
             continue
         spans = (await store.query_spans(rollout.rollout_id, rollout.attempt.attempt_id)).items
         trajectories.append(await asyncio.to_thread(told.trajectory, rollout, spans))
@@ -120,11 +136,11 @@ async def _read(
     return StoredRollouts(groups, ids, left_out, told.left_out, told.retokenised)
 
 
-def _objection(rollout: Rollout) -> str | None:
+def objection(rollout: Rollout) -> str | None:
     """Why a rollout is left out, whatever it holds."""
     if rollout.mode in ("val", "test"):
-        return HELD_OUT
-    return None if rollout.status in FINISHED_ROLLOUT else NOT_FINISHED
+        return HELD_OUT_THERE
+    return None if rollout.status in FINISHED_ROLLOUT else UNFINISHED
 
 
 def _task_id(rollout: Rollout) -> str:
@@ -148,25 +164,25 @@ class _Told:
         calls = sorted(filter(is_recorded_call, spans), key=lambda span: (span.start_time, span.sequence_id))
         by_id, unused = {span.span_id: span for span in spans}, unused_choices(calls, spans)
         transitions: list[Transition] = []
-        excluded: Counter[str] = Counter()
+        untrained: dict[str, str] = {}
         for span in calls:
             reason = span.attributes.get(semconv.NOT_TRAINED)
             if reason is not None and reason not in ANSWERED_BY_OTHERS:
-                excluded[str(reason)] += 1
+                untrained[span.span_id] = str(reason)
             elif not self._selector.selects(span, by_id):
-                excluded[NOT_SELECTED] += 1
+                untrained[span.span_id] = NOT_SELECTED
             elif span.span_id in unused:
-                excluded[CHOICE_NOT_USED] += 1
+                untrained[span.span_id] = CHOICE_NOT_USED
             else:
-                self._tell(span, own.get(span.span_id), transitions, excluded)
-        self.left_out += excluded
-        return replace(recorded, transitions=tuple(transitions), excluded=dict(excluded))
+                self._tell(span, own.get(span.span_id), transitions, untrained)
+        self.left_out.update(untrained.values())
+        return replace(recorded, transitions=tuple(transitions), untrained=untrained)
 
-    def _tell(self, span: Span, own: Transition | None, told: list[Transition], excluded: Counter[str]) -> None:
+    def _tell(self, span: Span, own: Transition | None, told: list[Transition], untrained: dict[str, str]) -> None:
         try:
             transition = retold(span, self._codec)
         except CannotTell as reason:
-            excluded[str(reason)] += 1
+            untrained[span.span_id] = str(reason)
             return
         if transition.retokenised:
             self.retokenised[str(span.attributes.get(semconv.NOT_TRAINED, OTHER_TEMPLATE))] += 1

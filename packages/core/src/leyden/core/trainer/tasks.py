@@ -19,7 +19,7 @@ def load_tasks(path: str | Path) -> list[Task]:
     """
     file = Path(path)
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        lines = file.read_text(encoding="utf-8-sig").split("\n")  # a text may hold other ends of lines
     except FileNotFoundError:
         raise TaskError(f"task file {file} does not exist") from None
     except (OSError, UnicodeDecodeError) as error:
@@ -34,7 +34,7 @@ def _row(file: Path, number: int, line: str) -> Task:
     try:
         row: Any = json.loads(line)
     except json.JSONDecodeError as error:
-        raise TaskError(f"{file}, line {number}: not JSON ({error.msg} at column {error.colno})") from None
+        raise TaskError(f"{file}, line {number}: not JSON (column {error.colno}: {error.msg})") from None
     if not row or type(row) not in (dict, str):
         raise TaskError(f"{file}, line {number}: a task is a JSON object or a string, not {line.strip()[:40]!r}")
     return row

@@ -6,16 +6,18 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from leyden.core.algorithm.base import Algorithm
 from leyden.core.algorithm.lightning_rl import LightningRL
+from leyden.core.data.isolation import Isolation, check_isolation
 from leyden.core.data.resources import NamedResources
 from leyden.core.data.rollout import Task
 from leyden.core.data.route import parse_routes
 from leyden.core.data.sampling import Sampling
 from leyden.core.engine.vllm_options import VllmOptions
 from leyden.core.errors import UsageError
+from leyden.core.policy.device import check_device
 from leyden.core.trainer.config import EvaluationSet, RunConfig, check_name
 from leyden.core.trainer.display import make_display
 from leyden.core.trainer.folder import RunFolder
-from leyden.core.trainer.launch import begin, check_run, look_here, resume, sit_here
+from leyden.core.trainer.launch import Changes, begin, check_run, look_here, resume, sit_here
 from leyden.core.trainer.preflight.report import CheckReport
 from leyden.core.trainer.report import RunReport
 from leyden.core.trainer.runners import Runners
@@ -36,10 +38,14 @@ class Trainer:
 
     `fit` takes the framework's own object, a `LitAgent`, a function of a task, or an import string. With an import
     string the agent runs in `n_workers` processes, where `runners` says; a live object runs in the calling process,
-    and learning in a spawned one. `policy` is the model to train, or several by their names, which `routes` lead to.
-    `reward_weights` has the weight of each of the reward's dimensions. `input` makes the agent's input of a task, where
-    the adapter cannot tell it; `hooks` run around every attempt. Like the reward, both are objects or import strings,
-    beside an import string import strings only. `engine="vllm"` serves the policies with vLLM, started as `vllm` says.
+    and learning in a spawned one. With `isolation="auto"`, rollouts that would share something that may change run in
+    processes of their own, forked off that one; "process" always forks, "shared" never. `policy` is the model to
+    train, or several by their names, which `routes` lead to. `reward_weights` has the weight of each of the reward's
+    dimensions. `input` makes the agent's input of a task, where the adapter cannot tell it; `hooks` run around every
+    attempt. Like the reward, both are objects or import strings, beside an import string import strings only.
+    `engine="vllm"` serves the policies with vLLM, started as `vllm` says.
+    `device` is what policies are trained and served on, `cpu` or `cuda`: by default the CPU, and for `resume` what the
+    run had.
     """
 
     def __init__(  # noqa: PLR0913 -- the keywords of the original's Trainer, so that tutorials run as they are
@@ -49,6 +55,7 @@ class Trainer:
         policy: str | Path | Mapping[str, str | Path] | None = None,
         n_runners: int = 64,
         n_workers: int = 1,
+        isolation: Isolation = "auto",
         runners: Runners | None = None,
         select: Mapping[str, Any] | None = None,
         adapter: Mapping[str, Any] | None = None,
@@ -71,6 +78,10 @@ class Trainer:
         deterministic: bool = False,
         engine: Literal["embedded", "vllm"] = "embedded",
         vllm: VllmOptions | None = None,
+        device: str | None = None,
+        threads: int | None = None,
+        checkpoint_every: int = 1,
+        keep_checkpoints: int = 2,
         eval_every: int = 0,
         patience: int | None = None,
         tracker: str | Sequence[str] | None = None,
@@ -81,6 +92,7 @@ class Trainer:
         self.algorithm = algorithm or LightningRL()
         self.policy = _sources(policy)
         self.n_runners, self.n_workers = n_runners, n_workers
+        self.isolation: Isolation = check_isolation(isolation)
         self.runners = runners or Runners()
         self.selection = _selection(select, adapter)
         self.reward_weights = dict(reward_weights or {})
@@ -98,6 +110,8 @@ class Trainer:
         self.deterministic = deterministic
         self.engine: Literal["embedded", "vllm"] = engine
         self.vllm = vllm or VllmOptions()
+        self.device, self.threads = device, threads
+        self.checkpoint_every, self.keep_checkpoints = checkpoint_every, keep_checkpoints
         self.eval_every, self.patience = eval_every, patience
         self.tracker = tracker_names(tracker)
         self.checks_first = check
@@ -123,15 +137,15 @@ class Trainer:
 
     def resume(self, agent: Any, name: str, reward: RewardFunction | str | None = None) -> RunReport:
         """Go on with the run `name` where its last checkpoint left it."""
-        return resume(self.runs, name, self._sit(agent, reward))
+        return resume(self.runs, name, self._sit(agent, reward), Changes(device=self.device))
 
     def check(self, agent: Any, dataset: Dataset, reward: RewardFunction | str | None = None) -> CheckReport:
-        """Prove on a few rollouts of `dataset` that `fit` would learn from it; nothing is kept.
+        """Prove on a few rollouts of `dataset` that `fit` would learn from it; nothing is kept unless it fails.
 
         Raises UsageError for what cannot work. `fit` does the same on its first batch, unless `check=False`.
         """
         config = self._config(agent, reward, ("val",) if self.eval_every else ())
-        return check_run(config, list(dataset), self._look(agent, reward))
+        return check_run(self.runs, config, list(dataset), self._look(agent, reward))
 
     def dev(
         self, agent: Any, dev_dataset: Dataset, reward: RewardFunction | str | None = None
@@ -142,10 +156,14 @@ class Trainer:
         """
         from leyden.core.trainer.dev import DevPlan, dry_run
 
+        device = self.device or "cpu"
+        check_device(device)
         plan = DevPlan(
             policy=self._answering(),
+            device=device,
             resources=self.initial_resources,
             concurrency=self.n_runners,
+            isolation=self.isolation,
             timeout_seconds=self.timeout_seconds,
             input=self.input,
             hooks=self.hooks,
@@ -230,6 +248,7 @@ class Trainer:
             **self.selection,
             workers=self.n_workers,
             concurrency=self.n_runners,
+            isolation=self.isolation,
             runners=self._where(agent),
             timeout_seconds=self.timeout_seconds,
             check=self.checks_first,
@@ -240,6 +259,10 @@ class Trainer:
             deterministic=self.deterministic,
             engine=self.engine,
             vllm=self.vllm,
+            device=self.device or "cpu",
+            threads=self.threads,
+            checkpoint_every=self.checkpoint_every,
+            keep_checkpoints=self.keep_checkpoints,
             held_out=tuple(EvaluationSet(name=name, source="val_dataset") for name in held_out),
             eval_every=self.eval_every,
             patience=self.patience,

@@ -1,4 +1,8 @@
-"""A rollout as a tree: agents, nodes, model calls with their tokens and policy version, tools, rewards."""
+"""A rollout as a tree: agents, nodes, model calls with their tokens and policy version, tools, rewards, errors.
+
+What was said is cut to a line. An error is shown whole, where it comes first: the spans that it passes through as it
+is raised, and those that repeat it, name its type.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -6,7 +10,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from leyden.core.data import semconv
+from leyden.core.data.failure import Failure, failure_of
 from leyden.core.data.span import Span
+from leyden.core.errors import UnknownAgent
+from leyden.core.runner.error_text import key_advice
 from leyden.core.trainer.recorded import RecordedRollout
 
 if TYPE_CHECKING:
@@ -25,16 +32,36 @@ def rollout_tree(recorded: RecordedRollout) -> "Tree":
     for attempt, spans in recorded.attempts:
         note = "" if attempt.end_time is None else f"  {attempt.end_time - attempt.start_time:.2f} s"
         branch = root.add(f"attempt {attempt.sequence_id}  {attempt.status}{note}")
-        error = attempt.metadata.get("error")
-        if error:
-            branch.add(f"[red]{escape(error.get('kind', ''))} error:[/] {escape(_short(error.get('message')))}")
+        shown = _Errors()
+        if (failure := failure_of(attempt)) is not None:
+            branch.add(f"[red]{failure.kind} error:[/] {escape(_of_attempt(failure, shown))}")
         if not spans:
             branch.add("[dim]no spans: the agent called no model and no framework was recorded[/]")
-        _grow(branch, spans)
+        _grow(branch, spans, shown)
     return root
 
 
-def _grow(branch: "Tree", spans: Sequence[Span]) -> None:
+class _Errors:
+    """The messages of one attempt that are shown already."""
+
+    def __init__(self) -> None:
+        self._shown: list[str] = []
+
+    def new(self, message: str) -> bool:
+        """Whether `message` is shown here for the first time, alone or as a part of a longer one."""
+        if any(message in shown for shown in self._shown):
+            return False
+        self._shown.append(message)
+        return True
+
+
+def _of_attempt(failure: Failure, shown: _Errors) -> str:
+    shown.new(_line(failure.message))
+    text = _line(failure.message) if failure.type == UnknownAgent.__name__ else failure.text
+    return text + key_advice(text)
+
+
+def _grow(branch: "Tree", spans: Sequence[Span], shown: _Errors) -> None:
     from rich.markup import escape
 
     known = {span.span_id for span in spans}
@@ -47,7 +74,7 @@ def _grow(branch: "Tree", spans: Sequence[Span]) -> None:
             below = children.get(span.span_id, [])
             if len(below) == 1 and _is_call(below[0]) and span.attributes.get(semconv.OPERATION) == "chat":
                 span = below[0]  # the framework's view of a call says no more than the gateway's record of it
-            text = escape(describe(span))
+            text = escape(describe(span, shown))
             add(at.add(f"[red]{text}[/]" if span.status.code == "error" else text), span.span_id)
 
     add(branch, None)
@@ -63,15 +90,22 @@ def _is_call(span: Span) -> bool:
     return semconv.CALL_ID in span.attributes
 
 
-def describe(span: Span) -> str:
-    """One line about a span."""
+def describe(span: Span, shown: _Errors | None = None) -> str:
+    """One line about a span; its error is whole, unless it is among those that were shown."""
     attributes = span.attributes
     text = _what(span, attributes)
     if span.end_time is not None and span.end_time > span.start_time:
         text += f"  {1000 * (span.end_time - span.start_time):,.0f} ms"
     if span.status.code == "error":
-        text += f"  failed: {_short(span.status.description or attributes.get(semconv.ERROR_TYPE, ''))}"
+        text += f"  failed{_failed(span, shown or _Errors())}"
     return text
+
+
+def _failed(span: Span, shown: _Errors) -> str:
+    message, kind = _line(span.status.description or ""), str(span.attributes.get(semconv.ERROR_TYPE) or "")
+    if message and shown.new(message):
+        return f": {message}"
+    return f": {kind}" if kind else ""
 
 
 def _what(span: Span, attributes: Mapping[str, Any]) -> str:
@@ -96,16 +130,24 @@ def _what(span: Span, attributes: Mapping[str, Any]) -> str:
 
 def _call(attributes: Mapping[str, Any]) -> str:
     tokens = f"{attributes.get(semconv.INPUT_TOKENS, '?')} → {attributes.get(semconv.OUTPUT_TOKENS, '?')} tokens"
-    version = attributes.get(semconv.POLICY_VERSION)
-    versions: Any = attributes.get(semconv.POLICY_VERSIONS, [])[::2] or [version]
-    drawn_by = " → ".join(f"v{number}" for number in versions)
-    by = "upstream" if version is None else f"{attributes.get(semconv.POLICY, 'policy')} {drawn_by}"
     reasons: Any = attributes.get(semconv.FINISH_REASONS) or []
-    text = f"chat  {tokens}  {by}  {', '.join(reasons)}"
+    text = f"chat  {tokens}  {_answered_by(attributes)}  {', '.join(reasons)}"
     if semconv.NOT_TRAINED in attributes:
         text += f"  (not trained: {attributes[semconv.NOT_TRAINED]})"
     answer = _answer(attributes.get(semconv.OUTPUT_MESSAGES))
     return text + (f"  {_short(answer)}" if answer else "")
+
+
+def _answered_by(attributes: Mapping[str, Any]) -> str:
+    """The policy and its versions, or the model of an upstream, with the one that was asked for if that is another."""
+    policy, version = attributes.get(semconv.POLICY), attributes.get(semconv.POLICY_VERSION)
+    if policy is not None or version is not None:
+        versions: Any = [] if version is None else attributes.get(semconv.POLICY_VERSIONS, [])[::2] or [version]
+        return f"{policy or 'policy'} {' → '.join(f'v{number}' for number in versions)}".rstrip()
+    asked, answered = attributes.get(semconv.REQUEST_MODEL), attributes.get(semconv.RESPONSE_MODEL)
+    if not answered or answered == asked:
+        return f"upstream {asked or ''}".rstrip()
+    return f"upstream {answered} (asked for {asked})"
 
 
 def _answer(messages: object) -> str:
@@ -133,6 +175,10 @@ class _Said(msgspec.Struct):
     tool_calls: list[_ToolCall] | None = None
 
 
+def _line(value: object) -> str:
+    return " ".join(str(value).split())
+
+
 def _short(value: object) -> str:
-    text = " ".join(str(value).split())
+    text = _line(value)
     return text if len(text) <= WIDTH else text[: WIDTH - 1] + "…"

@@ -21,6 +21,23 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     rewards: dict[str, float] = {}
     """By the number of the task's row."""
 
+    @property
+    def is_share(self) -> bool:
+        """Whether every task earned 0 or 1, so that the mean reward is the share of tasks that were solved."""
+        return is_share(self.rewards.values())
+
+
+def is_share(rewards: Iterable[float]) -> bool:
+    """Whether the mean of `rewards` is a share: each is 0 or 1."""
+    return all(reward in (0.0, 1.0) for reward in rewards)
+
+
+def earned(mean: float | None, *, is_share: bool) -> str:
+    """A mean reward as people read it: a share in percent, any other as a number; a dash where there is none."""
+    if mean is None:
+        return "–"
+    return f"{100 * mean:.1f} %" if is_share else f"{mean:.3f}"
+
 
 class SideScores(msgspec.Struct, frozen=True, kw_only=True):
     """What a version of one of several sides earned, by the held-out set."""

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
-from leyden.core.algorithm.registry import make_algorithm
 from leyden.core.engine.base import EngineRecord
 from leyden.core.engine.vllm_options import VllmOptions
 from leyden.core.errors import UsageError
@@ -49,6 +48,8 @@ async def vllm_policy(
 
 def server_options(config: RunConfig, *, trained: bool) -> VllmOptions:
     """The options of a run's server, with room for the adapters that its algorithm trains."""
+    from leyden.core.algorithm.registry import make_algorithm  # imported here: `leyden dev` has no algorithm
+
     rank = _lora_rank(make_algorithm(config.algorithm, config.algorithm_config).settings()) if trained else 0
     if config.vllm.lora_rank and config.vllm.lora_rank < rank:
         raise UsageError(f"vllm.lora_rank is {config.vllm.lora_rank}, and adapters of rank {rank} are trained")

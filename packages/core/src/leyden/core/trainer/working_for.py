@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import msgspec
 
+from leyden.core.data.isolation import Isolation
 from leyden.core.errors import LeydenError, UsageError
 from leyden.core.runner.loading import AgentReference
 from leyden.core.runner.pool import WorkerPool
@@ -39,6 +40,7 @@ class ElsewherePlan:
     input: str | None = None
     hooks: tuple[str, ...] = ()
     concurrency: int | None = None
+    isolation: Isolation | None = None
     patience: float = 600.0
     """Seconds for which a run that does not answer is waited for: it may be gone on with."""
 
@@ -70,6 +72,7 @@ class ElsewherePlan:
             input=self.input or offer.input,
             hooks=self.hooks or offer.hooks,
             concurrency=self.concurrency or offer.concurrency,
+            isolation=self.isolation or offer.isolation,
             python_path=tuple(filter(None, sys.path)),
         )
 

@@ -1,17 +1,27 @@
 """Spans of one attempt → its trajectory. Knows nothing of stores, credit or tokens' meaning.
 
-Invariant: every model call the gateway recorded is either one transition or counted once in `Trajectory.excluded`,
-under the reason why.
+Invariant: every model call the gateway recorded is either one transition or named once in `Trajectory.untrained`, with
+the reason why.
 """
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from typing import cast
 
 import msgspec
 
 from leyden.core.data import semconv
+from leyden.core.data.failure import failure_of
+from leyden.core.data.reasons import (
+    BAD_LOGPROBS,
+    CHOICE_NOT_USED,
+    EMPTY_PROMPT,
+    EMPTY_RESPONSE,
+    NOT_RECORDED,
+    NOT_SELECTED,
+    SAMPLING_NOT_TRAINABLE,
+    UNKNOWN_VERSION,
+)
 from leyden.core.data.rollout import Attempt, Rollout
 from leyden.core.data.sampling import Sampling
 from leyden.core.data.span import Span
@@ -19,20 +29,12 @@ from leyden.core.data.tokens import LogProbs, TokenIds, unpack_ids, unpack_log_p
 from leyden.core.data.transition import Outcome, Trajectory, Transition
 from leyden.core.trajectory.all_outcomes import outcomes_by_call
 from leyden.core.trajectory.calls import finish_reason, is_recorded_call
-from leyden.core.trajectory.choices import CHOICE_NOT_USED, unused_choices
+from leyden.core.trajectory.choices import unused_choices
 from leyden.core.trajectory.select import Selector
-
-NOT_SELECTED = "not selected"
-NOT_RECORDED = "tokens not recorded"
-SAMPLING_NOT_TRAINABLE = "sampling not trainable"
-EMPTY_PROMPT = "empty prompt"
-EMPTY_RESPONSE = "empty response"
-BAD_LOGPROBS = "log-probabilities missing or not finite"
-UNKNOWN_VERSION = "policy version unknown"
 
 
 class _Excluded(Exception):
-    """A call that yields no transition; the text is the reason it is counted under."""
+    """A call that yields no transition; the text is one of `data.reasons`."""
 
 
 def assemble(rollout: Rollout, attempt: Attempt, spans: Sequence[Span], select: Selector) -> Trajectory:
@@ -42,6 +44,8 @@ def assemble(rollout: Rollout, attempt: Attempt, spans: Sequence[Span], select: 
     when they started, by the gateway's clock, and where that is the same by number. A call that continues another one
     started after that one's end, so it follows it either way. Spans of other attempts are ignored, so that the spans
     of a whole rollout may be given.
+
+    An attempt in which Leyden itself failed has no reward: its record may lack the last one.
     """
     own = sorted((span for span in spans if span.attempt_id == attempt.attempt_id), key=lambda span: span.sequence_id)
     calls = sorted(filter(is_recorded_call, own), key=lambda span: span.start_time)
@@ -49,14 +53,15 @@ def assemble(rollout: Rollout, attempt: Attempt, spans: Sequence[Span], select: 
     by_id = {span.span_id: span for span in own}
     outcomes = outcomes_by_call([span for span in own if span.span_id not in unused])
     transitions: list[Transition] = []
-    excluded: Counter[str] = Counter()
+    untrained: dict[str, str] = {}
     for span in calls:
         try:
             _check_wanted(span, select, by_id, unused)
             transitions.append(_transition(span, outcomes[span.span_id]))
         except _Excluded as reason:
-            excluded[str(reason)] += 1
-    reward, dimensions = last_reward(own)
+            untrained[span.span_id] = str(reason)
+    failure = failure_of(attempt)
+    reward, dimensions = last_reward(own) if failure is None or failure.kind != "leyden" else (None, {})
     return Trajectory(
         rollout_id=rollout.rollout_id,
         attempt_id=attempt.attempt_id,
@@ -64,7 +69,8 @@ def assemble(rollout: Rollout, attempt: Attempt, spans: Sequence[Span], select: 
         reward=reward,
         dimensions=dimensions,
         succeeded=attempt.status == "succeeded",
-        excluded=dict(excluded),
+        untrained=untrained,
+        failure=failure,
     )
 
 

@@ -14,7 +14,6 @@ from leyden.core.data import semconv
 from leyden.core.data.span import Span
 from leyden.core.trajectory.messages import objects, read_messages, text_of
 
-CHOICE_NOT_USED = "choice not used"
 HEAD = 200
 """Characters of a long text that tell it in a result which is recorded shortened."""
 

@@ -8,8 +8,8 @@ import logging
 import os
 import threading
 from collections import Counter
-from collections.abc import Coroutine, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Coroutine, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -66,6 +66,8 @@ class RolloutCollection:
         self._is_told = config.trainer.v1.trainer_mode != "sync"
         self._by_uid: dict[str, Asked] = {}
         """What the run was asked of each training prompt that no step has learned from, where VERL does not wait."""
+        self._has_ended = False
+        """Whether VERL has ended its training, well or badly."""
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="leyden rollouts", daemon=True).start()
         self._driver = Driver(Door(url=os.environ[URL], token=os.environ[TOKEN]))
@@ -119,9 +121,18 @@ class RolloutCollection:
         self._wait(self._driver.failed(Failed(why, to_mend=True)))
         raise NothingToLearn(why)
 
-    def queue_watched(self) -> AbstractContextManager[None]:
-        """Have the run end when a part of VERL's queue dies inside the block: VERL would wait for it in silence."""
-        return watched(bridge.queue_parts, self._queue_lost)
+    @contextmanager
+    def queue_watched(self) -> Generator[None]:
+        """Have the run end when a part of VERL's queue dies inside the block: VERL would wait for it in silence.
+
+        After the block VERL closes its queue. Rollouts that still run have no place there, and do not end the run:
+        VERL itself says why it ended.
+        """
+        try:
+            with watched(bridge.queue_parts, self._queue_lost):
+                yield
+        finally:
+            self._has_ended = True
 
     def _queue_lost(self, parts: list[str]) -> None:
         why = f"VERL's queue is lost, {' and '.join(parts)} died: VERL would wait for it, and say nothing"
@@ -161,6 +172,9 @@ class RolloutCollection:
             await bridge.put_rows(partition, self._queued(found, prompt, partition, missing(found, group)))
             await bridge.put_status(uid, partition, "finished")
         except Exception as error:
+            if self._has_ended:
+                log.info("rollouts of a training that has ended are not given to VERL: %s", bridge.one_line(error))
+                return
             await self._give_up("rollouts cannot be given to VERL", error)
 
     async def _give_up(self, what: str, error: Exception) -> None:
@@ -244,4 +258,5 @@ def _used(found: PromptRows, asked: Asked) -> Used:
         tokens=sum(len(row.response_ids) for row in found.rows),
         calls_left_out=dict(reasons),
         group_dropped=found.dropped,
+        account=found.account,
     )

@@ -12,8 +12,23 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from leyden.core.advantage.base import AdvantageEstimator, CreditedRollout, GroupEstimator
+from leyden.core.algorithm.account import Account, account_of
 from leyden.core.algorithm.weighing import credit_of
 from leyden.core.credit.base import CreditAssigner
+from leyden.core.data.reasons import (
+    EMPTY_PROMPT,
+    EMPTY_RESPONSE,
+    NO_CALL,
+    NO_CALL_LEFT,
+    NO_CREDITED_CALL,
+    NO_REWARD,
+    OTHER_TEMPERATURE,
+    PROMPT_OVER_LIMIT,
+    RESPONSE_OVER_LIMIT,
+    TOO_FEW_REWARDS,
+    UNCREDITED,
+    UNEVEN_LOGPROBS,
+)
 from leyden.core.data.tokens import LogProbs, TokenIds
 from leyden.core.data.transition import Trajectory, TrajectoryGroup, Transition
 
@@ -23,12 +38,8 @@ if TYPE_CHECKING:
 CREDIT_FIELD = "leyden_credit"
 """Field of a row: (return, weight, number of response tokens) of its transition, as float64."""
 
-NO_REWARD = "no reward"
-NO_CALL = "no call"
-NO_CALL_LEFT = "no call left"
-"""Reasons why a rollout has no row: its reward is unknown, its agent made no call, or none of its calls is trained."""
 
-TOO_FEW = ("fewer than two rewards", "no credited call")
+TOO_FEW = (TOO_FEW_REWARDS, NO_CREDITED_CALL)
 """Reasons why a group has no row, whatever the other groups of its step are."""
 
 
@@ -137,8 +148,8 @@ class PromptRows:
     """What the rollouts of one prompt came to, and what is missing from it."""
 
     rows: list[Row] = field(default_factory=list[Row])
-    calls_left_out: Counter[str] = field(default_factory=Counter[str])
-    """Transitions without a row, by the reason why."""
+    untrained: dict[str, str] = field(default_factory=dict[str, str])
+    """Transitions without a row: the span's id to the reason why."""
     rollouts_left_out: Counter[str] = field(default_factory=Counter[str])
     """Rollouts without a row, by the reason why; their transitions are not counted again."""
     dropped: str | None = None
@@ -148,6 +159,13 @@ class PromptRows:
 
     Alone it is compared with nothing, so it has no advantage and no say.
     """
+    account: Account = field(default_factory=Account)
+    """What became of every rollout, and of their calls."""
+
+    @property
+    def calls_left_out(self) -> Counter[str]:
+        """Transitions without a row, counted by the reason why."""
+        return Counter(self.untrained.values())
 
 
 def training_rows(
@@ -162,7 +180,7 @@ def training_rows(
     found = PromptRows()
     sessions: list[list[Row]] = []
     for session, trajectory in enumerate(group.trajectories):
-        rows, reason = _session_rows(uid, session, trajectory, credit, limits, found.calls_left_out)
+        rows, reason = _session_rows(uid, session, trajectory, credit, limits, found.untrained)
         if reason is not None:
             found.rollouts_left_out[reason] += 1
         if reason not in (NO_REWARD, NO_CALL):
@@ -172,7 +190,14 @@ def training_rows(
     if found.dropped is not None:
         found.witness = min(found.rows, key=lambda row: len(row.response_ids))
         found.rows = []
+    found.account = _account(group, found)
     return found
+
+
+def _account(group: TrajectoryGroup, found: PromptRows) -> Account:
+    rewarded = [one for one in group.trajectories if one.reward is not None] if found.rows else []
+    spans = {call.span_id for trajectory in rewarded for call in trajectory.transitions}
+    return account_of([group], spans - found.untrained.keys(), calls=found.untrained, dropped=[found.dropped])
 
 
 def validation_rows(uid: str, group: TrajectoryGroup) -> PromptRows:
@@ -195,7 +220,7 @@ def validation_rows(uid: str, group: TrajectoryGroup) -> PromptRows:
 
 
 def _session_rows(
-    uid: str, session: int, trajectory: Trajectory, scheme: CreditAssigner, limits: RowLimits, left_out: Counter[str]
+    uid: str, session: int, trajectory: Trajectory, scheme: CreditAssigner, limits: RowLimits, left_out: dict[str, str]
 ) -> tuple[list[Row], str | None]:
     """Return the rows of one rollout, and why there is none; counts the calls left out of one that has a reward."""
     if trajectory.reward is None:
@@ -206,12 +231,12 @@ def _session_rows(
     rows: list[Row] = []
     answerable = zip(credit.returns_N.tolist(), credit.weights_N.tolist(), strict=True)
     for place, (call, (value, weight)) in enumerate(zip(trajectory.transitions, answerable, strict=True)):
-        reason = "uncredited" if weight == 0 else _unfit(call, limits)
+        reason = UNCREDITED if weight == 0 else _unfit(call, limits)
         if reason is None:
             turns = len(trajectory.transitions)
             rows.append(_row(uid, session, place, call, (value, weight), trajectory.reward, turns))
         else:
-            left_out[reason] += 1
+            left_out[call.span_id] = reason
     return rows, None if rows else NO_CALL_LEFT
 
 
@@ -243,12 +268,12 @@ def _is_whole(call: Transition) -> bool:
 def _unfit(call: Transition, limits: RowLimits) -> str | None:
     """Why a transition cannot be a row, or None."""
     reasons = {
-        "empty prompt": len(call.prompt_ids) == 0,
-        "empty response": len(call.response_ids) == 0,
-        "log-probabilities do not match the response": len(call.logprobs) != len(call.response_ids),
-        "another temperature": call.temperature != limits.temperature,
-        "prompt over the limit": len(call.prompt_ids) > limits.prompt,
-        "response over the limit": len(call.response_ids) > limits.response,
+        EMPTY_PROMPT: len(call.prompt_ids) == 0,
+        EMPTY_RESPONSE: len(call.response_ids) == 0,
+        UNEVEN_LOGPROBS: len(call.logprobs) != len(call.response_ids),
+        OTHER_TEMPERATURE: call.temperature != limits.temperature,
+        PROMPT_OVER_LIMIT: len(call.prompt_ids) > limits.prompt,
+        RESPONSE_OVER_LIMIT: len(call.response_ids) > limits.response,
     }
     return next((reason for reason, holds in reasons.items() if holds), None)
 

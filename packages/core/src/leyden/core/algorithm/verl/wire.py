@@ -3,6 +3,7 @@
 import msgspec
 
 from leyden.core.algorithm.outside import Asked, Taken, Used
+from leyden.core.data.failure import Failure
 from leyden.core.data.tokens import pack_ids, pack_log_probs, unpack_ids, unpack_log_probs
 from leyden.core.data.transition import Outcome, Trajectory, TrajectoryGroup, Transition
 
@@ -75,7 +76,8 @@ class _Attempt(msgspec.Struct, frozen=True, array_like=True):
     reward: float | None
     dimensions: dict[str, float]
     succeeded: bool
-    excluded: dict[str, int]
+    untrained: dict[str, str]
+    failure: Failure | None
 
 
 class _Group(msgspec.Struct, frozen=True, array_like=True):
@@ -105,7 +107,8 @@ def encode_group(group: TrajectoryGroup) -> bytes:
             trajectory.reward,
             trajectory.dimensions,
             trajectory.succeeded,
-            trajectory.excluded,
+            trajectory.untrained,
+            trajectory.failure,
         )
         for trajectory in group.trajectories
     )
@@ -123,7 +126,8 @@ def decode_group(data: bytes) -> TrajectoryGroup:
             reward=attempt.reward,
             dimensions=attempt.dimensions,
             succeeded=attempt.succeeded,
-            excluded=attempt.excluded,
+            untrained=attempt.untrained,
+            failure=attempt.failure,
         )
         for attempt in group.attempts
     )

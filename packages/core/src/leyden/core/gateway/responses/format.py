@@ -79,7 +79,7 @@ def response(head: Head, output: Sequence[Item], ending: Ending) -> Response:
         "tools": asked.tools,
         "top_logprobs": asked.top_logprobs,
         "top_p": asked.top_p,
-        "truncation": "disabled",
+        "truncation": asked.truncation,
         "usage": ending.usage,
         "user": asked.user,
         "metadata": asked.metadata,

@@ -43,7 +43,6 @@ NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "conversation": (),
     "moderation": (),
     "prompt": (),
-    "truncation": ("disabled",),
 }
 """Fields that are not supported, and the values (besides null) that ask for nothing."""
 
@@ -99,6 +98,7 @@ class ResponsesBody(msgspec.Struct, frozen=True, kw_only=True):
     reasoning: dict[str, Any] | None = None
     safety_identifier: str | None = None
     service_tier: str | None = None
+    truncation: Literal["auto", "disabled"] | None = None
     user: str | None = None
 
 
@@ -128,6 +128,7 @@ class Settings:
     tools: list[Item] = field(default_factory=list[Item])
     top_logprobs: int = 0
     top_p: float = 1.0
+    truncation: str = "disabled"
     user: str | None = None
 
 
@@ -277,5 +278,6 @@ def _settings(body: ResponsesBody, tools: Sequence[ResponsesTool]) -> Settings:
         ],
         top_logprobs=body.top_logprobs or 0,
         top_p=1.0 if body.top_p is None else body.top_p,
+        truncation=body.truncation or "disabled",
         user=body.user,
     )

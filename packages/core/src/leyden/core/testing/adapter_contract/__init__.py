@@ -15,6 +15,7 @@ and the other hooks of `AdapterTests`. Agents without a framework have no struct
 mode. Knows no framework.
 """
 
+from leyden.core.testing.adapter_contract.captured import CaptureTests
 from leyden.core.testing.adapter_contract.concurrency import ConcurrencyTests
 from leyden.core.testing.adapter_contract.instrumenting import InstrumentingTests
 from leyden.core.testing.adapter_contract.plain import PlainTests
@@ -26,7 +27,13 @@ __all__ = ["API_KEY", "AdapterContract", "ForeignContract", "PlainContract"]
 
 
 class AdapterContract(
-    TransparencyTests, InProcessTests, RecognisingTests, StructureTests, ConcurrencyTests, InstrumentingTests
+    TransparencyTests,
+    InProcessTests,
+    RecognisingTests,
+    StructureTests,
+    CaptureTests,
+    ConcurrencyTests,
+    InstrumentingTests,
 ):
     """Every promise."""
 

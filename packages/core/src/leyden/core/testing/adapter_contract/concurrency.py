@@ -5,6 +5,7 @@
 import asyncio
 
 from leyden.core.data import semconv
+from leyden.core.data.reasons import NOT_SELECTED
 from leyden.core.runner.adapter import Adapter
 from leyden.core.testing.adapter_contract.shared import (
     CROWD,
@@ -20,7 +21,7 @@ from leyden.core.testing.adapter_contract.shared import (
 from leyden.core.testing.gateway_bench import GatewayBench, turns
 from leyden.core.tracing.context import OpenAttempt, open_attempt
 from leyden.core.tracing.export import Recorder
-from leyden.core.trajectory.assemble import NOT_SELECTED, assemble
+from leyden.core.trajectory.assemble import assemble
 from leyden.core.trajectory.select import Selector
 
 

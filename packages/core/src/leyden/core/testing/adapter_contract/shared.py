@@ -5,7 +5,7 @@ import json
 import re
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 
@@ -220,3 +220,28 @@ def above(span: Span, by_id: Mapping[str, Span]) -> list[Span]:
         span = by_id[span.parent_id]
         found.append(span)
     return found
+
+
+def check_tree(spans: Sequence[Span], number: int) -> None:
+    """Assert that `spans` is one whole run of the solver at `double NUMBER`: two calls and a tool, and nothing else."""
+    by_id = {span.span_id: span for span in spans}
+    assert len(by_id) == len(spans)
+    [root] = [span for span in spans if span.parent_id is None]
+    assert operation(root) in ("invoke_agent", "invoke_workflow")
+    [agent] = [
+        span for span in spans if operation(span) == "invoke_agent" and span.attributes[semconv.AGENT_NAME] == "solver"
+    ]
+    assert agent is root or root in above(agent, by_id)
+    served = [span for span in spans if is_served(span)]
+    assert len(served) == 2
+    for span in served:
+        assert span.attributes[semconv.AGENT_NAME] == "solver"
+        parent = by_id[str(span.parent_id)]
+        assert operation(parent) in ("chat", "invoke_agent") and not is_served(parent)
+        assert parent is agent or agent in above(parent, by_id)
+    [tool] = [span for span in spans if operation(span) == "execute_tool"]
+    assert tool.name == "execute_tool double"
+    assert tool.attributes[semconv.TOOL_NAME] == "double"
+    assert json.loads(str(tool.attributes[semconv.TOOL_ARGUMENTS])) == {"number": number}
+    assert str(2 * number) in str(tool.attributes[semconv.TOOL_RESULT])
+    assert agent in above(tool, by_id)

@@ -2,18 +2,15 @@
 
 # ruff: noqa: D102 (a test's name is its documentation)
 
-import json
 from contextlib import suppress
 
-from leyden.core.data import semconv
-from leyden.core.data.span import Span
 from leyden.core.runner.adapter import Adapter
 from leyden.core.testing.adapter_contract.shared import (
     PROVIDER,
     STREAMED,
     UNLUCKY,
     AdapterTests,
-    above,
+    check_tree,
     is_served,
     operation,
     speakers,
@@ -38,7 +35,7 @@ class StructureTests(AdapterTests):
         spans = await bench.spans(attempt)
         assert {span.trace_id for span in spans} == {attempt.trace_id}
         assert {span.status.code for span in spans} <= {"unset", "ok"}
-        self._check_tree(spans, 7)
+        check_tree(spans, 7)
 
     async def test_a_tools_outcome_belongs_to_the_call_that_asked_for_it(
         self, bench: GatewayBench, adapter: Adapter, recorder: Recorder
@@ -67,33 +64,7 @@ class StructureTests(AdapterTests):
         with self.without_own_tracing():
             _, attempt = await self.run(bench, adapter, self.make_solver(PROVIDER, stream=False), "double 7")
         await recorder.flush()
-        self._check_tree(await bench.spans(attempt), 7)
-
-    def _check_tree(self, spans: list[Span], number: int) -> None:
-        """`spans` is one whole run of the solver, two calls and a tool, and nothing else."""
-        by_id = {span.span_id: span for span in spans}
-        assert len(by_id) == len(spans)
-        [root] = [span for span in spans if span.parent_id is None]
-        assert operation(root) in ("invoke_agent", "invoke_workflow")
-        [agent] = [
-            span
-            for span in spans
-            if operation(span) == "invoke_agent" and span.attributes[semconv.AGENT_NAME] == "solver"
-        ]
-        assert agent is root or root in above(agent, by_id)
-        served = [span for span in spans if is_served(span)]
-        assert len(served) == 2
-        for span in served:
-            assert span.attributes[semconv.AGENT_NAME] == "solver"
-            parent = by_id[str(span.parent_id)]
-            assert operation(parent) in ("chat", "invoke_agent") and not is_served(parent)
-            assert parent is agent or agent in above(parent, by_id)
-        [tool] = [span for span in spans if operation(span) == "execute_tool"]
-        assert tool.name == "execute_tool double"
-        assert tool.attributes[semconv.TOOL_NAME] == "double"
-        assert json.loads(str(tool.attributes[semconv.TOOL_ARGUMENTS])) == {"number": number}
-        assert str(2 * number) in str(tool.attributes[semconv.TOOL_RESULT])
-        assert agent in above(tool, by_id)
+        check_tree(await bench.spans(attempt), 7)
 
     async def test_a_failing_tool_and_a_failing_model_are_recorded(
         self, bench: GatewayBench, adapter: Adapter, recorder: Recorder
@@ -140,7 +111,7 @@ class StructureTests(AdapterTests):
         assert {speakers(span)[0] for span in served} == {"solver"}
         _, later = await self.run(bench, adapter, self.make_solver(PROVIDER, stream=False), "double 8")
         await recorder.flush()
-        self._check_tree(await bench.spans(later), 8)
+        check_tree(await bench.spans(later), 8)
 
     async def test_a_run_that_is_cancelled_ends_and_the_next_one_is_not_disturbed(
         self, bench: GatewayBench, adapter: Adapter, recorder: Recorder
@@ -150,5 +121,5 @@ class StructureTests(AdapterTests):
         assert task.cancelled() or task.exception() is not None  # each framework has its own
         _, later = await self.run(bench, adapter, agent, "double 8")
         await recorder.flush()
-        self._check_tree(await bench.spans(later), 8)
+        check_tree(await bench.spans(later), 8)
         assert all(span.end_time is not None for span in await bench.spans(attempt))

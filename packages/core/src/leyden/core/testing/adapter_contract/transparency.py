@@ -18,6 +18,9 @@ from leyden.core.tracing import gateway_pool, routing
 from leyden.core.tracing.context import open_attempt
 from leyden.core.tracing.export import start_recording
 
+HEAVY = ("matplotlib", "plotext", "sqlalchemy", "torch", "transformers", "numpy", "starlette", "typer", "rich")
+"""Libraries of Leyden's that an application that is only recorded never needs."""
+
 
 class TransparencyTests(AgentTests):
     """What the agent's author must not see."""
@@ -104,6 +107,21 @@ class RecognisingTests(AdapterTests):
             "ours = [one for one in adapters if type(one).__module__.startswith(package.__name__ + '.')]\n"
             "assert len(ours) == 1, adapters\n"
             "assert not any(adapter.supports(3) for adapter in adapters)\n"
+        )
+        subprocess.run([sys.executable, "-c", code], check=True)
+
+    def test_instrumenting_loads_no_framework(self) -> None:
+        """As `opentelemetry-instrument` does it, in every process that it starts."""
+        code = (
+            "import sys\n"
+            "from importlib.metadata import entry_points\n"
+            "found = entry_points(group='opentelemetry_instrumentor')\n"
+            f"[ours] = [entry for entry in found if entry.value.partition(':')[0] == {self.package!r}]\n"
+            "ours.load()().instrument(skip_dep_check=True)\n"
+            f"heavy = {self.framework!r} + {HEAVY!r}\n"
+            "found = [name for name in heavy if name in sys.modules]\n"
+            "assert not found, found\n"
+            "ours.load()().uninstrument()\n"
         )
         subprocess.run([sys.executable, "-c", code], check=True)
 

@@ -9,7 +9,7 @@ An implementation gives a store to each test and overrides none:
             yield store
             await store.close()
 
-Needs pytest with pytest-asyncio in auto mode. Knows nothing of any one store.
+Needs pytest with pytest-asyncio in auto mode, and Hypothesis. Knows nothing of any one store.
 """
 
 from leyden.core.testing.store_contract.conversations import ConversationTests
@@ -17,10 +17,13 @@ from leyden.core.testing.store_contract.lifecycle import LifecycleTests
 from leyden.core.testing.store_contract.queries import QueryTests
 from leyden.core.testing.store_contract.queue import QueueTests
 from leyden.core.testing.store_contract.records import RecordTests
+from leyden.core.testing.store_contract.requests import RequestTests
 from leyden.core.testing.store_contract.runs import RunTests
 from leyden.core.testing.store_contract.span_intake import SpanIntakeTests
 from leyden.core.testing.store_contract.span_states import SpanStateTests
+from leyden.core.testing.store_contract.superseding import SupersedingTests
 from leyden.core.testing.store_contract.text import TextTests
+from leyden.core.testing.store_contract.values import ValueTests
 from leyden.core.testing.store_contract.waiting import WaitingTests
 from leyden.core.testing.store_contract.workers import WorkerTests
 
@@ -35,6 +38,9 @@ class StoreContract(
     ConversationTests,
     QueryTests,
     TextTests,
+    ValueTests,
+    RequestTests,
+    SupersedingTests,
     WaitingTests,
     RecordTests,
     RunTests,

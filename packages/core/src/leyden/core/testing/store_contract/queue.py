@@ -79,7 +79,7 @@ class QueueTests(StoreTests):
         assert read is not None and read.metadata == {"deep": {"list": [1]}}
 
     async def test_what_cannot_be_stored_is_refused_whole(self, store: LightningStore) -> None:
-        bad = [EnqueueRollout(input=1), EnqueueRollout(input={"file": object()})]
+        bad = [EnqueueRollout(input=1), EnqueueRollout(input=1, rollout_id="a\ud800")]
         with pytest.raises(UsageError, match="cannot be stored"):
             await store.enqueue_many_rollouts(bad)
         with pytest.raises(ValueError, match="max_attempts"):

@@ -180,7 +180,7 @@ class RunTests(StoreTests):
         with pytest.raises(NotFound):
             await store.add_policy_versions([version(0), version(0, MISSING)])
         with pytest.raises(UsageError, match="cannot be stored"):
-            await store.update_run("r", metadata={"file": object()})
+            await store.update_run("r", name="a\ud800")
         assert await steps_of(store) == [] == await versions_of(store)
         assert [run.run_id for run in await store.query_runs()] == ["r"]
 

@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -67,6 +68,11 @@ async def attempt_now(store: LightningStore, attempt: Attempt) -> Attempt:
     """Read an attempt."""
     page = await store.query_attempts(attempt.rollout_id)
     return next(found for found in page if found.attempt_id == attempt.attempt_id)
+
+
+async def counts_of(store: LightningStore) -> dict[str, Any]:
+    """The store's statistics but for the time that it has been open."""
+    return {name: value for name, value in (await store.statistics()).items() if name != "uptime"}
 
 
 async def queue_length(store: LightningStore) -> int:

@@ -4,6 +4,7 @@
 
 import asyncio
 import logging
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -17,6 +18,8 @@ from leyden.core.data.tokens import pack_ids
 from leyden.core.errors import IllegalMove, NotFound, UsageError
 from leyden.core.store.base import LightningStore
 from leyden.core.testing.store_contract.shared import MISSING, StoreTests, attempt_now, claimed, rollout_now, span_of
+
+NOT_ONE: Any = SpanStatus(description="of a code that is none", code=cast("Any", "nope"))
 
 
 class SpanIntakeTests(StoreTests):
@@ -104,9 +107,9 @@ class SpanIntakeTests(StoreTests):
     async def test_one_callers_bad_span_is_not_anothers_error(self, store: LightningStore) -> None:
         got = await claimed(store)
         unknown = msgspec.structs.replace(span_of(got.attempt, "bad"), rollout_id=MISSING)
-        too_large = msgspec.structs.replace(span_of(got.attempt, "large"), attributes={"n": 2**70})
+        odd = msgspec.structs.replace(span_of(got.attempt, "0dd"), status=NOT_ONE)
         spans = [span_of(got.attempt, f"{n:x}") for n in range(20)]
-        calls = [store.add_span(span) for span in [*spans[:10], unknown, too_large, *spans[10:]]]
+        calls = [store.add_span(span) for span in [*spans[:10], unknown, odd, *spans[10:]]]
         answers = await asyncio.gather(*calls, return_exceptions=True)
         assert isinstance(answers.pop(10), NotFound)
         assert isinstance(answers.pop(10), UsageError)
@@ -173,13 +176,6 @@ class SpanIntakeTests(StoreTests):
         (read,) = await store.query_spans(got.rollout_id)
         assert read == msgspec.structs.replace(span, attributes={**span.attributes, "text": "x"})
         assert type(read.attributes["flag"]) is bool and type(read.attributes["ids"]) is bytes
-
-    async def test_an_attribute_of_another_kind_is_refused(self, store: LightningStore) -> None:
-        got = await claimed(store)
-        attributes = msgspec.json.decode(b'{"deep": {"a": 1}}')
-        with pytest.raises(ValueError, match="'deep'"):
-            await store.add_span(msgspec.structs.replace(span_of(got.attempt), attributes=attributes))
-        assert (await attempt_now(store, got.attempt)).status == "preparing"
 
     async def test_a_span_of_opentelemetry(self, store: LightningStore) -> None:
         got = await claimed(store)

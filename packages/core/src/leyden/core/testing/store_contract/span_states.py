@@ -178,7 +178,7 @@ class SpanStateTests(StoreTests):
         await store.update_rollout(first.rollout_id, config=RolloutConfig(timeout_seconds=0.05))
         await asyncio.sleep(0.06)
         assert (await attempt_now(store, second.attempt)).status == "timeout"
-        assert (await attempt_now(store, first.attempt)).status == "preparing"
+        assert (await attempt_now(store, first.attempt)).status == "unresponsive"
 
     async def test_a_timeout_is_retried_at_the_next_claim(self, store: LightningStore) -> None:
         config = RolloutConfig(timeout_seconds=0.05, max_attempts=2, retry_condition=("timeout",))

@@ -1,4 +1,4 @@
-"""The store contract: odd text. What a user gives is refused before anything is written, what a span says is kept.
+"""The store contract: odd text. An id or a name is refused before anything is written; what anything says is kept.
 
 A lone half of a surrogate pair is no character; a NUL is one, for which an id or a name has no room in PostgreSQL.
 """
@@ -31,21 +31,22 @@ Call = Callable[[LightningStore, Any], Awaitable[object]]
 _ATTEMPT = ("ro-1", "ro-1-a1")
 
 CONTENTS: dict[str, Call] = {
+    "resources": lambda store, odd: store.add_resources({"prompt": PromptTemplate(template=odd)}),
+    "name of a resource": lambda store, odd: store.update_resources("rs-1", {odd: PromptTemplate(template="t")}),
+    "name of a number": lambda store, odd: store.add_metrics("r-1", [StepMetrics(step=1, values={odd: 1.0})]),
+    "metrics of a version": lambda store, odd: store.update_policy_version("r-1", 1, metrics={odd: 1.0}),
+}
+"""What agents work with, and names of numbers: there is no place to note what of it is not whole."""
+
+DOCUMENTS: dict[str, Call] = {
     "input": lambda store, odd: store.enqueue_rollout({"question": [odd]}),
     "key of an input": lambda store, odd: store.start_rollout({odd: 1}),
     "metadata": lambda store, odd: store.enqueue_rollout(1, metadata={"a": odd}),
-    "one of many": lambda store, odd: store.enqueue_many_rollouts([EnqueueRollout(input=x) for x in (1, odd)]),
-    "input changed": lambda store, odd: store.update_rollout(_ATTEMPT[0], input=odd),
     "metadata changed": lambda store, odd: store.update_rollout(_ATTEMPT[0], metadata={odd: 1}),
     "metadata of an attempt": lambda store, odd: store.update_attempt(*_ATTEMPT, metadata={"a": odd}),
-    "resources": lambda store, odd: store.add_resources({"prompt": PromptTemplate(template=odd)}),
-    "name of a resource": lambda store, odd: store.update_resources("rs-1", {odd: PromptTemplate(template="t")}),
     "statistics of a worker": lambda store, odd: store.update_worker("w-1", {"host": odd}),
     "config of a run": lambda store, odd: store.add_run(Run(run_id="r-2", name="r", config={"a": odd})),
     "metadata of a run": lambda store, odd: store.update_run("r-1", metadata={"a": odd}),
-    "name of a number": lambda store, odd: store.add_metrics("r-1", [StepMetrics(step=1, values={odd: 1.0})]),
-    "note of a step": lambda store, odd: store.add_metrics("r-1", [StepMetrics(step=1, notes={"a": odd})]),
-    "metrics of a version": lambda store, odd: store.update_policy_version("r-1", 1, metrics={odd: 1.0}),
     "metadata of a version": lambda store, odd: store.update_policy_version("r-1", 1, metadata={"a": odd}),
 }
 """What a store keeps for its users without looking at it."""
@@ -106,7 +107,7 @@ async def prepared(store: LightningStore) -> list[Any]:
 async def everything(store: LightningStore) -> list[Any]:
     """Return all that is in the store."""
     return [
-        await store.statistics(),
+        {name: count for name, count in (await store.statistics()).items() if name != "uptime"},
         await store.query_rollouts(),
         await store.query_attempts(_ATTEMPT[0]),
         await store.query_resources(),
@@ -131,7 +132,16 @@ def refused(otherwise: str) -> Generator[None]:
 class TextTests(StoreTests):
     """Text that is odd."""
 
-    async def test_half_a_pair_is_refused_in_what_a_user_gives(self, store: LightningStore) -> None:
+    async def test_half_a_pair_is_kept_as_what_it_is_not_and_noted(self, store: LightningStore) -> None:
+        await prepared(store)
+        for what, call in DOCUMENTS.items():
+            kept = msgspec.msgpack.encode(await call(store, f"a{HALF}b"))
+            assert "a\ufffdb".encode() in kept and semconv.REDUCED.encode() in kept, what
+        await store.add_metrics("r-1", [StepMetrics(step=1, notes={"alert": f"a{HALF}b"})])
+        ((found,),) = (await store.query_metrics("r-1"),)
+        assert found.notes["alert"] == "a\ufffdb" and "surrogate" in found.notes[semconv.REDUCED]
+
+    async def test_half_a_pair_is_refused_in_what_agents_work_with(self, store: LightningStore) -> None:
         before = await prepared(store)
         for what, call in CONTENTS.items():
             with refused(f"{what} was stored"):
@@ -213,8 +223,13 @@ class TextTests(StoreTests):
             links=[SpanLink(trace_id="1" * 32, span_id="2" * 16, attributes={"k": [kept]})],
             resource={"service.name": kept},
         )
-        assert await store.add_span(given) == wanted
-        assert (await store.query_spans(got.rollout_id)).items == [wanted]
+        stored = await store.add_span(given)
+        assert stored is not None and stored.attributes.pop(semconv.REDUCED)
+        assert stored == wanted
+        (read,) = await store.query_spans(got.rollout_id)
+        reasons = read.attributes.pop(semconv.REDUCED)
+        assert isinstance(reasons, list) and all("U+FFFD" in str(reason) for reason in reasons)
+        assert read == wanted
         assert await store.add_span(given) is None
 
     async def test_odd_text_in_one_callers_span_costs_no_other_anything(self, store: LightningStore) -> None:
@@ -231,7 +246,8 @@ class TextTests(StoreTests):
         assert len(read) == len(spans)
         for span, text in zip(spans, texts * 6, strict=True):
             wanted = text.replace(HALF, "\ufffd")
-            assert read[span.span_id].attributes == {"said": wanted}
+            assert read[span.span_id].text("said") == wanted
+            assert (semconv.REDUCED in read[span.span_id].attributes) == (HALF in text)
             assert read[span.span_id].name == wanted.replace(NUL, "\ufffd")
 
     async def test_calls_with_odd_text_rest_on_one_another(self, store: LightningStore) -> None:
@@ -248,12 +264,13 @@ class TextTests(StoreTests):
         read = (await store.query_spans(got.rollout_id)).items
         for call, found in zip(calls, read, strict=True):
             said = str(call.attributes[semconv.INPUT_MESSAGES]).replace(HALF, "\ufffd")
+            assert found.attributes.pop(semconv.REDUCED)
             assert found.attributes == {**call.attributes, semconv.INPUT_MESSAGES: said}
 
     @ODD
     async def test_a_span_with_odd_ids_is_refused_by_itself(self, store: LightningStore, odd: str) -> None:
         got = await claimed(store)
-        fields = ["trace_id", "span_id", "parent_id", "rollout_id", "attempt_id"]
+        fields = ["trace_id", "span_id", "rollout_id", "attempt_id"]
         wrong = [msgspec.structs.replace(span_of(got.attempt, "b"), **{field: odd}) for field in fields]
         good = [span_of(got.attempt, f"{n:x}") for n in range(4)]
         calls = [store.add_span(span) for span in [*good[:2], *wrong, *good[2:]]]
@@ -264,3 +281,6 @@ class TextTests(StoreTests):
         with refused("a batch was stored"):
             await store.add_many_spans([span_of(got.attempt, "c"), wrong[0]])
         assert len(await store.query_spans(got.rollout_id)) == len(good)
+        orphan = await store.add_span(msgspec.structs.replace(span_of(got.attempt, "d"), parent_id=odd))
+        assert orphan is not None and orphan.parent_id is None
+        assert "is no id, and left out" in str(orphan.attributes[semconv.REDUCED])

@@ -87,11 +87,16 @@ class StoreMachine(RuleBasedStateMachine):
         self._steps = 0
         self._runner = asyncio.Runner()
         self._stack = AsyncExitStack()
-        folder = Path(self._runner.run(self._entered(tempfile.TemporaryDirectory())))
-        self.clients = self._runner.run(self._stack.enter_async_context(opened(folder, lambda: self.now)))
+        try:
+            self.clients = self._runner.run(self._open(opened))
+        except BaseException:  # the test is skipped, say: Hypothesis calls `teardown` only once there is a machine
+            self._runner.run(self._stack.aclose())
+            self._runner.close()
+            raise
 
-    async def _entered(self, folder: "tempfile.TemporaryDirectory[str]") -> str:
-        return self._stack.enter_context(folder)
+    async def _open(self, opened: Opened) -> Sequence[LightningStore]:
+        folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory()))
+        return await self._stack.enter_async_context(opened(folder, lambda: self.now))
 
     @initialize(count=st.integers(1, 3), configs=st.permutations(ops.CONFIGS))
     def begin(self, count: int, configs: list[Any]) -> None:

@@ -16,7 +16,7 @@ from leyden.core.data.resources import NamedResources, ResourcesUpdate
 from leyden.core.data.rollout import FINISHED_ROLLOUT, Attempt, EnqueueRollout, Rollout, RolloutConfig, RolloutStatus
 from leyden.core.data.span import Span
 from leyden.core.data.worker import Worker
-from leyden.core.errors import IllegalMove, NotFound
+from leyden.core.errors import CallRefused, IllegalMove, NotFound
 from leyden.core.testing.store_machine.questions import answer
 from leyden.core.testing.store_machine.records import RecordsModel
 from leyden.core.testing.store_machine.states import RolloutNow, States
@@ -224,7 +224,7 @@ class Model(States, RecordsModel):
                 raise NotFound
             self.found_attempt(span.rollout_id, span.attempt_id)
             if span.sequence_id < 0:
-                raise ValueError
+                raise CallRefused
         stored: list[Span] = []
         for span in spans:
             rollout = self.rollouts[span.rollout_id]
@@ -371,4 +371,4 @@ def _ids(given: object) -> list[str]:
 
 def _check(config: RolloutConfig | None) -> None:
     if config is not None and config.max_attempts < 1:
-        raise ValueError
+        raise CallRefused

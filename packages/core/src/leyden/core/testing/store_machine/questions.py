@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
 from leyden.core.data.page import Page
+from leyden.core.errors import CallRefused
 
 T = TypeVar("T")
 
@@ -21,14 +22,14 @@ def answer(
     limit: int = -1,
     offset: int = 0,
 ) -> Page[T]:
-    """Return the page that is asked for. Raises ValueError for what cannot be asked."""
+    """Return the page that is asked for. Raises CallRefused for what cannot be asked."""
     found = list(nouns)
     given = {name: value for name, value in filters.items() if value is not None}
     if given:
         joined = any if filter_logic == "or" else all
         found = [noun for noun in found if joined(_passes(noun, name, value) for name, value in given.items())]
     if offset < 0 or sort_by == "nothing":
-        raise ValueError
+        raise CallRefused
     if sort_by is not None:
         found = _sorted(found, sort_by, sort_order == "desc")
     end = len(found) if limit < 0 else offset + limit

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from leyden.core.data.page import Page
 from leyden.core.data.run import FINISHED_RUN, RUN_MOVES, PolicyVersion, Run, StepMetrics
-from leyden.core.errors import IllegalMove, NotFound
+from leyden.core.errors import CallRefused, IllegalMove, NotFound
 from leyden.core.testing.store_machine.questions import answer
 
 
@@ -25,7 +25,7 @@ class RecordsModel:
     def add_run(self, given: object, run: Run) -> Run:
         """Keep the first of an id."""
         if ":" in run.run_id:
-            raise ValueError
+            raise CallRefused
         if run.run_id not in self.runs:
             ended = self.now if run.status in FINISHED_RUN else None
             self.runs[run.run_id] = replace(run, start_time=self.now, update_time=self.now, end_time=ended)
@@ -52,7 +52,7 @@ class RecordsModel:
     def add_metrics(self, given: object, run_id: str, metrics: Sequence[StepMetrics]) -> int:
         """Add to what steps have."""
         if any(one.step < 0 or not all(map(math.isfinite, one.values.values())) for one in metrics):
-            raise ValueError
+            raise CallRefused
         run = self._found(run_id)
         before = self.measured.get(run_id, {})
         after = dict(before)
@@ -71,7 +71,7 @@ class RecordsModel:
     def add_policy_versions(self, given: object, versions: Sequence[PolicyVersion]) -> list[PolicyVersion]:
         """Keep the first of a number."""
         if any(version.version < 0 for version in versions):
-            raise ValueError
+            raise CallRefused
         for version in versions:
             self._found(version.run_id)
         for version in versions:

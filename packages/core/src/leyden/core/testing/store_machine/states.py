@@ -25,7 +25,7 @@ from leyden.core.data.rollout import (
 )
 from leyden.core.data.span import Span
 from leyden.core.data.worker import Worker, WorkerStatus
-from leyden.core.errors import IllegalMove, NotFound
+from leyden.core.errors import CallRefused, IllegalMove, NotFound
 
 OPEN = ("preparing", "running")
 
@@ -166,7 +166,7 @@ class States:
     def move_rollout(self, rollout: RolloutNow, status: RolloutStatus) -> None:
         """Move by hand; raises IllegalMove where the table says so."""
         if status not in ROLLOUT_MOVES:
-            raise ValueError(status)
+            raise CallRefused(status)
         if status != rollout.status and status not in ROLLOUT_MOVES[rollout.status]:
             raise IllegalMove
         self._become(rollout, status)
@@ -178,6 +178,7 @@ class States:
         elif before not in FINISHED_ROLLOUT:
             rollout.end_time = self.now
             rollout.ends += 1
+            self._supersede(rollout.attempts[:-1])
         if before in QUEUED and status not in QUEUED:
             self.leave_queue(rollout.rollout_id)
         elif before not in QUEUED and status in QUEUED:
@@ -192,9 +193,18 @@ class States:
     def begin_attempt(self, rollout: RolloutNow, worker_id: str | None) -> None:
         """Begin a further attempt, which is the latest from now on."""
         self._begun += 1
+        self._supersede(rollout.attempts)
         attempt = AttemptNow(rollout.rollout_id, len(rollout.attempts) + 1, self.now, self._begun, worker_id)
         rollout.attempts.append(attempt)
         self._become(rollout, "preparing")
+
+    def _supersede(self, attempts: Sequence[AttemptNow]) -> None:
+        """Close attempts whose place another has taken."""
+        for attempt in attempts:
+            if attempt.status in OPEN:
+                attempt.status = "unresponsive"
+                if attempt.worker_id:
+                    self.settle(attempt.worker_id, "unknown")
 
     def change_attempt(
         self, rollout: RolloutNow, attempt: AttemptNow, fields: dict[str, Any], *, by_span: bool = False
@@ -202,7 +212,7 @@ class States:
         """Change fields; the rollout follows its latest attempt, and so do the workers."""
         status: AttemptStatus = fields.get("status", attempt.status)
         if status not in ATTEMPT_MOVES:
-            raise ValueError(status)
+            raise CallRefused(status)
         if status != attempt.status and status not in ATTEMPT_MOVES[attempt.status]:
             raise IllegalMove
         before, holder = attempt.status, attempt.worker_id
@@ -231,7 +241,8 @@ class States:
         """Take a span as the sign of life that it is."""
         before = attempt.status
         fields: dict[str, Any] = {"last_heartbeat_time": max(attempt.last_heartbeat_time or self.now, self.now)}
-        if before in ("preparing", "unresponsive"):
+        is_over = rollout.status in FINISHED_ROLLOUT and attempt is not rollout.attempts[-1]
+        if before in ("preparing", "unresponsive") and not is_over:
             fields["status"] = "running"
         self.change_attempt(rollout, attempt, fields, by_span=True)
         revived = rollout.status == "requeuing" and before == "unresponsive"

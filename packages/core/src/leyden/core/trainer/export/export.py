@@ -5,6 +5,7 @@ Knows nothing of how a row is made or a file laid out.
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
@@ -20,7 +21,9 @@ from leyden.core.store.open import open_store
 from leyden.core.trainer.export.files import FORMATS, Format, RowFile, check_installed, open_files
 from leyden.core.trainer.export.records import RECORDS, record_rows
 from leyden.core.trainer.export.rows import ROWS, Table, Told
-from leyden.core.trainer.stored import locate
+from leyden.core.trainer.stored import locate, run_of
+from leyden.core.trainer.why.fates import Circumstances, fate_of
+from leyden.core.trainer.why.reading import circumstances_of
 
 MANIFEST = "export.json"
 """By which a folder is known as an export, which may be replaced."""
@@ -43,6 +46,8 @@ class Exported(msgspec.Struct, frozen=True, kw_only=True):
     """Unix seconds."""
     rollouts_read: int
     rows: dict[Table, int]
+    left_out: dict[str, int] = {}
+    """Where transitions were wanted: how many recorded calls are none, by the reason."""
 
 
 async def export_run(
@@ -68,7 +73,7 @@ async def export_run(
     check_installed(format)
     target = Path(to)
     making = _folder(target, replace)
-    uri = locate(source, Path(runs))
+    uri, known = locate(source, Path(runs)), circumstances_of(run_of(source, Path(runs)))
     # Time stands still: to read a store must not end what is under way in it.
     store = await open_store(uri, clock=lambda: 0.0)
     try:
@@ -79,16 +84,24 @@ async def export_run(
             files = open_files(folder, format, tables)
             for file in files.values():
                 closing.callback(file.close)
-            done = 0
-            async for told in _read(store, of_rollouts):
+            done, left_out = 0, Counter[str]()
+            async for told in _read(store, of_rollouts, known):
                 await asyncio.to_thread(_write, told, files)
+                left_out.update(told.left_out if "transitions" in files else ())
                 done += 1
                 if progress is not None:
                     progress(done, max(done, total))
             await _write_records(store, files)
             closing.close()
             rows: dict[Table, int] = {table: file.rows for table, file in files.items()}
-            exported = Exported(source=source, format=format, created=time.time(), rollouts_read=done, rows=rows)
+            exported = Exported(
+                source=source,
+                format=format,
+                created=time.time(),
+                rollouts_read=done,
+                rows=rows,
+                left_out=dict(left_out.most_common()),
+            )
             (folder / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(exported), indent=2) + b"\n")
     except OSError as error:
         raise UsageError(f"cannot write {target}: {error.strerror or error}") from error
@@ -135,21 +148,21 @@ async def _write_records(store: LightningStore, files: dict[Table, RowFile]) -> 
                 files[table].write([row])
 
 
-async def _read(store: LightningStore, tables: Sequence[Table]) -> AsyncGenerator[Told]:
+async def _read(store: LightningStore, tables: Sequence[Table], known: Circumstances) -> AsyncGenerator[Told]:
     """Every rollout, in the order of creation, with its attempts and the spans that the tables need."""
     offset = 0
     if not tables:
         return
     while page := (await store.query_rollouts(limit=PAGE, offset=offset)).items:
         for rollout in page:
-            yield await _told(store, rollout, tables)
+            yield await _told(store, rollout, tables, known)
         offset += len(page)
 
 
-async def _told(store: LightningStore, rollout: Rollout, tables: Sequence[Table]) -> Told:
+async def _told(store: LightningStore, rollout: Rollout, tables: Sequence[Table], known: Circumstances) -> Told:
     rollout_id = rollout.rollout_id
     # Spans first: of an attempt that begins in between there are then none without it.
-    name = semconv.REWARD if tables == ["rollouts"] else None
+    name = semconv.REWARD if tables == ["rollouts"] and known.learning is None else None
     spans = (await store.query_spans(rollout_id, name=name)).items
     attempts = (await store.query_attempts(rollout_id)).items
-    return Told(rollout=rollout, attempts=attempts, spans=spans)
+    return Told(rollout=rollout, attempts=attempts, spans=spans, fate=fate_of(rollout, attempts, spans, known))

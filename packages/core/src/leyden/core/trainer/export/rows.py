@@ -6,14 +6,19 @@ table has the same columns, whatever it holds; token ids and log-probabilities a
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import chain
 from typing import Any, Literal
 
 import msgspec
 
 from leyden.core.data import semconv
+from leyden.core.data.production import CAPTURE, COMPLETE, INCOMPLETE
 from leyden.core.data.rollout import Attempt, AttemptedRollout, Rollout
 from leyden.core.data.span import Attributes, Span
 from leyden.core.data.tokens import LogProbs, TokenIds, unpack_ids, unpack_log_probs
+from leyden.core.data.transition import Trajectory
+from leyden.core.trainer.why.fates import CallFate, RolloutFate
 from leyden.core.trajectory.assemble import assemble, last_reward
 from leyden.core.trajectory.select import Selector
 
@@ -37,14 +42,20 @@ COLUMNS: dict[Table, dict[str, Kind]] = {
         "attempt_id": "text",
         "attempt_status": "text",
         "worker_id": "text",
+        "capture": "text",
         "reward": "number",
         "reward_dimensions": "text",
+        "trained_in": "ids",
+        "not_trained": "text",
+        "not_trained_detail": "text",
+        "remarks": "text",
     },
     "spans": {
         "rollout_id": "text",
         "attempt_id": "text",
         "attempt": "integer",
         "attempt_status": "text",
+        "capture": "text",
         "sequence_id": "integer",
         "trace_id": "text",
         "span_id": "text",
@@ -63,6 +74,8 @@ COLUMNS: dict[Table, dict[str, Kind]] = {
         "logprobs": "numbers",
         "sampling_logprobs": "numbers",
         "reward": "number",
+        "trained_in": "ids",
+        "not_trained": "text",
         "attributes": "text",
         "events": "text",
         "links": "text",
@@ -76,6 +89,7 @@ COLUMNS: dict[Table, dict[str, Kind]] = {
         "attempt_id": "text",
         "attempt": "integer",
         "attempt_status": "text",
+        "capture": "text",
         "turn": "integer",
         "span_id": "text",
         "call_id": "text",
@@ -93,6 +107,8 @@ COLUMNS: dict[Table, dict[str, Kind]] = {
         "output_messages": "text",
         "reward": "number",
         "reward_dimensions": "text",
+        "trained_in": "ids",
+        "not_trained": "text",
     },
     "runs": {
         "run_id": "text",
@@ -145,7 +161,7 @@ _OWN_COLUMNS = frozenset(
 _ALL = Selector()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Told:
     """A rollout with what belongs to it."""
 
@@ -153,10 +169,32 @@ class Told:
     attempts: Sequence[Attempt]
     spans: Sequence[Span] = field(default_factory=list[Span])
     """In their order: all of them, or, where only rollouts are wanted, the rewards."""
+    fate: RolloutFate | None = None
+    """What became of the rollout and its calls, as far as is known."""
 
     def of(self, attempt: Attempt) -> list[Span]:
         """The spans of one attempt."""
         return [span for span in self.spans if span.attempt_id == attempt.attempt_id]
+
+    def fate_of(self, span: Span) -> Row:
+        """The columns that say what became of a call; empty for other spans."""
+        found = self.calls.get(span.span_id)
+        return {"trained_in": _steps(found), "not_trained": None if found is None else found.reason}
+
+    @cached_property
+    def trajectories(self) -> Sequence[tuple[Attempt, Trajectory]]:
+        """What each attempt did, in order."""
+        return [(one, assemble(self.rollout, one, self.of(one), _ALL)) for one in self.attempts]
+
+    @property
+    def left_out(self) -> Iterable[str]:
+        """Of each recorded call that is no transition, the reason."""
+        return chain.from_iterable(trajectory.untrained.values() for _, trajectory in self.trajectories)
+
+    @cached_property
+    def calls(self) -> Mapping[str, CallFate]:
+        """What became of each call, by its span's id."""
+        return {} if self.fate is None else {call.span_id: call for call in self.fate.calls}
 
 
 def rollout_rows(told: Told) -> Iterable[Row]:
@@ -178,8 +216,13 @@ def rollout_rows(told: Told) -> Iterable[Row]:
         "attempt_id": None if latest is None else latest.attempt_id,
         "attempt_status": None if latest is None else latest.status,
         "worker_id": None if latest is None else latest.worker_id,
+        "capture": None if latest is None else captured(latest),
         "reward": reward,
         "reward_dimensions": _json(dimensions),
+        "trained_in": _steps(told.fate),
+        "not_trained": None if told.fate is None else told.fate.reason,
+        "not_trained_detail": None if told.fate is None else told.fate.detail or None,
+        "remarks": _json([] if told.fate is None else told.fate.remarks),
     }
 
 
@@ -194,6 +237,7 @@ def span_rows(told: Told) -> Iterable[Row]:
             "attempt_id": span.attempt_id,
             "attempt": attempt.sequence_id,
             "attempt_status": attempt.status,
+            "capture": captured(attempt),
             "sequence_id": span.sequence_id,
             "trace_id": span.trace_id,
             "span_id": span.span_id,
@@ -212,6 +256,7 @@ def span_rows(told: Told) -> Iterable[Row]:
             "logprobs": _log_probs(attributes, semconv.RESPONSE_LOGPROBS),
             "sampling_logprobs": _log_probs(attributes, semconv.SAMPLING_LOGPROBS),
             "reward": _number(attributes, semconv.REWARD_VALUE, float),
+            **told.fate_of(span),
             "attributes": _json(left),
             "events": _json(span.events),
             "links": _json(span.links),
@@ -222,10 +267,8 @@ def span_rows(told: Told) -> Iterable[Row]:
 def transition_rows(told: Told) -> Iterable[Row]:
     """A row for each call of a policy that could be learned from, of every attempt, in the order they were made."""
     rollout = told.rollout
-    for attempt in told.attempts:
-        spans = told.of(attempt)
-        by_id = {span.span_id: span for span in spans}
-        trajectory = assemble(rollout, attempt, spans, _ALL)
+    for attempt, trajectory in told.trajectories:
+        by_id = {span.span_id: span for span in told.of(attempt)}
         for turn, call in enumerate(trajectory.transitions):
             span = by_id[call.span_id]
             yield {
@@ -236,6 +279,7 @@ def transition_rows(told: Told) -> Iterable[Row]:
                 "attempt_id": attempt.attempt_id,
                 "attempt": attempt.sequence_id,
                 "attempt_status": attempt.status,
+                "capture": captured(attempt),
                 "turn": turn,
                 "span_id": call.span_id,
                 "call_id": call.call_id,
@@ -253,6 +297,7 @@ def transition_rows(told: Told) -> Iterable[Row]:
                 "output_messages": span.text(semconv.OUTPUT_MESSAGES),
                 "reward": trajectory.reward,
                 "reward_dimensions": _json(trajectory.dimensions),
+                **told.fate_of(span),
             }
 
 
@@ -262,6 +307,20 @@ ROWS: Mapping[Table, Callable[[Told], Iterable[Row]]] = {
     "transitions": transition_rows,
 }
 """What makes the rows of each table that is about rollouts."""
+
+
+def captured(attempt: Attempt) -> str | None:
+    """Whether production capture recorded every model call of `attempt`: complete or incomplete.
+
+    None where the attempt is of another kind, or its process died before it could say.
+    """
+    mark = attempt.metadata.get(CAPTURE)
+    return mark if mark in (COMPLETE, INCOMPLETE) else None
+
+
+def _steps(found: RolloutFate | CallFate | None) -> list[int] | None:
+    """The steps that learned from a rollout or a call; None of what no step could have learned from."""
+    return None if found is None else list(dict.fromkeys(step.step for step in found.steps))
 
 
 def _json(value: object) -> str:

@@ -4,9 +4,7 @@ import math
 from collections import defaultdict
 
 from leyden.core.data import semconv
-from leyden.core.trainer.preflight.evidence import Evidence
-from leyden.core.trainer.preflight.report import CheckResult, failure, ok, unchecked, warning
-from leyden.core.trajectory.assemble import (
+from leyden.core.data.reasons import (
     BAD_LOGPROBS,
     EMPTY_PROMPT,
     EMPTY_RESPONSE,
@@ -15,13 +13,14 @@ from leyden.core.trajectory.assemble import (
     SAMPLING_NOT_TRAINABLE,
     UNKNOWN_VERSION,
 )
+from leyden.core.trainer.preflight.evidence import Evidence
+from leyden.core.trainer.preflight.report import CheckResult, failure, ok, unchecked, warning
 
 NOT_WHOLE = (NOT_RECORDED, BAD_LOGPROBS, EMPTY_PROMPT, EMPTY_RESPONSE, UNKNOWN_VERSION)
 TOO_LONG = "context_length_exceeded"
 """The error that a client gets for a prompt over the limit, in OpenAI's words."""
 UNLIKELY = 1e-6
 """Probability of answers that agree by chance below which they were not drawn at all."""
-_LOOK = "run `leyden dev` on a few tasks, which shows every span; agents.log has what they print"
 
 
 def check_rollouts(evidence: Evidence) -> CheckResult:
@@ -31,9 +30,9 @@ def check_rollouts(evidence: Evidence) -> CheckResult:
         return failure("rollouts", "no rollout was run", "give tasks")
     if not failed:
         return ok("rollouts", f"{count} of {count} ended well")
-    why = "; ".join(evidence.errors()[:2]) or "for no reason they gave"
     verdict = failure if failed == count else warning
-    return verdict("rollouts", f"{failed} of {count} failed: {why}", _LOOK)
+    look = f"`{evidence.look_closer}` names each, `leyden dev` shows every span; {evidence.agents_output}"
+    return verdict("rollouts", f"{failed} of {count} failed: {evidence.failures.line()}", look)
 
 
 def check_calls(evidence: Evidence) -> CheckResult:

@@ -7,6 +7,7 @@ from typing import Any
 
 from leyden.core.data import semconv
 from leyden.core.data.span import Span
+from leyden.core.data.tally import Tally
 from leyden.core.data.transition import Trajectory, TrajectoryGroup, Transition
 from leyden.core.trainer.collect import Collected
 from leyden.core.trainer.config import RunConfig
@@ -63,8 +64,16 @@ class Evidence:
     batches: list[Collected] = field(default_factory=list[Collected])
     looked_into: list[RecordedRollout] = field(default_factory=list[RecordedRollout])
     """Some of the rollouts that failed, or whose calls are not all trained."""
+    rollouts: list[RecordedRollout] = field(default_factory=list[RecordedRollout])
+    """All rollouts of the first batch."""
+    isolation: list[str] = field(default_factory=list[str])
+    """What the runners say of how they keep rollouts apart."""
     rehearsal: Rehearsal = field(default_factory=Rehearsal)
     difference: Difference | None = None
+    agents_output: str = "see what the agents print"
+    """Where what they print can be read, as a clause."""
+    look_closer: str = "leyden why RUN"
+    """The command that names every rollout's failure."""
 
     @property
     def groups(self) -> list[TrajectoryGroup]:
@@ -101,15 +110,13 @@ class Evidence:
             for _, spans in recorded.attempts:
                 yield from filter(is_recorded_call, spans)
 
-    def errors(self) -> list[str]:
-        """Why attempts failed, the most frequent reason first."""
-        said: Counter[str] = Counter()
-        for recorded in self.looked_into:
-            for attempt, _ in recorded.attempts:
-                error: Mapping[str, str] = attempt.metadata.get("error") or {}
-                if error:
-                    said[": ".join(filter(None, (error.get("type"), error.get("message"))))[:200]] += 1
-        return [reason for reason, _ in said.most_common()]
+    @property
+    def failures(self) -> Tally:
+        """Why rollouts failed."""
+        tally = Tally()
+        for collected in self.batches:
+            tally.include(collected.failures.most_common())
+        return tally
 
     def silence(self) -> list[str]:
         """What may be why agents made no model call, as their own process saw it."""

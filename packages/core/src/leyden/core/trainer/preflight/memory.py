@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
+from leyden.core.policy.options import TOKEN_BUDGET
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.preflight.report import CheckResult, failure, ok, warning
 
@@ -62,7 +63,7 @@ def memory_need(
 def _activations(options: Sequence[Any], sizes: "Sequence[PolicySize]") -> dict[str, int]:
     from leyden.core.policy.size import LOGITS
 
-    budgets = [getattr(own, "token_budget", 4096) for own in options]
+    budgets = [getattr(own, "token_budget", None) or TOKEN_BUDGET for own in options]
     most = max(size.activations(budget) for budget, size in zip(budgets, sizes, strict=True))
     return {f"activations of {max(budgets):,} tokens": most + LOGITS}
 
@@ -88,9 +89,26 @@ def _need_of_one(config: RunConfig, options: Any, size: "PolicySize") -> MemoryN
     return MemoryNeed(certain=certain, likely=likely)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """What a run needs, and what is left where it will be; None: that cannot be told."""
+
+    need: MemoryNeed
+    free: int | None
+
+    def line(self, config: RunConfig) -> str:
+        """Both in a line, for the reader."""
+        left = "what is left is not known" if self.free is None else f"{gibibytes(self.free)} left"
+        return f"memory: about {gibibytes(self.need.all)} needed, {left} on {_where(config)}"
+
+
+def _where(config: RunConfig) -> str:
+    return "the GPU" if config.device.startswith("cuda") else "this machine"
+
+
 def check_memory(need: MemoryNeed, free: int | None, config: RunConfig) -> CheckResult:
     """What the run needs is there."""
-    where = "the GPU has" if config.device.startswith("cuda") else "this machine has"
+    where = f"{_where(config)} has"
     if free is None:
         seen = f"about {gibibytes(need.all)} are needed ({need.told()}); what {where} left cannot be told"
         return warning("memory", seen, "make sure that there is so much")

@@ -87,6 +87,8 @@ class TrialContext(Context):
             collected = await self._batch(len(done))
         done.append(collected)
         await self._look_into(collected)
+        if len(done) == 1:
+            await self._read_all(collected)
         return collected.groups
 
     async def stored(self, source: str) -> StoredRollouts:
@@ -142,6 +144,13 @@ class TrialContext(Context):
         trouble = [t for group in collected.groups for t in group.trajectories if _is_odd(t)]
         for trajectory in trouble[: LOOKED_INTO - len(looked)]:
             looked.append(await read_rollout(self.real.serving.store, trajectory.rollout_id))
+
+    async def _read_all(self, collected: Collected) -> None:
+        store = self.real.serving.store
+        ids = [trajectory.rollout_id for group in collected.groups for trajectory in group.trajectories]
+        self.evidence.rollouts.extend([await read_rollout(store, rollout_id) for rollout_id in ids])
+        told = [(worker.heartbeat_stats or {}).get("isolation") for worker in await store.query_workers()]
+        self.evidence.isolation.extend(dict.fromkeys(line for line in told if line))
 
     def _is_hopeless(self) -> bool:
         certain = (check_rollouts, check_calls, check_tokens, check_selection, check_prompts, check_rewards)

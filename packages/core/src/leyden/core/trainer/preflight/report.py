@@ -33,6 +33,8 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float = 0.0
     """All of it, the rollouts included."""
     rollout_seconds: float = 0.0
+    kept: str | None = None
+    """The folder that is left to be looked at, where the check is not passed or rollouts failed."""
 
     @property
     def failures(self) -> list[CheckResult]:
@@ -59,6 +61,13 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
         """The failures in words, for an error."""
         lines = [f"  {result.name}: {result.seen}. {result.change}".rstrip() for result in self.failures]
         return "this run would not learn, the check says:\n" + "\n".join(lines)
+
+    def remarks(self) -> str:
+        """All that is not as it should be, for the record of the check."""
+        if self.failures:
+            return self.complaint()
+        odd = [*worst_first(self.results), *(result for result in self.results if result.status == "unchecked")]
+        return "the check found:\n" + "\n".join(f"  {one.name}: {one.seen}. {one.change}".rstrip() for one in odd)
 
 
 def ok(name: str, seen: str) -> CheckResult:

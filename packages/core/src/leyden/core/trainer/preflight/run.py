@@ -19,10 +19,11 @@ from leyden.core.trainer.preflight.calls import (
     check_selection,
     check_tokens,
 )
+from leyden.core.trainer.preflight.crossings import check_isolation
 from leyden.core.trainer.preflight.evidence import Difference, Evidence
 from leyden.core.trainer.preflight.learning import check_gradient, check_log_probabilities, check_served
 from leyden.core.trainer.preflight.machine import free_memory
-from leyden.core.trainer.preflight.memory import check_memory, memory_need
+from leyden.core.trainer.preflight.memory import Memory, check_memory, memory_need
 from leyden.core.trainer.preflight.options import Watched, check_options
 from leyden.core.trainer.preflight.rehearsal import rehearse
 from leyden.core.trainer.preflight.report import CheckReport, CheckResult, save_report, unchecked, worst_first
@@ -37,6 +38,7 @@ MOST_CALLS = 128
 """Calls whose log-probabilities are computed again."""
 CHECKS = (
     check_rollouts,
+    check_isolation,
     check_calls,
     check_tokens,
     check_selection,
@@ -50,22 +52,26 @@ CHECKS = (
 )
 """In the order in which they are told; each looks at the evidence alone."""
 NAMES = (
-    *("memory", "options", "rollouts", "calls", "tokens", "selection", "sampling", "prompts"),
+    *("memory", "options", "rollouts", "isolation", "calls", "tokens", "selection", "sampling", "prompts"),
     *("rewards", "spread", "log-probabilities", "gradient", "served weights"),
 )
 """Every check, in the order of a report."""
 
 
-def before_loading(config: RunConfig) -> list[CheckResult]:
-    """What can be told from the configuration: memory and options. Raises UsageError for what cannot be read."""
+def measure_memory(config: RunConfig) -> Memory:
+    """What the run needs by its configuration, and what is left. Raises UsageError for what cannot be read."""
     from leyden.core.policy.size import PolicySize
 
     watched = Watched(config.algorithm, config.algorithm_config)
     frozen = [PolicySize.of(source) for source in config.frozen.values()]
     sizes = [PolicySize.of(source) for source in config.policies.values()]
     options = [watched.algorithm.options_of(name) for name in config.policies]
-    need = memory_need(config, options, sizes, frozen)
-    return [check_memory(need, free_memory(config.device), config), check_options(config)]
+    return Memory(need=memory_need(config, options, sizes, frozen), free=free_memory(config.device))
+
+
+def before_loading(config: RunConfig, memory: Memory) -> list[CheckResult]:
+    """What can be told from the configuration: memory and options. Raises UsageError for what cannot be read."""
+    return [check_memory(memory.need, memory.free, config), check_options(config)]
 
 
 def not_loaded(before: Sequence[CheckResult]) -> CheckReport:
@@ -83,7 +89,12 @@ async def preflight(context: "RunContext", before: Sequence[CheckResult]) -> Che
     """
     began, config = time.monotonic(), context.config
     context.display.phase("check")
-    evidence = Evidence(config, context.serving.context_length)
+    evidence = Evidence(
+        config,
+        context.serving.context_length,
+        agents_output=context.collector.agents_output,
+        look_closer=context.folder.command("why"),
+    )
     watched = Watched(config.algorithm, config.algorithm_config)
     await rehearse(watched.algorithm.rehearsed(), context, evidence)
     if evidence.rehearsal.metrics is not None:
@@ -100,10 +111,10 @@ async def preflight(context: "RunContext", before: Sequence[CheckResult]) -> Che
 
 
 def conclude(report: CheckReport, context: "RunContext") -> None:
-    """Keep the report in the run's folder and tell what is odd; raises CheckFailed where the run would not learn."""
+    """Keep the report in the run's folder and show warnings; raises CheckFailed where the run would not learn."""
     context.report.seconds_by_phase["check"] = report.seconds - report.rollout_seconds
     context.display.say(report.summary())
-    for result in worst_first(report.results):
+    for result in (one for one in worst_first(report.results) if one.status == "warning"):
         context.display.say(f"check: {result.status}: {result.name}: {result.seen}. {result.change}")
     if report.failures:
         raise CheckFailed(report.complaint())

@@ -1,0 +1,113 @@
+"""Where Leyden hooks into AutoGen's core, its runtime and agents. Never raises into the agent.
+
+An agent of the core is whatever handles messages. What AgentChat builds of such agents for its teams is not recorded as
+agents here: `_hooks` knows its teams and members.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from autogen_core import CancellationToken
+
+from leyden.autogen._hooks import Hooks, argument
+from leyden.autogen._messages import Exchange, Sent, deliver, handler_failed, send
+from leyden.autogen._steps import RUNS, Step
+from leyden.core.data import semconv
+from leyden.core.tracing.hidden_frames import hidden_from_warnings
+from leyden.core.tracing.quietly import quietly
+
+AGENT_CHAT = "autogen_agentchat."
+TEAMS = "autogen_agentchat.teams."
+"""Modules of what teams are built of, their messages included."""
+
+
+class CoreHooks:
+    """The hooks of one instrumentor; `hooks` says where spans go, and whether anything is recorded still."""
+
+    def __init__(self, hooks: Hooks) -> None:
+        self._hooks = hooks
+
+    @hidden_from_warnings
+    async def sent(self, wrapped: Any, runtime: Any, args: Any, kwargs: Any) -> Any:
+        """`send_message` of a runtime, which returns what the recipient answers."""
+        name = getattr(argument(args, kwargs, 1, "recipient"), "type", "message")
+        message = self._sending(argument(args, kwargs, 0, "message"), name, kwargs)
+        if message is None:
+            return await wrapped(*args, **kwargs)
+        try:
+            return await wrapped(*args, **kwargs)
+        except BaseException as error:
+            if message.is_first:
+                message.failed(error)
+            raise
+        finally:
+            message.handled()  # it was, unless nobody was to handle it
+
+    @hidden_from_warnings
+    async def published(self, wrapped: Any, runtime: Any, args: Any, kwargs: Any) -> Any:
+        """`publish_message` of a runtime, which waits for nobody."""
+        name = getattr(argument(args, kwargs, 1, "topic_id"), "type", "message")
+        self._sending(argument(args, kwargs, 0, "message"), name, kwargs)
+        return await wrapped(*args, **kwargs)
+
+    @hidden_from_warnings
+    async def processed(self, wrapped: Any, runtime: Any, args: Any, kwargs: Any) -> Any:
+        """A message on its way to all who handle it, in a task of its own."""
+        message = self._delivering(args[0].message_id)
+        try:
+            return await wrapped(*args, **kwargs)
+        finally:
+            if message is not None:
+                message.handled()
+
+    @hidden_from_warnings
+    async def handled(self, wrapped: Any, agent: Any, args: Any, kwargs: Any) -> Any:
+        """`on_message` of an agent."""
+        if type(agent).__module__.startswith(AGENT_CHAT):
+            return await wrapped(*args, **kwargs)
+        with self._hooks.step(Step("handler", agent.id.type), _opening(agent)):
+            try:
+                return await wrapped(*args, **kwargs)
+            except BaseException as error:
+                context = argument(args, kwargs, 1, "ctx")
+                handler_failed(error, context.message_id, is_awaited=context.is_rpc)
+                raise
+
+    def _sending(self, message: Any, name: str, kwargs: dict[str, Any]) -> Sent | None:
+        """Note that `message` is sent from here; `kwargs` get what is needed to know it again."""
+        sent: list[Sent] = []
+
+        @quietly
+        def note() -> None:
+            is_teams = type(message).__module__.startswith(TEAMS)
+            begins = kwargs.get("sender") is None and not is_teams  # `_hooks` knows when a team begins
+            token = kwargs.get("cancellation_token") or CancellationToken()
+            noted, message_id = send(token, kwargs.get("message_id"), partial(self._exchange, name) if begins else None)
+            kwargs.update(cancellation_token=token, message_id=message_id)
+            sent.append(noted)
+
+        if self._hooks.enabled:
+            note()
+        return sent[0] if sent else None
+
+    def _delivering(self, message_id: str) -> Sent | None:
+        found: list[Sent | None] = [None]
+
+        @quietly
+        def note() -> None:
+            found[0] = deliver(message_id)
+
+        note()
+        return found[0]
+
+    def _exchange(self, name: str) -> Exchange:
+        return Exchange(Step("exchange", name), self._hooks.opening(partial(RUNS.open_workflow, name=name)))
+
+
+def _opening(agent: Any) -> Callable[..., None]:
+    attributes = {
+        semconv.AGENT_ID: str(agent.id),
+        semconv.AGENT_DESCRIPTION: getattr(agent, "_description", None),  # its metadata hold it, made anew each time
+    }
+    return partial(RUNS.open_agent, agent=agent.id.type, attributes=attributes)

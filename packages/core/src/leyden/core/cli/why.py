@@ -1,0 +1,36 @@
+"""`leyden why`: why rollouts and calls of a run were not trained, in counts, or of one rollout."""
+
+import asyncio
+import sys
+from typing import Annotated
+
+import typer
+
+from leyden.core.cli.options import RUNS, JsonOption, RunsOption
+
+
+def why(
+    run: Annotated[str, typer.Argument(help="Name or folder of a run, or of a check that failed.")],
+    rollout: Annotated[str | None, typer.Argument(help="Id of a rollout, or a part of one.")] = None,
+    *,
+    runs: RunsOption = RUNS,
+    json: JsonOption = False,
+) -> None:
+    """Show why rollouts and calls of RUN were not trained, with counts and examples, or what became of one ROLLOUT."""
+    import msgspec
+
+    from leyden.core.trainer.why.reading import Record
+    from leyden.core.trainer.why.show import rollout_lines, summary_lines
+    from leyden.core.trainer.why.summary import summarise, with_rollout
+
+    record = Record.open(runs, run)
+    if rollout is None:
+        found = asyncio.run(summarise(record))
+        lines = summary_lines(found)
+    else:
+        found = asyncio.run(record.fate(rollout))
+        lines = rollout_lines(found, with_rollout(record.folder.command("show"), found.rollout_id))
+    if json:
+        sys.stdout.write(msgspec.json.encode(found).decode() + "\n")
+    else:
+        sys.stdout.writelines(f"{line}\n" for line in lines)

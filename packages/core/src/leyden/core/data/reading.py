@@ -1,0 +1,384 @@
+"""`Reading`: one reading of a value into plain data, with what could not be kept whole, and why.
+
+Bounded in depth, in items, in bytes, and in the time that the objects' own methods may take. A reading never raises,
+except `OverLimits` where its limits say so.
+"""
+
+import json
+import math
+from base64 import b64encode
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from itertools import islice
+from typing import Any, TypeAlias, cast
+
+import msgspec
+
+from leyden.core.data.enormous import is_enormous
+from leyden.core.data.own_methods import METHODS, SECONDS, NoAnswer, OwnMethods, Raised, Time, short_name, type_name
+from leyden.core.data.text import REPLACEMENT, is_well_formed
+
+Kind: TypeAlias = Callable[["Reading", Any, str], Any]
+"""Reads a value of one kind: `kind(reading, value, place)`."""
+
+MOST_REASONS = 16
+"""Reasons that one reading gives; the others are counted."""
+_PLACE_CHARACTERS, _REASON_CHARACTERS = 200, 400
+_FLAT = 16
+"""Members of a list that holds no others that take as long to read as one that does."""
+_MOST_DIGITS = 4300
+"""Of a whole number that is written in decimal; Python itself refuses more."""
+LEAST_WHOLE, MOST_WHOLE = -(1 << 63), (1 << 64) - 1
+"""Between them are the whole numbers that are kept as such."""
+ELLIPSIS = "…"
+"""Stands at the end of what was shortened, and in the place of what is left out."""
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """How much of a value is read."""
+
+    depth: int = 100
+    """Levels of lists and dicts."""
+    items: int = 250_000
+    bytes: int = 63 << 20
+    seconds: float = SECONDS
+    """For the objects' own methods, all together; 0 calls none."""
+    raises: bool = False
+    """Whether to raise `OverLimits` in place of shortening anything, or of calling an object's own methods."""
+
+
+FULL = Limits()
+QUICK = Limits(items=2_000, bytes=256 << 10, seconds=0.0, raises=True)
+"""What may be read on an event loop: it takes a few milliseconds at most, and calls no object's own methods."""
+WITHOUT_METHODS = Limits(seconds=0.0)
+"""For a caller that cannot wait: objects are named by their types."""
+
+
+class OverLimits(Exception):
+    """The value needs more than these limits allow."""
+
+
+class Reading:
+    """Reads values with one set of limits; `kind_of` gives what reads a class. For one thread."""
+
+    def __init__(
+        self, kind_of: Callable[[type], Kind], limits: Limits = FULL, methods: OwnMethods = METHODS, *, all_fields: bool
+    ) -> None:
+        self.limits = limits
+        self.all_fields = all_fields
+        """Whether fields that a class keeps out of its `repr`, such as passwords, are read."""
+        self.reasons: list[str] = []
+        self.more_reasons = 0
+        self._kind_of, self._methods = kind_of, methods
+        self._items: int = limits.items
+        self._bytes: int = limits.bytes
+        self._spare_items: int = limits.items
+        self._spare: int = limits.bytes
+        self._time = Time(limits.seconds)
+        self._above: dict[int, object] = {}
+        """Lists, dicts and objects that are being read, by their ids."""
+
+    def again(self) -> None:
+        """Begin to read another value beside those read.
+
+        It may have as many bytes and items as each of those, and all of them together twice as many.
+        """
+        self._spare -= self.limits.bytes - self._bytes
+        self._spare_items -= self.limits.items - self._items
+        self._bytes = max(min(self.limits.bytes, self._spare), 0)
+        self._items = max(min(self.limits.items, self._spare_items), 0)
+
+    @contextmanager
+    def at_most(self, items: int, size: int) -> Generator[None]:
+        """Read a part that may have so many items and bytes, so that it leaves the others theirs."""
+        items, size = min(self._items, items), min(self._bytes, size)
+        beside, bytes_beside = self._items - items, self._bytes - size
+        self._items, self._bytes = items, size
+        try:
+            yield
+        finally:
+            self._items, self._bytes = self._items + beside, self._bytes + bytes_beside
+
+    # --- What could not be kept
+
+    def reduce(self, place: str, why: str) -> None:
+        """Note that what is at `place` is not kept whole."""
+        if self.limits.raises:
+            raise OverLimits
+        if len(self.reasons) < MOST_REASONS:
+            place = place if len(place) <= _PLACE_CHARACTERS else f"{place[:_PLACE_CHARACTERS]}{ELLIPSIS}"
+            self.reasons.append(f"{place}: {why[:_REASON_CHARACTERS]}")
+        else:
+            self.more_reasons += 1
+
+    def all_reasons(self) -> list[str]:
+        """Return the reasons, the last of them counting those that are not given."""
+        more = [f"and {self.more_reasons} more"] if self.more_reasons else []
+        return [*self.reasons, *more]
+
+    # --- Values
+
+    def read(self, value: object, place: str) -> Any:
+        """Return `value` as None, bool, int, float, str, bytes, an aware datetime, or a list or dict of these."""
+        if self._items <= 0 and scalar_size(value) < 0:  # where there are many, who reads them looks how many
+            self.reduce(place, f"left out: more than {self.limits.items} items")
+            return ELLIPSIS
+        self._items -= 1
+        try:
+            return self._kind_of(type(value))(self, value, place)
+        except OverLimits:
+            raise
+        except Exception as error:  # such as an object that another thread changes meanwhile
+            self.reduce(place, f"{type_name(value)} cannot be read: {short_name(error)}")
+            return f"<{type_name(value)}>"
+
+    def text(self, text: str, place: str) -> str:
+        """Return exact text, well-formed, and shortened where it has too many bytes."""
+        if not text.isascii():
+            text = self._well_formed(text, place)
+        if len(text) > self._bytes:
+            length = len(text)
+            text = text[: max(self._bytes, 0)]
+            self.reduce(place, f"{len(text)} of {length} characters are kept")
+            text += ELLIPSIS
+        self._bytes -= len(text) if text.isascii() else len(text.encode())
+        return text
+
+    def _well_formed(self, text: str, place: str) -> str:
+        with suppress(UnicodeEncodeError):
+            text.encode()
+            return text
+        units = text.encode("utf-16-le", "surrogatepass")
+        with suppress(UnicodeDecodeError):
+            return units.decode("utf-16-le")  # halves that belong together are one character
+        self.reduce(place, f"half of a surrogate pair is no character; U+FFFD ({REPLACEMENT}) stands for it")
+        return units.decode("utf-16-le", "replace")
+
+    def bytes(self, data: bytes, place: str, length: int | None = None) -> bytes:
+        """Return exact bytes, shortened where there are too many; `length` is how many there were in all."""
+        length = len(data) if length is None else length
+        data = data[: max(self._bytes, 0)]
+        if len(data) < length:
+            self.reduce(place, f"{len(data)} of {length} bytes are kept")
+        self._bytes -= len(data)
+        return data
+
+    @property
+    def bytes_left(self) -> int:
+        """How many bytes may still be kept."""
+        return max(self._bytes, 0)
+
+    @property
+    def items_left(self) -> int:
+        """How many items may still be kept."""
+        return max(self._items, 0)
+
+    def whole(self, number: int, place: str) -> int | str:
+        """Return an exact int; one of more than 64 bits as text."""
+        self._bytes -= 9
+        if LEAST_WHOLE <= number <= MOST_WHOLE:
+            return number
+        bits = number.bit_length()
+        if bits > 8 * self.bytes_left:
+            self.reduce(place, f"a whole number of {bits} bits is left out")
+            return f"<int of {bits} bits>"
+        self.reduce(place, f"a whole number of {bits} bits is kept as text")
+        try:
+            digits = str(number) if bits < 3 * _MOST_DIGITS else hex(number)
+        except ValueError:  # this interpreter refuses so many digits
+            digits = hex(number)
+        return self.text(digits, place)
+
+    def first(self, members: Iterable[Any]) -> list[Any]:
+        """Return as many members as may still be kept, not yet read: a copy, should another thread change them."""
+        return list(islice(members, self.items_left))
+
+    def flat(self, members: list[Any]) -> list[Any] | None:
+        """Return a copy of an exact list whose members are plain and hold no others; None where there is more to do."""
+        if len(members) > _FLAT * self._items:
+            return None
+        size = 0
+        for member in members:
+            more = scalar_size(member)
+            size += more
+            if more < 0 or size > self._bytes:
+                return None
+        self._bytes -= size
+        self._items -= len(members) // _FLAT
+        return members[:]
+
+    def items(self, members: Iterable[Any], count: int, holder: object, place: str) -> list[Any]:
+        """Return as many of the `count` members of `holder` as may be kept, read."""
+        if not self._enter(holder, place):
+            return [ELLIPSIS]
+        kept: list[Any] = []
+        try:
+            for number, member in enumerate(members):
+                if self._is_over(number, count, place):
+                    break
+                kept.append(self.read(member, f"{place}[{number}]"))
+        finally:
+            self._leave(holder)
+        return kept
+
+    def pairs(self, members: Iterable[tuple[Any, Any]], count: int, holder: object, place: str) -> dict[Any, Any]:
+        """Return as many of the `count` pairs of `holder` as may be kept, their keys text or whole numbers."""
+        if not self._enter(holder, place):
+            return {ELLIPSIS: ELLIPSIS}
+        kept: dict[Any, Any] = {}
+        try:
+            for number, (key, member) in enumerate(members):
+                if self._is_over(number, count, place):
+                    break
+                name = self.free(kept, self.key(key, place), place)
+                kept[name] = self.read(member, f"{place}.{name}" if place else str(name))
+        finally:
+            self._leave(holder)
+        return kept
+
+    def key(self, key: object, place: str) -> str | int:
+        """Return the key of a dict: text, or a whole number."""
+        if type(key) is str:
+            return self.text(key, place)
+        if type(key) is int and LEAST_WHOLE <= key <= MOST_WHOLE:
+            return key
+        plain = self.read(key, place)
+        if type(plain) is str:
+            if not issubclass(type(key), str):
+                self.reduce(place, f"a key of type {type_name(key)} is kept as text")
+            return plain
+        if type(plain) is int:
+            return plain
+        self.reduce(place, f"a key of type {type_name(key)} is kept as text")
+        return self.json(plain, place)
+
+    def free(self, kept: dict[Any, Any], name: str | int, place: str) -> str | int:
+        """Return a key that is not among those kept: `name`, or `name` with a number after it."""
+        if not _is_taken(kept, name):
+            return name
+        number = 2
+        while _is_taken(kept, f"{name} ({number})"):
+            number += 1
+        self.reduce(place, f"two keys read {str(name)[:80]!r}; the second has a number after it")
+        return f"{name} ({number})"
+
+    def _is_over(self, number: int, count: int, place: str) -> bool:
+        if self._items > 0 and self._bytes > 0:
+            return False
+        self.reduce(place, f"{number} of {count} items are kept")
+        return True
+
+    def _enter(self, holder: object, place: str) -> bool:
+        if id(holder) in self._above:
+            self.reduce(place, "it holds itself")
+            return False
+        if len(self._above) >= self.limits.depth:
+            self.reduce(place, f"left out: nested deeper than {self.limits.depth}")
+            return False
+        self._above[id(holder)] = holder
+        return True
+
+    def _leave(self, holder: object) -> None:
+        del self._above[id(holder)]
+
+    # --- Objects that say what they are
+
+    def own(self, value: object, method: Callable[[], Any]) -> Any:
+        """Return what `method`, which calls methods of `value`, returns; raises NoAnswer or Raised."""
+        if self.limits.raises:
+            raise OverLimits
+        return self._methods.call(type(value), method, self._time)
+
+    def own_text(self, value: object, method: Callable[[], Any], place: str) -> str:
+        """Return the text that `method`, which calls methods of `value`, makes of it; or its type's name."""
+        kind = type_name(value)
+        why = f"an object of type {kind} is kept as its own text"
+        text: Any = None
+        try:
+            if not self.limits.raises and is_enormous(value):
+                why = f"an object of type {kind}, which holds more than its own text could say"
+            else:
+                text = self.own(value, method)
+        except NoAnswer:
+            why = f"an object of type {kind}, whose own methods are not called or do not return"
+        except Raised as error:
+            why = f"an object of type {kind}, whose own text raised {error}"
+        self.reduce(place, why)
+        if not issubclass(type(text), str):
+            return f"<{kind}>"
+        return self.text(str.__str__(text), place)
+
+    # --- Forms
+
+    def json(self, plain: Any, place: str) -> str:
+        """Return plain data as JSON: bytes in base64, times as text."""
+        try:
+            text = json.dumps(plain, allow_nan=False)
+        except (TypeError, ValueError):
+            text = json.dumps(self._for_json(plain, place), allow_nan=False)
+        return self._cut(text, place)
+
+    def _cut(self, text: str, place: str) -> str:
+        """JSON may have several times the bytes of what it says."""
+        most = self.limits.bytes
+        if len(text) <= most:
+            return text
+        self.reduce(place, f"{most} of {len(text)} characters are kept")
+        return f"{text[:most]}{ELLIPSIS}"
+
+    def _for_json(self, plain: Any, place: str) -> Any:
+        if type(plain) is dict:
+            pairs = cast("dict[Any, Any]", plain).items()
+            return {key: self._for_json(item, f"{place}.{key}") for key, item in pairs}
+        if type(plain) is list:
+            return [self._for_json(item, place) for item in cast("list[Any]", plain)]
+        if type(plain) is bytes:
+            return b64encode(plain).decode()
+        if type(plain) is datetime:
+            return plain.isoformat()
+        if type(plain) is float and not math.isfinite(plain):
+            self.reduce(place, f"{plain} is kept as text: JSON has no such number")
+            return str(plain)
+        return plain
+
+    def attribute(self, plain: Any, place: str) -> Any:
+        """Return plain data as an attribute of a span: text, bytes, a number, or a list of text and numbers.
+
+        A dict is JSON, and so is what is nested in a list. None stands for no value, and is left out of a list.
+        """
+        if type(plain) is list:
+            members = cast("list[Any]", plain)
+            kept = [self._scalar(item, place) for item in members if item is not None]
+            if len(kept) < len(members):
+                self.reduce(place, f"{len(members) - len(kept)} of {len(members)} items are None and left out")
+            return kept
+        return plain if type(plain) is bytes else self._scalar(plain, place)
+
+    def _scalar(self, plain: Any, place: str) -> Any:
+        if type(plain) is dict or type(plain) is list:
+            return self.json(plain, place)
+        if type(plain) is bytes:
+            return b64encode(plain).decode()
+        return plain.isoformat() if type(plain) is datetime else plain
+
+
+def _is_taken(kept: dict[Any, Any], name: str | int) -> bool:
+    """Whether a key, or one that is the same in JSON, is there."""
+    if isinstance(name, int):
+        return name in kept or str(name) in kept
+    return name in kept or (len(name) < _MOST_DIGITS and name.lstrip("-").isdecimal() and int(name) in kept)
+
+
+def scalar_size(value: object) -> int:
+    """About how many bytes a plain value that holds no others has; below 0 where it is none."""
+    kind = type(value)
+    # One after the other: a set would hash the class, which may have a metaclass with a `__hash__` of its own.
+    if kind is str:
+        text = cast("str", value)
+        return len(text) if is_well_formed(text) else -1
+    if kind is int:
+        return 9 if LEAST_WHOLE <= cast("int", value) <= MOST_WHOLE else -1
+    if kind is float or kind is bool or value is None:
+        return 9
+    return len(cast("bytes", value)) if kind is bytes else -1

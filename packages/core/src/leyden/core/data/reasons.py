@@ -1,0 +1,263 @@
+"""Why something was not trained: every reason there is, by the name under which it is counted, as data.
+
+The gateway, the trajectories, the algorithms and the trainer count under these names; `leyden why`, the closing table,
+exports and metrics show them. A reason is of a rollout, of a task's group of rollouts, or of one model call.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from leyden.core.data.failure import Failure, FailureKind
+
+Level = Literal["rollout", "group", "call"]
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """One reason."""
+
+    name: str
+    level: Level
+    means: str
+    """A sentence, without its full stop."""
+    change: str = ""
+    """What to change; empty where nothing is to be changed."""
+
+
+# Rollouts that failed, by what failed
+FAILED: dict[FailureKind, str] = {
+    "agent": "agent error",
+    "timeout": "timeout",
+    "reward": "reward function failed",
+    "input": "task does not fit the agent",
+    "cancelled": "cancelled",
+    "worker": "worker lost",
+    "leyden": "Leyden failed",
+    "unknown": "failed without a reason",
+}
+
+# Rollouts that did not fail
+NO_REWARD = "no reward"
+NO_CALL = "no call"
+NO_CALL_LEFT = "no call left"
+NO_CREDITED_CALL = "no credited call"
+NO_CALL_TO_IMITATE = "no call to imitate"
+NOT_BEST = "not the best of its group"
+NOT_ABOVE = "reward not above"
+"""Followed by the reward that is asked for."""
+SET_APART = "set apart"
+LEFT_OUT_BY_LOOP = "left out by the loop"
+LOST_WEIGHTS = "drawn by discarded weights"
+ROLLED_BACK = "trained in a step that was rolled back"
+NO_ACTING_SIDE = "its batch taught no side that acts"
+NO_STEP = "no step learned from it"
+HELD_OUT = "held out"
+HELD_OUT_THERE = "held out there"
+NEVER_BEGUN = "never begun"
+REQUEUED = "waiting to be tried again"
+UNFINISHED = "not finished"
+INTERRUPTED = "interrupted"
+NOT_SAID = "not recorded why"
+
+# Groups
+TOO_FEW_REWARDS = "fewer than two rewards"
+NO_SPREAD = "no spread"
+NO_STATE_TWICE = "no state with two different answers"
+NO_BETTER_ANSWER = "no answer better than another to the same state"
+NOTHING_TO_IMITATE = "nothing to imitate"
+
+# Calls, as the gateway records them
+DISCONNECTED = "client disconnected"
+ENGINE_FAILED = "engine error"
+FROZEN = "frozen policy"
+GATEWAY_FAILED = "gateway error"
+REFUSED = "refused"
+STOPPED = "gateway stopped"
+UPSTREAM = "answered by an upstream"
+
+# Calls, as trajectories are made of them
+NOT_SELECTED = "not selected"
+NOT_RECORDED = "tokens not recorded"
+SAMPLING_NOT_TRAINABLE = "sampling not trainable"
+EMPTY_PROMPT = "empty prompt"
+EMPTY_RESPONSE = "empty response"
+BAD_LOGPROBS = "log-probabilities missing or not finite"
+UNKNOWN_VERSION = "policy version unknown"
+CHOICE_NOT_USED = "choice not used"
+OTHER_TEMPLATE = "another tokenizer or template"
+NOT_RENDERED = "cannot be rendered with the policy's template"
+NO_ANSWER = "no answer recorded"
+SEVERAL_ANSWERS = "several answers to one call"
+CONTINUED = "goes on from an answer that is kept elsewhere"
+CHANGED = "the policy's template writes an answer otherwise than it asks for one"
+MORE_THAN_TEXT = "holds more than text"
+EARLIER_ATTEMPT = "made by an attempt that was tried again"
+
+# Calls, as algorithms learn from them
+UNCREDITED = "uncredited"
+NO_VALUE = "no state to value"
+IN_NO_PAIR = "in no pair"
+OTHER_TEMPERATURE = "another temperature"
+PROMPT_OVER_LIMIT = "prompt over the limit"
+RESPONSE_OVER_LIMIT = "response over the limit"
+UNEVEN_LOGPROBS = "log-probabilities do not match the response"
+
+_SHOW = "see one with `leyden show RUN ROLLOUT`"
+
+TABLE = (
+    Reason(FAILED["agent"], "rollout", "the agent raised", f"mend what it raises; {_SHOW}"),
+    Reason(
+        FAILED["timeout"],
+        "rollout",
+        "the agent, or the reward function after it, took longer than an attempt may",
+        "raise --timeout, or run fewer at once with --concurrency",
+    ),
+    Reason(
+        FAILED["reward"],
+        "rollout",
+        "the reward function raised, or returned something that is not a finite number; the run stops with it",
+        "mend the reward function, then go on with the run",
+    ),
+    Reason(
+        FAILED["input"],
+        "rollout",
+        "the agent cannot take the task's row; the run stops with it",
+        "give rows with the keys it takes, or --input; then go on with the run",
+    ),
+    Reason(FAILED["cancelled"], "rollout", "the rollout was cancelled while the agent ran"),
+    Reason(
+        FAILED["worker"],
+        "rollout",
+        "the process that ran the agent was killed, ended itself, or sent no heartbeat any more",
+        "see agents.log; look for os._exit, a crash in native code, or too little memory",
+    ),
+    Reason(
+        FAILED["leyden"],
+        "rollout",
+        "Leyden itself failed; nothing is learned from such a rollout, and it counts in no evaluation",
+        "report it with the message and what agents.log has",
+    ),
+    Reason(FAILED["unknown"], "rollout", "the rollout failed, and its record does not say why", "see agents.log"),
+    Reason(
+        NO_REWARD,
+        "rollout",
+        "the rollout ended well and has no reward; it is left out, never scored 0",
+        "have the reward function return a number, or the agent emit one",
+    ),
+    Reason(
+        NO_CALL,
+        "rollout",
+        "the agent made no model call that was seen",
+        "see what it does in the place of calling its model; docs/wire.md says which clients are seen",
+    ),
+    Reason(NO_CALL_LEFT, "rollout", "the agent made model calls, and none of them can be trained on"),
+    Reason(
+        NO_CREDITED_CALL,
+        "rollout",
+        "the credit scheme gives weight to none of its calls; of a group: to those of fewer than two rollouts",
+        "choose another credit scheme, or other roles for it",
+    ),
+    Reason(NO_CALL_TO_IMITATE, "rollout", "the rollout has no call that can be imitated"),
+    Reason(NOT_BEST, "rollout", "keep=best imitates the rollout of the group with the highest reward"),
+    Reason(NOT_ABOVE, "rollout", "only rollouts with a higher reward are imitated", "lower `above`"),
+    Reason(SET_APART, "rollout", "`held_out` keeps its task for a loss that is measured, not trained"),
+    Reason(
+        LEFT_OUT_BY_LOOP,
+        "rollout",
+        "the training loop gave up the task: its rollouts became too old, or failed",
+    ),
+    Reason(
+        LOST_WEIGHTS,
+        "rollout",
+        "it was drawn by a version that was not kept when the run stopped; the task was run again",
+    ),
+    Reason(ROLLED_BACK, "rollout", "the version that learned from it was set aside by a rollback"),
+    Reason(NO_ACTING_SIDE, "rollout", "of the sides, one could learn from its batch, and none that answers the agent"),
+    Reason(NO_STEP, "rollout", "it ended well, and the run ended, or has not come to a step that learns from it"),
+    Reason(HELD_OUT, "rollout", "it measures the policy; nothing is learned from it"),
+    Reason(HELD_OUT_THERE, "rollout", "it measured another run's policy; nothing is learned from it"),
+    Reason(NEVER_BEGUN, "rollout", "no agent process has taken it from the queue"),
+    Reason(REQUEUED, "rollout", "its last attempt was lost or timed out, and no agent process has taken it again"),
+    Reason(UNFINISHED, "rollout", "an attempt at it runs"),
+    Reason(INTERRUPTED, "rollout", "the run was stopped or killed before it ended", "go on with the run"),
+    Reason(NOT_SAID, "rollout", "the run keeps no record of what its steps learned from"),
+    Reason(
+        TOO_FEW_REWARDS,
+        "group",
+        "fewer than two rollouts of the task have a reward, so there is nothing to compare",
+        "mend what the others fail with, or raise --group-size",
+    ),
+    Reason(
+        NO_SPREAD,
+        "group",
+        "all rollouts of the task earned the same, which pushes the policy nowhere",
+        "give tasks that it sometimes solves, raise --group-size, or look whether the reward reads the result",
+    ),
+    Reason(NO_STATE_TWICE, "group", "no prompt was answered twice with different tokens, so there is no pair"),
+    Reason(
+        NO_BETTER_ANSWER, "group", "answers to the same prompt all earned the same", "lower `min_gap`, if it is set"
+    ),
+    Reason(NOTHING_TO_IMITATE, "group", "none of the task's rollouts passes the filter"),
+    Reason(DISCONNECTED, "call", "the agent hung up before the answer ended", "raise its client's timeout"),
+    Reason(ENGINE_FAILED, "call", "the engine failed while it answered; the client got status 500"),
+    Reason(FROZEN, "call", "a frozen policy answered, which never learns"),
+    Reason(GATEWAY_FAILED, "call", "the gateway failed while it answered; the client got status 500"),
+    Reason(REFUSED, "call", "the gateway refused the request: a parameter it does not take, or a prompt too long"),
+    Reason(STOPPED, "call", "the run ended while the call was answered"),
+    Reason(UPSTREAM, "call", "another model answered, not the policy that is trained"),
+    Reason(
+        NOT_SELECTED,
+        "call",
+        "the options that select calls leave it out",
+        "see --agent-match, --span-match, --attribute-match and --predicate",
+    ),
+    Reason(NOT_RECORDED, "call", "the engine returned no token ids", "serve the policy with an engine that does"),
+    Reason(
+        SAMPLING_NOT_TRAINABLE,
+        "call",
+        "the answer was greedy or truncated (temperature 0, top-p, top-k), so its probabilities are not the policy's",
+        "train at --temperature 1, and let nothing between gateway and engine change the sampling",
+    ),
+    Reason(EMPTY_PROMPT, "call", "the prompt has no token"),
+    Reason(EMPTY_RESPONSE, "call", "the answer has no token"),
+    Reason(BAD_LOGPROBS, "call", "the engine returned no log-probability for every token, or none that is a number"),
+    Reason(UNKNOWN_VERSION, "call", "the engine did not say which weights drew which tokens"),
+    Reason(CHOICE_NOT_USED, "call", "of several choices (`n`), the agent went on with another"),
+    Reason(OTHER_TEMPLATE, "call", "another tokenizer or chat template made its ids"),
+    Reason(NOT_RENDERED, "call", "the policy's chat template refuses its conversation"),
+    Reason(NO_ANSWER, "call", "the record holds no answer to it"),
+    Reason(SEVERAL_ANSWERS, "call", "the record holds several answers to it, and not which one was used"),
+    Reason(CONTINUED, "call", "it goes on from an answer of the Responses API that the record does not hold"),
+    Reason(CHANGED, "call", "its answer cannot be made of tokens that the policy's template would read again"),
+    Reason(MORE_THAN_TEXT, "call", "its conversation holds images, files or sounds"),
+    Reason(EARLIER_ATTEMPT, "call", "its attempt was lost or timed out, and the rollout was tried again"),
+    Reason(UNCREDITED, "call", "the credit scheme gives it no weight", "choose another credit scheme"),
+    Reason(NO_VALUE, "call", "the critic cannot read its prompt: it is empty, or longer than the model's context"),
+    Reason(IN_NO_PAIR, "call", "no other answer to the same prompt was better or worse, or a better pair was found"),
+    Reason(OTHER_TEMPERATURE, "call", "it was drawn at another temperature than the loop replays"),
+    Reason(PROMPT_OVER_LIMIT, "call", "its prompt is longer than the loop takes", "raise data.max_prompt_length"),
+    Reason(
+        RESPONSE_OVER_LIMIT,
+        "call",
+        "its answer is longer than the loop takes",
+        "raise data.max_response_length, or have the agent ask for fewer tokens",
+    ),
+    Reason(UNEVEN_LOGPROBS, "call", "there is not one log-probability for each token"),
+)
+REASONS: dict[str, Reason] = {reason.name: reason for reason in TABLE}
+
+
+def reason_of(name: str) -> Reason:
+    """The reason that is counted under `name`; what runs side by side has the side's name before it.
+
+    A name that is not in the table is a reason of the user's own algorithm, which says no more than its name.
+    """
+    known = REASONS.get(name) or REASONS.get(name.partition(": ")[2])
+    if known is None and name.startswith(NOT_ABOVE):
+        known = REASONS[NOT_ABOVE]
+    return known or Reason(name, "rollout", name)
+
+
+def failed_by(failure: Failure) -> str:
+    """The name under which rollouts with `failure` are counted."""
+    return FAILED.get(failure.kind, FAILED["unknown"])

@@ -1,0 +1,68 @@
+"""How records are read: objects of classes that declare their fields, with dataclasses, attrs, pydantic or msgspec."""
+
+from typing import Any, cast
+
+import msgspec
+
+from leyden.core.data.class_members import class_of, fields_of, lineage, members_of
+from leyden.core.data.reading import Kind, Reading
+
+_Dict: Any = dict
+_Tuple: Any = tuple
+
+
+def record_kind(kind: type[Any]) -> Kind | None:
+    """Return what reads a class that declares its fields, by its fields."""
+    if issubclass(kind, msgspec.Struct):
+        return _struct
+    shown, hidden = _declared(kind)
+    if not shown and not hidden:
+        return None
+
+    def read(reading: Reading, value: Any, place: str) -> Any:
+        fields = fields_of(value)
+        names = [name for name in ((*shown, *hidden) if reading.all_fields else shown) if name in fields]
+        pairs = [(name, fields[name]) for name in names]
+        extra = fields.get("__pydantic_extra__")
+        if type(extra) is dict:
+            pairs += cast("dict[Any, Any]", extra).items()
+        return reading.pairs(pairs, len(pairs), value, place)
+
+    return read
+
+
+def _struct(reading: Reading, value: Any, place: str) -> Any:
+    """Read a struct of msgspec's as msgspec would write it."""
+    kind: Any = class_of(value)
+    fields, config = fields_of(value), kind.__struct_config__
+    names = [name for name in kind.__struct_fields__ if name in fields]
+    if config.array_like:
+        return reading.items([fields[name] for name in names], len(names), value, place)
+    tag = [] if config.tag is None else [(config.tag_field, config.tag)]
+    return reading.pairs([*tag, *((name, fields[name]) for name in names)], len(names), value, place)
+
+
+def _declared(kind: type[Any]) -> tuple[list[str], list[str]]:
+    """Names of a class's fields: those that its `repr` shows, and the others."""
+    for base in lineage(kind):
+        members = members_of(base)
+        for marker in _MARKERS:
+            fields = _shown(members.get(marker))
+            if fields:
+                return [name for name, shown in fields if shown], [name for name, shown in fields if not shown]
+    return [], []
+
+
+_MARKERS = ("__pydantic_fields__", "__attrs_attrs__", "__dataclass_fields__", "__fields__")
+"""Where pydantic, attrs, dataclasses and pydantic 1 keep what a class declares."""
+
+
+def _shown(declared: Any) -> list[tuple[str, bool]]:
+    """Return the names of declared fields, each with whether the class's `repr` shows it."""
+    if issubclass(class_of(declared), dict):
+        pairs: list[tuple[Any, Any]] = list(_Dict.items(declared))
+        return [(name, fields_of(field).get("repr") is not False) for name, field in pairs if type(name) is str]
+    if not issubclass(class_of(declared), tuple):
+        return []
+    fields = [fields_of(field) for field in _Tuple.__iter__(declared)]
+    return [(field["name"], field.get("repr") is not False) for field in fields if type(field.get("name")) is str]

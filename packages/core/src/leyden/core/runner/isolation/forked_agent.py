@@ -1,0 +1,159 @@
+"""What the process of one attempt does: it runs the agent on an event loop of its own and reports to its runner."""
+
+import asyncio
+import socket
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from leyden.core.data.resources import NamedResources
+from leyden.core.data.span import Span
+from leyden.core.runner.agent_run import AgentRun
+from leyden.core.runner.builtin_adapters import ROLLOUT
+from leyden.core.runner.config import RunnerConfig
+from leyden.core.runner.event_loop import loop_factory, on_sigterm
+from leyden.core.runner.isolation import alone
+from leyden.core.runner.isolation.code_reading import libraries_loaded_since
+from leyden.core.runner.isolation.messages import (
+    Begin,
+    Done,
+    Notes,
+    Spans,
+    begin_decoder,
+    end_decoder,
+    receive,
+    send,
+)
+from leyden.core.runner.loaded import LoadedAgent
+from leyden.core.runner.own_failures import own_failure
+from leyden.core.runner.registry import installed_adapters
+from leyden.core.runner.runner import Runner
+from leyden.core.runner.threads import AgentThreads
+from leyden.core.store.client import HttpStore
+from leyden.core.store.span_entry import ready
+from leyden.core.tracing.context import OpenAttempt
+from leyden.core.tracing.export import Recorder, start_recording
+
+REPORT_SECONDS = 0.2
+"""How often what was noted meanwhile is reported."""
+_UNUSED_KEY = b"this runner claims nothing"
+
+Load = Callable[[], LoadedAgent]
+"""Returns the agent: one that is loaded already, or loaded now, in this process."""
+
+
+def serve_attempt(connection: socket.socket, load: Load) -> None:
+    """Run the attempt that the first message on `connection` describes, and return when all is reported."""
+    _draw_anew()
+    asyncio.Runner(loop_factory=loop_factory()).run(_ForkedAgent(load).serve(connection))
+
+
+class _ForkedAgent:
+    def __init__(self, load: Load) -> None:
+        self._load = load
+        self._modules = set(sys.modules)
+        self._reported = 0
+
+    async def serve(self, connection: socket.socket) -> None:
+        asyncio.get_running_loop().set_default_executor(AgentThreads())
+        reader, self._writer = await asyncio.open_unix_connection(sock=connection)
+        begin = await receive(reader, begin_decoder)
+        if begin is None:
+            return
+        try:
+            run, recorder = await self._begin(begin)
+        except Exception as error:
+            await send(self._writer, Done(own_failure("the agent cannot be loaded in a process of its own", error)))
+            return
+        await self._work(run, recorder)
+        if begin.store is not None and not run.stopping:
+            end = await receive(reader, end_decoder)
+            if end is not None:
+                await run.end(end.spans)
+
+    async def _begin(self, begin: Begin) -> tuple[AgentRun, Recorder]:
+        alone.begin()
+        for adapter in installed_adapters():
+            if adapter.module in sys.modules:
+                adapter.forked(Path(begin.folder))
+        loaded, rollout = self._load(), begin.rollout
+        attempt = OpenAttempt(
+            rollout_id=rollout.rollout_id,
+            attempt_id=rollout.attempt.attempt_id,
+            token=begin.token,
+            gateway_url=begin.gateway_url,
+            trace_id=begin.trace_id,
+            mode=begin.mode,
+            routes=begin.routes,
+            extra={ROLLOUT: rollout},
+        )
+        run = AgentRun(
+            rollout,
+            attempt,
+            loaded=loaded,
+            resources=_ready(begin.resources),
+            runner=_runner(begin, loaded),
+            is_alone=True,
+        )
+        return run, await start_recording(self._send_spans)
+
+    async def _work(self, run: AgentRun, recorder: Recorder) -> None:
+        work = asyncio.create_task(run.run(), name=f"leyden {run.attempt.attempt_id}")
+
+        def stop() -> None:
+            run.stopping = True
+            run.attempt.closed.set()
+            work.cancel()
+
+        on_sigterm(stop)
+        reporting = asyncio.create_task(self._report(run))
+        await asyncio.wait({work})
+        reporting.cancel()
+        done = Done(run.failure, [] if run.failure else run.made_no_call, libraries_loaded_since(self._modules))
+        try:
+            await recorder.stop()
+            await self._send_notes(run)
+        except Exception as error:  # what was noted cannot be sent: the attempt's record must say so
+            done = Done(own_failure("what the attempt left cannot be reported", error))
+        if not run.stopping:
+            await send(self._writer, done)
+
+    async def _report(self, run: AgentRun) -> None:
+        while True:
+            await asyncio.sleep(REPORT_SECONDS)
+            await self._send_notes(run)
+
+    async def _send_notes(self, run: AgentRun) -> None:
+        notes = run.attempt.notes[self._reported :]
+        self._reported += len(notes)
+        await send(self._writer, Notes(await ready(notes), run.stage))
+
+    async def _send_spans(self, spans: list[Span]) -> None:
+        await send(self._writer, Spans(await ready(spans)))
+
+
+def _runner(begin: Begin, loaded: LoadedAgent) -> Any:
+    """A runner for hooks, which find the store there; it claims nothing."""
+    if begin.store is None:
+        return None
+    config = RunnerConfig(worker_id=begin.worker_id, gateway_url=begin.gateway_url, key=_UNUSED_KEY)
+    return Runner(HttpStore(*begin.store), loaded.source, config=config)
+
+
+def _ready(resources: NamedResources) -> Callable[[], Awaitable[NamedResources]]:
+    async def given() -> NamedResources:
+        return resources
+
+    return given
+
+
+def _draw_anew() -> None:
+    """Seed the libraries whose random numbers a forked process would draw in common with all others.
+
+    Python's own `random` does this by itself.
+    """
+    if (numpy := sys.modules.get("numpy")) is not None:
+        numpy.random.seed()
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.seed()

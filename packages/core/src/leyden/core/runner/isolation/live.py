@@ -1,0 +1,53 @@
+"""Keeps the rollouts of a live agent apart: forks the process that holds it, where they would share something."""
+
+import gc
+
+from leyden.core.data.isolation import Isolation
+from leyden.core.errors import UsageError
+from leyden.core.runner.first_use import prepare_first_use
+from leyden.core.runner.instrumenting import instrument_all
+from leyden.core.runner.isolation.choice import choose
+from leyden.core.runner.isolation.fork_hazards import ForkHazards
+from leyden.core.runner.isolation.fork_server import ForkServer
+from leyden.core.runner.isolation.forked_agent import serve_attempt
+from leyden.core.runner.isolation.processes import import_safely
+from leyden.core.runner.loaded import LoadedAgent
+from leyden.core.tracing import carry, routing
+
+
+class LiveProcesses:
+    """Make it before the process has an event loop or threads of Leyden's."""
+
+    def __init__(self, isolation: Isolation, loaded: LoadedAgent) -> None:
+        """Fork a server where rollouts need processes of their own.
+
+        Raises UsageError where they do, and this process has threads or connections that a fork would break.
+        """
+        choice = choose(isolation, loaded)
+        self.reason = choice.reason()
+        """One line for the worker's record."""
+        self.server = _forked(loaded, self.reason) if choice.processes else None
+
+    def end(self) -> None:
+        """End the server and all its processes."""
+        if self.server is not None:
+            self.server.end()
+
+
+def _forked(loaded: LoadedAgent, reason: str) -> ForkServer:
+    hazards = ForkHazards.of_this_process().found()
+    if hazards:
+        raise UsageError(
+            f"{reason}; but this process cannot be forked, as it has {', '.join(hazards)}: give the agent as "
+            "file.py:name, make what is shared inside the agent's function, or give isolation='shared'"
+        )
+
+    def prepare() -> None:
+        carry.install()
+        routing.install(fail_closed=True)
+        prepare_first_use()
+        instrument_all(loaded.source.adapter)
+        gc.collect()
+        gc.freeze()
+
+    return ForkServer.fork(lambda connection: serve_attempt(connection, lambda: loaded), prepare, import_safely)

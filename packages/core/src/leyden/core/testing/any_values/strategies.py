@@ -1,0 +1,139 @@
+"""`any_values` and `any_spans`: recipes of values of every kind, one within another, and of spans that hold them.
+
+A recipe, not the value, is what Hypothesis shows and shrinks: many values cannot be shown.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from hypothesis import strategies as st
+
+from leyden.core.data.span import Span, SpanEvent, SpanLink, SpanStatus
+from leyden.core.testing.any_values.leaves import HEAVY, leaves
+from leyden.core.testing.any_values.records import makers
+
+
+@dataclass(frozen=True)
+class AnyValue:
+    """How to make a value: it has a name, holds others, or is plain."""
+
+    kind: str
+    parts: tuple[Any, ...] = field(default=())
+    """Of `plain` the value itself, else recipes; of a dict, its keys and values in turn."""
+
+    def made(self) -> Any:
+        """Make the value, anew."""
+        if self.kind == "plain":
+            return self.parts[0]
+        if self.kind in _HOLDERS:
+            return _HOLDERS[self.kind]([part.made() for part in self.parts])
+        if self.kind.startswith("record "):
+            return makers()[int(self.kind.removeprefix("record "))](self.parts[0].made())
+        return leaves(blocking=True)[self.kind]()
+
+
+def _dict(parts: list[Any]) -> Any:
+    """Make a dict; a key that cannot be one is left out."""
+    made: dict[Any, Any] = {}
+    for key, value in zip(parts[::2], parts[1::2], strict=False):
+        try:
+            made[key] = value
+        except Exception:  # it is hostile, or cannot be hashed
+            made[len(made)] = value
+    return made
+
+
+_HOLDERS: Mapping[str, Callable[[list[Any]], Any]] = {"list": list, "tuple": tuple, "dict": _dict}
+
+_LIGHT = 10
+"""How many times as often as a heavy value any other is drawn."""
+Recipes = st.SearchStrategy[AnyValue]
+
+
+def _plain(values: st.SearchStrategy[Any]) -> Recipes:
+    return values.map(lambda value: AnyValue("plain", (value,)))
+
+
+@cache
+def any_values(*, blocking: bool = False, max_leaves: int = 12) -> Recipes:
+    """Recipes of values of every kind, one within another.
+
+    With `blocking`, some have methods that do not return before `hostile.RELEASE` is set.
+    """
+    scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20) | st.binary(max_size=20)
+    names = sorted(leaves(blocking=blocking))
+    light = [name for name in names if name not in HEAVY]
+    named = st.sampled_from([*light * _LIGHT, *(name for name in names if name in HEAVY)]).map(AnyValue)
+    count = len(makers())
+
+    def held(inner: Recipes) -> Recipes:
+        several = st.lists(inner, max_size=4).map(tuple)
+        holders = st.builds(AnyValue, st.sampled_from(sorted(_HOLDERS)), several)
+        record = st.integers(0, count - 1).map(lambda place: f"record {place}")
+        return holders | st.builds(AnyValue, record, st.tuples(inner))
+
+    return st.recursive(named | named | _plain(scalars), held, max_leaves=max_leaves)
+
+
+@dataclass(frozen=True)
+class AnySpan:
+    """How to make a span."""
+
+    fields: Mapping[str, Any]
+
+    def made(self, **identity: Any) -> Span:
+        """Make the span, anew, with these fields for those that say whose it is."""
+        return Span(**{**{name: _made(value) for name, value in self.fields.items()}, **identity})
+
+
+@dataclass(frozen=True)
+class Part:
+    """How to make an event, a link or a status."""
+
+    kind: Callable[..., Any]
+    fields: Mapping[str, Any]
+
+
+def _made(recipe: Any) -> Any:
+    if isinstance(recipe, AnyValue):
+        return recipe.made()
+    if isinstance(recipe, Part):
+        return recipe.kind(**{name: _made(value) for name, value in recipe.fields.items()})
+    if isinstance(recipe, list):
+        return [_made(part) for part in recipe]  # type: ignore[reportUnknownVariableType] of a list of recipes
+    if isinstance(recipe, dict):
+        return {name: _made(part) for name, part in recipe.items()}  # type: ignore[reportUnknownVariableType] likewise
+    return recipe
+
+
+def _parts(kind: Callable[..., Any], **fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.fixed_dictionaries(fields).map(lambda found: Part(kind, found))
+
+
+@cache
+def any_spans(*, blocking: bool = False) -> st.SearchStrategy[AnySpan]:
+    """Recipes of spans whose every field but their identity may hold anything, as likely as what belongs there.
+
+    Their status is one, as what is none is refused.
+    """
+    values = any_values(blocking=blocking)
+    attributes = st.dictionaries(st.text(max_size=8), values, max_size=4) | values
+    times = st.floats(0, 2e9) | values
+    event = _parts(SpanEvent, name=values, time=times, attributes=attributes) | values
+    link = _parts(SpanLink, trace_id=st.text(max_size=4) | values, span_id=values, attributes=attributes) | values
+    fields: dict[str, st.SearchStrategy[Any]] = {
+        "sequence_id": st.just(0),
+        "trace_id": st.just("0" * 31 + "1"),
+        "parent_id": st.none() | st.just("b" * 16) | values,
+        "name": st.text(max_size=8) | values,
+        "status": _parts(SpanStatus, code=st.sampled_from(["unset", "ok", "error"]), description=values),
+        "attributes": attributes,
+        "events": st.lists(event, max_size=3) | values,
+        "links": st.lists(link, max_size=2) | values,
+        "start_time": times,
+        "end_time": st.none() | times,
+        "resource": attributes,
+    }
+    return st.fixed_dictionaries(fields).map(AnySpan)

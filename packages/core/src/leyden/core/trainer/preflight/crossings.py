@@ -1,0 +1,168 @@
+"""Whether a rollout holds what only another task says: in its prompts, or in its result."""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import msgspec
+
+from leyden.core.data import semconv
+from leyden.core.runner.isolation.choice import ALL_SHARE
+from leyden.core.trainer.preflight.evidence import Evidence
+from leyden.core.trainer.preflight.report import CheckResult, failure, ok, unchecked, warning
+from leyden.core.trainer.recorded import RecordedRollout
+from leyden.core.trajectory.messages import read_messages, text_of
+
+WORD = re.compile(r"[^\W_]{4,}")
+"""Shorter words, and numbers of fewer digits, turn up by chance."""
+PHRASE_WORDS, PHRASE_CHARACTERS = 5, 40
+"""A text of a task may be found whole in a prompt by chance if it is shorter than both."""
+ENOUGH = 3
+"""Rollouts of other tasks that tell a constant part of the prompt from what has crossed over."""
+MOST_WORDS = 0.8
+"""Of the words that only one task has: so large a share of them, three at least, is its text in another form."""
+_PROCESS = "give --isolation process, or make it inside the agent's function"
+
+
+@dataclass(frozen=True, slots=True)
+class Crossing:
+    """A rollout that holds words of another task."""
+
+    rollout_id: str
+    words: tuple[str, ...]
+    is_certain: bool
+    """Whether common words, or documents that several tasks are answered from, cannot explain it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Heard:
+    task: str
+    spelled: str
+    """The task's own texts, on one line in lower case."""
+    rollout_id: str
+    text: str
+    """What its prompts hold that no model wrote in it, and its result, on one line in lower case."""
+    words: frozenset[str]
+
+
+def check_isolation(evidence: Evidence) -> CheckResult:
+    """No rollout sees another task."""
+    rollouts = evidence.rollouts
+    if not rollouts:
+        return unchecked("isolation", "no rollout was read, see rollouts")
+    own, phrases = own_words(rollouts), _phrases(rollouts)
+    shares = any(line.startswith(ALL_SHARE) for line in evidence.isolation)
+    said = f"; {'; '.join(evidence.isolation)}" if evidence.isolation else ""
+    if len(own) < 2:
+        return ok("isolation", f"there is only one task, which has no other to see{said}")
+    if not phrases and not any(own.values()):
+        seen = f"no task has a word or a sentence that no other has{said}"
+        return warning("isolation", seen, f"so nothing can be told: {_PROCESS}") if shares else ok("isolation", seen)
+    found = crossings(rollouts)
+    if not found:
+        count = sum(map(len, own.values())) + len(phrases)
+        return ok("isolation", f"none of {count} words and texts of single tasks is in another's rollouts{said}")
+    first = next((one for one in found if one.is_certain), found[0])
+    words = ", ".join(repr(word) for word in first.words[:3])
+    many = f"{len(found)} of {len(rollouts)} rollouts hold words of another task"
+    seen = f"{many}: {first.rollout_id} has {words}{said}"
+    if first.is_certain or shares:
+        return failure("isolation", seen, f"{_PROCESS}; give --no-check where a rollout is meant to see other tasks")
+    return warning("isolation", seen, "is it looked up in what tasks have in common? If not, " + _PROCESS)
+
+
+def own_words(rollouts: Sequence[RecordedRollout]) -> dict[str, frozenset[str]]:
+    """By task: the words that no other task has."""
+    words = {_key(one): frozenset(WORD.findall(_spelled(one))) for one in rollouts}
+    tasks_of: defaultdict[str, set[str]] = defaultdict(set)
+    for task, found in words.items():
+        for word in found:
+            tasks_of[word].add(task)
+    return {task: frozenset(word for word in found if len(tasks_of[word]) == 1) for task, found in words.items()}
+
+
+def crossings(rollouts: Sequence[RecordedRollout]) -> list[Crossing]:
+    """The rollouts that hold words or texts of another task.
+
+    Words that every rollout of other tasks holds, of three at least, belong to the prompt.
+    """
+    heard = [_heard(one) for one in rollouts]
+    own = {task: words - _everywhere(task, words, heard) for task, words in own_words(rollouts).items()}
+    phrases = {phrase: task for phrase, task in _phrases(rollouts).items() if not _is_everywhere(task, phrase, heard)}
+    return list(filter(None, (_crossing(one, own, phrases) for one in heard)))
+
+
+def _crossing(heard: _Heard, own: Mapping[str, frozenset[str]], phrases: Mapping[str, str]) -> Crossing | None:
+    for phrase, task in phrases.items():
+        if task != heard.task and phrase in heard.text and phrase not in heard.spelled:
+            return Crossing(heard.rollout_id, (phrase,), True)
+    foreign = {task: words & heard.words for task, words in own.items() if task != heard.task}
+    task, words = max(foreign.items(), key=lambda item: len(item[1]))
+    if not words:
+        return None
+    certain = len(words) >= max(3, MOST_WORDS * len(own[task]))
+    return Crossing(heard.rollout_id, tuple(sorted(words)), certain)
+
+
+def _everywhere(task: str, words: frozenset[str], heard: Iterable[_Heard]) -> frozenset[str]:
+    others = [one.words for one in heard if one.task != task]
+    return words.intersection(*others) if len(others) >= ENOUGH else frozenset()
+
+
+def _is_everywhere(task: str, phrase: str, heard: Iterable[_Heard]) -> bool:
+    others = [one.text for one in heard if one.task != task]
+    return len(others) >= ENOUGH and all(phrase in text for text in others)
+
+
+def _phrases(rollouts: Sequence[RecordedRollout]) -> dict[str, str]:
+    """Whole texts of tasks that are long enough and belong to one task alone, each with the task."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for one in rollouts:
+        for text in _texts(one.rollout.input):
+            phrase = _one_line(text)
+            if len(phrase) >= PHRASE_CHARACTERS or len(phrase.split()) >= PHRASE_WORDS:
+                found[phrase].add(_key(one))
+    return {phrase: tasks.pop() for phrase, tasks in found.items() if len(tasks) == 1}
+
+
+def _heard(recorded: RecordedRollout) -> _Heard:
+    read: list[str] = []
+    wrote: list[str] = []
+    for _, spans in recorded.attempts:
+        for span in spans:
+            read.append(str(span.attributes.get(semconv.RESULT, "")))
+            for message in read_messages(span.attributes.get(semconv.INPUT_MESSAGES)):
+                if message.get("role") != "assistant" and message.get("type") != "function_call":
+                    read.append(text_of(message.get("content")) + str(message.get("output") or ""))
+            wrote.extend(
+                text_of(one.get("content")) for one in read_messages(span.attributes.get(semconv.OUTPUT_MESSAGES))
+            )
+    text, written = _one_line(" ".join(read)), _one_line(" ".join(wrote))
+    words = frozenset(WORD.findall(text)) - frozenset(WORD.findall(written))
+    return _Heard(_key(recorded), _spelled(recorded), recorded.rollout.rollout_id, text, words)
+
+
+def _key(recorded: RecordedRollout) -> str:
+    return msgspec.json.encode(recorded.rollout.input, order="deterministic").decode()
+
+
+def _spelled(recorded: RecordedRollout) -> str:
+    return _one_line(" ".join(_texts(recorded.rollout.input)))
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Texts and numbers in a task, at any depth."""
+    if isinstance(value, Mapping):
+        for item in cast("Mapping[Any, Any]", value).values():
+            yield from _texts(item)
+    elif isinstance(value, list | tuple):
+        for item in cast("Iterable[Any]", value):
+            yield from _texts(item)
+    elif isinstance(value, str | int | float) and not isinstance(value, bool):
+        yield str(value)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.casefold().split())

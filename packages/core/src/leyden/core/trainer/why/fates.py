@@ -1,0 +1,221 @@
+"""`fate_of`: what became of one rollout, and of each of its calls: the steps that learned from it, or why none did.
+
+Invariant: a rollout, and a call, has steps or a reason, and never both.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from leyden.core.data import semconv
+from leyden.core.data.failure import NOT_STORED, Failure, failure_of
+from leyden.core.data.production import INCOMPLETE
+from leyden.core.data.reasons import (
+    EARLIER_ATTEMPT,
+    FAILED,
+    HELD_OUT,
+    INTERRUPTED,
+    LOST_WEIGHTS,
+    NEVER_BEGUN,
+    NO_CALL,
+    NO_CALL_LEFT,
+    NO_REWARD,
+    NO_STEP,
+    NOT_SAID,
+    REFUSED,
+    REQUEUED,
+    ROLLED_BACK,
+    UNFINISHED,
+    failed_by,
+)
+from leyden.core.data.rollout import FINISHED_ROLLOUT, Attempt, AttemptedRollout, Rollout, RolloutStatus
+from leyden.core.data.span import Span
+from leyden.core.data.transition import Trajectory
+from leyden.core.trainer.abandoned import ABANDONED
+from leyden.core.trainer.lost import LOST
+from leyden.core.trainer.why.learning import Learning, Step
+from leyden.core.trajectory.assemble import assemble
+from leyden.core.trajectory.calls import is_recorded_call
+from leyden.core.trajectory.select import Selector
+
+
+class CallFate(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of one model call."""
+
+    span_id: str
+    attempt: int
+    """Number of the attempt that made it, from 1."""
+    agent: str | None = None
+    node: str | None = None
+    steps: list[Step] = []
+    reason: str | None = None
+    detail: str = ""
+    """What the record says beside the reason, such as what the gateway refused."""
+    moves: bool = True
+    """False for a call that was learned from with advantage 0."""
+
+
+class RolloutFate(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of one rollout."""
+
+    rollout_id: str
+    status: RolloutStatus
+    mode: str | None = None
+    reward: float | None = None
+    attempts: int = 0
+    steps: list[Step] = []
+    reason: str | None = None
+    detail: str = ""
+    """What the record says beside the reason, such as what the agent raised."""
+    remarks: list[str] = []
+    """What is odd besides: earlier attempts, spans that were not stored, calls that were not recorded."""
+    calls: list[CallFate] = []
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Circumstances:
+    """What is known of the run that a rollout belongs to."""
+
+    learning: Learning | None
+    """None: the rollout is in a store that no run learns from, as far as is known."""
+    selector: Selector = field(default_factory=Selector)
+    runs_now: bool = False
+    """Whether a process trains the run at this moment."""
+    ended: str = ""
+    """Why the run ended early, if it did."""
+    is_own: bool = True
+    """Whether the run made the rollout itself, rather than learns from what another left."""
+    objection: str | None = None
+    """Why a run that learns from another store leaves the rollout out, whatever it holds."""
+
+
+def fate_of(rollout: Rollout, attempts: Sequence[Attempt], spans: Sequence[Span], known: Circumstances) -> RolloutFate:
+    """Return what became of `rollout`, whose attempts, in order, and spans are given."""
+    latest = rollout.attempt if isinstance(rollout, AttemptedRollout) else None
+    failure = None if latest is None else failure_of(latest)
+    trajectory = None if latest is None else assemble(rollout, latest, spans, known.selector)
+    steps = [] if known.learning is None else known.learning.steps.get(rollout.rollout_id, [])
+    reason, detail = (None, "") if steps else _reason(rollout, failure, trajectory, known)
+    if trajectory is not None and reason == NO_CALL and latest is not None:
+        detail = "; ".join(latest.metadata.get("silence", ()))
+    return RolloutFate(
+        rollout_id=rollout.rollout_id,
+        status=rollout.status,
+        mode=rollout.mode,
+        reward=None if trajectory is None else trajectory.reward,
+        attempts=len(attempts),
+        steps=steps,
+        reason=reason,
+        detail=detail,
+        remarks=_remarks(attempts, failure if steps else None),
+        calls=_calls(rollout, attempts, spans, trajectory, reason, known),
+    )
+
+
+def _reason(
+    rollout: Rollout, failure: Failure | None, trajectory: Trajectory | None, known: Circumstances
+) -> tuple[str | None, str]:
+    """Why no step learned from a rollout, and what its record says of it; no reason where none is known."""
+    detail = "" if failure is None else failure.text
+    apart = known.objection or (HELD_OUT if rollout.mode in ("val", "test") else _open_reason(rollout, known))
+    if apart is not None:
+        return apart, detail
+    if known.learning is None:
+        return (None if failure is None else failed_by(failure)), detail
+    if (step := known.learning.rolled_back.get(rollout.rollout_id)) is not None:
+        return ROLLED_BACK, f"{step}"
+    recorded = known.learning.reasons.get(rollout.rollout_id, [])
+    reason = "; ".join(dict.fromkeys(recorded)) or _lacks(rollout, failure, trajectory)
+    if reason:
+        return reason, detail
+    if not known.learning.is_recorded:
+        return NOT_SAID, ""
+    return NO_STEP, "the run goes on" if known.runs_now else known.ended
+
+
+def _open_reason(rollout: Rollout, known: Circumstances) -> str | None:
+    """Why a rollout that has not ended, or that no step may learn from, is not trained."""
+    if rollout.metadata.get(ABANDONED):
+        return INTERRUPTED
+    if rollout.status in FINISHED_ROLLOUT:
+        return LOST_WEIGHTS if rollout.metadata.get(LOST) else None
+    if not isinstance(rollout, AttemptedRollout):
+        return NEVER_BEGUN
+    if rollout.status == "requeuing":
+        return REQUEUED
+    return UNFINISHED if known.runs_now or known.learning is None else INTERRUPTED
+
+
+def _lacks(rollout: Rollout, failure: Failure | None, trajectory: Trajectory | None) -> str | None:
+    if failure is not None:
+        return failed_by(failure)
+    if trajectory is None:
+        return FAILED["cancelled"] if rollout.status == "cancelled" else NEVER_BEGUN
+    if rollout.status == "cancelled":
+        return FAILED["cancelled"]
+    if trajectory.reward is None:
+        return NO_REWARD
+    if not trajectory.transitions:
+        return NO_CALL_LEFT if trajectory.untrained else NO_CALL
+    return None
+
+
+def _remarks(attempts: Sequence[Attempt], failure: Failure | None) -> list[str]:
+    found: list[str] = []
+    for attempt in attempts[:-1]:
+        earlier = failure_of(attempt)
+        why = f"was {attempt.status}" if earlier is None else f"failed: {earlier.text}"
+        found.append(f"attempt {attempt.sequence_id} {why}; the rollout was tried again")
+    if failure is not None:
+        found.append(f"it was trained although it failed: {failure.text}")
+    for attempt in attempts[-1:]:
+        if attempt.metadata.get("capture") == INCOMPLETE:
+            found.append("its capture is incomplete: a model call went to the agent's own provider unrecorded")
+        lost: dict[str, Any] = attempt.metadata.get(NOT_STORED) or {}
+        if lost:
+            found.append(f"{lost.get('spans')} of its spans were not stored: {lost.get('reason')}")
+    return found
+
+
+def _calls(
+    rollout: Rollout,
+    attempts: Sequence[Attempt],
+    spans: Sequence[Span],
+    trajectory: Trajectory | None,
+    reason: str | None,
+    known: Circumstances,
+) -> list[CallFate]:
+    """What became of the recorded calls, in the order they were made."""
+    learning = known.learning
+    numbers = {attempt.attempt_id: attempt.sequence_id for attempt in attempts}
+    latest = attempts[-1].attempt_id if attempts else None
+    found: list[CallFate] = []
+    for span in sorted(filter(is_recorded_call, spans), key=lambda span: (span.start_time, span.sequence_id)):
+        steps: list[Step] = []
+        if span.attempt_id != latest:
+            why: str | None = EARLIER_ATTEMPT
+        else:
+            unfit = None if trajectory is None else trajectory.untrained.get(span.span_id)
+            if learning is not None and (unfit is None or not known.is_own):  # others may imitate what is unfit for us
+                steps = learning.of_call(rollout.rollout_id, span.span_id)
+            own = None if learning is None else learning.why_not(span.span_id)
+            why = None if steps else own or unfit or reason
+        found.append(
+            CallFate(
+                span_id=span.span_id,
+                attempt=numbers.get(span.attempt_id, 0),
+                agent=span.text(semconv.AGENT_NAME),
+                node=span.text(semconv.NODE),
+                steps=steps,
+                reason=why,
+                detail=_refusal(span) if why == REFUSED or span.status.code == "error" else "",
+                moves=learning is None or span.span_id not in learning.unmoved,
+            )
+        )
+    return found
+
+
+def _refusal(span: Span) -> str:
+    return " ".join((span.status.description or "").split())

@@ -1,0 +1,87 @@
+"""`Learning`: which rollouts and calls the steps of a run learned from, as its folder records it."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from leyden.core.trainer.folder import LEARNED, Learned, RunFolder, read_learned
+from leyden.core.trainer.moves import SET_ASIDE
+
+
+class Step(msgspec.Struct, frozen=True, order=True):
+    """A step that learned from something."""
+
+    step: int
+    side: str = ""
+    """Of algorithms side by side, the one that learned."""
+
+    def __str__(self) -> str:
+        return f"step {self.step}" + (f" ({self.side})" if self.side else "")
+
+
+@dataclass(slots=True)
+class Learning:
+    """What became of the rollouts that a run's batches were made of."""
+
+    is_recorded: bool = False
+    """Whether the run records it: older versions did not, and an algorithm of the user's own may take steps without."""
+    steps: dict[str, list[Step]] = field(default_factory=dict[str, list[Step]])
+    """By rollout: the steps that learned from one of its calls."""
+    reasons: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+    """By rollout: why no call of it was learned from; one reason for each side."""
+    calls: dict[str, list[tuple[str, str]]] = field(default_factory=dict[str, list[tuple[str, str]]])
+    """By span: side, and why the call was not learned from."""
+    unmoved: set[str] = field(default_factory=set[str])
+    """Spans of calls that were learned from with advantage 0."""
+    rolled_back: dict[str, Step] = field(default_factory=dict[str, Step])
+    """By rollout: the step that learned from it and was rolled back."""
+
+    @classmethod
+    def of(cls, folder: RunFolder) -> "Learning":
+        """Read what the run in `folder` has recorded so far."""
+        steps_taken = any("held_out" not in line and "alert" not in line for line in folder.metrics())
+        found = cls(is_recorded=folder.learned_file.exists() or not steps_taken)
+        for line in folder.learned():
+            found._add(line)
+        for file in sorted(folder.path.glob(f"{SET_ASIDE}/[!.]*/{LEARNED}")):
+            found.rolled_back.update(_trained_in(file))
+        return found
+
+    def of_call(self, rollout_id: str, span_id: str) -> list[Step]:
+        """The steps that learned from a call of a rollout."""
+        left_out_by = {side for side, _ in self.calls.get(span_id, ())}
+        return [step for step in self.steps.get(rollout_id, ()) if step.side not in left_out_by]
+
+    def why_not(self, span_id: str) -> str | None:
+        """Why a call was not learned from, where that is recorded of the call itself."""
+        return joined((side, reason) for side, reason in self.calls.get(span_id, ()))
+
+    def _add(self, line: Learned) -> None:
+        account, side = line.account, line.account.side or ""
+        for rollout_id in account.trained:
+            self.steps.setdefault(rollout_id, []).append(Step(line.step, side))
+        for reason, rollouts in account.rollouts.items():
+            for rollout_id in rollouts:
+                self.reasons.setdefault(rollout_id, []).append(f"{side}: {reason}" if side else reason)
+        for reason, spans in account.calls.items():
+            for span_id in spans:
+                self.calls.setdefault(span_id, []).append((side, reason))
+        self.unmoved.update(account.unmoved)
+
+
+def joined(reasons: Iterable[tuple[str, str]]) -> str | None:
+    """The reasons of several sides as one; the side is left out where all say the same. None of none."""
+    by_reason: defaultdict[str, list[str]] = defaultdict(list)
+    for side, reason in reasons:
+        by_reason[reason].append(side)
+    if len(by_reason) < 2:
+        return next(iter(by_reason), None)
+    return "; ".join(f"{side}: {reason}" for reason, sides in by_reason.items() for side in sides)
+
+
+def _trained_in(file: Path) -> dict[str, Step]:
+    lines = read_learned(file)
+    return {name: Step(line.step, line.account.side or "") for line in lines for name in line.account.trained}

@@ -1,0 +1,140 @@
+"""Reads what became of the rollouts of a run, one at a time: of its own store, and of those that it learns from."""
+
+from collections.abc import AsyncGenerator, Collection
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+
+from leyden.core.data.rollout import Rollout
+from leyden.core.errors import LeydenError, RunError, UsageError
+from leyden.core.store.base import LightningStore
+from leyden.core.store.open import open_store
+from leyden.core.trainer.config import RunConfig, load_config
+from leyden.core.trainer.folder import RunFolder
+from leyden.core.trainer.recorded import find_rollout, no_rollout
+from leyden.core.trainer.report import RunReport
+from leyden.core.trainer.stored import locate, objection
+from leyden.core.trainer.why.fates import Circumstances, RolloutFate, fate_of
+from leyden.core.trainer.why.learning import Learning
+from leyden.core.trajectory.select import Selector
+
+PAGE = 1000
+"""Rollouts read at once; spans are read rollout by rollout."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A store whose rollouts a run learns from."""
+
+    uri: str
+    name: str = ""
+    """As the run names it; empty: its own store."""
+    only: Collection[str] | None = None
+    """Rollouts of it that the run read; None: all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """A run, as far as its folder tells."""
+
+    folder: RunFolder
+    config: RunConfig
+    known: Circumstances
+    report: RunReport | None
+    """None while it has not finished."""
+    sources: tuple[Source, ...]
+    unreadable: tuple[str, ...]
+    """Sources that are not there any more, each with why, and how many rollouts of it the run read."""
+
+    @classmethod
+    def open(cls, runs: Path, name: str) -> "Record":
+        """Find the run. Raises RunError when there is none, or it has no store yet."""
+        folder, config = RunFolder.open(runs, name)
+        if not folder.store_file.exists():
+            ended = folder.failure()
+            raise RunError(f"run {folder.path.name!r} has no rollouts: {ended or 'it has not begun'}")
+        found = [(source, folder.read_rollouts(source) or []) for source in folder.sources()]
+        sources, unreadable = [Source(uri=folder.store_uri)], list[str]()
+        for source, only in found:
+            try:
+                sources.append(Source(uri=locate(source, folder.path.parent), name=source, only=frozenset(only)))
+            except UsageError as error:
+                unreadable.append(f"{len(only)} rollouts of {source} cannot be read: {error}")
+        return cls(
+            folder=folder,
+            config=config,
+            known=_circumstances(folder, config),
+            report=_report(folder),
+            sources=tuple(sources),
+            unreadable=tuple(unreadable),
+        )
+
+    async def fates(self) -> AsyncGenerator[tuple[Source, RolloutFate]]:
+        """What became of every rollout, of the run's own first, in the order in which they were made."""
+        for source in self.sources:
+            async with _reading(source.uri) as store:
+                offset = 0
+                while page := (await store.query_rollouts(limit=PAGE, offset=offset)).items:
+                    offset += len(page)
+                    for rollout in page:
+                        if source.only is None or rollout.rollout_id in source.only:
+                            yield source, await self._fate(store, rollout, source)
+
+    async def fate(self, wanted: str) -> RolloutFate:
+        """What became of the rollout with this id, or with this part of one. Raises RunError unless one fits."""
+        for source in self.sources:
+            async with _reading(source.uri) as store:
+                found = await find_rollout(store, wanted)
+                if found is not None and (source.only is None or found.rollout_id in source.only):
+                    return await self._fate(store, found, source)
+        async with _reading(self.sources[0].uri) as store:
+            raise await no_rollout(store, self.folder.path.name, wanted)
+
+    async def _fate(self, store: LightningStore, rollout: Rollout, source: Source) -> RolloutFate:
+        # Spans first: of an attempt that begins in between there are then none without it.
+        spans = (await store.query_spans(rollout.rollout_id)).items
+        attempts = (await store.query_attempts(rollout.rollout_id)).items
+        known = replace(self.known, is_own=False, objection=objection(rollout)) if source.name else self.known
+        return fate_of(rollout, attempts, spans, known)
+
+
+def own_selector(config: RunConfig) -> Selector:
+    """Which calls a run selects, but for its predicate: no code of the user's is loaded to look at a run."""
+    return Selector(
+        agent_match=config.agent_match, span_match=config.span_match, attribute_match=config.attribute_match
+    )
+
+
+def circumstances_of(folder: RunFolder | None) -> Circumstances:
+    """What is known of the rollouts in the store of a run; of no run, nothing but what the store holds."""
+    return Circumstances(learning=None) if folder is None else _circumstances(folder, load_config(folder.config_file))
+
+
+def _circumstances(folder: RunFolder, config: RunConfig) -> Circumstances:
+    return Circumstances(
+        learning=Learning.of(folder),
+        selector=own_selector(config),
+        runs_now=folder.is_in_use(),
+        ended=" ".join((folder.failure() or "").split()),
+    )
+
+
+def _report(folder: RunFolder) -> RunReport | None:
+    if not folder.report_file.exists():
+        return None
+    try:
+        return msgspec.json.decode(folder.report_file.read_bytes(), type=RunReport)
+    except msgspec.MsgspecError as error:
+        raise LeydenError(f"{folder.report_file} cannot be read: {error}") from None
+
+
+@asynccontextmanager
+async def _reading(uri: str) -> AsyncGenerator[LightningStore]:
+    """A store that is only looked at. Time stands still: to look at a run must not end what is under way in it."""
+    store = await open_store(uri, clock=lambda: 0.0)
+    try:
+        yield store
+    finally:
+        await store.close()

@@ -1,0 +1,102 @@
+"""What `leyden why` prints: a summary of a run, or one rollout. Lines are never cut: a terminal wraps them."""
+
+from collections import Counter
+from collections.abc import Iterable
+
+from leyden.core.data.reasons import reason_of
+from leyden.core.data.tally import Counted
+from leyden.core.trainer.why.fates import CallFate, RolloutFate
+from leyden.core.trainer.why.summary import ReasonCount, Summary
+
+
+def summary_lines(summary: Summary) -> Iterable[str]:
+    """The lines for a run."""
+    yield f"Run {summary.run} ({summary.state})" + (f": {summary.ended}" if summary.ended else "")
+    left_out = summary.rollouts - summary.rollouts_trained
+    trained = f"{summary.rollouts_trained:,} trained"
+    trained += f" in {_many(summary.steps, 'step')}" if summary.rollouts_trained else ""
+    yield f"{_many(summary.rollouts, 'training rollout')}: {trained}, {left_out:,} not"
+    if summary.held_out:
+        yield f"{_many(summary.held_out, 'held-out rollout')}: they measure the policy, nothing is learned from them"
+    if summary.calls:
+        unmoved = f" ({summary.calls_unmoved:,} of them with advantage 0)" if summary.calls_unmoved else ""
+        rest = summary.calls - summary.calls_trained
+        yield f"{_many(summary.calls, 'model call')}: {summary.calls_trained:,} trained{unmoved}, {rest:,} not"
+    for title, counted in (
+        ("Rollouts that were not trained", summary.rollouts_left_out),
+        ("Calls that were not trained", summary.calls_left_out),
+    ):
+        if counted:
+            yield from ("", title)
+            for one in counted:
+                yield from _reason_lines(one)
+    if summary.held_out_failures:
+        yield from ("", "Held-out rollouts that failed")
+        yield from _counted_lines(summary.held_out_failures)
+    if summary.remarks:
+        yield from ("", "Besides")
+        yield from _counted_lines(summary.remarks)
+    if summary.agents_output and (summary.rollouts_left_out or summary.held_out_failures):
+        yield from ("", summary.agents_output)
+
+
+def rollout_lines(fate: RolloutFate, show: str) -> Iterable[str]:
+    """The lines for one rollout; `show` is the command that shows it as a tree."""
+    attempts = "" if fate.attempts == 1 else f", {_many(fate.attempts, 'attempt')}"
+    reward = "no reward" if fate.reward is None else f"reward {fate.reward:g}"
+    yield f"Rollout {fate.rollout_id} ({fate.mode or 'no mode'}, {fate.status}{attempts}, {reward})"
+    yield _became(fate.steps, fate.reason)
+    if fate.detail:
+        yield f"  {fate.detail}"
+    if fate.reason is not None:
+        yield from _meaning(fate.reason)
+    yield from (f"  {remark}" for remark in fate.remarks)
+    if fate.calls:
+        yield from ("", _many(len(fate.calls), "model call"))
+        yield from map(_call_line, fate.calls)
+    yield from ("", f"see it with: {show}")
+
+
+def _reason_lines(one: ReasonCount) -> Iterable[str]:
+    yield f"{one.count:>7,}  {one.reason}: {one.means}"
+    for detail in one.details:
+        where = f" ({detail.example})" if len(one.details) > 1 else ""
+        yield f"           {detail.count:,} × {detail.shortened(len(detail.text))}{where}"
+    if one.others:
+        yield f"           {one.others:,} × with other messages"
+    if one.change:
+        yield f"         change: {one.change}"
+    yield f"         see one: {one.command}"
+
+
+def _counted_lines(counted: Iterable[Counted]) -> Iterable[str]:
+    for one in counted:
+        yield f"{one.count:>7,}  {one.shortened(len(one.text))}" + (f" (such as {one.example})" if one.example else "")
+
+
+def _call_line(call: CallFate) -> str:
+    agent, node = f"agent {call.agent}" if call.agent else "", f"node {call.node}" if call.node else ""
+    who = ", ".join(filter(None, [f"attempt {call.attempt}", agent, node]))
+    became = _became(call.steps, call.reason)
+    if call.steps and not call.moves:
+        became += ", with advantage 0"
+    return f"  {call.span_id}  {who}: {became}" + (f": {call.detail}" if call.detail else "")
+
+
+def _became(steps: Iterable[object], reason: str | None) -> str:
+    counted = Counter(str(step) for step in steps)
+    if counted:
+        return "trained in " + ", ".join(counted)
+    return "not trained" if reason is None else f"not trained: {reason}"
+
+
+def _meaning(name: str) -> Iterable[str]:
+    reason = reason_of(name)
+    if reason.means != name:
+        yield f"  {reason.name}: {reason.means}"
+    if reason.change:
+        yield f"  change: {reason.change}"
+
+
+def _many(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")

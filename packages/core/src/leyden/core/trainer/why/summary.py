@@ -1,0 +1,188 @@
+"""`Summary`: what became of all rollouts and calls of a run, in counts, with an example of each reason."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal
+
+import msgspec
+
+from leyden.core.data.reasons import HELD_OUT, reason_of
+from leyden.core.data.tally import Counted, Tally
+from leyden.core.errors import RunError
+from leyden.core.trainer.agents import agents_output
+from leyden.core.trainer.why.fates import CallFate, RolloutFate
+from leyden.core.trainer.why.reading import Record
+
+MOST_DETAILS = 10
+"""Different messages that are kept of one reason; the others are counted."""
+State = Literal["finished", "running", "not finished", "ended before its first step"]
+
+
+class ReasonCount(msgspec.Struct, frozen=True, kw_only=True):
+    """Rollouts or calls that were not trained for one reason."""
+
+    reason: str
+    count: int
+    means: str
+    change: str
+    """What to change; empty where nothing is to be changed."""
+    example: str
+    """Id of the first rollout."""
+    command: str
+    """Shows the example."""
+    details: list[Counted] = []
+    """What the records say, the most frequent first."""
+    others: int = 0
+    """Records that say something else, beyond `MOST_DETAILS`."""
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a run's rollouts and calls."""
+
+    run: str
+    state: State
+    ended: str | None
+    """Why it ended before its first step, or before its last."""
+    rollouts: int
+    """For training."""
+    rollouts_trained: int
+    steps: int
+    """Steps that learned from them."""
+    held_out: int
+    """Rollouts that measured the policy."""
+    calls: int
+    """Recorded calls of all rollouts, held-out ones included."""
+    calls_trained: int
+    calls_unmoved: int
+    """Of those trained, how many had advantage 0."""
+    rollouts_left_out: list[ReasonCount]
+    calls_left_out: list[ReasonCount]
+    held_out_failures: list[Counted]
+    remarks: list[Counted]
+    """What is odd besides, with the first rollout's id each."""
+    agents_output: str | None
+    """Where what the agents print can be read, as a clause; None of a run without an agent."""
+
+
+async def summarise(record: Record) -> Summary:
+    """Go through all rollouts of a run. Raises RunError when there is none."""
+    counts = _Counts()
+    async for _, fate in record.fates():
+        counts.add(fate)
+    if not counts.seen and not record.unreadable:
+        ended = record.folder.failure()
+        raise RunError(f"run {record.folder.path.name!r} has no rollouts" + (f": {ended}" if ended else ""))
+    for text in record.unreadable:
+        counts.remarks.add(text)
+    command = record.folder.command
+    return Summary(
+        run=record.folder.path.name,
+        state=_state(record),
+        ended=record.known.ended or (record.report.stopped_early if record.report else None),
+        rollouts=counts.rollouts,
+        rollouts_trained=counts.trained,
+        steps=len(counts.steps),
+        held_out=counts.held_out,
+        calls=counts.calls,
+        calls_trained=counts.calls_trained,
+        calls_unmoved=counts.unmoved,
+        rollouts_left_out=_listed(counts.of_rollouts, command("show")),
+        calls_left_out=_listed(counts.of_calls, command("show")),
+        held_out_failures=counts.held_out_failures.few(MOST_DETAILS),
+        remarks=counts.remarks.few(MOST_DETAILS),
+        agents_output=None if record.config.agent is None else agents_output(record.config, record.folder),
+    )
+
+
+@dataclass(slots=True)
+class _Reason:
+    """What is counted of one reason."""
+
+    example: str
+    count: int = 0
+    details: Tally = field(default_factory=Tally)
+
+    def add(self, detail: str, rollout_id: str) -> None:
+        self.count += 1
+        if detail:
+            self.details.add(detail, rollout_id)
+
+
+@dataclass(slots=True)
+class _Counts:
+    """Grows with the number of different reasons and messages, not with that of rollouts."""
+
+    seen: int = 0
+    rollouts: int = 0
+    trained: int = 0
+    held_out: int = 0
+    calls: int = 0
+    calls_trained: int = 0
+    unmoved: int = 0
+    steps: set[int] = field(default_factory=set[int])
+    of_rollouts: dict[str, _Reason] = field(default_factory=dict[str, _Reason])
+    of_calls: dict[str, _Reason] = field(default_factory=dict[str, _Reason])
+    held_out_failures: Tally = field(default_factory=Tally)
+    remarks: Tally = field(default_factory=Tally)
+
+    def add(self, fate: RolloutFate) -> None:
+        self.seen += 1
+        if fate.reason == HELD_OUT:
+            self.held_out += 1
+            if fate.detail:
+                self.held_out_failures.add(fate.detail, fate.rollout_id)
+        else:
+            self.rollouts += 1
+            self.trained += bool(fate.steps)
+            self.steps.update(step.step for step in fate.steps)
+            if fate.reason is not None:
+                self._reason(self.of_rollouts, fate.reason, fate).add(fate.detail, fate.rollout_id)
+        for remark in fate.remarks:
+            self.remarks.add(remark, fate.rollout_id)
+        self._add_calls(fate.calls, fate)
+
+    def _add_calls(self, calls: Iterable[CallFate], fate: RolloutFate) -> None:
+        for call in calls:
+            self.calls += 1
+            self.calls_trained += bool(call.steps)
+            self.unmoved += bool(call.steps) and not call.moves
+            if call.reason is not None:
+                self._reason(self.of_calls, call.reason, fate).add(call.detail, fate.rollout_id)
+
+    @staticmethod
+    def _reason(counted: dict[str, _Reason], name: str, fate: RolloutFate) -> _Reason:
+        return counted.setdefault(name, _Reason(example=fate.rollout_id))
+
+
+def _listed(counted: dict[str, _Reason], show: str) -> list[ReasonCount]:
+    """The most frequent first."""
+    found: list[ReasonCount] = []
+    for name, one in sorted(counted.items(), key=lambda item: -item[1].count):
+        reason, details = reason_of(name), one.details.few(MOST_DETAILS)
+        found.append(
+            ReasonCount(
+                reason=name,
+                count=one.count,
+                means=reason.means,
+                change=reason.change,
+                example=one.example,
+                command=with_rollout(show, one.example),
+                details=details[:MOST_DETAILS],
+                others=sum(detail.count for detail in details[MOST_DETAILS:]),
+            )
+        )
+    return found
+
+
+def with_rollout(command: str, rollout_id: str) -> str:
+    """`command`, which names a run, with a rollout behind the run."""
+    before, runs, where = command.partition(" --runs ")
+    return f"{before} {rollout_id}{runs}{where}"
+
+
+def _state(record: Record) -> State:
+    if record.folder.failure() is not None:
+        return "ended before its first step"
+    if record.known.runs_now:
+        return "running"
+    return "finished" if record.report is not None else "not finished"

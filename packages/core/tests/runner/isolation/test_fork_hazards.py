@@ -1,0 +1,68 @@
+"""What the import of an agent leaves behind that a fork must not share; looked at in a process of its own."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.integration
+
+BEGIN = """
+import os, socket, sys, threading
+from pathlib import Path
+from leyden.core.runner.isolation import code_reading
+from leyden.core.runner.isolation.fork_hazards import ForkHazards
+folder = Path(sys.argv[1])
+"""
+
+
+def said(folder: Path, script: str) -> list[str]:
+    """The lines that the script prints."""
+    command = [sys.executable, "-c", BEGIN + script, str(folder)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+def test_a_thread_is_found_until_it_ends(tmp_path: Path) -> None:
+    script = """
+hazards, go_on = ForkHazards(), threading.Event()
+thread = threading.Thread(target=go_on.wait, name="of the agent")
+thread.start()
+print(hazards.found())
+go_on.set()
+thread.join()
+print(hazards.found())
+"""
+    assert said(tmp_path, script) == ["['1 thread (of the agent)']", "[]"]
+
+
+def test_connections_and_files_that_are_written_to_are_found(tmp_path: Path) -> None:
+    (tmp_path / "read").write_text("")
+    script = """
+hazards = ForkHazards()
+with (folder / "read").open(), (folder / "log").open("a"), Path(os.devnull).open("w"):
+    print(hazards.found())
+ours, theirs = socket.socketpair()
+with ours, theirs, (folder / "table").open("w"):
+    print(*sorted(hazards.found()), sep="; ")
+print(hazards.found())
+"""
+    assert said(tmp_path, script) == ["[]", f"{tmp_path}/table, open for writing; an open connection", "[]"]
+
+
+@pytest.mark.parametrize("of_a_library", [True, False])
+def test_what_the_import_of_a_library_opens_does_not_count(tmp_path: Path, of_a_library: bool) -> None:
+    libraries = tmp_path / "libraries"
+    libraries.mkdir()
+    (libraries / "hazards_library.py").write_text("import socket\nleft = socket.socketpair()\n")
+    (tmp_path / "hazards_agent.py").write_text("import hazards_library\n")
+    script = f"""
+libraries = (f"{{folder}}/libraries/",) if {of_a_library} else ()
+code_reading._library_folders = lambda: (f"{{sys.base_prefix}}/", *libraries)
+sys.path[:0] = [str(folder), f"{{folder}}/libraries"]
+hazards = ForkHazards()
+with hazards.watching():
+    import hazards_agent
+print(hazards.found())
+"""
+    assert said(tmp_path, script) == ["[]" if of_a_library else "['an open connection']"]

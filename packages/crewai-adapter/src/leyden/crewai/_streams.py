@@ -1,0 +1,39 @@
+"""CrewAI's streams (`stream=True`), read to their end, and the outputs that they leave."""
+
+from contextlib import aclosing, suppress
+from typing import Any
+
+from leyden.core.runner.threads import in_thread
+
+MODULE = "crewai.types.streaming"
+
+
+def is_stream(result: object) -> bool:
+    """Whether `result` is a stream of a crew, a flow or an agent; found by name, so that nothing is loaded for it."""
+    return any(base.__module__ == MODULE and hasattr(base, "result") for base in type(result).__mro__)
+
+
+def read(stream: Any) -> Any:
+    """Read a stream that a sync method returned, and return the output, or the outputs of several runs."""
+    for _ in stream:
+        continue
+    return _output(stream)
+
+
+async def read_any(stream: Any) -> Any:
+    """Read a stream of either kind, a sync one in a thread, unless its user has."""
+    if not stream.is_completed:
+        # Both kinds have both ways to iterate, and no public name says which of them works.
+        if getattr(stream, "_async_iterator", None) is None:
+            return await in_thread(read, stream)
+        async with aclosing(stream):
+            async for _ in stream:
+                continue
+    return _output(stream)
+
+
+def _output(stream: Any) -> Any:
+    for name in ("result", "results"):
+        with suppress(RuntimeError):  # there is none of this kind
+            return getattr(stream, name)
+    return None

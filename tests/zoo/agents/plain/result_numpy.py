@@ -1,0 +1,23 @@
+r"""A function that returns a numpy scalar.
+---
+tasks:
+  - question: What is the capital of France?
+  - question: What is the capital of Kenya?
+model:
+  - when: capital of (\w+)
+    say: The capital of \1 is well known.
+calls: 1
+result: "3.5"
+"""
+
+import numpy as np
+from openai import OpenAI
+
+client = OpenAI()
+
+
+def agent(task):
+    completion = client.chat.completions.create(
+        model="gpt-4o-mini", messages=[{"role": "user", "content": task["question"]}]
+    )
+    return np.float64(len(completion.choices[0].message.content.split())) / 2

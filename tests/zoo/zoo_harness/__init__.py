@@ -1,0 +1,1 @@
+"""The harness of the zoo: see tests/zoo/README.md."""
