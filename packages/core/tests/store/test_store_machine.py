@@ -2,19 +2,20 @@
 
 import asyncio
 import gc
+import time
 from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
-from leyden.core.data.rollout import Attempt
+from leyden.core.data.rollout import Attempt, AttemptedRollout, EnqueueRollout
 from leyden.core.data.worker import Worker
 from leyden.core.store.base import LightningStore
 from leyden.core.store.client import HttpStore
 from leyden.core.store.memory import MemoryStore
 from leyden.core.store.sql import SqlStore
-from leyden.core.testing.store_machine import Clock, Opened, check_store
+from leyden.core.testing.store_machine import Clock, Opened, StoreMachine, check_store
 from leyden.core.testing.store_machine import operations as ops
 from leyden.core.testing.store_machine.naming import AttemptNames
 from leyden.core.testing.store_server import TOKEN, StoreServer
@@ -72,6 +73,58 @@ def test_any_interleaving_of_operations(opened: Opened) -> None:
 @pytest.mark.timeout(900)
 def test_many_interleavings_of_operations(opened: Opened) -> None:
     check_store(opened, examples=30, steps=40)
+
+
+class LateMemoryStore(MemoryStore):
+    """A waiting claim acts later than it read the clock, as a transaction does whose server is busy."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock_of_test = clock
+        self._looked_at: float | None = None
+        super().__init__(lambda: clock() if self._looked_at is None else self._looked_at)
+
+    async def dequeue_many_rollouts(
+        self,
+        *,
+        limit: int = 1,
+        worker_id: str | None = None,
+        timeout: float = 0.0,
+        request_id: str | None = None,
+    ) -> list[AttemptedRollout]:
+        looked_at, deadline = self._clock_of_test(), time.monotonic() + timeout
+        while True:
+            self._looked_at = looked_at
+            found = await super().dequeue_many_rollouts(limit=limit, worker_id=worker_id, request_id=request_id)
+            self._looked_at = None
+            if found or time.monotonic() >= deadline:
+                return found
+            await asyncio.sleep(0.001)
+
+
+@asynccontextmanager
+async def late_memory(folder: Path, clock: Clock) -> AsyncGenerator[Sequence[LightningStore]]:
+    store = LateMemoryStore(clock)
+    yield [store]
+    await store.close()
+
+
+@pytest.mark.parametrize(("moves", "is_explained"), [([2.0], True), ([0.0], True), ([2.0, 1.0], False)])
+def test_a_waiting_claim_may_have_read_the_clock_before_its_last_move_and_no_earlier(
+    moves: list[float], is_explained: bool
+) -> None:
+    machine = StoreMachine(late_memory)
+    machine.wait_for_work(client=0, limit=1)
+    for seconds in moves[:-1]:
+        machine.ask(seconds=seconds, client=0, operation=ops.Operation("statistics", {}))
+    queued = ops.Operation("enqueue_many_rollouts", {"rollouts": [EnqueueRollout(input=0, rollout_id="r0")]})
+    try:
+        if is_explained:
+            machine.enqueue(seconds=moves[-1], client=0, operation=queued)
+        else:
+            with pytest.raises(AssertionError, match="no order explains"):
+                machine.enqueue(seconds=moves[-1], client=0, operation=queued)
+    finally:
+        machine.teardown()
 
 
 def test_a_store_that_cannot_be_opened_leaves_nothing_open() -> None:

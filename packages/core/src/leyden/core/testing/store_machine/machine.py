@@ -51,6 +51,8 @@ class Done:
     answer: Any
     beside: frozenset[str] = frozenset()
     """Rollouts that calls made at the same time name, queue or claim, where a claim may pass these over."""
+    at: float | None = None
+    """When the store acted, if that was before the clock moved last."""
 
 
 @dataclass
@@ -77,7 +79,8 @@ class StoreMachine(RuleBasedStateMachine):
 
     def __init__(self, opened: Opened) -> None:
         super().__init__()
-        self.now = START
+        self.now = self._before = START
+        """The time, and the time before the clock moved last."""
         self.model = Model()
         self._names = AttemptNames()
         self._waiting: list[Waiting] = []
@@ -160,7 +163,8 @@ class StoreMachine(RuleBasedStateMachine):
             raise
 
     async def _take(self, seconds: float, calls: Sequence[tuple[int, Operation]], *, in_turn: bool = False) -> None:
-        self.now += seconds
+        if seconds:
+            self._before, self.now = self.now, self.now + seconds
         found = [(client, operation.name, operation.found(self.model)) for client, operation in calls]
         if in_turn:
             done = [await self._call(*call) for call in found]
@@ -234,10 +238,16 @@ class StoreMachine(RuleBasedStateMachine):
     def _claimed_by_waiting(self) -> list[Done]:
         finished = [(limit, task) for limit, task in self._idle if task.done()]
         self._idle = [(limit, task) for limit, task in self._idle if not task.done()]
+        answers = [(limit, self._names.from_store(task.result())) for limit, task in finished]
         return [
-            Done("dequeue_many_rollouts", {"limit": limit}, self._names.from_store(task.result()))
-            for limit, task in finished
+            Done("dequeue_many_rollouts", {"limit": limit}, answer, at=self._earlier(answer))
+            for limit, answer in answers
         ]
+
+    def _earlier(self, claimed: Any) -> float | None:
+        """Return the time at which a waiting call claimed, if it had read the clock before the clock moved."""
+        starts = {rollout.attempt.start_time for rollout in claimed}
+        return self._before if starts == {self._before} else None
 
     def _after(self, order: Sequence[Done], view: Sequence[Done]) -> Iterable[Model]:
         """The model after `order`, if it answers as the store did, for each order in which late attempts may end."""
@@ -341,10 +351,13 @@ def _named(value: Any) -> Iterator[str]:
 def _expected(model: Model, done: Done) -> Any:
     model.check_health()
     model.beside = done.beside
+    now, model.now = model.now, model.now if done.at is None else done.at
     try:
         return getattr(model, done.name)(done.answer, **done.arguments)
     except (LeydenError, ValueError, TypeError) as error:
         return type(error)
+    finally:
+        model.now = now
 
 
 def _agrees(model: Model, done: Done) -> bool:
