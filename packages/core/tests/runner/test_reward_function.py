@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from leyden.core.errors import RewardError
 from leyden.core.runner.reward import as_reward, check_reward_function, score
@@ -27,6 +28,8 @@ ATTEMPT = nouns.attempt()
         (Fraction(1, 4), 0.25),
         (Decimal("0.25"), 0.25),
         (np.bool_(True), 1.0),
+        (np.array(0.5), 0.5),
+        (torch.tensor(0.5, requires_grad=True), 0.5),
     ],
 )
 def test_numbers_are_rewards(returned: Any, value: float) -> None:
@@ -49,6 +52,9 @@ def test_numbers_are_rewards(returned: Any, value: float) -> None:
         {1: 1.0},
         {"a": float("nan")},
         1j,
+        np.array([0.5]),
+        torch.tensor([]),
+        Decimal("sNaN"),
     ],
 )
 def test_anything_else_is_not(returned: Any) -> None:

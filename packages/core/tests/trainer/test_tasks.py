@@ -36,6 +36,9 @@ def test_a_file_may_begin_with_a_byte_order_mark_and_have_ends_of_lines_of_windo
         ('{"a": 1}\n\n[1, 2]\n', r"line 3: a task is a JSON object or a string"),
         ("\n \n", "has no rows"),
         ('{"a": 1}\n{}\n', "line 2"),
+        ('{"a": 1}\n{"a": {"b": 1, "b": 2}}\n', "line 2: the key 'b' occurs twice in one object"),
+        ('{"a": 1}\n{"a": ' + "[" * 100_000 + "\n", "line 2: maximum recursion depth exceeded"),
+        ('{"a": 1}\n{"a": ' + "9" * 5000 + "}\n", "line 2: Exceeds the limit"),
     ],
 )
 def test_a_malformed_row_is_named_by_its_line(tmp_path: Path, text: str, says: str) -> None:

@@ -9,11 +9,10 @@ import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from decimal import Decimal
-from numbers import Real
 from typing import Any, cast
 
 from leyden.core.data.rollout import Task
+from leyden.core.data.values import number
 from leyden.core.errors import RewardError
 from leyden.core.runner.calling import call_outside, name_of, shortened
 from leyden.core.runner.error_text import raised
@@ -65,11 +64,12 @@ def as_reward(returned: Any, weights: Mapping[str, float] | None = None) -> Rewa
     """Read a number or a dict of dimensions. Raises ValueError saying what was found and what was expected."""
     if isinstance(returned, Mapping):
         return _weighted(cast("Mapping[Any, Any]", returned), weights)
-    if not _is_number(returned):
+    value = _finite(returned)
+    if value is None:
         raise ValueError(f"{_kind(returned)}, not a finite number or a dict of them")
     if weights:
         raise ValueError(f"{_kind(returned)}, but weights are given for {_listed(weights)}")
-    return Reward(_finite(returned))
+    return Reward(value)
 
 
 def _weighted(returned: Mapping[Any, Any], weights: Mapping[str, float] | None) -> Reward:
@@ -77,32 +77,27 @@ def _weighted(returned: Mapping[Any, Any], weights: Mapping[str, float] | None) 
         raise ValueError("an empty dict, not a finite number or a dict of them")
     dimensions: dict[str, float] = {}
     for name, value in returned.items():
-        if not isinstance(name, str) or not _is_number(value):
+        part = _finite(value) if isinstance(name, str) else None
+        if part is None:
             raise ValueError(f"a dict with {name!r}: {_kind(value)}, not a finite number or a dict of them")
-        dimensions[name] = _finite(value)
+        dimensions[name] = part
     if weights and (differ := sorted(set(weights) ^ set(dimensions))):
         lacks = "has no such dimension" if differ[0] in weights else "has no weight"
         raise ValueError(
             f"dimensions {_listed(dimensions)}, but weights are given for {_listed(weights)}: {differ[0]!r} {lacks}"
         )
     value = sum((weights[name] if weights else 1.0) * part for name, part in dimensions.items())
-    return Reward(_finite(value), dimensions)
+    if not math.isfinite(value):
+        raise ValueError(f"{value}, not a finite number")
+    return Reward(value, dimensions)
 
 
-def _is_number(value: Any) -> bool:
-    """Whether it is one that can be a reward: numpy's truth values and decimals are no real numbers to Python."""
-    kind = cast("type[Any]", type(value))
-    return isinstance(value, Real | Decimal) or (kind.__module__ == "numpy" and kind.__name__ in ("bool", "bool_"))
-
-
-def _finite(value: Any) -> float:
-    try:
-        number = float(value)
-    except OverflowError:
-        number = math.inf
-    if not math.isfinite(number):
+def _finite(value: Any) -> float | None:
+    """Return a number of any kind as a float, None where it is none. Raises ValueError for one that is not finite."""
+    found = number(value)
+    if found is not None and not math.isfinite(found):
         raise ValueError(f"{shortened(value)}, not a finite number")
-    return number
+    return found
 
 
 def _kind(value: object) -> str:

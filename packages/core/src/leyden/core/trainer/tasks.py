@@ -1,6 +1,7 @@
 """Task files, and the order in which a run goes through its tasks. Knows nothing of agents."""
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,8 @@ from leyden.core.errors import TaskError
 def load_tasks(path: str | Path) -> list[Task]:
     """Read a JSON Lines file, one task a line; blank lines are skipped.
 
-    Raises TaskError, with the line number, for a line that is not JSON or is neither an object nor a string.
+    Raises TaskError, with the line number, for a line that is not JSON, is neither an object nor a string, or has an
+    object in which a key occurs twice, of which JSON readers keep one only.
     """
     file = Path(path)
     try:
@@ -32,12 +34,23 @@ def load_tasks(path: str | Path) -> list[Task]:
 
 def _row(file: Path, number: int, line: str) -> Task:
     try:
-        row: Any = json.loads(line)
+        row: Any = json.loads(line, object_pairs_hook=_object)
     except json.JSONDecodeError as error:
         raise TaskError(f"{file}, line {number}: not JSON (column {error.colno}: {error.msg})") from None
+    except (ValueError, RecursionError) as error:
+        raise TaskError(f"{file}, line {number}: {error}") from None
     if not row or type(row) not in (dict, str):
         raise TaskError(f"{file}, line {number}: a task is a JSON object or a string, not {line.strip()[:40]!r}")
     return row
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the object of these pairs; raises ValueError when a key occurs twice."""
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+        raise ValueError(f"the key {twice!r} occurs twice in one object; keep the value that you mean")
+    return made
 
 
 def save_tasks(tasks: Iterable[Task], path: Path) -> None:
