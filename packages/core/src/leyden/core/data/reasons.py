@@ -116,13 +116,13 @@ TABLE = (
         FAILED["reward"],
         "rollout",
         "the reward function raised, or returned something that is not a finite number; the run stops with it",
-        "mend the reward function, then go on with the run",
+        "mend the reward function, then start the run again",
     ),
     Reason(
         FAILED["input"],
         "rollout",
         "the agent cannot take the task's row; the run stops with it",
-        "give rows with the keys it takes, or --input; then go on with the run",
+        "give rows with the keys it takes, or --input; then start the run again",
     ),
     Reason(FAILED["cancelled"], "rollout", "the rollout was cancelled while the agent ran"),
     Reason(
@@ -179,7 +179,7 @@ TABLE = (
     Reason(NEVER_BEGUN, "rollout", "no agent process has taken it from the queue"),
     Reason(REQUEUED, "rollout", "its last attempt was lost or timed out, and no agent process has taken it again"),
     Reason(UNFINISHED, "rollout", "an attempt at it runs"),
-    Reason(INTERRUPTED, "rollout", "the run was stopped or killed before it ended", "go on with the run"),
+    Reason(INTERRUPTED, "rollout", "the run was stopped or killed before it ended", "start it again: it goes on from its last checkpoint"),
     Reason(NOT_SAID, "rollout", "the run keeps no record of what its steps learned from"),
     Reason(
         TOO_FEW_REWARDS,
