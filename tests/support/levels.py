@@ -3,7 +3,8 @@
 The levels are markers. `unit` tests start no process and no server; `integration` tests start some, one server a file
 where that is possible; `e2e` tests run commands, examples or whole trainings; `long` tests take a minute or so. A
 test that is named in the table `levels.toml` has that level; then a marker on the test or in its file's `pytestmark`
-wins, then what the table says of its file or folder. What is in neither is a unit test.
+wins, then what the table says of its file or folder. What is in neither is a unit test. No marker may win over
+`long` in the table: such a file is not imported where no long test is wanted.
 """
 
 import multiprocessing.process
@@ -48,9 +49,10 @@ class Levels:
         self._watch()
 
     def pytest_ignore_collect(self, collection_path: Path, config: pytest.Config) -> bool | None:
-        """Do not even import files without a unit test, where only unit tests are wanted."""
-        wanted: str = config.option.markexpr
-        return True if wanted == "unit" and self._of_path(collection_path) not in (None, "unit") else None
+        """Do not even import files of which no test is wanted: by their level, where no marker may win over it."""
+        wanted, level = config.option.markexpr, self._of_path(collection_path)
+        unwanted = level not in (None, "unit") if wanted == "unit" else wanted == "not long" and level == "long"
+        return True if unwanted else None
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
@@ -60,6 +62,8 @@ class Levels:
                 item.add_marker(level)
             elif not any(item.get_closest_marker(level) for level in LEVELS):
                 item.add_marker(self._of_path(item.path) or "unit")
+            elif self._of_path(item.path) == "long" and not item.get_closest_marker("long"):
+                raise pytest.UsageError(f"{item.nodeid} would never run: {TABLE.name} says that its file is long")
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: "pytest.FixtureDef[Any]") -> Generator[None, object, object]:
