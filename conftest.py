@@ -1,8 +1,8 @@
 """What holds for every test.
 
-Hypothesis judges what is computed, not how fast a busy machine computes it. Agents that a test loads are forgotten
-after it. The plugins, in `tests/support`, give tests their levels, fail files that leave something behind, and print
-what was skipped.
+Hypothesis judges what is computed, not how fast a busy machine computes it, and draws by its seed alone. Agents that a
+test loads are forgotten after it. The plugins, in `tests/support`, give tests their levels, fail files that leave
+something behind, and print what was skipped.
 """
 
 import os
@@ -12,12 +12,21 @@ from collections.abc import Generator
 
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
+from hypothesis.internal.constants_ast import Constants
 from traces import OUR_OWN, TEMPORARY
 
 pytest_plugins = ["few_authorities", "http_clients", "leaks", "levels", "skips"]
 
 settings.register_profile("leyden", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("leyden")
+
+
+# Hypothesis would draw constants of our modules, too: of those that happen to be loaded. A seed would draw something
+# else in another order of tests, and each worker would parse hundreds of files.
+CONSTANTS = "_get_local_constants"
+assert hasattr(providers, CONSTANTS), "this version of Hypothesis finds the constants of modules otherwise"
+setattr(providers, CONSTANTS, Constants)
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ import multiprocessing.process
 import socket
 import sys
 import tomllib
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +131,6 @@ class Levels:
         multiprocessing.process.BaseProcess.start = noted_start
         socket.socket.listen = noted_listen  # there is no audit event
 
-    def _noticed(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if event in STARTS:
-            self._started.append(STARTS[event].format(*arguments))
+    def _noticed(self, event: str, arguments: tuple[Any, ...], starts: Mapping[str, str] = STARTS) -> None:
+        if event in starts:  # the module's own name is gone when Python ends
+            self._started.append(starts[event].format(*arguments))
