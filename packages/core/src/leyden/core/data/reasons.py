@@ -179,7 +179,12 @@ TABLE = (
     Reason(NEVER_BEGUN, "rollout", "no agent process has taken it from the queue"),
     Reason(REQUEUED, "rollout", "its last attempt was lost or timed out, and no agent process has taken it again"),
     Reason(UNFINISHED, "rollout", "an attempt at it runs"),
-    Reason(INTERRUPTED, "rollout", "the run was stopped or killed before it ended", "start it again: it goes on from its last checkpoint"),
+    Reason(
+        INTERRUPTED,
+        "rollout",
+        "the run was stopped or killed before it ended",
+        "start it again: it goes on from its last checkpoint",
+    ),
     Reason(NOT_SAID, "rollout", "the run keeps no record of what its steps learned from"),
     Reason(
         TOO_FEW_REWARDS,
