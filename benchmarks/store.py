@@ -13,6 +13,8 @@ their program is missing they are left out, and it is said why. Measured are:
   to the same tables and indexes in commits of the same size, through the engine's own driver, with a connection for
   each writer: `stores/floors.py`. `share` is the store's speed by that of the faster floor of the backend, packing
   included; `of rows` by that of the same floor with rows that were packed before. Over HTTP the floor is SQLite's.
+  `cpu_us` is what a span costs the process that stores it, in microseconds of CPU time, the least of the rounds: other
+  work hardly moves it, so it shows what a change of the store costs, where both versions run in turn.
 - rollouts: from enqueue by claim and five spans to finish, a second.
 - waking: from before the change until who waits has its answer, changed by the same process and by another. Who waits
   began 50 ms before: a store that looks again only now and then shows nearly all of that time.
@@ -144,6 +146,7 @@ def summarise(rounds: list[Row]) -> list[Row]:
         row = dict(zip(PLACE, place, strict=True)) | {"floor": floor, "floor_per_s": speed[floor]}
         row |= {"store_per_s": speed[SIDE], "share": _share(sides[SIDE], sides[floor], "spans_per_s")}
         row |= {"of_rows": _share(sides[SIDE], sides[floor], "rows_per_s")}
+        row |= {"cpu_us": min(row["cpu_us"] for row in sides[SIDE])}
         if "peer" in sides:
             row |= {"peer_per_s": speed["peer"], "over_peer": _share(sides[SIDE], sides["peer"], "spans_per_s")}
         rows.append(row)

@@ -68,6 +68,7 @@ def run_once(plan: Plan, number: int, seed: int) -> Outcome:
     folder = plan.logs / f"run-{number:03d}-seed-{seed}"
     folder.mkdir(parents=True)
     scratch = Path(tempfile.mkdtemp(prefix="lr-"))
+    scratch.chmod(0o755)  # servers of the tests may run as another user
     environment = surroundings(os.environ, scratch)
     began = time.monotonic()
     with (folder / "log").open("wb") as log:

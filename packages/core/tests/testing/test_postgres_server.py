@@ -1,8 +1,10 @@
 """The programs of PostgreSQL run from wherever they are copied to."""
 
 import subprocess
+import tempfile
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from leyden.core.testing import postgres_server
@@ -21,3 +23,12 @@ def test_programs_that_their_owner_cannot_reach_are_copied_with_all_that_they_ne
     for name in ("initdb", "postgres"):
         done = subprocess.run([programs / name, "--version"], capture_output=True, text=True, check=True)
         assert "PostgreSQL" in done.stdout
+
+
+def test_the_owner_can_get_at_the_folder_of_a_server_whatever_temporary_folder_root_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tmp_path.chmod(0o700)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with postgres_server.PostgresServer() as server, psycopg.connect(server.uri_of(server.create())) as connection:
+        assert connection.execute("SELECT 1").fetchone() == (1,)

@@ -45,7 +45,7 @@ class PostgresServer:
 
     def __init__(self, *, durable: bool = False) -> None:
         self._settings: Mapping[str, str] = {} if durable else _FAST
-        self._folder = Path(tempfile.mkdtemp(prefix="leyden-pg-"))
+        self._folder = Path(tempfile.mkdtemp(prefix="leyden-pg-", dir=_open_folder()))
         self._process: subprocess.Popen[bytes] | None = None
         self._names = count()
         self.port = free_port()
@@ -172,7 +172,7 @@ def _programs() -> Path:
     if os.geteuid() != 0 or _may_run(folder / "postgres"):
         return folder
     # A checkout in root's own folder, say: the owner cannot get at the programs there.
-    copy = Path(tempfile.mkdtemp(prefix="leyden-pg-programs-"))
+    copy = Path(tempfile.mkdtemp(prefix="leyden-pg-programs-", dir=_open_folder()))
     atexit.register(shutil.rmtree, copy, ignore_errors=True)
     copy.chmod(0o755)
     return _copied(folder, copy)
@@ -196,6 +196,20 @@ def _may_run(program: Path) -> bool:
     except PermissionError:
         return False
     return done.returncode == 0
+
+
+def _open_folder() -> str | None:
+    """Return a temporary folder that the server's owner can get at: root's may be closed to others. None for any."""
+    if os.geteuid() != 0:
+        return None
+    folders = map(Path, (tempfile.gettempdir(), "/tmp", "/var/tmp"))
+    return next((str(folder) for folder in folders if _is_open(folder)), None)
+
+
+def _is_open(folder: Path) -> bool:
+    return folder.is_dir() and all(
+        place.stat().st_mode & 0o001 for place in (folder.resolve(), *folder.resolve().parents)
+    )
 
 
 def _owner() -> dict[str, str | int]:
