@@ -1,25 +1,53 @@
-import gc
+"""The collector is as it was found, in processes of their own: that of the tests has set aside what it has loaded."""
 
-from leyden.core.gateway import collector
+import subprocess
+import sys
 
+import pytest
 
-def test_the_collector_is_put_back_by_the_last_who_leaves() -> None:
-    before = gc.get_threshold()
-    collector.calm()
-    collector.calm()
-    assert gc.get_threshold() == collector.THRESHOLD
-    assert gc.get_freeze_count() > 0
-    collector.restore()
-    assert gc.get_threshold() == collector.THRESHOLD
-    collector.restore()
-    assert gc.get_threshold() == before
-    assert gc.get_freeze_count() == 0
+pytestmark = pytest.mark.integration
+
+BEGIN = "import gc; from leyden.core.gateway import collector; before = gc.get_threshold()"
 
 
-def test_what_somebody_else_has_set_stays() -> None:
-    before = gc.get_threshold()
-    collector.calm()
-    gc.set_threshold(5000, 7, 7)
-    collector.restore()
-    assert gc.get_threshold() == (5000, 7, 7)
-    gc.set_threshold(*before)
+@pytest.mark.parametrize(
+    "then",
+    [
+        pytest.param(
+            """
+collector.calm()
+collector.calm()
+assert gc.get_threshold() == collector.THRESHOLD
+assert gc.get_freeze_count() > 0
+collector.restore()
+assert gc.get_threshold() == collector.THRESHOLD
+assert gc.get_freeze_count() > 0
+collector.restore()
+assert gc.get_threshold() == before
+assert gc.get_freeze_count() == 0
+""",
+            id="it is put back by the last who leaves",
+        ),
+        pytest.param(
+            """
+collector.calm()
+gc.set_threshold(5000, 7, 7)
+collector.restore()
+assert gc.get_threshold() == (5000, 7, 7)
+""",
+            id="what somebody else has set stays",
+        ),
+        pytest.param(
+            """
+gc.freeze()
+collector.calm()
+collector.restore()
+assert gc.get_threshold() == before
+assert gc.get_freeze_count() > 0
+""",
+            id="what the process had set aside stays aside",
+        ),
+    ],
+)
+def test_the_collector_is_as_it_was_found(then: str) -> None:
+    subprocess.run([sys.executable, "-c", BEGIN + then], check=True)

@@ -11,14 +11,14 @@ from threading import Lock
 THRESHOLD = (20_000, 20, 20)
 
 _lock = Lock()
-_before: list[tuple[int, int, int]] = []
-"""Thresholds that were found, one for each user of `calm`; the first are the process's own."""
+_before: list[tuple[tuple[int, int, int], bool]] = []
+"""Thresholds that were found, and whether something was set aside, for each user of `calm`; first the process's own."""
 
 
 def calm() -> None:
     """Set aside what exists, and collect less often, until `restore` was called as often as this."""
     with _lock:
-        _before.append(gc.get_threshold())
+        _before.append((gc.get_threshold(), gc.get_freeze_count() > 0))
         if len(_before) == 1:
             gc.collect()
             gc.freeze()
@@ -26,10 +26,14 @@ def calm() -> None:
 
 
 def restore() -> None:
-    """Put the collector back as the first `calm` found it, unless somebody has set it meanwhile."""
+    """Put the collector back as the first `calm` found it, unless somebody has set it meanwhile.
+
+    Where the process had set something aside itself, all stays aside: Python can bring back all or nothing.
+    """
     with _lock:
-        found = _before.pop()
+        threshold, was_frozen = _before.pop()
         if not _before:
             if gc.get_threshold() == THRESHOLD:
-                gc.set_threshold(*found)
-            gc.unfreeze()
+                gc.set_threshold(*threshold)
+            if not was_frozen:
+                gc.unfreeze()
