@@ -128,13 +128,24 @@ def test_of_parameters_with_defaults_the_one_meant_for_the_task_is_chosen() -> N
     assert given_to(lambda first=None, second=None: (first, second)) == (ROW, None)
 
 
+def test_a_function_that_names_no_parameter_gets_no_row_with_its_answer() -> None:
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return args, kwargs
+
+    with pytest.raises(TaskError, match=r"wrapper\(.*\) names no parameter.*functools\.wraps.*--input"):
+        given_to(wrapper)
+    with pytest.raises(TaskError, match=r"names no parameter"):
+        given_to(lambda *args: args)
+    assert given_to(wrapper, "2+2?") == (("2+2?",), {})
+    assert given_to(wrapper, MadeInput(anything=1)) == ((MadeInput(anything=1),), {})
+
+
 def test_wrappers_methods_and_partials_are_seen_through() -> None:
     @functools.wraps(Bot.run)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         return args, kwargs
 
     assert given_to(functools.partial(wrapper, None)) == ((None, "2+2?"), {})
-    assert given_to(lambda *args, **kwargs: (args, kwargs)) == ((ROW,), {})
     assert given_to(Bot().run) == "2+2?"
     assert given_to(Bot()) is ROW
     assert given_to(functools.partial(lambda model, question, id: (model, question, id), "m")) == ("m", "2+2?", 7)

@@ -102,8 +102,7 @@ def arguments_for(function: Callable[..., Any], task: Task) -> Arguments:
     keywords = parameters[-1:] and parameters[-1].kind is _Parameter.VAR_KEYWORD
     wanted = _Wanted(function, task)
     if not named:
-        by_keywords = keywords and len(parameters) == 1 and is_row(task)
-        return Arguments(kwargs=wanted.rest(fixed)) if by_keywords else Arguments((task,))
+        return wanted.by_no_name(by_keywords=bool(keywords) and len(parameters) == 1, fixed=fixed)
     if len(required) <= 1:
         main = required[0] if required else wanted.main(named)
         value, by_name = wanted.value(main)
@@ -122,6 +121,15 @@ class _Wanted:
     def __init__(self, function: Callable[..., Any], task: Task) -> None:
         self._task, self._row = task, row_of(task)
         self._function = function
+
+    def by_no_name(self, *, by_keywords: bool, fixed: typing.Container[str]) -> Arguments:
+        """What a function gets that names no parameter; a row only by keywords, or as `--input` made it."""
+        if by_keywords and is_row(self._task):
+            return Arguments(kwargs=self.rest(fixed))
+        if is_row(self._task) and not isinstance(self._task, MadeInput):
+            wants = f"{shown(self._function)} names no parameter, as a decorator does that lacks functools.wraps"
+            raise misfit(self._task, wants)
+        return Arguments((self._task,))
 
     def main(self, parameters: Sequence[_Parameter]) -> _Parameter:
         """Which of several parameters with defaults is meant for the task."""
