@@ -57,6 +57,27 @@ def test_any_span_becomes_plain_and_stays_so(recipe: AnySpan) -> None:
     assert short is not None and short.bytes() <= LARGEST + (1 << 20)
 
 
+@pytest.mark.parametrize("field", ["name", "status"])
+def test_text_that_was_shortened_is_not_shortened_again(field: str) -> None:
+    text = "x" * (2 << 20)
+    odd: Any = SpanStatus(code="unset", description=text) if field == "status" else text
+    span = plain_span(msgspec.structs.replace(FULL, **{field: odd}))
+    assert str(span.attributes[semconv.REDUCED]).count(f"of {2 << 20} characters are kept") == 1
+    assert (span.events, span.links, span.resource) == (FULL.events, FULL.links, FULL.resource)
+    assert plain_span(span) == span
+
+
+@pytest.mark.parametrize("large", ["x" * (4 << 20), [["x"] * 100 for _ in range(500)]])
+def test_what_comes_after_large_attributes_is_kept_whole(large: Any) -> None:
+    small = {f"small {n}": f"value {n}" for n in range(300)}
+    events = [SpanEvent(name=f"event {n}", time=1.0, attributes=dict(small)) for n in range(20)]
+    odd: Any = {"large": large, "odd": SPOILED[str]("x"), **small, "large too": large}
+    span = plain_span(msgspec.structs.replace(FULL, attributes=odd, events=events))
+    assert span.events == events and span.links == FULL.links and span.resource == FULL.resource
+    assert {name: span.attributes[name] for name in small} == small
+    assert semconv.REDUCED not in span.attributes or "left out" not in str(span.attributes[semconv.REDUCED])
+
+
 def bomb() -> Any:
     held: Any = "lol"
     for _ in range(25):

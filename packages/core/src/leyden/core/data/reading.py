@@ -73,8 +73,10 @@ class Reading:
         self._kind_of, self._methods = kind_of, methods
         self._items: int = limits.items
         self._bytes: int = limits.bytes
-        self._spare_items: int = limits.items
-        self._spare: int = limits.bytes
+        self._given: tuple[int, int] = limits.items, limits.bytes
+        """How many items and bytes the value that is read could have."""
+        self._spare: tuple[int, int] = 2 * limits.items, 2 * limits.bytes
+        """How many it and those after it may have together."""
         self._time = Time(limits.seconds)
         self._above: dict[int, object] = {}
         """Lists, dicts and objects that are being read, by their ids."""
@@ -84,10 +86,10 @@ class Reading:
 
         It may have as many bytes and items as each of those, and all of them together twice as many.
         """
-        self._spare -= self.limits.bytes - self._bytes
-        self._spare_items -= self.limits.items - self._items
-        self._bytes = max(min(self.limits.bytes, self._spare), 0)
-        self._items = max(min(self.limits.items, self._spare_items), 0)
+        items, size = self._spare[0] - self._given[0] + self._items, self._spare[1] - self._given[1] + self._bytes
+        self._spare = items, size
+        self._given = max(min(self.limits.items, items), 0), max(min(self.limits.bytes, size), 0)
+        self._items, self._bytes = self._given
 
     @contextmanager
     def at_most(self, items: int, size: int) -> Generator[None]:
@@ -134,12 +136,12 @@ class Reading:
             return f"<{type_name(value)}>"
 
     def text(self, text: str, place: str) -> str:
-        """Return exact text, well-formed, and shortened where it has too many bytes."""
+        """Return exact text, well-formed, and shortened where it has too many bytes; read again it stays as it is."""
         if not text.isascii():
             text = self._well_formed(text, place)
-        if len(text) > self._bytes:
+        if len(text) > self._bytes and text != ELLIPSIS:
             length = len(text)
-            text = text[: max(self._bytes, 0)]
+            text = text[: max(self._bytes - len(ELLIPSIS), 0)]
             self.reduce(place, f"{len(text)} of {length} characters are kept")
             text += ELLIPSIS
         self._bytes -= len(text) if text.isascii() else len(text.encode())
