@@ -13,6 +13,7 @@ from leyden.core.data.span_values import is_plain_span, marked, plain_span
 from leyden.core.errors import UsageError
 from leyden.core.testing import nouns
 from leyden.core.testing.any_values import RELEASE, AnySpan, any_spans
+from leyden.core.testing.any_values.checks import small_attributes_lost
 from leyden.core.testing.any_values.hostile import SPOILED, OfHostileClass
 
 HALF, OTHER_HALF = "a\ud800", "a\udfff"
@@ -50,8 +51,10 @@ def test_a_span_of_which_one_field_is_odd_is_not_plain(field: str) -> None:
 @given(any_spans())
 def test_any_span_becomes_plain_and_stays_so(recipe: AnySpan) -> None:
     RELEASE.set()
-    span = plain_span(recipe.made(rollout_id="ro", attempt_id="at", span_id="b" * 16))
+    given = recipe.made(rollout_id="ro", attempt_id="at", span_id="b" * 16)
+    span = plain_span(given)
     assert is_plain_span(span)
+    assert not small_attributes_lost(given, span)
     assert msgspec.msgpack.encode(plain_span(span)) == msgspec.msgpack.encode(span)
     short = shortened(span)
     assert short is not None and short.bytes() <= LARGEST + (1 << 20)

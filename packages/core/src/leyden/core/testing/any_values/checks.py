@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import msgspec
 from msgspec.structs import replace
@@ -10,8 +10,12 @@ from msgspec.structs import replace
 from leyden.core.data import semconv
 from leyden.core.data.rollout import Attempt
 from leyden.core.data.span import MOST_BYTES, Span
+from leyden.core.data.span_sizes import LARGEST
 from leyden.core.store.base import LightningStore
 from leyden.core.testing.any_values.strategies import AnySpan, AnyValue
+
+_SMALL = 1000
+"""Characters, bytes, or the size of a number."""
 
 
 class Taken(NamedTuple):
@@ -29,9 +33,34 @@ async def check_span(store: LightningStore, attempt: Attempt, recipe: AnySpan, s
     stored = await store.add_span(span)
     seconds = time.monotonic() - began
     assert stored is not None, f"span {span_id} was lost: {recipe}"
+    assert not (lost := small_attributes_lost(span, stored)), f"attributes {lost} were lost: {recipe}"
     found = await store.query_spans(attempt.rollout_id, attempt.attempt_id, span_id=span_id)
     assert found.total == 1, f"span {span_id} is not there: {recipe}"
     return Taken(seconds, same(stored, found.items[0], recipe))
+
+
+def small_attributes_lost(given: Span, kept: Span) -> list[str]:
+    """Return the names of attributes that are small and plain in `given`, and not in `kept` as they were.
+
+    None of them may be, unless others are so enormous that the span had to be shortened as a whole.
+    """
+    if kept.bytes() > LARGEST // 2 or type(given.attributes) is not dict:
+        return []
+    attributes = cast("dict[Any, Any]", given.attributes)
+    if any(type(name) is not str for name in attributes):  # one may have taken another's name
+        return []
+    small = {name: value for name, value in attributes.items() if _is_small(name) and _is_small(value)}
+    small.pop(semconv.REDUCED, None)
+    return [name for name, value in small.items() if name not in kept.attributes or kept.attributes[name] != value]
+
+
+def _is_small(value: Any) -> bool:
+    kind = cast("type[object]", type(value))  # not `isinstance`: some values answer for their class themselves
+    if kind is str:
+        return len(value) < _SMALL and value.isascii() and value.isprintable()
+    if kind is bytes:
+        return len(value) < _SMALL
+    return kind is bool or ((kind is int or kind is float) and -_SMALL < value < _SMALL)
 
 
 async def check_documents(store: LightningStore, recipe: AnyValue, name: str) -> Taken:

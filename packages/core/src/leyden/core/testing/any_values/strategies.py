@@ -6,7 +6,7 @@ A recipe, not the value, is what Hypothesis shows and shrinks: many values canno
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 from hypothesis import strategies as st
 
@@ -129,7 +129,7 @@ def any_spans(*, blocking: bool = False) -> st.SearchStrategy[AnySpan]:
         "parent_id": st.none() | st.just("b" * 16) | values,
         "name": st.text(max_size=8) | values,
         "status": _parts(SpanStatus, code=st.sampled_from(["unset", "ok", "error"]), description=values),
-        "attributes": attributes,
+        "attributes": st.builds(_beside, attributes, st.sampled_from([0, 0, 40])),
         "events": st.lists(event, max_size=3) | values,
         "links": st.lists(link, max_size=2) | values,
         "start_time": times,
@@ -137,3 +137,10 @@ def any_spans(*, blocking: bool = False) -> st.SearchStrategy[AnySpan]:
         "resource": attributes,
     }
     return st.fixed_dictionaries(fields).map(AnySpan)
+
+
+def _beside(attributes: Any, count: int) -> Any:
+    """Add plain attributes to a dict: they are to be kept, whatever they stand beside."""
+    if not isinstance(attributes, dict):
+        return attributes
+    return {**cast("dict[str, Any]", attributes), **{f"beside {n}": n for n in range(count)}}
