@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 import torch
-from verl_cpu.training import GROUP_SIZE, HELD_OUT, TASKS_PER_STEP
+from verl_cpu.training import CONFIG, GROUP_SIZE, HELD_OUT, TASKS_PER_STEP
 
 from leyden.core.advantage.registry import ADVANTAGE
 from leyden.core.algorithm.verl.advantages import Estimation, RowCredit, row_advantages
@@ -33,6 +33,8 @@ from leyden.core.trajectory.select import Selector
 
 GAP = 1e-5
 """Largest difference between served and trained that rounding in float32 explains."""
+LIMITS = RowLimits(prompt=CONFIG["data"]["max_prompt_length"], response=CONFIG["data"]["max_response_length"])
+"""Longer calls are left out of a step, with that reason."""
 OLDEST = "training/off_policy/trajectory_staleness_worst/max"
 Spans = Sequence[tuple[Rollout, list[Span]]]
 
@@ -163,7 +165,9 @@ def assert_learned_once(line: dict[str, Any], trained: Spans, *, ahead: bool = F
     assert sum(map(len, calls.values())) == line["transitions"]
     groups: dict[str, list[int]] = {}
     for name, own in calls.items():
-        groups.setdefault(name.rpartition("-")[0], []).extend(len(_told(call).logprobs) for call in own)
+        lengths = (len(_told(call).logprobs) for call in own)
+        of_group = groups.setdefault(name.rpartition("-")[0], [])
+        of_group.extend(length for length in lengths if length <= LIMITS.response)  # a longer answer is left out
     assert len(groups) == TASKS_PER_STEP
     # Of a task that teaches nothing one row goes on to VERL, the shortest.
     none = 0 if "critic/vf_loss" in line else TASKS_PER_STEP - line["groups_with_spread"]
@@ -185,7 +189,7 @@ def assert_learned_along_its_gradient(model: PolicyModel, line: dict[str, Any], 
     attempted = [(one, spans) for one, spans in trained if isinstance(one, AttemptedRollout)]
     trajectories = [assemble(one, one.attempt, spans, Selector()) for one, spans in attempted]
     tasks = {one.rollout_id: str(one.metadata["task"]) for one, _ in trained}
-    limits, credit = RowLimits(prompt=512, response=64), CREDIT.make("uniform")
+    limits, credit = LIMITS, CREDIT.make("uniform")
     groups = enumerate(group_by_task(trajectories, tasks))
     rows = [row for place, own in groups for row in training_rows(f"{place}", own, credit, estimator, limits).rows]
     lengths = [len(row.response_ids) for row in rows]
