@@ -73,10 +73,8 @@ class Reading:
         self._kind_of, self._methods = kind_of, methods
         self._items: int = limits.items
         self._bytes: int = limits.bytes
-        self._given: tuple[int, int] = limits.items, limits.bytes
-        """How many items and bytes the value that is read could have."""
-        self._spare: tuple[int, int] = 2 * limits.items, 2 * limits.bytes
-        """How many it and those after it may have together."""
+        self._rest: tuple[int, int] = limits.items, limits.bytes
+        """How many items and bytes are kept for the values after this one."""
         self._time = Time(limits.seconds)
         self._above: dict[int, object] = {}
         """Lists, dicts and objects that are being read, by their ids."""
@@ -86,10 +84,9 @@ class Reading:
 
         It may have as many bytes and items as each of those, and all of them together twice as many.
         """
-        items, size = self._spare[0] - self._given[0] + self._items, self._spare[1] - self._given[1] + self._bytes
-        self._spare = items, size
-        self._given = max(min(self.limits.items, items), 0), max(min(self.limits.bytes, size), 0)
-        self._items, self._bytes = self._given
+        items, size = self._rest[0] + self._items, self._rest[1] + self._bytes
+        self._items, self._bytes = max(min(self.limits.items, items), 0), max(min(self.limits.bytes, size), 0)
+        self._rest = items - self._items, size - self._bytes
 
     @contextmanager
     def at_most(self, items: int, size: int) -> Generator[None]:

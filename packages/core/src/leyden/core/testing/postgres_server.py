@@ -207,9 +207,8 @@ def _open_folder() -> str | None:
 
 
 def _is_open(folder: Path) -> bool:
-    return folder.is_dir() and all(
-        place.stat().st_mode & 0o001 for place in (folder.resolve(), *folder.resolve().parents)
-    )
+    path = folder.resolve()
+    return path.is_dir() and all(place.stat().st_mode & 0o001 for place in (path, *path.parents))
 
 
 def _owner() -> dict[str, str | int]:
