@@ -18,18 +18,19 @@ help: ## Show this list
 install: $(STAMP) ## Create .venv with everything the workspace needs
 
 # torch comes through pip, so that a machine's own wheel links (a CPU build, say) are honoured; uv installs the rest.
+# Both compile what they install: otherwise the first processes that import a library at once each do so.
 $(STAMP): constraints.txt pyproject.toml $(wildcard packages/*/pyproject.toml)
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 11) <= v <= (3, 13) else "Leyden needs Python 3.11 to 3.13, but $(PYTHON) is %d.%d. Try: make PYTHON=python3.12 ..." % v)'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt uv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(TORCH)
-	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet -c constraints.txt $(TORCH) \
+	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --compile-bytecode -c constraints.txt $(TORCH) \
 		-e 'packages/core[train,tensorboard]' -e 'packages/langchain-adapter[example]' httpx httpx2 --group pyproject.toml:dev
 	@touch $@
 
 # Every framework that has an adapter, and VERL with Ray, in the same environment. Only developers need them all.
 $(FRAMEWORKS): $(STAMP)
-	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet -c constraints.txt $(TORCH) -e 'packages/core[train,tensorboard,verl]' \
+	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --compile-bytecode -c constraints.txt $(TORCH) -e 'packages/core[train,tensorboard,verl]' \
 		-e 'packages/autogen-adapter[example]' -e packages/openai-agents-adapter -e packages/crewai-adapter --group pyproject.toml:dev
 	@touch $@
 

@@ -22,6 +22,9 @@ settings.register_profile("leyden", settings(), deadline=None, suppress_health_c
 settings.load_profile("leyden")
 
 
+# CrewAI would tell its maker of every run, wait for seconds where there is no answer, and take over signals.
+os.environ.update(CREWAI_DISABLE_TELEMETRY="true", CREWAI_TRACING_ENABLED="false")
+
 # Hypothesis would draw constants of our modules, too: of those that happen to be loaded. A seed would draw something
 # else in another order of tests, and each worker would parse hundreds of files.
 CONSTANTS = "_get_local_constants"

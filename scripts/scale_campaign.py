@@ -114,7 +114,9 @@ class ScaleCampaign:
         self, store: LightningStore, gate: Any, check: CheckAgents, told: Callable[[float], object]
     ) -> None:
         scale, looked, started = self._scale, 0.0, time.monotonic()
-        full_at: float | None = None  # the time that is asked for begins once nearly all agents are busy
+        # The campaign's time begins once nearly all agents wait for an answer: one that was only claimed still starts
+        # its process, and memory would grow by that.
+        full_at: float | None = None
         while full_at is not None or time.monotonic() - started < FILL_SECONDS:
             seconds = 0.0 if full_at is None else time.monotonic() - full_at
             if seconds >= scale.minutes * 60:
@@ -126,7 +128,7 @@ class ScaleCampaign:
             self.seen.waiting = max(self.seen.waiting, gate.waiting)
             self.seen.answering = max(self.seen.answering, gate.running)
             claimed = (await store.query_rollouts(status_in=["preparing", "running"], limit=0)).total
-            if full_at is None and claimed >= scale.agents * FULL:
+            if full_at is None and min(claimed, gate.running + gate.waiting) >= scale.agents * FULL:
                 full_at = time.monotonic()
             if full_at is not None:
                 self.seen.in_flight.append(claimed)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from observing import CLIENTS
-from warm_process import Running, run_leyden, start_leyden
+from warm_process import FORKS, Running, run_leyden, start_leyden
 
 if TYPE_CHECKING:
     from verl_cpu.runs import Runs
@@ -20,6 +20,12 @@ ROOT = Path(__file__).parents[1]
 EXAMPLE = Path("examples/calculator_langgraph")
 
 Leyden = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Fork the workers of commands, too, where the long tests are run."""
+    if config.option.markexpr == "long":
+        os.environ[FORKS] = "1"
 
 
 @pytest.hookimpl(tryfirst=True)

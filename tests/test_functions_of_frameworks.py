@@ -179,7 +179,6 @@ def answer(conversation: list[Turn]) -> str:
 
 @pytest.fixture
 def quiet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("CREWAI_DISABLE_TELEMETRY", "true")
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the frameworks' imports

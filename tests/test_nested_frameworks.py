@@ -4,16 +4,18 @@
 # pyright: reportUnknownVariableType=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
 
 import asyncio
-import importlib
-import os
 import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from typing import Any, TypeAlias
 
+import agents
 import pytest
+from autogen_agentchat.agents import AssistantAgent
+from autogen_ext.models.openai import OpenAIChatCompletionClient
 from langchain_core.messages import AIMessage
 from langchain_openai import ChatOpenAI
 from langgraph.graph import START, MessagesState, StateGraph
+from openai import AsyncOpenAI
 from pydantic import SecretStr
 
 from leyden.core.data import semconv
@@ -24,6 +26,11 @@ from leyden.core.testing.gateway_bench import GatewayBench, only_this_machine, t
 from leyden.core.tracing import gateway_pool
 from leyden.core.tracing.context import OpenAttempt, open_attempt
 from leyden.core.tracing.export import Recorder
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # CrewAI warns while it is imported
+    from crewai import LLM, Agent, Crew, Task
+    from crewai.tools import tool as crew_tool
 
 Tool: TypeAlias = Callable[[int], Awaitable[int]]
 Ask: TypeAlias = Callable[[str, Tool], Awaitable[str]]
@@ -37,25 +44,19 @@ pytestmark = [
 
 
 async def ask_openai_agents(question: str, tool: Tool) -> str:
-    from agents import Agent, OpenAIChatCompletionsModel, Runner, function_tool
-    from openai import AsyncOpenAI
-
     client = AsyncOpenAI(base_url=PROVIDER, api_key=API_KEY)
-    model = OpenAIChatCompletionsModel("gpt-4.1-mini", openai_client=client)
+    model = agents.OpenAIChatCompletionsModel("gpt-4.1-mini", openai_client=client)
 
-    @function_tool
+    @agents.function_tool
     async def double(number: int) -> int:
         """Double a number."""
         return await tool(number)
 
-    result = await Runner.run(Agent(name="solver", model=model, tools=[double]), question)
+    result = await agents.Runner.run(agents.Agent(name="solver", model=model, tools=[double]), question)
     return result.final_output
 
 
 async def ask_autogen(question: str, tool: Tool) -> str:
-    from autogen_agentchat.agents import AssistantAgent
-    from autogen_ext.models.openai import OpenAIChatCompletionClient
-
     async def double(number: int) -> int:
         """Double a number."""
         return await tool(number)
@@ -67,9 +68,6 @@ async def ask_autogen(question: str, tool: Tool) -> str:
 
 
 async def ask_crewai(question: str, tool: Tool) -> str:
-    from crewai import LLM, Agent, Crew, Task
-    from crewai.tools import tool as crew_tool
-
     @crew_tool("double")
     def double(number: int) -> int:
         """Double a number."""
@@ -89,11 +87,7 @@ async def _then_close(work: Awaitable[int]) -> int:
         await gateway_pool.aclose()
 
 
-OTHERS: dict[str, tuple[str, Ask]] = {
-    "autogen": ("autogen_agentchat", ask_autogen),
-    "crewai": ("crewai", ask_crewai),
-    "openai_agents": ("agents", ask_openai_agents),
-}
+OTHERS: dict[str, Ask] = {"autogen": ask_autogen, "crewai": ask_crewai, "openai_agents": ask_openai_agents}
 
 
 def model() -> ChatOpenAI:
@@ -135,15 +129,12 @@ def school(ask: Ask) -> Any:
 @pytest.fixture
 def other(request: pytest.FixtureRequest) -> Iterator[Ask]:
     """The inner framework, with both adapters instrumented."""
-    module, ask = OTHERS[request.param]
-    with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        patch.setitem(os.environ, "CREWAI_DISABLE_TELEMETRY", "true")
-        importlib.import_module(module)
         adapters = [installed_adapter(name) for name in ("langchain", request.param)]
         for adapter in adapters:
             adapter.instrument()
-        yield ask
+        yield OTHERS[request.param]
         for adapter in adapters:
             adapter.uninstrument()
 

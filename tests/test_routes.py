@@ -116,7 +116,7 @@ async def test_each_agent_of_a_team_has_the_policy_that_its_route_says(
         (("--frozen", "provider=x"), "provider"),
         (("--frozen", "nameless"), "name=policy"),
         (("--update", "later"), "swap or drain"),
-        (("--record-within", "3"), "between 0 and 2"),
+        (("--record-within", "3"), "--record-within must be at most 2"),
     ],
 )
 def test_bad_routes_are_one_clear_line(

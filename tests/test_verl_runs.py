@@ -13,7 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from verl_cpu.learned import GAP, Told, assert_learned, ended_by, lines, rollouts, told_at, tried_again
+from verl_cpu.learned import (
+    GAP,
+    Told,
+    assert_learned,
+    assert_not_run_again,
+    ended,
+    lines,
+    rollouts,
+    told_at,
+    tried_again,
+)
 from verl_cpu.runs import (
     ACTOR,
     MISSING,
@@ -26,6 +36,7 @@ from verl_cpu.runs import (
     finished,
     kill_below,
     named_below,
+    wait_for_beginning,
     wait_for_middle,
 )
 from verl_cpu.training import CONFIG, GROUP_SIZE, TASKS_PER_STEP, command_line
@@ -104,9 +115,11 @@ def test_a_langgraph_agent_learns_on_two_ranks_beside_a_replica_of_its_own_throu
     kill_below(process.pid, WORKER)
     tried_again_at(run, 2, process)
     kill_below(verl_runs.head.pid, REPLICA, last=True)
-    assert LOST_REPLICA.search(failed(process).splitlines()[-1])
+    last = failed(process).splitlines()[-1]
+    assert LOST_REPLICA.search(last)
+    assert last.endswith(f" said is in {run / 'loop/verl.log'}")
     assert "failed" not in {one.status for one, _ in rollouts(run)}
-    before, kept = ended_by(run), lines(run)
+    before, kept = ended(run), lines(run)
 
     process = verl_runs.train(tmp_path, "separate", "calculator_langgraph", "resume")
     wait_for_middle(run, 3, process)
@@ -114,11 +127,11 @@ def test_a_langgraph_agent_learns_on_two_ranks_beside_a_replica_of_its_own_throu
     last = failed(process).splitlines()[-1]
     assert last.startswith("leyden.core.errors.TrainingError: VERL's queue is lost, TransferQueueController died: ")
     assert "failed" not in {one.status for one, _ in rollouts(run)}
-    assert before.items() <= ended_by(run).items()
-    before = ended_by(run)
+    assert_not_run_again(before, run)
+    before = ended(run)
     finished(verl_runs.train(tmp_path, "separate", "calculator_langgraph", "resume"))
     assert_learned(run, STEPS, ahead=True)
-    assert before.items() <= ended_by(run).items()
+    assert_not_run_again(before, run)
     assert kept == lines(run)[: len(kept)]
 
 
@@ -130,8 +143,8 @@ def test_an_agent_of_the_openai_sdk_learns_on_two_ranks_while_batches_run_ahead_
     said = failed(verl_runs.start("leyden.core.cli", *words), code=2)
     assert NOTHING.search(said.splitlines()[-1])
     assert not lines(run)
-    before = ended_by(run)
-    assert sum(name.startswith("train-s1-") for name in before) >= TASKS_PER_STEP * GROUP_SIZE
+    before = ended(run)
+    assert sum(name.startswith("train-s1-") for name in before.by) >= TASKS_PER_STEP * GROUP_SIZE
 
     resume = ("leyden.core.cli", "train", "--resume", "ahead", "--runs", str(tmp_path))
     process = verl_runs.start(*resume, "--set", "config.data.max_prompt_length=512")
@@ -140,68 +153,47 @@ def test_an_agent_of_the_openai_sdk_learns_on_two_ranks_while_batches_run_ahead_
     tried_again_at(run, 2, process)
     finished(process)
     assert_learned(run, STEPS, ahead=True)
-    assert before.items() <= ended_by(run).items()
+    assert_not_run_again(before, run)
 
 
-def test_a_run_with_runners_on_ray_outlives_an_actor_its_replica_and_its_driver(
+def test_ppo_from_the_command_line_with_runners_on_ray_outlives_an_actor_a_replica_and_its_driver(
     verl_runs: Runs, tmp_path: Path
 ) -> None:
-    run, head = tmp_path / "graph", verl_runs.head.pid
-    process = verl_runs.train(tmp_path, "graph", "calculator_langgraph", "ray")
-    wait_for_middle(run, 1, process)
-    actors = named_below(head, ACTOR)
-    assert len(actors) == 2
-    kill_below(head, ACTOR)
-    wait_for_middle(run, 2, process)
-    assert "WorkerDied" in tried_again(run, 1)
-    kill_below(head, REPLICA)
-    said = failed(process)
-    last = said.splitlines()[-1]
-    assert "EngineError: no replica is left to serve the policy: the vLLM server at http://127.0.0.1:" in last
-    assert last.endswith(f"; all that VERL said is in {run / 'loop/verl.log'}")
-    assert "failed" not in {one.status for one, _ in rollouts(run)}
-    done = ended_by(run)
-
-    process = verl_runs.train(tmp_path, "graph", "calculator_langgraph", "resume")
-    wait_for_middle(run, 3, process)
-    assert len(named_below(head, ACTOR)) == 2
-    process.kill()
-    process.wait()
-    assert done.items() <= ended_by(run).items()
-    done = ended_by(run)
-
-    finished(verl_runs.train(tmp_path, "graph", "calculator_langgraph", "resume"))
-    assert_learned(run, STEPS)
-    assert done.items() <= ended_by(run).items()
-    assert not named_below(head, ACTOR)
-
-
-def test_ppo_from_the_command_line_outlives_one_of_two_replicas_and_a_worker(verl_runs: Runs, tmp_path: Path) -> None:
     run, resume = tmp_path / "ppo", ("train", "--resume", "ppo", "--runs", str(tmp_path))
-    address = verl_runs.head.address
-    config = merged(CONFIG, PPO)
-    process = verl_runs.start("leyden.core.cli", *command_line(tmp_path, "ppo", EXAMPLE, config, STEPS, address))
-    wait_for_middle(run, 2, process)
-    kill_below(verl_runs.head.pid, REPLICA)
+    head = verl_runs.head
+    words = command_line(tmp_path, "ppo", EXAMPLE, merged(CONFIG, PPO), STEPS, head.address)
+    on_ray = ("--runners", "ray", "--ray-address", head.address, "--ray-actors", "2", "--ray-cpus", "0.5")
+    process = verl_runs.start("leyden.core.cli", *words, *on_ray, "--workers", "2")
+    wait_for_beginning(run, 1, process, running=12)  # one actor runs eight at most
+    assert len(named_below(head.pid, ACTOR)) == 2
+    kill_below(head.pid, ACTOR)
+    wait_for_beginning(run, 2, process, running=4)
+    assert "WorkerDied" in tried_again(run, 1)
+    kill_below(head.pid, REPLICA)
     said = failed(process)
     assert "A replica is lost, 1 are left: " in said
     last = said.splitlines()[-1]
     assert last.startswith("leyden: VERL ended with code 1: ray.exceptions.ActorDiedError: "), said
-    assert "(class_name: CpuServer); all it said is in " in last
+    assert f"(class_name: CpuServer); all it said is in {run / 'loop/verl.log'}" in last
     assert f"failed; go on with: leyden {' '.join(resume)}\n" in said
-    done = ended_by(run)
-    of_second = [name for name in done if name.startswith("train-s2-")]
+    done = ended(run)
+    of_second = [name for name in done.by if name.startswith("train-s2-")]
     assert len(of_second) == TASKS_PER_STEP * GROUP_SIZE, "the other replica has answered what was left"
     assert len(lines(run)) == 1
 
     process = verl_runs.start("leyden.core.cli", *resume)
     wait_for_middle(run, 3, process)
-    kill_below(process.pid, WORKER)
-    said = finished(process)
+    assert len(named_below(head.pid, ACTOR)) == 2
+    process.kill()
+    process.wait()
+    assert_not_run_again(done, run)
+    done = ended(run)
+
+    said = finished(verl_runs.start("leyden.core.cli", *resume))
     assert f"trained policy: {run / 'policy'}" in said
     assert_learned(run, STEPS)
-    assert done.items() <= ended_by(run).items()
-    assert set(tried_again(run, 3)) == {"WorkerDied"}
+    assert_not_run_again(done, run)
+    assert not named_below(head.pid, ACTOR)
     assert all(line["critic/vf_loss"] > 0 for line in lines(run))
     assert_exported(verl_runs, run, tmp_path / "exported")
 

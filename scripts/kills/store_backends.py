@@ -109,7 +109,11 @@ class ServedBackend:
 
     def __enter__(self) -> "ServedBackend":
         """Start."""
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
         return self
 
     def __exit__(

@@ -34,6 +34,7 @@ KEPT_VARIABLES = (
     "GRPC_",
     "LAZY_LEGACY_OP",  # tensordict's
     "VLLM_",
+    "TOKENIZERS_PARALLELISM",  # CrewAI's knowledge, at its import
 )
 """Beginnings of the names of environment variables that a library sets in its own process, once."""
 

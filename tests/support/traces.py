@@ -39,6 +39,7 @@ KEPT_THREADS = (
 KEPT_PROCESSES = (
     "from multiprocessing.resource_tracker import main",  # one a process, ended by Python itself
     "from multiprocessing.forkserver import main",
+    "tests/support/forks.py",  # started by the latter, and ends with it
 )
 """Parts of command lines of the same kind."""
 KEPT_FILES = (
@@ -46,6 +47,7 @@ KEPT_FILES = (
     "pymp-",  # of the fork server
     "crewai:",  # its lock, one for each store
     "leyden-pg-programs-",  # see leyden.core.testing.postgres_server
+    "leyden-forks-",  # of the template that is among the processes above
 )
 """Beginnings of the names of temporary files of the same kind."""
 

@@ -2,6 +2,7 @@
 
 Loading torch and transformers takes ten times as long as what most end-to-end tests are about. One process loads them,
 and each command gets a fork of it: a process of its own in all else, with its folder, environment, streams, exit code.
+With `FORKS`, so are the workers and learners that it starts, of another one, which has loaded LangChain, too.
 """
 
 import multiprocessing
@@ -14,7 +15,14 @@ from pathlib import Path
 from subprocess import CompletedProcess, TimeoutExpired
 from tempfile import TemporaryDirectory
 
-PRELOADED = ["leyden.core.engine.embedded", "leyden.core.policy.update", "leyden.core.trainer.session"]
+PRELOADED = [
+    "leyden.core.cli.main",
+    "leyden.core.engine.embedded",
+    "leyden.core.policy.update",
+    "leyden.core.trainer.session",
+]
+FORKS = "LEYDEN_TEST_FORKS"
+"""Variable of the process that runs the tests: set where so many commands are run that a template of workers pays."""
 
 
 class Running:
@@ -81,7 +89,7 @@ def _script() -> None:
 
 def _context() -> ForkServerContext:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOADED)
+    context.set_forkserver_preload([*(["forks_of_commands"] if os.environ.get(FORKS) else []), *PRELOADED])
     return context
 
 
@@ -100,6 +108,8 @@ def _become(
     os.environ.clear()
     os.environ.update(environment)
     sys.argv = arguments
+    if "forks_of_commands" in sys.modules:
+        sys.executable = sys.modules["forks_of_commands"].PYTHON
     import torch
 
     torch.set_num_threads(int(environment.get("OMP_NUM_THREADS", "0")) or torch.get_num_threads())

@@ -184,7 +184,8 @@ def test_what_cannot_be_copied_is_refused_with_a_way_out(replay: Replay) -> None
 
 async def test_agents_that_cannot_run_unattended_are_refused(replay: Replay) -> None:
     member, human = AssistantAgent("a", replay()), UserProxyAgent("human")
-    for agent in (human, RoundRobinGroupChat([RoundRobinGroupChat([human], max_turns=1), member], max_turns=1)):
+    asked = UserProxyAgent("human", input_func=input)
+    for agent in (human, asked, RoundRobinGroupChat([RoundRobinGroupChat([human], max_turns=1), member], max_turns=1)):
         with pytest.raises(UnknownAgent, match="'human' asks a human at the console"):
             ADAPTER.check(agent, "hi")
     for team in (RoundRobinGroupChat([member]), SelectorGroupChat([member, human], replay()), Swarm([member])):

@@ -71,3 +71,15 @@ async def test_what_may_remember_is_named() -> None:
     ]
     for agent, name in cases:
         assert any(name in line for line in found(agent)), (name, found(agent))
+
+
+async def test_what_was_said_before_or_loaded_is_not_lost_in_a_copy() -> None:
+    used, state = assistant("used"), await assistant("used").save_state()
+    await used.load_state(state)
+    assert found(used) == []
+    state["llm_context"]["messages"].append({"type": "UserMessage", "content": "I am Ann.", "source": "user"})
+    await used.load_state(state)
+    assert found(used) == ["used (AssistantAgent), which the run uses"]
+    loaded = RoundRobinGroupChat([assistant("a")], max_turns=1)
+    await loaded.load_state(await RoundRobinGroupChat([assistant("a")], max_turns=1).save_state())
+    assert any("RoundRobinGroupChat" in line for line in found(loaded)), found(loaded)

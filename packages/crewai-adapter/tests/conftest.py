@@ -1,7 +1,6 @@
 """CrewAI warns of its own ways: while it is imported, and of deprecated fields that it reads itself in every agent."""
 
 import importlib
-import os
 import warnings
 
 import pytest
@@ -10,9 +9,6 @@ OWN_WARNINGS = (
     "ignore:function_calling_llm is deprecated:DeprecationWarning",
     "ignore:deprecated$:DeprecationWarning",
 )
-
-# Uninstrumented, it tells of every run, and waits for seconds for what models that are no service never tell it.
-os.environ.update(CREWAI_DISABLE_TELEMETRY="true", CREWAI_TRACING_ENABLED="false")
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")

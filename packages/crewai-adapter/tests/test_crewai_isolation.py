@@ -55,12 +55,16 @@ class Once(BaseTool):
         return 1
 
 
+def new_crew(*tools: Any, **options: Any) -> Crew:
+    agent = Agent(role="solver", goal="Answer", backstory="Exact.", llm=model, tools=list(tools))
+    task = Task(description="{question}", expected_output="x", agent=agent)
+    return Crew(agents=[agent], tasks=[task], **options)
+
+
 def crew_of(*tools: Any, **options: Any) -> Crew:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # CrewAI reads deprecated fields of its own
-        agent = Agent(role="solver", goal="Answer", backstory="Exact.", llm=model, tools=list(tools))
-        task = Task(description="{question}", expected_output="x", agent=agent)
-        return Crew(agents=[agent], tasks=[task], **options)
+        return new_crew(*tools, **options)
 
 
 def after(result: Any) -> Any:
@@ -83,19 +87,23 @@ class Quiet(Flow[dict[str, Any]]):
         return "x"
 
 
+quiet = Quiet()
+
+
 def kicks_off(task: Any) -> Any:
     return plain.kickoff(inputs=task)
 
 
 def makes_a_crew() -> Any:
-    return crew_of(add)
+    return new_crew(add)
 
 
 def found(agent: Any) -> list[str]:
     return [str(one) for one in shared_objects(AgentSource.of(agent))]
 
 
-@pytest.mark.parametrize("agent", [plain, makes_a_crew, Quiet, plain.agents[0]])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("agent", [plain, makes_a_crew, Quiet, quiet, plain.agents[0]])
 def test_what_is_copied_or_made_anew_is_shared_without_harm(agent: Any) -> None:
     assert found(agent) == []
 

@@ -27,7 +27,7 @@ from leyden.core.store.open import open_store
 from leyden.core.trainer.folder import RunFolder
 from leyden.core.trainer.lost import LOST
 from leyden.core.trajectory.assemble import assemble
-from leyden.core.trajectory.calls import is_recorded_call
+from leyden.core.trajectory.calls import is_recorded_call, newest_version
 from leyden.core.trajectory.group import group_by_task
 from leyden.core.trajectory.select import Selector
 
@@ -75,6 +75,33 @@ def attempts_before(run: Path) -> dict[str, list[Attempt]]:
     return {one.rollout_id: attempts[:-1] for one, attempts, _ in asyncio.run(_read(run)) if len(attempts) > 1}
 
 
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """What of a run had ended when it stopped."""
+
+    by: dict[str, str]
+    """As `ended_by` returned it."""
+    kept: int
+    """The last step that was kept, which a later sitting goes on after."""
+
+
+def ended(run: Path) -> Ended:
+    """What of a run has ended."""
+    kept = (int(file.stem.rpartition("-")[2]) for file in (run / "loop").glob("progress-*.json"))
+    return Ended(ended_by(run), max(kept, default=0))
+
+
+def assert_not_run_again(before: Ended, run: Path) -> None:
+    """Whatever had ended is as it was, but for what weights drew that were served and not kept: that is run again."""
+    lost = {
+        one.rollout_id: max((newest_version(span) for span in spans if is_recorded_call(span)), default=-1)
+        for one, _, spans in asyncio.run(_read(run))
+        if LOST in one.metadata
+    }
+    assert all(lost[name] > before.kept for name in before.by if name in lost)
+    assert {name: by for name, by in before.by.items() if name not in lost}.items() <= ended_by(run).items()
+
+
 def ended_by(run: Path) -> dict[str, str]:
     """Of every rollout that has succeeded: the attempt that ended it."""
     return {
@@ -100,7 +127,11 @@ def assert_learned(run: Path, steps: int, *, ahead: bool = False) -> None:
     found = [(one, spans) for one, spans in everything if one.status == "succeeded"]
     assert [line["step"] for line in told] == list(range(1, steps + 1))
     assert all(line["rollouts"] == TASKS_PER_STEP * GROUP_SIZE for line in told)
-    assert all(0 < line["transitions_trained"] <= line["transitions"] for line in told)
+    for line in told:
+        # A batch whose groups all earned the same has nothing to teach a policy without a critic.
+        teaches = "critic/vf_loss" in line or line["groups_with_spread"] > 0
+        assert (0 < line["transitions_trained"] <= line["transitions"]) == teaches, line
+    assert any(line["transitions_trained"] for line in told)
     assert (max(line[OLDEST] for line in told) > 0) == ahead
     assert all((line[OLDEST] == 0) == ("served_trained_gap" in line) for line in told)
     assert max(line.get("served_trained_gap", 0.0) for line in told) < GAP
@@ -182,6 +213,9 @@ def assert_learned_once(line: dict[str, Any], trained: Spans, *, ahead: bool = F
 
 def assert_learned_along_its_gradient(model: PolicyModel, line: dict[str, Any], trained: Spans) -> None:
     """A step that one mini-batch makes, however many ranks part it, has the loss and the gradient of its rollouts."""
+    if not line["groups_with_spread"]:
+        assert (line["loss"], line["grad_norm"]) == (0.0, 0.0)
+        return
     taken = line["transitions_trained"] + TASKS_PER_STEP - line["groups_with_spread"]  # one of each task without spread
     if taken > TASKS_PER_STEP * GROUP_SIZE:
         return  # a second update begins where the first one ended

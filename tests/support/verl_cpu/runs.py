@@ -8,13 +8,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from verl_cpu.training import VARIABLES
 
+from leyden.core.data.rollout import FINISHED_ROLLOUT
 from leyden.core.store.open import open_store
 from leyden.core.testing.ports import free_port
 from scale.watching import below
@@ -24,6 +25,8 @@ ROOT = Path(__file__).parents[3]
 STEPS = 3
 ACTOR, WORKER, REPLICA = "ray::RunnerHost", "leyden.core.runner.worker", "ray::CpuServer"
 """Marks of processes: an actor of the runners on Ray, an agent worker, a replica."""
+MOST = 12
+"""Of the sixteen rollouts of a step."""
 
 
 def variables() -> dict[str, str]:
@@ -69,7 +72,7 @@ def _begun(log: Path, environment: Mapping[str, str], folder: Path) -> tuple["su
         "runtime-env-agent-port",
         "metrics-export-port",
     )
-    command = [str(Path(sys.executable).parent / "ray"), "start", "--head", "--block", f"--port={port}"]
+    command = [sys.executable, "-m", "verl_cpu.forked_workers", "start", "--head", "--block", f"--port={port}"]
     command += ["--num-cpus=16", "--num-gpus=4", "--include-dashboard=false", f"--temp-dir={folder}"]
     command += [f"--{name}={free_port()}" for name in given]
     with log.open("wb") as output:
@@ -147,20 +150,25 @@ def failed(process: Running, code: int = 1) -> str:
 
 def wait_for_middle(run: Path, step: int, process: Running) -> None:
     """Wait until a run is in the middle of a step: some of its rollouts have finished, and others run."""
-    asyncio.run(_middle(run, f"train-s{step}-", process))
+    asyncio.run(_until(run, f"train-s{step}-", process, lambda running, _, done: running > 0 and done > 0))
 
 
-async def _middle(run: Path, named: str, process: Running) -> None:
+def wait_for_beginning(run: Path, step: int, process: Running, *, running: int) -> None:
+    """Wait until so many of a step's rollouts run, and `MOST` have not ended: whatever is killed then is missed."""
+    asyncio.run(_until(run, f"train-s{step}-", process, lambda now, left, _: now >= running and left >= MOST))
+
+
+async def _until(run: Path, named: str, process: Running, holds: Callable[[int, int, int], bool]) -> None:
+    """Wait until `holds` of how many rollouts of a name run, have not ended, and have succeeded."""
     while not (run / "loop").exists():  # by then the store is there
         await _still(process)
     store = await open_store(f"sqlite:///{run / 'store.db'}")
     try:
         while True:
-            running = await store.query_rollouts(status_in=["running"])
-            if any(one.rollout_id.startswith(named) for one in running):
-                done = await store.query_rollouts(status_in=["succeeded"])
-                if any(one.rollout_id.startswith(named) for one in done):
-                    return
+            own = [one.status for one in await store.query_rollouts() if one.rollout_id.startswith(named)]
+            left = sum(status not in FINISHED_ROLLOUT for status in own)
+            if holds(own.count("running"), left, own.count("succeeded")):
+                return
             await _still(process)
     finally:
         await store.close()

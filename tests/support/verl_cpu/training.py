@@ -1,7 +1,7 @@
 """A small training with VERL on a CPU: `python -m verl_cpu.training ADDRESS RUNS NAME AGENT STEPS`.
 
-Further words are hydra overrides; `ray` has the agents' processes in actors of the cluster, `tutorial` begins with the
-tutorial's dictionary, `resume` goes on with the run. ADDRESS is that of a Ray cluster whose processes have `VARIABLES`.
+Further words are hydra overrides; `tutorial` begins with the tutorial's dictionary, `resume` goes on with the run.
+ADDRESS is that of a Ray cluster whose processes have `VARIABLES`.
 """
 
 import sys
@@ -18,7 +18,6 @@ from leyden.core.algorithm.verl.settings import merged
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.display import make_display
 from leyden.core.trainer.launch import Changes, resume, sit_here
-from leyden.core.trainer.runners import Runners
 from leyden.core.trainer.tasks import load_tasks
 from leyden.core.trainer.trainer import Trainer
 
@@ -92,7 +91,7 @@ def main(address: str, runs: str, name: str, agent: str, steps: int, words: list
         resume(Path(runs), name, sit_here(make_display(quiet=True)), Changes(steps=steps))
         return
     tasks, example = EXAMPLES / "calculator_langgraph", EXAMPLES / agent
-    overrides = tuple(word for word in words if word not in ("ray", "tutorial"))
+    overrides = tuple(word for word in words if word != "tutorial")
     policy = {"actor_rollout_ref": {"model": {"path": str(example / "policy")}}}
     config = merged(TUTORIAL, CONFIG, SIZES, policy, _steps(steps)) if "tutorial" in words else CONFIG
     trainer = KeepingTrainer(
@@ -102,7 +101,6 @@ def main(address: str, runs: str, name: str, agent: str, steps: int, words: list
         tasks_per_step=TASKS_PER_STEP,
         group_size=GROUP_SIZE,
         n_runners=8,
-        **_on_ray(address) if "ray" in words else {},
         name=name,
         runs=runs,
         quiet=True,
@@ -114,10 +112,6 @@ def main(address: str, runs: str, name: str, agent: str, steps: int, words: list
 def _steps(steps: int) -> dict[str, Any]:
     """The tutorial's numbers of them are for a larger data set; its trackers have no account here."""
     return {"trainer": {"total_training_steps": steps, "test_freq": steps, "logger": ["console"]}}
-
-
-def _on_ray(address: str) -> dict[str, Any]:
-    return {"n_workers": 2, "runners": Runners(where="ray", ray_address=address, ray_actors=2, ray_cpus=0.5)}
 
 
 if __name__ == "__main__":

@@ -195,6 +195,21 @@ def test_what_shows_later_is_one_line_too(
     assert err.count("\n") == 1
 
 
+@pytest.mark.parametrize("command", ["dev", "exec"])
+def test_a_key_that_no_task_has_runs_nothing(
+    endpoint: Endpoint, tmp_path: Path, capfd: pytest.CaptureFixture[str], command: str
+) -> None:
+    (tmp_path / "t.jsonl").write_text('{"q": 1, "colour": "red"}\n{"q": 2}\n')
+    given = ["--task", '{"q": 2}'] if command == "exec" else ["--tasks", f"{tmp_path}/t.jsonl"]
+    mark = ["sh", "-c", f"touch {tmp_path}/ran", "{colour}"]
+    assert run([command, *options(endpoint), *given, "--", *mark]) == 2
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert err.startswith("leyden: the task has the keys q; the argument '{colour}' asks for the key 'colour'")
+    assert err.count("\n") == 1
+    assert not (tmp_path / "ran").exists()
+
+
 def test_tasks_are_json(tmp_path: Path) -> None:
     assert read_task('{"a": [1]}') == {"a": [1]}
     assert read_task('"a text"') == "a text"

@@ -126,7 +126,11 @@ def test_an_endpoint_answers_with_its_own_key(start: Start, tmp_path: Path, endp
         (["--endpoint", "http://x/v1", "--model", "m", "--store", "kept.db"], "t", "'kept.db' is not a store's URI"),
         (["--endpoint", "http://x/v1", "--model", "m"], "schlüssel", "LEYDEN_CAPTURE_TOKEN must be printable ASCII"),
         (["--endpoint", "http://x/v1", "--model", "m", "--port", "70000"], "t", "--port"),
-        (["--endpoint", "http://x/v1", "--model", "m", "--base-rate", "2"], "t", "base_rate is 2.0"),
+        (
+            ["--endpoint", "http://x/v1", "--model", "m", "--base-rate", "2"],
+            "t",
+            "--base-rate must be at most 1, not 2.0",
+        ),
     ],
 )
 def test_what_cannot_work_is_said_before_anything_is_served(

@@ -26,7 +26,7 @@ def test_errors_become_one_line_and_an_exit_code(
     def fail(arguments: list[str], prog_name: str, standalone_mode: bool) -> None:
         raise error
 
-    monkeypatch.setattr(cli, "app", fail)
+    monkeypatch.setattr(cli, "command_line", lambda: fail)
     assert cli.run(["train"]) == code
     assert capsys.readouterr().err == says
 
@@ -45,7 +45,7 @@ def test_a_fault_of_ours_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) ->
     def fail(arguments: list[str], prog_name: str, standalone_mode: bool) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(cli, "app", fail)
+    monkeypatch.setattr(cli, "command_line", lambda: fail)
     with pytest.raises(ZeroDivisionError):
         cli.run(["train"])
 

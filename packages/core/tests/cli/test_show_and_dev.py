@@ -86,6 +86,23 @@ class Says(Hook):
 """
 
 
+def test_the_last_line_says_what_to_give_for_a_missing_key(
+    endpoint: ChatEndpoint, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    made = 'AsyncOpenAI(base_url="https://api.openai.com/v1", api_key="sk-the-agents-own", max_retries=0)'
+    inside = AGENT.replace(f"client = {made}\n\n\n", "").replace("await client.", "await AsyncOpenAI().")
+    (tmp_path / "agent.py").write_text(inside)
+    (tmp_path / "t.jsonl").write_text('{"question": "2+2?"}\n')
+    arguments = ["dev", f"{tmp_path}/agent.py:agent", "--tasks", f"{tmp_path}/t.jsonl"]
+    assert run([*arguments, "--endpoint", endpoint.url, "--model", "local"]) == 1
+    last = capfd.readouterr().err.splitlines()[-1]
+    assert last.startswith("leyden: 1 of 1 rollouts failed: 1 × OpenAIError: ")
+    assert last.endswith(
+        "; where Leyden answers the agent's calls any value will do, such as OPENAI_API_KEY=unused: no provider sees it"
+    )
+
+
 def test_a_dry_run_takes_an_input_and_hooks(
     endpoint: ChatEndpoint, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -33,9 +33,14 @@ def one(task: Any, result: Any) -> float:
 async def ran(folder: RunFolder, kinds: Sequence[str], mode: Any = "train") -> None:
     """Run a rollout of each kind in the store of the run, and leave one in its queue."""
     store = await open_store(folder.store_uri)
-    config = RolloutConfig(timeout_seconds=0.3)
+    short, long = RolloutConfig(timeout_seconds=0.3), RolloutConfig(timeout_seconds=60)
     requests = [
-        EnqueueRollout(rollout_id=f"{mode}-{n}", input={"kind": kind, "number": n}, mode=mode, config=config)
+        EnqueueRollout(
+            rollout_id=f"{mode}-{n}",
+            input={"kind": kind, "number": n},
+            mode=mode,
+            config=short if kind == "hangs" else long,
+        )
         for n, kind in enumerate(kinds)
     ]
     await store.enqueue_many_rollouts(requests)
@@ -174,7 +179,10 @@ def test_what_cannot_be_told_is_one_line(broken: RunFolder, tmp_path: Path, caps
     runs = ("--runs", str(tmp_path))
     assert "no run 'none'" in refused(capsys, "none", *runs)
     assert "has no rollout 'nothing'; its 9 rollouts are called like" in refused(capsys, "broken", "nothing", *runs)
-    assert "'train-' could be" in refused(capsys, "broken", "train-", *runs)
+    said = refused(capsys, "broken", "train-", *runs)
+    assert "'train-' could be any of 7 rollouts: train-" in said
+    assert said.endswith(" and 2 more; give more of the id")
+    assert said.count("train-") == 6
     RunFolder.create(tmp_path, RunConfig(name="new", policy="p"), [{"question": "?"}], {})
     assert refused(capsys, "new", *runs) == "leyden: run 'new' has no rollouts: it has not begun"
 

@@ -311,6 +311,20 @@ def test_what_another_thread_changes_is_read_as_it_is() -> None:
         thread.join()
 
 
+def test_a_group_says_what_the_errors_inside_it_say() -> None:
+    inner = ExceptionGroup("inner", [ValueError("first"), KeyError("second")])
+    said = message_of(BaseExceptionGroup("tasks", [inner, SystemExit(), ErrorRaises("x"), TypeError("last")]))
+    assert said == "tasks (4 sub-exceptions): ValueError: first; KeyError: 'second'; SystemExit; and 2 more"
+    assert message_of(ExceptionGroup("tasks", [ErrorRaises("x")])) == (
+        "tasks (1 sub-exception): ErrorRaises: <ErrorRaises whose message cannot be read>"
+    )
+    doubled: Any = ValueError("once")
+    for _ in range(60):
+        doubled = ExceptionGroup("t", [doubled, doubled])
+    assert message_of(doubled) == "t (2 sub-exceptions): ValueError: once"
+    assert message_of(ExceptionGroup("g" * 5000, [ValueError("named all the same")]), 2000).endswith("the same")
+
+
 def test_an_error_says_what_it_can() -> None:
     methods = OwnMethods()
     assert message_of(ValueError("plain")) == "plain"

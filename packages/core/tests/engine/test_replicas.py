@@ -7,6 +7,7 @@ import pytest
 from leyden.core.data.sampling import Sampling
 from leyden.core.engine.base import GenerateRequest, ModelInfo, TokenChunk
 from leyden.core.engine.replicas import ReplicaEngine
+from leyden.core.engine.vllm_wire import VllmWire
 from leyden.core.errors import EngineError
 from leyden.core.testing.engine_contract import chunks_of, ids_of, until
 from leyden.core.testing.vllm_double import CONTEXT, VOCAB, VllmDouble
@@ -105,6 +106,29 @@ async def test_whoever_asks_is_told_when_the_last_replica_is_lost(
     assert [len(ids_of(await task)) for task in calls] == [40, 40]
     await engine.remove(doubles[2].url)
     engine.check()
+
+
+async def test_a_loss_is_known_while_the_connection_to_the_lost_replica_is_being_closed(
+    engine: ReplicaEngine, doubles: list[VllmDouble], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    close, may_close = VllmWire.close, asyncio.Event()
+
+    async def closed_later(wire: VllmWire) -> None:
+        await may_close.wait()
+        await close(wire)
+
+    await engine.remove(doubles[1].url)
+    waiting = asyncio.create_task(chunks_of(engine, call("a")))
+    await until(lambda: bool(doubles[0].running))
+    monkeypatch.setattr(VllmWire, "close", closed_later)
+    await doubles[0].stop()
+    await until(lambda: not engine.replicas)
+    with pytest.raises(EngineError, match="no replica is left"):
+        engine.check()
+    may_close.set()
+    await engine.add(doubles[2].url)
+    engine.check()
+    assert len(ids_of(await waiting)) == 40
 
 
 async def test_a_replica_that_is_taken_away_gives_its_calls_to_others(

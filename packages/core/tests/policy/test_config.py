@@ -47,7 +47,7 @@ def test_a_run_adds_its_length_and_seed() -> None:
         ({"normalisation": "constant"}, "needs tokens_per_rollout"),
         ({"tokens_per_rollout": 5}, "tokens_per_rollout has no effect with token normalisation"),
         ({"kl_reward": -0.1}, "kl_reward must not be negative"),
-        ({"entropy_bonus": float("nan")}, "entropy_bonus must not be negative, got nan"),
+        ({"entropy_bonus": float("nan")}, "entropy_bonus must be a finite number, got nan"),
         ({"schedule": "linear", "steps": 3, "decay_to": 2.0}, "decay_to is a share"),
     ],
 )

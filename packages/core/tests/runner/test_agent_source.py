@@ -31,6 +31,9 @@ class Remembering(LitAgent[Any]):
     def __init__(self) -> None:
         self.memory: list[int] = []
 
+    def rollout(self, task: Any, resources: Any, rollout: Any) -> float:
+        return 0.0
+
 
 class Greedy(Adapter):
     """Supports everything that is a list."""
@@ -279,6 +282,10 @@ def tells() -> str:
     return "four"
 
 
+def reaches_nothing() -> str:
+    raise ConnectionError("no server at localhost:1")
+
+
 def tells_by(model: str = "m") -> str:
     return "four"
 
@@ -309,6 +316,8 @@ class Nothing:
         (Empty, "what bot.py:agent() returns is of type"),
         (tells, "tells(), is called to make the agent; if it is the agent, give it a parameter for the task"),
         (tells_by, "tells_by(model: str = 'm'), is called to make the agent"),
+        (reaches_nothing, "failed: ConnectionError: no server at localhost:1 ("),
+        (reaches_nothing, "reaches_nothing(), is called to make the agent; if it is the agent, give it a parameter"),
         ({"a": 1}, "a function of a task, or a function that makes one"),
     ],
 )
@@ -408,3 +417,22 @@ def test_the_runner_imports_no_framework() -> None:
     )
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert answer.stdout.strip() == "[]"
+
+
+class Idle(LitAgent[Any]):
+    def answer(self, task: Any) -> str:
+        return "never called"
+
+
+@pytest.mark.parametrize("given", [Idle(), Idle])
+def test_a_lit_agent_that_runs_nothing_is_refused(given: Any) -> None:
+    with pytest.raises(UnknownAgent, match="Idle overrides neither rollout nor rollout_async"):
+        AgentSource.of(given)
+
+
+@pytest.mark.parametrize("name", ["rollout", "rollout_async", "training_rollout", "validation_rollout_async"])
+def test_one_method_is_enough(name: str) -> None:
+    def own(self: Any, task: Any, resources: Any, rollout: Any) -> float:
+        return 1.0
+
+    assert isinstance(AgentSource.of(type("Own", (LitAgent,), {name: own})()).adapter, LitAgentAdapter)

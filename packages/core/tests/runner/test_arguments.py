@@ -9,7 +9,7 @@ import pytest
 from pydantic import BaseModel
 
 from leyden.core.errors import TaskError
-from leyden.core.runner.arguments import arguments_for, takes_task
+from leyden.core.runner.arguments import TEXT_NAMES, arguments_for, takes_task
 from leyden.core.runner.builtin_adapters import FunctionAdapter
 from leyden.core.runner.task_input import MadeInput
 
@@ -81,6 +81,8 @@ def test_an_annotation_that_only_type_checkers_can_evaluate_is_read_as_it_stands
 
 def test_a_parameter_gets_what_the_row_has_by_its_name() -> None:
     assert given_to(lambda question: question) == "2+2?"
+    for name in TEXT_NAMES:
+        assert given_to(eval(f"lambda {name}: {name}")) == "2+2?", f"{name}: not the row, which has the answer"
     assert given_to(lambda id: id) == 7
     assert given_to(typed(int, "id")) == 7
     assert given_to(typed(dict, "context")) == {"page": 1}

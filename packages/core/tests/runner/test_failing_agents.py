@@ -2,12 +2,16 @@ import asyncio
 import contextlib
 import sys
 import threading
+import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from leyden.core.data import semconv
-from leyden.core.data.rollout import RolloutConfig
+from leyden.core.data.failure import failure_of
+from leyden.core.data.rollout import AttemptedRollout, RolloutConfig
+from leyden.core.store.memory import MemoryStore
 from leyden.core.testing.running import (
     error_of,
     finished,
@@ -75,6 +79,19 @@ async def test_whatever_an_agent_raises_is_a_failed_rollout(agent: Any, kind: st
     assert rewards_in(spans) == []
 
 
+async def raises_in_a_task_group(task: Any) -> Any:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(raises_in_loop(task))
+
+
+async def test_the_error_inside_a_group_is_what_the_rollout_failed_with() -> None:
+    ended, [raised, result] = await run_one(raises_in_a_task_group, reward=one)
+    failure = failure_of(ended.attempt)
+    assert failure is not None
+    assert failure.text == ("ExceptionGroup: unhandled errors in a TaskGroup (1 sub-exception): ValueError: bad day")
+    assert {raised.status.description, result.status.description} == {failure.message}
+
+
 async def raises_odd_text(task: Any) -> Any:
     raise ValueError("bad \ud800 day")
 
@@ -129,6 +146,100 @@ async def test_an_agent_that_hangs_is_timed_out_and_its_place_is_free(agent: Any
     assert attempt.metadata["error"] == expected
     (result,) = await store.query_spans(ids[0])
     assert (result.name, result.status.description) == (semconv.RESULT, "no result within 0.2 s")
+
+
+async def blocks_the_loop(task: Any) -> str:
+    for _ in range(3):
+        time.sleep(0.4)
+        await asyncio.sleep(0)
+    return "late"
+
+
+async def takes_its_time(task: Any) -> str:
+    await asyncio.sleep(60)
+    return "late"
+
+
+def blocks_its_thread(task: Any) -> str:
+    time.sleep(1.5)
+    return "late"
+
+
+@pytest.mark.parametrize("make_store", [patient_store, MemoryStore])
+@pytest.mark.parametrize(
+    ("agent", "is_told"), [(blocks_the_loop, True), (takes_its_time, False), (blocks_its_thread, False)]
+)
+async def test_a_timeout_says_that_agents_blocked_the_event_loop(
+    agent: Any, is_told: bool, make_store: Callable[[], MemoryStore]
+) -> None:
+    store = make_store()
+    ids = [(await store.enqueue_rollout(n, config=RolloutConfig(timeout_seconds=0.5))).rollout_id for n in range(2)]
+    async with running(store, agent, concurrency=2):
+        await finished(store, ids)
+        await asyncio.sleep(0.3)
+    failures = [failure_of(attempt) for one in ids for attempt in await store.query_attempts(one)]
+    assert {failure.kind for failure in failures if failure} == {"timeout"}
+    for failure in failures:
+        assert failure is not None
+        assert ("the worker's event loop was blocked for" in failure.message) == is_told
+        assert ("test_failing_agents.py, line" in failure.message) == is_told
+        assert ("make it a plain `def`" in failure.message) == is_told
+
+
+class SlowToClaim(MemoryStore):
+    """Its clock goes on by so many seconds whenever something is claimed, and else stands still."""
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        self.now, self.seconds = time.time(), seconds
+        super().__init__(lambda: self.now)
+
+    async def dequeue_many_rollouts(self, **given: Any) -> list[AttemptedRollout]:
+        claimed = await super().dequeue_many_rollouts(**given)
+        self.now += self.seconds if claimed else 0.0
+        return claimed
+
+
+async def test_a_timeout_that_the_store_finds_first_says_that_agents_blocked_the_event_loop() -> None:
+    store = SlowToClaim()
+
+    async def agent(task: Any) -> None:
+        assert runner.loop_watch is not None
+        while not runner.loop_watch.sees_code:
+            time.sleep(0.05)
+        time.sleep(0.2)
+        store.now += 100.0
+        await asyncio.sleep(60)
+
+    rollout = await store.enqueue_rollout("task", config=RolloutConfig(timeout_seconds=4.0))
+    async with running(store, agent, heartbeat_seconds=0.05) as runner:
+        while runner.finished < 1:
+            await asyncio.sleep(0.01)
+    (attempt,) = await store.query_attempts(rollout.rollout_id)
+    failure = failure_of(attempt)
+    assert failure is not None
+    assert (attempt.status, failure.kind) == ("timeout", "timeout")
+    assert "no result within 4.0 s; the worker's event loop was blocked for" in failure.message
+
+
+async def test_an_agent_does_not_begin_once_the_time_of_its_attempt_is_over() -> None:
+    begun: list[Any] = []
+
+    async def agent(task: Any) -> None:
+        begun.append(task)
+
+    store = SlowToClaim(60.0)
+    async with running(store, agent, concurrency=2, heartbeat_seconds=600.0) as runner:
+        await asyncio.sleep(0.2)  # the first heartbeat, which would give up what is late, finds nothing
+        late = await store.enqueue_rollout("late", config=RolloutConfig(timeout_seconds=30.0))
+        in_time = await store.enqueue_rollout("in time", config=RolloutConfig(timeout_seconds=90.0))
+        first, second = await finished(store, [late.rollout_id, in_time.rollout_id])
+        while runner.finished < 2:
+            await asyncio.sleep(0.01)
+    assert {first.rollout_id: first.status, second.rollout_id: second.status} == {
+        late.rollout_id: "failed",
+        in_time.rollout_id: "succeeded",
+    }
+    assert begun == ["in time"]
 
 
 async def test_what_a_timed_out_thread_left_running_works_for_nobody() -> None:

@@ -1,3 +1,4 @@
+import io
 import sys
 from pathlib import Path
 
@@ -5,6 +6,7 @@ import pytest
 
 from leyden.core.errors import AgentNotFound
 from leyden.core.runner.loading import load_object, reload_object
+from leyden.core.tracing import routing
 
 
 def write(folder: Path, name: str, text: str) -> Path:
@@ -152,3 +154,31 @@ def test_a_failing_import_inside_a_package_is_not_called_missing(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(AgentNotFound, match=r"importing broken_shop failed: .*no_such_package_here"):
         load_object("broken_shop:agent")
+
+
+@pytest.mark.integration  # openai asks `uname` what system it runs on
+@pytest.mark.parametrize(
+    ("source", "advice"),
+    [
+        ("import getpass\nkey = input('Key: ')", "reads from the keyboard while it is imported, and there is none"),
+        (
+            "import openai\nopenai.OpenAI(api_key='k', max_retries=0).chat.completions.create(model='m', messages=[])",
+            "calls its model while it is imported: make the call in the agent's own function",
+        ),
+        (
+            "from urllib.request import urlopen\nurlopen('https://api.openai.com/v1/responses', b'{\"model\": \"m\"}')",
+            "calls its model while it is imported: make the call in the agent's own function",
+        ),
+    ],
+)
+def test_what_a_module_should_not_do_while_it_is_imported_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, advice: str
+) -> None:
+    path = write(tmp_path, "early.py", f"{source}\nagent = 1")
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    routing.install(fail_closed=True)
+    try:
+        with pytest.raises(AgentNotFound, match=advice):
+            load_object(f"{path}:agent")
+    finally:
+        routing.uninstall()

@@ -148,6 +148,16 @@ async def test_a_failure_of_the_store_is_the_reason_of_the_attempt(method: str, 
     assert error_of(ended)["message"] == message
 
 
+@pytest.mark.parametrize(("error", "has_trace"), [(StoreError("disk full"), False), (RuntimeError("odd answer"), True)])
+async def test_an_error_that_the_store_explains_is_logged_without_a_trace(
+    caplog: pytest.LogCaptureFixture, error: Exception, has_trace: bool
+) -> None:
+    ended, _ = await ended_in(Faulty("begin", error), echo)
+    assert f"Leyden failed in rollout {ended.rollout_id}" in caplog.text
+    assert str(error) in caplog.text
+    assert ("Traceback" in caplog.text) == has_trace
+
+
 async def test_a_mark_that_the_store_does_not_take_at_once_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attempt_module, "MARK_PAUSES", (0.0, 0.0))
     ended, _ = await ended_in(Faulty("update_attempt", StoreError("busy"), StoreError("busy")), echo)
@@ -166,7 +176,8 @@ async def test_only_an_attempt_that_no_store_marks_is_left_open(
     left = await store.get_latest_attempt(queued.rollout_id)
     assert left is not None
     assert (left.status, ended.attempt.status) == ("running", "succeeded")
-    assert "cannot be marked, because the store does not take it" in caplog.text
+    assert "cannot be marked, because the store does not take it: " in caplog.text
+    assert "Traceback" not in caplog.text
 
 
 class Quiet(Hook):

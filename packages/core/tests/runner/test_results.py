@@ -7,6 +7,7 @@ import itertools
 from collections.abc import AsyncIterator, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from starlette.responses import StreamingResponse
@@ -149,6 +150,34 @@ def returning() -> Generator[int, None, str]:
 )
 async def test_pieces_of_one_kind_of_text_are_joined_and_others_are_a_list(result: Any, expected: Any) -> None:
     assert await completed(result) == expected
+
+
+class OnlyNext:
+    """An async iterator that cannot be gone through itself, which `async for` over its maker never notices."""
+
+    async def __anext__(self) -> str:
+        raise StopAsyncIteration
+
+
+class MakesOnlyNext:
+    def __aiter__(self) -> OnlyNext:
+        return OnlyNext()
+
+
+class GivesAnother:
+    """An iterator that gives another one: its own `__next__` never ends."""
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(["four"])
+
+    def __next__(self) -> str:
+        return "more"
+
+
+async def test_what_is_iterated_is_what_a_loop_would_iterate() -> None:
+    assert await completed(MakesOnlyNext()) == []
+    assert await completed(GivesAnother()) == "four"
+    assert await completed(MagicMock()) == []
 
 
 async def test_parts_of_a_container_are_completed_one_level_down() -> None:

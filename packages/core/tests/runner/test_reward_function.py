@@ -62,6 +62,30 @@ def test_anything_else_is_not(returned: Any) -> None:
         as_reward(returned)
 
 
+@pytest.mark.parametrize(
+    "returned",
+    [1e308, -1e308, 2e15, -2e15, 10**16, Decimal("1e300"), np.float64(1e20), {"a": 1e308}, {"a": 8e14, "b": 8e14}],
+)
+def test_a_reward_that_no_batch_could_hold_is_refused(returned: Any) -> None:
+    with pytest.raises(ValueError, match=r"not a number between -1e\+15 and 1e\+15"):
+        as_reward(returned)
+
+
+def test_a_weight_makes_no_larger_reward() -> None:
+    with pytest.raises(ValueError, match=r"weighted sum is 1e\+16, not a number between"):
+        as_reward({"a": 10.0}, {"a": 1e15})
+    assert as_reward({"a": 1e15, "b": -1e15}).value == 0
+    assert as_reward(-1e15).value == -1e15
+
+
+async def test_the_task_of_a_reward_that_is_too_large_is_named() -> None:
+    def huge(task: Any, result: Any) -> float:
+        return 1e308
+
+    with pytest.raises(RewardError, match=r"reward .*huge returned 1e\+308, not a number .*'question': '2\+2\?'"):
+        await score(huge, {"question": "2+2?"}, "4")
+
+
 def test_dimensions_are_summed_by_their_weights() -> None:
     dimensions = {"correct": 1.0, "format": 0.5}
     assert as_reward(dimensions).value == 1.5
@@ -104,6 +128,76 @@ async def test_an_async_reward_runs_on_the_loop_outside_the_attempt() -> None:
     with open_attempt(ATTEMPT):
         assert (await score(reward, 1, 2)).value == 0.5
         assert (await score(Callable(), 1, 2)).value == 0.5
+
+
+class Unreadable(dict[str, float]):
+    def items(self) -> Any:
+        raise RuntimeError("no items")
+
+
+class WithoutText:
+    def __repr__(self) -> str:
+        raise RuntimeError("no text")
+
+
+def cancels(task: Any, result: Any) -> float:
+    raise asyncio.CancelledError
+
+
+def interrupts(task: Any, result: Any) -> float:
+    raise KeyboardInterrupt
+
+
+def unreadable(task: Any, result: Any) -> Any:
+    return Unreadable(a=1.0)
+
+
+def without_text(task: Any, result: Any) -> Any:
+    return WithoutText()
+
+
+def partly_nan(task: Any, result: Any) -> dict[str, float]:
+    return {"good": 1.0, "bad": float("nan")}
+
+
+def too_large(task: Any, result: Any) -> dict[str, float]:
+    return {"a": 9e14, "b": 9e14}
+
+
+async def waits_for_what_is_cancelled(task: Any, result: Any) -> float:
+    judge = asyncio.ensure_future(asyncio.sleep(10))
+    judge.cancel()
+    await judge
+    return 1.0
+
+
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        (cancels, "cancels raised CancelledError"),
+        (interrupts, "interrupts raised KeyboardInterrupt"),
+        (waits_for_what_is_cancelled, "waits_for_what_is_cancelled raised CancelledError"),
+        (unreadable, "which cannot be read: RuntimeError: no items"),
+        (without_text, r"returned <.*WithoutText> .*, not a finite number"),
+        (partly_nan, r"a dict with 'bad': nan \(float\), not a finite"),
+        (too_large, r"dimensions whose weighted sum is 1.8e\+15, not a number between"),
+    ],
+)
+async def test_whatever_goes_wrong_in_a_reward_is_the_rewards_error(function: Any, says: str) -> None:
+    with pytest.raises(RewardError, match=says):
+        await score(function, {"id": "t1"}, None)
+
+
+async def test_a_reward_that_is_waited_for_can_be_cancelled() -> None:
+    async def never(task: Any, result: Any) -> float:
+        await asyncio.sleep(60)
+        return 1.0
+
+    scoring = asyncio.create_task(score(never, 1, None))
+    await asyncio.sleep(0.01)
+    scoring.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await scoring
 
 
 async def test_what_a_reward_raises_names_task_and_place() -> None:

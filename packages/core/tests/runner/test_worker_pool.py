@@ -33,7 +33,7 @@ KEY = bytes(range(32))
 TOKEN = "opens-the-store"
 
 AGENTS = """
-import asyncio, gc, json, os, subprocess, sys, threading, time
+import asyncio, gc, json, os, signal, subprocess, sys, threading, time
 from pathlib import Path
 
 import httpx
@@ -74,6 +74,14 @@ async def blocks_once(task):
         marker.write_text("blocked")
         time.sleep(60)
     return "survived"
+
+
+async def ends_its_process(task):
+    if task["do"] == "ask":
+        await asyncio.sleep(1.0)
+        return "asked"
+    await asyncio.sleep(0.3)
+    os._exit(7) if task["do"] == "exit" else os.kill(os.getpid(), signal.SIGSEGV)
 
 
 def ends_the_process(task):
@@ -242,6 +250,50 @@ async def test_a_killed_worker_is_replaced_and_its_rollout_tried_again(
     assert "SIGKILL" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("do", "said"),
+    [
+        ("exit", "the agent's process ended with exit code 7"),
+        ("crash", "the agent's process was killed by SIGSEGV"),
+    ],
+)
+async def test_an_attempt_that_ends_its_process_takes_the_others_with_it_once(
+    site: Site, caplog: pytest.LogCaptureFixture, do: str, said: str
+) -> None:
+    config = RolloutConfig(max_attempts=2, retry_condition=("unresponsive",))
+    tasks = [{"do": "ask"}, {"do": do}, *[{"do": "ask"}] * 6]
+    ids = [(await site.store.enqueue_rollout(task, config=config)).rollout_id for task in tasks]
+    async with site.workers("ends_its_process", size=2, concurrency=4) as pool:
+        ended = await finished(site.store, ids)
+        await pool.check()
+    culprit, innocent = ended.pop(1), ended
+    assert {rollout.status for rollout in innocent} == {"succeeded"}
+    assert culprit.status == "failed"
+    assert error_of(culprit) == {"kind": "worker", "type": "ProcessEnded", "message": said}
+    first, _ = await site.store.query_attempts(culprit.rollout_id)
+    assert "one of them may have ended it" in first.metadata["error"]["message"]
+    assert caplog.text.count("from now on each attempt runs in a process of its own") == 1
+
+
+async def test_an_agent_that_cannot_be_forked_goes_on_sharing_a_process(
+    site: Site, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with site.agents.open("a") as file:
+        file.write("\n\nthreading.Thread(target=time.sleep, args=(600,), name='at import', daemon=True).start()\n")
+    marker = tmp_path / "marker"
+    config = RolloutConfig(max_attempts=2, retry_condition=("unresponsive",))
+    rollout = await site.store.enqueue_rollout({"marker": str(marker)}, config=config)
+    async with site.workers("dies_once"):
+        worker, _ = await asyncio.wait_for(pids_in(marker), 40)
+        os.kill(worker, signal.SIGKILL)
+        (ended,) = await finished(site.store, [rollout.rollout_id])
+        stats = [worker.heartbeat_stats["isolation"] for worker in await site.store.query_workers()]
+    assert ended.status == "succeeded"
+    assert "attempts go on sharing a process" in caplog.text
+    assert "1 thread (at import)" in caplog.text
+    assert all("of its own" not in said for said in stats)
+
+
 async def test_a_worker_whose_loop_is_blocked_is_replaced(site: Site, tmp_path: Path) -> None:
     config = RolloutConfig(max_attempts=2, retry_condition=("unresponsive",))
     rollout = await site.store.enqueue_rollout({"marker": str(tmp_path / "marker")}, config=config)
@@ -397,3 +449,34 @@ def test_a_spec_shows_no_secrets() -> None:
     spec = WorkerSpec(agent="a:b", store_url="http://s", gateway_url="http://g", key="12ab", store_token="opensesame")
     assert "12ab" not in repr(spec)
     assert "opensesame" not in repr(spec)
+
+
+@pytest.mark.parametrize("turns", [0, 1, 2, 5, 8])
+def test_a_worker_whose_start_is_cancelled_is_gone_with_its_handles(
+    turns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the loop that the trainer runs on, which names what it must close itself."""
+    uvloop = pytest.importorskip("uvloop")
+    begun: list[Any] = []
+    whole = asyncio.create_subprocess_exec
+
+    async def noted(*command: Any, **options: Any) -> Any:
+        process = await whole(*command, **options)
+        await asyncio.sleep(0.05)  # such as on a machine that is busy
+        begun.append(process)
+        return process
+
+    async def cancelled() -> None:
+        spec = WorkerSpec(agent="none:agent", store_url="http://nowhere", store_token="", gateway_url="", key="")
+        starting = asyncio.create_task(worker_process.WorkerProcess.start(spec))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", noted)
+    uvloop.run(cancelled())
+    gc.collect()
+    assert [process.returncode for process in begun] == [-signal.SIGKILL] * len(begun)
+    assert len(begun) == (turns > 0), "a start that had not begun is not begun"

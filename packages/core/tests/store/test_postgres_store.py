@@ -5,6 +5,7 @@ import secrets
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import psycopg
@@ -65,7 +66,8 @@ async def test_a_claim_waits_for_the_only_rollout_that_another_holds_without_cla
             monkeypatch.setattr(postgres_rows, "HELD_SECONDS", 0.0)
             assert await store.dequeue_rollout() is None  # who holds it may hold it for long
             monkeypatch.setattr(postgres_rows, "HELD_SECONDS", PROMPT)
-            monkeypatch.setattr(time, "sleep", let_go)
+            ours = SimpleNamespace(monotonic=time.monotonic, sleep=let_go)  # other threads of the process sleep, too
+            monkeypatch.setattr(postgres_rows, "time", ours)
             assert taken(await store.dequeue_rollout()).rollout_id == rollout.rollout_id
 
 

@@ -1,5 +1,6 @@
 """What is said when a Redis cannot be a store, and that no message shows a password."""
 
+import asyncio
 import logging
 import socket
 from collections.abc import Generator
@@ -105,6 +106,21 @@ async def test_no_message_of_a_store_shows_its_password(
 async def test_a_redis_that_is_too_old(redis: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redis_start, "OLDEST", (99, 1))
     assert "Leyden needs 99.1 or newer" in await refusal(uri_of(redis, "old"))
+
+
+@needs_redis
+@pytest.mark.parametrize("uri", ["right", "none", "wrong"])
+async def test_a_store_that_is_refused_leaves_no_connection(
+    redis: RedisServer, link: Link, monkeypatch: pytest.MonkeyPatch, uri: str
+) -> None:
+    monkeypatch.setattr(redis_start, "OLDEST", (99, 1))
+    uris = {"right": uri_of(redis, "old"), "none": redis.tcp_uri(), "wrong": redis.tcp_uri(f":not-{SECRET}@")}
+    with pytest.raises(UsageError) as caught:
+        await open_store(uris[uri])
+    async with asyncio.timeout(20):
+        while len(link.call("CLIENT", "LIST").splitlines()) > 1:
+            await asyncio.sleep(0.01)
+    assert caught.value.__traceback__ is not None, "what it holds is not collected meanwhile"
 
 
 @needs_redis

@@ -60,10 +60,39 @@ def test_each_emitter_leaves_a_span_in_the_attempt(opened: OpenAttempt) -> None:
     assert (error.status.code, error.status.description) == ("error", "no")
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, None, "1", {}, {"a": None}, {"a": math.nan}])
+@pytest.mark.parametrize(
+    "value",
+    [math.nan, math.inf, None, "1", {}, {"a": None}, {"a": math.nan}, 1e308, {"a": -2e15}, {"a": 8e14, "b": 8e14}],
+)
 def test_a_reward_that_is_no_finite_number_is_refused(value: Any, opened: OpenAttempt) -> None:
     with pytest.raises(RewardError):
         emit_reward(value)
+    assert not opened.notes
+
+
+def test_the_primary_dimension_is_the_reward(opened: OpenAttempt) -> None:
+    emit_reward({"correct": 0.5, "format": 0.25}, primary_key="format")
+    assert opened.notes[0].attributes == {
+        semconv.REWARD_VALUE: 0.25,
+        f"{semconv.REWARD_DIMENSION}correct": 0.5,
+        f"{semconv.REWARD_DIMENSION}format": 0.25,
+    }
+
+
+@pytest.mark.parametrize(
+    ("value", "named"), [({"correct": 1.0, "format": 0.0}, "correct, format"), (1.0, "none"), ({"b": 1.0}, "b")]
+)
+@pytest.mark.parametrize("key", ["a", "", 3])
+def test_a_primary_key_that_is_no_dimension_is_refused(value: Any, named: str, key: Any, opened: OpenAttempt) -> None:
+    with pytest.raises(RewardError, match=f"primary_key is {key!r}; the reward's dimensions are: {named}"):
+        emit_reward(value, primary_key=key)
+    assert not opened.notes
+
+
+@pytest.mark.parametrize("value", ["v", None, 3, ValueError, {"error": "v"}])
+def test_what_is_no_exception_is_refused(value: Any, opened: OpenAttempt) -> None:
+    with pytest.raises(TypeError, match=r"emit_exception takes an exception, .* a text is for emit_message"):
+        emit_exception(value)
     assert not opened.notes
 
 

@@ -105,3 +105,10 @@ async def test_other_programs_that_an_agent_started_are_named(silent: None, capl
         routing.uninstall()
         carry.uninstall()
     assert "env is another program: its client must take its base URL from OPENAI_BASE_URL" in caplog.text
+
+
+def test_what_a_client_asks_its_system_with_is_no_reason(silent: None) -> None:
+    attempt = nouns.attempt(extra={out_of_reach.PROGRAMS: {"uname", "my_agent"}})
+    said = out_of_reach.untold(attempt)
+    assert "my_agent is another program: its client must take its base URL from OPENAI_BASE_URL" in said
+    assert not any("uname" in one for one in said)

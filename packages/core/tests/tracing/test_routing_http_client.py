@@ -65,6 +65,8 @@ def test_a_proxy_of_the_environment_takes_no_part(gateway: Endpoint, monkeypatch
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     monkeypatch.delenv("no_proxy", raising=False)
     monkeypatch.delenv("NO_PROXY", raising=False)
+    # urllib reads the environment once in a process, for its first request: that is this one, for this test only.
+    monkeypatch.setattr(urllib.request, "_opener", None)
     with open_attempt(attempt_at(gateway)):
         for url in (URL, f"http://{HOST}{PATH}"):
             with urllib.request.urlopen(asked(url), timeout=5) as response:

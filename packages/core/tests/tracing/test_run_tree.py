@@ -226,3 +226,116 @@ async def test_an_agent_by_its_shape_that_holds_agents_is_a_workflow(recorder: R
     assert [span.name for span in STORED] == ["invoke_agent inner", "invoke_agent named", "invoke_workflow graph"]
     workflow = STORED[-1].attributes
     assert (workflow[semconv.OPERATION], workflow[semconv.WORKFLOW_NAME]) == ("invoke_workflow", "graph")
+
+
+async def recorded_parents(recorder: Recorder) -> dict[str, str | None]:
+    """Return the name of each span's parent."""
+    await recorder.flush()
+    ids = {span.span_id: span.name for span in STORED}
+    return {span.name: ids.get(span.parent_id or "") for span in STORED}
+
+
+async def test_roots_of_a_framework_that_knows_its_bodies_hang_from_one_another_only_there(recorder: Recorder) -> None:
+    body: list[str | None] = [None]
+    crew, graph = RunTree("crew"), RunTree("graph", lambda: body[-1])
+    with open_attempt(attempt()):
+        crew.open_agent(begun(crew.start("crew", None, "crew")), "crew")
+        speaking = current_caller()
+        for name in ("first", "second", "third"):  # as in a batch: all start before one ends
+            graph.open_agent(begun(graph.start(name, None, name)), name)
+        body.append("link")
+        begun(graph.start("link", "second", "link"))
+        graph.open_agent(begun(graph.start("inside", None, "inside")), "inside")
+        graph.open_agent(begun(graph.start("inside too", None, "inside too")), "inside too")
+        for name in ("inside", "inside too", "link", "second", "first", "third"):
+            graph.end(name)
+        assert current_caller() is speaking
+        crew.end("crew")
+        assert current_caller() is None
+    first = "invoke_agent crew"
+    inside = {"invoke_agent inside": "invoke_agent second", "invoke_agent inside too": "invoke_agent second"}
+    beside = {f"invoke_agent {name}": first for name in ("first", "second", "third")}
+    assert await recorded_parents(recorder) == inside | beside | {first: None}
+
+
+async def test_of_roots_beside_one_another_the_one_that_goes_on_speaks(recorder: Recorder) -> None:
+    tree = RunTree("graph", lambda: None)
+    with open_attempt(attempt()):
+        first, second = begun(tree.start("first", None, "first")), begun(tree.start("second", None, "second"))
+        for run in (first, second):
+            tree.open_agent(run, run.name)
+        tree.start("link", "first", "link")
+        assert current_caller() is first.caller
+        tree.open_tool(begun(tree.start("tool", "second", "tool")), "tool")
+        speaking = current_caller()
+        assert speaking is not None
+        assert speaking.outer is second.caller
+        tree.start("link within", "first", "link")
+        assert current_caller() is speaking  # it is no root: nobody else takes its place
+        tree.end("tool")
+        tree.end("second")
+        assert current_caller() is None
+
+
+async def test_a_root_between_other_speakers_hangs_from_them(recorder: Recorder) -> None:
+    """A run that is no root, and another framework, are always around what starts where they speak."""
+    graph, crew = RunTree("graph", lambda: None), RunTree("crew")
+    with open_attempt(attempt()):
+        graph.open_agent(begun(graph.start("root", None, "root")), "root")
+        graph.open(begun(graph.start("node", "root", "node")), "node", {})
+        graph.open_agent(begun(graph.start("in the node", None, "low")), "low")
+        graph.end("in the node")
+        graph.end("node")
+        crew.open_agent(begun(crew.start("crew", None, "crew")), "crew")
+        crew.open_agent(begun(crew.start("same framework", None, "same")), "same")  # it does not know its bodies
+        graph.open_agent(begun(graph.start("in the crew", None, "deep")), "deep")
+        graph.end("in the crew")
+        crew.end("same framework")
+        crew.end("crew")
+        graph.end("root")
+    assert await recorded_parents(recorder) == {
+        "invoke_agent root": None,
+        "node": "invoke_agent root",
+        "invoke_agent low": "node",
+        "invoke_agent crew": "invoke_agent root",
+        "invoke_agent same": "invoke_agent crew",
+        "invoke_agent deep": "invoke_agent same",
+    }
+
+
+@pytest.mark.parametrize("error", [None, ValueError("no")])
+async def test_what_is_stopped_fails_if_what_is_above_fails(recorder: Recorder, error: Exception | None) -> None:
+    tree = RunTree("some")
+    with open_attempt(attempt()):
+        tree.open_agent(begun(tree.start("root", None, "root")), "root")
+        tree.start("link", "root", "link")
+        tree.open(begun(tree.start("node", "link", "node")), "node", {})
+        tree.open(begun(tree.start("call", "node", "call")), "chat m", {})
+        for key in ("call", "node", "link"):
+            tree.stop(key, KeyError(key))
+        speaking = current_caller()
+        assert speaking is not None
+        assert speaking.agent == "root"
+        assert speaking.outer is None  # what was stopped speaks no more
+        tree.end("root", error)
+        tree.stop("unknown", KeyError("unknown"))
+    await recorder.flush()
+    found = {span.name: span.attributes.get(semconv.ERROR_TYPE) for span in STORED}
+    below, above = (None, None) if error is None else ("KeyError", "ValueError")
+    assert found == {"chat m": below, "node": below, "invoke_agent root": above}
+    ends = {span.name: span.end_time or 0 for span in STORED}
+    assert ends["chat m"] <= ends["node"] <= ends["invoke_agent root"]
+
+
+async def test_what_is_stopped_after_what_is_above_it_or_below_nothing_has_failed(recorder: Recorder) -> None:
+    tree = RunTree("some")
+    with open_attempt(attempt()):
+        tree.open_agent(begun(tree.start("root", None, "root")), "root")
+        tree.open(begun(tree.start("late", "root", "late")), "late", {})
+        tree.end("root")
+        tree.stop("late", KeyError("late"))
+        tree.open(begun(tree.start("alone", None, "alone")), "alone", {})
+        tree.stop("alone", KeyError("alone"))
+    await recorder.flush()
+    found = {span.name: span.attributes.get(semconv.ERROR_TYPE) for span in STORED}
+    assert found == {"invoke_agent root": None, "late": "KeyError", "alone": "KeyError"}

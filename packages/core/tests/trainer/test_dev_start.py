@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from leyden.core.engine.base import ModelInfo
-from leyden.core.errors import AgentNotFound, PolicyError
+from leyden.core.errors import AgentNotFound, PolicyError, TaskError
 from leyden.core.gateway.serving import ServedPolicy
 from leyden.core.testing.byte_codec import VOCABULARY, ByteCodec
 from leyden.core.testing.scripted_engine import ScriptedAnswer, ScriptedEngine
@@ -98,3 +98,9 @@ def test_an_agent_that_fails_ends_the_policy(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(dev, "embedded_policy", policy_loader(tmp_path))
     with pytest.raises(AgentNotFound, match=r"KeyError: 'MODEL_NAME' \(.*agent.py, line 9\)"):
         run(tmp_path, 'model = os.environ["MODEL_NAME"]')
+
+
+@pytest.mark.parametrize("row", [{"n": 1 << 64}, {"text": "\ud800"}, {"of": object()}])
+def test_a_task_that_could_not_be_kept_whole_is_refused_before_anything_starts(row: dict[str, Any]) -> None:
+    with pytest.raises(TaskError, match=r"^task 2: task\."):
+        dry_run(DevPlan(policy="none"), print, [{"n": 1}, row])

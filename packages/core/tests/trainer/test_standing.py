@@ -226,3 +226,23 @@ async def test_an_export_overwrites_nothing(tmp_path: Path) -> None:
     (tmp_path / "there" / "mine.txt").write_text("mine")
     with pytest.raises(RunError, match="is there already; nothing was written"):
         await export_version(run.models(), run.models().find("1"), tmp_path / "there")
+
+
+@pytest.mark.parametrize("there", ["nothing", "an empty folder"])
+async def test_an_export_goes_where_nothing_is(tmp_path: Path, there: str) -> None:
+    policy = Path(__file__).parents[4] / "examples/calculator_langgraph/policy"
+    run = Run(tmp_path, [2, 0], replace(CONFIG, policy=str(policy)))
+    run.begin()
+    target = tmp_path / "to"
+    if there != "nothing":
+        target.mkdir()
+    await export_version(run.models(), run.models().find("0"), target)
+    assert (target / "config.json").is_file()
+
+
+async def test_an_export_takes_no_files_place(tmp_path: Path) -> None:
+    run = Run(tmp_path, [2, 0])
+    run.begin()
+    (tmp_path / "to").write_text("mine")
+    with pytest.raises(RunError, match="to is there already; nothing was written"):
+        await export_version(run.models(), run.models().find("0"), tmp_path / "to")

@@ -1,11 +1,12 @@
 import math
+from typing import Any
 
 import msgspec
 import pytest
 
 from leyden.core.data import reasons, semconv
 from leyden.core.data.reasons import CHOICE_NOT_USED
-from leyden.core.data.rollout import Attempt, Rollout
+from leyden.core.data.rollout import Attempt, AttemptStatus, Rollout
 from leyden.core.data.sampling import Sampling
 from leyden.core.data.span import Attribute, Attributes, Span
 from leyden.core.data.tokens import pack_ids, pack_log_probs
@@ -142,6 +143,24 @@ def test_every_call_is_a_transition_or_counted_under_its_reason() -> None:
 
     assert trajectory.excluded == dict.fromkeys(cases, 1)
     assert [t.call_id for t in trajectory.transitions] == ["call-10"]
+
+
+@pytest.mark.parametrize(
+    ("status", "metadata", "reason"),
+    [
+        ("unresponsive", {"error": {"kind": "worker", "type": "WorkerDied", "message": "lost"}}, reasons.CUT_OFF),
+        ("unresponsive", {}, reasons.CUT_OFF),
+        ("failed", {"error": {"kind": "agent", "type": "ReadTimeout", "message": ""}}, reasons.DISCONNECTED),
+        ("succeeded", {}, reasons.DISCONNECTED),
+    ],
+)
+def test_a_call_of_an_attempt_that_was_lost_with_its_worker_is_not_hung_up_by_its_client(
+    status: AttemptStatus, metadata: dict[str, Any], reason: str
+) -> None:
+    attempt = msgspec.structs.replace(ATTEMPT, status=status, metadata=metadata)
+    cut, refused = call(1, {semconv.NOT_TRAINED: reasons.DISCONNECTED}), call(2, {semconv.NOT_TRAINED: reasons.REFUSED})
+    trajectory = assemble(ROLLOUT, attempt, [cut, refused], ALL)
+    assert trajectory.untrained == {cut.span_id: reason, refused.span_id: reasons.REFUSED}
 
 
 def test_greedy_unreadable_and_missing_sampling_are_not_trainable() -> None:

@@ -62,10 +62,10 @@ class AutoGenAdapter(Adapter):
         return stateless_parts(thing)
 
     def parts_not_copied(self, agent: Any) -> Iterable[object] | None:
-        """The functions of an agent or a team: deep copies hold the same."""
-        from leyden.autogen._agents import shared_runtimes
+        """The functions of an agent or a team: deep copies hold the same. None where a copy would be another agent."""
+        from leyden.autogen._agents import has_heard, shared_runtimes
 
-        return None if shared_runtimes(agent) else code_held_by(agent)
+        return None if shared_runtimes(agent) or has_heard(agent) else code_held_by(agent)
 
     def check(self, agent: Any, task: Task) -> None:
         """Raise TaskError when `task` cannot be given to `agent`, and UnknownAgent when it cannot run unattended."""

@@ -33,10 +33,10 @@ ENDLESS = (RoundRobinGroupChat, SelectorGroupChat, Swarm)
 
 def refuse(agent: Any) -> None:
     """Raise UnknownAgent where `agent` cannot run unattended, or where there can be no copy of it."""
-    console = UserProxyAgent("console").input_func
+    console = (UserProxyAgent("console").input_func, input)
     for part in parts(agent):
         name = getattr(part, "name", type(part).__name__)
-        if isinstance(part, UserProxyAgent) and part.input_func is console:
+        if isinstance(part, UserProxyAgent) and part.input_func in console:
             raise UnknownAgent(f"the agent {name!r} asks a human at the console: give it an input_func that answers")
         if not isinstance(part, BaseGroupChat):
             continue
@@ -79,6 +79,17 @@ def copied(agent: Any) -> Any:
     for part in parts(ours):
         _forget(part)
     return ours
+
+
+def has_heard(agent: Any) -> bool:
+    """Whether something was said to `agent` before, or its state was loaded: a copy would know nothing of it."""
+    for part in parts(agent):
+        context: Any = getattr(part, "_model_context", None)
+        if hasattr(context, "_initial_messages") and [*context._messages] != [*(context._initial_messages or ())]:
+            return True
+        if isinstance(part, Team) and vars(part).get("_initialized"):
+            return True
+    return False
 
 
 def parts(agent: Any) -> Iterator[Any]:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import re
 import signal
 from collections.abc import AsyncGenerator
 from pathlib import Path
@@ -134,12 +135,13 @@ class Notes(agl.Hook):
 """
 
 LEAVES_OPEN = """
-import threading, time
+import asyncio, threading, time
 from pathlib import Path
 
 with open(Path(__file__).with_suffix(".imports"), "a") as file:
     file.write("imported ")
 threading.Thread(target=time.sleep, args=(600,), name="started at import", daemon=True).start()
+asyncio.run(asyncio.sleep(0))  # as a script may that sets something up
 seen = []
 
 
@@ -310,6 +312,30 @@ async def test_a_timeout_ends_the_process_and_keeps_what_it_left(site: Site, tmp
     assert (ended.attempt.status, error_of(ended)["message"]) == ("timeout", "no result within 4.0 s")
     names = [span.name for span in await site.spans(ended)]
     assert {"done before", semconv.OBSERVATION, semconv.RESULT} <= set(names)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "limit", "said"),
+    [
+        (60.0, 4.0, r"no result within 4\.0 s: its process was still importing the agent"),
+        pytest.param(
+            1.2,
+            9.0,
+            r"no result within 9\.0 s, [1-8]\.\d s of which its process took to import the agent",
+            marks=pytest.mark.long,
+        ),
+    ],
+)
+async def test_a_timeout_names_the_import_that_each_process_repeats(
+    site: Site, seconds: float, limit: float, said: str
+) -> None:
+    again = "Path(__file__).with_suffix('.imports').read_text().count('imported') > 1"
+    slow = f"if {again}:\n    time.sleep({seconds})"
+    site.leaves_open.write_text(f"{LEAVES_OPEN}\n\n{slow}\n\n\ndef hangs(task):\n    time.sleep(60)\n")
+    async with site.worker(f"{site.leaves_open}:hangs", isolation="process"):
+        config = RolloutConfig(timeout_seconds=limit)
+        (ended,) = await site.ended([(await site.store.enqueue_rollout({}, config=config)).rollout_id])
+    assert re.fullmatch(said, error_of(ended)["message"])
 
 
 async def test_an_async_agent_that_is_cancelled_may_clean_up(site: Site, tmp_path: Path) -> None:

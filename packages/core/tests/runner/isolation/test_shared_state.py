@@ -323,11 +323,39 @@ def calls_a_signing_client(task: Any) -> Any:
     return completions.create(model="m", messages=[{"role": "user", "content": task}])
 
 
+@dataclasses.dataclass
+class Visitor:
+    name: str = ""
+    seen: tuple[str, ...] = dataclasses.field(default_factory=tuple[str, ...])
+
+
+visitor, host = Visitor(), Bot("m")
+
+
+def meets(someone: Visitor, task: Any) -> None:
+    someone.name = str(task)
+
+
+def passes_it_to_what_changes_it(task: Any) -> str:
+    meets(visitor, task)
+    return visitor.name
+
+
+def changes_it_by_another_name(task: Any) -> None:
+    for one in (host, Bot("other")):
+        one.model += str(task)
+
+
+def makes_one_of_its_own(task: Any) -> str:
+    own = Visitor(str(task))
+    return own.name + host.model
+
+
 prices: Callable[[Any], int] = lambda task: price(task)  # noqa: E731
 appends_in_a_lambda: Callable[[Any], None] = lambda task: history.append(task)  # noqa: E731
 NOTHING_SHARED: list[Any] = [
     *(reads_constants, calls_a_model, makes_its_own, uses_a_bot, wrapped, bot.ask, OwnRollout(), OwnRollout),
-    *(typed, makes_a_bot, functools.partial(calls_a_model), prices),
+    *(makes_one_of_its_own, typed, makes_a_bot, functools.partial(calls_a_model), prices),
 ]
 SHARED: list[tuple[Any, str]] = [
     (appends, "history (list), which appends()"),
@@ -360,6 +388,8 @@ SHARED: list[tuple[Any, str]] = [
     (puts_on_the_shelf, "a class"),
     (calls_a_hooked_client, "history (list), which notes_the_request()"),
     (calls_a_signing_client, "Signing"),
+    (passes_it_to_what_changes_it, "visitor (Visitor), which passes_it_to_what_changes_it()"),
+    (changes_it_by_another_name, "host (Bot), which changes_it_by_another_name()"),
     (typed_and_appends, "history (list), which typed_and_appends()"),
 ]
 

@@ -16,6 +16,8 @@ from leyden.crewai._fresh import kind_of, makes_crew, remembers
 TOOL, MODEL = "crewai.tools.base_tool.BaseTool", "crewai.llms.base_llm.BaseLLM"
 FLOW_METHOD = "crewai.flow.flow_wrappers.FlowMethod"
 """What `@start`, `@listen` and `@router` make of a flow's methods."""
+FLOW_DEFINITION = "crewai.flow.flow_definition.FlowDefinition"
+"""What CrewAI reads from a flow's class once, and keeps there when the first flow is made."""
 STORAGE = "CREWAI_STORAGE_DIR"
 _DATABASE = b"SQLite format 3\0"
 _BESIDE_A_DATABASE = ("-wal", "-shm", "-journal")
@@ -23,12 +25,12 @@ _BESIDE_A_DATABASE = ("-wal", "-shm", "-journal")
 
 
 def stateless_parts(thing: object) -> Iterable[object] | None:
-    """What a tool or a method of a flow is made of, or nothing for a model.
+    """What a tool or a method of a flow is made of, or nothing for a model or the definition of a flow.
 
     None where `thing` keeps something, or is none of CrewAI's.
     """
     kinds = {f"{base.__module__}.{base.__qualname__}" for base in type(thing).__mro__}
-    if MODEL in kinds:
+    if kinds & {MODEL, FLOW_DEFINITION}:
         return ()
     if FLOW_METHOD in kinds:
         return [value for value in vars(thing).values() if callable(value)]

@@ -5,12 +5,14 @@ spans; the links of a chain get none of their own.
 """
 
 import json
+from asyncio import CancelledError
 from collections.abc import Iterator
 from threading import Lock
 from typing import Any, cast
 from uuid import UUID
 
 from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.runnables.config import var_child_runnable_config
 from opentelemetry.trace import SpanKind, TracerProvider
 
 from leyden.core.data import semconv
@@ -30,7 +32,14 @@ UNNAMED, UNNAMED_GRAPH = "Runnable", "LangGraph"
 END, PARENT = "__end__", "__parent__"
 """What LangGraph calls the end of a graph, and the graph around one, in a `Command`."""
 
-_RUNS = RunTree("langchain")
+
+def _body() -> UUID | None:
+    """Return the run inside which this context is, by LangChain's own context variable."""
+    config = var_child_runnable_config.get() or {}
+    return getattr(config.get("callbacks"), "parent_run_id", None)
+
+
+_RUNS = RunTree("langchain", _body)
 _promoting = Lock()
 
 
@@ -105,7 +114,11 @@ class LeydenCallbackHandler(BaseCallbackHandler):
 
     @quietly
     def on_chain_error(self, error: BaseException, *, run_id: UUID, **known: Any) -> None:
-        intended = any(kind.__name__ == CONTROL_FLOW for kind in type(error).__mro__)
+        if _is_stopped(error):
+            _RUNS.stop(run_id, CancelledError())
+            return
+        is_left = isinstance(error, GeneratorExit)  # the reader of the stream has stopped
+        intended = is_left or any(kind.__name__ == CONTROL_FLOW for kind in type(error).__mro__)
         try:
             if intended and _is_node(known):
                 self._handoffs(run_id, [command for command in error.args if _graph_of(command) == PARENT])
@@ -196,6 +209,14 @@ def _named(name: str) -> str:
 def _is_created(metadata: dict[str, Any]) -> bool:
     """Whether it is said to be an agent, by `create_agent`."""
     return metadata.get("ls_integration") == CREATED
+
+
+def _is_stopped(error: BaseException) -> bool:
+    """Whether LangGraph cancels what is under way in a graph that ends, for whatever reason it ends.
+
+    It says so by a bare object in place of a message.
+    """
+    return isinstance(error, CancelledError) and [type(argument) for argument in error.args] == [object]
 
 
 def _graph_of(command: Any) -> str | None:

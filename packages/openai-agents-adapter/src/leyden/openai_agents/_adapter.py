@@ -37,7 +37,7 @@ class OpenAIAgentsAdapter(Adapter):
         return stateless_parts(thing)
 
     def parts_not_copied(self, agent: Any) -> Iterable[object] | None:
-        """The agent and the options of a run, but for its session and its context."""
+        """The agent and the options of a run."""
         return parts_not_copied(agent)
 
     def check(self, agent: Any, task: Task) -> None:

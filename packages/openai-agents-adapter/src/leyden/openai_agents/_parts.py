@@ -14,7 +14,7 @@ STATELESS = (
 )
 """Modules whose objects only say how a run goes. Sessions and MCP servers are left out: they keep what was said."""
 OWN = ("session", "context")
-"""Options of a run that each attempt has of its own."""
+"""Options of a run of which an attempt has a copy, which is another object than the one that the agent's code knows."""
 
 
 def stateless_parts(thing: object) -> Iterable[object] | None:
@@ -28,11 +28,12 @@ def stateless_parts(thing: object) -> Iterable[object] | None:
 
 
 def parts_not_copied(agent: Any) -> Iterable[object] | None:
-    """What the runs of all attempts have in common: the agent, and the options that are not copied for each."""
+    """What the runs of all attempts have in common, and what a copy would not stand for: the agent and its options."""
     run = run_of(agent)
     if run is None:
         return None
-    return [run.agent, *_flat({name: value for name, value in run.options.items() if name not in OWN})]
+    own = [run.options[name] for name in OWN if run.options.get(name) is not None]
+    return [run.agent, *own, *_flat({name: value for name, value in run.options.items() if name not in OWN})]
 
 
 def _flat(value: Any) -> Iterator[Any]:

@@ -12,6 +12,7 @@ from uuid import uuid4
 
 from leyden.core.data.rollout import Task
 from leyden.core.errors import TaskError, UnknownAgent
+from leyden.core.runner.isolation.alone import is_alone
 from leyden.core.runner.task_input import text_for
 
 RUNNERS = ("run", "run_sync", "run_streamed")
@@ -48,21 +49,34 @@ def run_of(given: Any) -> Run | None:
 
 
 def fresh(given: Any) -> Any:
-    """Return `given` with a session and a context of its own; an agent itself keeps nothing between its runs."""
+    """Return `given` with a session and a context of its own; an agent itself keeps nothing between its runs.
+
+    In a process that runs one attempt these are the given ones, for the agent's tools may know them by name. A session
+    of the SDK's that is kept in a file or by a service is not: other attempts would find there what this one says.
+    """
     run = run_of(given)
     if run is None or not {"session", "context"} & set(run.options):
         return given
     options = dict(run.options)
-    if options.get("session") is not None:
+    session = options.get("session")
+    if session is not None and not (is_alone() and _ends_with_process(session)):
         from agents import SQLiteSession
 
         options["session"] = SQLiteSession(f"{SESSION}{uuid4().hex}")  # in memory
+    if is_alone():
+        return functools.partial(given.func, run.agent, **options)
     try:
         options["context"] = copy.deepcopy(options.get("context"))
     except Exception as error:
         kind = type(options["context"]).__name__
         raise UnknownAgent(f"the context, a {kind}, cannot be copied for each attempt: give a factory") from error
     return functools.partial(given.func, run.agent, **options)
+
+
+def _ends_with_process(session: object) -> bool:
+    """Whether a session keeps what is said in this process; one of a class of the user's is taken to."""
+    is_sdks = type(session).__module__.partition(".")[0] == "agents"
+    return not is_sdks or str(getattr(session, "db_path", "")) == ":memory:"
 
 
 def forget(run: Run) -> None:

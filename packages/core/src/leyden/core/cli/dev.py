@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from leyden.core.cli.command import given_command
 from leyden.core.cli.options import (
     ApiKeyEnvOption,
     DeviceOption,
@@ -18,7 +19,6 @@ from leyden.core.cli.options import (
     answering,
     check_policy_device,
     chosen_agent,
-    given_command,
 )
 from leyden.core.data.failure import failure_of
 from leyden.core.data.isolation import check_isolation
@@ -43,7 +43,7 @@ def dev(
     model: ModelOption = None,
     api_key_env: ApiKeyEnvOption = "OPENAI_API_KEY",
     device: DeviceOption = "cpu",
-    concurrency: Annotated[int, typer.Option(min=1, help="Rollouts at once.")] = 4,
+    concurrency: Annotated[int, typer.Option(help="Rollouts at once.")] = 4,
     isolation: Annotated[
         str, typer.Option(help="process: each rollout has a process of its own; shared: none has; auto: where needed.")
     ] = "auto",
@@ -54,8 +54,6 @@ def dev(
     from leyden.core.trainer.dev import DevPlan, dry_run
     from leyden.core.trainer.tasks import load_tasks
 
-    if count < 1:
-        raise UsageError(f"--count must be at least 1, not {count}")
     named = chosen_agent(agent, given_command(context))
     if named is None:
         raise UsageError("missing AGENT, or -- COMMAND; see `leyden dev --help`")
@@ -84,10 +82,14 @@ def dev(
 
 def _failures(results: "list[RecordedRollout]") -> str:
     """How many rollouts failed, and of what, in one line; empty where none did."""
+    from leyden.core.runner.error_text import with_key_advice
+
     tally = Tally()
     for result in results:
         if result.rollout.status != "succeeded":
             failure = failure_of(result.attempts[-1][0]) if result.attempts else None
             text = f"the rollout was {result.rollout.status}" if failure is None else failure.text
             tally.add(text, result.rollout.rollout_id)
-    return f"{tally.total} of {len(results)} rollouts failed: {tally.line()}" if tally.total else ""
+    if not tally.total:
+        return ""
+    return f"{tally.total} of {len(results)} rollouts failed: {with_key_advice(tally.line())}"

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from leyden.core.cli.command import given_command
 from leyden.core.cli.options import (
     ApiKeyEnvOption,
     DeviceOption,
@@ -15,7 +16,6 @@ from leyden.core.cli.options import (
     PolicyOption,
     answering,
     check_policy_device,
-    given_command,
 )
 from leyden.core.data.rollout import Task
 from leyden.core.errors import UsageError
@@ -41,8 +41,6 @@ def run_command(
     command = given_command(context)
     if not command:
         raise UsageError("there is no command: write it after --, as in `leyden exec --policy PATH -- node agent.js`")
-    if timeout is not None and timeout <= 0:
-        raise UsageError(f"--timeout must be positive, not {timeout}")
     resources = answering(policy, endpoint, model, api_key_env)
     check_policy_device(device, policy)
     given: Task = {} if task is None else read_task(task)

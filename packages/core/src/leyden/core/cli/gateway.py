@@ -37,7 +37,7 @@ def gateway(
     host: Annotated[str, typer.Option(help="Address to listen on; others than this machine's reach 0.0.0.0.")] = (
         "127.0.0.1"
     ),
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8765,
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 8765,
     base_rate: Annotated[float, typer.Option(help="Share of rollouts whose spans are kept.")] = 1.0,
     reward_threshold: Annotated[float | None, typer.Option(help="Keep every rollout that earned as much.")] = None,
     max_span_per_minute: Annotated[

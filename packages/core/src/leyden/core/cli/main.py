@@ -1,10 +1,12 @@
 """The `leyden` command: its subcommands, and how errors become one line and an exit code."""
 
 import sys
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated, Any
 
 import typer
+from typer.main import get_command
 
 from leyden.core.cli import (  # "exec": the command's name
     check,
@@ -21,7 +23,8 @@ from leyden.core.cli import (  # "exec": the command's name
     verl,
     why,
 )
-from leyden.core.cli.options import TakesCommand
+from leyden.core.cli.command import Command, TakesCommand
+from leyden.core.cli.descriptors import OutputError, give_up_output, guard_output, open_descriptors
 from leyden.core.cli.run import run_workers
 from leyden.core.errors import LeydenError, UsageError
 
@@ -35,16 +38,16 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("train", cls=TakesCommand)(train.train)
-app.command("quickstart")(quickstart.quickstart)
+app.command("quickstart", cls=Command)(quickstart.quickstart)
 app.command("check", cls=TakesCommand)(check.check)
 app.command("dev", cls=TakesCommand)(dev.dev)
 app.command("exec", cls=TakesCommand)(exec.run_command)
 app.command("run", cls=TakesCommand)(run_workers)
-app.command("gateway")(gateway.gateway)
-app.command("show")(show.show)
-app.command("why")(why.why)
-app.command("store")(store.store)
-app.command("export")(export.export)
+app.command("gateway", cls=Command)(gateway.gateway)
+app.command("show", cls=Command)(show.show)
+app.command("why", cls=Command)(why.why)
+app.command("store", cls=Command)(store.store)
+app.command("export", cls=Command)(export.export)
 app.add_typer(models.app, name="models")
 app.add_typer(policies.app, name="policies")
 app.add_typer(verl.app, name="verl")
@@ -73,13 +76,21 @@ def options(
 
 def main() -> None:
     """Run the command line. Exit codes: 0 done, 2 what was given cannot work, 1 it failed, 130 stopped by Ctrl-C."""
-    sys.exit(run(sys.argv[1:]))
+    open_descriptors()
+    guard_output()
+    try:
+        code = run(sys.argv[1:])
+        sys.stdout.flush()
+    except OutputError as error:
+        give_up_output()
+        code = _fail(str(error), 1)
+    sys.exit(code)
 
 
 def run(arguments: list[str]) -> int:
     """Run one command and return its exit code; nothing is raised, and no traceback shown for a `LeydenError`."""
     try:
-        code: Any = app(arguments, prog_name="leyden", standalone_mode=False)
+        code: Any = command_line()(arguments, prog_name="leyden", standalone_mode=False)
     except typer.Exit as exit_:
         return exit_.exit_code
     except (typer.Abort, KeyboardInterrupt):
@@ -87,6 +98,8 @@ def run(arguments: list[str]) -> int:
     except UsageError as error:
         return _fail(str(error), 2)
     except LeydenError as error:
+        if isinstance(error, OutputError):
+            give_up_output()
         return _fail(str(error), 1)
     except Exception as error:
         if type(error).__name__ == "NoArgsIsHelpError":
@@ -96,6 +109,12 @@ def run(arguments: list[str]) -> int:
             return _fail(error.format_message(), 2)  # type: ignore[attr-defined]
         raise
     return code if isinstance(code, int) else 0
+
+
+@cache
+def command_line() -> Any:
+    """The whole command line, made from the functions of `app` once: Typer itself makes it for every call."""
+    return get_command(app)
 
 
 def _is_usage(error: Exception) -> bool:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from leyden.core.cli.command import Command
 from leyden.core.cli.options import RUNS, JsonOption, RunsOption
 from leyden.core.errors import UsageError
 
@@ -32,7 +33,7 @@ SHOWN = ("reward", "entropy", "response_tokens_mean", "grad_norm", "approx_kl", 
 """Metrics in the table of a comparison; --json has all."""
 
 
-@app.command("list")
+@app.command("list", cls=Command)
 def list_versions(
     run: Annotated[str | None, typer.Argument(help="Name or folder of a run; all runs if not given.")] = None,
     *,
@@ -77,7 +78,7 @@ def list_versions(
     _print_table(f"Runs in {runs}", columns, shown)
 
 
-@app.command("compare")
+@app.command("compare", cls=Command)
 def compare(a: NamedVersion, b: NamedVersion, *, runs: RunsOption = RUNS, json: JsonOption = False) -> None:
     """Compare two versions: their steps' numbers, and the held-out tasks that both were asked, one by one."""
     from leyden.core.trainer.models import compare_versions, find_version
@@ -98,7 +99,7 @@ def compare(a: NamedVersion, b: NamedVersion, *, runs: RunsOption = RUNS, json: 
     _say(_verdict(found))
 
 
-@app.command("rollback")
+@app.command("rollback", cls=Command)
 def rollback(
     run: RunArgument,
     version: Annotated[str, typer.Argument(help=VERSION)],
@@ -125,7 +126,7 @@ def rollback(
     _say(f"go on with: leyden train --resume {run}{where}")
 
 
-@app.command("export")
+@app.command("export", cls=Command)
 def export(
     run: RunArgument,
     to: Annotated[list[str], typer.Argument(metavar="[VERSION] FOLDER", help=f"{VERSION} [default: kept]")],
@@ -133,7 +134,7 @@ def export(
     runs: RunsOption = RUNS,
     json: JsonOption = False,
 ) -> None:
-    """Write a version of RUN as a plain Hugging Face folder, which must not be there yet."""
+    """Write a version of RUN as a plain Hugging Face folder, which must not be there yet, or be empty."""
     from leyden.core.trainer.models import KEPT, Models, export_version
 
     if len(to) > 2:

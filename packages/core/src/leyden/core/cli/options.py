@@ -10,8 +10,9 @@ from typing import Annotated, Any, Literal, cast
 
 import msgspec
 import typer
-from typer.core import TyperCommand
 
+from leyden.core.data.base_url import check_base_url
+from leyden.core.data.bounds import check_bound
 from leyden.core.data.resources import LLM, NamedResources
 from leyden.core.data.rollout import Task
 from leyden.core.engine.vllm_options import VllmOptions
@@ -46,26 +47,6 @@ HookOption = Annotated[
 ]
 
 RUNS = Path("runs")
-_COMMAND = "leyden.command"
-
-
-class TakesCommand(TyperCommand):
-    """A command of ours that takes another one, word by word, after `--`."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse what stands before `--`; `given_command` has what stands after it."""
-        at = args.index("--") if "--" in args else len(args)
-        ctx.meta[_COMMAND] = tuple(args[at + 1 :])
-        return super().parse_args(ctx, args[:at])
-
-    def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """What the help's first line shows."""
-        return [*super().collect_usage_pieces(ctx), "[-- COMMAND...]"]
-
-
-def given_command(context: typer.Context) -> tuple[str, ...]:
-    """The words after `--`; none if there is no `--`."""
-    return context.meta[_COMMAND]
 
 
 def chosen_agent(agent: str | None, command: tuple[str, ...]) -> AgentReference | None:
@@ -90,6 +71,7 @@ def answering(policy: str | None, endpoint: str | None, model: str | None, api_k
         if model is not None:
             raise UsageError("--model is the name of a model at an --endpoint; --policy says itself which it is")
         return {}
+    check_base_url(endpoint, "--endpoint")
     return {"main_llm": LLM(endpoint=endpoint, model=model or "", api_key=os.environ.get(api_key_env))}
 
 
@@ -125,10 +107,19 @@ def read_settings(pairs: list[str], option: str = "--set") -> dict[str, Any]:
         if not equals or not key:
             raise UsageError(f"{option} takes key=value, not {pair!r}")
         try:
-            settings[key] = json.loads(value)
+            settings[key] = json.loads(value, parse_constant=_finite, parse_float=_finite)
         except json.JSONDecodeError:
             settings[key] = value
+        except OverflowError:
+            raise UsageError(f"{option} {key} must be a finite number, not {value}") from None
     return settings
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise OverflowError
+    return number
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -189,9 +180,10 @@ def read_reward_weights(pairs: list[str]) -> dict[str, float]:
         try:
             weight = float(number)
         except ValueError:
-            weight = math.nan
-        if not name or name in named or not math.isfinite(weight):
+            weight = None
+        if not name or name in named or weight is None:
             raise UsageError(f"--reward-weight takes dimension=number, each dimension once, not {pair!r}")
+        check_bound("reward_weight", weight, f"--reward-weight {name}")
         named[name] = weight
     return named
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from leyden.core.cli.command import Command
 from leyden.core.cli.options import JsonOption, QuietOption
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ app = typer.Typer(
 FOLDER = Path("policies")
 
 
-@app.command("list")
+@app.command("list", cls=Command)
 def list_policies(*, json: JsonOption = False) -> None:
     """List the policies that `leyden policies fetch` can make."""
     from leyden.core.policy.fetch.catalogue import CATALOGUE
@@ -39,7 +40,7 @@ def list_policies(*, json: JsonOption = False) -> None:
         sys.stdout.write(f"{textwrap.indent(_described(policy), '  ')}\n")
 
 
-@app.command("fetch")
+@app.command("fetch", cls=Command)
 def fetch(
     name: Annotated[str, typer.Argument(help="A name that `leyden policies list` shows.")],
     *,

@@ -44,7 +44,7 @@ def quickstart_command(example: Path, *, name: str | None, steps: int, seed: int
     command += ["--tasks", str(example / "train.jsonl"), "--val", str(example / "val.jsonl")]
     command += ["--reward", f"{example / 'reward.py'}:score", "--policy", str(example / "policy")]
     command += ["--learning-rate", "6e-4", "--steps", str(steps), "--seed", str(seed)]
-    return command + (["--name", name] if name else [])
+    return command + ([] if name is None else ["--name", name])
 
 
 def find_example() -> Path:

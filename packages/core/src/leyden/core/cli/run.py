@@ -6,14 +6,15 @@ from typing import Annotated
 
 import typer
 
+from leyden.core.cli.command import given_command
 from leyden.core.cli.options import (
     HookOption,
     InputOption,
     JsonOption,
     chosen_agent,
-    given_command,
     read_reward_weights,
 )
+from leyden.core.data.base_url import check_base_url
 from leyden.core.data.isolation import check_isolation
 from leyden.core.errors import UsageError
 
@@ -48,6 +49,7 @@ def run_workers(
     from leyden.core.trainer.event_loop import run_loop, stopped_by_sigterm
     from leyden.core.trainer.working_for import ElsewherePlan, work_for
 
+    check_base_url(server, "--server")
     token = os.environ.get(TOKEN, "")
     if not token:
         raise UsageError(f"set {TOKEN} to the run's token: the run was started with the same")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
+from leyden.core.cli.command import given_command
 from leyden.core.cli.options import (
     RUNS,
     DeviceOption,
@@ -21,7 +22,6 @@ from leyden.core.cli.options import (
     SeedOption,
     chosen_agent,
     default_name,
-    given_command,
     read_attribute_match,
     read_engine,
     read_frozen,
@@ -100,7 +100,7 @@ class RunOptions:
     host: Annotated[str, typer.Option(help="Address to listen on; others than this machine's reach 0.0.0.0.")] = (
         "127.0.0.1"
     )
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 0
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 0
     advertise: Annotated[
         str | None, typer.Option(help="HOST[:PORT] or URL that other machines know it by. [default: its address]")
     ] = None
@@ -184,7 +184,7 @@ class RunOptions:
         from leyden.core.trainer.config import EvaluationSet, RunConfig, check_name
 
         return RunConfig(
-            name=check_name(self.name or default_name(agent or self._algorithm())),
+            name=check_name(default_name(agent or self._algorithm()) if self.name is None else self.name),
             experiment=self.experiment,
             agent=agent,
             policy=read_policies(policies),

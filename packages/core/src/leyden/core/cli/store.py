@@ -18,11 +18,11 @@ def store(
     host: Annotated[str, typer.Option(help="Address to listen on; others than this machine's reach 0.0.0.0.")] = (
         "127.0.0.1"
     ),
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8766,
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 8766,
     token_file: Annotated[Path, typer.Option(help="Where the token is kept, if LEYDEN_STORE_TOKEN is not set.")] = (
         TOKEN_FILE
     ),
-    scale_at: Annotated[int, typer.Option(min=1, help="Waiting spans from which on /metrics asks for more.")] = 5_000,
+    scale_at: Annotated[int, typer.Option(help="Waiting spans from which on /metrics asks for more.")] = 5_000,
     json: JsonOption = False,
 ) -> None:
     """Serve a store over HTTP, until SIGTERM or Ctrl-C.

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from leyden.core.cli.command import Command
 from leyden.core.cli.options import RUNS, JsonOption, RunsOption
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ def verl() -> None:
     """Training with VERL and vLLM on Ray."""
 
 
-@app.command("doctor")
+@app.command("doctor", cls=Command)
 def doctor(
     *,
     policy: Annotated[Path | None, typer.Option(help="Look at this policy folder, too.")] = None,

@@ -73,6 +73,7 @@ FROZEN = "frozen policy"
 GATEWAY_FAILED = "gateway error"
 REFUSED = "refused"
 STOPPED = "gateway stopped"
+CUT_OFF = "cut off with its worker"
 UPSTREAM = "answered by an upstream"
 
 # Calls, as trajectories are made of them
@@ -204,6 +205,12 @@ TABLE = (
     ),
     Reason(NOTHING_TO_IMITATE, "group", "none of the task's rollouts passes the filter"),
     Reason(DISCONNECTED, "call", "the agent hung up before the answer ended", "raise its client's timeout"),
+    Reason(
+        CUT_OFF,
+        "call",
+        "the process that ran the agent was lost while the call was answered",
+        "see what the rollout's failure says: the call itself is not to blame",
+    ),
     Reason(ENGINE_FAILED, "call", "the engine failed while it answered; the client got status 500"),
     Reason(FROZEN, "call", "a frozen policy answered, which never learns"),
     Reason(GATEWAY_FAILED, "call", "the gateway failed while it answered; the client got status 500"),
@@ -261,6 +268,15 @@ def reason_of(name: str) -> Reason:
     if known is None and name.startswith(NOT_ABOVE):
         known = REASONS[NOT_ABOVE]
     return known or Reason(name, "rollout", name)
+
+
+def why_not_trained(recorded: str, failure: Failure | None) -> str:
+    """Why a call is not trained of which the gateway has `recorded` a reason, in an attempt with `failure`.
+
+    The gateway sees only that its client is gone, whether that hung up or was lost with the process it ran in.
+    """
+    is_lost = failure is not None and failure.kind == "worker"
+    return CUT_OFF if recorded == DISCONNECTED and is_lost else recorded
 
 
 def failed_by(failure: Failure) -> str:

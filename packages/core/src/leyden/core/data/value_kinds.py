@@ -221,9 +221,11 @@ def _error(reading: Reading, value: Any, place: str) -> Any:
 
 
 def message(reading: Reading, error: BaseException, place: str) -> str:
-    """Return what an exception says."""
-    args = _args(error)
-    simple = _says_args(type(error)) and all(id(class_of(one)) in _SIMPLE for one in args)
+    """Return what an exception says; of a group, not what the errors inside it say."""
+    args, says = _args(error), _str_of(type(error))
+    if says == id(BaseExceptionGroup.__dict__["__str__"]):  # Python's own: a text, and a number of errors
+        return reading.text(str(error), place)
+    simple = says in _SAYS_ARGS and all(id(class_of(one)) in _SIMPLE for one in args)
     if simple and not any(type(one) is int and one.bit_length() > _MOST_BITS for one in args):
         return reading.text(str(error), place)
     if simple or (not reading.limits.raises and is_enormous(error)):
@@ -245,10 +247,10 @@ _SIMPLE = frozenset(map(id, (str, int, float, bool, type(None))))
 _SAYS_ARGS = frozenset(map(id, (BaseException.__dict__["__str__"], KeyError.__dict__["__str__"])))
 
 
-def _says_args(kind: type) -> bool:
-    """Whether an exception's text is made of its arguments alone."""
+def _str_of(kind: type) -> int:
+    """The id of the method that makes an exception's text."""
     all_members = (members_of(base) for base in lineage(kind))
-    return id(next(members["__str__"] for members in all_members if "__str__" in members)) in _SAYS_ARGS
+    return id(next(members["__str__"] for members in all_members if "__str__" in members))
 
 
 def _own_text(reading: Reading, value: Any, place: str) -> Any:

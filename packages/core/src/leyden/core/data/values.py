@@ -8,7 +8,7 @@ reasons say which part and why: `semconv.REDUCED` is where they are noted.
 
 import math
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
 from fractions import Fraction
 from itertools import islice
@@ -181,9 +181,38 @@ def _few(members: list[Any]) -> list[Any] | None:
 
 
 def message_of(error: BaseException, most: int | None = None, methods: OwnMethods = METHODS) -> str:
-    """Return what an exception says, of at most `most` characters."""
+    """Return what an exception says, of at most `most` characters; of a group, the errors inside it too."""
     text = message(reading(methods=methods), error, "")
+    if is_a(error, BaseExceptionGroup):
+        text = f"{text[:_GROUP_CHARACTERS]}: {_inside(error, methods)}"
     return text if most is None or len(text) <= most else text[:most]
+
+
+_GROUP_ERRORS = 3
+"""Errors of a group that are named; the others are counted."""
+_GROUP_CHARACTERS = 500
+"""Of the message of a group, and of each error inside it."""
+_errors_of: Callable[[BaseException], tuple[BaseException, ...]] = BaseExceptionGroup.__dict__["exceptions"].__get__
+
+
+def _inside(group: BaseException, methods: OwnMethods) -> str:
+    """The types and messages of the first errors inside a group, however deep the groups in it go."""
+    left, seen, found = [group], set[int](), list[BaseException]()
+    while left:
+        one = left.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        if is_a(one, BaseExceptionGroup):
+            left.extend(reversed(_errors_of(one)))
+        else:
+            found.append(one)
+    named: list[str] = []
+    for one in found[:_GROUP_ERRORS]:
+        text = message_of(one, _GROUP_CHARACTERS, methods)
+        named.append(f"{short_name(one)}: {text}" if text else short_name(one))
+    others = len(found) - len(named)
+    return "; ".join(named) + (f"; and {others} more" if others else "")
 
 
 def stack_of(error: BaseException, methods: OwnMethods = METHODS) -> str:

@@ -161,10 +161,14 @@ class ReplicaEngine(WiredEngine):
         if losses > MOST_LOSSES:
             raise EngineError(f"the call was given up after {losses} losses in a row: {error}") from error
         replica = self._replicas.get(place.wire.url)
-        if replica is not None and replica.wire is place.wire and not await place.wire.is_healthy():
-            logger.warning("A replica is lost, %d are left: %s", len(self._replicas) - 1, error)
-            await self.remove(place.wire.url)
-            self._loss = None if self._replicas else str(error)
+        if replica is None or replica.wire is not place.wire or await place.wire.is_healthy():
+            return
+        if self._replicas.get(place.wire.url) is not replica:
+            return  # another call of the replica has found it lost, too, meanwhile
+        logger.warning("A replica is lost, %d are left: %s", len(self._replicas) - 1, error)
+        if len(self._replicas) == 1:
+            self._loss = str(error)
+        await self.remove(place.wire.url)
 
     def _home(self, rollout_id: str | None) -> str:
         """Where a rollout lives: where it was, or where the fewest do."""

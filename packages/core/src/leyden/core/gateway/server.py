@@ -22,6 +22,8 @@ KEEP_ALIVE = 600
 """Seconds an idle connection is kept. Longer than any client's pool keeps one, so that no client writes to one that is
 being closed."""
 _RECOVERY_SECONDS = 0.2
+_TICK_SECONDS = 0.1
+_LOOK_SECONDS = 0.005
 
 _log = logging.getLogger("leyden.gateway")
 
@@ -77,7 +79,7 @@ class GatewayServer:
         """Stop listening, let calls in flight end for `grace` seconds, then cut them off."""
         if self._server is None or self._task is None:
             return
-        self._server.should_exit = True
+        self._server.stop()
         await self._task
         self._server = self._task = None
 
@@ -102,6 +104,7 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self._limits = limits
         self._doors: list[_Door] = []
+        self._stopping = asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to accept connections, through doors of our own in place of asyncio's servers."""
@@ -112,12 +115,40 @@ class _Server(uvicorn.Server):
         self._doors = [_Door(listener, self, self._limits) for listener in sockets or ()]
         self.started = True
 
+    def stop(self) -> None:
+        """Have `serve` end."""
+        self.should_exit = True
+        self._stopping.set()
+
+    async def main_loop(self) -> None:
+        """Do what uvicorn does ten times a second, until `stop`, and then end at once."""
+        counter = 0
+        while not await self.on_tick(counter):
+            counter += 1
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), _TICK_SECONDS)
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Accept no more, then end as uvicorn does."""
-        self.servers = []
+        """Accept no more; let calls in flight end within their grace, and cancel what is left.
+
+        As uvicorn's own, without its pauses of a tenth of a second.
+        """
         for door in self._doors:
             await door.close()
-        await super().shutdown(sockets)
+        for listener in sockets or ():
+            listener.close()
+        state = self.server_state
+        for connection in [*state.connections]:
+            connection.shutdown()
+        try:
+            async with asyncio.timeout(self.config.timeout_graceful_shutdown):
+                while state.connections or state.tasks:
+                    await asyncio.sleep(_LOOK_SECONDS)
+        except TimeoutError:
+            _log.warning("cancelled %d calls that did not end in time", len(state.tasks))
+            for task in state.tasks:
+                task.cancel()
+        await self.lifespan.shutdown()
 
     def protocol(self, limits: ConnectionLimits, lost: Callable[[], None]) -> PatientProtocol:
         """Return what speaks with one client."""

@@ -3,6 +3,7 @@
 An option that the rest of the configuration would ignore is an error; None means that it was not given.
 """
 
+import math
 from typing import ClassVar
 
 import msgspec
@@ -99,8 +100,11 @@ class UpdateOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             if value is not None and not value > 0:
                 raise UsageError(f"{name} must be above 0, got {getattr(self, name)}")
         for name in ("learning_rate", "weight_decay", "warmup_steps", "kl_loss", "kl_reward", "entropy_bonus"):
-            if not 0 <= getattr(self, name) < float("inf"):
-                raise UsageError(f"{name} must not be negative, got {getattr(self, name)}")
+            value = getattr(self, name)
+            if not math.isfinite(value):
+                raise UsageError(f"{name} must be a finite number, got {value}")
+            if value < 0:
+                raise UsageError(f"{name} must not be negative, got {value}")
         if self.decay_to is not None and not 0 <= self.decay_to <= 1:
             raise UsageError(f"decay_to is a share of the learning rate, between 0 and 1, got {self.decay_to}")
         if self.kl_estimator == "k1":

@@ -27,7 +27,9 @@ class CriticOptions(ABC):
     """How far a value may move within one step before its loss stops pulling it; needs several optimizer steps."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.learning_rate < math.inf:
+        if not math.isfinite(self.learning_rate):
+            raise UsageError(f"critic learning_rate must be a finite number, got {self.learning_rate}")
+        if self.learning_rate < 0:
             raise UsageError(f"critic learning_rate must not be negative, got {self.learning_rate}")
         if self.warmup_steps < 0:
             raise UsageError(f"critic warmup_steps must not be negative, got {self.warmup_steps}")

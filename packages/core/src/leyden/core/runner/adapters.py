@@ -22,7 +22,7 @@ from leyden.core.runner.calling import name_of
 from leyden.core.runner.command import CommandAgent
 from leyden.core.runner.error_text import key_advice, raised
 from leyden.core.runner.instrumenting import try_again
-from leyden.core.runner.lit_agent import LitAgent
+from leyden.core.runner.lit_agent import LitAgent, runs_nothing
 from leyden.core.runner.loading import AgentReference, load_object
 from leyden.core.runner.own_failures import own_work
 from leyden.core.runner.registry import installed_adapters, supports
@@ -36,11 +36,16 @@ METHODS = ("invoke", "ainvoke", "kickoff", "arun", "ask", "answer", "chat", "sol
 def find_adapter(agent: object, *, called: str | None = None, instead: str | None = None) -> Adapter:
     """The adapter that supports `agent`: an installed one before a built-in one, of several the first by name.
 
-    Raises UnknownAgent, naming the object (`called`), its type, the adapters, and what could be given `instead`.
+    Raises UnknownAgent, naming the object (`called`), its type, the adapters, and what could be given `instead`; for a
+    `LitAgent` without a method that runs it, too.
     """
     adapters = (*installed_adapters(), *BUILT_IN)
     for adapter in adapters:
         if supports(adapter, agent):
+            if isinstance(adapter, LitAgentAdapter) and runs_nothing(agent):
+                said = f"{called}: " if called else ""
+                kind = type(agent).__name__
+                raise UnknownAgent(f"{said}{kind} overrides neither rollout nor rollout_async: there is nothing to run")
             return adapter
     kind = f"{type(agent).__module__}.{type(agent).__qualname__}"
     names = ", ".join(adapter.name for adapter in adapters)
@@ -171,10 +176,7 @@ def is_factory(given: object) -> bool:
 def _adapter_of_made(agent: Any, factory: str, given: Callable[[], Any]) -> Adapter:
     instead = None
     if not inspect.isclass(given):
-        instead = (
-            f"a function that needs no argument, as {shown(given)}, is called to make the agent; "
-            "if it is the agent, give it a parameter for the task"
-        )
+        instead = _is_called(given)
     elif methods := [name for name in METHODS if callable(getattr(agent, name, None))]:
         instead = (
             f"make an object of it, and name that object's method, as in file.py:{given.__name__.lower()}.{methods[0]}"
@@ -193,4 +195,13 @@ def _made_nothing(factory: str, given: Any, error: Exception) -> str:
                 "give an object, or a function without parameters that makes one"
             )
     text = raised(error)
-    return f"the factory {factory} failed: {text}{key_advice(text)}"
+    advice = key_advice(text) or ("" if inspect.isclass(given) else f"; {_is_called(given)}")
+    return f"the factory {factory} failed: {text}{advice}"
+
+
+def _is_called(function: Callable[[], Any]) -> str:
+    """What to say of a function without parameters, which may be meant as the agent itself."""
+    return (
+        f"a function that needs no argument, as {shown(function)}, is called to make the agent; "
+        "if it is the agent, give it a parameter for the task"
+    )

@@ -30,7 +30,7 @@ from leyden.core.runner.annotations import (
 from leyden.core.runner.hooks import Hook
 from leyden.core.runner.input_function import make_input
 from leyden.core.runner.loaded import LoadedAgent
-from leyden.core.runner.own_failures import OwnFailure, own_failure, own_work, raised_by_adapter
+from leyden.core.runner.own_failures import OwnFailure, log_own_failure, own_failure, own_work, raised_by_adapter
 from leyden.core.runner.reward import Reward, as_reward, score
 from leyden.core.tracing import out_of_reach
 from leyden.core.tracing.context import OpenAttempt, open_attempt, whole_process_for
@@ -93,6 +93,10 @@ class AgentRun:
             if reward is not None and not self.stopping:
                 self._note(reward_span(self.attempt, reward))
 
+    def lost_time(self) -> str:
+        """Return nothing: the agent of this process was loaded before the attempt began."""
+        return ""
+
     def give_up(self, failure: Failure) -> None:
         """Note that the run is over because of `failure`; the owner then cancels `run`."""
         self.stopping, self.failure = True, failure
@@ -120,7 +124,7 @@ class AgentRun:
         if self.stage == "result":
             self._note(failed_span(self.attempt, self._began, failure))
         if failure.kind == "leyden":
-            logger.error("Leyden failed in rollout %s", self.rollout.rollout_id, exc_info=error)
+            log_own_failure(self.rollout.rollout_id, error)
         elif not isinstance(error, UsageError):
             logger.info("rollout %s failed: %s: %s", self.rollout.rollout_id, failure.type, failure.message)
 

@@ -19,6 +19,13 @@ ROW_NAMES = frozenset(
     {"case", "data", "datum", "entry", "example", "instance", "item", "record", "row", "sample", "task"}
 )
 """Parameters of these names take the whole row, unless their annotation says otherwise."""
+TEXT_NAMES = frozenset(
+    {
+        *(*TEXT_KEYS, "content", "instruction", "message", "msg", "q", "request", "utterance"),
+        *("user_input", "user_message", "user_prompt", "user_query"),
+    }
+)
+"""Parameters of these names take the row's text, unless their annotation says otherwise."""
 MESSAGES = "messages"
 
 _Parameter = inspect.Parameter
@@ -81,7 +88,7 @@ def takes_task(function: Callable[..., Any]) -> bool:
 
 def for_task(parameter: inspect.Parameter) -> bool:
     """Whether the parameter's name says that it takes a task, or what is asked in one."""
-    return parameter.name in (*TEXT_KEYS, *ROW_NAMES, MESSAGES)
+    return parameter.name in (*TEXT_NAMES, *ROW_NAMES, MESSAGES)
 
 
 def arguments_for(function: Callable[..., Any], task: Task) -> Arguments:
@@ -133,7 +140,7 @@ class _Wanted:
 
     def main(self, parameters: Sequence[_Parameter]) -> _Parameter:
         """Which of several parameters with defaults is meant for the task."""
-        known = (self._row, (*TEXT_KEYS, MESSAGES, *ROW_NAMES))
+        known = (self._row, (*TEXT_NAMES, MESSAGES, *ROW_NAMES))
         return next((one for names in known for one in parameters if one.name in names), parameters[0])
 
     def value(self, parameter: _Parameter) -> tuple[Any, bool]:
@@ -181,7 +188,7 @@ class _Wanted:
         if not is_row(self._task) or "mapping" in kinds:
             return _MISSING
         text = text_of(self._task)
-        asks = kinds == {"any"} and parameter.name in TEXT_KEYS
+        asks = kinds == {"any"} and parameter.name in TEXT_NAMES
         if parameter.name == MESSAGES or kinds == {"list"}:
             if MESSAGES in self._row:
                 return self._row[MESSAGES]

@@ -18,7 +18,7 @@ from leyden.core.runner.agent_run import AgentRun
 from leyden.core.runner.attempt_record import is_refusal, not_stored, store_notes
 from leyden.core.runner.builtin_adapters import ROLLOUT
 from leyden.core.runner.isolation.forked_run import ForkedRun
-from leyden.core.runner.own_failures import own_failure
+from leyden.core.runner.own_failures import log_own_failure, own_failure
 from leyden.core.tracing import out_of_reach
 from leyden.core.tracing.context import OpenAttempt
 
@@ -64,6 +64,8 @@ class AttemptRun:
         """Why spans of the runner's own could not be stored."""
         self._dropped: tuple[int, str] | None = None
         """How many spans of frameworks were not stored, and why."""
+        self._blocked_before = 0.0 if runner.loop_watch is None else runner.loop_watch.seconds
+        """For how long agents had blocked the event loop when this attempt was claimed."""
         self._marked = False
         """Whether the attempt is marked as ended, or the store has ended it."""
         self._work: asyncio.Task[None] | None = None
@@ -78,13 +80,15 @@ class AttemptRun:
         try:
             await self._run_to_end()
         except Exception as error:  # broad: whatever it is, it is Leyden's own and must be in the attempt's record
-            logger.exception("Leyden failed in rollout %s", self.rollout.rollout_id)
+            log_own_failure(self.rollout.rollout_id, error)
             if not self._marked:
                 self._run.failure = own_failure("the runner failed", error)
                 await self._mark_ended()
 
     async def _run_to_end(self) -> None:
-        await self._mark("running")
+        if not await self._mark("running"):  # a blocked event loop came to it late: the store has given it up
+            self._marked = True
+            return
         limit = self.rollout.config.timeout_seconds
         early = min(EARLY_SECONDS, EARLY_SHARE * limit) if limit else 0.0
         self._work = asyncio.create_task(self._run.run(), name=f"leyden {self._attempt.attempt_id}")
@@ -98,8 +102,7 @@ class AttemptRun:
         finally:
             given_up.cancel()
         if not self.agent_is_done and not self._given_up.is_set():
-            failure = Failure(kind="timeout", type="TimeoutError", message=f"no {self._run.stage} within {limit} s")
-            await self.abandon(failure, patience=early / 2)
+            await self.abandon(self._timeout(), patience=early / 2)
         self._look_at_work()
         await self._finish()
 
@@ -109,6 +112,21 @@ class AttemptRun:
         seconds = self._config.cancel_seconds
         await self._end_agent(seconds if patience is None else min(patience, seconds))
         self._given_up.set()
+
+    def _timeout(self) -> Failure:
+        what = f"no {self._run.stage}"
+        if self._work is None:
+            what = "the agent did not begin"
+        elif self.agent_is_done and not self._run.stopping:  # what it left waited for the event loop
+            what = "what the agent returned could not be stored"
+        within = f"within {self.rollout.config.timeout_seconds} s"
+        message = f"{what} {within}{self._run.lost_time()}{self._blocked()}"
+        return Failure(kind="timeout", type="TimeoutError", message=message)
+
+    def _blocked(self) -> str:
+        """That agents blocked the event loop for much of this attempt's time, as the rest of a sentence; or nothing."""
+        watch = self._runner.loop_watch
+        return "" if watch is None else watch.since(self._blocked_before, self.rollout.config.timeout_seconds)
 
     def _look_at_work(self) -> None:
         """Note what the task that ran the agent did not note itself: without a failure it would pass for a success."""
@@ -215,7 +233,8 @@ class AttemptRun:
                     await asyncio.sleep(pause)
         self._marked = True
 
-    async def _mark(self, status: AttemptStatus, notes: dict[str, Any] | None = None) -> None:
+    async def _mark(self, status: AttemptStatus, notes: dict[str, Any] | None = None) -> bool:
+        """Mark the attempt; returns whether it was still open for that."""
         fields: dict[str, Any] = {"last_heartbeat_time": time.time()} if status == "running" else {}
         if self._run.failure is not None:
             notes = {ERROR: self._run.failure.metadata()}
@@ -228,6 +247,19 @@ class AttemptRun:
             await self._store.update_attempt(*ids, status=status, **fields)
         except (IllegalMove, NotFound) as error:  # the store gave the attempt up meanwhile
             logger.info("attempt %s of rollout %s is not marked %s: %s", ids[1], ids[0], status, error)
+            await self.explain_timeout()
+            return False
+        return True
+
+    async def explain_timeout(self) -> None:
+        """Note in an attempt that the store's own clock has ended why it was late, where agents blocked the loop."""
+        if not self._blocked():
+            return
+        rollout_id, attempt_id = self._attempt.rollout_id, self._attempt.attempt_id
+        for found in await self._store.query_attempts(rollout_id):
+            if found.attempt_id == attempt_id and found.status == "timeout" and ERROR not in found.metadata:
+                metadata = {**found.metadata, ERROR: self._timeout().metadata()}
+                await self._store.update_attempt(rollout_id, attempt_id, metadata=metadata)
 
     async def _end_run(self) -> None:
         """Have the hooks called that run last of all, and what ran the agent end."""

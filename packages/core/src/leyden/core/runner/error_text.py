@@ -6,6 +6,8 @@ import traceback
 from pathlib import Path
 from typing import cast
 
+from leyden.core.tracing.destination import Stopped
+
 LONGEST_TEXT = 600
 """Characters of one error."""
 MOST_ERRORS = 3
@@ -54,6 +56,26 @@ def key_advice(text: str) -> str:
     return f"; where Leyden answers the agent's calls any value will do, such as {name}=unused: no provider sees it"
 
 
+def with_key_advice(text: str) -> str:
+    """Return `text`, which ends a line, without its full stop, and `key_advice` behind it."""
+    text = text.rstrip(".")
+    return text + key_advice(text)
+
+
+def import_advice(error: BaseException) -> str:
+    """What to do where a module cannot be imported because of what it does meanwhile, as the rest of a sentence."""
+    if isinstance(error, EOFError):
+        return "; it reads from the keyboard while it is imported, and there is none: read an environment variable"
+    cause: BaseException | None = error
+    seen: set[int] = set()
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        if isinstance(cause, Stopped):
+            return "; it calls its model while it is imported: make the call in the agent's own function"
+        cause = cause.__cause__ or cause.__context__
+    return ""
+
+
 def _leaves(group: "BaseExceptionGroup[BaseException]") -> list[BaseException]:
     found: list[BaseException] = []
     for error in group.exceptions:
@@ -67,11 +89,12 @@ def _place(error: BaseException) -> tuple[str, int | None] | None:
     if isinstance(error, BaseExceptionGroup):
         return _place(_leaves(cast("BaseExceptionGroup[BaseException]", error))[0])
     frames = traceback.extract_tb(error.__traceback__)
-    theirs = [frame for frame in frames if not _is_library(frame.filename)]
+    theirs = [frame for frame in frames if not is_library(frame.filename)]
     foreign = [frame for frame in frames if not frame.filename.startswith((_OURS, "<frozen importlib"))]
     last = (theirs or foreign or [None])[-1]
     return None if last is None else (last.filename, last.lineno)
 
 
-def _is_library(filename: str) -> bool:
+def is_library(filename: str) -> bool:
+    """Whether a file is Python's, an installed library's or Leyden's, rather than the user's own."""
     return filename.startswith(("<frozen", _OURS, *_INSTALLED))

@@ -3,7 +3,7 @@
 An agent that exists already needs none of this. Knows nothing of how attempts are claimed or recorded.
 """
 
-from typing import Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar, cast
 
 from leyden.core.data.resources import NamedResources
 from leyden.core.data.rollout import AttemptedRollout
@@ -11,6 +11,15 @@ from leyden.core.data.span import Span
 from leyden.core.runner.agent_tracer import AgentTracer
 
 T = TypeVar("T")
+RUNNING = (
+    "rollout",
+    "rollout_async",
+    "training_rollout",
+    "training_rollout_async",
+    "validation_rollout",
+    "validation_rollout_async",
+)
+"""Methods of a `LitAgent`, of which one at least is the agent's own."""
 
 RolloutResult: TypeAlias = float | dict[str, float] | list[Span] | None
 """What a rollout returns: its reward, the reward's dimensions, spans to store, or None when it emitted its reward."""
@@ -60,3 +69,10 @@ class LitAgent(Generic[T]):
     ) -> RolloutResult:
         """`rollout_async` in every other mode."""
         return await self.rollout_async(task, resources, rollout)
+
+
+def runs_nothing(agent: object) -> bool:
+    """Whether `agent` is a `LitAgent` that has none of the methods that could run it."""
+    return isinstance(agent, LitAgent) and all(
+        getattr(getattr(cast("Any", agent), name), "__func__", None) is getattr(LitAgent, name) for name in RUNNING
+    )

@@ -20,7 +20,7 @@ from types import ModuleType
 from typing import Any
 
 from leyden.core.errors import AgentNotFound
-from leyden.core.runner.error_text import key_advice, raised
+from leyden.core.runner.error_text import import_advice, key_advice, raised
 from leyden.core.tracing.child_process import module_files
 
 AgentReference = str | tuple[str, ...]
@@ -162,7 +162,7 @@ def _execute(spec: ModuleSpec, source: str, attribute: str, *, shared: bool) -> 
 
 def _failed(source: str, error: BaseException, advice: str = "") -> AgentNotFound:
     text = raised(error)
-    return AgentNotFound(f"importing {source} failed: {text}{advice or key_advice(text)}")
+    return AgentNotFound(f"importing {source} failed: {text}{advice or import_advice(error) or key_advice(text)}")
 
 
 def _as_module(path: Path, attribute: str, error: BaseException) -> str:

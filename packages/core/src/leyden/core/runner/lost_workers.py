@@ -24,7 +24,7 @@ class LostWorkers:
         self._sweeping: set[asyncio.Task[None]] = set()
 
     def sweep_worker(self, who: str, why: str, is_lost: Callable[[str], bool]) -> None:
-        """Look from now on for attempts of workers whose id `is_lost`; `who` they are is noted."""
+        """Look from now on for attempts of workers whose id `is_lost`; `who` they are, and `why`, is noted."""
         failure = Failure(kind="worker", type="WorkerDied", message=f"{who} was lost: {why}")
         self.sweep(failure, lambda rollout: is_lost(rollout.attempt.worker_id or ""))
 

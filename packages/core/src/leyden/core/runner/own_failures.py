@@ -1,15 +1,17 @@
 """Failures of Leyden itself inside an attempt: told apart from the agent's, and turned into the attempt's `Failure`."""
 
+import logging
 from collections.abc import Generator
 from contextlib import contextmanager
 from types import TracebackType
 
 from leyden.core.data.failure import Failure
 from leyden.core.data.own_methods import short_name
-from leyden.core.errors import LeydenError, UsageError
+from leyden.core.errors import LeydenError, StoreError, UsageError
 from leyden.core.runner.adapter import Adapter
 from leyden.core.runner.annotations import text_of
 
+logger = logging.getLogger(__name__)
 _INSTALLED = "leyden."
 
 
@@ -40,6 +42,12 @@ def own_failure(what: str, error: BaseException) -> Failure:
     cause = error.cause if isinstance(error, OwnFailure) else error
     message = text_of(error) if isinstance(error, OwnFailure) else f"{what}: {described(error)}"
     return Failure(kind="leyden", type=short_name(cause), message=message)
+
+
+def log_own_failure(rollout_id: str, error: BaseException) -> None:
+    """Log an error of Leyden's own; one of the store says itself what was wrong, and dozens come at once."""
+    trace = None if isinstance(error, StoreError) else error
+    logger.error("Leyden failed in rollout %s%s", rollout_id, f": {error}" if trace is None else "", exc_info=trace)
 
 
 def described(error: BaseException) -> str:

@@ -20,6 +20,10 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
     adapter: str
     isolation: str = ""
     """Whether rollouts run in processes of their own, and why; one line."""
+    shares: bool = False
+    """Whether one attempt can end the others: they run in this one process."""
+    keeps_open: str = ""
+    """What the agent's import left open, so that a fork of this process would be harmed; empty: nothing."""
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):

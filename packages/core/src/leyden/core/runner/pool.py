@@ -1,7 +1,8 @@
 """`WorkerPool`: keeps a number of worker processes alive. Knows nothing of what they run.
 
 When one dies, the attempts it held become `unresponsive` at once, so that the store can give their rollouts to
-another worker if they may be tried again.
+another worker if they may be tried again. Where attempts shared the process, one of them may have ended it, and would
+end the next one with all that is tried again there: from then on each attempt has a process of its own.
 """
 
 import asyncio
@@ -19,6 +20,8 @@ from leyden.core.runner.worker_spec import WorkerSpec
 from leyden.core.store.client import HttpStore
 
 SHORT_LIFE_SECONDS = 10.0
+SHARED = "; attempts shared its process, and one of them may have ended it"
+"""Follows why a worker was lost, in the failure of each of its attempts."""
 SHORT_LIVES = 10
 """So many workers in a row that died young, without finishing one attempt: no further one is started."""
 
@@ -41,6 +44,8 @@ class WorkerPool:
         self._keeping: list[asyncio.Task[None]] = []
         self._lost = LostWorkers(self._store)
         self._broken: LeydenError | None = None
+        self._set_aside = set[str]()
+        """Workers that were stopped because attempts no longer share a process."""
 
     @property
     def worker_ids(self) -> list[str]:
@@ -93,8 +98,43 @@ class WorkerPool:
                 if not lives_left:
                     raise
                 logger.warning("worker %s is replaced: %s", worker_id, error)
-            else:
-                return
+                continue
+            worker = self._workers[place]
+            if self._spec.isolation == "process" and self._shares(worker):  # another was lost while this one started
+                await worker.stop()
+                await self._start_one(place)
+            return
+
+    def _shares(self, worker: WorkerProcess) -> bool:
+        """Whether several attempts may have run in the process of `worker` itself."""
+        return self._spec.concurrency > 1 and worker.ready is not None and worker.ready.shares
+
+    async def _isolate(self, lost: WorkerProcess, why: str) -> None:
+        """After the loss of a worker whose attempts shared it: give attempts processes of their own, where possible.
+
+        Workers that share are stopped first, which puts what they run back into the queue: else one of them might
+        take up the attempt that ended `lost`.
+        """
+        if self._spec.isolation != "auto" or lost.ready is None:
+            return
+        if lost.ready.keeps_open:
+            logger.warning(
+                "attempts go on sharing a process, although one may have ended worker %s: the agent's import leaves %s "
+                "open; --isolation process imports it anew for each",
+                lost.worker_id,
+                lost.ready.keeps_open,
+            )
+            return
+        self._spec = msgspec.structs.replace(self._spec, isolation="process")
+        logger.warning(
+            "from now on each attempt runs in a process of its own: attempts shared worker %s, which was lost (%s), "
+            "and one that ends its process would take the others with it again",
+            lost.worker_id,
+            why,
+        )
+        others = [worker for worker in self._workers.values() if self._shares(worker) and not worker.has_ended]
+        self._set_aside.update(worker.worker_id for worker in others)
+        await asyncio.gather(*(worker.stop() for worker in others))
 
     async def _keep(self, place: int) -> None:
         """Replace the worker of one place whenever it dies."""
@@ -104,7 +144,14 @@ class WorkerPool:
             why = await worker.ended()
             del self._workers[place]
             await worker.kill()
-            logger.warning("worker %s is replaced: %s", worker.worker_id, why)
+            if worker.worker_id in self._set_aside:  # stopped by `_isolate`: what it ran is in the queue again
+                self._set_aside.discard(worker.worker_id)
+                why = "attempts no longer share a process"
+            else:
+                logger.warning("worker %s is replaced: %s", worker.worker_id, why)
+                if self._shares(worker):
+                    await self._isolate(worker, why)
+                    why += SHARED
             self._lost.sweep_worker(f"worker {worker.worker_id}", why, worker.worker_id.__eq__)
             short = worker.finished == 0 and time.monotonic() - worker.began < SHORT_LIFE_SECONDS
             short_lives = short_lives + 1 if short else 0

@@ -82,7 +82,7 @@ async def _by_framework(result: Any) -> Any:
 
 def _read(pieces: Iterator[Any]) -> tuple[list[Any], Any]:
     """All pieces, and the value that a generator returns after them."""
-    found: list[Any] = []
+    pieces, found = iter(pieces), list[Any]()  # a mock is another iterator than the one that it gives
     while True:
         try:
             found.append(next(pieces))
@@ -94,10 +94,12 @@ def _read(pieces: Iterator[Any]) -> tuple[list[Any], Any]:
 async def _read_async(pieces: AsyncIterable[Any]) -> list[Any]:
     iterator, found = aiter(pieces), list[Any]()
     async with aclosing(cast("Any", iterator)) if hasattr(iterator, "aclose") else nullcontext():
-        async for piece in iterator:
-            found.append(piece)
+        while True:  # `async for` would want `__aiter__` of the iterator, too, which not every one has
+            try:
+                found.append(await anext(iterator))
+            except StopAsyncIteration:
+                return found
             _check(found)
-    return found
 
 
 def _check(found: list[Any]) -> None:

@@ -1,16 +1,18 @@
 """Rewards: runs a user's reward function and checks what it returned. Knows nothing of how rewards are learned from.
 
-A reward is a finite number, or a dict of named dimensions, whose value is the sum of weight x dimension. Without
-weights every dimension weighs 1; with weights, each dimension must have one and each weight its dimension, so that a
-misspelt name is an error and not a silent zero.
+A reward is a finite number, at most `MOST_REWARD` one way or the other, or a dict of named dimensions, whose value is
+the sum of weight x dimension. Without weights every dimension weighs 1; with weights, each dimension must have one and
+each weight its dimension, so that a misspelt name is an error and not a silent zero.
 """
 
+import asyncio
 import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+from leyden.core.data.bounds import MOST_REWARD
 from leyden.core.data.rollout import Task
 from leyden.core.data.values import number
 from leyden.core.errors import RewardError
@@ -19,6 +21,7 @@ from leyden.core.runner.error_text import raised
 
 RewardFunction = Callable[[Task, Any], Any]
 """`score(task, result)`, sync or async."""
+_TOO_LARGE = f"not a number between {-MOST_REWARD:g} and {MOST_REWARD:g}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +50,15 @@ async def score(
 ) -> Reward:
     """Reward of `result`, computed outside the attempt; a sync function runs in a thread.
 
-    Raises RewardError, naming the task, when the function raises or returns something that is not a reward.
+    Raises RewardError, naming the task, when the function raises or returns something that is not a reward. What the
+    function itself cancels is such an error; CancelledError is raised where the caller is cancelled.
     """
     name = f"reward {name_of(function)}"
     try:
         returned = await call_outside(function, task, result)
-    except (Exception, SystemExit) as error:
+    except (Exception, SystemExit, KeyboardInterrupt, asyncio.CancelledError) as error:
+        if isinstance(error, asyncio.CancelledError) and is_cancelled():
+            raise
         raise RewardError(f"{name} raised {raised(error)} for task {shortened(task)}") from error
     try:
         return as_reward(returned, weights)
@@ -62,11 +68,30 @@ async def score(
 
 def as_reward(returned: Any, weights: Mapping[str, float] | None = None) -> Reward:
     """Read a number or a dict of dimensions. Raises ValueError saying what was found and what was expected."""
+    try:
+        return _read(returned, weights)
+    except ValueError:
+        raise
+    except Exception as error:  # of the object's own methods
+        raise ValueError(f"{_kind(returned)}, which cannot be read: {raised(error)}") from error
+
+
+def is_cancelled() -> bool:
+    """Whether the running task was cancelled, as opposed to something that it waited for."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _read(returned: Any, weights: Mapping[str, float] | None) -> Reward:
     if isinstance(returned, Mapping):
         return _weighted(cast("Mapping[Any, Any]", returned), weights)
-    value = _finite(returned)
+    value = number(returned)
+    if value is not None and not math.isfinite(value):
+        raise ValueError(f"{shortened(returned)}, not a finite number")
     if value is None:
         raise ValueError(f"{_kind(returned)}, not a finite number or a dict of them")
+    if abs(value) > MOST_REWARD:
+        raise ValueError(f"{shortened(returned)}, {_TOO_LARGE}")
     if weights:
         raise ValueError(f"{_kind(returned)}, but weights are given for {_listed(weights)}")
     return Reward(value)
@@ -77,9 +102,11 @@ def _weighted(returned: Mapping[Any, Any], weights: Mapping[str, float] | None) 
         raise ValueError("an empty dict, not a finite number or a dict of them")
     dimensions: dict[str, float] = {}
     for name, value in returned.items():
-        part = _finite(value) if isinstance(name, str) else None
-        if part is None:
+        part = number(value) if isinstance(name, str) else None
+        if part is None or not math.isfinite(part):
             raise ValueError(f"a dict with {name!r}: {_kind(value)}, not a finite number or a dict of them")
+        if abs(part) > MOST_REWARD:
+            raise ValueError(f"a dict with {name!r}: {shortened(value)}, {_TOO_LARGE}")
         dimensions[name] = part
     if weights and (differ := sorted(set(weights) ^ set(dimensions))):
         lacks = "has no such dimension" if differ[0] in weights else "has no weight"
@@ -88,16 +115,10 @@ def _weighted(returned: Mapping[Any, Any], weights: Mapping[str, float] | None) 
         )
     value = sum((weights[name] if weights else 1.0) * part for name, part in dimensions.items())
     if not math.isfinite(value):
-        raise ValueError(f"{value}, not a finite number")
+        raise ValueError(f"dimensions whose weighted sum is {value}, not a finite number")
+    if abs(value) > MOST_REWARD:
+        raise ValueError(f"dimensions whose weighted sum is {value:g}, {_TOO_LARGE}")
     return Reward(value, dimensions)
-
-
-def _finite(value: Any) -> float | None:
-    """Return a number of any kind as a float, None where it is none. Raises ValueError for one that is not finite."""
-    found = number(value)
-    if found is not None and not math.isfinite(found):
-        raise ValueError(f"{shortened(value)}, not a finite number")
-    return found
 
 
 def _kind(value: object) -> str:

@@ -21,6 +21,7 @@ from leyden.core.runner.input_function import check_input_function
 from leyden.core.runner.isolation.forked_run import ForkedRun
 from leyden.core.runner.known_resources import KnownResources
 from leyden.core.runner.loaded import LoadedAgent
+from leyden.core.runner.loop_watch import LoopWatch
 from leyden.core.runner.lost_workers import LostWorkers
 from leyden.core.runner.reward import check_reward_function
 from leyden.core.store.base import LightningStore
@@ -75,6 +76,8 @@ class Runner:
         """When the first attempt began."""
         self.resources = KnownResources(store)
         self._lost = LostWorkers(store)
+        self.loop_watch: LoopWatch | None = None
+        """Knows how long agents have blocked the event loop, where they run on this one."""
         self.finished = 0
         """Attempts run to their end."""
         self._running: dict[asyncio.Task[None], AttemptRun] = {}
@@ -122,6 +125,9 @@ class Runner:
         """Claim and run until `stopped` is set, then cancel what runs and put it back in the queue."""
         stopping = asyncio.create_task(stopped.wait())
         beating = asyncio.create_task(self._beat())
+        if self._processes is None:
+            self.loop_watch = LoopWatch()
+            self.loop_watch.start()
         try:
             while not stopped.is_set():
                 free = self._most_at_once() - len(self._running)
@@ -139,6 +145,8 @@ class Runner:
             beating.cancel()
             await self._stop()
             await self._lost.stop()
+            if self.loop_watch is not None:
+                self.loop_watch.stop()
 
     def _most_at_once(self) -> int:
         """Attempts that may run now: few until it is known what their processes import, which they then all find."""
@@ -181,11 +189,8 @@ class Runner:
         self.finished += not task.cancelled()
         if not task.cancelled() and task.exception() is not None:
             # The store took no mark: where it answers again, it finds the attempt unresponsive.
-            logger.error(
-                "attempt of rollout %s cannot be marked, because the store does not take it",
-                run.rollout.rollout_id,
-                exc_info=task.exception(),
-            )
+            line = "attempt of rollout %s cannot be marked, because the store does not take it: %s"
+            logger.error(line, run.rollout.rollout_id, task.exception())
 
     async def _stop(self) -> None:
         running = dict(self._running)
@@ -194,6 +199,11 @@ class Runner:
                 task.cancel()
         if running:
             await asyncio.wait(running)
+        for run in running.values():
+            try:
+                await run.explain_timeout()
+            except StoreError as error:
+                logger.info("rollout %s: its timeout is not explained: %s", run.rollout.rollout_id, error)
         await self._put_back([run.rollout for task, run in running.items() if task.cancelled()])
 
     async def _put_back(self, rollouts: list[AttemptedRollout]) -> None:

@@ -68,7 +68,8 @@ def mapping_for(
     missing = sorted(required - set(given))
     if missing or not given:
         text = f", or a text called {TEXT}" if "messages" in keys else ""
-        raise misfit(task, f"the agent takes {', '.join(missing or keys)}{text}")
+        also = "also " if given else ""
+        raise misfit(task, f"the agent {also}takes {', '.join(missing or keys)}{text}")
     return given
 
 

@@ -55,8 +55,10 @@ def main() -> None:
         isolated = Processes(lambda: _load(spec), pipes.close)
         loaded = isolated.load()
         choice = choose(spec.isolation, loaded)
+        shares = not choice.processes and not choice.is_command
+        left_open = isolated.left_open() if shares else ""
         processes = isolated.keep(loaded) if choice.processes else isolated.discard()
-        ready = Ready(loaded.source.adapter.name, choice.reason(isolated.imports_again))
+        ready = Ready(loaded.source.adapter.name, choice.reason(isolated.imports_again), shares, left_open)
         asyncio.Runner(loop_factory=loop_factory()).run(_serve(spec, loaded, pipes, ready, processes))
         code = 0
     except UsageError as error:

@@ -32,6 +32,8 @@ class WorkerProcess:
         self.worker_id = spec.worker_id
         self.finished = 0
         """Attempts that it has run to their end, as of its last beat."""
+        self.ready: Ready | None = None
+        """What it said once the agent was loaded."""
         self.began = self._heard = time.monotonic()
         self._spec, self._process = spec, process
         self._first: asyncio.Future[Ready | Refused] = asyncio.get_running_loop().create_future()
@@ -46,7 +48,15 @@ class WorkerProcess:
         """
         pipe = asyncio.subprocess.PIPE
         command = (sys.executable, "-m", "leyden.core.runner.worker")
-        process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, start_new_session=True)
+        starting = asyncio.ensure_future(
+            asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, start_new_session=True)
+        )
+        try:
+            process = await asyncio.shield(starting)
+        except asyncio.CancelledError:  # a half-started process would be left to the event loop's end
+            with contextlib.suppress(OSError):
+                await cls(spec, await starting).kill()
+            raise
         worker = cls(spec, process)
         try:
             await worker._begin()
@@ -54,6 +64,11 @@ class WorkerProcess:
             await worker.kill()
             raise
         return worker
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the process is gone, as far as is known."""
+        return self._process.returncode is not None
 
     async def ended(self) -> str:
         """Wait until the worker is of no more use, and say why."""
@@ -67,8 +82,7 @@ class WorkerProcess:
                     self._heard = now
                 looked = now
                 if now - self._heard > self._spec.stall_seconds and not waiting.done():
-                    seconds = f"{self._spec.stall_seconds:.0f} s"
-                    return f"its event loop has been blocked for {seconds} (a sync call in an async agent?)"
+                    return blocked(self._spec.stall_seconds)
         finally:
             waiting.cancel()
         return self._how_it_ended()
@@ -108,6 +122,7 @@ class WorkerProcess:
         first = self._first.result()
         if isinstance(first, Refused):
             raise same_error(first, self._see_log())
+        self.ready = first
 
     async def _last_words(self) -> str:
         await self._process.wait()
@@ -142,3 +157,11 @@ def same_error(refused: Refused, see_log: str = "") -> LeydenError:
     if isinstance(kind, type) and issubclass(kind, UsageError):
         return kind(refused.message)
     return LeydenError(f"a worker could not start: {refused.kind}: {refused.message}{see_log}")
+
+
+def blocked(seconds: float) -> str:
+    """Why a worker was lost whose event loop did nothing for so long, and what to do."""
+    return (
+        f"its event loop has been blocked for {seconds:.0f} s, by an async agent that makes blocking calls: make it a "
+        "plain `def`, use the async client, or give --isolation process"
+    )

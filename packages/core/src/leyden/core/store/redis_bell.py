@@ -12,7 +12,7 @@ import msgspec
 from redis.exceptions import RedisError
 
 from leyden.core.store.bell import Bell
-from leyden.core.store.redis_link import Address, Link, Wire, packed
+from leyden.core.store.redis_link import Address, Link, Wire, closed_on_failure, packed
 
 _PAUSE = 0.1
 """Seconds between two tries to connect."""
@@ -54,9 +54,10 @@ class Listener:
 
     def _subscribed(self) -> Wire:
         wire = self._address.make()
-        wire.connect()
-        wire.send_packed_command([packed(("SUBSCRIBE", self._channel))], check_health=False)
-        wire.read_response()
+        with closed_on_failure(wire.disconnect):
+            wire.connect()
+            wire.send_packed_command([packed(("SUBSCRIBE", self._channel))], check_health=False)
+            wire.read_response()
         return wire
 
     def _listen(self) -> None:

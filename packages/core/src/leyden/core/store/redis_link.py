@@ -7,7 +7,8 @@ import random
 import re
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar, cast
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -238,6 +239,16 @@ class Link:
             wire.disconnect()
 
 
+@contextmanager
+def closed_on_failure(close: Callable[[], None]) -> Generator[None]:
+    """Close a connection when the block raises: the collector of garbage would find it late."""
+    try:
+        yield
+    except BaseException:
+        close()
+        raise
+
+
 def _last(answers: Sequence[Any]) -> Any:
     """Return the last answer of a transaction's, or raise it."""
     if isinstance(answers[-1], Exception):
@@ -260,7 +271,8 @@ def connected(address: Address) -> Link:
     """Return a link that has connected; raises UsageError saying why there is none."""
     link = Link(address, Outage(), threading.Event())
     try:
-        link.once("PING")
+        with closed_on_failure(link.drop):
+            link.once("PING")
     except AuthenticationError as error:
         raise UsageError(f"{address} refuses the password or user given in the URI: {error}") from error
     except ResponseError as error:

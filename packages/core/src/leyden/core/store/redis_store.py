@@ -75,10 +75,12 @@ class RedisStore(LocalStore):
         self._channel = f"{self._keys.prefix}bell:{address.database}"
         self._address, self._outage, self._closing = address, Outage(), threading.Event()
         link = connected(address)
-        self._asks_file = check_server(link, address)
-        self._durable = is_durable(link)
-        claim_namespace(link, address, self._keys)
-        link.drop()
+        try:
+            self._asks_file = check_server(link, address)
+            self._durable = is_durable(link)
+            claim_namespace(link, address, self._keys)
+        finally:
+            link.drop()
         self._memory, self._commits = Memory(), 0
         self._writer = WritingThread()
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="leyden-store-read")

@@ -78,6 +78,8 @@ class SqlStore(LocalStore):
         self._here: _Here | None = None
         """For the one who holds `_turn`, on whatever thread; never waits for another process's transaction."""
         self._uncheckpointed = 0
+        self._makes_checkpoint = False
+        """Whether a checkpoint is being made: two would keep each other from starting the log anew."""
         self._spans = GroupCommit(self._store_spans, self._store_spans_here, self._writer.submit)
         self._along = LittleWrites[Callable[[Rows], Any], Any](self._write_all_here)
         self._recent = RecentAttempts(recheck)
@@ -243,8 +245,8 @@ class SqlStore(LocalStore):
     def _wrote(self, size: int) -> None:
         """Count about how much was written on callers' own threads, and make a checkpoint when it is time."""
         self._uncheckpointed += size
-        if self._uncheckpointed > _CHECKPOINT_BYTES:
-            self._uncheckpointed = 0
+        if self._uncheckpointed > _CHECKPOINT_BYTES and not self._makes_checkpoint:
+            self._makes_checkpoint, self._uncheckpointed = True, 0
             self._readers.submit(self._checkpoint)
 
     def _checkpoint(self) -> None:
@@ -254,7 +256,13 @@ class SqlStore(LocalStore):
         """
         self._checkpointed("PASSIVE")
         with suppress(RuntimeError):  # the store closes
-            self._writer.submit(self._checkpointed, "RESTART")
+            self._writer.submit(self._start_log_anew)
+
+    def _start_log_anew(self) -> None:
+        try:
+            self._checkpointed("RESTART")
+        finally:
+            self._makes_checkpoint = False
 
     def _checkpointed(self, kind: str) -> None:
         raw = self._engine.raw_connection()

@@ -93,6 +93,7 @@ class GatewayBench:
         self._loop.close()
 
     async def _end(self) -> None:
+        await self.gateway.engine.close()  # else the server waits for calls whose agents have gone
         await self._stack.aclose()
         left = asyncio.all_tasks() - {asyncio.current_task()}  # of calls that no server waits for any more
         for task in left:

@@ -70,6 +70,8 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     framework: str | None = None
     outer: "Caller | None" = None
     """Who speaks again once this one has ended."""
+    is_root: bool = False
+    """Its framework names no run of its own around it."""
     beside: int = msgspec.field(default_factory=lambda: _current_span_id())
     """OpenTelemetry's current span when this one began to speak; another one is newer than the caller."""
     ended: Ended = msgspec.field(default_factory=Ended)
@@ -129,7 +131,11 @@ def is_left_over() -> bool:
 
 def current_caller() -> Caller | None:
     """Who speaks in this context, if an adapter said so; what has ended speaks no more."""
-    caller = _CALLER.get()
+    return not_ended(_CALLER.get())
+
+
+def not_ended(caller: Caller | None) -> Caller | None:
+    """Return `caller`, or who speaks once it has ended if it has."""
     while caller is not None and caller.ended.is_set():
         caller = caller.outer
     return caller or _process[1]

@@ -15,10 +15,11 @@ from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, cast
 
 from leyden.core.data import semconv
+from leyden.core.data.bounds import MOST_REWARD
 from leyden.core.data.own_methods import short_name
 from leyden.core.data.span import Attributes, Span, SpanStatus
 from leyden.core.data.span_values import is_plain_span, plain_span
-from leyden.core.data.values import as_json, message_of, number, pairs_of, plain, shown, stack_of
+from leyden.core.data.values import as_json, is_a, message_of, number, pairs_of, plain, shown, stack_of
 from leyden.core.errors import RewardError
 from leyden.core.tracing.context import Caller, OpenAttempt, current_attempt, current_caller, set_caller
 
@@ -30,12 +31,22 @@ R = TypeVar("R")
 _silent: set[str] = set()
 
 
-def emit_reward(value: float | Mapping[str, float]) -> None:
-    """Give the attempt a reward: a number, or named dimensions, whose sum is then the reward.
+def emit_reward(value: float | Mapping[str, float], *, primary_key: str | None = None) -> None:
+    """Give the attempt a reward: a number, or named dimensions.
 
-    Raises RewardError, inside an attempt or not, for anything that is not a finite number.
+    The reward of dimensions is their sum; with `primary_key`, it is the dimension of that name alone. Raises
+    RewardError, inside an attempt or not, for anything that is not a finite number of at most `MOST_REWARD`, and for a
+    `primary_key` that is no dimension.
     """
-    _emit(semconv.REWARD, reward_attributes(value))
+    attributes = reward_attributes(value)
+    if primary_key is not None:
+        primary = attributes.get(f"{semconv.REWARD_DIMENSION}{primary_key}")
+        if primary is None:
+            found = [name for name in attributes if name.startswith(semconv.REWARD_DIMENSION)]
+            named = ", ".join(name.removeprefix(semconv.REWARD_DIMENSION) for name in found) or "none"
+            raise RewardError(f"primary_key is {shown(primary_key)}; the reward's dimensions are: {named}")
+        attributes[semconv.REWARD_VALUE] = primary
+    _emit(semconv.REWARD, attributes)
 
 
 def emit_observation(*, role: str, content: str) -> None:
@@ -58,7 +69,12 @@ def emit_object(value: Any) -> None:
 
 
 def emit_exception(error: BaseException) -> None:
-    """Note an error that the agent handled itself."""
+    """Note an error that the agent handled itself. Raises TypeError for what is no exception."""
+    if not is_a(error, BaseException):
+        raise TypeError(
+            f"emit_exception takes an exception, as in `except ValueError as error: emit_exception(error)`, "
+            f"not {shown(error)}, a {short_name(error)}; a text is for emit_message"
+        )
     attributes: Attributes = {
         "exception.type": short_name(error),
         "exception.message": message_of(error),
@@ -79,7 +95,7 @@ def reward_attributes(value: object) -> Attributes:
         raise RewardError("the reward has no dimensions; give at least one, or a number")
     parts = {_name(name): _finite(part, f"reward dimension {shown(name)}") for name, part in named}
     dimensions = {f"{semconv.REWARD_DIMENSION}{name}": part for name, part in parts.items()}
-    return {semconv.REWARD_VALUE: sum(parts.values()), **dimensions}
+    return {semconv.REWARD_VALUE: _within(sum(parts.values()), "the sum of the reward's dimensions"), **dimensions}
 
 
 class operation:
@@ -183,4 +199,10 @@ def _finite(value: object, what: str) -> float:
         raise RewardError(f"{what} is {shown(value)}, a {short_name(value)}; it must be a finite number")
     if not math.isfinite(found):
         raise RewardError(f"{what} is {found}; it must be a finite number")
-    return found
+    return _within(found, what)
+
+
+def _within(value: float, what: str) -> float:
+    if abs(value) > MOST_REWARD:
+        raise RewardError(f"{what} is {value:g}; it must be between {-MOST_REWARD:g} and {MOST_REWARD:g}")
+    return value

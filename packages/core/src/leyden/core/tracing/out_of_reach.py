@@ -39,6 +39,8 @@ CALLED = "leyden.model_called"
 
 COMMAND = "leyden.command"
 """In an attempt's `extra`: the name of the program that is the agent; this process makes none of its calls."""
+OF_THE_SYSTEM = frozenset({"ldconfig", "lsb_release", "sw_vers", "sysctl", "uname"})
+"""Programs that Python's own `platform` and `ctypes`, and so clients of providers, ask what system they run on."""
 PROGRAMS = "leyden.programs"
 """In an attempt's `extra`: names of other programs that the agent started."""
 
@@ -60,7 +62,7 @@ def untold(attempt: OpenAttempt) -> list[str]:
             f"{command} sent nothing to OPENAI_BASE_URL: its client may have a base URL in its code, or take it from "
             f"another variable"
         ]
-    programs = sorted(attempt.extra.get(PROGRAMS, ()))
+    programs = sorted({*attempt.extra.get(PROGRAMS, ())} - OF_THE_SYSTEM)
     started = [
         f"{name} is another program: its client must take its base URL from OPENAI_BASE_URL" for name in programs
     ]

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import msgspec
 import yaml
 
+from leyden.core.data.bounds import BOUNDS, check_bound
 from leyden.core.data.isolation import Isolation
 from leyden.core.data.route import POLICY, PROVIDER, Route
 from leyden.core.data.sampling import Sampling
@@ -21,15 +22,8 @@ from leyden.core.trainer.tracker import tracker_names
 from leyden.core.trajectory.select import Selector
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_AT_LEAST_ONE = (
-    "steps",
-    "tasks_per_step",
-    "workers",
-    "concurrency",
-    "max_attempts",
-    "checkpoint_every",
-    "keep_checkpoints",
-)
+_OPTION = {"timeout_seconds": "timeout"}
+"""What a field is called as an option, where that is another name."""
 
 
 class EvaluationSet(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,13 +130,13 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         check_name(self.name)
         if self.experiment is not None and not NAME.fullmatch(self.experiment):
             raise UsageError(f"experiment name {self.experiment!r} must match {NAME.pattern}")
-        for field in _AT_LEAST_ONE:
-            if getattr(self, field) < 1:
-                raise UsageError(f"{field.replace('_', '-')} must be at least 1, not {getattr(self, field)}")
-        if self.group_size < 2:
-            raise UsageError(f"group-size must be at least 2 (a group is its own baseline), not {self.group_size}")
-        if self.timeout_seconds <= 0:
-            raise UsageError(f"timeout must be positive, not {self.timeout_seconds}")
+        for field in self.__struct_fields__:
+            option, value = _OPTION.get(field, field), getattr(self, field)
+            if option in BOUNDS and value is not None:
+                check_bound(option, value)
+        check_bound("temperature", self.sampling.temperature)
+        for name, weight in self.reward_weights.items():
+            check_bound("reward_weight", weight, f"the weight of reward dimension {name!r}")
         Selector(agent_match=self.agent_match, span_match=self.span_match, attribute_match=self.attribute_match)
         self._check_routes()
         KeeperLimits(within=self.record_within)
@@ -228,8 +222,6 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
                 raise UsageError(f"no route reaches policy {name!r}: give --route agent=...,to={name}, or leave it out")
 
     def _check_evaluation(self) -> None:
-        if self.eval_every < 0:
-            raise UsageError(f"eval-every must not be negative, got {self.eval_every}")
         if self.eval_every and not self.held_out:
             raise UsageError("eval-every has no effect without held-out tasks; give some with --val")
         if self.patience is None:

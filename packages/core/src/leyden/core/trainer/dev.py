@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 
+from leyden.core.data.base_url import check_base_url
+from leyden.core.data.bounds import check_bound
 from leyden.core.data.isolation import Isolation
 from leyden.core.data.resources import LLM, NamedResources
 from leyden.core.data.rollout import EnqueueRollout, RolloutConfig, Task
-from leyden.core.errors import UsageError
+from leyden.core.errors import TaskError, UsageError
 from leyden.core.runner.command import CommandAgent
 from leyden.core.runner.isolation.live import LiveProcesses
 from leyden.core.runner.loaded import LoadedAgent
@@ -21,6 +23,7 @@ from leyden.core.trainer.agents import AgentPlan, served_resources, worker_agent
 from leyden.core.trainer.event_loop import run_loop, together
 from leyden.core.trainer.recorded import RecordedRollout, read_rollout
 from leyden.core.trainer.serving import Address, embedded_policy, open_gateway
+from leyden.core.trainer.tasks import not_whole
 
 if TYPE_CHECKING:
     from leyden.core.gateway.serving import ServedPolicy
@@ -44,6 +47,15 @@ class DevPlan(msgspec.Struct, frozen=True, kw_only=True):
     hooks: tuple[Any, ...] = ()
     """Hooks, or import strings of such."""
 
+    def __post_init__(self) -> None:
+        """Raise UsageError for what cannot work."""
+        check_bound("concurrency", self.concurrency)
+        if self.timeout_seconds is not None:
+            check_bound("timeout", self.timeout_seconds)
+        for name, resource in self.resources.items():
+            if isinstance(resource, LLM):
+                check_base_url(resource.endpoint, f"the endpoint of {name!r}")
+
 
 def dry_run(
     plan: DevPlan, agent: Any, tasks: Sequence[Task], reward: Any = None, *, show: bool = True
@@ -51,8 +63,16 @@ def dry_run(
     """Run `agent` once on each task and return what was recorded; with `show`, print each rollout as a tree.
 
     `agent` and `reward` are live objects, or import strings; the words of a command line are an agent, too.
-    Raises UsageError when nothing could answer.
+    Raises UsageError when nothing could answer, and TaskError when a task could not be kept whole, or lacks a key that
+    a command line asks for.
     """
+    for number, task in enumerate(tasks, 1):
+        if why := not_whole(task):
+            raise TaskError(f"task {number}: {why}")
+    if plan.input is None and isinstance(agent, tuple | CommandAgent):
+        command = agent if isinstance(agent, CommandAgent) else CommandAgent(cast("tuple[str, ...]", agent))
+        for task in tasks:
+            command.filled(task)
     live = None
     if not isinstance(agent, str | tuple | CommandAgent):
         loaded = LoadedAgent.of(agent, reward, input=plan.input, hooks=plan.hooks)

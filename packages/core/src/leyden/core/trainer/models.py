@@ -155,7 +155,7 @@ def _by_task(models: Models, version: ModelVersion, which: str, name: str) -> di
 async def export_version(models: Models, version: ModelVersion, target: Path) -> Path:
     """Write a version as a plain Hugging Face folder; policies that have names, each into a folder in it.
 
-    Raises RunError when its weights are not kept, or `target` is.
+    Raises RunError when its weights are not kept, or something is in `target`, which may be an empty folder.
     """
     _check_free(target)
     if version.version:

@@ -7,7 +7,7 @@ from leyden.core.data.span import Span
 from leyden.core.errors import NotFound, RunError
 from leyden.core.store.base import LightningStore
 
-SHOWN = 20
+SHOWN = 5
 """Ids that a message lists where several rollouts fit."""
 
 
@@ -39,7 +39,7 @@ async def find_rollout(store: LightningStore, wanted: str) -> Rollout | None:
     if page.total > 1:
         names = ", ".join(rollout.rollout_id for rollout in page)
         more = f" and {page.total - SHOWN} more" if page.total > SHOWN else ""
-        raise RunError(f"{wanted!r} could be {names}{more}")
+        raise RunError(f"{wanted!r} could be any of {page.total} rollouts: {names}{more}; give more of the id")
     return next(iter(page), None)
 
 

@@ -6,6 +6,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from leyden.core.data.bounds import check_bound
 from leyden.core.errors import UsageError
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -42,10 +43,10 @@ class Runners(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             given = {"ray-address": self.ray_address is not None, "ray-actors": self.ray_actors is not None}
             for name in [name for name, there in given.items() if there]:
                 raise UsageError(f"{name} has no effect without runners ray")
-        if self.ray_actors is not None and self.ray_actors < 1:
-            raise UsageError(f"ray-actors must be at least 1, not {self.ray_actors}")
-        if self.ray_cpus < 0:
-            raise UsageError(f"ray-cpus must not be negative, got {self.ray_cpus:g}")
+        if self.ray_actors is not None:
+            check_bound("ray_actors", self.ray_actors)
+        check_bound("ray_cpus", self.ray_cpus)
+        check_bound("port", self.port)
         if "://" in (self.ray_address or ""):
             raise UsageError(f"ray-address is HOST:PORT or auto, not {self.ray_address!r}")
         if self.advertise is not None:

@@ -22,6 +22,7 @@ from leyden.core.data.reasons import (
     OTHER_TEMPLATE,
     UNFINISHED,
     UPSTREAM,
+    why_not_trained,
 )
 from leyden.core.data.rollout import FINISHED_ROLLOUT, AttemptedRollout, Rollout, Task
 from leyden.core.data.span import Span
@@ -168,7 +169,7 @@ class _Told:
         for span in calls:
             reason = span.attributes.get(semconv.NOT_TRAINED)
             if reason is not None and reason not in ANSWERED_BY_OTHERS:
-                untrained[span.span_id] = str(reason)
+                untrained[span.span_id] = why_not_trained(str(reason), recorded.failure)
             elif not self._selector.selects(span, by_id):
                 untrained[span.span_id] = NOT_SELECTED
             elif span.span_id in unused:

@@ -10,6 +10,7 @@ import msgspec
 
 from leyden.core.data.order import drawn
 from leyden.core.data.rollout import Task
+from leyden.core.data.values import is_plain, plain
 from leyden.core.errors import TaskError
 
 
@@ -17,7 +18,8 @@ def load_tasks(path: str | Path) -> list[Task]:
     """Read a JSON Lines file, one task a line; blank lines are skipped.
 
     Raises TaskError, with the line number, for a line that is not JSON, is neither an object nor a string, or has an
-    object in which a key occurs twice, of which JSON readers keep one only.
+    object in which a key occurs twice, of which JSON readers keep one only; and for a value of which no store keeps
+    all, so that the agent would be given another one.
     """
     file = Path(path)
     try:
@@ -34,14 +36,41 @@ def load_tasks(path: str | Path) -> list[Task]:
 
 def _row(file: Path, number: int, line: str) -> Task:
     try:
-        row: Any = json.loads(line, object_pairs_hook=_object)
+        row: Any = json.loads(line, object_pairs_hook=_object, parse_int=_whole_number)
     except json.JSONDecodeError as error:
-        raise TaskError(f"{file}, line {number}: not JSON (column {error.colno}: {error.msg})") from None
-    except (ValueError, RecursionError) as error:
+        hint = "; write one object a line, without a list around them" if line.strip() in ("[", "{") else ""
+        raise TaskError(f"{file}, line {number}: not JSON (column {error.colno}: {error.msg}){hint}") from None
+    except RecursionError:
+        raise TaskError(f"{file}, line {number}: its lists and objects are too deep in one another") from None
+    except ValueError as error:
         raise TaskError(f"{file}, line {number}: {error}") from None
     if not row or type(row) not in (dict, str):
-        raise TaskError(f"{file}, line {number}: a task is a JSON object or a string, not {line.strip()[:40]!r}")
+        raise TaskError(
+            f"{file}, line {number}: a task is a JSON object with at least one key, or a string that is not empty, "
+            f"not {line.strip()[:40]!r}"
+        )
+    if why := not_whole(row):
+        raise TaskError(f"{file}, line {number}: {why}")
     return row
+
+
+def not_whole(row: Task) -> str | None:
+    """Why the agent would be given something else in the place of a task; None where it is kept as it is."""
+    if is_plain(row):
+        return None
+    reasons = plain(row, "task").reasons
+    return (
+        f"{reasons[0]}; agent and reward would get that in its place: write it as text, or shorten it"
+        if reasons
+        else None
+    )
+
+
+def _whole_number(digits: str) -> int:
+    try:
+        return int(digits)
+    except ValueError:
+        raise ValueError(f"a whole number of {len(digits):,} digits: write it as text") from None
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -54,13 +83,19 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def save_tasks(tasks: Iterable[Task], path: Path) -> None:
-    """Write tasks as JSON Lines; raises TaskError, with the row number, for one that JSON cannot hold."""
+    """Write tasks as JSON Lines.
+
+    Raises TaskError, with the row number, for one that JSON cannot hold, or that no store would keep whole.
+    """
     rows: list[bytes] = []
     for number, task in enumerate(tasks, 1):
         try:
-            rows.append(msgspec.json.encode(task))
-        except (TypeError, ValueError) as error:
+            row = msgspec.to_builtins(task, str_keys=True)
+            rows.append(json.dumps(row).encode())  # msgspec writes null for what is not finite
+        except (TypeError, ValueError, ArithmeticError, RecursionError) as error:
             raise TaskError(f"task {number} cannot be written as JSON: {error}") from None
+        if why := not_whole(row):
+            raise TaskError(f"task {number}: {why}")
     path.write_bytes(b"\n".join(rows) + b"\n")
 
 

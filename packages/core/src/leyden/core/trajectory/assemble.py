@@ -11,7 +11,7 @@ from typing import cast
 import msgspec
 
 from leyden.core.data import semconv
-from leyden.core.data.failure import failure_of
+from leyden.core.data.failure import Failure, failure_of
 from leyden.core.data.reasons import (
     BAD_LOGPROBS,
     CHOICE_NOT_USED,
@@ -21,6 +21,7 @@ from leyden.core.data.reasons import (
     NOT_SELECTED,
     SAMPLING_NOT_TRAINABLE,
     UNKNOWN_VERSION,
+    why_not_trained,
 )
 from leyden.core.data.rollout import Attempt, Rollout
 from leyden.core.data.sampling import Sampling
@@ -54,13 +55,13 @@ def assemble(rollout: Rollout, attempt: Attempt, spans: Sequence[Span], select: 
     outcomes = outcomes_by_call([span for span in own if span.span_id not in unused])
     transitions: list[Transition] = []
     untrained: dict[str, str] = {}
+    failure = failure_of(attempt)
     for span in calls:
         try:
-            _check_wanted(span, select, by_id, unused)
+            _check_wanted(span, select, by_id, unused, failure)
             transitions.append(_transition(span, outcomes[span.span_id]))
         except _Excluded as reason:
             untrained[span.span_id] = str(reason)
-    failure = failure_of(attempt)
     reward, dimensions = last_reward(own) if failure is None or failure.kind != "leyden" else (None, {})
     return Trajectory(
         rollout_id=rollout.rollout_id,
@@ -74,9 +75,11 @@ def assemble(rollout: Rollout, attempt: Attempt, spans: Sequence[Span], select: 
     )
 
 
-def _check_wanted(span: Span, select: Selector, by_id: Mapping[str, Span], unused: Set[str]) -> None:
+def _check_wanted(
+    span: Span, select: Selector, by_id: Mapping[str, Span], unused: Set[str], failure: Failure | None
+) -> None:
     if semconv.NOT_TRAINED in span.attributes:
-        raise _Excluded(str(span.attributes[semconv.NOT_TRAINED]))
+        raise _Excluded(why_not_trained(str(span.attributes[semconv.NOT_TRAINED]), failure))
     if not select.selects(span, by_id):
         raise _Excluded(NOT_SELECTED)
     if span.span_id in unused:

@@ -17,6 +17,8 @@ class Choice:
 
     processes: bool
     shared: tuple[SharedObject, ...] = ()
+    is_command: bool = False
+    """The agent is a command: every attempt is a process anyway."""
 
     def reason(self, imports_again: str | None = None) -> str:
         """One line for the user; `imports_again` says why each process imports the agent itself, where it does."""
@@ -35,8 +37,8 @@ class Choice:
 
 def choose(isolation: Isolation, loaded: LoadedAgent) -> Choice:
     """Choose for an agent that is loaded."""
-    if isinstance(loaded.source.agent, CommandAgent):  # every attempt is a process anyway
-        return Choice(False)
+    if isinstance(loaded.source.agent, CommandAgent):
+        return Choice(False, is_command=True)
     shared = tuple(shared_objects(loaded.source))
     if isolation == "auto":
         return Choice(bool(shared), shared)

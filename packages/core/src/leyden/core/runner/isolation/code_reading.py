@@ -49,10 +49,14 @@ class Reading:
     """Every attribute that is read or written of anything."""
     imports: frozenset[str] = frozenset()
     """Modules that it imports when it runs."""
+    calls: frozenset[str] = frozenset()
+    """What it calls by attributes of a name, as `os.environ.get`."""
     assigned: frozenset[str] = frozenset()
     """Names of the module, or of a function around it, that it assigns."""
     written: frozenset[str] = frozenset()
     """Names whose attributes or items it assigns: `a` of `a.b = 1` and of `a[0].b += 1`."""
+    changed_attributes: frozenset[str] = frozenset()
+    """Attributes that it assigns of anything: `b` of `x.a.b = 1`. Of a method, without those of its own object."""
     writes_class: bool = False
     """Whether it assigns attributes of a class through `cls`, `type(...)` or `__class__`."""
     escape_depth: Mapping[str, int] = field(default_factory=dict[str, int])
@@ -73,7 +77,8 @@ def read_code(function: FunctionType) -> Reading:
         named.read(inner, is_outermost=inner is code)
     nodes = _nodes(code)
     outside = named.global_names | set(code.co_freevars)
-    writes = _Writes(outside, first=code.co_varnames[:1])
+    holder = function.__qualname__.rpartition(".")[0]
+    writes = _Writes(outside, first=code.co_varnames[:1], is_method=bool(holder) and not holder.endswith("<locals>"))
     for node in nodes:
         writes.read(node)
     return Reading(
@@ -81,7 +86,9 @@ def read_code(function: FunctionType) -> Reading:
         attributes=frozenset(named.attributes),
         imports=frozenset(named.imports),
         assigned=frozenset(named.assigned),
+        calls=frozenset(writes.calls),
         written=frozenset(writes.written),
+        changed_attributes=frozenset(writes.changed_attributes),
         writes_class=writes.writes_class,
         escape_depth=writes.escape_depth,
         iterated=frozenset(writes.iterated),
@@ -158,9 +165,11 @@ def _all_code(code: CodeType) -> Iterator[CodeType]:
 class _Writes:
     """What a function's syntax tree assigns to, and how it uses the names of outside."""
 
-    def __init__(self, outside: set[str], first: tuple[str, ...]) -> None:
-        self._outside, self._first = outside, first
+    def __init__(self, outside: set[str], first: tuple[str, ...], *, is_method: bool) -> None:
+        self._outside, self._first, self._is_method = outside, first, is_method
         self.written = set[str]()
+        self.changed_attributes = set[str]()
+        self.calls = set[str]()
         self.escape_depth: dict[str, int] = {}
         self.iterated = set[str]()
         self.writes_class = False
@@ -180,6 +189,8 @@ class _Writes:
     def _take(self, node: ast.AST, is_class_method: bool) -> None:
         if isinstance(node, ast.Attribute | ast.Subscript) and isinstance(node.ctx, ast.Store | ast.Del):
             self._take_write(node, is_class_method)
+        elif isinstance(node, ast.Call) and (called := _dotted(node.func)):
+            self.calls.add(called)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id in self._outside:
             depth = self._depth(node)
             if self._is_iterated(node):
@@ -188,6 +199,8 @@ class _Writes:
                 self.escape_depth[node.id] = min(depth, self.escape_depth.get(node.id, _READ))
 
     def _take_write(self, target: ast.Attribute | ast.Subscript, is_class_method: bool) -> None:
+        if isinstance(target, ast.Attribute) and not self._is_of_own_object(target):
+            self.changed_attributes.add(target.attr)
         root: ast.AST = target
         while isinstance(root, ast.Attribute | ast.Subscript):
             if isinstance(root, ast.Attribute) and root.attr == "__class__":
@@ -196,13 +209,17 @@ class _Writes:
         if isinstance(root, ast.Name):
             self.written.add(root.id)
             self.writes_class |= is_class_method and root.id in self._first
-        elif isinstance(root, ast.Call) and _called(root) == "type":
+        elif isinstance(root, ast.Call) and _dotted(root.func) == "type":
             self.writes_class = True
+
+    def _is_of_own_object(self, attribute: ast.Attribute) -> bool:
+        holder = attribute.value
+        return self._is_method and isinstance(holder, ast.Name) and holder.id in self._first
 
     def _is_iterated(self, node: ast.expr) -> bool:
         parent = self._parents.get(node)
         if isinstance(parent, ast.Call):
-            return node in parent.args and _called(parent) in _ITERATING_CALLS
+            return node in parent.args and _dotted(parent.func) in _ITERATING_CALLS
         return isinstance(parent, ast.For | ast.AsyncFor | ast.comprehension) and parent.iter is node
 
     def _depth(self, node: ast.expr) -> int:
@@ -213,7 +230,7 @@ class _Writes:
         if isinstance(parent, ast.Attribute):
             return self._depth_by_method(parent)
         if isinstance(parent, ast.Call):
-            called = _called(parent) if node in parent.args else None
+            called = _dotted(parent.func) if node in parent.args else None
             return _READ if called in _READING_CALLS else int(called in _ITEM_CALLS | _ITERATING_CALLS)
         if isinstance(parent, ast.For | ast.AsyncFor | ast.comprehension):
             return int(parent.iter is node)
@@ -234,12 +251,13 @@ class _Writes:
         return min(_READ, self._depth(item) + 1)
 
 
-def _called(call: ast.Call) -> str | None:
-    if isinstance(call.func, ast.Name):
-        return call.func.id
-    if isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Name):
-        return f"{call.func.value.id}.{call.func.attr}"
-    return None
+def _dotted(node: ast.expr) -> str | None:
+    """Attributes of a name, as they are written; None for anything else."""
+    names: list[str] = []
+    while isinstance(node, ast.Attribute):
+        names.insert(0, node.attr)
+        node = node.value
+    return ".".join([node.id, *names]) if isinstance(node, ast.Name) else None
 
 
 def _nodes(code: CodeType) -> list[_FunctionNode]:

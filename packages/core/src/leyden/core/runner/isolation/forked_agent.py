@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import sys
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from leyden.core.runner.isolation.code_reading import libraries_loaded_since
 from leyden.core.runner.isolation.messages import (
     Begin,
     Done,
+    Loaded,
     Notes,
     Spans,
     begin_decoder,
@@ -46,38 +48,55 @@ Load = Callable[[], LoadedAgent]
 def serve_attempt(connection: socket.socket, load: Load) -> None:
     """Run the attempt that the first message on `connection` describes, and return when all is reported."""
     _draw_anew()
-    asyncio.Runner(loop_factory=loop_factory()).run(_ForkedAgent(load).serve(connection))
+    agent, runner = _ForkedAgent(), asyncio.Runner(loop_factory=loop_factory())
+    begin = runner.run(agent.receive(connection))
+    if begin is None:
+        return
+    began = time.monotonic()
+    try:
+        loaded = _loaded(begin, load)  # as a script would: its module may run a loop of its own while it is imported
+    except Exception as error:
+        runner.run(agent.refuse(error))
+        return
+    runner.run(agent.serve(begin, loaded, time.monotonic() - began))
+
+
+def _loaded(begin: Begin, load: Load) -> LoadedAgent:
+    alone.begin()
+    for adapter in installed_adapters():
+        if adapter.module in sys.modules:
+            adapter.forked(Path(begin.folder))
+    return load()
 
 
 class _ForkedAgent:
-    def __init__(self, load: Load) -> None:
-        self._load = load
+    def __init__(self) -> None:
         self._modules = set(sys.modules)
         self._reported = 0
 
-    async def serve(self, connection: socket.socket) -> None:
+    async def receive(self, connection: socket.socket) -> Begin | None:
         asyncio.get_running_loop().set_default_executor(AgentThreads())
-        reader, self._writer = await asyncio.open_unix_connection(sock=connection)
-        begin = await receive(reader, begin_decoder)
-        if begin is None:
-            return
+        self._reader, self._writer = await asyncio.open_unix_connection(sock=connection)
+        return await receive(self._reader, begin_decoder)
+
+    async def refuse(self, error: Exception) -> None:
+        await send(self._writer, Done(own_failure("the agent cannot be loaded in a process of its own", error)))
+
+    async def serve(self, begin: Begin, loaded: LoadedAgent, seconds: float) -> None:
+        await send(self._writer, Loaded(seconds))
         try:
-            run, recorder = await self._begin(begin)
+            run, recorder = await self._begin(begin, loaded)
         except Exception as error:
-            await send(self._writer, Done(own_failure("the agent cannot be loaded in a process of its own", error)))
+            await self.refuse(error)
             return
         await self._work(run, recorder)
         if begin.store is not None and not run.stopping:
-            end = await receive(reader, end_decoder)
+            end = await receive(self._reader, end_decoder)
             if end is not None:
                 await run.end(end.spans)
 
-    async def _begin(self, begin: Begin) -> tuple[AgentRun, Recorder]:
-        alone.begin()
-        for adapter in installed_adapters():
-            if adapter.module in sys.modules:
-                adapter.forked(Path(begin.folder))
-        loaded, rollout = self._load(), begin.rollout
+    async def _begin(self, begin: Begin, loaded: LoadedAgent) -> tuple[AgentRun, Recorder]:
+        rollout = begin.rollout
         attempt = OpenAttempt(
             rollout_id=rollout.rollout_id,
             attempt_id=rollout.attempt.attempt_id,

@@ -11,7 +11,17 @@ from leyden.core.data.rollout import AttemptedRollout
 from leyden.core.data.span import Span
 from leyden.core.runner.agent_run import Resources, Stage
 from leyden.core.runner.annotations import failed_span
-from leyden.core.runner.isolation.messages import Begin, End, Notes, Report, Spans, receive, report_decoder, send
+from leyden.core.runner.isolation.messages import (
+    Begin,
+    End,
+    Loaded,
+    Notes,
+    Report,
+    Spans,
+    receive,
+    report_decoder,
+    send,
+)
 from leyden.core.runner.own_failures import own_failure
 from leyden.core.tracing.context import OpenAttempt
 
@@ -22,6 +32,8 @@ EXIT_SECONDS = 2.0
 """How long a process may take to exit once all is said, before it is killed."""
 
 
+LONG_IMPORT_SECONDS = 1.0
+"""What a process spends on the import of the agent is named from here on, when the attempt takes too long."""
 LEFT_SECONDS = 1.0
 """How long to wait for the next report that a process has sent before it ended."""
 
@@ -55,6 +67,8 @@ class ForkedRun:
         self._process: ForkedProcess | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._began = rollout.attempt.start_time
+        self._loaded_after: float | None = None
+        """Seconds that the process took to load the agent; None until it has."""
 
     async def run(self) -> None:
         """Run the agent and score what it returned; what goes wrong becomes `failure`. Cancelled, end the process."""
@@ -66,6 +80,14 @@ class ForkedRun:
             raise
         except Exception as error:
             self.failure = own_failure("the agent's process cannot be run", error)
+
+    def lost_time(self) -> str:
+        """Time that went into the process and not into the agent, as the rest of a sentence; or nothing."""
+        if self._loaded_after is None:
+            return ": its process was still importing the agent" if self._process is not None else ""
+        if self._loaded_after < LONG_IMPORT_SECONDS:
+            return ""
+        return f", {self._loaded_after:.1f} s of which its process took to import the agent"
 
     def give_up(self, failure: Failure) -> None:
         """Note that the run is over because of `failure`; the owner then cancels `run`."""
@@ -145,7 +167,9 @@ class ForkedRun:
 
     def _take(self, report: Report) -> bool:
         """Keep what was reported; returns whether it was the last."""
-        if isinstance(report, Spans):
+        if isinstance(report, Loaded):
+            self._loaded_after = report.seconds
+        elif isinstance(report, Spans):
             for span in report.spans:
                 self._keep(span)
         elif isinstance(report, Notes):

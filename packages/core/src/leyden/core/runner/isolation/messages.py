@@ -41,6 +41,12 @@ class End(msgspec.Struct, frozen=True):
     spans: list[Span]
 
 
+class Loaded(msgspec.Struct, frozen=True, tag="loaded"):
+    """The agent is there, after so many seconds, which are next to none where the process had it when it began."""
+
+    seconds: float
+
+
 class Spans(msgspec.Struct, frozen=True, tag="spans"):
     """Spans of frameworks that have ended."""
 
@@ -64,7 +70,7 @@ class Done(msgspec.Struct, frozen=True, tag="done"):
     """Modules of libraries that were imported meanwhile."""
 
 
-Report = Spans | Notes | Done
+Report = Loaded | Spans | Notes | Done
 report_decoder: msgspec.msgpack.Decoder[Report] = msgspec.msgpack.Decoder(Report)
 begin_decoder = msgspec.msgpack.Decoder(Begin)
 end_decoder = msgspec.msgpack.Decoder(End)

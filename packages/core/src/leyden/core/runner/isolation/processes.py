@@ -51,6 +51,10 @@ class Processes:
         self.discard()
         return ForkServer.fork(lambda connection: serve_attempt(connection, lambda: loaded), self._close, import_safely)
 
+    def left_open(self) -> str:
+        """What the agent's import left behind that a fork would harm, in words; empty where it left nothing."""
+        return ", ".join(self._hazards.found())
+
     def discard(self) -> None:
         """End what is not needed."""
         self._empty.end()

@@ -25,6 +25,7 @@ from typing import Any, cast
 from leyden.core.runner.adapter import Adapter
 from leyden.core.runner.adapters import BUILT_IN, AgentSource
 from leyden.core.runner.isolation.code_reading import Reading, is_library, read_code
+from leyden.core.runner.isolation.process_state import changed_by
 from leyden.core.runner.lit_agent import LitAgent
 from leyden.core.runner.registry import installed_adapters
 
@@ -37,7 +38,17 @@ _IMMUTABLE = (
 )
 _IMMUTABLE_MODULES = frozenset(
     {
-        *("_contextvars", "_operator", "_thread", "contextvars", "datetime", "decimal", "fractions", "ipaddress"),
+        *(
+            "_contextvars",
+            "_operator",
+            "_thread",
+            "contextvars",
+            "dataclasses",
+            "datetime",
+            "decimal",
+            "fractions",
+            "ipaddress",
+        ),
         *("operator", "pathlib", "pydantic.types", "string", "typing", "typing_extensions", "uuid", "zoneinfo"),
     }
 )
@@ -97,6 +108,10 @@ class _Walk:
         self._seen: dict[int, Any] = {}
         """By identity; holding the objects keeps identities their own."""
         self._waiting: list[Callable[[], None]] = []
+        self._kept: list[tuple[Any, str, str]] = []
+        """Objects that nothing of their own changes, with name and user."""
+        self._changed_attributes = set[str]()
+        """What the user's functions assign of objects that may be any."""
 
     def visit(self, thing: Any, name: str, user: str) -> None:
         """Look at `thing`, later, once."""
@@ -126,6 +141,9 @@ class _Walk:
         """Look at everything that waits."""
         while self._waiting and len(self.found) < _MOST_FOUND:
             self._waiting.pop()()
+        for thing, name, user in self._kept:
+            if any(_has_attribute(thing, attribute) for attribute in self._changed_attributes):
+                self._add(name, thing, user)
 
     def _add(self, name: str, thing: Any, user: str, why: str = "") -> None:
         cls = _class_of(thing)
@@ -143,6 +161,8 @@ class _Walk:
             followed = False
         if not followed:
             self._add(name, thing, user)
+        elif not isinstance(thing, (type, types.ModuleType, types.FunctionType, *_IMMUTABLE)):
+            self._kept.append((thing, name, user))
 
     def _follow(self, thing: Any, name: str, user: str) -> bool:
         """Look into `thing`; returns False where it may change, or cannot be looked into."""
@@ -187,6 +207,7 @@ class _Walk:
         if library or _is_generated(function):
             return True
         reading = read_code(function)
+        self._changed_attributes |= reading.changed_attributes
         self._visit_names(function, reading, user)
         for value in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
             self.visit(value, f"a default of {function.__name__}()", user)
@@ -205,6 +226,8 @@ class _Walk:
             self._add("a class", type, user, "changes")
         for name in sorted(reading.global_names & _DYNAMIC - names.keys() | reading.attributes & {"import_module"}):
             self._add(f"{name}()", vars, user, "may reach anything with")
+        for name in changed_by(reading, names):
+            self._add(f"{name}()", types, user, "calls: it changes the whole process")
         for name in sorted(reading.global_names & names.keys()):
             self._visit_value(names[name], name, user, reading)
         for module in self._modules_of(function, reading, user):
@@ -321,6 +344,11 @@ def _parts_of_users(client: Any) -> Iterable[Any]:
 def _name_of(thing: Any) -> str:
     name = getattr(thing, "__name__", None) or getattr(thing, "name", None)
     return name if isinstance(name, str) and name else f"a {type(thing).__name__}"
+
+
+def _has_attribute(thing: Any, name: str) -> bool:
+    """Whether `thing` has an attribute, without running anything of its class."""
+    return inspect.getattr_static(thing, name, _EMPTY) is not _EMPTY
 
 
 def _attributes(thing: Any) -> Iterator[tuple[str, Any]]:

@@ -13,6 +13,7 @@ from leyden.core.data.reasons import (
     SAMPLING_NOT_TRAINABLE,
     UNKNOWN_VERSION,
 )
+from leyden.core.runner.error_text import with_key_advice
 from leyden.core.trainer.preflight.evidence import Evidence
 from leyden.core.trainer.preflight.report import CheckResult, failure, ok, unchecked, warning
 
@@ -32,7 +33,7 @@ def check_rollouts(evidence: Evidence) -> CheckResult:
         return ok("rollouts", f"{count} of {count} ended well")
     verdict = failure if failed == count else warning
     look = f"`{evidence.look_closer}` names each, `leyden dev` shows every span; {evidence.agents_output}"
-    return verdict("rollouts", f"{failed} of {count} failed: {evidence.failures.line()}", look)
+    return verdict("rollouts", f"{failed} of {count} failed: {with_key_advice(evidence.failures.line())}", look)
 
 
 def check_calls(evidence: Evidence) -> CheckResult:

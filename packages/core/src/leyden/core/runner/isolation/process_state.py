@@ -1,0 +1,87 @@
+"""Functions of Python's own, and of common libraries, that change the process which calls them.
+
+Its working folder, its environment, its standard streams: each rollout in the process would find them changed. What
+changes a context or a thread alone, as `decimal.localcontext` does, is none of them.
+"""
+
+import sys
+import types
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from leyden.core.runner.isolation.code_reading import Reading
+
+_CHANGING: Mapping[str, tuple[str, ...]] = {
+    "asyncio": ("set_event_loop_policy",),
+    "contextlib": ("chdir", "redirect_stderr", "redirect_stdout"),
+    "gc": ("disable", "set_threshold"),
+    "importlib": ("reload",),
+    "locale": ("setlocale",),
+    "logging": ("captureWarnings", "disable", "setLoggerClass"),
+    "matplotlib": ("rc", "rc_context", "use"),
+    "multiprocessing": ("set_start_method",),
+    "numpy": ("seterr", "set_printoptions"),
+    "numpy.random": ("seed", "set_state"),
+    "os": ("chdir", "chroot", "dup2", "fchdir", "nice", "putenv", "setgid", "setuid", "umask", "unsetenv"),
+    "pandas": ("option_context", "reset_option", "set_option"),
+    "random": ("seed", "setstate"),
+    "resource": ("setrlimit",),
+    "signal": ("alarm", "setitimer", "signal"),
+    "socket": ("setdefaulttimeout",),
+    "sys": ("setprofile", "setrecursionlimit", "settrace"),
+    "threading": ("setprofile", "settrace"),
+    "time": ("tzset",),
+    "torch": ("manual_seed", "set_default_device", "set_default_dtype", "set_num_threads"),
+    "tracemalloc": ("start", "stop"),
+    "unittest.mock": ("patch",),
+    "warnings": ("catch_warnings", "filterwarnings", "resetwarnings", "showwarning", "simplefilter"),
+}
+"""Functions and classes by their modules."""
+_WHOLE = frozenset({"matplotlib.pyplot", "pylab", "turtle"})
+"""Modules whose functions all work on something that the process has one of, such as the current figure."""
+_OF_ENVIRON = frozenset({"clear", "pop", "popitem", "setdefault", "update"})
+_OF_LOGGERS = frozenset({"addFilter", "addHandler", "removeFilter", "removeHandler"})
+
+
+def changed_by(reading: Reading, names: Mapping[str, Any]) -> list[str]:
+    """Return what a function that was read may call of these, as `os.chdir`; `names` are those of its module.
+
+    A call is taken for one of these where a module and the function's name both occur: rather one too many.
+    """
+    found = {f"{module}.{name}" for module, name in _by_modules(reading, names)}
+    found |= {f"{module}.{name}" for module, name in _by_values(reading, names)}
+    changed = (called.split(".") for called in reading.calls)
+    found |= {
+        f"os.environ.{words[-1]}" for words in changed if words[-2:-1] == ["environ"] and words[-1] in _OF_ENVIRON
+    }
+    found |= {f"a logger's {name}" for name in reading.attributes & _OF_LOGGERS}
+    return sorted(found)
+
+
+def _by_modules(reading: Reading, names: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield what is reached through a module that the function names or imports."""
+    values = (names.get(name) for name in reading.global_names)
+    named = {value.__name__ for value in values if isinstance(value, types.ModuleType)} | reading.imports
+    for module, functions in (*_CHANGING.items(), *((module, ()) for module in _WHOLE)):
+        if any(_leads_to(module, one, reading.attributes) for one in named):
+            yield from ((module, name) for name in functions if name in reading.attributes)
+            if not functions:
+                yield module, "*"
+
+
+def _leads_to(module: str, named: str, attributes: frozenset[str]) -> bool:
+    """Whether `module` is the named one, or a submodule of it that is reached by attributes."""
+    if module == named:
+        return True
+    return module.startswith(f"{named}.") and attributes.issuperset(module[len(named) + 1 :].split("."))
+
+
+def _by_values(reading: Reading, names: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield what is named by itself, as after `from os import chdir`."""
+    values = [names[name] for name in reading.global_names & names.keys()]
+    for module, functions in _CHANGING.items():
+        loaded = vars(sys.modules[module]) if module in sys.modules else {}
+        yield from ((module, one) for one in functions if one in loaded and any(loaded[one] is v for v in values))
+    for value in values:
+        if callable(value) and getattr(value, "__module__", None) in _WHOLE:
+            yield str(value.__module__), str(getattr(value, "__name__", "*"))
