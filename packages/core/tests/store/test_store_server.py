@@ -1,6 +1,7 @@
 """What server and client promise beyond the contract: refusals, lost answers, callers that have gone."""
 
 import asyncio
+import time
 from abc import ABC
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -255,6 +256,20 @@ async def test_a_server_that_comes_late_is_waited_for() -> None:
         with late:
             assert (await call).status == "queuing"
             await store.close()
+
+
+async def test_a_blocked_event_loop_is_no_silence_of_the_server(
+    server: StoreServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An agent blocks the loop for longer than the client waits for a connection, and for all its patience."""
+    monkeypatch.setattr("leyden.core.store.connection.CONNECT_SECONDS", 0.1)
+    monkeypatch.setattr("leyden.core.store.loop_delay.TICK_SECONDS", 0.01)
+    async with through(server.add(MemoryStore()), patience=1.5) as store:
+        call = asyncio.create_task(store.enqueue_rollout(1))
+        for _ in range(20):
+            await asyncio.sleep(0)
+            time.sleep(0.15)
+        assert (await call).status == "queuing"
 
 
 async def test_long_waits_are_cut_into_short_requests(server: StoreServer, monkeypatch: pytest.MonkeyPatch) -> None:

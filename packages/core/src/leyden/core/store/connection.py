@@ -13,11 +13,14 @@ from weakref import WeakKeyDictionary
 import aiohttp
 
 from leyden.core.errors import StoreError
+from leyden.core.store.loop_delay import LoopDelay
 from leyden.core.store.together import LARGEST, Answer, Together
 from leyden.core.store.wire import CAPABILITIES, MINIMAL, PREFER, REQUEST_ID, SMALL, writes
 
 PATIENCE = 15.0
-"""Seconds for which an unreachable server is tried again."""
+"""Seconds for which an unreachable server is tried again. Those in which the event loop was blocked do not count."""
+CONNECT_SECONDS = 10.0
+"""Seconds after which a connection that is not made is given up."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 _IDLE = 3.0
 """Seconds an unused connection is kept; servers commonly close theirs after five."""
@@ -52,6 +55,7 @@ class Connection:
         self._patience = patience
         self._sessions: dict[asyncio.AbstractEventLoop, _Session] = {}
         self._together: WeakKeyDictionary[asyncio.AbstractEventLoop, Together] = WeakKeyDictionary()
+        self._delays: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopDelay] = WeakKeyDictionary()
         self._closed = False
         self.capabilities: frozenset[str] = frozenset()
         """What the server's answers have said so far."""
@@ -78,26 +82,38 @@ class Connection:
         Raises StoreError when there is none in time, which says so where a call that writes may have been made.
         """
         headers = {**self._headers, REQUEST_ID: request_id}
-        give_up, pause = time.monotonic() + self._patience, _FIRST_PAUSE
+        delay = self._delay()
+        begun, pause = time.monotonic() - delay.seconds, _FIRST_PAUSE
         doubt = ""
-        while True:
-            if self._closed:
-                raise StoreError("this store is closed")
-            try:
-                status, answer, later = await self._post_once(name, body, headers)
-                if later is None or (time.monotonic() + later > give_up and not doubt):
-                    return Answer(status, answer, bool(doubt))
-                if time.monotonic() + later > give_up:
-                    raise StoreError(f"the store at {self.url} answers {status} at last{doubt}")
-            except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError) as error:
-                if writes(name) and not isinstance(error, _NOT_SENT):
-                    doubt = _DOUBT
-                if time.monotonic() + pause > give_up:
-                    why = f"{error or type(error)}{doubt}"
-                    raise StoreError(f"the store at {self.url} does not answer: {why}") from error
-                later = pause
-                pause = min(2 * pause, _LONGEST_PAUSE)
-            await asyncio.sleep(later)
+
+        def is_last(pause: float) -> bool:
+            return time.monotonic() - delay.seconds + pause > begun + self._patience
+
+        with delay:
+            while True:
+                if self._closed:
+                    raise StoreError("this store is closed")
+                try:
+                    status, answer, later = await self._post_once(name, body, headers)
+                    if later is None or (is_last(later) and not doubt):
+                        return Answer(status, answer, bool(doubt))
+                    if is_last(later):
+                        raise StoreError(f"the store at {self.url} answers {status} at last{doubt}")
+                except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError) as error:
+                    if writes(name) and not isinstance(error, _NOT_SENT):
+                        doubt = _DOUBT
+                    if is_last(pause):
+                        why = f"{error or type(error)}{doubt}"
+                        raise StoreError(f"the store at {self.url} does not answer: {why}") from error
+                    later = pause
+                    pause = min(2 * pause, _LONGEST_PAUSE)
+                await asyncio.sleep(later)
+
+    def _delay(self) -> LoopDelay:
+        loop = asyncio.get_running_loop()
+        if loop not in self._delays:
+            self._delays[loop] = LoopDelay()
+        return self._delays[loop]
 
     async def _post_once(self, name: str, body: bytes, headers: dict[str, str]) -> tuple[int, bytes, float | None]:
         """Return status and body, and in how many seconds a server that is busy wants to be asked again."""
@@ -129,7 +145,7 @@ async def _kept_session() -> AsyncGenerator[aiohttp.ClientSession]:
     """Yield a session; a loop that is shut down closes its generators, and so the session."""
     async with aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE),
-        timeout=aiohttp.ClientTimeout(total=None, sock_connect=10.0, sock_read=_SILENCE),
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=_SILENCE),
         skip_auto_headers=("user-agent",),
     ) as session:
         yield session
