@@ -6,10 +6,11 @@ import time
 from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from leyden.core.data.rollout import Attempt, AttemptedRollout, EnqueueRollout
+from leyden.core.data.rollout import Attempt, AttemptedRollout, EnqueueRollout, RolloutConfig
 from leyden.core.data.worker import Worker
 from leyden.core.store.base import LightningStore
 from leyden.core.store.client import HttpStore
@@ -123,6 +124,43 @@ def test_a_waiting_claim_may_have_read_the_clock_before_its_last_move_and_no_ear
         else:
             with pytest.raises(AssertionError, match="no order explains"):
                 machine.enqueue(seconds=moves[-1], client=0, operation=queued)
+    finally:
+        machine.teardown()
+
+
+@asynccontextmanager
+async def late_changes(folder: Path, clock: Clock) -> AsyncGenerator[Sequence[LightningStore]]:
+    """A change of the first rollout's attempts is made after what was called beside it."""
+    store = MemoryStore(clock)
+    update = store.update_attempt
+
+    async def late_update(rollout_id: str, attempt_id: str, **fields: Any) -> Attempt:
+        if rollout_id == "r0":
+            await asyncio.sleep(0.01)
+        return await update(rollout_id, attempt_id, **fields)
+
+    store.update_attempt = late_update  # pyright: ignore[reportAttributeAccessIssue]  # for this one store
+    yield [store]
+    await store.close()
+
+
+def test_an_order_that_no_answer_has_told_yet_is_not_decided() -> None:
+    """Two rollouts go back to the queue at once; only the next claim shows which came first."""
+    machine = StoreMachine(late_changes)
+    again = RolloutConfig(max_attempts=2, retry_condition=("failed",))
+    requests = [EnqueueRollout(input=n, rollout_id=f"r{n}", config=again) for n in range(2)]
+    failing = [
+        ops.Operation("update_attempt", {"rollout_id": name, "attempt_id": f"{name}#1", "status": "failed"})
+        for name in ("r0", "r1")
+    ]
+    machine.enqueue(seconds=0.0, client=0, operation=ops.Operation("enqueue_many_rollouts", {"rollouts": requests}))
+    machine.claim(seconds=0.0, client=0, operation=ops.Operation("dequeue_many_rollouts", {"limit": 2}))
+    try:
+        machine.at_once(seconds=0.0, calls=[(0, operation) for operation in failing])
+        assert len(machine.models) == 2
+        machine.claim(seconds=0.0, client=0, operation=ops.Operation("dequeue_rollout", {}))
+        assert len(machine.models) == 1
+        assert [rollout.attempts[-1].sequence_id for rollout in machine.model.rollouts.values()] == [1, 2]
     finally:
         machine.teardown()
 

@@ -14,7 +14,7 @@
 `states` and `model` is a second telling of the same promises and shares no code with any store. Needs Hypothesis.
 """
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from leyden.core.testing.store_machine.machine import Clock, Opened, StoreMachine
@@ -43,6 +43,7 @@ def check_store(
             max_examples=examples,
             stateful_step_count=steps,
             deadline=None,
+            phases=[phase for phase in Phase if phase is not Phase.explain],  # which traces every line: minutes
             suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
         ),
     )

@@ -1,7 +1,7 @@
 """`StoreMachine`: does things to a store in any order, from several clients at once, and holds it against the model.
 
-What is done at once must have happened in some order: one is looked for in which the model answers as the store did.
-Knows nothing of any store.
+What is done at once must have happened in some order: those are looked for in which the model answers as the store
+did. Where they leave different things behind, all are kept until an answer tells them apart.
 """
 
 import asyncio
@@ -81,7 +81,8 @@ class StoreMachine(RuleBasedStateMachine):
         super().__init__()
         self.now = self._before = START
         """The time, and the time before the clock moved last."""
-        self.model = Model()
+        self.models = [Model()]
+        """What the store may hold: more than one where no answer has told yet in which order things happened."""
         self._names = AttemptNames()
         self._waiting: list[Waiting] = []
         self._idle: list[tuple[int, asyncio.Task[Any]]] = []
@@ -96,6 +97,11 @@ class StoreMachine(RuleBasedStateMachine):
             self._runner.run(self._stack.aclose())
             self._runner.close()
             raise
+
+    @property
+    def model(self) -> Model:
+        """One of `models`: they differ in nothing that was looked at."""
+        return self.models[0]
 
     async def _open(self, opened: Opened) -> Sequence[LightningStore]:
         folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory()))
@@ -195,7 +201,7 @@ class StoreMachine(RuleBasedStateMachine):
         await self._explain([])
 
     async def _explain(self, done: list[Done], *, in_turn: bool = False) -> None:
-        """Find the order in which everything happened, with what was claimed meanwhile by those who wait for work."""
+        """Find the orders in which all may have happened, with what waiting callers have claimed meanwhile."""
         claims: list[Done] = []
         while True:
             claims += self._claimed_by_waiting()
@@ -208,15 +214,15 @@ class StoreMachine(RuleBasedStateMachine):
             found = [self._beside(one, [*(() if in_turn else done), *claims]) for one in done]
             waited = [self._beside(one, [*done, *claims]) for one in claims]
             orders = _merged(found, waited) if in_turn else permutations([*found, *waited])
-            after = next((model for order in orders for model in self._after(order, view)), None)
-            if after is not None and not (after.queue and self._idle):
+            after = _distinct(model for order in orders for model in self._after(order, view))
+            if after and not (after[0].queue and self._idle):
                 break
             # What no order explains may be explained by a claim that is still on its way.
-            patience = PATIENCE * self.hurry if after is None else max(2.0, PATIENCE * self.hurry)
+            patience = max(2.0, PATIENCE * self.hurry) if after else PATIENCE * self.hurry
             if not await _first_of([task for _, task in self._idle], patience):
-                assert after is None, "there is work, and nobody of those who wait for it was told"
+                assert not after, "there is work, and nobody of those who wait for it was told"
                 raise AssertionError(self._report([*done, *claims, *view]))
-        self.model = after
+        self.models = after
         await self._look_at_waiting()
 
     def _beside(self, one: Done, others: Sequence[Done]) -> Done:
@@ -250,13 +256,14 @@ class StoreMachine(RuleBasedStateMachine):
         return self._before if starts == {self._before} else None
 
     def _after(self, order: Sequence[Done], view: Sequence[Done]) -> Iterable[Model]:
-        """The model after `order`, if it answers as the store did, for each order in which late attempts may end."""
-        self.model.now = self.now
-        for late in permutations(range(len(self.model.late()))):
-            model = self.model.copied()
-            model.check_health(late)
-            if all(_agrees(model, done) for done in (*order, *view)):
-                yield model
+        """Each model after `order` that answers as the store did, for each order in which late attempts may end."""
+        for before in self.models:
+            before.now = self.now
+            for late in permutations(range(len(before.late()))):
+                model = before.copied()
+                model.check_health(late)
+                if all(_agrees(model, done) for done in (*order, *view)):
+                    yield model
 
     def _report(self, done: Sequence[Done]) -> str:
         """Say what the model answers where it differs, had everything been done in the order given."""
@@ -319,6 +326,15 @@ def _merged(first: Sequence[Done], others: Sequence[Done]) -> Iterable[list[Done
     for merged in _merged(first, others[1:]):
         for place in range(len(merged) + 1):
             yield [*merged[:place], others[0], *merged[place:]]
+
+
+def _distinct(models: Iterable[Model]) -> list[Model]:
+    """Leave out the models that are like an earlier one."""
+    found: list[Model] = []
+    for model in models:
+        if all(vars(model) != vars(other) for other in found):
+            found.append(model)
+    return found
 
 
 async def _first_of(tasks: Sequence["asyncio.Task[Any]"], patience: float) -> bool:
