@@ -278,8 +278,13 @@ async def test_long_waits_are_cut_into_short_requests(server: StoreServer, monke
     behind = MemoryStore()
     counting = LosesAnswers(store_app(behind, authorize=accepts))
     async with through(server.add_app(counting)) as store:
-        assert await store.dequeue_many_rollouts(timeout=1.0) == []
-        assert counting.calls >= 3
+        assert await store.dequeue_many_rollouts(timeout=0.3) == []
+        waiting, before = asyncio.create_task(store.dequeue_many_rollouts(timeout=60)), counting.calls
+        async with asyncio.timeout(20):
+            while counting.calls < before + 3:
+                await asyncio.sleep(0.01)
+        await behind.enqueue_rollout(1)
+        assert len(await waiting) == 1
         got = await claimed(store)
         waiter = asyncio.create_task(store.wait_for_rollouts(rollout_ids=[got.rollout_id, MISSING]))
         await asyncio.sleep(0.35)

@@ -37,9 +37,9 @@ def agent(question):
 """
 
 
-async def appears(path: Path) -> None:
+async def written(path: Path) -> None:
     async with asyncio.timeout(PATIENCE):
-        while not path.exists():
+        while not (path.exists() and path.read_text()):  # a file is there before what is written to it
             await asyncio.sleep(0.01)
 
 
@@ -48,7 +48,7 @@ def policy_loader(folder: Path, fails: Exception | None = None) -> Callable[...,
 
     @asynccontextmanager
     async def load(source: str, **_: Any) -> AsyncGenerator[ServedPolicy]:
-        await appears(folder / "agent_is_loading")
+        await written(folder / "agent_is_loading")
         if fails is not None:
             raise fails
         (folder / "policy_is_loading").touch()
