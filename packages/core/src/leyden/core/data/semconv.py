@@ -82,6 +82,17 @@ RESPONSES_INPUT = "leyden.responses.input"
 """JSON of the items that the request of a stored answer added to the conversation."""
 RESPONSES_DELETED = "leyden.responses.deleted"
 """Id of a stored answer that the agent deleted, on a span of its own."""
+CALL_RECORD = frozenset(
+    {
+        *(CALL_ID, CHOICE_INDEX, DIALECT, FINGERPRINT, LATENCY, LEFT_OUT, NOT_TRAINED),
+        *(POLICY, POLICY_VERSION, POLICY_VERSIONS, ENGINE_FINISH, SAMPLING_ASKED, SAMPLING_USED),
+        *(PROMPT_IDS, RESPONSE_IDS, RESPONSE_LOGPROBS, SAMPLING_LOGPROBS, TOP_LOGPROBS),
+        *(RESPONSES_ANSWER, RESPONSES_INPUT, RESPONSES_DELETED),
+    }
+)
+"""The record of a model call, from which learning reads: only the gateway writes it (see `store.provenance`)."""
+FORGED = "leyden.forged"
+"""Names in `CALL_RECORD` that somebody other than a gateway gave a span, and that were removed from it."""
 
 # Ours: what was not kept whole
 REDUCED = "leyden.reduced"

@@ -40,6 +40,7 @@ from leyden.core.gateway.origin import bearer, private_headers, verified
 from leyden.core.gateway.refusal import Refusal, invalid
 from leyden.core.gateway.thinning import DROPPED, Thinning
 from leyden.core.store.base import LightningStore
+from leyden.core.store.provenance import without_call_records
 from leyden.core.trajectory.assemble import last_reward
 
 PATH = "/capture"
@@ -167,7 +168,8 @@ class _Capture:
 
     async def _store_spans(self, rollout_id: str, attempt_id: str, spans: Sequence[Span]) -> None:
         ids = {"rollout_id": rollout_id, "attempt_id": attempt_id, "sequence_id": 0}
-        await self._store.add_many_spans([msgspec.structs.replace(span, **ids) for span in spans])
+        own = [msgspec.structs.replace(span, **ids) for span in spans]
+        await self._store.add_many_spans(await without_call_records(own))
 
     async def _decided(self, rollout_id: str, attempt_id: str) -> dict[str, Any]:
         """What becomes of the spans, and of those that go what is worth knowing still."""

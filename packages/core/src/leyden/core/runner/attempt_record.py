@@ -9,6 +9,7 @@ from leyden.core.data.span import Span
 from leyden.core.errors import NotFound, StoreError
 from leyden.core.runner.own_failures import own_failure
 from leyden.core.store.base import LightningStore
+from leyden.core.store.provenance import without_call_records
 
 _CALLED = {
     semconv.RESULT: "result",
@@ -24,7 +25,7 @@ async def store_notes(store: LightningStore, notes: Sequence[Span]) -> list[Fail
     Raises StoreError when the store does not work, or does not know the attempt.
     """
     try:
-        await store.add_many_spans(list(notes))
+        await store.add_many_spans(await without_call_records(notes))
     except Exception as error:  # broad: a span that cannot be encoded raises whatever its encoder does
         if not is_refusal(error):
             raise
@@ -33,7 +34,7 @@ async def store_notes(store: LightningStore, notes: Sequence[Span]) -> list[Fail
     refused: list[Failure] = []
     for note in notes:
         try:
-            await store.add_span(note)
+            await store.add_span(*await without_call_records([note]))
         except Exception as error:  # broad: as above; the others are stored all the same
             if not is_refusal(error):
                 raise

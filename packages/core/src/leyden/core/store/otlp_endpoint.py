@@ -18,6 +18,7 @@ from leyden.core.store import access
 from leyden.core.store.access import Agent
 from leyden.core.store.base import LightningStore
 from leyden.core.store.intake import Intake, too_large
+from leyden.core.store.provenance import without_call_records
 from leyden.core.store.refused import Refused
 from leyden.core.store.server_metrics import StoreMetrics
 
@@ -40,12 +41,22 @@ def can_read_otlp() -> bool:
 
 
 class OtlpEndpoint:
-    """Takes spans into `store`; `who` tells whose request it is, None for a trainer's."""
+    """Takes spans into `store`.
+
+    `who` tells whose request it is, None for a trainer's, and `trusts` whether that one may store records of model
+    calls.
+    """
 
     def __init__(
-        self, store: LightningStore, intake: Intake, metrics: StoreMetrics, who: Callable[[Request], Agent | None]
+        self,
+        store: LightningStore,
+        intake: Intake,
+        metrics: StoreMetrics,
+        who: Callable[[Request], Agent | None],
+        trusts: Callable[[Agent | None], bool],
     ) -> None:
         self._store, self._intake, self._metrics, self._who = store, intake, metrics, who
+        self._trusts = trusts
         self._reading = asyncio.Lock()
         """Held while a large request is read: it takes ten times its bytes, and two would not be read sooner."""
 
@@ -74,7 +85,7 @@ class OtlpEndpoint:
                 raise too_large(self._intake.limits.max_json, "JSON ")
             taken = await self._read(body, kind, agent)
             with self._intake.writing(len(taken.spans)):
-                stored = await self._write(taken)
+                stored = await self._write(taken, trusted=self._trusts(agent))
         self._metrics.stored(stored, taken.refused)
         return Response(taken.answer(kind), 200, media_type=kind)
 
@@ -106,12 +117,13 @@ class OtlpEndpoint:
             return f"rollout {rollout_id} has no attempt {attempt_id}"
         return f"there is no rollout {rollout_id}"
 
-    async def _write(self, taken: "Taken") -> int:
+    async def _write(self, taken: "Taken", *, trusted: bool) -> int:
         """Store the spans, all or none; whatever keeps the store from it may be over when the exporter comes again."""
         if not taken.spans:
             return 0
         try:
-            return len(await self._store.add_many_spans(taken.spans))
+            spans = taken.spans if trusted else await without_call_records(taken.spans)
+            return len(await self._store.add_many_spans(spans))
         except REFUSALS as error:
             raise Refused(400, str(error)) from error
         except Exception:

@@ -25,6 +25,7 @@ from leyden.core.store.base import LightningStore
 from leyden.core.store.intake import Intake, ServerLimits
 from leyden.core.store.once import Once
 from leyden.core.store.pages import page_routes
+from leyden.core.store.provenance import without_call_records
 from leyden.core.store.refused import Refused
 from leyden.core.store.server_metrics import StoreMetrics
 from leyden.core.store.wire import (
@@ -63,9 +64,12 @@ def store_app(
     agents: Callable[[str], Agent | None] | None = None,
     limits: ServerLimits | None = None,
     metrics: StoreMetrics | None = None,
+    trusted: bool = True,
 ) -> Starlette:
     """Serve `store`; `authorize` is asked about the bearer token of every request, `agents` whose it is otherwise.
 
+    `trusted`: whether those whom `authorize` lets in may store records of model calls, as a gateway elsewhere does;
+    False where the only gateway has `store` itself. An agent never may (see `store.provenance`).
     `metrics`, where somebody else wants to show them too, come with the intake whose limits hold: give one of the two.
     """
     if metrics is not None and limits is not None:
@@ -73,9 +77,9 @@ def store_app(
     mask_logs(*_LOGS)
     metrics = metrics or StoreMetrics(Intake(limits or ServerLimits()))
     intake = metrics.intake
-    door = _Door(authorize, agents)
+    door = _Door(authorize, agents, trusted)
     calls = _Calls(store, door, intake, metrics)
-    traces = otlp_endpoint.OtlpEndpoint(store, intake, metrics, door.who)
+    traces = otlp_endpoint.OtlpEndpoint(store, intake, metrics, door.who, door.trusts)
     return Starlette(
         routes=[
             *page_routes(store, metrics),
@@ -86,10 +90,16 @@ def store_app(
 
 
 class _Door:
-    """Tells who asks."""
+    """Tells who asks, and who may store records of model calls."""
 
-    def __init__(self, authorize: Callable[[str], bool], agents: Callable[[str], Agent | None] | None) -> None:
-        self._authorize, self._agents = authorize, agents
+    def __init__(
+        self, authorize: Callable[[str], bool], agents: Callable[[str], Agent | None] | None, trusted: bool
+    ) -> None:
+        self._authorize, self._agents, self._trusted = authorize, agents, trusted
+
+    def trusts(self, agent: Agent | None) -> bool:
+        """Whether `agent`, None for a trainer, may store records of model calls."""
+        return agent is None and self._trusted
 
     def who(self, request: Request) -> Agent | None:
         """The agent whose token a request has, None for a trainer's; raises Refused with status 401 or 403."""
@@ -208,6 +218,9 @@ class _Calls:
     async def _performed(self, method: Method, call: dict[str, Any], asked: _Asked) -> PartAnswer:
         spans = _spans_of(method, call)
         try:
+            if spans and not self._door.trusts(asked.agent):
+                spans = await without_call_records(spans)
+                call |= {"span": spans[0]} if method.name == "add_span" else {"spans": spans}
             with self._intake.writing(len(spans)):
                 result = await getattr(self._store, method.name)(**call)
         except Exception as error:

@@ -23,7 +23,7 @@ from leyden.core.data import semconv
 from leyden.core.data.span import Span
 from leyden.core.errors import REFUSALS
 from leyden.core.store.otel import span_from_otel
-from leyden.core.store.span_entry import entered
+from leyden.core.store.provenance import without_call_records
 from leyden.core.tracing.context import current_attempt
 from leyden.core.tracing.own_spans import RESOURCE, OwnSpan, OwnTracer
 
@@ -106,7 +106,7 @@ class Recorder(SpanProcessor):
                 batch = [self._queue.popleft() for _ in range(size)]
                 alone = max(alone - 1, 0)
                 try:
-                    await self._sink([*await entered(batch)])
+                    await self._sink(await without_call_records(batch))
                 except BaseException as error:
                     refused = isinstance(error, REFUSALS)  # such as an attempt that the store does not know
                     if refused and size == 1:

@@ -291,7 +291,7 @@ async def open_gateway(
     key, token = new_key(), secrets.token_urlsafe(24)
     access = Access(token)
     counted = StoreMetrics(Intake(ServerLimits()))
-    stores = store_app(store, authorize=access.is_trainer, agents=access.agent, metrics=counted)
+    stores = store_app(store, authorize=access.is_trainer, agents=access.agent, metrics=counted, trusted=False)
     desks = {} if desk is None else {PATH: desk.app(key, token)}
     door = Gateway(
         store,

@@ -15,8 +15,8 @@ _CALL_MARKS = (semconv.PROMPT_IDS, semconv.NOT_TRAINED, semconv.CALL_ID)
 
 
 def is_recorded_call(span: Span) -> bool:
-    """Whether `span` is the gateway's own record of a model call, rather than a framework's view of it."""
-    return any(mark in span.attributes for mark in _CALL_MARKS)
+    """Whether `span` is the gateway's own record of a model call, rather than a framework's view of it or a forgery."""
+    return any(mark in span.attributes for mark in _CALL_MARKS) and semconv.FORGED not in span.attributes
 
 
 def finish_reason(span: Span) -> str | None:

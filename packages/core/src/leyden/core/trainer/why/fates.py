@@ -40,6 +40,8 @@ from leyden.core.trajectory.assemble import assemble
 from leyden.core.trajectory.calls import is_recorded_call
 from leyden.core.trajectory.select import Selector
 
+NO_GATEWAY_WROTE = "spans bore the record of a model call that no gateway wrote; nothing is learned from them"
+
 
 class CallFate(msgspec.Struct, frozen=True, kw_only=True):
     """What became of one model call."""
@@ -71,6 +73,8 @@ class RolloutFate(msgspec.Struct, frozen=True, kw_only=True):
     """What the record says beside the reason, such as what the agent raised."""
     remarks: list[str] = []
     """What is odd besides: earlier attempts, spans that were not stored, calls that were not recorded."""
+    forged: list[str] = []
+    """Spans that bore the record of a model call that no gateway wrote: it was removed from them."""
     calls: list[CallFate] = []
 
 
@@ -110,6 +114,7 @@ def fate_of(rollout: Rollout, attempts: Sequence[Attempt], spans: Sequence[Span]
         reason=reason,
         detail=detail,
         remarks=_remarks(attempts, failure if steps else None),
+        forged=[span.span_id for span in spans if semconv.FORGED in span.attributes],
         calls=_calls(rollout, attempts, spans, trajectory, reason, known),
     )
 

@@ -10,7 +10,7 @@ from leyden.core.data.reasons import HELD_OUT, reason_of
 from leyden.core.data.tally import Counted, Tally
 from leyden.core.errors import RunError
 from leyden.core.trainer.agents import agents_output
-from leyden.core.trainer.why.fates import CallFate, RolloutFate
+from leyden.core.trainer.why.fates import NO_GATEWAY_WROTE, CallFate, RolloutFate
 from leyden.core.trainer.why.reading import Record
 
 MOST_DETAILS = 10
@@ -59,7 +59,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     calls_left_out: list[ReasonCount]
     held_out_failures: list[Counted]
     remarks: list[Counted]
-    """What is odd besides, with the first rollout's id each."""
+    """What is odd besides, with the first rollout's id each: of rollouts, or of spans with forged records."""
     agents_output: str | None
     """Where what the agents print can be read, as a clause; None of a run without an agent."""
 
@@ -139,6 +139,8 @@ class _Counts:
                 self._reason(self.of_rollouts, fate.reason, fate).add(fate.detail, fate.rollout_id)
         for remark in fate.remarks:
             self.remarks.add(remark, fate.rollout_id)
+        if fate.forged:
+            self.remarks.add(NO_GATEWAY_WROTE, fate.rollout_id, len(fate.forged))
         self._add_calls(fate.calls, fate)
 
     def _add_calls(self, calls: Iterable[CallFate], fate: RolloutFate) -> None:
