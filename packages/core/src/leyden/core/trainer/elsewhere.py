@@ -2,6 +2,7 @@
 
 import asyncio
 import hmac
+import secrets
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
@@ -143,7 +144,8 @@ async def serve_elsewhere(folder: RunFolder, config: RunConfig, algorithm: Algor
         mounts = {PATH: elsewhere}
         opened = open_gateway(store, policy, limits=limits, mounts=mounts, beside=beside, desk=Desk(config))
         address, gateway = await closing.enter_async_context(opened)
-        elsewhere.door = Door(url=address.url + PATH, token=address.token)
+        # Not the store's token, which workers have, and so their agents: the loop says where the policy is served.
+        elsewhere.door = Door(url=address.url + PATH, token=secrets.token_urlsafe(24))
         collector.calm()
         closing.callback(collector.restore)
         yield Serving(store, replace(address, routes=config.routes), {}, gateway, elsewhere=elsewhere)
