@@ -332,8 +332,8 @@ def test_leyden_why_names_them(tmp_path: Path, capsys: pytest.CaptureFixture[str
         return ended.rollout_id
 
     rollout_id = asyncio.run(ran())
-    said = "spans bore the record of a model call that no gateway wrote; nothing is learned from them (such as "
+    said = "bore the record of a model call that no gateway wrote; nothing is learned from it (such as "
     of_run = why(capsys, ["forged", "--runs", str(tmp_path)])
-    assert f"\nBesides\n      2  {said}{rollout_id})\n" in of_run
+    assert f"\nBesides\n      2  a span {said}{rollout_id})\n" in of_run
     assert "model call:" not in of_run
-    assert f"\n  2 {said}" in why(capsys, ["forged", rollout_id, "--runs", str(tmp_path)])
+    assert f"\n  2 spans {said}" in why(capsys, ["forged", rollout_id, "--runs", str(tmp_path)])

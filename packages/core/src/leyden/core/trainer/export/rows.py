@@ -222,7 +222,7 @@ def rollout_rows(told: Told) -> Iterable[Row]:
         "trained_in": _steps(told.fate),
         "not_trained": None if told.fate is None else told.fate.reason,
         "not_trained_detail": None if told.fate is None else told.fate.detail or None,
-        "remarks": _json([] if told.fate is None else told.fate.remarks),
+        "remarks": _json([] if told.fate is None else told.fate.all_remarks()),
     }
 
 

@@ -40,7 +40,8 @@ from leyden.core.trajectory.assemble import assemble
 from leyden.core.trajectory.calls import is_recorded_call
 from leyden.core.trajectory.select import Selector
 
-NO_GATEWAY_WROTE = "spans bore the record of a model call that no gateway wrote; nothing is learned from them"
+NO_GATEWAY_WROTE = "bore the record of a model call that no gateway wrote; nothing is learned from it"
+"""Said of spans that had it."""
 
 
 class CallFate(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,6 +77,13 @@ class RolloutFate(msgspec.Struct, frozen=True, kw_only=True):
     forged: list[str] = []
     """Spans that bore the record of a model call that no gateway wrote: it was removed from them."""
     calls: list[CallFate] = []
+
+    def all_remarks(self) -> list[str]:
+        """`remarks`, and what is to be said of the spans in `forged`."""
+        if not self.forged:
+            return self.remarks
+        spans = "1 span" if len(self.forged) == 1 else f"{len(self.forged):,} spans"
+        return [*self.remarks, f"{spans} {NO_GATEWAY_WROTE} (such as {self.forged[0]})"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

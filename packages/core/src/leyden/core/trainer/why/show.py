@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from leyden.core.data.reasons import reason_of
 from leyden.core.data.tally import Counted
-from leyden.core.trainer.why.fates import NO_GATEWAY_WROTE, CallFate, RolloutFate
+from leyden.core.trainer.why.fates import CallFate, RolloutFate
 from leyden.core.trainer.why.summary import ReasonCount, Summary
 
 
@@ -50,9 +50,7 @@ def rollout_lines(fate: RolloutFate, show: str) -> Iterable[str]:
         yield f"  {fate.detail}"
     if fate.reason is not None:
         yield from _meaning(fate.reason)
-    yield from (f"  {remark}" for remark in fate.remarks)
-    if fate.forged:
-        yield f"  {len(fate.forged):,} {NO_GATEWAY_WROTE} (such as {fate.forged[0]})"
+    yield from (f"  {remark}" for remark in fate.all_remarks())
     if fate.calls:
         yield from ("", _many(len(fate.calls), "model call"))
         yield from map(_call_line, fate.calls)

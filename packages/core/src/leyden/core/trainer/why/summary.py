@@ -140,7 +140,7 @@ class _Counts:
         for remark in fate.remarks:
             self.remarks.add(remark, fate.rollout_id)
         if fate.forged:
-            self.remarks.add(NO_GATEWAY_WROTE, fate.rollout_id, len(fate.forged))
+            self.remarks.add(f"a span {NO_GATEWAY_WROTE}", fate.rollout_id, len(fate.forged))
         self._add_calls(fate.calls, fate)
 
     def _add_calls(self, calls: Iterable[CallFate], fate: RolloutFate) -> None:
