@@ -16,6 +16,7 @@ import msgspec
 from leyden.core.data import semconv
 from leyden.core.data.route import POLICY, PROVIDER, first_fitting
 from leyden.core.masking import mask_text
+from leyden.core.tracing import provider_hosts
 from leyden.core.tracing.context import (
     Caller,
     OpenAttempt,
@@ -24,7 +25,10 @@ from leyden.core.tracing.context import (
     is_left_over,
     is_outside,
 )
+from leyden.core.tracing.not_model_calls import is_allowed
 from leyden.core.tracing.out_of_reach import CALLED
+from leyden.core.tracing.request_body import asks_a_model
+from leyden.core.tracing.request_path import normalized
 from leyden.core.tracing.routing_table import FORWARDED, ModelCall, deployment, model_call, web_socket
 
 log = logging.getLogger("leyden.routing")
@@ -32,6 +36,8 @@ log = logging.getLogger("leyden.routing")
 ONWARD = "went to its provider"
 """Also the key in `OpenAttempt.extra` that says that a call did, because the gateway could not take it."""
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
+OVERRIDES = ("x-http-method-override", "x-http-method", "x-method-override")
+"""Headers by which servers, Google's for example, let a request be of another method than it is sent by."""
 REASON_BYTES = 16384
 """Of a refusal's body, so many bytes are read for the log."""
 REASON_CHARACTERS = 300
@@ -149,6 +155,7 @@ def switch(on: bool, *, fail_closed: bool = False) -> None:
     _on, _fail_closed = on, fail_closed
     if not on:
         _told.clear()
+        provider_hosts.forget()
 
 
 def is_on() -> bool:
@@ -164,15 +171,15 @@ def fails_closed() -> bool:
 def could_be_routed(url: str) -> bool:
     """Whether `decide` is worth asking about a request to `url`."""
     path = urlsplit(url).path
-    return _on and (model_call(path) or web_socket(path)) is not None
+    return _on and ((model_call(path) or web_socket(path)) is not None or provider_hosts.is_provider(url))
 
 
 def decide(request: Outgoing) -> Destination | None:
     """Return where `request` goes; None: where it was going. Raises Stopped when it goes nowhere."""
-    call = _kind(request) if _on else None
-    if call is None or request.method not in call.methods or not _asks_a_model(call, request):
-        return None
     attempt = current_attempt()
+    call = _call(request, attempt) if _on else None
+    if call is None:
+        return None
     if attempt is None:
         return _without_attempt(request, call)
     attempt.extra[CALLED] = True
@@ -186,6 +193,8 @@ def decide(request: Outgoing) -> Destination | None:
         policy = _policy(request, attempt)
         if policy == PROVIDER:
             return None
+        if not attempt.fail_open:
+            provider_hosts.called(request.url, attempt)
     if call.gateway_path is None:
         return _unspoken(request, call, attempt)
     return Destination(request, call, attempt, policy)
@@ -218,15 +227,33 @@ def _is_onward(request: Outgoing, attempt: OpenAttempt) -> bool:
     return sent_for is attempt and method == request.method and place == _place(request.url)
 
 
-def _kind(request: Outgoing) -> ModelCall | None:
-    path = urlsplit(request.url).path
-    upgrades = request.headers.get("upgrade", "").lower() == "websocket"
-    return web_socket(path) if upgrades else model_call(path)
+def _call(request: Outgoing, attempt: OpenAttempt | None) -> ModelCall | None:
+    """Return the model call that `request` is, None where it is none.
+
+    In a runner all that goes to a provider's host is one, unless the table of what is not says so. Elsewhere, and in
+    production capture, a request is one by its path and by what its body says.
+    """
+    headers, path = request.headers, urlsplit(request.url).path
+    methods = {request.method.upper(), *_overriding(headers)}
+    upgrades = header_text(headers.get("upgrade", "")).lower() == "websocket"
+    call = web_socket(path) if upgrades else model_call(path)
+    if call is not None and call.methods.isdisjoint(methods):
+        call = None
+    encoding = header_text(headers.get("content-encoding", ""))
+    if call is not None and (not call.names_model or asks_a_model(request.body, encoding)):
+        return call
+    in_runner = (_fail_closed or is_left_over()) if attempt is None else not attempt.fail_open
+    if not in_runner or not provider_hosts.is_provider(request.url):
+        return None
+    if call is None and (upgrades or not is_allowed(methods, path)):
+        shown = mask_text(normalized(path))[:REASON_CHARACTERS]
+        return ModelCall(f"{' '.join(sorted(methods))} {shown}", None, names_model=False, is_known=False)
+    return call
 
 
-def _asks_a_model(call: ModelCall, request: Outgoing) -> bool:
-    """Whether the body speaks of a model where it must; one that can be read only once is taken to."""
-    return not call.names_model or request.body is None or b'"model"' in request.body
+def _overriding(headers: Mapping[str, str]) -> list[str]:
+    """Return the methods that `headers` ask a server to take a request as."""
+    return [header_text(method).strip().upper() for name in OVERRIDES if (method := headers.get(name))]
 
 
 def _without_attempt(request: Outgoing, call: ModelCall) -> None:
@@ -238,6 +265,10 @@ def _without_attempt(request: Outgoing, call: ModelCall) -> None:
 
 def _unspoken(request: Outgoing, call: ModelCall, attempt: OpenAttempt) -> None:
     reason = f"the gateway does not take {call.suffix} calls"
+    if not call.is_known:
+        where = urlsplit(request.url)
+        route = f"host={(where.hostname or '').lower()},path={mask_text(where.path)[:REASON_CHARACTERS]},to={PROVIDER}"
+        reason += f"; if this is no model call, or its provider is to answer it, give the run the route {route}"
     if not attempt.fail_open:
         raise _stop(request.url, call, reason)
     _let_go(request.url, call, attempt, reason)
@@ -260,7 +291,7 @@ def _model(request: Outgoing, path: str) -> str | None:
         return None
     try:
         named = msgspec.json.decode(request.body, type=_Named).model if request.body else None
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return None
     return named or deployment(path)
 

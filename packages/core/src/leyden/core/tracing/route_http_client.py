@@ -207,7 +207,7 @@ def _fields(connection: Any) -> dict[str, Any]:
 
 def _url(connection: Any, url: str) -> str:
     """Return the whole URL of a request: through a proxy, `url` is one, or the provider is at a tunnel's end."""
-    if url.startswith(("http://", "https://")):
+    if url[:8].lower().startswith(("http://", "https://")):
         return url
     tunnel = connection._tunnel_host  # set by the public `set_tunnel`, which has no counterpart to read it
     host, port = (tunnel, connection._tunnel_port) if tunnel else (connection.host, connection.port)

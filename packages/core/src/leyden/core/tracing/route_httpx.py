@@ -16,9 +16,11 @@ from leyden.core.tracing.destination import (
     Stopped,
     could_be_routed,
     decide,
+    is_on,
     onward,
 )
 from leyden.core.tracing.lanes import Lanes
+from leyden.core.tracing.provider_hosts import client_made, is_of_sdk
 
 CLIENTS = (("Client", "_transport_for_url"), ("AsyncClient", "_transport_for_url"))
 WRAPPED = {"httpx": CLIENTS, "httpx2": CLIENTS}
@@ -29,6 +31,8 @@ def wrap(http: ModuleType, name: str, original: Callable[[Any, Any], Any]) -> Ca
 
     def _transport_for_url(self: Any, url: Any) -> Any:
         transport = original(self, url)
+        if is_on() and is_of_sdk(self):
+            client_made(str(self.base_url))
         return RoutedTransport(http, transport) if could_be_routed(str(url)) else transport
 
     return _transport_for_url

@@ -2,6 +2,7 @@
 
 Each HTTP library is reached where it hands a request to its transport (`route_httpx`, `route_aiohttp`,
 `route_requests`), so clients made earlier are reached too; `route_processes` does the same in child processes. The
+hosts that clients of providers' SDKs are made for are kept in mind (`route_sdk_clients`). The
 agent's own request keeps its URL and headers; its credentials never leave the process. Knows nothing of frameworks,
 or of what a call says.
 """
@@ -9,7 +10,7 @@ or of what a call says.
 import logging
 import sys
 from collections.abc import Callable
-from functools import reduce, wraps
+from functools import partial, reduce, wraps
 from importlib import import_module
 from threading import Lock
 from types import ModuleType
@@ -26,6 +27,10 @@ LIBRARIES = {
     "requests": "leyden.core.tracing.route_requests",
     "urllib3.connectionpool": "leyden.core.tracing.route_urllib3",
     "http.client": "leyden.core.tracing.route_http_client",
+    "anthropic": "leyden.core.tracing.route_sdk_clients",
+    "groq": "leyden.core.tracing.route_sdk_clients",
+    "openai": "leyden.core.tracing.route_sdk_clients",
+    "together": "leyden.core.tracing.route_sdk_clients",
     "multiprocessing.process": "leyden.core.tracing.route_processes",
     "multiprocessing.pool": "leyden.core.tracing.route_processes",
     "multiprocessing.spawn": "leyden.core.tracing.route_processes",
@@ -54,13 +59,13 @@ def install(*, fail_closed: bool = False) -> None:
         destination.switch(True, fail_closed=fail_closed)
         for name in LIBRARIES:
             if name in sys.modules:
-                _patch(sys.modules[name])
+                _patch(name, sys.modules[name])
         hook, _hooked = not _hooked, True
     if hook:
         import wrapt
 
         for name in LIBRARIES:
-            wrapt.register_post_import_hook(_on_import, name)
+            wrapt.register_post_import_hook(partial(_on_import, name), name)
 
 
 def uninstall() -> None:
@@ -77,22 +82,24 @@ def uninstall() -> None:
     gateway_pool.close()
 
 
-def _on_import(library: ModuleType) -> None:
+def _on_import(library: str, module: ModuleType) -> None:
     with _lock:
         if _installed:
-            _patch(library)
+            _patch(library, module)
 
 
-def _patch(library: ModuleType) -> None:
-    ours: Any = import_module(LIBRARIES[library.__name__])
-    for path, name in ours.WRAPPED[library.__name__]:
-        key = (library.__name__, path, name)
-        owner: Any = reduce(_attribute, path.split(".") if path else (), library)
+def _patch(library: str, module: ModuleType) -> None:
+    ours: Any = import_module(LIBRARIES[library])
+    for path, name in ours.WRAPPED[library]:
+        key = (library, path, name)
+        owner: Any = reduce(_attribute, path.split(".") if path else (), module)
+        if getattr(ours, "OPTIONAL", False) and not isinstance(owner, type):
+            continue
         original = getattr(owner, name, None)
         if original is None:
-            log.warning("%s.%s is not as expected: it is not routed", library.__name__, path)
+            log.warning("%s.%s is not as expected: it is not routed", library, path)
         elif key not in _patched:
-            routed = wraps(original)(ours.wrap(library, name, original))
+            routed = wraps(original)(ours.wrap(module, name, original))
             setattr(owner, name, routed)
             _patched[key] = (owner, original, routed)
 

@@ -3,6 +3,8 @@
 import re
 from dataclasses import dataclass
 
+from leyden.core.tracing.request_path import normalized
+
 
 @dataclass(frozen=True, slots=True)
 class ModelCall:
@@ -13,10 +15,12 @@ class ModelCall:
     gateway_path: str | None
     """Where the gateway takes it; None: the gateway does not speak this dialect, so the call must fail."""
     names_model: bool
-    """Whether its body always has a `model`; other services use the same paths for something else."""
+    """Whether its body always has a `model`; hosts that are no providers use the same paths for something else."""
     methods: frozenset[str] = frozenset({"POST"})
     query: frozenset[str] = frozenset()
     """Names of the query parameters that belong to the dialect; others may be credentials, and stay behind."""
+    is_known: bool = True
+    """Whether it is a kind of this table; else all that is known is that it goes to a provider."""
 
 
 MODEL_CALLS = (
@@ -34,14 +38,15 @@ MODEL_CALLS = (
     ModelCall(":streamRawPredict", None, names_model=False),
     ModelCall("/v2/chat", None, names_model=True),
 )
-"""The first entry whose suffix fits decides. Embeddings and everything else are none of our business."""
+"""The first entry whose suffix fits decides. What else goes to a provider's host, `not_model_calls` tells apart."""
 
-STORED_RESPONSE = re.compile(r"/responses(/resp_?[\w.-]+(?:/cancel|/input_items)?)$", re.ASCII)
+STORED_RESPONSE = re.compile(r"/responses(/resp_?[\w.-]+(?:/cancel|/input_items)?)$", re.ASCII | re.IGNORECASE)
 """An answer kept under its id, which for OpenAI and Azure alike begins with `resp`."""
 STORED_METHODS = frozenset({"GET", "DELETE", "POST"})
 STORED_QUERY = frozenset({"after", "before", "include", "include[]", "limit", "order", "starting_after", "stream"})
 
-BEDROCK = re.compile(r"/model/[^/]+/(?:invoke|invoke-with-response-stream|converse|converse-stream)$")
+BEDROCK = re.compile(r"/model/[^/]+(?:/[^/]+)?/(?:invoke|invoke-with-response-stream|converse|converse-stream)$", re.I)
+"""A model's id may be an ARN, with a slash in it."""
 WEB_SOCKETS = ("/responses", "/realtime")
 
 FORWARDED = frozenset(
@@ -61,24 +66,27 @@ FORWARDED = frozenset(
 )
 """Request headers that reach the gateway; a list of what is forbidden would miss some provider's credentials."""
 
-AZURE_DEPLOYMENT = re.compile(r"/openai/deployments/([^/]+)/")
+AZURE_DEPLOYMENT = re.compile(r"/openai/deployments/([^/]+)/", re.IGNORECASE)
 
 
 def model_call(path: str) -> ModelCall | None:
     """Return the kind of model call that a request to `path` could be; its method and body may say otherwise."""
-    path = path.rstrip("/")
-    found = next((call for call in MODEL_CALLS if path.endswith(call.suffix)), None)
+    path = normalized(path)
+    lowered = path.lower()
+    found = next((call for call in MODEL_CALLS if lowered.endswith(call.suffix.lower())), None)
     if found is not None:
         return found
     if stored := STORED_RESPONSE.search(path):
-        where = f"/v1/responses{stored[1]}"
+        answer, *below = stored[1].removeprefix("/").split("/")
+        where = "/".join(("/v1/responses", answer, *(name.lower() for name in below)))
         return ModelCall("/responses/{id}", where, names_model=False, methods=STORED_METHODS, query=STORED_QUERY)
     return ModelCall("Bedrock", None, names_model=False) if BEDROCK.search(path) else None
 
 
 def web_socket(path: str) -> ModelCall | None:
     """Return the kind of model call that opening a WebSocket at `path` begins: one that no gateway path takes."""
-    suffix = next((suffix for suffix in WEB_SOCKETS if path.rstrip("/").endswith(suffix)), None)
+    lowered = normalized(path).lower()
+    suffix = next((suffix for suffix in WEB_SOCKETS if lowered.endswith(suffix)), None)
     if suffix is None:
         return None
     return ModelCall(f"{suffix} over a WebSocket", None, names_model=False, methods=frozenset({"GET"}))
@@ -86,5 +94,5 @@ def web_socket(path: str) -> ModelCall | None:
 
 def deployment(path: str) -> str | None:
     """Return the name of the Azure deployment that `path` addresses: Azure's name for a model."""
-    found = AZURE_DEPLOYMENT.search(path)
+    found = AZURE_DEPLOYMENT.search(normalized(path))
     return found[1] if found else None
