@@ -65,7 +65,7 @@ LIBRARIES = [
 ]
 ERRORS = (httpx.ConnectError, requests.ConnectionError, aiohttp.ClientConnectionError, OSError)
 
-BODIES = [
+BODIES: list[tuple[str, bytes, dict[str, str]]] = [
     ("/v1/responses", gzip.compress(BODY), {"content-encoding": "gzip"}),
     ("/v1/messages", gzip.compress(BODY), {"content-encoding": "gzip"}),
     ("/v1/messages", zlib.compress(BODY), {"content-encoding": "deflate"}),
@@ -104,7 +104,7 @@ PATHS = [
     "/v1/something/new",
 ]
 METHODS = [("/v1/models/m", BODY, {"x-http-method-override": "PATCH"})]
-ATTACKS = [*BODIES, *((path, NO_MODEL, {}) for path in PATHS), *METHODS]
+ATTACKS: list[tuple[str, bytes, dict[str, str]]] = [*BODIES, *((path, NO_MODEL, {}) for path in PATHS), *METHODS]
 
 
 @pytest.fixture(autouse=True)
