@@ -73,7 +73,7 @@ def sitting(tmp_path: Path, unused_tcp_port: int, monkeypatch: pytest.MonkeyPatc
 
 
 def plan(url: str, **changes: Any) -> ElsewherePlan:
-    given: dict[str, Any] = {"server": url, "token": GIVEN, "patience": 20.0, **changes}
+    given: dict[str, Any] = {"server": url, "token": GIVEN, "patience": 20.0, "trust_server": True, **changes}
     return ElsewherePlan(**given)
 
 

@@ -22,7 +22,8 @@ from leyden.core.errors import UsageError
 def run_workers(
     context: typer.Context,
     agent: Annotated[
-        str | None, typer.Argument(help="path/to/file.py:attribute here. [default: as the run has it]")
+        str | None,
+        typer.Argument(help="path/to/file.py:attribute here. [default: as the run has it, with --trust-server]"),
     ] = None,
     *,
     server: Annotated[str, typer.Option(help="Root URL of the run.")],
@@ -31,19 +32,28 @@ def run_workers(
         int | None, typer.Option(help="Rollouts at once in each of them. [default: as the run has it]")
     ] = None,
     isolation: Annotated[str | None, typer.Option(help="auto, process or shared. [default: as the run has it]")] = None,
-    reward: Annotated[str | None, typer.Option(help="Reward function. [default: as the run has it]")] = None,
+    reward: Annotated[
+        str | None, typer.Option(help="Reward function. [default: as the run has it, with --trust-server]")
+    ] = None,
     reward_weight: Annotated[
         list[str] | None, typer.Option(metavar="NAME=NUMBER", help="Weight of one of the reward's dimensions.")
     ] = None,
     input: InputOption = None,
     hook: HookOption = None,
     patience: Annotated[float, typer.Option(help="Seconds to wait for a run that does not answer.")] = 600.0,
+    trust_server: Annotated[
+        bool, typer.Option("--trust-server", help="Run whatever agent, reward, input and hooks the server names.")
+    ] = False,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Send the token over plain HTTP to another machine.")
+    ] = False,
     json: JsonOption = False,
 ) -> None:
     """Run AGENT, or COMMAND, for a run that learns elsewhere, until that has ended.
 
     The run's token is taken from LEYDEN_RUN_TOKEN; the run was started with the same, and with --host. What is not
-    given is as the run has it; files are looked for in the current folder of this machine.
+    given is as the run has it; files are looked for in the current folder of this machine. An agent, reward, input or
+    hook that only the server names is run with --trust-server alone.
     """
     from leyden.core.trainer.desk import TOKEN
     from leyden.core.trainer.event_loop import run_loop, stopped_by_sigterm
@@ -65,6 +75,8 @@ def run_workers(
         concurrency=concurrency,
         isolation=None if isolation is None else check_isolation(isolation),
         patience=patience,
+        trust_server=trust_server,
+        insecure=insecure,
     )
 
     async def work() -> None:

@@ -1,5 +1,6 @@
 """Whether a text can be the base URL of a server. Asks no server."""
 
+from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from leyden.core.errors import UsageError
@@ -12,6 +13,14 @@ def check_base_url(url: str, said: str) -> None:
     """Raise UsageError where no request could be sent to `url`; `said` is what the message calls it."""
     if (wrong := _wrong(url)) is not None:
         raise UsageError(f"{said} must be {WANTED}, not {mask_text(url)!r}: {wrong}")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether `host`, a name or an address, is this machine to itself."""
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host.rstrip(".").lower() == "localhost"
 
 
 def _wrong(url: str) -> str | None:

@@ -105,7 +105,7 @@ async def remote_agents(address: Address) -> AsyncGenerator[CheckAgents]:
     """
     if not os.environ.get(TOKEN):
         raise UsageError(f"runners remote need a token that they know: set {TOKEN}, here and where they are")
-    logger.warning("rollouts wait for runners: leyden run --server %s, with the same %s", address.url, TOKEN)
+    logger.warning("rollouts wait for runners: leyden run AGENT --server %s, with the same %s", address.url, TOKEN)
 
     async def check() -> None:
         """Nobody here can die: that nothing is finished for long is told by who waits."""

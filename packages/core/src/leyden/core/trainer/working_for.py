@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import msgspec
 
+from leyden.core.data.base_url import is_loopback
 from leyden.core.data.isolation import Isolation
 from leyden.core.errors import LeydenError, UsageError
 from leyden.core.runner.loading import AgentReference
@@ -28,7 +29,11 @@ class NoAnswer(LeydenError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElsewherePlan:
-    """Which run the workers are for. What is None here is as the run has it."""
+    """Which run the workers are for. What is None here is as the run has it.
+
+    What the run names (agent, reward, input, hooks) is code or a command to this machine: it is run only with
+    `trust_server`.
+    """
 
     server: str
     """The run's root URL."""
@@ -43,6 +48,10 @@ class ElsewherePlan:
     isolation: Isolation | None = None
     patience: float = 600.0
     """Seconds for which a run that does not answer is waited for: it may be gone on with."""
+    trust_server: bool = False
+    """Whether whatever the run names may be run here."""
+    insecure: bool = False
+    """Whether token, keys and calls may go unencrypted to another machine."""
 
     def __post_init__(self) -> None:
         """Raise UsageError for what cannot work."""
@@ -51,9 +60,23 @@ class ElsewherePlan:
             raise UsageError(f"--server is the URL of a run, such as http://10.0.0.5:8765, not {self.server!r}")
         if self.workers < 1 or (self.concurrency is not None and self.concurrency < 1):
             raise UsageError("workers and concurrency must be at least 1")
+        if parts.scheme == "http" and not self.insecure and not is_loopback(parts.hostname):
+            raise UsageError(
+                f"--server {self.server} would carry the run's token and keys unencrypted to another machine: give an "
+                "https:// URL, or --insecure on a network that nobody else can read"
+            )
+        if self.agent is None and not self.trust_server:
+            raise UsageError(
+                "name the agent to run here, as file.py:agent or -- COMMAND, or give --trust-server to run whatever "
+                "the server names"
+            )
 
     def spec(self, offer: Offer) -> WorkerSpec:
-        """What each worker is told. Raises UsageError where the run names no agent, and none is given here."""
+        """What each worker is told.
+
+        Raises UsageError where the run names no agent, and none is given here, or names code that is not trusted.
+        """
+        self._check_trust(offer)
         agent = self.agent or offer.agent
         if agent is None:
             raise UsageError(f"run {offer.run} names no agent: give one, as file.py:agent")
@@ -75,6 +98,21 @@ class ElsewherePlan:
             isolation=self.isolation or offer.isolation,
             python_path=tuple(filter(None, sys.path)),
         )
+
+    def _check_trust(self, offer: Offer) -> None:
+        """Raise UsageError where the run names code that was neither given here nor is trusted."""
+        if self.trust_server:
+            return
+        for option, given, named in (
+            ("--reward", self.reward, offer.reward),
+            ("--input", self.input, offer.input),
+            ("--hook", self.hooks, " ".join(offer.hooks)),
+        ):
+            if named and not given:
+                raise UsageError(
+                    f"run {offer.run} names {option} {named}, which is code to run here: give {option} yourself, or "
+                    "--trust-server to run whatever the server names"
+                )
 
 
 async def work_for(plan: ElsewherePlan, told: Callable[[str], None], stopped: asyncio.Event) -> None:
