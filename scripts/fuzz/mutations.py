@@ -35,7 +35,7 @@ class Request:
 
     def encode(self, more: Headers) -> bytes:
         """Return what is sent."""
-        headers = [(b"host", b"gateway"), *more, *self.headers]
+        headers = [(b"host", b"localhost"), *more, *self.headers]
         names = {name.lower() for name, _ in headers}
         if self.chunked:
             headers.append((b"transfer-encoding", b"chunked"))

@@ -186,7 +186,7 @@ async def test_a_policy_that_is_not_configured_is_refused() -> None:
 
 
 BODY = json.dumps(CHAT).encode()
-SECOND = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(BODY) + BODY
+SECOND = b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n" % len(BODY) + BODY
 
 
 TWO_ENDS: tuple[list[tuple[bytes, bytes]], ...] = (

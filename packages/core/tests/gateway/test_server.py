@@ -18,7 +18,7 @@ from leyden.core.gateway.server import GatewayServer
 
 PATIENCE = 10.0
 SHORT = ConnectionLimits(head_seconds=0.25)
-GET = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
+GET = b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n"
 
 
 class Application:
@@ -103,7 +103,7 @@ async def serving(limits: ConnectionLimits | None = None) -> AsyncGenerator[Site
         await server.stop()
 
 
-@pytest.mark.parametrize("begun", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nhost: x\r\nx-slow: ", b"\r\n\r\n"])
+@pytest.mark.parametrize("begun", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nhost: localhost\r\nx-slow: ", b"\r\n\r\n"])
 async def test_a_connection_without_a_whole_request_head_is_closed(begun: bytes) -> None:
     async with serving(SHORT) as site:
         client = await site.connect()
@@ -152,7 +152,7 @@ async def test_an_idle_connection_and_one_that_waits_for_its_answer_are_kept() -
 
 async def test_a_head_may_come_in_pieces_and_bodies_may_hold_what_looks_like_its_end() -> None:
     body = b"\r\n\r\n" * 100
-    request = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body) + body
+    request = b"POST / HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n" % len(body) + body
     async with serving(ConnectionLimits(head_bytes=80)) as site:
         for size in (1, 3, 50, 1000):
             client = await site.connect(limit=1 << 20)
@@ -198,7 +198,7 @@ async def test_the_rest_of_a_request_that_was_answered_early_is_read_and_the_con
     async with serving() as site:
         site.app.early = True
         client = await site.connect()
-        client.send(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 4\r\n\r\nab")
+        client.send(b"POST / HTTP/1.1\r\nhost: localhost\r\ncontent-length: 4\r\n\r\nab")
         assert await client.answer() == b"0"
         client.send(b"cd" + GET)
         assert await client.answer() == b"0"
@@ -208,7 +208,7 @@ async def test_a_client_that_owes_that_rest_for_too_long_is_cut_off() -> None:
     async with serving(SHORT) as site:
         site.app.early = True
         client = await site.connect()
-        client.send(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 4\r\n\r\nab")
+        client.send(b"POST / HTTP/1.1\r\nhost: localhost\r\ncontent-length: 4\r\n\r\nab")
         assert await client.answer() == b"0"
         assert await client.closed() == b""
 
@@ -279,7 +279,7 @@ async def test_a_slow_body_is_refused_and_its_connection_closed() -> None:
     server = GatewayServer(app)
     url = await server.start()
     reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
-    writer.write(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\nab")
+    writer.write(b"POST / HTTP/1.1\r\nhost: localhost\r\ncontent-length: 10\r\n\r\nab")
     assert (await asyncio.wait_for(reader.read(), PATIENCE)).startswith(b"HTTP/1.1 408 ")
     writer.close()
     await writer.wait_closed()

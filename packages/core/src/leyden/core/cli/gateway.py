@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from leyden.core.cli.options import (
+    AllowHostOption,
     ApiKeyEnvOption,
     DeviceOption,
     EndpointOption,
@@ -17,6 +18,7 @@ from leyden.core.cli.options import (
     answering,
     check_policy_device,
 )
+from leyden.core.data.base_url import check_hosts
 from leyden.core.data.identity import fits_header
 from leyden.core.data.production import ProductionSampling
 from leyden.core.data.resources import LLM
@@ -38,6 +40,7 @@ def gateway(
         "127.0.0.1"
     ),
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 8765,
+    allow_host: AllowHostOption = None,
     base_rate: Annotated[float, typer.Option(help="Share of rollouts whose spans are kept.")] = 1.0,
     reward_threshold: Annotated[float | None, typer.Option(help="Keep every rollout that earned as much.")] = None,
     max_span_per_minute: Annotated[
@@ -62,7 +65,16 @@ def gateway(
     from leyden.core.trainer.event_loop import run_loop, stopped_by_sigterm
 
     by = named[0] if named else str(policy)
-    plan = CapturePlan(answering=by, device=device, store=store, token=token, sampling=sampling, host=host, port=port)
+    plan = CapturePlan(
+        answering=by,
+        device=device,
+        store=store,
+        token=token,
+        sampling=sampling,
+        host=host,
+        port=port,
+        allow_hosts=check_hosts(allow_host or ()),
+    )
 
     async def serve() -> None:
         with stopped_by_sigterm() as stopped:

@@ -45,6 +45,10 @@ InputOption = Annotated[
 HookOption = Annotated[
     list[str] | None, typer.Option("--hook", metavar="HOOK", help="A Hook, as file.py:name; may be given twice.")
 ]
+AllowHostOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME", help="Answer requests for this host name too; may be given twice."),
+]
 
 RUNS = Path("runs")
 

@@ -11,6 +11,7 @@ import typer
 from leyden.core.cli.command import given_command
 from leyden.core.cli.options import (
     RUNS,
+    AllowHostOption,
     DeviceOption,
     ExperimentOption,
     HookOption,
@@ -104,6 +105,7 @@ class RunOptions:
     advertise: Annotated[
         str | None, typer.Option(help="HOST[:PORT] or URL that other machines know it by. [default: its address]")
     ] = None
+    allow_host: AllowHostOption = None
     timeout: Annotated[float, typer.Option(help="Seconds one attempt may take.")] = 120.0
     engine: Annotated[str, typer.Option(help="What serves the policy: embedded, or vllm.")] = "embedded"
     vllm: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="An option of vLLM's server.")] = None
@@ -247,6 +249,7 @@ class RunOptions:
             host=self.host,
             port=self.port,
             advertise=self.advertise,
+            allow_hosts=tuple(self.allow_host or ()),
         )
 
     def _algorithm_config(self) -> dict[str, Any]:

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from leyden.core.cli.options import JsonOption, warn_of_host
+from leyden.core.cli.options import AllowHostOption, JsonOption, warn_of_host
+from leyden.core.data.base_url import check_hosts
 
 TOKEN_FILE = Path("leyden-store.token")
 
@@ -19,6 +20,7 @@ def store(
         "127.0.0.1"
     ),
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 8766,
+    allow_host: AllowHostOption = None,
     token_file: Annotated[Path, typer.Option(help="Where the token is kept, if LEYDEN_STORE_TOKEN is not set.")] = (
         TOKEN_FILE
     ),
@@ -36,7 +38,14 @@ def store(
 
     given = os.environ.get(TOKEN)
     kept = f"in {TOKEN}" if given else f"in {token_file}"
-    plan = StorePlan(uri=uri, token=given or token_file, host=host, port=port, scale_at=scale_at)
+    plan = StorePlan(
+        uri=uri,
+        token=given or token_file,
+        host=host,
+        port=port,
+        allow_hosts=check_hosts(allow_host or ()),
+        scale_at=scale_at,
+    )
 
     async def serve() -> None:
         with stopped_by_sigterm() as stopped:

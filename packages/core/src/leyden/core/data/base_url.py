@@ -1,5 +1,6 @@
 """Whether a text can be the base URL of a server. Asks no server."""
 
+from collections.abc import Iterable
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
@@ -15,12 +16,35 @@ def check_base_url(url: str, said: str) -> None:
         raise UsageError(f"{said} must be {WANTED}, not {mask_text(url)!r}: {wrong}")
 
 
+def bare_host(host: str) -> str:
+    """A host's name or address as it is compared with others."""
+    return host.strip("[]").rstrip(".").lower()
+
+
+def is_address(host: str) -> bool:
+    """Whether `host` is an IP address, bare."""
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
 def is_loopback(host: str) -> bool:
     """Whether `host`, a name or an address, is this machine to itself."""
-    try:
-        return ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host.rstrip(".").lower() == "localhost"
+    bare = bare_host(host)
+    return ip_address(bare).is_loopback if is_address(bare) else bare == "localhost"
+
+
+def check_hosts(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the names that a server answers for besides its own; raises UsageError for what is no host."""
+    found = tuple(names)
+    for name in found:
+        if is_address(bare_host(name)):
+            continue
+        if not name.strip() or len(name) > 253 or not name.isprintable() or set(name) & set("/:@?#[]*, \\"):
+            raise UsageError(f"--allow-host is a host's name or address, without scheme and port, not {name[:80]!r}")
+    return found
 
 
 def _wrong(url: str) -> str | None:

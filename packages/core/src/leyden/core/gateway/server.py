@@ -8,12 +8,13 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Collection, Generator
 
 import uvicorn
 from starlette.types import ASGIApp
 
 from leyden.core.errors import GatewayError
+from leyden.core.gateway.hosts import HostCheck
 from leyden.core.gateway.protocol import ConnectionLimits, PatientProtocol
 from leyden.core.masking import mask_logs
 
@@ -29,7 +30,10 @@ _log = logging.getLogger("leyden.gateway")
 
 
 class GatewayServer:
-    """An HTTP server on `host` and `port` (0: any free one)."""
+    """An HTTP server on `host` and `port` (0: any free one).
+
+    It answers requests for hosts that it has to be called by (`HostCheck`), and for those in `allowed_hosts`.
+    """
 
     def __init__(
         self,
@@ -39,8 +43,9 @@ class GatewayServer:
         *,
         grace: int = 2,
         limits: ConnectionLimits | None = None,
+        allowed_hosts: Collection[str] = (),
     ) -> None:
-        self._app, self._host, self._port, self._grace = app, host, port, grace
+        self._app, self._host, self._port, self._grace = HostCheck(app, host, allowed_hosts), host, port, grace
         self._limits = limits or ConnectionLimits()
         self._server: _Server | None = None
         self._task: asyncio.Task[None] | None = None
@@ -54,6 +59,7 @@ class GatewayServer:
         mask_logs("leyden.gateway", "uvicorn.error")
         config = uvicorn.Config(
             self._app,
+            interface="asgi3",
             http=PatientProtocol,
             ws="none",
             log_config=None,

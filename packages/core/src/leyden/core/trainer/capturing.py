@@ -33,6 +33,8 @@ class CapturePlan:
     sampling: ProductionSampling = field(default_factory=ProductionSampling)
     host: str = "127.0.0.1"
     port: int = 0
+    allow_hosts: tuple[str, ...] = ()
+    """Further names that requests may call this machine by, in their Host header."""
 
 
 async def serve_captures(plan: CapturePlan, started: Callable[[str], None], stopped: asyncio.Event) -> None:
@@ -55,7 +57,12 @@ async def serve_captures(plan: CapturePlan, started: Callable[[str], None], stop
             authorize=lambda given: secrets.compare_digest(given.encode(), token),
             sampling=plan.sampling,
         )
-        server = GatewayServer(Gateway(store, answering, key, mounts={PATH: captures}).app, plan.host, plan.port)
+        server = GatewayServer(
+            Gateway(store, answering, key, mounts={PATH: captures}).app,
+            plan.host,
+            plan.port,
+            allowed_hosts=plan.allow_hosts,
+        )
         url = await server.start()
         closing.push_async_callback(server.stop)
         started(url)

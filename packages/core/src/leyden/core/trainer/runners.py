@@ -6,6 +6,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from leyden.core.data.base_url import check_hosts
 from leyden.core.data.bounds import check_bound
 from leyden.core.errors import UsageError
 
@@ -35,6 +36,8 @@ class Runners(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     advertise: str | None = None
     """What other machines know it by: HOST, HOST:PORT or a whole URL. None: the address that is listened on, or this
     machine's own where that is every one."""
+    allow_hosts: tuple[str, ...] = ()
+    """Further names that requests may call this machine by, in their Host header."""
 
     def __post_init__(self) -> None:
         """Raise UsageError for a value that cannot work."""
@@ -49,6 +52,7 @@ class Runners(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         check_bound("port", self.port)
         if "://" in (self.ray_address or ""):
             raise UsageError(f"ray-address is HOST:PORT or auto, not {self.ray_address!r}")
+        check_hosts(self.allow_hosts)
         if self.advertise is not None:
             self._advertised("http://127.0.0.1:1")
 
@@ -56,6 +60,12 @@ class Runners(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     def stays_here(self) -> bool:
         """Whether nobody outside this machine can reach the run."""
         return self.host in LOOPBACK and self.advertise is None
+
+    @property
+    def known_hosts(self) -> tuple[str, ...]:
+        """The names that the server is given to answer for, besides its own."""
+        advertised = None if self.advertise is None else urlsplit(self._advertised("http://127.0.0.1:1")).hostname
+        return (*self.allow_hosts, *filter(None, [advertised]))
 
     def url(self, listening: str) -> str:
         """The root URL under which runners reach what listens at the URL `listening`."""

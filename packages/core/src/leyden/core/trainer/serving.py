@@ -303,7 +303,7 @@ async def open_gateway(
         limits=limits,
     )
     where = Runners() if desk is None else desk.runners
-    server = GatewayServer(door.app, where.host, where.port)
+    server = GatewayServer(door.app, where.host, where.port, allowed_hosts=where.known_hosts)
     url = where.url(await server.start())
     ended = False
     try:

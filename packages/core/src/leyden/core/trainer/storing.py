@@ -23,6 +23,8 @@ class StorePlan:
     """The trainers', which opens everything, or the file that keeps it."""
     host: str = "127.0.0.1"
     port: int = 0
+    allow_hosts: tuple[str, ...] = ()
+    """Further names that requests may call this machine by, in their Host header."""
     scale_at: int = SCALE_AT
     """Waiting spans from which on `/metrics` asks for more servers."""
 
@@ -43,7 +45,7 @@ async def serve_store(plan: StorePlan, started: Callable[[str], None], stopped: 
         access = Access(plan.token if isinstance(plan.token, str) else kept_token(plan.token))
         limits = ServerLimits(scale_at=plan.scale_at)
         app = store_app(store, authorize=access.is_trainer, agents=access.agent, limits=limits)
-        server = GatewayServer(app, plan.host, plan.port)
+        server = GatewayServer(app, plan.host, plan.port, allowed_hosts=plan.allow_hosts)
         url = await server.start()
         closing.push_async_callback(server.stop)
         started(url)
