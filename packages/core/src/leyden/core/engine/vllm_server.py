@@ -1,7 +1,8 @@
 """`VllmServer`: a vLLM server in processes of its own: started, waited for, ended. Knows nothing of versions.
 
 A small process stands between (`runner/supervise.py`), which ends the server and all it has started when we are killed.
-It listens on the loopback alone and takes a random key, which only its environment holds.
+It listens on the loopback alone and takes a random key, which only its environment holds. It runs in a folder that only
+its user can open, and imports nothing from there.
 """
 
 import asyncio
@@ -10,7 +11,9 @@ import logging
 import os
 import re
 import secrets
+import shutil
 import socket
+import stat
 import subprocess
 import sys
 import tempfile
@@ -45,13 +48,24 @@ class VllmServer:
 
     def __init__(self, options: VllmOptions, *, device: str = "cpu", log: Path | None = None) -> None:
         self.options, self.device = options, device
-        self.log = log or Path(tempfile.gettempdir()) / f"leyden-vllm-{os.getpid()}.log"
-        """What it says, of every start."""
+        self._log = log
+        self._folder: Path | None = None
+        """The server's current folder, which only its user can open; made at the first need."""
         self.wire: VllmWire | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._ended: asyncio.Task[str] | None = None
         self._began = 0
+
+    @property
+    def log(self) -> Path:
+        """What it says, of every start; in the private folder, where no file was given for it."""
+        return self._log or self._private() / "vllm.log"
+
+    def _private(self) -> Path:
+        if self._folder is None:
+            self._folder = Path(tempfile.mkdtemp(prefix="leyden-vllm-"))
+        return self._folder
 
     async def start(self, source: str) -> VllmWire:
         """Serve the model in a folder, or of a hub name; returns when it answers.
@@ -89,6 +103,10 @@ class VllmServer:
             await asyncio.wait([ended])
             self._control.close()
             await asyncio.to_thread(self._process.wait)
+        folder = self._folder
+        if folder is not None and self._log is not None:  # else it holds the log, which is to be read
+            self._folder = None
+            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
         wire, self.wire = self.wire, None
         if wire is not None:  # after the server, whose end tells every reader
             await wire.close()
@@ -113,15 +131,16 @@ class VllmServer:
         return [options.interpreter, "-m", "vllm.entrypoints.openai.api_server", *flags, *options.arguments]
 
     def _launch(self, command: list[str], environment: dict[str, str]) -> None:
+        descriptor = _open_log(self.log)
         self._control, theirs = socket.socketpair()
         self._control.setblocking(False)
         arguments = [sys.executable, "-I", "-S", SUPERVISE, str(theirs.fileno()), str(GRACE_SECONDS), "elsewhere"]
-        with theirs, self.log.open("ab") as log:
-            self._began = log.tell()
+        with theirs, os.fdopen(descriptor, "ab") as log:
+            self._began = log.seek(0, os.SEEK_END)
             self._process = subprocess.Popen(
                 [*arguments, *command],
                 env=environment,
-                cwd=self.log.parent,
+                cwd=self._private(),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -134,6 +153,11 @@ class VllmServer:
         began = told = time.monotonic()
         assert self._ended is not None
         logger.info("Starting vLLM; it says what it does in %s", self.log)
+        if self.options.transfer == "ipc":
+            logger.warning(
+                "vllm.transfer=ipc opens endpoints of vLLM on the loopback that ask for no key and unpickle what they "
+                "get: whoever reaches this machine's loopback can run code as you; transfer=restart opens none"
+            )
         while not await wire.is_healthy():
             now = time.monotonic()
             if self._ended.done():
@@ -178,6 +202,21 @@ def check_installed(options: VllmOptions) -> None:
         )
 
 
+def _open_log(path: Path) -> int:
+    """Open a log to write at its end, as a file of its user's alone. Raises EngineError, in one line."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+    except OSError as error:
+        why = "it is a symbolic link" if path.is_symlink() else error.strerror
+        raise EngineError(f"vLLM's log cannot be written to {path}: {why}") from None
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
+        os.close(descriptor)
+        raise EngineError(f"vLLM's log cannot be written to {path}: it is no file of this user's")
+    os.fchmod(descriptor, 0o600)
+    return descriptor
+
+
 async def _read_end(control: socket.socket) -> str:
     """What the supervisor says at the end: one line, or nothing when it was killed itself."""
     said = b""
@@ -190,7 +229,7 @@ async def _read_end(control: socket.socket) -> str:
 def _environment(options: VllmOptions, device: str, key: str) -> dict[str, str]:
     """What the server finds in its environment: no key of anybody's, and nothing that makes it report to anybody."""
     kept = {name: value for name, value in os.environ.items() if name in _KEPT or not _SECRET.search(name)}
-    ours = {"VLLM_API_KEY": key, "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
+    ours = {"VLLM_API_KEY": key, "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "PYTHONSAFEPATH": "1"}
     if options.lora_rank:
         ours["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"
     if device == "cpu":
