@@ -103,7 +103,7 @@ async def test_a_command_is_told_of_its_attempt_as_any_openai_client_would_be(mo
     kept_out = ("ANTHROPIC_API_KEY", "AZURE_OPENAI_API_KEY", "GEMINI_API_KEY", "OPENAI_API_TYPE", "Groq_Api_Key")
     for name in ("OPENAI_API_KEY", *kept_out):
         monkeypatch.setenv(name, "sk-secret")
-    monkeypatch.setenv("MY_SEARCH_KEY", "the agent's own")
+    monkeypatch.setenv("MY_SEARCH_PLACE", "the agent's own")
     monkeypatch.setenv("NO_PROXY", "example.org")
     task = {"question": "2+2?", "n": 7}
     arguments, variables, read = json.loads(await result_of(python(LOOK, "-q", "{question}", "n={n}"), task))
@@ -112,10 +112,67 @@ async def test_a_command_is_told_of_its_attempt_as_any_openai_client_would_be(mo
     token = variables["OPENAI_API_KEY"]
     assert verify(TEST_KEY, token) == (variables["LEYDEN_ROLLOUT_ID"], variables["LEYDEN_ATTEMPT_ID"])
     assert variables["OPENAI_BASE_URL"] == variables["OPENAI_API_BASE"] == f"{NO_GATEWAY}/a/{token}/v1"
-    assert variables["MY_SEARCH_KEY"] == "the agent's own"
+    assert variables["MY_SEARCH_PLACE"] == "the agent's own"
     assert variables["NO_PROXY"] == "example.org,127.0.0.1"
     assert not set(kept_out) & set(variables)
     assert "sk-secret" not in variables.values()
+
+
+SECRETS = {
+    "LEYDEN_RUN_TOKEN": "opens the run",
+    "OPENAI_KEY": "sk",
+    "LITELLM_API_KEY": "sk",
+    "AWS_SECRET_ACCESS_KEY": "s",
+    "AWS_ACCESS_KEY_ID": "s",
+    "GITHUB_TOKEN": "ghp",
+    "DB_PWD": "p",
+    "DATABASE_URL": "postgres://me:password@host/db",
+    "GROQ_API_KEY": "gsk",
+}
+PLAIN = {
+    "PWD": "/home",
+    "SSH_AUTH_SOCK": "/run/ssh",
+    "HTTPS_PROXY": "http://me:password@proxy:3128",
+    "SITE": "https://host/a:b@c",
+    "TOKENIZERS_PARALLELISM": "false",
+    "MAX_TOKENS": "7",
+}
+
+
+def test_a_command_gets_no_secrets_but_those_that_are_named() -> None:
+    attempt, base = nouns.attempt(NO_GATEWAY), {**SECRETS, **PLAIN}
+    variables = environment("task", attempt, base)
+    assert not SECRETS.keys() & variables.keys()
+    assert variables.items() >= PLAIN.items()
+    named = ["GITHUB_TOKEN", "GROQ_API_KEY", "DATABASE_URL", "NOT_SET", "NO_PROXY"]
+    variables = environment("task", attempt, {**base, "NO_PROXY": "a"}, named)
+    assert SECRETS.keys() & variables.keys() == {"GITHUB_TOKEN", "GROQ_API_KEY", "DATABASE_URL"}
+    assert variables["NO_PROXY"] == "a,127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("names", "says"),
+    [
+        (["A=secret-value"], "not 'A' with a value: set the variable, and give its name"),
+        (["a b"], "the name of an environment variable, not 'a b'"),
+        (["LEYDEN_RUN_TOKEN"], "a command never gets Leyden's own tokens"),
+        (["OPENAI_API_KEY"], "the attempt's own OPENAI_API_KEY"),
+        ("GITHUB_TOKEN", "a list of names"),
+    ],
+)
+def test_what_a_command_cannot_be_given_is_said(names: Any, says: str) -> None:
+    with pytest.raises(UsageError, match=says) as raised:
+        CommandAgent(["echo"], env=names)
+    assert "secret-value" not in str(raised.value)
+
+
+async def test_a_command_that_fails_for_want_of_a_variable_is_told_the_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SEARCH_API_KEY", "found")
+    script = 'test -n "$SEARCH_API_KEY" || { echo "set SEARCH_API_KEY" >&2; exit 1; }; echo $SEARCH_API_KEY'
+    ended, _ = await run_one(shell(script), reward=one)
+    advice = "(commands do not get variables that hold secrets: give --env SEARCH_API_KEY)"
+    assert error_of(ended)["message"] == f"sh ended with exit code 1: set SEARCH_API_KEY {advice}"
+    assert await result_of(CommandAgent(shell(script).arguments, ["SEARCH_API_KEY"])) == "found"
 
 
 def test_a_long_task_is_on_the_standard_input_only() -> None:

@@ -11,6 +11,7 @@ from leyden.core.cli.options import (
     ApiKeyEnvOption,
     DeviceOption,
     EndpointOption,
+    EnvOption,
     HookOption,
     InputOption,
     JsonOption,
@@ -19,6 +20,7 @@ from leyden.core.cli.options import (
     answering,
     check_policy_device,
     chosen_agent,
+    read_env,
 )
 from leyden.core.data.failure import failure_of
 from leyden.core.data.isolation import check_isolation
@@ -48,6 +50,7 @@ def dev(
         str, typer.Option(help="process: each rollout has a process of its own; shared: none has; auto: where needed.")
     ] = "auto",
     timeout: Annotated[float, typer.Option(help="Seconds one attempt may take.")] = 120.0,
+    env: EnvOption = None,
     json: JsonOption = False,
 ) -> int:
     """Run AGENT, or COMMAND, on a few tasks and show each rollout as a tree. Exit code 1 when a rollout failed."""
@@ -68,6 +71,7 @@ def dev(
         timeout_seconds=timeout,
         input=input,
         hooks=tuple(hook or ()),
+        env=read_env(env or [], given_command(context)),
     )
     results = dry_run(plan, named, load_tasks(tasks)[:count], reward, show=not json)
     if json:

@@ -11,11 +11,13 @@ from leyden.core.cli.options import (
     ApiKeyEnvOption,
     DeviceOption,
     EndpointOption,
+    EnvOption,
     JsonOption,
     ModelOption,
     PolicyOption,
     answering,
     check_policy_device,
+    read_env,
 )
 from leyden.core.data.rollout import Task
 from leyden.core.errors import UsageError
@@ -32,6 +34,7 @@ def run_command(
     task: Annotated[str | None, typer.Option(help="The task, as JSON, or @file that holds it.")] = None,
     reward: Annotated[str | None, typer.Option(help="Reward function `score(task, result)`, as file.py:score.")] = None,
     timeout: Annotated[float | None, typer.Option(help="Seconds it may take. [default: no limit]")] = None,
+    env: EnvOption = None,
     json: JsonOption = False,
 ) -> int:
     """Run COMMAND as one rollout: its model calls are answered and recorded, and shown as a tree at the end.
@@ -41,13 +44,14 @@ def run_command(
     command = given_command(context)
     if not command:
         raise UsageError("there is no command: write it after --, as in `leyden exec --policy PATH -- node agent.js`")
+    secrets = read_env(env or [], command)
     resources = answering(policy, endpoint, model, api_key_env)
     check_policy_device(device, policy)
     given: Task = {} if task is None else read_task(task)
     from leyden.core.trainer.dev import DevPlan, dry_run
     from leyden.core.trainer.foreground import ForegroundCommand
 
-    agent = ForegroundCommand(command, has_task=task is not None, keep_output=reward is not None)
+    agent = ForegroundCommand(command, secrets, has_task=task is not None, keep_output=reward is not None)
     plan = DevPlan(policy=policy, device=device, resources=resources, timeout_seconds=timeout)
     (recorded,) = dry_run(plan, agent, [given], reward, show=False)
     code = agent.outcome(recorded)

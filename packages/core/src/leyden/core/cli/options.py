@@ -50,6 +50,11 @@ AllowHostOption = Annotated[
     typer.Option(metavar="NAME", help="Answer requests for this host name too; may be given twice."),
 ]
 
+EnvOption = Annotated[
+    list[str] | None,
+    typer.Option("--env", metavar="NAME", help="A variable with a secret that COMMAND gets; may be given twice."),
+]
+
 RUNS = Path("runs")
 
 
@@ -65,6 +70,23 @@ def chosen_agent(agent: str | None, command: tuple[str, ...]) -> AgentReference 
     from leyden.core.runner.command import CommandAgent
 
     return CommandAgent(command).arguments
+
+
+def read_env(names: list[str], command: tuple[str, ...], *, here: bool = True) -> tuple[str, ...]:
+    """The variables that a command is given; `here`: it runs on this machine, where they are set.
+
+    Raises UsageError for what is no name of one, for one that is not set, and where there is no command.
+    """
+    if not names:
+        return ()
+    from leyden.core.runner.command import check_env, check_set
+
+    if not command:
+        raise UsageError("--env has no effect without a command after --: an agent in Python has the whole environment")
+    checked = check_env(names)
+    if here:
+        check_set(checked)
+    return checked
 
 
 def answering(policy: str | None, endpoint: str | None, model: str | None, api_key_env: str) -> NamedResources:

@@ -8,10 +8,12 @@ import typer
 
 from leyden.core.cli.command import given_command
 from leyden.core.cli.options import (
+    EnvOption,
     HookOption,
     InputOption,
     JsonOption,
     chosen_agent,
+    read_env,
     read_reward_weights,
 )
 from leyden.core.data.base_url import check_base_url
@@ -47,6 +49,7 @@ def run_workers(
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Send the token over plain HTTP to another machine.")
     ] = False,
+    env: EnvOption = None,
     json: JsonOption = False,
 ) -> None:
     """Run AGENT, or COMMAND, for a run that learns elsewhere, until that has ended.
@@ -72,6 +75,7 @@ def run_workers(
         reward_weights=read_reward_weights(reward_weight or []) or None,
         input=input,
         hooks=tuple(hook or ()),
+        env=read_env(env or [], given_command(context)),
         concurrency=concurrency,
         isolation=None if isolation is None else check_isolation(isolation),
         patience=patience,

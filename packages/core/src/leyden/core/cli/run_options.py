@@ -13,6 +13,7 @@ from leyden.core.cli.options import (
     RUNS,
     AllowHostOption,
     DeviceOption,
+    EnvOption,
     ExperimentOption,
     HookOption,
     InputOption,
@@ -25,6 +26,7 @@ from leyden.core.cli.options import (
     default_name,
     read_attribute_match,
     read_engine,
+    read_env,
     read_frozen,
     read_held_out,
     read_policies,
@@ -65,6 +67,7 @@ class RunOptions:
     ] = None
     input: InputOption = None
     hook: HookOption = None
+    env: EnvOption = None
     policy: Annotated[
         list[str] | None,
         typer.Option(help="Hugging Face causal LM to train: folder or hub name; or NAME=FOLDER for each of several."),
@@ -194,6 +197,7 @@ class RunOptions:
             reward_weights=read_reward_weights(self.reward_weight or []),
             input=self.input,
             hooks=tuple(self.hook or ()),
+            env=read_env(self.env or [], given_command(self.context), here=self.runners == "local"),
             tasks=tasks,
             held_out=tuple(EvaluationSet(name=path.stem, source=str(path)) for path in self.val or []),
             steps=25 if self.steps is None else self.steps,

@@ -1,7 +1,7 @@
 """Finds the adapter for what a user gives as an agent, and says where each attempt's agent comes from."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -104,10 +104,13 @@ class AgentSource:
         return cls(agent, _adapter_of_made(agent, factory, given), given)
 
     @classmethod
-    def load(cls, reference: AgentReference) -> "AgentSource":
-        """Source for an import string or a command line. Raises AgentNotFound or UnknownAgent."""
+    def load(cls, reference: AgentReference, env: Sequence[str] = ()) -> "AgentSource":
+        """Source for an import string, or for a command line, which gets the secrets that `env` names.
+
+        Raises AgentNotFound or UnknownAgent.
+        """
         if not isinstance(reference, str):
-            return cls.of(CommandAgent(reference))
+            return cls.of(CommandAgent(reference, env))
         return cls.of(load_object(reference), called=reference)
 
     def fresh(self) -> Any:

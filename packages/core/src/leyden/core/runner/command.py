@@ -1,7 +1,8 @@
 """`CommandAgent`: a command line as an agent, in whatever language. Knows nothing of queues or rewards.
 
 The command is told of its attempt by its environment, as any client of an OpenAI-style endpoint would be, so it needs
-no line about Leyden. Provider keys that are known by name are taken out of that environment.
+no line about Leyden. Secrets, as far as their names say so, are taken out of that environment, but for those that the
+user names.
 """
 
 import asyncio
@@ -16,10 +17,11 @@ import msgspec
 
 from leyden.core.data.rollout import Task
 from leyden.core.errors import AgentNotFound, TaskError, UsageError
+from leyden.core.masking import OWN_TOKENS, mask_text
 from leyden.core.runner.command_process import CommandProcess, Exit, Streams
 from leyden.core.runner.task_input import row_of
 from leyden.core.runner.threads import in_thread
-from leyden.core.tracing.child_environment import of_command
+from leyden.core.tracing.child_environment import of_command, withheld
 from leyden.core.tracing.context import OpenAttempt
 from leyden.core.tracing.out_of_reach import COMMAND
 
@@ -28,9 +30,11 @@ OUTPUT_BYTES = 1 << 20
 ERROR_BYTES = 64 << 10
 """Of the standard error, so many bytes of an attempt reach the log: the first."""
 LAST_LINE_CHARACTERS = 300
+ATTEMPTS_OWN = frozenset({"OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_API_BASE"})
 TASK_BYTES = 100_000
 """A longer task is on the standard input only: a system refuses a variable of more than 128 kB."""
 
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PIECE = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 
 
@@ -42,11 +46,12 @@ class CommandAgent:
     """Runs `arguments`, without a shell, once for each attempt; what it prints is its result.
 
     `{key}` in an argument stands for that key of the task: a text as it is, anything else as JSON; `{{` and `}}` are
-    braces. Raises UsageError when there is no command, AgentNotFound when there is no such program.
+    braces. `env` names variables whose values are secrets and which the command gets all the same. Raises UsageError
+    when there is no command or `env` is none of names, AgentNotFound when there is no such program.
     """
 
-    def __init__(self, arguments: Sequence[str]) -> None:
-        self.arguments = tuple(arguments)
+    def __init__(self, arguments: Sequence[str], env: Sequence[str] = ()) -> None:
+        self.arguments, self.env = tuple(arguments), check_env(env)
         if not self.arguments or not self.arguments[0]:
             raise UsageError("there is no command to run")
         program = self.arguments[0]
@@ -66,16 +71,17 @@ class CommandAgent:
         Raises CommandFailed when its exit code is not 0. Cancelled, it ends the command and all it has started.
         """
         attempt.extra[COMMAND] = self.arguments[0]  # its calls do not pass by here: the gateway records them
-        output, errors = Tail(), _ErrorLog(attempt.rollout_id)
+        output, errors = Tail(), _ErrorLog(attempt.rollout_id, withheld(os.environ, self.env))
         streams = Streams(stdin=task_json(task), stdout=output, stderr=errors)
         command = self.filled(task)
-        ended = await run_process(CommandProcess(command, environment(task, attempt), streams))
+        ended = await run_process(CommandProcess(command, environment(task, attempt, env=self.env), streams))
         errors.close()
         result = output.text()
         if output.lost:
             errors.say(f"[the first {output.lost} bytes that it printed are left out of its result]")
         if ended.code != 0:
-            raise CommandFailed(f"{command[0]} {ended}" + (f": {errors.last}" if errors.last else ""))
+            said = f": {errors.last}" if errors.last else ""
+            raise CommandFailed(f"{command[0]} {ended}{said}{wanted(errors.names)}")
         return result
 
 
@@ -92,9 +98,48 @@ async def run_process(process: CommandProcess) -> Exit:
         raise
 
 
-def environment(task: Task, attempt: OpenAttempt, base: Mapping[str, str] | None = None) -> dict[str, str]:
-    """`base` (this process's own, if not given) without provider keys, and what leads a client to the gateway."""
-    variables = of_command(os.environ if base is None else base, attempt)
+def check_env(names: Sequence[str]) -> tuple[str, ...]:
+    """Return `names`, or raise UsageError for what no command can be given."""
+    if isinstance(names, str):
+        raise UsageError(f"env is a list of names of variables, not the text {mask_text(names)!r}")
+    for name in names:
+        if not _VARIABLE.fullmatch(name):
+            raise UsageError(
+                f"--env takes the name of an environment variable, not {mask_text(name.partition('=')[0])!r} with a "
+                "value: set the variable, and give its name (a value would be kept in config.yaml)"
+                if "=" in name
+                else f"--env takes the name of an environment variable, not {mask_text(name)!r}"
+            )
+        if name in OWN_TOKENS:
+            raise UsageError(f"--env {name}: a command never gets Leyden's own tokens; leave it out")
+        if name in ATTEMPTS_OWN:
+            raise UsageError(f"--env {name}: a command has the attempt's own {name}, which leads to the gateway")
+    return tuple(names)
+
+
+def check_set(names: Sequence[str]) -> None:
+    """Raise UsageError for a variable that is not set here, where the commands run."""
+    for name in names:
+        if name not in os.environ:
+            raise UsageError(f"--env {name}: this variable is not set; set it, or leave the option out")
+
+
+def wanted(names: set[str]) -> str:
+    """What to do for a command that spoke of variables which it was not given; empty where it spoke of none."""
+    if not names:
+        return ""
+    options = " ".join(f"--env {name}" for name in sorted(names))
+    return f" (commands do not get variables that hold secrets: give {options})"
+
+
+def environment(
+    task: Task, attempt: OpenAttempt, base: Mapping[str, str] | None = None, env: Sequence[str] = ()
+) -> dict[str, str]:
+    """`base` (this process's own, if not given) without secrets, and what leads a client to the gateway.
+
+    Of the secrets it has those that `env` names.
+    """
+    variables = of_command(os.environ if base is None else base, attempt, env)
     variables |= {"LEYDEN_ROLLOUT_ID": attempt.rollout_id, "LEYDEN_ATTEMPT_ID": attempt.attempt_id}
     variables.pop("LEYDEN_TASK", None)
     text = task_json(task)
@@ -151,8 +196,11 @@ class Tail:
 class _ErrorLog:
     """Passes lines on to this process's own standard error, each with the rollout it comes from, and keeps the last."""
 
-    def __init__(self, rollout_id: str) -> None:
+    def __init__(self, rollout_id: str, withheld: frozenset[str]) -> None:
         self.last = ""
+        self.names: set[str] = set()
+        """Of the variables that the command was not given, those that it spoke of."""
+        self._withheld = withheld
         self._rollout_id, self._part, self._left = rollout_id, b"", ERROR_BYTES
 
     def __call__(self, piece: bytes) -> None:
@@ -175,6 +223,7 @@ class _ErrorLog:
         if not text:
             return
         self.last = text[:LAST_LINE_CHARACTERS]
+        self.names |= self._withheld.intersection(_VARIABLE.findall(text[:ERROR_BYTES]))
         if self._left <= 0:
             return
         self.say(text[: self._left])

@@ -1,7 +1,7 @@
 """`LoadedAgent`: an agent and what its user gives with it, as objects of this process. Knows not how they run."""
 
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -32,13 +32,14 @@ class LoadedAgent:
         reward_weights: Mapping[str, float] | None = None,
         input: Any = None,
         hooks: Iterable[Any] = (),
+        env: Sequence[str] = (),
     ) -> "LoadedAgent":
         """Take each as it is, or load what an import string names; the words of a command line are an agent, too.
 
         Raises the UsageError that says what cannot be found, or is not what it should be.
         """
         if isinstance(agent, str | tuple):
-            source = AgentSource.load(cast(AgentReference, agent))
+            source = AgentSource.load(cast(AgentReference, agent), env)
         else:
             source = AgentSource.of(agent)
         score, make = _found(reward), _found(input)

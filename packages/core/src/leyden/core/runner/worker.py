@@ -94,7 +94,7 @@ def _prepare(spec: WorkerSpec, pipes: ParentPipes) -> None:
 
 def _load(spec: WorkerSpec) -> LoadedAgent:
     loaded = LoadedAgent.of(
-        spec.agent, spec.reward, reward_weights=spec.reward_weights, input=spec.input, hooks=spec.hooks
+        spec.agent, spec.reward, reward_weights=spec.reward_weights, input=spec.input, hooks=spec.hooks, env=spec.env
     )
     prepare_first_use()
     instrument_all(loaded.source.adapter)

@@ -11,6 +11,7 @@ import msgspec
 
 from leyden.core import errors
 from leyden.core.errors import LeydenError, UsageError
+from leyden.core.masking import without_own_tokens
 from leyden.core.runner.pipes import Beat, Ready, Refused, decode_news
 from leyden.core.runner.worker_spec import WorkerSpec
 
@@ -49,7 +50,13 @@ class WorkerProcess:
         pipe = asyncio.subprocess.PIPE
         command = (sys.executable, "-m", "leyden.core.runner.worker")
         starting = asyncio.ensure_future(
-            asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, start_new_session=True)
+            asyncio.create_subprocess_exec(
+                *command,
+                stdin=pipe,
+                stdout=pipe,
+                env=without_own_tokens(os.environ),  # an agent has no use for them
+                start_new_session=True,
+            )
         )
         try:
             process = await asyncio.shield(starting)

@@ -28,6 +28,8 @@ class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Import string of `make(task)`, the agent's input; None: the adapter tells it from the task."""
     hooks: tuple[str, ...] = ()
     """Import strings of `Hook` objects or classes."""
+    env: tuple[str, ...] = ()
+    """Names of variables that hold secrets and that a command gets all the same."""
     concurrency: int = 16
     isolation: Isolation = "auto"
     """Whether rollouts run in processes of their own."""

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from leyden.core.masking import says_secret, without_own_tokens
 from leyden.core.tracing import destination
 from leyden.core.tracing.child_process import ENVIRONMENT, Carried
 from leyden.core.tracing.context import Caller, OpenAttempt, current_attempt, is_outside
@@ -40,6 +41,7 @@ PROVIDER_KEYS = re.compile(
     re.VERBOSE | re.IGNORECASE,
 )
 """Variables that never reach another program: what they open is a provider's."""
+_WITH_PASSWORD = re.compile(r"[a-zA-Z][\w+.-]{0,30}://[^\s/@:]*:[^\s/@]+@")
 _IGNORES_HOOK = re.compile(r"-[a-zA-Z]*[EIS]")
 """Options of Python by which it does not look at its environment, or runs no `sitecustomize`."""
 
@@ -70,14 +72,28 @@ def for_child(program: Sequence[str] | None, given: Mapping[Any, Any] | None) ->
     return guarded(hooked, attempt)
 
 
-def of_command(base: Mapping[str, str], attempt: OpenAttempt) -> dict[str, str]:
-    """Return the environment of a command that is the agent of `attempt`."""
-    return guarded(with_hook(base, Carried.of(attempt, Caller(), fail_closed=True)), attempt)
+def of_command(base: Mapping[str, str], attempt: OpenAttempt, given: Sequence[str] = ()) -> dict[str, str]:
+    """Return the environment of a command that is the agent of `attempt`: without secrets, but for those of `given`."""
+    secrets = withheld(base, given)
+    kept = {name: value for name, value in base.items() if name not in secrets}
+    kept = guarded(with_hook(kept, Carried.of(attempt, Caller(), fail_closed=True)), attempt)
+    return kept | {name: base[name] for name in given if name in base and name not in kept}
+
+
+def withheld(base: Mapping[str, str], given: Sequence[str] = ()) -> frozenset[str]:
+    """Names of the variables of `base` that a command does not get: by name, or as a URL with a password, secrets."""
+    return frozenset(name for name, value in base.items() if name not in given and _is_secret(name, value))
+
+
+def _is_secret(name: str, value: str) -> bool:
+    if PROVIDER_KEYS.fullmatch(name) or says_secret(name):
+        return True
+    return _WITH_PASSWORD.match(value) is not None and not name.lower().endswith("_proxy")
 
 
 def guarded(base: Mapping[str, str], attempt: OpenAttempt) -> dict[str, str]:
     """Return `base` without provider keys, and with what leads an OpenAI client to the gateway."""
-    variables = {name: value for name, value in base.items() if not PROVIDER_KEYS.fullmatch(name)}
+    variables = {name: value for name, value in without_own_tokens(base).items() if not PROVIDER_KEYS.fullmatch(name)}
     url = f"{attempt.gateway_url}/a/{attempt.token}/v1"
     variables |= {"OPENAI_BASE_URL": url, "OPENAI_API_BASE": url, "OPENAI_API_KEY": attempt.token}
     host = urlsplit(attempt.gateway_url).hostname or ""

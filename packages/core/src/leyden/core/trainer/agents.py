@@ -42,6 +42,8 @@ class AgentPlan(msgspec.Struct, frozen=True, kw_only=True):
     reward_weights: dict[str, float] | None = None
     input: str | None = None
     hooks: tuple[str, ...] = ()
+    env: tuple[str, ...] = ()
+    """Names of variables that hold secrets and that a command gets all the same."""
     workers: int = 1
     concurrency: int = 64
     isolation: Isolation = "auto"
@@ -76,6 +78,7 @@ def worker_spec(plan: AgentPlan, address: Address) -> "WorkerSpec":
         reward_weights=plan.reward_weights,
         input=plan.input,
         hooks=plan.hooks,
+        env=plan.env,
         store_url=f"{address.url}/store",
         store_token=address.token,
         gateway_url=address.url,

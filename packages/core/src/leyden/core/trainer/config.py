@@ -53,6 +53,8 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Import string of a function from a task row to the agent's input; None when the adapter tells it from the row."""
     hooks: tuple[str, ...] = ()
     """Import strings of `Hook` objects or classes."""
+    env: tuple[str, ...] = ()
+    """Names of variables that hold secrets and that a command gets all the same."""
     tasks: str = ""
     """Where the training tasks came from; their rows are kept in the run folder."""
     held_out: tuple[EvaluationSet, ...] = ()

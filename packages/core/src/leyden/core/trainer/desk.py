@@ -47,6 +47,7 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     reward_weights: dict[str, float] | None = None
     input: str | None = None
     hooks: tuple[str, ...] = ()
+    env: tuple[str, ...] = ()
     concurrency: int = 64
     isolation: Isolation = "auto"
 
@@ -109,6 +110,7 @@ class Desk:
             reward_weights=config.reward_weights or None,
             input=config.input,
             hooks=config.hooks,
+            env=config.env,
             concurrency=config.concurrency,
             isolation=config.isolation,
         )

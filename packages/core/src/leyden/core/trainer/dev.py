@@ -46,6 +46,8 @@ class DevPlan(msgspec.Struct, frozen=True, kw_only=True):
     """From a task to the agent's input: a function, or its import string."""
     hooks: tuple[Any, ...] = ()
     """Hooks, or import strings of such."""
+    env: tuple[str, ...] = ()
+    """Names of variables that hold secrets and that a command gets all the same."""
 
     def __post_init__(self) -> None:
         """Raise UsageError for what cannot work."""
@@ -148,6 +150,7 @@ def _agents(plan: DevPlan, agent: Any, reward: Any, store: LightningStore, addre
             reward=reward,
             input=plan.input,
             hooks=plan.hooks,
+            env=plan.env,
             concurrency=plan.concurrency,
             isolation=plan.isolation,
         )

@@ -28,8 +28,8 @@ class ForegroundCommand(CommandAgent):
     and the standard input is this process's own. With `keep_output`, what it prints is its result, too.
     """
 
-    def __init__(self, arguments: Sequence[str], *, has_task: bool, keep_output: bool) -> None:
-        super().__init__(arguments)
+    def __init__(self, arguments: Sequence[str], env: Sequence[str] = (), *, has_task: bool, keep_output: bool) -> None:
+        super().__init__(arguments, env)
         self.ended: Exit | None = None
         """How the command ended, once it has."""
         self._has_task, self._keep_output = has_task, keep_output
@@ -54,7 +54,7 @@ class ForegroundCommand(CommandAgent):
             terminal=not self._has_task and _holds_terminal(),
         )
         sys.stdout.flush()
-        self._process = CommandProcess(self.filled(task), environment(task, attempt), streams)
+        self._process = CommandProcess(self.filled(task), environment(task, attempt, env=self.env), streams)
         with _passing_on(self._process):
             self.ended = await run_process(self._process)
         if self.ended.code != 0:

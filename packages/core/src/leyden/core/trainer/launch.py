@@ -255,6 +255,7 @@ def _agents(folder: RunFolder, config: RunConfig) -> AgentSide:
         reward_weights=config.reward_weights or None,
         input=config.input,
         hooks=config.hooks,
+        env=config.env,
         workers=config.workers,
         concurrency=config.concurrency,
         isolation=config.isolation,

@@ -44,6 +44,7 @@ class ElsewherePlan:
     reward_weights: dict[str, float] | None = None
     input: str | None = None
     hooks: tuple[str, ...] = ()
+    env: tuple[str, ...] = ()
     concurrency: int | None = None
     isolation: Isolation | None = None
     patience: float = 600.0
@@ -94,6 +95,7 @@ class ElsewherePlan:
             reward_weights=self.reward_weights or offer.reward_weights,
             input=self.input or offer.input,
             hooks=self.hooks or offer.hooks,
+            env=self.env or offer.env,
             concurrency=self.concurrency or offer.concurrency,
             isolation=self.isolation or offer.isolation,
             python_path=tuple(filter(None, sys.path)),

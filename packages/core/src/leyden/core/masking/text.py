@@ -1,7 +1,4 @@
-"""Masking: secrets that a request or an error message may hold, kept out of records and logs. Knows nothing of either.
-
-What a model reads and writes is never changed: conversations are recorded as they are.
-"""
+"""Masks texts, JSON documents and log records."""
 
 import logging
 import re

@@ -1,0 +1,18 @@
+"""Masking: secrets that a request or an error message may hold, kept out of records and logs. Knows nothing of either.
+
+What a model reads and writes is never changed: conversations are recorded as they are.
+"""
+
+from leyden.core.masking.names import OWN_TOKENS, says_secret, without_own_tokens
+from leyden.core.masking.text import MASK, MaskingFilter, mask_json, mask_logs, mask_text
+
+__all__ = [
+    "MASK",
+    "OWN_TOKENS",
+    "MaskingFilter",
+    "mask_json",
+    "mask_logs",
+    "mask_text",
+    "says_secret",
+    "without_own_tokens",
+]
