@@ -1,5 +1,7 @@
 import json
 import logging
+import time
+from pathlib import Path
 
 import pytest
 from starlette.types import Receive, Scope, Send
@@ -7,7 +9,7 @@ from starlette.types import Receive, Scope, Send
 from leyden.core.data.identity import mint
 from leyden.core.gateway.server import GatewayServer
 from leyden.core.gateway.upstream import Upstream
-from leyden.core.masking import MaskingFilter, mask_json, mask_text
+from leyden.core.masking import MaskingFilter, mask_json, mask_text, mask_values, remember_secret, visible
 
 TOKEN = mint(b"k" * 32, "rollout", "attempt")  # the same in every process, as it names tests
 
@@ -86,3 +88,100 @@ async def test_a_running_gateway_masks_its_own_logs_once(caplog: pytest.LogCaptu
 
 def test_an_upstream_shows_no_password() -> None:
     assert "word" not in repr(Upstream("https://user:word@host/v1", None, "m"))
+
+
+A = "0123456789abcdefABCDEF0123456789"
+JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.c2lnbmF0dXJl"
+PEM = f"-----BEGIN RSA PRIVATE KEY-----\n{A}\n{A}\nabcd==\n-----END RSA PRIVATE KEY-----"
+SHAPES = [
+    ("sk-proj-" + A, "sk-***"),
+    ("sk-ant-api03-" + A, "sk-***"),
+    ("sk_live_" + A, "sk_***"),
+    ("AIza" + A + "abc", "AIza***"),
+    ("AKIAIOSFODNN7EXAMPLE", "AKIA***"),
+    ("ASIAIOSFODNN7EXAMPLE", "ASIA***"),
+    ("ghp_" + A, "ghp_***"),
+    ("github_pat_" + A, "github_pat_***"),
+    ("glpat-" + A, "glpat-***"),
+    ("hf_" + A, "hf_***"),
+    ("nvapi-" + A, "nvapi-***"),
+    ("xoxb-123456789012-" + A, "xoxb-***"),
+    ("gsk_" + A, "gsk_***"),
+    ("xai-" + A, "xai-***"),
+    (JWT, "***"),
+    (TOKEN, "***"),
+    (PEM, "-----BEGIN RSA PRIVATE KEY-----***\n-----END RSA PRIVATE KEY-----"),
+    (PEM.replace("\n", "\\n"), "-----BEGIN RSA PRIVATE KEY-----***\\n-----END RSA PRIVATE KEY-----"),
+    ("https://host/v1?api-key=mysecret&n=1", "https://host/v1?api-key=***&n=1"),
+    ("https://host/v1?n=1&access_token=mysecret", "https://host/v1?n=1&access_token=***"),
+    ("https://host/keys/0123456789abcdef01234/x", "https://host/keys/***/x"),
+    ("x-api-key: mysecret", "x-api-key: ***"),
+    ("{'api-key': 'mysecret'}", "{'api-key': '***'}"),
+    ("Ocp-Apim-Subscription-Key: mysecret", "Ocp-Apim-Subscription-Key: ***"),
+    ("Authorization: Basic bWU6c2VjcmV0", "Authorization: Basic ***"),
+    ("sent Basic bWU6c2VjcmV0", "sent Basic ***"),
+    ("authorization: mysecret", "authorization: ***"),
+    ("Cookie: session=mysecretone", "Cookie: session=***"),
+    ("AccountKey=" + A, "AccountKey=***"),
+    ("redis://:p@ss@host", "redis://***@host"),
+]
+ORDINARY = [
+    "a bearer token opens it, in Basic understanding",
+    "max_tokens=1024 token: something token=TOKEN api_key='unused'",
+    "leyden.core.a_name_of_24_letters_abc",
+    "sk-learn-is-a-library-of-python, hf_transformers_are_one_too",
+    "commit 0123456789abcdef0123456789abcdef01234567",
+    "curl -H 'x-api-key: $KEY' 'https://host/?key=<KEY>'",
+    "/data/a/the-model-of-the-run-of-monday/policy",
+]
+
+
+@pytest.mark.parametrize(("text", "masked"), SHAPES)
+def test_every_shape_is_masked_wherever_it_stands(text: str, masked: str) -> None:
+    for before, after in (("", ""), ("failed: ", " (line 3)"), ('"', '"'), ("(", ")")):
+        assert mask_text(before + text + after) == before + masked + after
+    assert mask_text(masked) == masked
+
+
+@pytest.mark.parametrize("text", ORDINARY)
+def test_ordinary_text_stays(text: str) -> None:
+    assert mask_text(text) == text
+
+
+def test_the_documentation_holds_nothing_to_mask_but_urls_with_a_user() -> None:
+    root = Path(__file__).parents[3]
+    for page in (root / "README.md", *sorted((root / "docs").glob("*.md"))):
+        for line in page.read_text().splitlines():
+            masked = mask_text(line)
+            assert masked == line or "***@" in masked, page.name
+
+
+@pytest.mark.parametrize(
+    "piece", ["a", "a.", "-", "sk-", "eyJ", "eyJaaaaaaaaa.", "://", "a:", "bearer ", "token=", "aa.bb."]
+)
+def test_masking_takes_linear_time(piece: str) -> None:
+    """A pattern that takes quadratic time needs minutes for this."""
+    text = piece * (100_000 // len(piece))
+    began = time.process_time()
+    mask_text(text + "(")
+    assert time.process_time() - began < 20
+
+
+def test_what_this_process_was_given_is_masked_by_its_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {"MY_TOKEN": "correct horse 1", "MY_PLACE": "at the river 1", "MY_KEY": "short1", "KEY": "/home/me/key1"}
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    text = " | ".join(given.values())
+    assert mask_text(text) == "*** | at the river 1 | short1 | /home/me/key1"
+    assert mask_text("q=correct%20horse%201") == "q=***"
+    remember_secret("battery-staple-7")
+    assert mask_text("<battery-staple-7>") == "<***>"
+
+
+def test_texts_in_containers_are_masked() -> None:
+    assert mask_values({"a": ["hf_" + A, 1], "b": ("x", None)}) == {"a": ["hf_***", 1], "b": ["x", None]}
+
+
+def test_control_characters_are_written_out() -> None:
+    assert visible("a\tb\r\nc\x1b[31m\rd\u202e\x9b") == "a\tb\nc\\x1b[31m\\x0dd\\u202e\\x9b"
+    assert visible(visible("\x1b")) == "\\x1b"

@@ -3,8 +3,11 @@
 What a model reads and writes is never changed: conversations are recorded as they are.
 """
 
+from leyden.core.masking.known import remember_secret, remember_words
 from leyden.core.masking.names import OWN_TOKENS, says_secret, without_own_tokens
-from leyden.core.masking.text import MASK, MaskingFilter, mask_json, mask_logs, mask_text
+from leyden.core.masking.shapes import MASK
+from leyden.core.masking.terminal import visible
+from leyden.core.masking.text import MaskingFilter, mask_json, mask_logs, mask_text, mask_values
 
 __all__ = [
     "MASK",
@@ -13,6 +16,10 @@ __all__ = [
     "mask_json",
     "mask_logs",
     "mask_text",
+    "mask_values",
+    "remember_secret",
+    "remember_words",
     "says_secret",
+    "visible",
     "without_own_tokens",
 ]

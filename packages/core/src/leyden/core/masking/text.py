@@ -6,25 +6,45 @@ from typing import Any, cast
 
 import msgspec
 
-MASK = "***"
+from leyden.core.masking.known import mask_known
+from leyden.core.masking.shapes import MASK, SHAPES
+from leyden.core.masking.terminal import visible
 
 _SECRET_NAME = re.compile(r"api[-_]?key|authorization|password|passwd|secret|access[-_]?token|credential|cookie", re.I)
 _SUSPECT = re.compile(rf"{_SECRET_NAME.pattern}|headers", re.I)
+_SEQUENCE = re.compile(r"((?:\x1b|\\x1b)\[[0-9;?]{0,20}[A-Za-z])")
+"""A terminal's control sequence, as it is or as `visible` writes it."""
 _HEADERS = frozenset({"headers", "extra_headers"})
 """Objects whose every text is masked: what a header is called says little of what it holds."""
-_IN_TEXT = (
-    (re.compile(r"(/a/)[\w.~-]{20,}"), rf"\1{MASK}"),  # an attempt token in a path
-    (re.compile(r"(\bBearer\s+)[\w.~+/=-]+", re.I), rf"\1{MASK}"),
-    (re.compile(r"\b((?:sk|pk|hf|gsk|xai)[-_]|AIza)[\w-]{16,}"), rf"\1{MASK}"),  # as providers make their keys
-    (re.compile(r"(\b[a-z][a-z0-9+.-]*://)[^\s/@]+@", re.I), rf"\1{MASK}@"),  # a password or a token in a URL
-)
 
 
 def mask_text(text: str) -> str:
-    """Return `text` without attempt tokens, bearer tokens, keys as providers make them, and who a URL is opened as."""
-    for pattern, masked in _IN_TEXT:
+    """Return `text` without what looks like a secret, and without the secrets that this process was given.
+
+    Ordinary text stays as it is, and what is masked once stays as it is too.
+    """
+    text = mask_known(text)
+    if "\x1b" not in text and "\\x1b" not in text:
+        return _without_shapes(text)
+    pieces = _SEQUENCE.split(text)  # the letter that ends a sequence is no part of the word behind it
+    return "".join(piece if at % 2 else _without_shapes(piece) for at, piece in enumerate(pieces))
+
+
+def _without_shapes(text: str) -> str:
+    for pattern, masked in SHAPES:
         text = pattern.sub(masked, text)
     return text
+
+
+def mask_values(value: Any) -> Any:
+    """Return built-in containers with every text in them masked; the keys of mappings are names, and stay."""
+    if isinstance(value, str):
+        return mask_text(value)
+    if isinstance(value, list | tuple):
+        return [mask_values(item) for item in cast("list[Any]", value)]
+    if isinstance(value, dict):
+        return {key: mask_values(item) for key, item in cast("dict[Any, Any]", value).items()}
+    return value
 
 
 def mask_json(text: str) -> str:
@@ -35,13 +55,13 @@ def mask_json(text: str) -> str:
 
 
 class MaskingFilter(logging.Filter):
-    """Masks what a logger says, error messages included; add it to the logger."""
+    """Masks what a logger says, error messages included, and control characters; add it to a logger or a handler."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Mask `record`, and let it pass."""
-        record.msg, record.args = mask_text(record.getMessage()), None
+        record.msg, record.args = visible(mask_text(record.getMessage())), None
         if record.exc_info and not record.exc_text:
-            record.exc_text = mask_text(logging.Formatter().formatException(record.exc_info))
+            record.exc_text = visible(mask_text(logging.Formatter().formatException(record.exc_info)))
         return True
 
 

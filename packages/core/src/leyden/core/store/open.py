@@ -6,6 +6,7 @@ from collections.abc import Callable
 from urllib.parse import unquote
 
 from leyden.core.errors import UsageError
+from leyden.core.masking import MASK, remember_secret
 from leyden.core.store.base import LightningStore
 
 _SUPPORTED = (
@@ -80,7 +81,10 @@ async def _open_server(scheme: str, rest: str) -> LightningStore:
 
     userinfo, _, place = rest.rpartition("@")
     named = next((part for part in reversed(userinfo.split(":")) if part), None)
+    if named == MASK:  # as a run's config.yaml has it, which keeps no token
+        named = None
     token = unquote(named) if named else os.environ.get(TOKEN, "")
+    remember_secret(token)
     if not token or not token.isascii() or not token.isprintable() or not place:
         raise UsageError(f"{scheme}://{place} needs its token: set {TOKEN}, or write {scheme}://TOKEN@{place}")
     store = HttpStore(f"{scheme}://{place}", token)

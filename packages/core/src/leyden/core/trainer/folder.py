@@ -17,7 +17,7 @@ from leyden.core.algorithm.account import Account
 from leyden.core.data.resources import LLM, NamedResources
 from leyden.core.data.rollout import Task
 from leyden.core.errors import RunError
-from leyden.core.masking import mask_text
+from leyden.core.masking import mask_text, mask_values
 from leyden.core.policy.atomic import remove_unfinished, whole_folder
 from leyden.core.trainer.config import RunConfig, check_name, load_config, save_config
 from leyden.core.trainer.moves import end_moves, is_under_way
@@ -122,7 +122,7 @@ class RunFolder:
     def note_failure(self, error: Exception) -> None:
         """Note that the run ended before it began: its folder stays to be looked at, and its name is free."""
         failure = {"error": type(error).__name__, "message": str(error), "time": time.time()}
-        self._replace(self.failed_file, msgspec.json.format(msgspec.json.encode(failure), indent=2) + b"\n")
+        self._replace(self.failed_file, _readable(failure))
 
     def failure(self) -> str | None:
         """Why the run ended before it began; None where it did not."""
@@ -166,14 +166,16 @@ class RunFolder:
 
     def note_rollouts(self, source: str, ids: Sequence[str]) -> None:
         """Keep which rollouts of another store, which goes on growing perhaps, the run learns from."""
-        self._replace(self.stored_file, msgspec.json.encode({**self._stored(), source: list(ids)}))
+        known = {**self._stored(), mask_text(source): list(ids)}
+        self._replace(self.stored_file, msgspec.json.encode(known))
 
     def read_rollouts(self, source: str) -> list[str] | None:
         """What `note_rollouts` kept for `source`; None before it was called."""
-        return self._stored().get(source)
+        known = self._stored()
+        return known.get(mask_text(source), known.get(source))  # runs of before had the source as it was given
 
     def sources(self) -> list[str]:
-        """The stores, or other runs, that the run learns from, as it was given them."""
+        """The stores, or other runs, that the run learns from, as it was given them, without secrets."""
         return list(self._stored())
 
     def _stored(self) -> dict[str, list[str]]:
@@ -246,7 +248,7 @@ class RunFolder:
 
     def write_report(self, report: msgspec.Struct) -> None:
         """Write `report.json`."""
-        self._replace(self.report_file, msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
+        self._replace(self.report_file, _readable(msgspec.to_builtins(report)))
 
     def _replace(self, path: Path, data: bytes) -> None:
         temporary = path.with_name(path.name + ".tmp")
@@ -254,6 +256,11 @@ class RunFolder:
             file.write(data)
             _sync(file)
         os.replace(temporary, path)
+
+
+def _readable(value: Any) -> bytes:
+    """`value` as JSON for people, without secrets."""
+    return msgspec.json.format(msgspec.json.encode(mask_values(value)), indent=2) + b"\n"
 
 
 def is_free(path: Path) -> bool:

@@ -1,0 +1,50 @@
+"""Secrets that this process was given, which are masked by their value: of whatever shape they are."""
+
+import os
+import re
+from functools import lru_cache
+from urllib.parse import quote, unquote
+
+from leyden.core.masking.names import says_secret
+from leyden.core.masking.shapes import MASK
+
+SHORTEST = 8
+"""Characters of a value that is masked: shorter ones are in ordinary words."""
+
+_says_secret = lru_cache(maxsize=4096)(says_secret)
+_given: set[str] = set()
+_USERINFO = re.compile(r"[a-z][a-z0-9+.-]{0,30}://([^\s/?#]+)@", re.IGNORECASE)
+
+
+def remember_secret(value: str) -> None:
+    """Mask `value` from here on, wherever it turns up."""
+    if _can_be_told(value):
+        _given.add(value)
+
+
+def remember_words(words: list[str]) -> None:
+    """Remember the passwords and tokens of the URLs on a command line."""
+    for word in words:
+        for userinfo in _USERINFO.findall(word[:10_000]):
+            user, _, password = userinfo.partition(":")
+            remember_secret(unquote(password or user))
+
+
+def mask_known(text: str) -> str:
+    """Return `text` without the values of variables that are named as secrets, and without what was remembered."""
+    values = {value for name, value in os.environ.items() if _says_secret(name) and _can_be_told(value)}
+    pattern = _pattern(frozenset(values | _given))
+    return text if pattern is None else pattern.sub(MASK, text)
+
+
+def _can_be_told(value: str) -> bool:
+    """Whether a value is no ordinary word, and no path of a file that holds the secret."""
+    if len(value) < SHORTEST or not (len(value) >= 2 * SHORTEST or any(one.isdigit() for one in value)):
+        return False
+    return not (value.startswith(("/", "~/", "./")) and "/" in value[1:])
+
+
+@lru_cache(maxsize=8)
+def _pattern(values: frozenset[str]) -> "re.Pattern[str] | None":
+    forms = values | {quote(value, safe="") for value in values}
+    return re.compile("|".join(map(re.escape, sorted(forms, key=len, reverse=True)))) if forms else None

@@ -1,0 +1,101 @@
+"""What secrets look like. Every pattern takes linear time: what repeats is bounded, or begins at one place of a run."""
+
+import re
+from base64 import b64decode, urlsafe_b64decode
+from collections.abc import Callable
+
+MASK = "***"
+
+_START = r"(?<![\w-])"
+"""Nothing before belongs to the same run of characters, so that each run is looked at once."""
+_DIGIT = r"(?=[A-Za-z_-]*\d)"
+_RANDOM = re.compile(r"(?=(?:\D*\d){2})(?=[^A-Za-z]*[A-Za-z])")
+_KEYS = re.compile(
+    rf"""{_START}(
+      (?:sk|pk|rk)[-_](?={_DIGIT}[\w-]{{16}})                                    # OpenAI, Anthropic, Stripe and others
+    | (?:hf_|gsk_|xai[-_]|nvapi-|pplx-|tvly-|r8_|npm_|pypi-|whsec_|lsv2_|gl(?:pat|dt|rt|ptt)-|gh[pousr]_|github_pat_)
+      (?={_DIGIT}[\w-]{{16}})
+    | AIza(?=[\w-]{{16}}) | GOCSPX-(?=[\w-]{{16}})                               # Google
+    | xox[abeoprs]-(?={_DIGIT}[\w-]{{10}}) | xapp-(?={_DIGIT}[\w-]{{10}})        # Slack
+    )[\w-]+""",
+    re.VERBOSE,
+)
+_AWS = re.compile(r"(?<![A-Za-z0-9])(A[KS]IA)[A-Z0-9]{16}(?![A-Za-z0-9])")
+_GOOGLE_OAUTH = re.compile(rf"{_START}(ya29\.)[\w-]{{20,}}")
+_JWT = re.compile(rf"{_START}eyJ[\w-]{{8,}}\.[\w-]{{8,}}\.[\w-]*")
+_BLOCK = re.compile(
+    r"(-----BEGIN [A-Z0-9 ]{0,30}PRIVATE KEY(?: BLOCK)?-----)"
+    r"(?:(?:\s|\\[nr])+[A-Za-z0-9+/=]{16,})+(?:(?:\s|\\[nr])+[A-Za-z0-9+/=]+(?=(?:\s|\\[nr]){0,4}-----END))?"
+)
+_USERINFO = re.compile(r"(\b[a-z][a-z0-9+.-]{0,30}://)(?![^\s/?#@]*\*\*\*@)[^\s/?#\"'<>]+@", re.IGNORECASE)
+_QUERY = re.compile(
+    r"([?&](?:x-amz-|x-goog-)?(?:api[-_]?key|key|(?:access|auth|refresh|id|security)?[-_]?token|secret|client[-_]secret"
+    r"|passw(?:or)?d|sig|signature|credential)=)(?![$<{*.])[^\s&#\"'<>)]{6,}",
+    re.IGNORECASE,
+)
+_SEGMENT = re.compile(r"(/(?:tokens?|keys?|secrets?)/)(?=[A-Za-z_.~-]*\d)[\w.~-]{20,}")
+_HEADER = re.compile(
+    r"(\b(?:x-)?(?:api|auth|goog-api|access|amz-security|subscription|private|job)-(?:key|token)[\"']?\s{0,4}:\s{0,4}"
+    r"[\"']?)(?![$<{*.])[^\s\"',;)]{6,}",
+    re.IGNORECASE,
+)
+_AUTHORIZATION = re.compile(
+    r"(\bauthorization[\"']?\s{0,4}[:=]\s{0,4}[\"']?(?:(?:bearer|basic|token|digest|apikey)\s{1,4})?)"
+    r"(?!(?:bearer|basic|token|digest|apikey)\b)(?![$<{*.])[^\s\"',;)]{6,}",
+    re.IGNORECASE,
+)
+_COOKIE = re.compile(
+    r"(\b(?:set-)?cookie[\"']?\s{0,4}:\s{0,4}[\"']?[\w.-]{1,60}=)(?![$<{*.])[^\s\"';)]{8,}", re.IGNORECASE
+)
+_BEARER = re.compile(r"(\bbearer\s{1,4})(?=[A-Za-z_.~+/=-]*\d|[\w.~+/=-]{20})[\w.~+/=-]{6,}", re.IGNORECASE)
+_BASIC = re.compile(r"(\bbasic\s{1,4})([A-Za-z0-9+/]{8,}={0,2})", re.IGNORECASE)
+_ASSIGNED = re.compile(
+    r"((?:api_?key|access_?key|private_?key|account_?key|token|secret|password|passwd)[\"']?\s{0,3}[=:]\s{0,3}[\"']?)"
+    r"([\w+/=~-]{12,400})(?![\w+/=~.(\[-])",
+    re.IGNORECASE,
+)
+_ATTEMPT = re.compile(r"(?<![\w.-])([\w-]{2,400})\.([\w-]{2,400})\.(?=[a-z_-]*[A-Z0-9])[\w-]{24}(?![\w.-])", re.ASCII)
+
+
+def _first(found: "re.Match[str]") -> str:
+    return found[1] + MASK
+
+
+def _basic(found: "re.Match[str]") -> str:
+    try:
+        names_somebody = b":" in b64decode(found[2] + "=" * (-len(found[2]) % 4))
+    except ValueError:
+        return found[0]
+    return found[1] + MASK if names_somebody else found[0]
+
+
+def _assigned(found: "re.Match[str]") -> str:
+    return found[1] + MASK if _RANDOM.match(found[2]) else found[0]
+
+
+def _attempt(found: "re.Match[str]") -> str:
+    """A token of an attempt holds two ids; other words with dots between them are none."""
+    try:
+        ids = [urlsafe_b64decode(part + "=" * (-len(part) % 4)).decode() for part in found.groups()]
+    except ValueError:
+        return found[0]
+    return MASK if all(part.isprintable() for part in ids) else found[0]
+
+
+SHAPES: tuple[tuple["re.Pattern[str]", "Callable[[re.Match[str]], str]"], ...] = (
+    (_BLOCK, _first),
+    (_USERINFO, lambda found: f"{found[1]}{MASK}@"),
+    (_ATTEMPT, _attempt),
+    (_JWT, lambda found: MASK),
+    (_KEYS, _first),
+    (_AWS, _first),
+    (_GOOGLE_OAUTH, _first),
+    (_QUERY, _first),
+    (_SEGMENT, _first),
+    (_AUTHORIZATION, _first),
+    (_HEADER, _first),
+    (_COOKIE, _first),
+    (_BEARER, _first),
+    (_BASIC, _basic),
+    (_ASSIGNED, _assigned),
+)
