@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 from leyden.core.data.rollout import Attempt
+from leyden.core.masking import mask_text, visible
 
 FailureKind = Literal["agent", "timeout", "reward", "input", "cancelled", "worker", "leyden", "unknown"]
 """What failed: the agent raised; it took too long; the reward function failed; the task does not fit the agent; the
@@ -41,8 +42,8 @@ class Failure:
         return f"{self.type}: {message}" if message else self.type
 
     def metadata(self) -> dict[str, str]:
-        """As the attempt's metadata holds it under `error`."""
-        return {"kind": self.kind, "type": self.type, "message": self.message}
+        """As the attempt's metadata holds it under `error`: without secrets and control characters."""
+        return {"kind": self.kind, "type": self.type, "message": visible(mask_text(self.message))}
 
 
 def failure_of(attempt: Attempt) -> Failure | None:

@@ -17,7 +17,7 @@ import msgspec
 
 from leyden.core.data.rollout import Task
 from leyden.core.errors import AgentNotFound, TaskError, UsageError
-from leyden.core.masking import OWN_TOKENS, mask_text
+from leyden.core.masking import OWN_TOKENS, mask_text, visible
 from leyden.core.runner.command_process import CommandProcess, Exit, Streams
 from leyden.core.runner.task_input import row_of
 from leyden.core.runner.threads import in_thread
@@ -219,7 +219,7 @@ class _ErrorLog:
         sys.stderr.write(f"{self._rollout_id}: {text}\n")
 
     def _pass_on(self, line: bytes) -> None:
-        text = line.decode(errors="replace").strip()
+        text = visible(mask_text(line.decode(errors="replace"))).strip()
         if not text:
             return
         self.last = text[:LAST_LINE_CHARACTERS]

@@ -13,6 +13,7 @@ import sys
 import msgspec
 
 from leyden.core.errors import LeydenError, UsageError
+from leyden.core.masking import MaskingFilter, remember_secret
 from leyden.core.runner.config import RunnerConfig
 from leyden.core.runner.event_loop import loop_factory, on_sigterm
 from leyden.core.runner.first_use import prepare_first_use
@@ -82,6 +83,9 @@ def _prepare(spec: WorkerSpec, pipes: ParentPipes) -> None:
         pipes.log_to(spec.log_file)
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter(f"%(asctime)s {spec.worker_id} %(levelname)s %(name)s: %(message)s"))
+    handler.addFilter(MaskingFilter())
+    for secret in (spec.store_token, spec.key):
+        remember_secret(secret)
     ours = logging.getLogger("leyden")  # the root logger is the agent's to configure
     ours.addHandler(handler)
     ours.setLevel(logging.INFO if spec.log_file else logging.WARNING)

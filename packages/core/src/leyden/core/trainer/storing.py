@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from leyden.core.errors import UsageError
+from leyden.core.masking import remember_secret
 from leyden.core.store.intake import SCALE_AT
 from leyden.core.store.open import open_store
 
@@ -72,12 +73,15 @@ def kept_token(path: Path) -> str:
 def _read_token(path: Path) -> str:
     try:
         with path.open() as file:
-            mode = os.fstat(file.fileno()).st_mode
+            found = os.fstat(file.fileno())
             token = file.read(4096).strip()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"no token can be read from {path}: {error}") from None
-    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+    if found.st_uid not in (0, os.geteuid()):
+        raise UsageError(f"{path} belongs to another user, who knows its token; remove it, and a token is made")
+    if found.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise UsageError(f"{path} can be read by others; make it yours alone with: chmod 600 {path}")
     if not token:
         raise UsageError(f"{path} is empty; remove it, and a token is made")
+    remember_secret(token)
     return token
