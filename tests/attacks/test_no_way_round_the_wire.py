@@ -66,10 +66,10 @@ LIBRARIES = [
 ERRORS = (httpx.ConnectError, requests.ConnectionError, aiohttp.ClientConnectionError, OSError)
 
 BODIES: list[tuple[str, bytes, dict[str, str]]] = [
-    ("/v1/responses", gzip.compress(BODY), {"content-encoding": "gzip"}),
-    ("/v1/messages", gzip.compress(BODY), {"content-encoding": "gzip"}),
+    ("/v1/responses", gzip.compress(BODY, mtime=0), {"content-encoding": "gzip"}),
+    ("/v1/messages", gzip.compress(BODY, mtime=0), {"content-encoding": "gzip"}),
     ("/v1/messages", zlib.compress(BODY), {"content-encoding": "deflate"}),
-    ("/v1/messages", gzip.compress(BODY), {}),
+    ("/v1/messages", gzip.compress(BODY, mtime=0), {}),
     ("/v1/messages", b"(\xb5/\xfd\x00X\x11\x00\x00{}", {"content-encoding": "zstd"}),
     ("/v1/messages", ODD, {}),
     ("/v1/messages", BODY.decode().encode("utf-16"), {}),

@@ -91,7 +91,7 @@ async def test_a_command_finds_no_token_that_opens_more_than_its_attempt(
     said = (tmp_path / "found.json").read_text()
     (own, supervisor, worker), answers = json.loads(said)
     assert not answers, "one of the variables opened something"
-    planted = {value for name, value in PLANTED.items()}
+    planted = set(PLANTED.values())
     assert not planted & {*own.values(), *supervisor.values()}
     assert not {value for name, value in PLANTED.items() if name.startswith("LEYDEN_")} & set(worker.values())
     assert key not in said

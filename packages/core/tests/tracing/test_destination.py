@@ -13,7 +13,7 @@ from leyden.core.tracing.destination import Outgoing, Stopped, decide
 
 CHAT = b'{"model": "big"}'
 OTHER = b'{"content": "hello"}'
-ZIPPED = gzip.compress(OTHER)
+ZIPPED = gzip.compress(OTHER, mtime=0)
 ROUTED, STOPPED, SENT = "routed", "stopped", "sent"
 
 
@@ -71,7 +71,7 @@ def outcome(url: str, body: bytes | None, method: str = "POST", **headers: str) 
         ("api.provider.invalid", "/v1/chat/completions", OTHER, ROUTED),
         ("api.provider.invalid", "/v1/%63hat//completions/", OTHER, ROUTED),
         ("api.provider.invalid", "/v1/responses", CHAT, ROUTED),
-        ("api.provider.invalid", "/v1/responses", gzip.compress(CHAT), ROUTED),
+        ("api.provider.invalid", "/v1/responses", gzip.compress(CHAT, mtime=0), ROUTED),
         ("api.provider.invalid", "/v1/responses", b'{"prompt": {"id": "pmpt_1"}}', ROUTED),
         ("api.provider.invalid", "/v1/messages", CHAT, STOPPED),
         ("mail.invalid", "/channels/7/messages", OTHER, SENT),
@@ -131,6 +131,6 @@ def test_in_production_capture_only_what_is_known_as_a_model_call_is_one() -> No
     with open_attempt(nouns.attempt(fail_open=True)):
         assert outcome("https://api.openai.com/v1/conversations", OTHER) == SENT
         assert outcome("https://api.openai.com/v1/responses", OTHER) == SENT
-        assert outcome("https://api.openai.com/v1/responses", gzip.compress(CHAT), **{"content-encoding": "gzip"}) == (
-            ROUTED
-        )
+        assert outcome(
+            "https://api.openai.com/v1/responses", gzip.compress(CHAT, mtime=0), **{"content-encoding": "gzip"}
+        ) == (ROUTED)
