@@ -107,3 +107,12 @@ def test_verl_has_every_key_that_may_change() -> None:
         for key in path.split("."):
             assert key in node, path
             node = node[key]
+
+
+def test_a_run_whose_command_held_a_secret_is_not_resumed_with_a_mask(tmp_path: Path) -> None:
+    key = "ghp_" + "a1" * 18
+    command = ("env", f"GITHUB_TOKEN={key}", "true")
+    folder = RunFolder.create(tmp_path, RunConfig(name="r", policy="p", agent=command), [{"question": "?"}], {})
+    assert key not in folder.config_file.read_text()
+    with pytest.raises(RunError, match=r"its command held a secret \('[^']*\*\*\*'\).*--env NAME"):
+        resume(tmp_path, "r", lambda _, config: pytest.fail(f"a sitting begins: {config}"))

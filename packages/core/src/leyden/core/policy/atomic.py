@@ -15,16 +15,17 @@ _PENDING = ".writing-"
 
 
 @contextmanager
-def whole_folder(target: Path) -> Generator[Path]:
+def whole_folder(target: Path, *, private: bool = False) -> Generator[Path]:
     """Yield an empty folder beside `target` to write into; it becomes `target` when the block ends without an error.
 
-    Everything is on the disk before the rename. Raises FileExistsError, at once, when `target` is there already.
+    Everything is on the disk before the rename. `private`: no other user can open the folder. Raises FileExistsError,
+    at once, when `target` is there already.
     """
     if target.exists():
         raise FileExistsError(f"{target} is there already")
     with _held(f"{_PENDING}{target.name}-", target.parent) as pending:
         yield pending
-        pending.chmod(0o755)
+        pending.chmod(0o700 if private else 0o755)
         for path in (*pending.rglob("*"), pending):
             sync(path)
         pending.rename(target)

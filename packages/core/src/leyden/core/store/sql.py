@@ -322,9 +322,25 @@ class SqlStore(LocalStore):
         self._engine.dispose()
 
 
+def _make_private(descriptor: int, path: Path) -> None:
+    """Take the rights of other users from a store of this process's user; of another user's, warn."""
+    found = os.fstat(descriptor)
+    if not found.st_mode & 0o077:
+        return
+    if found.st_uid == os.geteuid():
+        os.fchmod(descriptor, found.st_mode & 0o700)
+        logger.warning("the store %s was open to other users of this machine; now it is its owner's alone", path)
+    else:
+        logger.warning("the store %s belongs to another user, and is not its owner's alone", path)
+
+
 def _open(path: Path) -> Engine:
     try:
-        os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+        descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
+        try:
+            _make_private(descriptor, path)
+        finally:
+            os.close(descriptor)
     except OSError as error:
         raise UsageError(f"cannot open the store {path}: {error.strerror}") from error
     engine = create_engine(

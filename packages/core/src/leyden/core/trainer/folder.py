@@ -71,6 +71,7 @@ class RunFolder:
     def create(cls, runs: Path, config: RunConfig, tasks: list[Task], held_out: dict[str, list[Task]]) -> "RunFolder":
         """Make the folder of a new run, whole or not at all; raises RunError when the name is taken.
 
+        Only its owner can open it: prompts, answers and logs lie in it.
         The folder of a run that ended before it began makes way. What a process left in `runs` that was killed while it
         made one is removed.
         """
@@ -84,7 +85,7 @@ class RunFolder:
             )
         try:
             remove_unfinished(runs)
-            with whole_folder(path) as pending:
+            with whole_folder(path, private=True) as pending:
                 folder = cls(pending)
                 if tasks:
                     save_tasks(tasks, folder.tasks_file())

@@ -14,6 +14,7 @@ from leyden.core.algorithm.registry import make_algorithm
 from leyden.core.data.resources import NamedResources
 from leyden.core.data.rollout import AttemptedRollout, Task
 from leyden.core.errors import CheckFailed, LeydenError, NothingToLearn, RunError, UsageError
+from leyden.core.masking import MASK
 from leyden.core.policy.device import check_device
 from leyden.core.policy.repeatable import repeatable
 from leyden.core.store.open import open_store
@@ -113,6 +114,7 @@ def resume(runs: Path, name: str, sit: Sit, changes: Changes | None = None) -> R
         raise RunError(
             f"run {name!r} ended before its first step ({first}); begin it again, under the same name or not"
         )
+    check_command(name, config)
     changes = changes or Changes()
     different = changed(config, changes)
     check_machine(different)
@@ -122,6 +124,16 @@ def resume(runs: Path, name: str, sit: Sit, changes: Changes | None = None) -> R
     if changes.steps is not None:
         different = msgspec.structs.replace(different, steps=changes.steps)
     return sit(folder, different)
+
+
+def check_command(name: str, config: RunConfig) -> None:
+    """Raise RunError for a run whose command had a secret in it, which was not kept."""
+    command = () if config.agent is None or isinstance(config.agent, str) else config.agent
+    if masked := [argument for argument in command if MASK in argument]:
+        raise RunError(
+            f"run {name!r} cannot be resumed: its command held a secret ({masked[0]!r}), and config.yaml keeps none; "
+            "begin a new run, and give the command its secret in a variable, by --env NAME"
+        )
 
 
 def changed(config: RunConfig, changes: Changes) -> RunConfig:
