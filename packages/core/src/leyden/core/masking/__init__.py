@@ -5,13 +5,14 @@ What a model reads and writes is never changed: conversations are recorded as th
 
 from leyden.core.masking.known import remember_secret, remember_words
 from leyden.core.masking.names import OWN_TOKENS, says_secret, without_own_tokens
-from leyden.core.masking.shapes import MASK
+from leyden.core.masking.shapes import MASK, PASSWORD_IN_URL
 from leyden.core.masking.terminal import visible
 from leyden.core.masking.text import MaskingFilter, mask_json, mask_logs, mask_text, mask_values
 
 __all__ = [
     "MASK",
     "OWN_TOKENS",
+    "PASSWORD_IN_URL",
     "MaskingFilter",
     "mask_json",
     "mask_logs",

@@ -28,6 +28,8 @@ _BLOCK = re.compile(
     r"(?:(?:\s|\\[nr])+[A-Za-z0-9+/=]{16,})+(?:(?:\s|\\[nr])+[A-Za-z0-9+/=]+(?=(?:\s|\\[nr]){0,4}-----END))?"
 )
 _USERINFO = re.compile(r"(\b[a-z][a-z0-9+.-]{0,30}://)(?![^\s/?#@]*\*\*\*@)[^\s/?#\"'<>]+@", re.IGNORECASE)
+PASSWORD_IN_URL = re.compile(r"(\b[a-z][\w+.-]{0,30}://[^\s:/@]*):[^\s@/]+@", re.IGNORECASE)
+"""With the scheme and the user's name as its group."""
 _QUERY = re.compile(
     r"([?&](?:x-amz-|x-goog-)?(?:api[-_]?key|key|(?:access|auth|refresh|id|security)?[-_]?token|secret|client[-_]secret"
     r"|passw(?:or)?d|sig|signature|credential)=)(?![$<{*.])[^\s&#\"'<>)]{6,}",

@@ -2,6 +2,7 @@
 
 import logging
 import re
+from collections.abc import Callable
 from typing import Any, cast
 
 import msgspec
@@ -36,14 +37,14 @@ def _without_shapes(text: str) -> str:
     return text
 
 
-def mask_values(value: Any) -> Any:
+def mask_values(value: Any, mask: Callable[[str], str] = mask_text) -> Any:
     """Return built-in containers with every text in them masked; the keys of mappings are names, and stay."""
     if isinstance(value, str):
-        return mask_text(value)
+        return mask(value)
     if isinstance(value, list | tuple):
-        return [mask_values(item) for item in cast("list[Any]", value)]
+        return [mask_values(item, mask) for item in cast("list[Any]", value)]
     if isinstance(value, dict):
-        return {key: mask_values(item) for key, item in cast("dict[Any, Any]", value).items()}
+        return {key: mask_values(item, mask) for key, item in cast("dict[Any, Any]", value).items()}
     return value
 
 

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from leyden.core.masking import says_secret, without_own_tokens
+from leyden.core.masking import PASSWORD_IN_URL, says_secret, without_own_tokens
 from leyden.core.tracing import destination
 from leyden.core.tracing.child_process import ENVIRONMENT, Carried
 from leyden.core.tracing.context import Caller, OpenAttempt, current_attempt, is_outside
@@ -41,7 +41,6 @@ PROVIDER_KEYS = re.compile(
     re.VERBOSE | re.IGNORECASE,
 )
 """Variables that never reach another program: what they open is a provider's."""
-_WITH_PASSWORD = re.compile(r"[a-zA-Z][\w+.-]{0,30}://[^\s/@:]*:[^\s/@]+@")
 _IGNORES_HOOK = re.compile(r"-[a-zA-Z]*[EIS]")
 """Options of Python by which it does not look at its environment, or runs no `sitecustomize`."""
 
@@ -88,7 +87,7 @@ def withheld(base: Mapping[str, str], given: Sequence[str] = ()) -> frozenset[st
 def _is_secret(name: str, value: str) -> bool:
     if PROVIDER_KEYS.fullmatch(name) or says_secret(name):
         return True
-    return _WITH_PASSWORD.match(value) is not None and not name.lower().endswith("_proxy")
+    return PASSWORD_IN_URL.match(value) is not None and not name.lower().endswith("_proxy")
 
 
 def guarded(base: Mapping[str, str], attempt: OpenAttempt) -> dict[str, str]:

@@ -3,7 +3,7 @@
 import os
 import re
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import msgspec
 import yaml
@@ -15,7 +15,7 @@ from leyden.core.data.sampling import Sampling
 from leyden.core.engine.vllm_options import VllmOptions
 from leyden.core.errors import RunError, UsageError
 from leyden.core.gateway.keeper import KeeperLimits
-from leyden.core.masking import mask_values
+from leyden.core.masking import MASK, PASSWORD_IN_URL, mask_text, mask_values
 from leyden.core.policy.device import check_device_name
 from leyden.core.runner.loading import AgentReference
 from leyden.core.trainer.runners import Runners
@@ -23,7 +23,6 @@ from leyden.core.trainer.tracker import tracker_names
 from leyden.core.trajectory.select import Selector
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_PASSWORD = re.compile(r"(\b[a-z][a-z0-9+.-]{0,30}://[^\s:/@]*):[^\s@/]+@", re.IGNORECASE)
 _OPTION = {"timeout_seconds": "timeout"}
 """What a field is called as an option, where that is another name."""
 
@@ -281,20 +280,14 @@ def check_name(name: str) -> str:
 
 def save_config(config: RunConfig, path: Path) -> None:
     """Write `config` as YAML, atomically, with secrets masked; of a URL the user's name stays."""
-    data: Any = mask_values(_without_passwords(msgspec.to_builtins(config)))
+    data: Any = mask_values(msgspec.to_builtins(config), _masked)
     temporary = path.with_suffix(".tmp")
     temporary.write_text(yaml.safe_dump(data, sort_keys=False, allow_unicode=True))
     os.replace(temporary, path)
 
 
-def _without_passwords(value: Any) -> Any:
-    if isinstance(value, str):
-        return _PASSWORD.sub(r"\1:***@", value)
-    if isinstance(value, list | tuple):
-        return [_without_passwords(item) for item in cast("list[Any]", value)]
-    if isinstance(value, dict):
-        return {key: _without_passwords(item) for key, item in cast("dict[Any, Any]", value).items()}
-    return value
+def _masked(text: str) -> str:
+    return mask_text(PASSWORD_IN_URL.sub(rf"\1:{MASK}@", text))
 
 
 def load_config(path: Path) -> RunConfig:
