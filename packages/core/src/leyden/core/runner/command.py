@@ -80,7 +80,7 @@ class CommandAgent:
         if output.lost:
             errors.say(f"[the first {output.lost} bytes that it printed are left out of its result]")
         if ended.code != 0:
-            said = f": {errors.last}" if errors.last else ""
+            said = f": {last}" if (last := errors.last) else ""
             raise CommandFailed(f"{command[0]} {ended}{said}{wanted(errors.names)}")
         return result
 
@@ -197,11 +197,16 @@ class _ErrorLog:
     """Passes lines on to this process's own standard error, each with the rollout it comes from, and keeps the last."""
 
     def __init__(self, rollout_id: str, withheld: frozenset[str]) -> None:
-        self.last = ""
+        self._last = ""
         self.names: set[str] = set()
         """Of the variables that the command was not given, those that it spoke of."""
         self._withheld = withheld
         self._rollout_id, self._part, self._left = rollout_id, b"", ERROR_BYTES
+
+    @property
+    def last(self) -> str:
+        """The last line that was not empty, as it may be shown."""
+        return visible(mask_text(self._last))[:LAST_LINE_CHARACTERS]
 
     def __call__(self, piece: bytes) -> None:
         *lines, rest = (self._part + piece).split(b"\n")
@@ -219,14 +224,14 @@ class _ErrorLog:
         sys.stderr.write(f"{self._rollout_id}: {text}\n")
 
     def _pass_on(self, line: bytes) -> None:
-        text = visible(mask_text(line.decode(errors="replace"))).strip()
+        text = line.decode(errors="replace").strip()
         if not text:
             return
-        self.last = text[:LAST_LINE_CHARACTERS]
+        self._last = text
         self.names |= self._withheld.intersection(_VARIABLE.findall(text[:ERROR_BYTES]))
         if self._left <= 0:
             return
-        self.say(text[: self._left])
+        self.say(visible(mask_text(text))[: self._left])  # takes long beside the rest: not of lines that are left out
         self._left -= len(line)
         if self._left <= 0:
             self.say("[it writes more, which is left out]")
