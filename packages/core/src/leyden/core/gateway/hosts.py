@@ -1,8 +1,7 @@
 """`HostCheck`: lets an application answer only requests whose Host header names this server.
 
 A web page that a browser has open may come to reach a server of the loopback or of a private network under the page's
-own name (DNS rebinding). The browser then sends that name, which nobody here has given.
-Knows nothing of what is served.
+own name (DNS rebinding). The browser then sends that name, which is none of this server's.
 """
 
 import socket

@@ -43,8 +43,8 @@ def can_read_otlp() -> bool:
 class OtlpEndpoint:
     """Takes spans into `store`.
 
-    `who` tells whose request it is, None for a trainer's, and `trusts` whether that one may store records of model
-    calls.
+    `who` returns the agent that sent a request, None for a trainer; `trusts`, whether that sender may store records of
+    model calls.
     """
 
     def __init__(

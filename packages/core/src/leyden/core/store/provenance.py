@@ -1,4 +1,4 @@
-"""Who may write the record of a model call: a gateway alone. Learning trusts that record, so nobody else may make one.
+"""Removes records of model calls from spans that no gateway wrote: learning trusts these records.
 
 A gateway adds its spans to its own store object. Whatever agents, their workers, commands and applications write
 through passes its spans through `without_call_records` first: a process's recorder, a runner's notes, the server of a

@@ -68,7 +68,7 @@ def store_app(
 ) -> Starlette:
     """Serve `store`; `authorize` is asked about the bearer token of every request, `agents` whose it is otherwise.
 
-    `trusted`: whether those whom `authorize` lets in may store records of model calls, as a gateway elsewhere does;
+    `trusted`: whether callers that `authorize` lets in may store records of model calls, as a remote gateway does;
     False where the only gateway has `store` itself. An agent never may (see `store.provenance`).
     `metrics`, where somebody else wants to show them too, come with the intake whose limits hold: give one of the two.
     """
@@ -90,7 +90,7 @@ def store_app(
 
 
 class _Door:
-    """Tells who asks, and who may store records of model calls."""
+    """Authenticates callers, and decides which of them may store records of model calls."""
 
     def __init__(
         self, authorize: Callable[[str], bool], agents: Callable[[str], Agent | None] | None, trusted: bool

@@ -1,6 +1,6 @@
 """What may be asked of a model provider's host that is no model call: everything else there is one.
 
-A path is compared as `request_path` writes it and in lower case. Knows nothing of hosts.
+A path is compared as `request_path` writes it and in lower case; hosts are `provider_hosts`' matter.
 """
 
 import re

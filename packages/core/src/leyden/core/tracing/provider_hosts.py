@@ -1,7 +1,7 @@
 """Which hosts are model providers'.
 
 By name or port, by a base URL in the environment, because a provider's SDK made a client for them, or because a model
-call was sent there. Knows nothing of paths but where a provider shares its host with other services.
+call was sent there. Paths matter only where a provider shares its host with other services.
 """
 
 import os
@@ -198,10 +198,10 @@ def forget() -> None:
         places.clear()
 
 
-def _keep(url: str, attempt: OpenAttempt | None, elsewhere: set[Place]) -> None:
+def _keep(url: str, attempt: OpenAttempt | None, everywhere: set[Place]) -> None:
     where = place(url)
     if attempt is None or where.host != LOOPBACK:
-        elsewhere.add(where)
+        everywhere.add(where)
     elif where != place(attempt.gateway_url):
         attempt.extra.setdefault(PROVIDERS, set()).add(where)
 

@@ -1,4 +1,4 @@
-"""Whether a request's body speaks of a model, however it is written. Knows nothing of where it goes."""
+"""Decides whether a request's body names a model, however it is written and wherever it goes."""
 
 import json
 import zlib

@@ -1,4 +1,4 @@
-"""The path of a request in the one form that decisions are made on. Knows nothing of what a path means."""
+"""Normalizes the path of a request: decisions are made on this form alone."""
 
 from functools import lru_cache
 from urllib.parse import unquote
@@ -9,7 +9,7 @@ ROUNDS = 8
 
 @lru_cache(maxsize=4096)
 def normalized(path: str) -> str:
-    r"""Return `path` as a lenient server reads it, its letters' case kept: ids are told apart by it.
+    r"""Return `path` as a lenient server reads it, its letters' case kept: ids depend on it.
 
     Percent encoding, `\`, double slashes, `.` and `..` segments, `;params`, spaces and control characters at a
     segment's ends and a trailing slash are resolved or left out.

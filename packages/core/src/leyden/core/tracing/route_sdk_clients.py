@@ -1,4 +1,4 @@
-"""Tells routing for which base URLs a provider's SDK makes clients: their hosts are used as model providers.
+"""Notes for which base URLs providers' SDKs make clients: their hosts are used as model providers.
 
 Sends nothing itself; what the clients send is seen where their HTTP libraries send it.
 """

@@ -38,7 +38,7 @@ MODEL_CALLS = (
     ModelCall(":streamRawPredict", None, names_model=False),
     ModelCall("/v2/chat", None, names_model=True),
 )
-"""The first entry whose suffix fits decides. What else goes to a provider's host, `not_model_calls` tells apart."""
+"""The first entry whose suffix fits decides. For what else goes to a provider's host, `not_model_calls` decides."""
 
 STORED_RESPONSE = re.compile(r"/responses(/resp_?[\w.-]+(?:/cancel|/input_items)?)$", re.ASCII | re.IGNORECASE)
 """An answer kept under its id, which for OpenAI and Azure alike begins with `resp`."""

@@ -73,7 +73,7 @@ class ElsewherePlan:
             )
 
     def spec(self, offer: Offer) -> WorkerSpec:
-        """What each worker is told.
+        """The specification of each worker.
 
         Raises UsageError where the run names no agent, and none is given here, or names code that is not trusted.
         """

@@ -1,7 +1,7 @@
 """`StoreMachine`: does things to a store in any order, from several clients at once, and holds it against the model.
 
 What is done at once must have happened in some order: those are looked for in which the model answers as the store
-did. Where they leave different things behind, all are kept until an answer tells them apart.
+did. Where they leave different states behind, all states are kept until an answer rules them out.
 """
 
 import asyncio
@@ -82,7 +82,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.now = self._before = START
         """The time, and the time before the clock moved last."""
         self.models = [Model()]
-        """What the store may hold: more than one where no answer has told yet in which order things happened."""
+        """The states that the store may have: several, until an answer shows in which order things happened."""
         self._names = AttemptNames()
         self._waiting: list[Waiting] = []
         self._idle: list[tuple[int, asyncio.Task[Any]]] = []
@@ -220,7 +220,7 @@ class StoreMachine(RuleBasedStateMachine):
             # What no order explains may be explained by a claim that is still on its way.
             patience = max(2.0, PATIENCE * self.hurry) if after else PATIENCE * self.hurry
             if not await _first_of([task for _, task in self._idle], patience):
-                assert not after, "there is work, and nobody of those who wait for it was told"
+                assert not after, "there is work, and no waiting caller was notified"
                 raise AssertionError(self._report([*done, *claims, *view]))
         self.models = after
         await self._look_at_waiting()
