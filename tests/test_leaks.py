@@ -142,7 +142,7 @@ LEAVES = {
     ),
 }
 INNOCENT = """
-import asyncio, gc, subprocess, sys, threading
+import _thread, asyncio, gc, subprocess, sys, threading, time
 import pytest
 
 @pytest.fixture(scope="session")
@@ -160,6 +160,14 @@ def test_ends_late() -> None:
 
 def test_closes() -> None:
     asyncio.run(asyncio.sleep(0))
+
+def test_a_thread_that_python_did_not_start_ends() -> None:
+    known = threading.Event()
+    number = _thread.start_new_thread(lambda: known.set() or threading.current_thread(), ())
+    known.wait()
+    while number in sys._current_frames():
+        time.sleep(0.01)
+    assert any(isinstance(thread, threading._DummyThread) for thread in threading.enumerate())
 """
 
 
@@ -191,7 +199,7 @@ def test_what_a_file_leaves_fails_that_file_and_names_the_thing(outcome: str, na
 def test_no_other_file_fails(outcome: str) -> None:
     assert outcome.count("ERROR test_") == len(LEAVES)
     assert "FAILED" not in outcome
-    assert f"{4 * len(LEAVES)} passed, {len(LEAVES)} errors" in outcome, outcome[-2000:]
+    assert f"{5 * len(LEAVES)} passed, {len(LEAVES)} errors" in outcome, outcome[-2000:]
 
 
 def test_processes_that_a_file_leaves_are_ended(outcome: str) -> None:

@@ -53,11 +53,15 @@ KEPT_FILES = (
 
 
 def threads() -> Picture:
-    """Python's threads, but this one."""
+    """Python's threads, but this one.
+
+    One that Python has not started (a library's, or `_thread`'s) stays in Python's list after its end; it has no frame.
+    """
+    running = sys._current_frames()  # pyright: ignore[reportPrivateUsage]  # there is no public way
     found = {
         ("thread", thread.ident): f"thread {thread.name!r}{_target_of(thread)}"
         for thread in threading.enumerate()
-        if thread is not threading.current_thread()
+        if thread is not threading.current_thread() and thread.ident in running
     }
     return {key: words for key, words in found.items() if not any(part in words for part in KEPT_THREADS)}
 

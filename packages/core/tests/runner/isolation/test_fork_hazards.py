@@ -36,6 +36,28 @@ print(hazards.found())
     assert said(tmp_path, script) == ["['1 thread (of the agent)']", "[]"]
 
 
+def test_a_thread_that_python_did_not_start_is_found_until_it_ends(tmp_path: Path) -> None:
+    """Python keeps such a thread in its list for good, once code in it has asked for its own thread."""
+    script = """
+import _thread, time
+hazards, go_on, known = ForkHazards(), threading.Event(), threading.Event()
+
+def work():
+    threading.current_thread().name = "of a library"
+    known.set()
+    go_on.wait()
+
+number = _thread.start_new_thread(work, ())
+known.wait()
+print(hazards.found())
+go_on.set()
+while number in sys._current_frames():
+    time.sleep(0.01)
+print(any(thread.name == "of a library" for thread in threading.enumerate()), hazards.found())
+"""
+    assert said(tmp_path, script) == ["['1 thread (of a library)']", "True []"]
+
+
 def test_connections_and_files_that_are_written_to_are_found(tmp_path: Path) -> None:
     (tmp_path / "read").write_text("")
     script = """

@@ -7,6 +7,7 @@ made to be imported before a fork. What is done with them afterwards is another 
 import builtins
 import fcntl
 import os
+import sys
 import threading
 import time
 from collections.abc import Generator
@@ -19,7 +20,8 @@ from leyden.core.runner.registry import installed_adapters
 _HARMLESS = ("/dev/null", "/dev/urandom", "/dev/random")
 _HARMLESS_THREADS = ("tqdm_monitor",)
 """Threads that nothing waits for."""
-_ENDING_SECONDS = 0.25
+_LOOKS, _LOOK_AGAIN_SECONDS = 50, 0.005
+"""How often a thread that ends is waited for."""
 _WRITABLE = os.O_WRONLY | os.O_RDWR
 
 
@@ -73,8 +75,7 @@ class ForkHazards:
     def found(self) -> list[str]:
         """Say why a fork of this process would not be as good as a new one; empty where it would."""
         found: list[str] = []
-        others = [thread for thread in threading.enumerate() if thread is not threading.current_thread()]
-        names = [thread.name for thread in others if thread.name not in _HARMLESS_THREADS]
+        names = [thread.name for thread in _other_threads() if thread.name not in _HARMLESS_THREADS]
         count = max(self._native_that_stay(len(names)), len(names))
         if count > 0:
             shown = f" ({', '.join(names)})" if names else ""
@@ -89,9 +90,10 @@ class ForkHazards:
 
         The system goes on counting a thread for a moment after Python has joined it.
         """
-        give_up = time.monotonic() + _ENDING_SECONDS
-        while (count := _native_threads() - self._native) > pythons and time.monotonic() < give_up:
-            time.sleep(_ENDING_SECONDS / 50)
+        looks = 0  # not until a time: this process may be stopped meanwhile, and the thread with it
+        while (count := _native_threads() - self._native) > pythons and looks < _LOOKS:
+            looks += 1
+            time.sleep(_LOOK_AGAIN_SECONDS)
         return count
 
 
@@ -103,6 +105,16 @@ def _is_users(globals: Any) -> bool:
 def _comes_from_library(module: Any) -> bool:
     path = getattr(module, "__file__", None)
     return path is None or is_library(path)
+
+
+def _other_threads() -> list[threading.Thread]:
+    """Python's threads but this one.
+
+    One that Python has not started (a library's, or `_thread`'s) stays in Python's list after its end; it has no frame.
+    """
+    running = sys._current_frames()  # pyright: ignore[reportPrivateUsage]  # there is no public way
+    here = threading.current_thread()
+    return [thread for thread in threading.enumerate() if thread is not here and thread.ident in running]
 
 
 def _native_threads() -> int:
