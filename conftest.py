@@ -1,8 +1,8 @@
 """What holds for every test.
 
 Hypothesis judges what is computed, not how fast a busy machine computes it, and draws by its seed alone. Agents that a
-test loads are forgotten after it. The plugins, in `tests/support`, give tests their levels, fail files that leave
-something behind, and print what was skipped.
+test loads are forgotten after it. The plugins, in `tests/support`, give tests their levels, limit the examples of the
+fast ones, fail files that leave something behind, and print what was skipped.
 """
 
 import os
@@ -16,7 +16,7 @@ from hypothesis.internal.conjecture import providers
 from hypothesis.internal.constants_ast import Constants
 from traces import OUR_OWN, TEMPORARY
 
-pytest_plugins = ["few_authorities", "http_clients", "leaks", "levels", "skips"]
+pytest_plugins = ["examples", "few_authorities", "http_clients", "leaks", "levels", "skips"]
 
 settings.register_profile("leyden", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("leyden")
