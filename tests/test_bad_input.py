@@ -22,6 +22,14 @@ REWARDS = {
 }
 
 
+LIGHT = '''"""Imports no framework: the example does, for seconds."""
+
+
+def agent(task):
+    return "4"
+'''
+
+
 class Refused(Protocol):
     """Runs a command that must be refused, and returns the one line that says why.
 
@@ -57,11 +65,11 @@ def refused(capfd: pytest.CaptureFixture[str]) -> Refused:
     ("changes", "says"),
     [
         ({"agent": "nowhere/agent.py:agent"}, "nowhere/agent.py"),
-        ({"agent": f"{EXAMPLE}/agent.py:agnet"}, "agent"),
+        ({"agent": "FOLDER/agent.py:agnet"}, "agent"),
         ({"agent": f"{EXAMPLE}/agent.py"}, ":"),
-        ({"agent": f"{EXAMPLE}/agent.py:__doc__"}, "adapter"),
+        ({"agent": "FOLDER/agent.py:__doc__"}, "adapter"),
         ({"--tasks": "nowhere.jsonl"}, "nowhere.jsonl does not exist"),
-        ({"--reward": f"{EXAMPLE}/reward.py:scoer"}, "score"),
+        ({"agent": "FOLDER/agent.py:agent", "--reward": f"{EXAMPLE}/reward.py:scoer"}, "score"),
         ({"--policy": "./nowhere/policy"}, "nowhere/policy"),
         ({"--name": "../escape"}, "must match"),
         ({"--tracker": "ledger"}, "there is mlflow, tensorboard, wandb"),
@@ -83,7 +91,9 @@ def refused(capfd: pytest.CaptureFixture[str]) -> Refused:
     ],
 )
 def test_one_line_says_what_was_wrong(refused: Refused, tmp_path: Path, changes: dict[str, str], says: str) -> None:
-    assert says in refused(tmp_path, *arguments(tmp_path, **changes))
+    (tmp_path / "agent.py").write_text(LIGHT)
+    given = {option: value.replace("FOLDER", str(tmp_path)) for option, value in changes.items()}
+    assert says in refused(tmp_path, *arguments(tmp_path, **given))
 
 
 def arguments(runs: Path, **changes: str) -> list[str]:

@@ -45,7 +45,7 @@ else:
     trainer.resume(agent, "live", reward=score)
 """
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.timeout(300)]
 Start = Callable[[str], "subprocess.Popen[str]"]
 
 

@@ -5,7 +5,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pytest
 from observing import node_program
 from warm_process import run_leyden
 
@@ -16,8 +15,6 @@ from leyden.core.testing.running import rewards_in, running
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
-
-pytestmark = pytest.mark.long
 
 
 def calculator(conversation: list[Turn]) -> str:

@@ -31,7 +31,7 @@ def score(task, result):
 Leyden = Callable[..., "subprocess.CompletedProcess[str]"]
 FILES: Any = safetensors.torch
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.timeout(1200)]
 
 
 async def test_it_is_the_model_that_it_is_said_to_be(real_policy: Path) -> None:

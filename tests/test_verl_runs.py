@@ -81,7 +81,6 @@ NOTHING = re.compile(
 LOST_REPLICA = re.compile("EngineError: no replica is left|TrainingError: VERL ended with code 1: ray.exceptions.Actor")
 
 pytestmark = [
-    pytest.mark.long,
     pytest.mark.timeout(1500),
     pytest.mark.skipif(bool(MISSING), reason=f"{', '.join(MISSING)} not installed"),
 ]

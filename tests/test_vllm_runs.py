@@ -53,7 +53,6 @@ def score(task, text):
 """
 
 pytestmark = [
-    pytest.mark.long,
     pytest.mark.timeout(1500),
     pytest.mark.skipif(PYTHON not in os.environ, reason=f"{PYTHON} names no python that has vLLM"),
 ]

@@ -29,8 +29,6 @@ from leyden.core.engine.base import EngineRecord
 from leyden.core.gateway.hf_codec import HuggingFaceCodec
 from wire_campaign import POLICY, TOLERANCE, find, imprecise, run
 
-pytestmark = pytest.mark.long
-
 CALLS, SEED = 300, 3
 ENGINE, WHO, ANSWERED, TRAINED = (
     "gateway's records against the engine's log",

@@ -17,8 +17,6 @@ from leyden.core.data.span import Span
 from leyden.core.data.tokens import unpack_ids
 from leyden.core.testing.byte_codec import ByteCodec
 
-pytestmark = pytest.mark.long
-
 EXCHANGES = load("chat", "error", "cancel", "responses")
 MADE = [(client, name) for client in CLIENTS for name in EXCHANGES if CLIENTS[client].can(name)]
 

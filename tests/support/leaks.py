@@ -146,14 +146,13 @@ class Leaks:
                 self._settle()  # it fails anyway, and the next file is not to blame for what it leaves
             raise
         left = self._left(kept_by(item)) if is_last else []
-        if is_last:
-            self._settle()
         if left:
             file = item.nodeid.partition("::")[0]
             pytest.fail("\n  ".join([f"{file} leaves behind:", *left]), pytrace=False)
         return result
 
     def _left(self, kept: set[str]) -> list[str]:
+        """Say what is left, and take it for granted from here on."""
         unraisable: list[str] = []
         hook = sys.unraisablehook
         sys.unraisablehook = lambda found: unraisable.append(f"{found.exc_value!r} (in {found.object!r})")
@@ -161,22 +160,33 @@ class Leaks:
             gc.collect()
         finally:
             sys.unraisablehook = hook
-        left = self._left_for_good(kept)
+        there, left = self._there_for_good(kept)
         end_processes(left)
-        return [*left.values(), *changed(self._settings, settings()), *unraisable]
+        set_now = settings()
+        said = [*left.values(), *changed(self._settings, set_now), *unraisable]
+        if said:
+            self._settle()
+        else:
+            self._take_for_granted(there, set_now)
+        return said
 
-    def _left_for_good(self, kept: set[str]) -> Picture:
-        """What is left when all that ends by itself has had its time."""
+    def _there_for_good(self, kept: set[str]) -> tuple[Picture, Picture]:
+        """What is there when all that ends by itself has had its time, and what of it the file leaves."""
         give_up = time.monotonic() + self._patience
         while True:
             was_last = time.monotonic() > give_up
-            left = {key: words for key, words in alive().items() if key not in self._known and key[0] not in kept}
+            there = alive()
+            left = {key: words for key, words in there.items() if key not in self._known and key[0] not in kept}
             if not left or was_last:
-                return left
+                return there, left
             time.sleep(LOOK_AGAIN_SECONDS)
 
     def _settle(self) -> None:
-        """Take what is there now for granted, and spare the collector from looking at it again."""
+        """Take what is there now for granted."""
         gc.collect()
+        self._take_for_granted(alive(), settings())
+
+    def _take_for_granted(self, there: Picture, set_now: Mapping[str, object]) -> None:
+        """Remember what was just seen, after a collection, and spare the collector from looking at it again."""
         gc.freeze()
-        self._known, self._settings = alive(), settings()
+        self._known, self._settings = there, set_now

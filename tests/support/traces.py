@@ -85,9 +85,12 @@ def processes() -> Picture:
 
 
 def _was_started_here(process: psutil.Process) -> bool:
+    wanted = os.environ.get(WORKER, "")
     try:
-        return process.environ().get(WORKER) == os.environ.get(WORKER, "")
-    except psutil.Error:
+        if sys.platform == "linux":  # of every process of the machine, after every file: psutil would parse each
+            return f"\0{WORKER}={wanted}\0".encode() in b"\0" + Path(f"/proc/{process.pid}/environ").read_bytes()
+        return process.environ().get(WORKER) == wanted
+    except (psutil.Error, OSError):
         return False
 
 

@@ -39,6 +39,8 @@ ANSWER, BOTH = "R", "R + r"
 RIGHT, WRONG = "right critic", "wrong critic"
 SAID = [0.1, 0.9, 0.3, 0.2, 0.5]
 """What the wrong one expects of the states."""
+BIASES: dict[str, Bias] = {}
+"""What was computed, by its case."""
 
 
 @cache
@@ -56,9 +58,13 @@ def critic(kind: str | None, objective: str) -> Critic | None:
 def bias(
     credit: Any, advantage: Any, objective: str = ANSWER, says: str | None = None, size: int = 3, groups: int = 1
 ) -> Bias:
-    made = advantage if isinstance(advantage, AdvantageEstimator) else ADVANTAGE.make(advantage)
-    estimate = game.expected_gradient(CREDIT.make(credit), made, size, groups, critic(says, objective))
-    return game.bias(estimate, truth(objective))
+    """Enumerating takes a while, and pages and docstrings name the same sizes: each case is computed once."""
+    case = repr((credit, advantage, objective, says, size, groups))
+    if case not in BIASES:
+        made = advantage if isinstance(advantage, AdvantageEstimator) else ADVANTAGE.make(advantage)
+        estimate = game.expected_gradient(CREDIT.make(credit), made, size, groups, critic(says, objective))
+        BIASES[case] = game.bias(estimate, truth(objective))
+    return BIASES[case]
 
 
 def gae(lam: float, *, whiten: bool = False) -> dict[str, Any]:

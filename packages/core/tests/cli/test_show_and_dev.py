@@ -29,6 +29,18 @@ async def agent(task):
 '''
 
 
+PLAIN = """
+import httpx
+
+
+def agent(task):
+    body = {"model": "gpt-4.1-mini", "messages": [{"role": "user", "content": task["question"]}]}
+    answer = httpx.post("https://api.openai.com/v1/chat/completions", json=body, headers={"Authorization": "Bearer sk"})
+    return answer.json()["choices"][0]["message"]["content"]
+"""
+"""The same without OpenAI's library, which takes seconds to import."""
+
+
 @pytest.fixture
 def endpoint() -> Iterator[ChatEndpoint]:
     with chat_endpoint("four") as found:
@@ -107,7 +119,7 @@ def test_a_dry_run_takes_an_input_and_hooks(
     endpoint: ChatEndpoint, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     url, seen = endpoint.url, endpoint.seen
-    for name, text in (("agent.py", AGENT), ("given.py", GIVEN), ("t.jsonl", '{"sum": "2+2"}\n')):
+    for name, text in (("agent.py", PLAIN), ("given.py", GIVEN), ("t.jsonl", '{"sum": "2+2"}\n')):
         (tmp_path / name).write_text(text)
     arguments = ["dev", f"{tmp_path}/agent.py:agent", "--tasks", f"{tmp_path}/t.jsonl", "--endpoint", url]
     arguments += ["--model", "local", "--input", f"{tmp_path}/given.py:make", "--hook", f"{tmp_path}/given.py:Says"]

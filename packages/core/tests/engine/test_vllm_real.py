@@ -40,7 +40,6 @@ SHAPE = TinyShape(vocab=673, hidden=64, head_dim=32, context=640)
 """With the example's vocabulary; vLLM computes no head of the example's size on a CPU."""
 
 pytestmark = [
-    pytest.mark.long,
     pytest.mark.timeout(1200),
     pytest.mark.skipif(PYTHON not in os.environ, reason=f"{PYTHON} names no python that has vLLM"),
 ]

@@ -179,7 +179,7 @@ async def test_records_equal_the_engines_log_over_a_mixture_of_calls() -> None:
     async with scripted_gateway(answer) as gateway:
         attempts = [await gateway.open_attempt() for _ in range(8)]
         async with httpx.AsyncClient(limits=httpx.Limits(max_connections=32), timeout=20) as http:
-            await asyncio.gather(*(call(attempts[n % 8], http, n) for n in range(120)))
+            await asyncio.gather(*(call(attempts[n % 8], http, n) for n in range(66)))
 
         async def settled() -> bool:
             kept = sum([len(await gateway.calls(attempt)) for attempt in attempts])

@@ -27,8 +27,6 @@ from leyden.core.policy.value_update import ActorCritic
 from leyden.core.testing.policies import RolloutShape, synthetic_rollouts, with_adapters
 from leyden.core.testing.tiny_models import tiny_model
 
-pytestmark = pytest.mark.long
-
 SHAPE = RolloutShape(system=20, question=3, calls=(4, 3), observation=4)
 STEADY = {"learning_rate": 0.0, "max_grad_norm": 1e9}
 ONE_BY_ONE = {"token_budget": 1, "merge": False, "share_prefix": False}

@@ -15,7 +15,6 @@ MATRIX = LARGE * (MANY - FEW) * 4 / (1 << 20)
 """MiB of the logits, once, of as many tokens as are more."""
 
 pytestmark = [
-    pytest.mark.long,
     pytest.mark.timeout(420),
     pytest.mark.skipif(sys.platform != "linux", reason="Linux alone tells a process's peak memory"),
 ]

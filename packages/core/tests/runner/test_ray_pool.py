@@ -30,7 +30,6 @@ from leyden.core.testing.running import finished
 from leyden.core.testing.scripted_engine import ScriptedEngine
 
 pytestmark = [
-    pytest.mark.long,
     pytest.mark.timeout(300),
     pytest.mark.keeps("descriptor", because="Ray's driver leaves those of its event loops and of its log open"),
     pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="ray is not installed"),

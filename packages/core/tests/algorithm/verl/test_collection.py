@@ -14,7 +14,7 @@ import pytest
 
 from leyden.core.algorithm.verl.launch import TOKEN, URL
 
-pytestmark = [pytest.mark.long, pytest.mark.skipif(find_spec("verl") is None, reason="VERL is not installed")]
+pytestmark = [pytest.mark.skipif(find_spec("verl") is None, reason="VERL is not installed")]
 
 PROMPT = {"uid": "task", "global_steps": 1, "extra_info": {"row": 0, "held_out": None}}
 

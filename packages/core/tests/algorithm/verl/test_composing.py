@@ -16,7 +16,6 @@ from leyden.core.testing.policies import tiny_policy
 from leyden.core.testing.tiny_tokenizers import save_tiny_tokenizer
 
 pytestmark = [
-    pytest.mark.long,  # VERL takes some 20 s to import
     pytest.mark.skipif(find_spec("verl") is None, reason="VERL is not installed"),
     pytest.mark.filterwarnings("ignore"),  # those of VERL's own imports
 ]

@@ -33,7 +33,6 @@ from leyden.core.testing.ports import free_port
 from leyden.core.testing.tiny_tokenizers import save_tiny_tokenizer
 
 pytestmark = [
-    pytest.mark.long,
     pytest.mark.skipif(find_spec("verl") is None, reason="VERL is not installed"),
     pytest.mark.timeout(600),
 ]

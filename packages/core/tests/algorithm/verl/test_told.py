@@ -3,12 +3,14 @@
 from collections.abc import Generator
 from contextlib import contextmanager
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from leyden.core.algorithm.verl.collection import RolloutCollection
 from leyden.core.algorithm.verl.told import ToldColocated, ToldSeparate, ToldSync
+
+if TYPE_CHECKING:  # it imports VERL, for seconds, in every process that collects tests
+    from leyden.core.algorithm.verl.collection import RolloutCollection
 
 FIRST = ["add", "begin 0", "watch"]
 SAMPLED = "sampled 1 train [{'seq_len': 3}]"

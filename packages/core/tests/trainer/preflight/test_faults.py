@@ -16,8 +16,6 @@ from leyden.core.trainer.preflight.report import CheckReport, CheckResult
 
 Look = Callable[..., CheckReport]
 
-pytestmark = pytest.mark.long
-
 
 def half(task: Any, result: str) -> float:
     """The same reward for everything."""
