@@ -182,12 +182,12 @@ class WarmWorker(WorkerProcess):
     """By the signing key of the gateway that they work for."""
 
     @classmethod
-    async def start(cls, spec: WorkerSpec) -> "WarmWorker":
-        """Fork it and wait until it claims rollouts."""
+    async def start(cls, spec: WorkerSpec, output: int | None = None) -> "WarmWorker":
+        """Fork it and wait until it claims rollouts; None: what it prints is lost."""
         home = cls.homes[spec.key]
         order = {"what": "worker", "folder": str(home.folder), "environment": dict(home.environment)}
-        with open(os.devnull, "w") as nothing:
-            process: Any = await home.server.fork(order, None, nothing)
+        with open(os.devnull if output is None else output, "w", closefd=output is None) as printed:
+            process: Any = await home.server.fork(order, None, printed)
         worker = cls(spec, process)
         try:
             await worker._begin()

@@ -3,7 +3,7 @@
 What a model reads and writes is never changed: conversations are recorded as they are.
 """
 
-from leyden.core.masking.known import remember_secret, remember_words
+from leyden.core.masking.known import known_secrets, remember_secret, remember_words
 from leyden.core.masking.names import OWN_TOKENS, says_secret, without_own_tokens
 from leyden.core.masking.shapes import MASK, PASSWORD_IN_URL
 from leyden.core.masking.terminal import visible
@@ -14,6 +14,7 @@ __all__ = [
     "OWN_TOKENS",
     "PASSWORD_IN_URL",
     "MaskingFilter",
+    "known_secrets",
     "mask_json",
     "mask_logs",
     "mask_text",

@@ -1,5 +1,6 @@
 """Secrets that this process was given, which are masked by their value: of whatever shape they are."""
 
+import json
 import os
 import re
 from functools import lru_cache
@@ -30,10 +31,15 @@ def remember_words(words: list[str]) -> None:
             remember_secret(unquote(password or user))
 
 
-def mask_known(text: str) -> str:
-    """Return `text` without the values of variables that are named as secrets, and without what was remembered."""
+def known_secrets() -> frozenset[str]:
+    """Return the values of variables that are named as secrets, and what was remembered."""
     values = {value for name, value in os.environ.items() if _says_secret(name) and _can_be_told(value)}
-    pattern = _pattern(frozenset(values | _given))
+    return frozenset(values | _given)
+
+
+def mask_known(text: str) -> str:
+    """Return `text` without the known secrets, as they are or as URLs and JSON write them, nor any line of one."""
+    pattern = _pattern(known_secrets())
     return text if pattern is None else pattern.sub(MASK, text)
 
 
@@ -46,5 +52,6 @@ def _can_be_told(value: str) -> bool:
 
 @lru_cache(maxsize=8)
 def _pattern(values: frozenset[str]) -> "re.Pattern[str] | None":
-    forms = values | {quote(value, safe="") for value in values}
+    whole = values | {line.strip() for value in values for line in value.splitlines() if _can_be_told(line.strip())}
+    forms = whole | {quote(value, safe="") for value in whole} | {json.dumps(value)[1:-1] for value in whole}
     return re.compile("|".join(map(re.escape, sorted(forms, key=len, reverse=True)))) if forms else None

@@ -3,6 +3,7 @@
 import re
 from base64 import b64decode, urlsafe_b64decode
 from collections.abc import Callable
+from typing import NamedTuple
 
 MASK = "***"
 
@@ -63,6 +64,14 @@ def _first(found: "re.Match[str]") -> str:
     return found[1] + MASK
 
 
+def _whole(found: "re.Match[str]") -> str:
+    return MASK
+
+
+def _userinfo(found: "re.Match[str]") -> str:
+    return f"{found[1]}{MASK}@"
+
+
 def _basic(found: "re.Match[str]") -> str:
     try:
         names_somebody = b":" in b64decode(found[2] + "=" * (-len(found[2]) % 4))
@@ -84,20 +93,38 @@ def _attempt(found: "re.Match[str]") -> str:
     return MASK if all(part.isprintable() for part in ids) else found[0]
 
 
-SHAPES: tuple[tuple["re.Pattern[str]", "Callable[[re.Match[str]], str]"], ...] = (
-    (_BLOCK, _first),
-    (_USERINFO, lambda found: f"{found[1]}{MASK}@"),
-    (_ATTEMPT, _attempt),
-    (_JWT, lambda found: MASK),
-    (_KEYS, _first),
-    (_AWS, _first),
-    (_GOOGLE_OAUTH, _first),
-    (_QUERY, _first),
-    (_SEGMENT, _first),
-    (_AUTHORIZATION, _first),
-    (_HEADER, _first),
-    (_COOKIE, _first),
-    (_BEARER, _first),
-    (_BASIC, _basic),
-    (_ASSIGNED, _assigned),
+class Shape(NamedTuple):
+    """What one kind of secret looks like."""
+
+    pattern: "re.Pattern[str]"
+    masked: "Callable[[re.Match[str]], str]"
+    signs: tuple[str, ...] = ("",)
+    """Folded text that holds none of them has no match: to look for a word takes much less time than for a pattern."""
+
+
+_PREFIXES = (
+    *("sk-", "sk_", "pk-", "pk_", "rk-", "rk_", "hf_", "gsk_", "xai-", "xai_", "nvapi-", "pplx-", "tvly-", "r8_"),
+    *("npm_", "pypi-", "whsec_", "lsv2_", "glpat-", "gldt-", "glrt-", "glptt-", "ghp_", "gho_", "ghu_", "ghs_"),
+    *("ghr_", "github_pat_", "aiza", "gocspx-", "xox", "xapp-"),
+)
+_SECRET_WORDS = (
+    *("api_key", "apikey", "access_key", "accesskey", "private_key", "privatekey", "account_key", "accountkey"),
+    *("token", "secret", "password", "passwd"),
+)
+SHAPES = (
+    Shape(_BLOCK, _first, ("private key",)),
+    Shape(_USERINFO, _userinfo, ("@",)),
+    Shape(_ATTEMPT, _attempt, (".",)),
+    Shape(_JWT, _whole, ("eyj",)),
+    Shape(_KEYS, _first, _PREFIXES),
+    Shape(_AWS, _first, ("akia", "asia")),
+    Shape(_GOOGLE_OAUTH, _first, ("ya29.",)),
+    Shape(_QUERY, _first, ("=",)),
+    Shape(_SEGMENT, _first, ("/token", "/key", "/secret")),
+    Shape(_AUTHORIZATION, _first, ("authorization",)),
+    Shape(_HEADER, _first, ("-key", "-token")),
+    Shape(_COOKIE, _first, ("cookie",)),
+    Shape(_BEARER, _first, ("bearer",)),
+    Shape(_BASIC, _basic, ("basic",)),
+    Shape(_ASSIGNED, _assigned, _SECRET_WORDS),
 )

@@ -5,8 +5,6 @@ import re
 from collections.abc import Callable
 from typing import Any, cast
 
-import msgspec
-
 from leyden.core.masking.known import mask_known
 from leyden.core.masking.shapes import MASK, SHAPES
 from leyden.core.masking.terminal import visible
@@ -32,8 +30,10 @@ def mask_text(text: str) -> str:
 
 
 def _without_shapes(text: str) -> str:
-    for pattern, masked in SHAPES:
-        text = pattern.sub(masked, text)
+    folded = text.casefold()
+    for shape in SHAPES:
+        if any(sign in folded for sign in shape.signs):
+            text = shape.pattern.sub(shape.masked, text)
     return text
 
 
@@ -52,6 +52,8 @@ def mask_json(text: str) -> str:
     """Return a JSON document whose texts under names such as `api_key` are masked; others are as they were."""
     if not _SUSPECT.search(text):
         return text
+    import msgspec  # the process that masks what agents print does without it
+
     return msgspec.json.encode(_masked(msgspec.json.decode(text), "")).decode()
 
 

@@ -1,7 +1,7 @@
 """The two pipes between a worker and its parent: news go up, and the end of the other one means the parent is gone.
 
 They are the process's standard input and output at its start. Both are taken away before agent code is loaded: an
-agent reads an empty input, and its output goes to the log.
+agent reads an empty input, and its output goes where the process's standard error does: to the log.
 """
 
 import contextlib
@@ -69,12 +69,6 @@ class ParentPipes:
                 break
             line += piece
         return bytes(line)
-
-    def log_to(self, path: str) -> None:
-        """Send standard output and error to the end of a file, from Python and from anything below it."""
-        with open(path, "ab") as log:
-            for number in (1, 2):
-                os.dup2(log.fileno(), number)
 
     def tell(self, news: News) -> None:
         """Send news; a parent that is gone or does not listen is not waited for."""

@@ -7,6 +7,7 @@ end the next one with all that is tried again there: from then on each attempt h
 
 import asyncio
 import logging
+import os
 import secrets
 import sys
 import time
@@ -14,7 +15,9 @@ import time
 import msgspec
 
 from leyden.core.errors import LeydenError
+from leyden.core.masking import known_secrets, remember_words
 from leyden.core.runner.lost_workers import LostWorkers
+from leyden.core.runner.masked_log import MaskedLog
 from leyden.core.runner.worker_process import WorkerKilled, WorkerProcess
 from leyden.core.runner.worker_spec import WorkerSpec
 from leyden.core.store.client import HttpStore
@@ -31,7 +34,8 @@ logger = logging.getLogger(__name__)
 class WorkerPool:
     """`size` workers that run the agent of `spec`, as long as `start` and `stop` say.
 
-    Their ids in the store begin with `worker-NAME-`; a name is made up if none is given.
+    Their ids in the store begin with `worker-NAME-`; a name is made up if none is given. What they print goes to the
+    spec's `log_file`, masked.
     """
 
     def __init__(self, spec: WorkerSpec, size: int = 1, *, name: str | None = None) -> None:
@@ -43,6 +47,9 @@ class WorkerPool:
         self._workers: dict[int, WorkerProcess] = {}
         self._keeping: list[asyncio.Task[None]] = []
         self._lost = LostWorkers(self._store)
+        if not isinstance(spec.agent, str):
+            remember_words(list(spec.agent))
+        self._log = MaskedLog(spec.log_file, self._secrets)
         self._broken: LeydenError | None = None
         self._set_aside = set[str]()
         """Workers that were stopped because attempts no longer share a process."""
@@ -56,8 +63,13 @@ class WorkerPool:
         """Start the workers and wait until each is ready.
 
         Raises the UsageError that a worker met while loading the agent, reward or hooks, or LeydenError when one
-        cannot start; none is left running then.
+        cannot start, or its output cannot be written; none is left running then.
         """
+        try:
+            await self._log.start()
+        except BaseException:
+            await self.stop()
+            raise
         starts = [self._start_one(place) for place in range(self._size)]
         try:
             ended = await asyncio.gather(*starts, return_exceptions=True)
@@ -83,7 +95,13 @@ class WorkerPool:
         await self._lost.stop()
         workers, self._workers = list(self._workers.values()), {}
         await asyncio.gather(*(worker.stop() for worker in workers))
+        await self._log.stop()
         await self._store.close()
+
+    def _secrets(self) -> set[str]:
+        """What is masked in the workers' output by its value."""
+        given = {value for name in self._spec.env if (value := os.environ.get(name))}
+        return {*known_secrets(), *given, self._spec.store_token, self._spec.key}
 
     async def _start_one(self, place: int) -> None:
         """Start a worker; one that is killed meanwhile is not the agent's fault, unless it happens again and again."""
@@ -91,9 +109,7 @@ class WorkerPool:
             self._started += 1
             worker_id = f"worker-{self._name}-{self._started}"
             try:
-                self._workers[place] = await WorkerProcess.start(
-                    msgspec.structs.replace(self._spec, worker_id=worker_id)
-                )
+                self._workers[place] = await self._start_worker(worker_id)
             except WorkerKilled as error:
                 if not lives_left:
                     raise
@@ -104,6 +120,13 @@ class WorkerPool:
                 await worker.stop()
                 await self._start_one(place)
             return
+
+    async def _start_worker(self, worker_id: str) -> WorkerProcess:
+        output = self._log.open_pipe()
+        try:
+            return await WorkerProcess.start(msgspec.structs.replace(self._spec, worker_id=worker_id), output)
+        finally:
+            os.close(output)
 
     def _shares(self, worker: WorkerProcess) -> bool:
         """Whether several attempts may have run in the process of `worker` itself."""

@@ -18,6 +18,7 @@ import msgspec
 
 from leyden.core.errors import LeydenError, UsageError
 from leyden.core.runner.lost_workers import LostWorkers
+from leyden.core.runner.masked_log import open_log
 from leyden.core.runner.pipes import Refused
 from leyden.core.runner.pool import SHORT_LIFE_SECONDS, SHORT_LIVES
 from leyden.core.runner.ray_cluster import Cluster
@@ -228,7 +229,7 @@ class _Actor:
 
     def _print(self, piece: bytes) -> None:
         if piece and self._log is not None:
-            with self._log.open("ab") as file:
+            with open(open_log(str(self._log)), "ab") as file:  # masked where it was printed
                 file.write(piece)
 
     async def _call(self, method: str) -> Any:

@@ -1,6 +1,6 @@
 """`RunnerHost`: a pool of worker processes beside it, on whichever machine it is. Knows nothing of who calls it.
 
-What its workers print is kept here until it is fetched: nothing of a host stays on its machine.
+What its workers print is kept here, masked, until it is fetched: nothing of a host stays on its machine.
 """
 
 import asyncio

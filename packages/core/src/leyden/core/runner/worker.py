@@ -52,7 +52,7 @@ def main() -> None:
     code = 1
     try:
         spec = msgspec.json.decode(pipes.read_line(), type=WorkerSpec)
-        _prepare(spec, pipes)
+        _prepare(spec)
         isolated = Processes(lambda: _load(spec), pipes.close)
         loaded = isolated.load()
         choice = choose(spec.isolation, loaded)
@@ -78,9 +78,7 @@ def _refused(error: BaseException) -> Refused:
     return Refused(next(ours, type(error).__name__), str(error)[:MESSAGE_CHARACTERS])
 
 
-def _prepare(spec: WorkerSpec, pipes: ParentPipes) -> None:
-    if spec.log_file:
-        pipes.log_to(spec.log_file)
+def _prepare(spec: WorkerSpec) -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter(f"%(asctime)s {spec.worker_id} %(levelname)s %(name)s: %(message)s"))
     handler.addFilter(MaskingFilter())

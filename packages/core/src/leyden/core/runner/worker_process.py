@@ -41,8 +41,8 @@ class WorkerProcess:
         self._reading = asyncio.create_task(self._read())
 
     @classmethod
-    async def start(cls, spec: WorkerSpec) -> "WorkerProcess":
-        """Start a process and wait until it claims rollouts.
+    async def start(cls, spec: WorkerSpec, output: int | None = None) -> "WorkerProcess":
+        """Start a process that prints to `output`, or our standard error, and wait until it claims rollouts.
 
         Raises the UsageError that the worker met (AgentNotFound, UnknownAgent, RewardError), or LeydenError when it
         ends or says nothing: WorkerKilled when that was a signal's doing.
@@ -54,6 +54,7 @@ class WorkerProcess:
                 *command,
                 stdin=pipe,
                 stdout=pipe,
+                stderr=output,
                 env=without_own_tokens(os.environ),  # an agent has no use for them
                 start_new_session=True,
             )

@@ -36,7 +36,8 @@ class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     worker_id: str = ""
     """Given by the pool."""
     log_file: str | None = None
-    """File that takes what the agent prints and what the worker logs; None: the parent's standard error does."""
+    """File that the pool writes what the agent prints and what the worker logs to, masked; None: to its own standard
+    error."""
     python_path: tuple[str, ...] = ()
     """Further entries of `sys.path`; the pool adds its own process's."""
     stall_seconds: float = 120.0

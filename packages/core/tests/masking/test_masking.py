@@ -149,7 +149,7 @@ def test_ordinary_text_stays(text: str) -> None:
 
 
 def test_the_documentation_holds_nothing_to_mask_but_urls_with_a_user() -> None:
-    root = Path(__file__).parents[3]
+    root = Path(__file__).parents[4]
     for page in (root / "README.md", *sorted((root / "docs").glob("*.md"))):
         for line in page.read_text().splitlines():
             masked = mask_text(line)

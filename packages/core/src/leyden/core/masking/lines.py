@@ -1,0 +1,93 @@
+"""`LineMasker`: masks what a process prints, as it comes, line by line. Knows nothing of where it comes from."""
+
+import re
+
+from leyden.core.masking.terminal import visible
+from leyden.core.masking.text import mask_text
+
+LONGEST_LINE = 1 << 18
+"""Bytes that wait for the end of their line."""
+OVERLAP = 1 << 14
+"""Bytes at the end of a part of a longer line that are looked at again with the next part; longer than any secret."""
+_CUTS = 16
+"""Places at which a longer line is tried to be cut."""
+_OPEN_KEY = re.compile(
+    rb"-----BEGIN [A-Z0-9 ]{0,30}PRIVATE KEY(?: BLOCK)?-----(?:\s+[A-Za-z0-9+/=]{16,})*\s*\Z",
+)
+_RUN = re.compile(rb"[^\s\"']*")
+
+
+class LineMasker:
+    """Takes bytes and returns whole lines of them, with secrets masked and control characters written out.
+
+    A line of more than `LONGEST_LINE` bytes is returned in several. Lines of a private key wait for its end.
+    """
+
+    def __init__(self) -> None:
+        self._waiting = bytearray()
+        self._skips = False
+        """Whether a secret of more than `LONGEST_LINE` bytes goes on."""
+
+    def feed(self, data: bytes) -> bytes:
+        """Take what was printed next; returns the lines that it ends."""
+        if self._skips:
+            data = data[_end_of(_RUN, data) :]
+            self._skips = not data
+        before = len(self._waiting)
+        self._waiting += data
+        lines = b""
+        if (end := data.rfind(b"\n")) >= 0:
+            lines = self._take(self._complete(before + end + 1))
+        while len(self._waiting) > LONGEST_LINE:
+            lines += self._take_part()
+        return lines
+
+    def close(self) -> bytes:
+        """Return what is left: there will be no more of its line."""
+        lines = self._take(len(self._waiting))
+        return lines if not lines or lines.endswith(b"\n") else lines + b"\n"
+
+    def _complete(self, end: int) -> int:
+        """Of the lines up to `end`, return where those begin that wait for the end of a private key, or `end`."""
+        found = _OPEN_KEY.search(self._waiting, max(0, end - OVERLAP), end)
+        return end if found is None else self._waiting.rfind(b"\n", 0, found.start()) + 1
+
+    def _take(self, size: int) -> bytes:
+        lines = bytes(self._waiting[:size])
+        del self._waiting[:size]
+        return _masked(lines)
+
+    def _take_part(self) -> bytes:
+        """Take the beginning of a long line, cut where no secret is."""
+        part = bytes(self._waiting[: LONGEST_LINE + 1])
+        whole = _masked(part)
+        for cut in _cuts(part):
+            first = _masked(part[:cut])
+            if first + _masked(part[cut:]) == whole:
+                del self._waiting[:cut]
+                return first + b"\n"
+        rest = self._waiting[len(part) :]
+        self._waiting = rest[_end_of(_RUN, rest) :]
+        self._skips = not self._waiting
+        return whole + b"\n"
+
+
+def _cuts(part: bytes) -> list[int]:
+    """Where `part` may be cut: after white space, or before a whole character."""
+    cuts: list[int] = []
+    for number in range(1, _CUTS):
+        cut = len(part) - OVERLAP * number
+        space = part.rfind(b" ", max(0, cut - OVERLAP), cut) + 1
+        while part[cut] & 0xC0 == 0x80 and cut > len(part) - OVERLAP * (number + 1):
+            cut -= 1
+        cuts += [place for place in (space, cut) if place > 0]
+    return cuts
+
+
+def _masked(lines: bytes) -> bytes:
+    return visible(mask_text(lines.decode(errors="backslashreplace"))).encode() if lines else lines
+
+
+def _end_of(pattern: "re.Pattern[bytes]", data: "bytes | bytearray") -> int:
+    found = pattern.match(data)
+    return 0 if found is None else found.end()
