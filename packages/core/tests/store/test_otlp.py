@@ -33,7 +33,7 @@ from leyden.core.data.rollout import Attempt
 from leyden.core.data.tokens import unpack_ids, unpack_log_probs
 from leyden.core.store.intake import ServerLimits
 from leyden.core.store.memory import MemoryStore
-from leyden.core.store.otlp import read_request
+from leyden.core.store.otlp import Most, read_request
 from leyden.core.store.refused import Refused
 from leyden.core.store.rows import encode
 from leyden.core.store.server import store_app
@@ -342,7 +342,7 @@ def test_whatever_comes_is_read_or_refused(span: Any, noise: bytes, cut: int) ->
     at = cut % len(valid)
     for sent, kind in ((body, JSON), (noise, PROTOBUF), (valid[:at], PROTOBUF), (valid[:at] + noise, PROTOBUF)):
         try:
-            taken = read_request(sent, kind, max_span=1000, attempt=("ro", "at"))
+            taken = read_request(sent, kind, Most(100, 10_000, 1000), attempt=("ro", "at"))
         except Refused as refused:
             assert refused.status == 400 and "\n" not in str(refused)
         else:

@@ -35,6 +35,11 @@ class Agent:
     rewards: bool = False
     """Whether its spans may hold a reward."""
 
+    @property
+    def key(self) -> tuple[str, str]:
+        """Rollout and attempt."""
+        return self.rollout_id, self.attempt_id
+
 
 class Access:
     """Checks tokens against the trainer's; raises UsageError for one that cannot travel in a header."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
@@ -24,6 +24,8 @@ from leyden.core.data import semconv
 from leyden.core.data.span import Attributes, Span, SpanEvent, SpanLink, SpanStatus, StatusCode
 from leyden.core.data.text import well_formed
 from leyden.core.data.tokens import pack_ids, pack_log_probs
+from leyden.core.store.counting import json_values, message_fields, protobuf_fields, protobuf_messages
+from leyden.core.store.intake import too_many
 from leyden.core.store.refused import Refused
 from leyden.core.store.text import can_rest
 
@@ -46,6 +48,20 @@ _PACKED: Mapping[str, _Packing] = {
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 """In JSON, a half of a surrogate pair, which protobuf does not take without the other."""
 _LIST_ITEMS = (str, bool, int, float)
+
+
+_MESSAGES = message_fields(ExportTraceServiceRequest.DESCRIPTOR)
+_SPANS = (1, 2, 2)
+"""Where the spans of a request are: the numbers of `resource_spans`, `scope_spans` and `spans`."""
+
+
+class Most(NamedTuple):
+    """How much a request may hold."""
+
+    spans: int
+    values: int
+    """Fields, those of inner messages included; in JSON names, values and containers."""
+    span_bytes: int
 
 
 @dataclass(slots=True)
@@ -95,21 +111,25 @@ def failure(message: str, kind: str) -> bytes:
     return _encoded(Status(message=message), kind)
 
 
-def read_request(body: bytes, kind: str, *, max_span: int, attempt: tuple[str, str] | None = None) -> Taken:
-    """Read a request of either kind; raises Refused, with status 400, for what is none.
+def read_request(body: bytes, kind: str, most: Most, *, attempt: tuple[str, str] | None = None) -> Taken:
+    """Read a request of either kind.
 
-    Spans that name no attempt are of `attempt`, where it is given. Those of more than `max_span` bytes, and without
+    Raises Refused, with status 400 for what is none, 413 for one that holds too much, which is counted before anything
+    is made of it. Spans that name no attempt are of `attempt`, where it is given. Those of too many bytes, and without
     valid ids, are refused by themselves.
     """
+    _check_count(body, kind, most)
     request = _decoded(body, kind)
+    if kind == JSON:
+        _check_spans(sum(len(scoped.spans) for of in request.resource_spans for scoped in of.scope_spans), most)
     taken = Taken()
     ended: list[tuple[int, Span]] = []
     for of_resource in request.resource_spans:
         resource = _attributes(of_resource.resource.attributes)
         named = _named(resource, attempt or (None, None))
         for given in (span for scoped in of_resource.scope_spans for span in scoped.spans):
-            if given.ByteSize() > max_span:
-                taken.refuse(f"span {given.name[:64]!r} has {given.ByteSize()} bytes; it may have {max_span}")
+            if given.ByteSize() > most.span_bytes:
+                taken.refuse(f"span {given.name[:64]!r} has {given.ByteSize()} bytes; it may have {most.span_bytes}")
                 continue
             try:
                 span = _span(given, resource, named, from_json=kind == JSON)
@@ -119,6 +139,21 @@ def read_request(body: bytes, kind: str, *, max_span: int, attempt: tuple[str, s
                 ended.append((given.end_time_unix_nano or given.start_time_unix_nano, span))
     taken.spans = [span for _, span in sorted(ended, key=lambda pair: pair[0])]
     return taken
+
+
+def _check_count(body: bytes, kind: str, most: Most) -> None:
+    if kind != JSON:
+        _check_spans(protobuf_messages(body, _SPANS, most.spans), most)
+    if len(body) <= most.values:
+        return
+    values = json_values(body, most.values) if kind == JSON else protobuf_fields(body, _MESSAGES, most.values)
+    if values > most.values:
+        raise too_many("more", most.values, "values")
+
+
+def _check_spans(spans: int, most: Most) -> None:
+    if spans > most.spans:
+        raise too_many("more", most.spans, "spans")
 
 
 def _decoded(body: bytes, kind: str) -> Any:

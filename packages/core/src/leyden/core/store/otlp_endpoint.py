@@ -3,7 +3,6 @@
 What is valid in a request is stored in one transaction and the rest refused, with a reason, as a partial success.
 """
 
-import asyncio
 import logging
 from collections.abc import Callable
 from functools import cache
@@ -17,7 +16,7 @@ from leyden.core.errors import REFUSALS
 from leyden.core.store import access
 from leyden.core.store.access import Agent
 from leyden.core.store.base import LightningStore
-from leyden.core.store.intake import Intake, too_large
+from leyden.core.store.intake import Intake, Place, too_large
 from leyden.core.store.provenance import without_call_records
 from leyden.core.store.refused import Refused
 from leyden.core.store.server_metrics import StoreMetrics
@@ -30,8 +29,8 @@ logger = logging.getLogger(__name__)
 PATH = "/v1/traces"
 _JSON = "application/json"
 _KINDS = ("application/x-protobuf", _JSON)
-_SMALL = 64 << 10
-"""Bytes of a request that is read at once; larger ones are read on a thread, beside other calls."""
+_WRITE_SECONDS = 25e-6
+"""About what it takes to write a span."""
 
 
 @cache
@@ -57,8 +56,6 @@ class OtlpEndpoint:
     ) -> None:
         self._store, self._intake, self._metrics, self._who = store, intake, metrics, who
         self._trusts = trusts
-        self._reading = asyncio.Lock()
-        """Held while a large request is read: it takes ten times its bytes, and two would not be read sooner."""
 
     async def answer(self, request: Request) -> Response:
         """Answer one request."""
@@ -77,34 +74,36 @@ class OtlpEndpoint:
             raise Refused(501, "this server takes no OTLP: it needs pip install 'leyden-core[otlp]'")
         if kind not in _KINDS:
             raise Refused(415, f"OTLP comes as {' or '.join(_KINDS)}")
-        if agent is not None:
-            await access.check_open(self._store, agent)
-        self._intake.check_room()
-        async with self._intake.body(request) as body:
-            if kind == _JSON and len(body) > self._intake.limits.max_json:
-                raise too_large(self._intake.limits.max_json, "JSON ")
-            taken = await self._read(body, kind, agent)
-            with self._intake.writing(len(taken.spans)):
-                stored = await self._write(taken, trusted=self._trusts(agent))
+        async with self._intake.place(None if agent is None else agent.key) as place:
+            if agent is not None:
+                await access.check_open(self._store, agent)
+            self._intake.check_room()
+            async with place.body(request) as body, place.turn(len(body)):
+                if kind == _JSON and len(body) > self._intake.limits.max_json:
+                    raise too_large(self._intake.limits.max_json, "JSON ")
+                taken = await self._read(body, kind, agent, place)
+                place.charge(_WRITE_SECONDS * len(taken.spans))
+                with self._intake.writing(len(taken.spans)):
+                    stored = await self._write(taken, trusted=self._trusts(agent))
         self._metrics.stored(stored, taken.refused)
         return Response(taken.answer(kind), 200, media_type=kind)
 
-    async def _read(self, body: bytes, kind: str, agent: Agent | None) -> "Taken":
-        from leyden.core.store.otlp import read_request
+    async def _read(self, body: bytes, kind: str, agent: Agent | None, place: Place) -> "Taken":
+        from leyden.core.store.otlp import Most, read_request
 
-        attempt = None if agent is None else (agent.rollout_id, agent.attempt_id)
+        limits = self._intake.limits
+        of = limits if agent is None else limits.agent
+        most = Most(of.max_spans, of.max_values, limits.max_span)
 
-        def read() -> "Taken":
-            return read_request(body, kind, max_span=self._intake.limits.max_span, attempt=attempt)
+        def read(sender: Agent | None = agent) -> "Taken":
+            if sender is None:
+                return read_request(body, kind, most)
+            taken = read_request(body, kind, most, attempt=sender.key)
+            taken.keep(lambda span: access.span_problem(sender, span))
+            return taken
 
-        if len(body) <= _SMALL:
-            taken = read()
-        else:
-            async with self._reading:
-                taken = await asyncio.to_thread(read)
-        if agent is not None:
-            taken.keep(lambda span: access.span_problem(agent, span))
-        else:
+        taken = await place.do(len(body), read)
+        if agent is None:
             problems = {key: await self._problem(*key) for key in taken.attempts()}
             taken.keep(lambda span: problems[span.rollout_id, span.attempt_id])
         return taken

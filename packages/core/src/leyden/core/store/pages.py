@@ -32,10 +32,10 @@ _STATUSES: Mapping[int, str] = {
     401: "There is no valid bearer token.",
     403: "The token does not allow this, or its attempt has ended.",
     408: "The request came too slowly.",
-    413: "The request is too large, as sent or decompressed.",
+    413: "The request is too large, as sent or decompressed, or holds too much.",
     415: "The request is compressed in a way that is not accepted.",
     422: "The store refuses; `error` is the name of the error, such as `NotFound`.",
-    429: "Too much waits to be written; `Retry-After` says when to come again.",
+    429: "Too much is being worked on; `Retry-After` says when to come again.",
     500: "The store failed.",
 }
 

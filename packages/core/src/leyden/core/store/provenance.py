@@ -5,8 +5,9 @@ through passes its spans through `without_call_records` first: a process's recor
 store for everyone it does not trust (in a run: for everyone), OTLP, and captures in production.
 """
 
+import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from msgspec.structs import replace
 
@@ -16,14 +17,24 @@ from leyden.core.store.span_entry import entered
 
 Part = TypeVar("Part", SpanEvent, SpanLink)
 
+_AT_ONCE = 128
+"""Spans."""
+
 
 async def without_call_records(given: Sequence[Any]) -> list[Span]:
     """Return spans, as `entered` does, without the attributes in `semconv.CALL_RECORD`.
 
     A span that had any is kept, and `semconv.FORGED` names them. Raises UsageError for a span without an identity.
     """
-    # Only once they are plain data: keys of other classes may look like one name and be stored as another.
-    return [_without(span) for span in await entered(given)]
+    many = cast("list[Any]", given) if type(given) is list and len(cast("list[Any]", given)) > _AT_ONCE else []
+    if not many:
+        # Only once they are plain data: keys of other classes may look like one name and be stored as another.
+        return [_without(span) for span in await entered(cast("Sequence[Any]", given))]
+    kept: list[Span] = []
+    for first in range(0, len(many), _AT_ONCE):
+        kept += await without_call_records(many[first : first + _AT_ONCE])
+        await asyncio.sleep(0)  # for what else the event loop has to do
+    return kept
 
 
 def _without(span: Span) -> Span:

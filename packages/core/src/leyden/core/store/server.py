@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from starlette.applications import Starlette
@@ -22,7 +22,8 @@ from leyden.core.masking import mask_logs
 from leyden.core.store import access, otlp_endpoint, streaming
 from leyden.core.store.access import Agent
 from leyden.core.store.base import LightningStore
-from leyden.core.store.intake import Intake, ServerLimits
+from leyden.core.store.counting import json_values, msgpack_length, msgpack_values
+from leyden.core.store.intake import Intake, Place, ServerLimits, too_many
 from leyden.core.store.once import Once
 from leyden.core.store.pages import page_routes
 from leyden.core.store.provenance import without_call_records
@@ -55,6 +56,10 @@ _PARTS = msgspec.msgpack.Decoder(list[Part])
 _Name = tuple[str, int]
 """Of a call that may come again: what its caller has named it, and a hash of it, as people reuse names."""
 _CLAIMS = frozenset({"dequeue_rollout", "dequeue_many_rollouts"})
+_BEGUN_AT_ONCE = 32
+"""Parts of an agent's request that are begun before others have their turn."""
+_WRITE_SECONDS = 25e-6
+"""About what it takes to write a span."""
 
 
 def store_app(
@@ -152,20 +157,20 @@ class _Calls:
 
     async def _answer(self, request: Request, asked: _Asked, *, json_in: bool) -> Response:
         name = request.path_params["method"]
-        if name == TOGETHER or name in NUMBERED:
-            self._intake.check_room()
-        began = time.perf_counter()
-        async with self._intake.body(request) as body:
-            if name == TOGETHER:
-                answer = PartAnswer(200, msgspec.msgpack.encode(await self._parts(body, asked)))
-            else:
-                method = _method(name)
-                call = _decoded(method, body, json=json_in)
-                self._check_call(method, call, asked)
-                if name == streaming.METHOD:
-                    return await self._spans(method, call, asked)
-                name_of_call = _named(request.headers.get(REQUEST_ID), body)
-                answer = await self._answered(method, call, name_of_call, asked, request)
+        async with self._intake.place(None if asked.agent is None else asked.agent.key) as place:
+            if name == TOGETHER or name in NUMBERED:
+                self._intake.check_room()
+            began = time.perf_counter()
+            async with place.body(request) as body, place.turn(len(body)):
+                if name == TOGETHER:
+                    answer = PartAnswer(200, msgspec.msgpack.encode(await self._parts(body, asked, place)))
+                else:
+                    method = _method(name)
+                    given = request.headers.get(REQUEST_ID)
+                    call, name_of_call = await self._call(method, body, given, asked, place, json=json_in)
+                    if name == streaming.METHOD:
+                        return await self._spans(method, call, asked)
+                    answer = await self._answered(method, call, name_of_call, asked, request)
         self._metrics.call(name, answer.status, time.perf_counter() - began)
         return self._response(answer, asked)
 
@@ -176,30 +181,68 @@ class _Calls:
         able = {**self._store.capabilities, "otlp_traces": otlp_endpoint.can_read_otlp()}
         return {CAPABILITIES: ",".join(name for name, has in able.items() if has)}
 
-    async def _parts(self, body: bytes, asked: _Asked) -> list[PartAnswer]:
-        """Run several calls side by side."""
+    async def _parts(self, body: bytes, asked: _Asked, place: Place) -> list[PartAnswer]:
+        """Run several calls side by side; those of an agent are begun a few at a time."""
+        limits, agent = self._intake.limits, asked.agent is not None
         if asked.json:
             raise Refused(415, "several calls together travel as MessagePack alone")
-        try:
-            parts = _PARTS.decode(body)
-        except (msgspec.MsgspecError, RecursionError) as error:
-            raise Refused(400, f"not a list of calls: {error}") from error
-        return await asyncio.gather(*(self._part(part, asked) for part in parts))
+        count, most = msgpack_length(body) or 0, limits.agent.max_parts if agent else limits.max_parts
+        if count > most:
+            raise too_many(str(count), most, "calls")
 
-    async def _part(self, part: Part, asked: _Asked) -> PartAnswer:
+        def read() -> list[Part]:
+            try:
+                parts = _PARTS.decode(body)
+            except (msgspec.MsgspecError, RecursionError) as error:
+                raise Refused(400, f"not a list of calls: {error}") from error
+            if agent:
+                _check_values([part.call for part in parts], limits.agent.max_values)
+            return parts
+
+        parts = await place.do(len(body), read)
+        step = _BEGUN_AT_ONCE if agent else max(len(parts), 1)
+        running: list[asyncio.Task[PartAnswer]] = []
+        try:
+            for first in range(0, len(parts), step):
+                some = parts[first : first + step]
+                running += [asyncio.create_task(self._part(part, asked, place)) for part in some]
+                await asyncio.sleep(0)
+            return await asyncio.gather(*running)
+        finally:
+            for task in running:
+                task.cancel()
+
+    async def _part(self, part: Part, asked: _Asked, place: Place) -> PartAnswer:
         try:
             method = _method(part.method)
             if method.name in WAITING:
                 raise Refused(400, f"{method.name} may wait, and is not called together with others")
-            call = _decoded(method, part.call)
-            self._check_call(method, call, asked)
-            return await self._answered(method, call, _named(part.id, part.call), asked)
+            call, name = await self._call(method, part.call, part.id, asked, place)
+            return await self._answered(method, call, name, asked)
         except Refused as refused:
             return PartAnswer(refused.status, str(refused).encode())
 
-    def _check_call(self, method: Method, call: dict[str, Any], asked: _Asked) -> None:
-        if asked.agent is not None:
-            access.check_call(asked.agent, method.name, call)
+    async def _call(
+        self, method: Method, body: bytes, given: str | None, asked: _Asked, place: Place, *, json: bool = False
+    ) -> tuple[dict[str, Any], _Name | None]:
+        """Return the arguments of a call that the sender may make, and its name, where one is `given`."""
+        agent, most = asked.agent, self._intake.limits.agent
+
+        def read() -> tuple[dict[str, Any], _Name | None]:
+            if agent is not None:
+                _check_values([body], most.max_values, json=json)
+            call = _decoded(method, body, json=json)
+            if agent is not None:
+                lists = [cast("list[object]", value) for value in call.values() if isinstance(value, list)]
+                items = max(map(len, lists), default=0)
+                if items > most.max_spans:
+                    raise too_many(str(items), most.max_spans, "spans")
+                access.check_call(agent, method.name, call)
+            return call, _named(given, body)
+
+        call, name = await place.do(len(body), read)
+        place.charge(_WRITE_SECONDS * len(_spans_of(method, call)))
+        return call, name
 
     async def _answered(
         self, method: Method, call: dict[str, Any], name: _Name | None, asked: _Asked, request: Request | None = None
@@ -249,6 +292,16 @@ class _Calls:
             return self._response(answer, asked)
         pieces = streaming.whole(self._store, call, json=asked.json)
         return StreamingResponse(pieces, 200, self._headers(), _JSON if asked.json else _MSGPACK)
+
+
+def _check_values(calls: list[bytes], most: int, *, json: bool = False) -> None:
+    if sum(map(len, calls)) <= most:  # a value has one byte at least
+        return
+    left = most
+    for call in calls:
+        left -= (json_values if json else msgpack_values)(call, left)
+        if left < 0:
+            raise too_many("more", most, "values")
 
 
 def _named(given: str | None, body: bytes) -> _Name | None:

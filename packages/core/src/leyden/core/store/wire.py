@@ -66,7 +66,7 @@ class Failure(msgspec.Struct, frozen=True):
         return ERRORS.get(self.error, StoreError)(self.message)
 
 
-class Part(msgspec.Struct, frozen=True, array_like=True):
+class Part(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """One of several calls in a request."""
 
     method: str
