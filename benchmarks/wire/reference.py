@@ -60,7 +60,8 @@ def _head(kind: str, choices: list[object]) -> dict[str, object]:
 class InstantEngine(Engine):
     """Answers every call at once with the reference answer, in the chunks in which it is streamed."""
 
-    def __init__(self) -> None:
+    def __init__(self, context_length: int = 4096) -> None:
+        self._context_length = context_length
         self._chunks = [
             TokenChunk(
                 ids=IDS[start : start + CHUNK_IDS],
@@ -75,7 +76,7 @@ class InstantEngine(Engine):
     @property
     def model(self) -> ModelInfo:
         """A model with room for the benchmark's calls."""
-        return ModelInfo(name="instant", context_length=4096, vocab_size=VOCABULARY)
+        return ModelInfo(name="instant", context_length=self._context_length, vocab_size=VOCABULARY)
 
     @property
     def version(self) -> int:

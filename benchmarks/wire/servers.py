@@ -118,8 +118,19 @@ async def _relay(request: web.Request, answer: aiohttp.ClientResponse) -> web.St
 
 async def serve_gateway(pipe: Connection, store_uri: str) -> None:
     """Serve the gateway, which does all that it does in a run."""
+    await _serve(pipe, store_uri, ServedPolicy(name="policy", engine=InstantEngine(), codec=ByteCodec()))
+
+
+async def serve_real_prompts(pipe: Connection, folder: str) -> None:
+    """Serve the gateway with the tokenizer and the chat template of a policy, and room for very long prompts."""
+    from leyden.core.gateway.hf_codec import HuggingFaceCodec  # imports transformers
+
+    engine = InstantEngine(context_length=4 << 20)
+    await _serve(pipe, "memory://", ServedPolicy(name="policy", engine=engine, codec=HuggingFaceCodec(folder)))
+
+
+async def _serve(pipe: Connection, store_uri: str, policy: ServedPolicy) -> None:
     store = await open_store(store_uri)
-    policy = ServedPolicy(name="policy", engine=InstantEngine(), codec=ByteCodec())
     paths: list[str] = []
     for _ in range(ATTEMPTS):
         rollout = await store.start_rollout("task", mode="train")

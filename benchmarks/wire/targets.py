@@ -24,14 +24,14 @@ class Target:
     """Something that answers, and what it costs."""
 
     def __init__(self, name: str, pid: int, port: int, paths: list[str], headers: str = "") -> None:
-        self.name, self.port = name, port
-        self._pid, self._paths, self._headers = pid, paths, headers
+        self.name, self.port, self.paths = name, port, paths
+        self._pid, self._headers = pid, headers
         self._bodies = {stream: request_body(stream=stream) for stream in (False, True)}
 
     def request(self, n: int, *, stream: bool) -> bytes:
         """Return the bytes of a call."""
         body = self._bodies[stream]
-        head = f"POST {self._paths[n % len(self._paths)]} HTTP/1.1\r\nhost: 127.0.0.1:{self.port}\r\n{self._headers}"
+        head = f"POST {self.paths[n % len(self.paths)]} HTTP/1.1\r\nhost: 127.0.0.1:{self.port}\r\n{self._headers}"
         return f"{head}content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body
 
     def cpu_seconds(self) -> float:

@@ -226,6 +226,8 @@ def test_a_thousand_agents_with_four_calls_each_wait_by_default() -> None:
         {"max_concurrent": 0},
         {"max_per_attempt": 0},
         {"max_waiting": -1},
+        {"max_waiting_per_attempt": -1},
+        {"fair_share": 0},
         {"max_wait_seconds": 0},
         {"rate": 0.0},
         {"burst": 0},

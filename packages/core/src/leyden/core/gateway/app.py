@@ -17,14 +17,17 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from leyden.core.engine.base import Engine
 from leyden.core.gateway import openapi
 from leyden.core.gateway.body import BodyLimits, read_body
-from leyden.core.gateway.call import read_prompt, serve_call
+from leyden.core.gateway.call import read_prompt, read_request, serve_call
 from leyden.core.gateway.chat.dialect import ChatDialect
+from leyden.core.gateway.connections import accept
 from leyden.core.gateway.dialect import Dialect
 from leyden.core.gateway.endpoint import Endpoint, ObservedSend, not_allowed, unknown_path
-from leyden.core.gateway.gate import Gate, GateLimits
+from leyden.core.gateway.gate import Gate, GateLimits, Place
+from leyden.core.gateway.held_bytes import HeldBytes
 from leyden.core.gateway.http import ClientWatch, send_json, start_message
 from leyden.core.gateway.keeper import Keeper, KeeperLimits
 from leyden.core.gateway.ledger import Ledger
+from leyden.core.gateway.long_work import LongWork, Slot, WorkLimits
 from leyden.core.gateway.metrics import CONTENT_TYPE, GatewayMetrics
 from leyden.core.gateway.metrics_page import Measure, MetricsPage
 from leyden.core.gateway.origin import Origin, open_origin, private_headers, verified
@@ -39,6 +42,9 @@ from leyden.core.store.base import LightningStore
 HUNG_UP = 499
 """Status that metrics count where the client left before its answer was complete."""
 
+COUNTED_CONTEXTS = 4
+"""Tokens are counted of prompts up to so many times what the model can read."""
+
 Answerer: TypeAlias = ServedPolicy | Upstream
 """What answers a call."""
 
@@ -50,6 +56,7 @@ class GatewayLimits:
     body: BodyLimits = field(default_factory=BodyLimits)
     gate: GateLimits = field(default_factory=GateLimits)
     records: KeeperLimits = field(default_factory=KeeperLimits)
+    work: WorkLimits = field(default_factory=WorkLimits)
 
 
 class Gateway:
@@ -77,6 +84,8 @@ class Gateway:
         self._can_answer = asyncio.Event()
         limits = limits or GatewayLimits()
         self._body = limits.body
+        self._held = HeldBytes(limits.body.max_bytes_per_attempt)
+        self._work = LongWork(limits.work)
         self.gate = gate = Gate(limits.gate)
         """Pauses and drains calls, for an update that must not happen under them."""
         self.keeper = Keeper(store.add_many_spans, limits.records)
@@ -127,28 +136,35 @@ class Gateway:
         async def serve(scope: Scope, receive: Receive, send: Send) -> None:
             headers, rollout_id, attempt_id = self._caller(scope)
             seen = ObservedSend(send)
-            body = await read_body(scope, receive, self._body)
-            with ClientWatch(receive) as watch:
-                with watch.cancelling():
-                    await self._can_answer.wait()
-                    place = await self.gate.place(attempt_id)
-                with place:
-                    # Only now: the attempt may have ended while its call was waiting.
-                    origin = await open_origin(self._store, rollout_id, attempt_id, headers)
-                    await self._serve(dialect, origin, body, watch, seen)
+            with self._held.request(attempt_id) as held:
+                body = await read_body(scope, receive, self._body, held.add)
+                with ClientWatch(receive) as watch, self._work.slot(attempt_id) as slot:
+                    with watch.cancelling():
+                        place = await self._place(attempt_id, len(body), slot)
+                    with place:
+                        # Only now: the attempt may have ended while its call was waiting.
+                        origin = await open_origin(self._store, rollout_id, attempt_id, headers)
+                        await self._serve(dialect, origin, body, watch, seen, slot)
 
         return serve
 
+    async def _place(self, attempt_id: str, size: int, slot: Slot) -> Place:
+        """Wait for a place; for the turn of a long request before it, so that an update waits for one of them only."""
+        await self._can_answer.wait()
+        await slot.take(size)
+        return await self.gate.place(attempt_id)
+
     async def _serve(
-        self, dialect: Dialect, origin: Origin, body: bytes, watch: ClientWatch, seen: ObservedSend
+        self, dialect: Dialect, origin: Origin, body: bytes, watch: ClientWatch, seen: ObservedSend, slot: Slot
     ) -> None:
         """Have a call answered by its policy, and count it."""
         policy = self._named(origin.policy)
         try:
             if isinstance(policy, Upstream):
+                slot.free()
                 await policy.serve(dialect, origin, body, self._ledger, watch, seen)
             else:
-                await serve_call(policy, dialect, origin, body, self._ledger, watch, seen)
+                await serve_call(policy, dialect, origin, body, self._ledger, watch, seen, slot)
         except Refusal as refusal:
             seen.status = refusal.status
             raise
@@ -161,16 +177,27 @@ class Gateway:
 
         async def count(scope: Scope, receive: Receive, send: Send) -> None:
             headers, rollout_id, attempt_id = self._caller(scope)
-            body = await read_body(scope, receive, self._body)
-            await self._can_answer.wait()
-            origin = await open_origin(self._store, rollout_id, attempt_id, headers)
-            policy = self._named(origin.policy)
-            if isinstance(policy, Upstream):
-                raise Refusal(404, "The upstream's tokens cannot be counted here.", code="unknown_url")
-            ids = read_prompt(policy, dialect, (await dialect.parse(body, origin)).request)
-            await send_json(send, 200, b'{"object":"response.input_tokens","input_tokens":%d}' % len(ids))
+            with self._held.request(attempt_id) as held:
+                body = await read_body(scope, receive, self._body, held.add)
+                with (
+                    ClientWatch(receive) as watch,
+                    self._work.slot(attempt_id) as slot,
+                    watch.cancelling(),
+                    await self._place(attempt_id, len(body), slot),
+                ):
+                    origin = await open_origin(self._store, rollout_id, attempt_id, headers)
+                    tokens = await self._count(dialect, origin, body, slot)
+                await send_json(send, 200, b'{"object":"response.input_tokens","input_tokens":%d}' % tokens)
 
         return count
+
+    async def _count(self, dialect: Dialect, origin: Origin, body: bytes, slot: Slot) -> int:
+        policy = self._named(origin.policy)
+        if isinstance(policy, Upstream):
+            raise Refusal(404, "The upstream's tokens cannot be counted here.", code="unknown_url")
+        exchange = await read_request(policy, dialect, origin, body, slot)
+        room = COUNTED_CONTEXTS * policy.engine.model.context_length
+        return len(await read_prompt(policy, dialect, exchange.request, slot, room))
 
     def _reading(self, methods: Mapping[str, Read]) -> ASGIApp:
         async def serve(scope: Scope, receive: Receive, send: Send) -> None:
@@ -183,9 +210,14 @@ class Gateway:
         return serve
 
     def _caller(self, scope: Scope) -> tuple[dict[str, str], str, str]:
-        """Return private headers, rollout and attempt of a request; raises Refusal where it proves no attempt."""
+        """Return private headers, rollout and attempt of a request.
+
+        Raises Refusal where it proves no attempt, or one that has too many connections at work.
+        """
         headers = private_headers(scope["headers"])
-        return headers, *verified(self._key, scope["path_params"].get("token"), headers)
+        rollout_id, attempt_id = verified(self._key, scope["path_params"].get("token"), headers)
+        accept(scope, attempt_id)
+        return headers, rollout_id, attempt_id
 
     def _named(self, name: str | None) -> Answerer:
         """Return the policy that a route chose; raises Refusal for one that was not configured."""
@@ -229,6 +261,7 @@ class Gateway:
     @asynccontextmanager
     async def _lifespan(self, _: object) -> AsyncGenerator[None]:
         yield
+        await self._work.aclose()
         await self.keeper.aclose()
         for policy in self._answerers.values():
             if isinstance(policy, Upstream):

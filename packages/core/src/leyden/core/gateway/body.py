@@ -5,7 +5,7 @@ Invariant: whatever a client sends, and however it is compressed, no more than t
 
 import asyncio
 import importlib.util
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
@@ -17,9 +17,17 @@ from leyden.core.gateway.refusal import Refusal, invalid
 
 Headers: TypeAlias = Iterable[tuple[bytes, bytes]]
 
+Hold: TypeAlias = Callable[[int], None]
+
 _ALIASES = {"x-gzip": "gzip"}
 _ZSTD_SLICE = 128
 """Bytes of a zstd frame taken at once. Four of them can stand for 128 KiB, so a slice gives at most 4 MiB."""
+
+_INLINE = 1 << 10
+"""Compressed bytes of which no more than a MiB can come."""
+
+
+def _unlimited(_: int) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,10 +42,12 @@ class BodyLimits:
     """For the whole body."""
     gap_seconds: float = 30.0
     """Between two pieces of it."""
+    max_bytes_per_attempt: int = 64 << 20
+    """Of all requests of one attempt together, as read, until they are answered."""
 
 
-async def read_body(scope: Scope, receive: Receive, limits: BodyLimits) -> bytes:
-    """Read a request's body, decompressed.
+async def read_body(scope: Scope, receive: Receive, limits: BodyLimits, hold: Hold = _unlimited) -> bytes:
+    """Read a request's body, decompressed; `hold` gets the size of every piece, and may raise Refusal.
 
     Raises Refusal with status 400 (not what its headers say), 408 (too slow), 413 (too large) or 415 (compressed in a
     way that is not accepted), and ClientGone when the client hangs up.
@@ -59,7 +69,8 @@ async def read_body(scope: Scope, receive: Receive, limits: BodyLimits) -> bytes
                     raise _too_large(limits.max_bytes)
                 if length is not None and (size > length or (size < length and not more)):
                     raise invalid(f"The request body has {size} bytes; its Content-Length says {length}.")
-                parts.append(part if decoder is None else _decoded(decoder, part, limits.max_decoded_bytes))
+                parts.append(part if decoder is None else await _decoded(decoder, part, limits.max_decoded_bytes))
+                hold(len(parts[-1]))
                 if more:
                     patience.reschedule(min(end, loop.time() + limits.gap_seconds))
     except TimeoutError:
@@ -144,9 +155,10 @@ def _decoder(headers: Headers, limits: BodyLimits) -> _Decoder | None:
     return Inflater(GZIP if gzip else DEFLATE, limits.max_decoded_bytes, members=gzip)
 
 
-def _decoded(decoder: _Decoder, part: bytes, limit: int) -> bytes:
+async def _decoded(decoder: _Decoder, part: bytes, limit: int) -> bytes:
+    """Decompress a piece; off the event loop where it may stand for megabytes."""
     try:
-        return decoder.push(part)
+        return decoder.push(part) if len(part) <= _INLINE else await asyncio.to_thread(decoder.push, part)
     except Corrupt:
         raise invalid("The request body is not in the content encoding that it names.") from None
     except TooMuch:

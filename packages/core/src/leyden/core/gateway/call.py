@@ -21,12 +21,14 @@ from leyden.core.gateway.chat.format import answer_message
 from leyden.core.gateway.dialect import Dialect, DrawnChoice, Exchange, Reply
 from leyden.core.gateway.http import ClientGone, ClientWatch
 from leyden.core.gateway.ledger import Ledger, fingerprint
+from leyden.core.gateway.long_work import Slot
 from leyden.core.gateway.origin import Origin
 from leyden.core.gateway.refusal import Refusal, invalid, server_error
 from leyden.core.gateway.replay import replay
 from leyden.core.gateway.request import ModelRequest
 from leyden.core.gateway.seeding import Draws
 from leyden.core.gateway.serving import ServedPolicy, sampling_for, warn_of_untrainable
+from leyden.core.gateway.size_limits import COUNTED, check_elements, least_of_body, least_of_request
 
 _log = logging.getLogger("leyden.gateway")
 
@@ -97,16 +99,19 @@ async def serve_call(
     ledger: Ledger,
     watch: ClientWatch,
     send: Send,
+    slot: Slot,
 ) -> None:
     """Answer a call and record it before the last byte of the answer is sent; a retry gets the answer of its call.
 
     Raises Refusal where nothing was sent yet; the client of a broken stream gets its error as an event.
     """
-    mark = fingerprint(origin, body)
     with watch.cancelling():
+        mark = await slot.run(len(body), lambda: fingerprint(origin, body))
         earlier = await ledger.earlier(origin, mark)
-    if earlier:
-        await replay(policy, await dialect.parse(body, origin), earlier, send)
+        exchange = await dialect.parse(body, origin, slot) if earlier else None
+    if exchange is not None:
+        slot.free()
+        await replay(policy, exchange, earlier, send)
         return
     response_id = f"{dialect.id_prefix}{secrets.token_hex(14)}"
     record = CallRecord(
@@ -119,12 +124,14 @@ async def serve_call(
         not_trained=None if policy.trained else reasons.FROZEN,
     )
     try:
-        exchange = await dialect.parse(body, origin)
-        _accept(policy, dialect, record, exchange.request)
+        with watch.cancelling():
+            exchange = await read_request(policy, dialect, origin, body, slot)
+            await _accept(policy, dialect, record, exchange.request, slot)
     except Refusal as refusal:
         record.fail(reasons.REFUSED, str(refusal), refusal.body.code or refusal.body.type)
         await ledger.keep(record)
         raise
+    slot.free()
     with ledger.answering(mark, watch):
         await _answer(policy, exchange, record, ledger, watch, send)
 
@@ -153,11 +160,13 @@ async def _answer(
         ledger.undelivered(record.fingerprint)
 
 
-def _accept(policy: ServedPolicy, dialect: Dialect, record: CallRecord, request: ModelRequest) -> None:
+async def _accept(
+    policy: ServedPolicy, dialect: Dialect, record: CallRecord, request: ModelRequest, slot: Slot
+) -> None:
     """Read the request into `record`; raises Refusal for what cannot be answered."""
     record.asked = request.asked
-    prompt_ids = read_prompt(policy, dialect, request)
     room = policy.engine.model.context_length
+    prompt_ids = await read_prompt(policy, dialect, request, slot, room)
     if len(prompt_ids) >= room:
         raise dialect.too_long(room, len(prompt_ids))
     record.prompt_ids = prompt_ids
@@ -175,10 +184,37 @@ def _determine(record: CallRecord, sampling: Sampling, dialect: Dialect, draws: 
         record.sampling = msgspec.structs.replace(sampling, seed=seed)
 
 
-def read_prompt(policy: ServedPolicy, dialect: Dialect, request: ModelRequest) -> list[int]:
-    """Return the ids that the policy would read; raises Refusal where its template cannot render the messages."""
-    try:
+async def read_request(policy: ServedPolicy, dialect: Dialect, origin: Origin, body: bytes, slot: Slot) -> Exchange:
+    """Read and check a request; raises Refusal for what no answer could honour, first of all for what is too long."""
+    room = policy.engine.model.context_length
+    least = least_of_body(len(body), policy.codec)
+    if least >= room:
+        raise dialect.too_long(room, least)
+    if len(body) > COUNTED:
+        await slot.run(len(body), lambda: check_elements(body, room))
+    return await dialect.parse(body, origin, slot)
+
+
+async def read_prompt(
+    policy: ServedPolicy, dialect: Dialect, request: ModelRequest, slot: Slot, room: int
+) -> list[int]:
+    """Return the ids that the policy would read.
+
+    Raises Refusal where its template cannot render the messages, and before that where they cannot be fewer than
+    `room`.
+    """
+
+    def encode() -> list[int]:
+        least = least_of_request(request, policy.codec)
+        if least >= room:
+            raise dialect.too_long(room, least)
         return policy.codec.encode(request.messages, request.tools, request.forced)
+
+    size = len(request.asked.messages or "") + len(request.asked.tools or "")
+    try:
+        return await slot.run(size, encode)
+    except Refusal:
+        raise
     except (GatewayError, RecursionError) as error:  # the latter for what is nested too deeply to be rendered
         raise invalid(str(error), dialect.prompt_field) from error
 

@@ -95,11 +95,16 @@ class Codec(ABC):
     def stop_ids(self) -> tuple[int, ...]:
         """Tokens that end an answer."""
 
+    @property
+    def longest_token(self) -> int | None:
+        """Most bytes of text that one token stands for; None where there is no such limit, or it is not known."""
+        return None
+
     @abstractmethod
     def encode(
         self, messages: Sequence[Message], tools: Sequence[ToolDefinition] = (), forced: Forced | None = None
     ) -> list[int]:
-        """Render with the chat template, up to where the model's answer begins.
+        """Render with the chat template, up to where the model's answer begins. Long prompts are encoded on threads.
 
         A forced call begins the answer itself: its first ids follow those of the same prompt without it. Raises
         GatewayError when the template refuses the messages, or when how it writes calls is not known and one is forced.

@@ -9,6 +9,7 @@ from starlette.types import Send
 from leyden.core.data.span import Attributes
 from leyden.core.engine.base import FinishReason
 from leyden.core.gateway.answer import AnswerReader, ReadPart, ReadToken
+from leyden.core.gateway.long_work import Slot
 from leyden.core.gateway.origin import Origin
 from leyden.core.gateway.refusal import Refusal
 from leyden.core.gateway.request import ModelRequest
@@ -87,8 +88,8 @@ class Dialect(Protocol):
     prompt_field: str
     """The field of a request that holds what the model is to read."""
 
-    async def parse(self, body: bytes, origin: Origin) -> Exchange:
-        """Read and check a request; raises Refusal for what no answer could honour."""
+    async def parse(self, body: bytes, origin: Origin, slot: Slot) -> Exchange:
+        """Read and check a request, in `slot` where it is long; raises Refusal for what no answer could honour."""
         ...
 
     def too_long(self, room: int, tokens: int) -> Refusal:

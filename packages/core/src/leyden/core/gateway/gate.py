@@ -2,7 +2,8 @@
 
 A call has a place or waits for one. There is one line for all, first come, first served; an attempt may have only so
 many calls in it or past it, and its further calls wait in a line of its own until one of those has left. So an attempt
-with a thousand calls delays another's next call by at most its share.
+with a thousand calls delays another's next call by at most its share. While others call too, its share is not much
+larger than theirs.
 
 Invariants: never more places than `max_concurrent`; while anybody is in the common line, all places are taken or the
 gate is paused; a call that gives up, wherever it stands, leaves nothing behind. Belongs to one event loop.
@@ -30,6 +31,10 @@ class GateLimits:
     """Calls that are answered at once; the engine makes its own batches of them."""
     max_per_attempt: int = 64
     """Of one attempt, answered or in the common line."""
+    fair_share: int = 12
+    """Of an attempt, while others call as well; or twice the average of theirs, if that is more."""
+    max_waiting_per_attempt: int = 1024
+    """Beyond its share; more are refused while others still may wait."""
     max_waiting: int = 4096
     max_wait_seconds: float = 480.0
     """Less than the ten minutes that OpenAI's clients wait for a first byte."""
@@ -39,11 +44,11 @@ class GateLimits:
     """Calls that may come at once after a quiet time, where there is a rate."""
 
     def __post_init__(self) -> None:
-        for name in ("max_concurrent", "max_per_attempt", "burst"):
+        for name in ("max_concurrent", "max_per_attempt", "fair_share", "burst"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} must be at least 1, not {getattr(self, name)}")
-        if self.max_waiting < 0 or self.max_wait_seconds <= 0:
-            raise UsageError("max_waiting must be at least 0 and max_wait_seconds above 0")
+        if min(self.max_waiting, self.max_waiting_per_attempt) < 0 or self.max_wait_seconds <= 0:
+            raise UsageError("max_waiting and max_waiting_per_attempt must be at least 0 and max_wait_seconds above 0")
         if self.rate is not None and self.rate <= 0:
             raise UsageError(f"rate must be above 0 calls a second, or None for any, not {self.rate}")
 
@@ -126,10 +131,16 @@ class Gate:
         """Take a place, or a turn to wait for; raises Refusal with status 429."""
         limits = self._limits
         attempt = self._attempts.get(attempt_id) or _Attempt()
-        joins = attempt.share < limits.max_per_attempt
+        if attempt.own:  # others may be fewer, or busier, than when these came
+            self._fill(attempt)
+            self._advance()
+        joins = not attempt.own and attempt.share < self._share(attempt)
         at_once = joins and not self._paused and self._running < limits.max_concurrent
         if not at_once and self._waiting >= limits.max_waiting:
             raise _too_many("Too many requests are waiting.", "too_many_waiting", self._expected_wait())
+        if len(attempt.own) >= limits.max_waiting_per_attempt and not joins:
+            message = "Too many requests of this attempt are waiting."
+            raise _too_many(message, "too_many_waiting", self._expected_wait())
         if self._bucket is not None and (seconds := self._bucket.take()) > 0:
             raise _too_many("Too many requests a second.", "rate_limit_exceeded", seconds)
         if joins:
@@ -182,13 +193,25 @@ class Gate:
     def _part(self, attempt_id: str) -> None:
         """One call of an attempt is out of the common line and of its place: the next of its own line may join."""
         attempt = self._attempts[attempt_id]
-        if attempt.own:
-            following, _ = attempt.own.popitem(last=False)
-            self._line[following] = None
-            return
         attempt.share -= 1
+        self._fill(attempt)
         if not attempt.share:
             del self._attempts[attempt_id]
+
+    def _fill(self, attempt: "_Attempt") -> None:
+        while attempt.own and attempt.share < self._share(attempt):
+            following, _ = attempt.own.popitem(last=False)
+            self._line[following] = None
+            attempt.share += 1
+
+    def _share(self, attempt: "_Attempt") -> int:
+        """How many calls of an attempt may be in the common line or in a place, at least one."""
+        most = self._limits.max_per_attempt
+        others = len(self._attempts) - bool(attempt.share)
+        if not others:
+            return most
+        theirs = self._running + len(self._line) - attempt.share
+        return min(most, max(self._limits.fair_share, 2 * theirs // others))
 
     def _advance(self) -> None:
         while self._line and not self._paused and self._running < self._limits.max_concurrent:

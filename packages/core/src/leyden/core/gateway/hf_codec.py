@@ -1,11 +1,13 @@
 """`HuggingFaceCodec`: a checkpoint's own tokenizer and chat template as a `Codec`. Runs no code of a checkpoint's."""
 
 import hashlib
+import re
 from array import array
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 from typing import Any, cast
 
 import msgspec
@@ -13,12 +15,18 @@ import msgspec
 from leyden.core.errors import GatewayError, PolicyError
 from leyden.core.gateway.codec import AnswerParser, Codec, Forced, Message, ParsedAnswer, ToolDefinition
 from leyden.core.gateway.messages import plain_messages
+from leyden.core.gateway.template import ChatTemplate, TemplateTooLong
 from leyden.core.gateway.tools.family import answer_parser, parse_answer
 from leyden.core.gateway.tools.registry import tool_family
 
 TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<end_of_turn>", "<|end|>")
 """Tokens that end a turn in known templates, for checkpoints whose end-of-sequence token is another one."""
 CACHED_PROMPTS, CACHED_BYTES = 512, 32 << 20
+_KEEPING = frozenset({
+    "ByteLevel", "Digits", "Metaspace", "NFC", "Prepend", "Regex", "Sequence", "Split", "String",
+})  # fmt: skip
+"""Parts of tokenizers that leave nothing of a text out."""
+_SPACES = 'Replace(pattern=String(" "), content="▁")'
 THINK, END_THINK = "<think>", "</think>\n\n"
 
 
@@ -42,17 +50,26 @@ class HuggingFaceCodec(Codec):
             raise PolicyError(f"policy {str(source)!r} has no chat template: choose a chat model, or add one to it")
         named = cast("dict[str, str]", template) if isinstance(template, dict) else {"default": str(template)}
         self._template = "\n".join(named.values())
+        self._chat = ChatTemplate(self._tokenizer)
         self._family = tool_family(self._template)
         self._stop_ids = tuple(dict.fromkeys(_stop_ids(self._tokenizer, str(source), self._template)))
         self._silent = _silent_ids(self._tokenizer, self._family.tokens if self._family else ())
         self._prompts: OrderedDict[bytes, _Prompt] = OrderedDict()
         self._prompt_bytes = 0
+        self._prompts_lock = Lock()
+        self._longest = _longest_token(self._tokenizer)
+        self._ids("")  # settles what of the tokenizer's settings a first call changes: threads share it
         self._bytes_of = _byte_alphabet() if _is_byte_level(self._tokenizer) else None
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
         """End-of-sequence tokens of the generation config, the tokenizer's, and the template's own end of turn."""
         return self._stop_ids
+
+    @property
+    def longest_token(self) -> int | None:
+        """Of byte-level and byte-fallback vocabularies that leave nothing out; others may read any text as one."""
+        return self._longest
 
     def encode(
         self, messages: Sequence[Message], tools: Sequence[ToolDefinition] = (), forced: Forced | None = None
@@ -95,17 +112,21 @@ class HuggingFaceCodec(Codec):
 
     def _prompt(self, messages: Sequence[Message], tools: Sequence[ToolDefinition]) -> _Prompt:
         key = hashlib.sha256(msgspec.json.encode((messages, tools))).digest()
-        prompt = self._prompts.get(key)
-        if prompt is not None:
-            self._prompts.move_to_end(key)
-            return prompt
+        with self._prompts_lock:
+            prompt = self._prompts.get(key)
+            if prompt is not None:
+                self._prompts.move_to_end(key)
+                return prompt
         text = self._render(messages, tools)
         prompt = _Prompt(array("i", self._ids(text)), thinks=text.rstrip().endswith(THINK))
-        self._prompts[key] = prompt
-        self._prompt_bytes += _size(prompt)
-        while len(self._prompts) > CACHED_PROMPTS or self._prompt_bytes > CACHED_BYTES:
-            self._prompt_bytes -= _size(self._prompts.popitem(last=False)[1])
-        return prompt
+        with self._prompts_lock:
+            if key in self._prompts:  # another thread was faster
+                return self._prompts[key]
+            self._prompts[key] = prompt
+            self._prompt_bytes += _size(prompt)
+            while len(self._prompts) > CACHED_PROMPTS or self._prompt_bytes > CACHED_BYTES:
+                self._prompt_bytes -= _size(self._prompts.popitem(last=False)[1])
+            return prompt
 
     def _render(self, messages: Sequence[Message], tools: Sequence[ToolDefinition]) -> str:
         """Render the messages; where the template cannot, once more with the arguments of calls as text.
@@ -117,6 +138,10 @@ class HuggingFaceCodec(Codec):
                 return self._apply(plain_messages(messages), tools)
             except TypeError:
                 return self._apply(plain_messages(messages, arguments_as_text=True), tools)
+        except TemplateTooLong as error:
+            raise TemplateTooLong(
+                f"The chat template of this model does not end with these messages: {error}"
+            ) from None
         except Exception as error:  # whatever a template from anywhere may raise
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise GatewayError(f"The chat template of this model cannot render these messages: {reason}") from error
@@ -124,9 +149,7 @@ class HuggingFaceCodec(Codec):
     def _apply(self, messages: list[Message], tools: Sequence[ToolDefinition]) -> str:
         if self._family is not None:
             messages = self._family.messages(messages, self._template)
-        return self._tokenizer.apply_chat_template(
-            messages, tools=list(tools) or None, add_generation_prompt=True, tokenize=False
-        )
+        return self._chat.render(messages, tools)
 
     def _ids(self, text: str) -> list[int]:
         return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
@@ -178,6 +201,29 @@ def _silent_ids(tokenizer: Any, marks: Sequence[str]) -> frozenset[int]:
 def _is_byte_level(tokenizer: Any) -> bool:
     backend = getattr(tokenizer, "backend_tokenizer", None)
     return "ByteLevel" in str(getattr(backend, "decoder", ""))
+
+
+def _longest_token(tokenizer: Any) -> int | None:
+    """Return the most bytes that a token stands for; None where a tokenizer may leave text out or join any of it."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    added = cast("dict[int, Any]", tokenizer.added_tokens_decoder)
+    if backend is None or any(token.lstrip or token.rstrip for token in added.values()):
+        return None
+    parts = f"{backend.normalizer} {backend.pre_tokenizer}"
+    others = parts.replace(_SPACES, "")  # of what else is replaced, much could become little
+    if "Removed" in others or not set(re.findall(r"\b([A-Z]\w+)\(", others)) <= _KEEPING:
+        return None
+    vocabulary = cast("dict[str, int]", tokenizer.get_vocab())
+    if _is_byte_level(tokenizer):
+        every, size = set(_byte_alphabet()), max(map(len, vocabulary))
+    else:
+        every, size = {f"<0x{byte:02X}>" for byte in range(256)}, max(len(token.encode()) for token in vocabulary)
+        if not getattr(backend.model, "byte_fallback", False):
+            return None
+    if not every <= vocabulary.keys():
+        return None
+    longest = max(size, *(len(token.content.encode()) for token in added.values()), 1)
+    return 3 * longest if "NFC(" in parts else longest  # of its forms the shortest has a third of the longest
 
 
 def _byte_alphabet() -> dict[str, int]:

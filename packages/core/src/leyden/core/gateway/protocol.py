@@ -8,12 +8,13 @@ request that arrives in one piece, as almost all do, starts no timer.
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
+from leyden.core.gateway.connections import CONNECTION, UNKNOWN, Connections, Unknown
 from leyden.core.gateway.refusal import Refusal, invalid
 
 _END = b"\r\n\r\n"
@@ -23,14 +24,21 @@ _END = b"\r\n\r\n"
 class ConnectionLimits:
     """What one connection may cost, and how many there may be."""
 
-    head_seconds: float = 30.0
+    head_seconds: float = 15.0
     """For a whole request head, from the moment the connection is made or the head begins; and for the rest of a
     request that was answered before it had come."""
     head_bytes: int = 64 << 10
-    unread_seconds: float = 300.0
-    """For a client that does not read its answer."""
+    unread_seconds: float = 60.0
+    """That a client may let one answer wait to be read, in all."""
     max_connections: int = 8192
-    """Further ones wait in the operating system's queue until one of these is closed."""
+    """Further ones wait in the operating system's queue until one of these is closed. Fewer where the process may not
+    open so many files."""
+    max_unknown: int = 2048
+    """Without an accepted token; for one more, the oldest idle one is closed."""
+    max_unknown_per_peer: int = 1024
+    """Of one address."""
+    max_per_attempt: int = 1024
+    """At work for one attempt; the oldest idle one is closed before one is refused."""
 
 
 class PatientProtocol(HttpToolsProtocol):
@@ -43,9 +51,13 @@ class PatientProtocol(HttpToolsProtocol):
         app_state: dict[str, Any],
         limits: ConnectionLimits,
         lost: Callable[[], None],
+        connections: Connections,
     ) -> None:
         super().__init__(config, server_state, app_state)
-        self._limits, self._lost = limits, lost
+        self._limits, self._lost, self._all = limits, lost, connections
+        self.owner: str | Unknown | None = UNKNOWN
+        """Whose token came on it; see `Connection`."""
+        self._unread_left, self._unread_since = limits.unread_seconds, 0.0
         self.made = False
         """Whether there has been a connection."""
         self._in_head = self._in_body = False
@@ -64,11 +76,14 @@ class PatientProtocol(HttpToolsProtocol):
         """Wait for the first request."""
         super().connection_made(transport)
         self.made = True
-        self._expect()
+        self._all.made(self)
+        if not transport.is_closing():
+            self._expect()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the timers."""
         super().connection_lost(exc)
+        self._all.lost(self)
         self._paid()
         self.resume_writing()
         self._lost()
@@ -103,6 +118,7 @@ class PatientProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """Begin a head."""
         super().on_message_begin()
+        self.scope["extensions"] = cast("Any", {CONNECTION: self})
         self._in_head = True
 
     def on_headers_complete(self) -> None:
@@ -124,6 +140,7 @@ class PatientProtocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         """Wait for the rest of a request that was answered early: the next one begins behind it."""
         super().on_response_complete()
+        self._unread_left = self._limits.unread_seconds
         if self._in_body and self.cycle.response_complete and self._owed is None:
             self._expect()
 
@@ -131,7 +148,8 @@ class PatientProtocol(HttpToolsProtocol):
         """Wait for the client to read."""
         super().pause_writing()
         if self._unread is None:
-            self._unread = self.loop.call_later(self._limits.unread_seconds, self.transport.abort)
+            self._unread_since = self.loop.time()
+            self._unread = self.loop.call_later(max(0.0, self._unread_left), self.transport.abort)
 
     def resume_writing(self) -> None:
         """Go on writing."""
@@ -139,6 +157,28 @@ class PatientProtocol(HttpToolsProtocol):
         if self._unread is not None:
             self._unread.cancel()
             self._unread = None
+            self._unread_left -= self.loop.time() - self._unread_since
+
+    @property
+    def peer(self) -> str:
+        """The client's address, without its port."""
+        return self.client[0] if self.client else ""
+
+    @property
+    def idle(self) -> bool:
+        """Whether no request is under way."""
+        return not self._answering() and not self._in_body
+
+    def accept(self, owner: str | None) -> None:
+        """Note whose token came; raises Refusal where an attempt has too many connections at work."""
+        self._all.accept(self, owner)
+
+    def shut(self) -> None:
+        """Close the connection, at once where a request is under way."""
+        if self.idle:
+            self.transport.close()
+        else:
+            self.transport.abort()
 
     def _answering(self) -> bool:
         return bool(self.cycle) and not self.cycle.response_complete

@@ -9,11 +9,13 @@ import contextlib
 import logging
 import socket
 from collections.abc import Callable, Collection, Generator
+from dataclasses import replace
 
 import uvicorn
 from starlette.types import ASGIApp
 
 from leyden.core.errors import GatewayError
+from leyden.core.gateway.connections import Connections, recognising
 from leyden.core.gateway.hosts import HostCheck
 from leyden.core.gateway.protocol import ConnectionLimits, PatientProtocol
 from leyden.core.masking import mask_logs
@@ -22,6 +24,8 @@ BACKLOG = 4096
 KEEP_ALIVE = 600
 """Seconds an idle connection is kept. Longer than any client's pool keeps one, so that no client writes to one that is
 being closed."""
+OTHER_FILES = 256
+"""Files that a process needs beside its connections."""
 _RECOVERY_SECONDS = 0.2
 _TICK_SECONDS = 0.1
 _LOOK_SECONDS = 0.005
@@ -45,8 +49,9 @@ class GatewayServer:
         limits: ConnectionLimits | None = None,
         allowed_hosts: Collection[str] = (),
     ) -> None:
-        self._app, self._host, self._port, self._grace = HostCheck(app, host, allowed_hosts), host, port, grace
-        self._limits = limits or ConnectionLimits()
+        self._app = recognising(HostCheck(app, host, allowed_hosts))
+        self._host, self._port, self._grace = host, port, grace
+        self._limits = _affordable(limits or ConnectionLimits())
         self._server: _Server | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -105,10 +110,28 @@ def _listen(host: str, port: int) -> socket.socket:
     return listener
 
 
+def _affordable(limits: ConnectionLimits) -> ConnectionLimits:
+    """Leave files for others than clients, where the process may open fewer than there may be connections."""
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return limits
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return limits
+    room = max(soft - OTHER_FILES, soft // 2)
+    return replace(limits, max_connections=min(limits.max_connections, room))
+
+
 class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, limits: ConnectionLimits) -> None:
         super().__init__(config)
         self._limits = limits
+        self._connections = Connections(
+            unknown=limits.max_unknown,
+            unknown_per_peer=limits.max_unknown_per_peer,
+            per_attempt=min(limits.max_per_attempt, max(1, limits.max_connections // 4)),
+        )
         self._doors: list[_Door] = []
         self._stopping = asyncio.Event()
 
@@ -158,7 +181,7 @@ class _Server(uvicorn.Server):
 
     def protocol(self, limits: ConnectionLimits, lost: Callable[[], None]) -> PatientProtocol:
         """Return what speaks with one client."""
-        return PatientProtocol(self.config, self.server_state, self.lifespan.state, limits, lost)
+        return PatientProtocol(self.config, self.server_state, self.lifespan.state, limits, lost, self._connections)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None]:

@@ -22,6 +22,11 @@ class ByteCodec(Codec):
         """`<|im_end|>` and the end of a text."""
         return END, STOP
 
+    @property
+    def longest_token(self) -> int:
+        """One byte."""
+        return 1
+
     def encode(
         self, messages: Sequence[Message], tools: Sequence[ToolDefinition] = (), forced: Forced | None = None
     ) -> list[int]:

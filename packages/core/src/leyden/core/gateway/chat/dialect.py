@@ -10,6 +10,7 @@ from leyden.core.gateway.chat.format import AnswerHead
 from leyden.core.gateway.chat.reply import PlainReply, StreamReply
 from leyden.core.gateway.chat.request import ChatRequest, parse_chat
 from leyden.core.gateway.dialect import DrawnChoice, Reply
+from leyden.core.gateway.long_work import Slot
 from leyden.core.gateway.origin import Origin
 from leyden.core.gateway.refusal import Refusal
 
@@ -45,9 +46,9 @@ class ChatDialect:
     id_prefix = "chatcmpl-"
     prompt_field = "messages"
 
-    async def parse(self, body: bytes, origin: Origin) -> ChatExchange:
+    async def parse(self, body: bytes, origin: Origin, slot: Slot) -> ChatExchange:
         """Read and check a request."""
-        return ChatExchange(parse_chat(body))
+        return ChatExchange(await slot.run(len(body), lambda: parse_chat(body)))
 
     def too_long(self, room: int, tokens: int) -> Refusal:
         """Refuse messages that leave no room for an answer."""

@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 
+import msgspec
 from starlette.types import Send
 
 from leyden.core.data import semconv
 from leyden.core.data.span import Attributes
 from leyden.core.gateway.dialect import DrawnChoice, Reply
+from leyden.core.gateway.long_work import Slot
 from leyden.core.gateway.origin import Origin
 from leyden.core.gateway.refusal import Refusal
 from leyden.core.gateway.responses.format import Head, Response
@@ -72,12 +74,14 @@ class ResponsesDialect:
     def __init__(self, conversations: Conversations) -> None:
         self._conversations = conversations
 
-    async def parse(self, body: bytes, origin: Origin) -> ResponsesExchange:
+    async def parse(self, body: bytes, origin: Origin, slot: Slot) -> ResponsesExchange:
         """Read and check a request."""
-        draft = read_draft(body)
+        draft = await slot.run(len(body), lambda: read_draft(body))
         earlier = await self._conversations.until(origin, draft.previous) if draft.previous else []
         items = [await self._resolved(item, origin) for item in draft.items]
-        return ResponsesExchange(checked_request(draft, items, earlier), origin, self._conversations)
+        size = len(body) + (len(msgspec.json.encode(earlier)) if earlier else 0)
+        request = await slot.run(size, lambda: checked_request(draft, items, earlier))
+        return ResponsesExchange(request, origin, self._conversations)
 
     def too_long(self, room: int, tokens: int) -> Refusal:
         """Refuse a conversation that leaves no room for an answer."""

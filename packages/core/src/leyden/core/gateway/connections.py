@@ -1,0 +1,147 @@
+"""`Connections`: how many connections there may be without an accepted token, and of one attempt.
+
+A connection is unknown until a request on it proves who sends it. Of the unknown ones, and of an attempt's own, the
+oldest idle one is closed for a new one beyond the limit. Knows nothing of HTTP.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from leyden.core.gateway.refusal import Refusal, retry_after
+
+CONNECTION = "leyden.connection"
+"""Where the scope's `extensions` have the connection of a request."""
+
+
+class Connection(Protocol):
+    """One client's connection."""
+
+    owner: "str | Unknown | None"
+    """Attempt that its latest request was of; None for another accepted token, `UNKNOWN` before any."""
+
+    @property
+    def peer(self) -> str:
+        """Where it comes from."""
+        ...
+
+    @property
+    def idle(self) -> bool:
+        """Whether no request is under way on it."""
+        ...
+
+    def shut(self) -> None:
+        """Close it."""
+        ...
+
+
+class Unknown:
+    """Who nobody knows yet."""
+
+
+UNKNOWN = Unknown()
+
+
+class Connections:
+    """The open connections of one server."""
+
+    def __init__(self, *, unknown: int, unknown_per_peer: int, per_attempt: int) -> None:
+        self._most, self._most_per_peer, self._most_per_attempt = unknown, unknown_per_peer, per_attempt
+        # Dicts for their order: the oldest comes first.
+        self._unknown: dict[Connection, None] = {}
+        self._of_peer: defaultdict[str, dict[Connection, None]] = defaultdict(dict)
+        self._of_attempt: defaultdict[str, dict[Connection, None]] = defaultdict(dict)
+
+    @property
+    def unknown(self) -> int:
+        """Connections without an accepted token."""
+        return len(self._unknown)
+
+    def made(self, connection: Connection) -> None:
+        """Take a new connection in, and close an older one where there are too many."""
+        peers = self._of_peer[connection.peer]
+        self._unknown[connection] = peers[connection] = None
+        if len(peers) > self._most_per_peer:
+            self._shut(_oldest(peers))
+        elif len(self._unknown) > self._most:
+            self._shut(_oldest(self._unknown))
+
+    def lost(self, connection: Connection) -> None:
+        """Forget a connection that is closed."""
+        self._leave(connection)
+
+    def accept(self, connection: Connection, owner: str | None) -> None:
+        """Note whose token came on a connection; raises Refusal with status 429 where an attempt has too many busy."""
+        if connection.owner == owner:
+            return
+        self._leave(connection)
+        connection.owner = owner
+        if owner is None:
+            return
+        own = self._of_attempt[owner]
+        own[connection] = None
+        if len(own) > self._most_per_attempt:
+            idle = next((one for one in own if one.idle and one is not connection), None)
+            if idle is None:
+                message = f"This attempt has more than {self._most_per_attempt} connections at work."
+                headers = {**retry_after(1), "connection": "close"}
+                raise Refusal(429, message, type="requests", code="too_many_connections", headers=headers)
+            self._shut(idle)
+
+    def _shut(self, connection: Connection) -> None:
+        self._leave(connection)
+        connection.shut()
+
+    def _leave(self, connection: Connection) -> None:
+        self._unknown.pop(connection, None)
+        _discard(self._of_peer, connection.peer, connection)
+        if isinstance(connection.owner, str):
+            _discard(self._of_attempt, connection.owner, connection)
+
+
+def accept(scope: Scope, owner: str) -> None:
+    """Note, on the connection of a request, the attempt whose token it has; raises Refusal where there are too many."""
+    connection = connection_of(scope)
+    if connection is not None:
+        connection.accept(owner)
+
+
+def connection_of(scope: Scope) -> Any:
+    """Return the connection of a request; None where another server has it."""
+    return scope.get("extensions", {}).get(CONNECTION)
+
+
+def recognising(app: ASGIApp) -> ASGIApp:
+    """Take a connection for known on which a POST with credentials has succeeded: something in `app` checked them."""
+
+    async def recognise(scope: Scope, receive: Receive, send: Send) -> None:
+        connection = connection_of(scope) if scope["type"] == "http" and scope["method"] == "POST" else None
+        if connection is None or connection.owner is not UNKNOWN or not _has_credentials(scope["headers"]):
+            return await app(scope, receive, send)
+
+        async def seen(message: Message) -> None:
+            if message["type"] == "http.response.start" and message["status"] < 300 and connection.owner is UNKNOWN:
+                connection.accept(None)
+            await send(message)
+
+        await app(scope, receive, seen)
+
+    return recognise
+
+
+def _has_credentials(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    return any(name == b"authorization" for name, _ in headers)
+
+
+def _oldest(connections: dict[Connection, None]) -> Connection:
+    return next((one for one in connections if one.idle), next(iter(connections)))
+
+
+def _discard(groups: "defaultdict[str, dict[Connection, None]]", name: str, connection: Connection) -> None:
+    group = groups.get(name)
+    if group is not None:
+        group.pop(connection, None)
+        if not group:
+            del groups[name]

@@ -1,0 +1,111 @@
+"""`ChatTemplate`: a checkpoint's chat template, rendered within limits. Runs no code of a checkpoint's.
+
+Whoever made the policy's folder wrote the template, and what an agent sends decides how often its loops run. So every
+pass of a loop and every call of a macro is counted, wherever the template is rendered. Memory is not limited.
+"""
+
+import time
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from jinja2 import Environment, Template, nodes
+
+from leyden.core.errors import GatewayError
+from leyden.core.gateway.codec import Message, ToolDefinition
+
+MOST_STEPS = 2_000_000
+"""Where nothing else is said: many times what long conversations with many tools need."""
+STEP = "leyden_step"
+_YIELD_EVERY = 64
+"""Steps between two chances for other threads."""
+
+
+class TemplateTooLong(GatewayError):
+    """The chat template does not come to an end with these messages."""
+
+
+class Steps:
+    """How many passes through loops there may be, and until when (`time.monotonic`)."""
+
+    def __init__(self, most: int, deadline: float | None = None) -> None:
+        self._left, self._deadline = most, deadline
+
+    def stop(self) -> None:
+        """Have the template fail at its next step: nobody waits for it any more."""
+        self._left = 0
+
+    def take(self) -> bool:
+        """Count one; raises TemplateTooLong where there is none left. Returns True, as part of a loop's condition."""
+        self._left -= 1
+        if self._left < 0:
+            raise TemplateTooLong("its loops run too often")
+        if self._deadline is not None:
+            if time.monotonic() > self._deadline:
+                raise TemplateTooLong("it takes too long")
+            if self._left % _YIELD_EVERY == 0:
+                time.sleep(0)  # lets the event loop have the interpreter
+        return True
+
+
+_STEPS: ContextVar[Steps | None] = ContextVar("leyden template steps", default=None)
+
+
+@contextmanager
+def limited(steps: Steps) -> Generator[None]:
+    """Render templates within `steps` in the block."""
+    before = _STEPS.set(steps)
+    try:
+        yield
+    finally:
+        _STEPS.reset(before)
+
+
+class ChatTemplate:
+    """The templates of a tokenizer, rendered as its own `apply_chat_template` renders them."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._compiled: dict[str, Template] = {}
+
+    def render(self, messages: Sequence[Message], tools: Sequence[ToolDefinition]) -> str:
+        """Return the prompt's text; raises whatever the template does, and TemplateTooLong."""
+        offered = list(tools) or None
+        source: str = self._tokenizer.get_chat_template(None, offered)
+        template = self._compiled.get(source)
+        if template is None:
+            template = self._compiled[source] = _compile(source)
+        special: dict[str, Any] = self._tokenizer.special_tokens_map
+        variables = {"messages": messages, "tools": offered, "documents": None, "add_generation_prompt": True}
+        if _STEPS.get() is not None:
+            return template.render(**{**special, **variables})
+        with limited(Steps(MOST_STEPS)):
+            return template.render(**{**special, **variables})
+
+
+def _compile(source: str) -> Template:
+    """Compile a template as transformers does, in an environment of its making, with steps counted."""
+    from transformers.utils import chat_template_utils  # imported here: it takes seconds
+
+    make: Any = chat_template_utils._compile_jinja_template  # pyright: ignore[reportPrivateUsage]  # no public way to its environment
+    environment: Environment = make(source).environment
+    environment.extend(**{STEP: _step})
+    tree = environment.parse(source)
+    for loop in tree.find_all(nodes.For):
+        loop.body.insert(0, nodes.ExprStmt(_count()))
+        if loop.test is not None:
+            loop.test = nodes.And(_count(), loop.test)
+    for macro in tree.find_all((nodes.Macro, nodes.CallBlock)):
+        macro.body.insert(0, nodes.ExprStmt(_count()))
+    tree.set_environment(environment)
+    return environment.template_class.from_code(environment, environment.compile(tree), environment.make_globals(None))
+
+
+def _count() -> nodes.Call:
+    return nodes.Call(nodes.EnvironmentAttribute(STEP), [], [], None, None)
+
+
+def _step() -> bool:
+    steps = _STEPS.get()
+    return steps is None or steps.take()
