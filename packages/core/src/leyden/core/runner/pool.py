@@ -17,6 +17,7 @@ from leyden.core.errors import LeydenError
 from leyden.core.runner.lost_workers import LostWorkers
 from leyden.core.runner.worker_process import WorkerKilled, WorkerProcess
 from leyden.core.runner.worker_spec import WorkerSpec
+from leyden.core.store.access import machine_name, worker_token
 from leyden.core.store.client import HttpStore
 
 SHORT_LIFE_SECONDS = 10.0
@@ -28,17 +29,26 @@ SHORT_LIVES = 10
 logger = logging.getLogger(__name__)
 
 
+def worker_prefix(token: str, name: str | None) -> str:
+    """What the ids of a pool's workers begin with that works with this token; `name` tells pools of one token apart."""
+    machine = machine_name(token)
+    if machine is None:
+        return f"worker-{name or secrets.token_hex(3)}-"
+    return f"{machine}{name}-" if name else machine
+
+
 class WorkerPool:
     """`size` workers that run the agent of `spec`, as long as `start` and `stop` say.
 
-    Their ids in the store begin with `worker-NAME-`; a name is made up if none is given.
+    Their ids in the store begin with `worker-NAME-`; a name is made up if none is given. With a machine's token in the
+    spec they begin with its name, `NAME-` after it if one is given, and each worker gets a token of its own.
     """
 
     def __init__(self, spec: WorkerSpec, size: int = 1, *, name: str | None = None) -> None:
         self._size = size
         self._store = HttpStore(spec.store_url, spec.store_token)
         self._spec = msgspec.structs.replace(spec, python_path=(*spec.python_path, *filter(None, sys.path)))
-        self._name = name or secrets.token_hex(3)
+        self._prefix = worker_prefix(spec.store_token, name)
         self._started = 0
         self._workers: dict[int, WorkerProcess] = {}
         self._keeping: list[asyncio.Task[None]] = []
@@ -89,11 +99,11 @@ class WorkerPool:
         """Start a worker; one that is killed meanwhile is not the agent's fault, unless it happens again and again."""
         for lives_left in reversed(range(SHORT_LIVES)):
             self._started += 1
-            worker_id = f"worker-{self._name}-{self._started}"
+            worker_id = f"{self._prefix}{self._started}"
+            token = worker_token(self._spec.store_token, worker_id)
+            spec = msgspec.structs.replace(self._spec, worker_id=worker_id, store_token=token)
             try:
-                self._workers[place] = await WorkerProcess.start(
-                    msgspec.structs.replace(self._spec, worker_id=worker_id)
-                )
+                self._workers[place] = await WorkerProcess.start(spec)
             except WorkerKilled as error:
                 if not lives_left:
                     raise

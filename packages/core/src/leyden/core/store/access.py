@@ -10,6 +10,7 @@ worker's id: the machine needs no server to make one, and a worker cannot make a
 """
 
 import hmac
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -107,6 +108,11 @@ class Access:
         """Return the token of one attempt, for as long as the attempt is open."""
         scope = next(scope for scope, allowed in SCOPES.items() if allowed == rewards)
         return f"{scope}.{mint(_key(self._token, scope), rollout_id, attempt_id)}"
+
+
+def new_machine(access: Access, kind: str = "worker") -> str:
+    """Return the token of a machine with a random name that begins with `kind`."""
+    return access.machine_token(f"{kind}-{secrets.token_hex(6)}-")
 
 
 def machine_name(token: str) -> str | None:
