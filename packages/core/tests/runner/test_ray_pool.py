@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import importlib.util
 import os
 import signal
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from leyden.core.data import semconv
+from leyden.core.data.identity import mint
 from leyden.core.data.rollout import RolloutConfig
 from leyden.core.errors import AgentNotFound, UsageError
 from leyden.core.gateway.app import Gateway
@@ -23,6 +25,7 @@ from leyden.core.runner import ray_pool
 from leyden.core.runner.ray_cluster import Cluster, ray_cluster
 from leyden.core.runner.ray_pool import NoRoom, RayPool
 from leyden.core.runner.worker_spec import WorkerSpec
+from leyden.core.store.access import Access, new_machine
 from leyden.core.store.memory import MemoryStore
 from leyden.core.store.server import store_app
 from leyden.core.testing.byte_codec import ByteCodec
@@ -35,7 +38,7 @@ pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="ray is not installed"),
 ]
 
-KEY, TOKEN = bytes(range(32)), "opens-the-store"
+KEY, ACCESS = bytes(range(32)), Access("opens-the-store")
 
 AGENTS = """
 import os, time
@@ -109,9 +112,8 @@ class Site:
         spec = WorkerSpec(
             agent=f"{self.agents}:{agent}",
             store_url=f"{self.url}/store",
-            store_token=TOKEN,
+            store_token=new_machine(ACCESS),
             gateway_url=self.url,
-            key=KEY.hex(),
             concurrency=4,
             log_file=str(self.log),
         )
@@ -131,7 +133,9 @@ class Site:
 async def site(tmp_path: Path) -> AsyncGenerator[Site]:
     store, codec = MemoryStore(), ByteCodec()
     engine = ScriptedEngine(lambda request: codec.answer("hi"))
-    stores = store_app(store, authorize=lambda token: token == TOKEN)
+    stores = store_app(
+        store, authorize=ACCESS.is_trainer, agents=ACCESS.holder, attempt_token=functools.partial(mint, KEY)
+    )
     policy = ServedPolicy(name="policy", engine=engine, codec=codec)
     server = GatewayServer(Gateway(store, policy, KEY, mounts={"/store": stores}).app)
     yield Site(tmp_path, await server.start(), store)
@@ -146,7 +150,7 @@ async def test_rollouts_run_in_workers_of_actors_and_what_they_print_comes_back(
         ended = await finished(site.store, ids)
         await pool.check()
     assert len(workers) == 3
-    assert len({worker.split("-")[1] for worker in workers}) == 2, "each actor has workers of its own"
+    assert len({worker.rpartition("-")[0] for worker in workers}) == 2, "each actor has workers of its own"
     assert {rollout.status for rollout in ended} == {"succeeded"}
     assert {rollout.attempt.worker_id for rollout in ended} <= workers
     for rollout in ended:

@@ -1,5 +1,6 @@
 import asyncio
 import contextlib
+import functools
 import gc
 import os
 import signal
@@ -14,6 +15,7 @@ import msgspec
 import pytest
 
 from leyden.core.data import semconv
+from leyden.core.data.identity import mint
 from leyden.core.data.rollout import RolloutConfig
 from leyden.core.errors import AgentNotFound, LeydenError, RewardError, UnknownAgent, UsageError
 from leyden.core.gateway.app import Gateway
@@ -23,14 +25,16 @@ from leyden.core.runner import pool as pool_module
 from leyden.core.runner import worker_process
 from leyden.core.runner.pool import WorkerPool
 from leyden.core.runner.worker_spec import WorkerSpec
+from leyden.core.store.access import Access, machine_name, new_machine
 from leyden.core.store.memory import MemoryStore
 from leyden.core.store.server import store_app
 from leyden.core.testing.byte_codec import ByteCodec
-from leyden.core.testing.running import error_of, finished, rewards_in
+from leyden.core.testing.running import error_of, finished, rewards_in, run_one
 from leyden.core.testing.scripted_engine import ScriptedEngine
 
 KEY = bytes(range(32))
 TOKEN = "opens-the-store"
+ACCESS = Access(TOKEN)
 
 AGENTS = """
 import asyncio, gc, json, os, signal, subprocess, sys, threading, time
@@ -132,9 +136,8 @@ class Site:
     def spec(self, **changes: Any) -> WorkerSpec:
         given: dict[str, Any] = {
             "store_url": f"{self.url}/store",
-            "store_token": TOKEN,
+            "store_token": new_machine(ACCESS),
             "gateway_url": self.url,
-            "key": KEY.hex(),
             "log_file": str(self.log),
         }
         return WorkerSpec(**{**given, **changes})
@@ -153,7 +156,9 @@ class Site:
 async def site(tmp_path: Path) -> AsyncGenerator[Site]:
     store, codec = MemoryStore(), ByteCodec()
     engine = ScriptedEngine(lambda request: codec.answer("hi"))
-    stores = store_app(store, authorize=lambda token: token == TOKEN)
+    stores = store_app(
+        store, authorize=ACCESS.is_trainer, agents=ACCESS.holder, attempt_token=functools.partial(mint, KEY)
+    )
     policy = ServedPolicy(name="policy", engine=engine, codec=codec)
     server = GatewayServer(Gateway(store, policy, KEY, mounts={"/store": stores}).app)
     yield Site(tmp_path, await server.start(), store, engine)
@@ -183,6 +188,7 @@ async def test_rollouts_run_in_workers_and_their_calls_reach_the_gateway(site: S
         ended = await finished(site.store, ids)
         workers = {rollout.attempt.worker_id for rollout in ended}
         assert workers <= set(pool.worker_ids)
+        assert len(set(pool.worker_ids)) == 2
     assert {rollout.status for rollout in ended} == {"succeeded"}
     for rollout in ended:
         spans = (await site.store.query_spans(rollout.rollout_id)).items
@@ -190,6 +196,32 @@ async def test_rollouts_run_in_workers_and_their_calls_reach_the_gateway(site: S
         assert call.attempt_id == rollout.attempt.attempt_id
         assert rewards_in(spans) == [2.0]
     assert len(site.engine.log) == 20
+
+
+async def test_workers_that_are_started_with_a_trainers_token_need_no_machines(site: Site) -> None:
+    rollout = await site.store.enqueue_rollout("task", mode="train")
+    async with site.workers("asks", store_token=TOKEN, key=KEY.hex()) as pool:
+        (ended,) = await finished(site.store, [rollout.rollout_id])
+        assert ended.attempt.worker_id == pool.worker_ids[0]
+    assert ended.status == "succeeded", error_of(ended)
+
+
+async def test_the_names_of_workers_begin_with_their_machines(site: Site) -> None:
+    spec = site.spec(agent=f"{site.agents}:asks")
+    pools = [WorkerPool(spec), WorkerPool(spec, name="node")]
+    for pool in pools:
+        await pool.start()
+    ids = [pool.worker_ids[0] for pool in pools]
+    name = machine_name(spec.store_token)
+    assert ids == [f"{name}1", f"{name}node-1"]
+    for pool in pools:
+        await pool.stop()
+
+
+async def test_a_claim_without_a_token_that_no_key_makes_is_a_failure_of_leyden() -> None:
+    ended, _ = await run_one(lambda task: "unreached", key=None)
+    assert (ended.status, error_of(ended)["kind"]) == ("failed", "leyden")
+    assert "store_app(attempt_token=...)" in error_of(ended)["message"]
 
 
 async def test_an_agent_finds_no_key_and_its_output_goes_to_the_log(

@@ -186,7 +186,7 @@ async def run_with_replicas(path: Path, count: int) -> AsyncGenerator[tuple[str,
     algorithm = VERL({"data": {"max_prompt_length": 60, "max_response_length": 60}})
     async with serve_elsewhere(folder, config, algorithm) as serving:
         assert serving.elsewhere is not None
-        assert serving.elsewhere.door.token not in ("", serving.address.token)  # workers have the latter
+        assert serving.elsewhere.door.token not in ("", serving.address.token)
         await serving.elsewhere.serve_from([replica.url for replica in replicas], 4)
         yield serving.address.url, replicas
     for replica in replicas:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import os
 import re
 import signal
@@ -13,19 +14,21 @@ from typing import Any
 import pytest
 
 from leyden.core.data import semconv
+from leyden.core.data.identity import mint
 from leyden.core.data.rollout import AttemptedRollout, RolloutConfig
 from leyden.core.gateway.app import Gateway
 from leyden.core.gateway.server import GatewayServer
 from leyden.core.gateway.serving import ServedPolicy
 from leyden.core.runner.pool import WorkerPool
 from leyden.core.runner.worker_spec import WorkerSpec
+from leyden.core.store.access import Access, new_machine
 from leyden.core.store.memory import MemoryStore
 from leyden.core.store.server import store_app
 from leyden.core.testing.byte_codec import ByteCodec
 from leyden.core.testing.running import error_of, rewards_in
 from leyden.core.testing.scripted_engine import ScriptedEngine
 
-KEY = bytes(range(32))
+KEY, ACCESS = bytes(range(32)), Access("opens-the-store")
 PATIENCE_SECONDS = 60.0
 
 AGENTS = """
@@ -163,8 +166,10 @@ class Site:
 
     @contextlib.asynccontextmanager
     async def worker(self, agent: str, **changes: Any) -> AsyncGenerator[WorkerPool]:
-        given: dict[str, Any] = {"store_url": f"{self.url}/store", "store_token": "token", "gateway_url": self.url}
-        pool = WorkerPool(WorkerSpec(**given, key=KEY.hex(), log_file=str(self.log), agent=agent, **changes))
+        given: dict[str, Any] = {"store_url": f"{self.url}/store", "gateway_url": self.url}
+        pool = WorkerPool(
+            WorkerSpec(**given, store_token=new_machine(ACCESS), log_file=str(self.log), agent=agent, **changes)
+        )
         await pool.start()
         try:
             yield pool
@@ -195,7 +200,9 @@ async def site(tmp_path: Path) -> AsyncGenerator[Site]:
     began, codec = time.time(), ByteCodec()
     store = MemoryStore(lambda: began)  # in which no time passes: only the worker ends what takes too long
     engine = ScriptedEngine(lambda request: codec.answer("hi"))
-    stores = store_app(store, authorize=lambda token: token == "token")
+    stores = store_app(
+        store, authorize=ACCESS.is_trainer, agents=ACCESS.holder, attempt_token=functools.partial(mint, KEY)
+    )
     policy = ServedPolicy(name="policy", engine=engine, codec=codec)
     server = GatewayServer(Gateway(store, policy, KEY, mounts={"/store": stores}).app)
     yield Site(tmp_path, await server.start(), store)

@@ -90,7 +90,7 @@ class Look:
         async def side(address: Address) -> AsyncGenerator[CheckAgents]:
             ended = threading.Event()
             loaded = LoadedAgent.of(agent, reward)
-            thread = AgentThread(address, loaded, 8, LiveProcesses("shared", loaded), ended)
+            thread = AgentThread(address.machine("live"), loaded, 8, LiveProcesses("shared", loaded), ended)
             thread.start()
 
             async def check_agents() -> None:

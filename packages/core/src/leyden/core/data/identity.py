@@ -8,7 +8,6 @@ attempt is still open; the gateway asks the store.
 import hmac
 import secrets
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from binascii import Error as Base64Error
 
 KEY_BYTES = 32
 SIGNATURE_BYTES = 18
@@ -40,10 +39,15 @@ def verify(key: bytes, token: str) -> tuple[str, str] | None:
         return None
     if not hmac.compare_digest(signature.encode(), _encode(_sign(key, body)).encode()):
         return None
-    rollout, dot, attempt = body.partition(".")
+    return ids_in(token)
+
+
+def ids_in(token: str) -> tuple[str, str] | None:
+    """(rollout id, attempt id) that a token names, whoever has signed it; None for what is no token."""
+    parts = token.split(".")
     try:
-        return (_decode(rollout), _decode(attempt)) if dot else None
-    except (Base64Error, UnicodeDecodeError):
+        return (_decode(parts[0]), _decode(parts[1])) if len(parts) == 3 else None
+    except ValueError:  # of base64, and of UTF-8
         return None
 
 

@@ -92,6 +92,16 @@ class AttemptedRollout(Rollout, frozen=True, kw_only=True):
     attempt: Attempt
 
 
+class ClaimedRollout(AttemptedRollout, frozen=True, kw_only=True):
+    """A rollout as a run's own server answers a claim of it."""
+
+    token: str = ""
+    """Proves to the gateway that a call belongs to the attempt."""
+
+    def __repr__(self) -> str:
+        return f"ClaimedRollout(rollout_id={self.rollout_id!r}, attempt={self.attempt!r})"
+
+
 class EnqueueRollout(msgspec.Struct, frozen=True, kw_only=True):
     """What `enqueue_many_rollouts` takes for each rollout."""
 

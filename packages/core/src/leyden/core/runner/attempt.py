@@ -12,8 +12,8 @@ from leyden.core.data import semconv
 from leyden.core.data.failure import ERROR, NOT_STORED, Failure
 from leyden.core.data.identity import mint
 from leyden.core.data.resources import LLM, NamedResources
-from leyden.core.data.rollout import AttemptedRollout, AttemptStatus
-from leyden.core.errors import IllegalMove, NotFound, StoreError
+from leyden.core.data.rollout import AttemptedRollout, AttemptStatus, ClaimedRollout
+from leyden.core.errors import IllegalMove, LeydenError, NotFound, StoreError
 from leyden.core.runner.agent_run import AgentRun
 from leyden.core.runner.attempt_record import is_refusal, not_stored, store_notes
 from leyden.core.runner.builtin_adapters import ROLLOUT
@@ -33,6 +33,10 @@ EARLY_SECONDS, EARLY_SHARE = 1.0, 0.05
 """By how much the runner is ahead of the store's own clock in calling a timeout, so that the spans are stored first."""
 MARK_PAUSES = (0.2, 1.0)
 """Seconds between the tries to mark an attempt where the store answers with an error of its own."""
+NO_TOKEN = (
+    "the store's server answers claims without attempts' tokens, and this runner has no signing key to make them: "
+    "serve the store with store_app(attempt_token=...), as a run does"
+)
 KILLED_SECONDS = 1.0
 """How long a killed process may take to be gone."""
 
@@ -51,7 +55,7 @@ class AttemptRun:
         self._attempt = OpenAttempt(
             rollout_id=rollout.rollout_id,
             attempt_id=attempt.attempt_id,
-            token=mint(self._config.key, rollout.rollout_id, attempt.attempt_id),
+            token=self._token(),
             gateway_url=self._config.gateway_url,
             trace_id=secrets.token_hex(16),
             mode=rollout.mode,
@@ -89,6 +93,8 @@ class AttemptRun:
         if not await self._mark("running"):  # a blocked event loop came to it late: the store has given it up
             self._marked = True
             return
+        if not self._attempt.token:
+            raise LeydenError(NO_TOKEN)
         limit = self.rollout.config.timeout_seconds
         early = min(EARLY_SECONDS, EARLY_SHARE * limit) if limit else 0.0
         self._work = asyncio.create_task(self._run.run(), name=f"leyden {self._attempt.attempt_id}")
@@ -155,6 +161,13 @@ class AttemptRun:
             await asyncio.wait({self._work}, timeout=KILLED_SECONDS)
         elif stuck:
             logger.warning("the agent of rollout %s ignores its cancellation", self.rollout.rollout_id)
+
+    def _token(self) -> str:
+        """The attempt's token; empty where the claim brought none and this runner cannot make it."""
+        if isinstance(self.rollout, ClaimedRollout):
+            return self.rollout.token
+        key = self._config.key
+        return "" if key is None else mint(key, self.rollout.rollout_id, self.rollout.attempt.attempt_id)
 
     def _agent_run(self) -> AgentRun | ForkedRun:
         if self._runner.forks:

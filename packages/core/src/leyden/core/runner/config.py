@@ -17,8 +17,8 @@ class RunnerConfig:
     """Names this runner in the store; no two live runners share one."""
     gateway_url: str
     """Root URL of the gateway, without a trailing slash."""
-    key: bytes = field(repr=False)
-    """Signs the attempts' tokens; the gateway has the same."""
+    key: bytes | None = field(default=None, repr=False)
+    """Signs the attempts' tokens, where the runner is in the gateway's own process; None: claims bring them."""
     routes: tuple[Route, ...] = ()
     """Which of the agent's model calls go where; the first that fits decides."""
     concurrency: int = 16
@@ -41,7 +41,7 @@ class RunnerConfig:
 
     def __post_init__(self) -> None:
         """Raise ValueError for what cannot work."""
-        if not self.key:
-            raise ValueError("a runner needs the gateway's signing key")
+        if self.key == b"":
+            raise ValueError("the gateway's signing key is empty; without one, claims bring their attempts' tokens")
         if self.concurrency < 1:
             raise ValueError(f"concurrency must be at least 1, not {self.concurrency}")

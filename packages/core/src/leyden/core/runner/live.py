@@ -12,6 +12,7 @@ from leyden.core.runner.isolation.live import LiveProcesses
 from leyden.core.runner.loaded import LoadedAgent
 from leyden.core.runner.runner import Runner
 from leyden.core.runner.threads import AgentThreads
+from leyden.core.store.access import machine_name
 from leyden.core.store.client import HttpStore
 from leyden.core.tracing import carry, gateway_pool, routing
 from leyden.core.tracing.export import start_recording
@@ -22,7 +23,7 @@ async def run_live(
     store: HttpStore,
     *,
     gateway_url: str,
-    key: bytes,
+    key: bytes | None = None,
     routes: tuple[Route, ...] = (),
     concurrency: int,
     processes: LiveProcesses,
@@ -30,13 +31,15 @@ async def run_live(
 ) -> None:
     """Run what is queued in `store` with a live agent until `stopped` is set, and close the store.
 
+    `key` as in `RunnerConfig`. Where the store's token is a machine's, the worker's id begins with its name.
     Closed by somebody else before, because its server is gone for good, it is not waited for.
 
     Meanwhile every model call of this process belongs to an attempt or fails; afterwards the process is as it was.
     Raises RewardError when the agent's reward cannot be called with a task and a result.
     """
+    name = machine_name(store.address[1])
     config = RunnerConfig(
-        worker_id=f"live-{secrets.token_hex(3)}",
+        worker_id=f"{name}1" if name else f"live-{secrets.token_hex(3)}",
         gateway_url=gateway_url,
         key=key,
         routes=routes,

@@ -61,10 +61,10 @@ class ParentPipes:
         os.dup2(2, 1)
 
     def read_line(self) -> bytes:
-        """Wait for the parent's one line."""
+        """Wait for the parent's next line, and read nothing behind it."""
         line = bytearray()
         while not line.endswith(b"\n"):
-            piece = os.read(self._input, 65536)
+            piece = os.read(self._input, 1)
             if not piece:
                 break
             line += piece

@@ -20,6 +20,7 @@ from leyden.core.runner.lost_workers import LostWorkers
 from leyden.core.runner.masked_log import MaskedLog
 from leyden.core.runner.worker_process import WorkerKilled, WorkerProcess
 from leyden.core.runner.worker_spec import WorkerSpec
+from leyden.core.store.access import machine_name, worker_token
 from leyden.core.store.client import HttpStore
 
 SHORT_LIFE_SECONDS = 10.0
@@ -31,24 +32,35 @@ SHORT_LIVES = 10
 logger = logging.getLogger(__name__)
 
 
+def worker_prefix(token: str, name: str | None) -> str:
+    """What the ids of a pool's workers begin with that works with this token; `name` tells pools of one token apart."""
+    machine = machine_name(token)
+    if machine is None:
+        return f"worker-{name or secrets.token_hex(3)}-"
+    return f"{machine}{name}-" if name else machine
+
+
 class WorkerPool:
     """`size` workers that run the agent of `spec`, as long as `start` and `stop` say.
 
-    Their ids in the store begin with `worker-NAME-`; a name is made up if none is given. What they print goes to the
-    spec's `log_file`, masked.
+    Their ids in the store begin with `worker-NAME-`; a name is made up if none is given. With a machine's token in the
+    spec they begin with its name, `NAME-` after it if one is given, and each worker gets a token of its own. What they
+    print goes to the spec's `log_file`, masked.
     """
 
     def __init__(self, spec: WorkerSpec, size: int = 1, *, name: str | None = None) -> None:
         self._size = size
         self._store = HttpStore(spec.store_url, spec.store_token)
         self._spec = msgspec.structs.replace(spec, python_path=(*spec.python_path, *filter(None, sys.path)))
-        self._name = name or secrets.token_hex(3)
+        self._prefix = worker_prefix(spec.store_token, name)
         self._started = 0
         self._workers: dict[int, WorkerProcess] = {}
         self._keeping: list[asyncio.Task[None]] = []
         self._lost = LostWorkers(self._store)
         if not isinstance(spec.agent, str):
             remember_words(list(spec.agent))
+        self._tokens = set[str]()
+        """Of the workers that were started."""
         self._log = MaskedLog(spec.log_file, self._secrets)
         self._broken: LeydenError | None = None
         self._set_aside = set[str]()
@@ -101,15 +113,18 @@ class WorkerPool:
     def _secrets(self) -> set[str]:
         """What is masked in the workers' output by its value."""
         given = {value for name in self._spec.env if (value := os.environ.get(name))}
-        return {*known_secrets(), *given, self._spec.store_token, self._spec.key}
+        return {*known_secrets(), *given, *filter(None, (self._spec.store_token, self._spec.key)), *self._tokens}
 
     async def _start_one(self, place: int) -> None:
         """Start a worker; one that is killed meanwhile is not the agent's fault, unless it happens again and again."""
         for lives_left in reversed(range(SHORT_LIVES)):
             self._started += 1
-            worker_id = f"worker-{self._name}-{self._started}"
+            worker_id = f"{self._prefix}{self._started}"
+            token = worker_token(self._spec.store_token, worker_id)
+            self._tokens.add(token)
+            spec = msgspec.structs.replace(self._spec, worker_id=worker_id, store_token=token)
             try:
-                self._workers[place] = await self._start_worker(worker_id)
+                self._workers[place] = await self._start_worker(spec)
             except WorkerKilled as error:
                 if not lives_left:
                     raise
@@ -121,10 +136,10 @@ class WorkerPool:
                 await self._start_one(place)
             return
 
-    async def _start_worker(self, worker_id: str) -> WorkerProcess:
+    async def _start_worker(self, spec: WorkerSpec) -> WorkerProcess:
         output = self._log.open_pipe()
         try:
-            return await WorkerProcess.start(msgspec.structs.replace(self._spec, worker_id=worker_id), output)
+            return await WorkerProcess.start(spec, output)
         finally:
             os.close(output)
 

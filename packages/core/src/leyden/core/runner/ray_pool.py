@@ -20,7 +20,7 @@ from leyden.core.errors import LeydenError, UsageError
 from leyden.core.runner.lost_workers import LostWorkers
 from leyden.core.runner.masked_log import open_log
 from leyden.core.runner.pipes import Refused
-from leyden.core.runner.pool import SHORT_LIFE_SECONDS, SHORT_LIVES
+from leyden.core.runner.pool import SHORT_LIFE_SECONDS, SHORT_LIVES, worker_prefix
 from leyden.core.runner.ray_cluster import Cluster
 from leyden.core.runner.runner_host import RunnerHost
 from leyden.core.runner.worker_process import same_error
@@ -168,6 +168,7 @@ class _Actor:
     def __init__(self, ray: Any, spec: WorkerSpec, share: int, options: dict[str, Any]) -> None:
         self._ray, self._share, self._options = ray, share, options
         self._name = secrets.token_hex(3)
+        self._prefix = worker_prefix(spec.store_token, self._name)
         self._node = ""
         self._log = Path(spec.log_file) if spec.log_file else None
         self._following: asyncio.Task[None] | None = None
@@ -181,7 +182,7 @@ class _Actor:
 
     def has_worker(self, worker_id: str) -> bool:
         """Whether the actor is, or was, the host of this worker."""
-        return worker_id.startswith(f"worker-{self._name}-")
+        return worker_id.startswith(self._prefix)
 
     async def begin(self) -> None:
         """Wait until its workers are ready; raises what they met, NoRoom or ActorLost."""

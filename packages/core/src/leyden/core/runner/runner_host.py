@@ -26,7 +26,7 @@ REACH_SECONDS = 10.0
 
 
 class RunnerHost:
-    """`size` workers of `spec` (a `WorkerSpec` in JSON), whose ids begin with `worker-NAME-`.
+    """`size` workers of `spec` (a `WorkerSpec` in JSON), whose ids begin as `worker_prefix` has it for `name`.
 
     Relative paths in the spec are those of `folder`. All methods are called on one event loop.
     """

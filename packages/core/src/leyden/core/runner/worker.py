@@ -1,7 +1,7 @@
 """The worker process: `python -m leyden.core.runner.worker`, started by a `WorkerPool`, told what to do on its input.
 
 It loads the agent before its event loop starts, as a script would; then runs attempts on that one loop until SIGTERM
-or its parent's end. Knows nothing of learning, and holds its signing key nowhere an agent would look.
+or its parent's end. Knows nothing of learning.
 """
 
 import asyncio
@@ -59,6 +59,9 @@ def main() -> None:
         shares = not choice.processes and not choice.is_command
         left_open = isolated.left_open() if shares else ""
         processes = isolated.keep(loaded) if choice.processes else isolated.discard()
+        token = pipes.read_line().decode().strip()  # only now: processes that are forked for attempts do not have it
+        remember_secret(token)
+        spec = msgspec.structs.replace(spec, store_token=token)
         ready = Ready(loaded.source.adapter.name, choice.reason(isolated.imports_again), shares, left_open)
         asyncio.Runner(loop_factory=loop_factory()).run(_serve(spec, loaded, pipes, ready, processes))
         code = 0
@@ -82,8 +85,8 @@ def _prepare(spec: WorkerSpec) -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter(f"%(asctime)s {spec.worker_id} %(levelname)s %(name)s: %(message)s"))
     handler.addFilter(MaskingFilter())
-    for secret in (spec.store_token, spec.key):
-        remember_secret(secret)
+    if spec.key:
+        remember_secret(spec.key)
     ours = logging.getLogger("leyden")  # the root logger is the agent's to configure
     ours.addHandler(handler)
     ours.setLevel(logging.INFO if spec.log_file else logging.WARNING)
@@ -125,7 +128,7 @@ async def _serve(
     config = RunnerConfig(
         worker_id=spec.worker_id,
         gateway_url=spec.gateway_url,
-        key=bytes.fromhex(spec.key),
+        key=bytes.fromhex(spec.key) or None,
         routes=spec.routes,
         concurrency=spec.concurrency,
         reward=loaded.reward,

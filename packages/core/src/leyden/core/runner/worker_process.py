@@ -118,7 +118,8 @@ class WorkerProcess:
     async def _begin(self) -> None:
         stdin = self._process.stdin
         assert stdin is not None  # a pipe was asked for
-        stdin.write(msgspec.json.encode(self._spec) + b"\n")
+        spec = msgspec.structs.replace(self._spec, store_token="")
+        stdin.write(b"%b\n%b\n" % (msgspec.json.encode(spec), self._spec.store_token.encode()))
         with contextlib.suppress(OSError):  # a process that is gone already is met below
             await stdin.drain()
         await asyncio.wait({self._first, self._reading}, timeout=START_SECONDS, return_when=asyncio.FIRST_COMPLETED)

@@ -1,4 +1,4 @@
-"""`WorkerSpec`: all that a worker process is told, as one line of JSON on its standard input."""
+"""`WorkerSpec`: all that a worker process is told: a line of JSON on its standard input, and the token in the next."""
 
 import msgspec
 
@@ -15,10 +15,12 @@ class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     line."""
     store_url: str
     store_token: str
+    """A machine's, of which the pool makes one for each worker; any other is given to the workers as it is."""
     gateway_url: str
     """Root URL of the gateway, without a trailing slash."""
-    key: str
-    """The gateway's signing key, in hexadecimal."""
+    key: str = ""
+    """The gateway's signing key, in hexadecimal, where the store's server does not answer claims with attempts' tokens.
+    Agents in Python can read it: a run's own workers have none."""
     routes: tuple[Route, ...] = ()
     """Which of the agent's model calls go where."""
     reward: str | None = None

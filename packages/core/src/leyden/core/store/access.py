@@ -1,11 +1,16 @@
 """Who may do what at a store's server: a trainer everything, an agent what belongs to its own attempt.
 
+A worker may claim rollouts, and do what a runner does with the attempts that it has claimed: see `worker_access`.
+
 An agent's token is `scope.rollout.attempt.signature`, the last three as in `data.identity`. It is signed with a key
 that follows from the trainer's token and the scope: whoever holds the trainer's token can make one, every server that
-knows it can check it, also after a restart, and nothing is stored. Knows nothing of HTTP headers.
+knows it can check it, also after a restart, and nothing is stored. A machine's token is `workers.name..signature` in
+the same way; it signs the tokens of its workers, `worker.name.rest.signature`, of which `name` and `rest` make the
+worker's id: the machine needs no server to make one, and a worker cannot make another's. Knows nothing of HTTP headers.
 """
 
 import hmac
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +18,7 @@ from typing import Any
 import msgspec
 
 from leyden.core.data import semconv
-from leyden.core.data.identity import fits_header, mint, verify
+from leyden.core.data.identity import fits_header, ids_in, mint, verify
 from leyden.core.data.rollout import FINISHED_ATTEMPT, FINISHED_ROLLOUT
 from leyden.core.data.span import Span
 from leyden.core.errors import UsageError
@@ -22,6 +27,8 @@ from leyden.core.store.refused import Refused
 
 SCOPES: Mapping[str, bool] = {"agent": False, "agent-reward": True}
 """What an agent's token may say it is for, and whether that includes rewards."""
+_MACHINE, _WORKER = "workers", "worker"
+"""The scopes of a machine and of one of its workers."""
 _STATUS_ALONE = ("worker_id", "metadata")
 """Arguments of `update_attempt` that are not an agent's to change."""
 
@@ -39,6 +46,29 @@ class Agent:
     def key(self) -> tuple[str, str]:
         """Rollout and attempt."""
         return self.rollout_id, self.attempt_id
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """Whoever claims rollouts: one worker, or a machine with all of its workers."""
+
+    name: str
+    """The worker's id; of a machine, what the ids of its workers begin with."""
+    is_machine: bool = False
+
+    def is_own(self, worker_id: str | None) -> bool:
+        """Whether `worker_id` is this one's, or that of one of the machine's."""
+        if worker_id is None:
+            return False
+        return worker_id.startswith(self.name) if self.is_machine else worker_id == self.name
+
+    def __str__(self) -> str:
+        return f"{'the machine of workers' if self.is_machine else 'worker'} {self.name}"
+
+
+def limited_as(sender: Agent | Worker | None) -> tuple[str, str] | None:
+    """Return the attempt whose limits a request counts against; None where it counts with trainers', as a worker's."""
+    return sender.key if isinstance(sender, Agent) else None
 
 
 class Access:
@@ -63,10 +93,56 @@ class Access:
             raise Refused(403, f"the token's scope {scope[:32]!r} is unknown here; there is {', '.join(SCOPES)}")
         return Agent(*ids, SCOPES[scope])
 
+    def worker(self, given: str) -> Worker | None:
+        """Whose token it is, None if it is no worker's and no machine's."""
+        scope, _, signed = given.partition(".")
+        ids = ids_in(signed)
+        if ids is None or not ids[0]:
+            return None
+        if scope == _MACHINE:
+            return Worker(ids[0], is_machine=True) if verify(_key(self._token, _MACHINE), signed) else None
+        is_signed = scope == _WORKER and verify(self.machine_token(ids[0]).encode(), signed)
+        return Worker("".join(ids)) if is_signed else None
+
+    def holder(self, given: str) -> Agent | Worker | None:
+        """The agent, worker or machine whose token it is; raises Refused as `agent` does."""
+        return self.worker(given) or self.agent(given)
+
+    def machine_token(self, name: str) -> str:
+        """Return the token of a machine whose workers have ids that begin with `name`, which is no other's."""
+        if not name:
+            raise ValueError("a machine needs a name: the ids of all workers begin with an empty one")
+        return f"{_MACHINE}.{mint(_key(self._token, _MACHINE), name, '')}"
+
     def agent_token(self, rollout_id: str, attempt_id: str, *, rewards: bool = False) -> str:
         """Return the token of one attempt, for as long as the attempt is open."""
         scope = next(scope for scope, allowed in SCOPES.items() if allowed == rewards)
         return f"{scope}.{mint(_key(self._token, scope), rollout_id, attempt_id)}"
+
+
+def new_machine(access: Access, kind: str = "worker") -> str:
+    """Return the token of a machine with a random name that begins with `kind`."""
+    return access.machine_token(f"{kind}-{secrets.token_hex(6)}-")
+
+
+def machine_name(token: str) -> str | None:
+    """What the ids of a machine's workers begin with; None where `token` is no machine's, such as a trainer's."""
+    scope, _, signed = token.partition(".")
+    ids = ids_in(signed)
+    return ids[0] or None if scope == _MACHINE and ids is not None else None
+
+
+def worker_token(token: str, worker_id: str) -> str:
+    """Return the token of one of a machine's workers; any other `token` than a machine's is returned as it is.
+
+    Raises ValueError for an id that the machine's name does not allow.
+    """
+    name = machine_name(token)
+    if name is None:
+        return token
+    if not worker_id.startswith(name):
+        raise ValueError(f"worker {worker_id!r} is none of the machine whose workers are called {name}...")
+    return f"{_WORKER}.{mint(token.encode(), name, worker_id.removeprefix(name))}"
 
 
 def _key(token: str, scope: str) -> bytes:

@@ -13,8 +13,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 
 from leyden.core.errors import REFUSALS
-from leyden.core.store import access
-from leyden.core.store.access import Agent
+from leyden.core.store import access, worker_access
+from leyden.core.store.access import Agent, Worker
 from leyden.core.store.base import LightningStore
 from leyden.core.store.intake import Intake, Place, too_large
 from leyden.core.store.provenance import without_call_records
@@ -42,8 +42,8 @@ def can_read_otlp() -> bool:
 class OtlpEndpoint:
     """Takes spans into `store`.
 
-    `who` returns the agent that sent a request, None for a trainer; `trusts`, whether that sender may store records of
-    model calls.
+    `who` returns the agent or worker that sent a request, None for a trainer; `trusts`, whether that sender may store
+    records of model calls.
     """
 
     def __init__(
@@ -51,8 +51,8 @@ class OtlpEndpoint:
         store: LightningStore,
         intake: Intake,
         metrics: StoreMetrics,
-        who: Callable[[Request], Agent | None],
-        trusts: Callable[[Agent | None], bool],
+        who: Callable[[Request], Agent | Worker | None],
+        trusts: Callable[[Agent | Worker | None], bool],
     ) -> None:
         self._store, self._intake, self._metrics, self._who = store, intake, metrics, who
         self._trusts = trusts
@@ -69,28 +69,29 @@ class OtlpEndpoint:
             return PlainTextResponse("the caller has gone", 400)
 
     async def _stored(self, request: Request, kind: str) -> Response:
-        agent = self._who(request)
+        sender = self._who(request)
         if not can_read_otlp():
             raise Refused(501, "this server takes no OTLP: it needs pip install 'leyden-core[otlp]'")
         if kind not in _KINDS:
             raise Refused(415, f"OTLP comes as {' or '.join(_KINDS)}")
-        async with self._intake.place(None if agent is None else agent.key) as place:
-            if agent is not None:
-                await access.check_open(self._store, agent)
+        async with self._intake.place(access.limited_as(sender)) as place:
+            if isinstance(sender, Agent):
+                await access.check_open(self._store, sender)
             self._intake.check_room()
             async with place.body(request) as body, place.turn(len(body)):
                 if kind == _JSON and len(body) > self._intake.limits.max_json:
                     raise too_large(self._intake.limits.max_json, "JSON ")
-                taken = await self._read(body, kind, agent, place)
+                taken = await self._read(body, kind, sender, place)
                 place.charge(_WRITE_SECONDS * len(taken.spans))
                 with self._intake.writing(len(taken.spans)):
-                    stored = await self._write(taken, trusted=self._trusts(agent))
+                    stored = await self._write(taken, trusted=self._trusts(sender))
         self._metrics.stored(stored, taken.refused)
         return Response(taken.answer(kind), 200, media_type=kind)
 
-    async def _read(self, body: bytes, kind: str, agent: Agent | None, place: Place) -> "Taken":
+    async def _read(self, body: bytes, kind: str, sender: Agent | Worker | None, place: Place) -> "Taken":
         from leyden.core.store.otlp import Most, read_request
 
+        agent = sender if isinstance(sender, Agent) else None
         limits = self._intake.limits
         of = limits if agent is None else limits.agent
         most = Most(of.max_spans, of.max_values, limits.max_span)
@@ -104,12 +105,15 @@ class OtlpEndpoint:
 
         taken = await place.do(len(body), read)
         if agent is None:
-            problems = {key: await self._problem(*key) for key in taken.attempts()}
+            worker = sender if isinstance(sender, Worker) else None
+            problems = {key: await self._problem(*key, worker) for key in taken.attempts()}
             taken.keep(lambda span: problems[span.rollout_id, span.attempt_id])
         return taken
 
-    async def _problem(self, rollout_id: str, attempt_id: str) -> str | None:
-        """Why spans of an attempt cannot be stored; None where it is there."""
+    async def _problem(self, rollout_id: str, attempt_id: str, worker: Worker | None) -> str | None:
+        """Why spans of an attempt cannot be stored; None where it is there, and claimed by `worker`, if any."""
+        if worker is not None:
+            return await worker_access.claim_problem(self._store, worker, rollout_id, attempt_id)
         if await self._store.find_attempt(rollout_id, attempt_id) is not None:
             return None
         if await self._store.get_rollout_by_id(rollout_id) is not None:

@@ -18,9 +18,10 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from leyden.core.data.rollout import AttemptedRollout, ClaimedRollout
 from leyden.core.masking import mask_logs
-from leyden.core.store import access, otlp_endpoint, streaming
-from leyden.core.store.access import Agent
+from leyden.core.store import access, otlp_endpoint, streaming, worker_access
+from leyden.core.store.access import Agent, Worker
 from leyden.core.store.base import LightningStore
 from leyden.core.store.counting import json_values, msgpack_length, msgpack_values
 from leyden.core.store.intake import Intake, Place, ServerLimits, too_many
@@ -66,13 +67,16 @@ def store_app(
     store: LightningStore,
     *,
     authorize: Callable[[str], bool],
-    agents: Callable[[str], Agent | None] | None = None,
+    agents: Callable[[str], Agent | Worker | None] | None = None,
     limits: ServerLimits | None = None,
     metrics: StoreMetrics | None = None,
     trusted: bool = True,
+    attempt_token: Callable[[str, str], str] | None = None,
 ) -> Starlette:
     """Serve `store`; `authorize` is asked about the bearer token of every request, `agents` whose it is otherwise.
 
+    `attempt_token` makes the token with which the gateway knows an attempt, of its rollout's id and its own: each claim
+    is answered with it, so that workers need no signing key.
     `trusted`: whether callers that `authorize` lets in may store records of model calls, as a remote gateway does;
     False where the only gateway has `store` itself. An agent never may (see `store.provenance`).
     `metrics`, where somebody else wants to show them too, come with the intake whose limits hold: give one of the two.
@@ -83,7 +87,7 @@ def store_app(
     metrics = metrics or StoreMetrics(Intake(limits or ServerLimits()))
     intake = metrics.intake
     door = _Door(authorize, agents, trusted)
-    calls = _Calls(store, door, intake, metrics)
+    calls = _Calls(store, door, intake, metrics, attempt_token)
     traces = otlp_endpoint.OtlpEndpoint(store, intake, metrics, door.who, door.trusts)
     return Starlette(
         routes=[
@@ -98,23 +102,23 @@ class _Door:
     """Authenticates callers, and decides which of them may store records of model calls."""
 
     def __init__(
-        self, authorize: Callable[[str], bool], agents: Callable[[str], Agent | None] | None, trusted: bool
+        self, authorize: Callable[[str], bool], agents: Callable[[str], Agent | Worker | None] | None, trusted: bool
     ) -> None:
         self._authorize, self._agents, self._trusted = authorize, agents, trusted
 
-    def trusts(self, agent: Agent | None) -> bool:
-        """Whether `agent`, None for a trainer, may store records of model calls."""
-        return agent is None and self._trusted
+    def trusts(self, holder: Agent | Worker | None) -> bool:
+        """Whether `holder`, None for a trainer, may store records of model calls."""
+        return holder is None and self._trusted
 
-    def who(self, request: Request) -> Agent | None:
-        """The agent whose token a request has, None for a trainer's; raises Refused with status 401 or 403."""
+    def who(self, request: Request) -> Agent | Worker | None:
+        """Whose token a request has, None for a trainer's; raises Refused with status 401 or 403."""
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer":
             if self._authorize(token):
                 return None
-            agent = self._agents(token) if self._agents is not None else None
-            if agent is not None:
-                return agent
+            holder = self._agents(token) if self._agents is not None else None
+            if holder is not None:
+                return holder
         raise Refused(401, "the store wants a valid bearer token", {"www-authenticate": "Bearer"})
 
 
@@ -122,7 +126,8 @@ class _Door:
 class _Asked:
     """How a request wants to be answered, and who asks."""
 
-    agent: Agent | None
+    holder: Agent | Worker | None
+    """Whose token it is; None: a trainer's."""
     json: bool
     minimal: bool
 
@@ -134,8 +139,16 @@ class _Asked:
 class _Calls:
     """The methods of a store."""
 
-    def __init__(self, store: LightningStore, door: _Door, intake: Intake, metrics: StoreMetrics) -> None:
+    def __init__(
+        self,
+        store: LightningStore,
+        door: _Door,
+        intake: Intake,
+        metrics: StoreMetrics,
+        attempt_token: Callable[[str, str], str] | None,
+    ) -> None:
         self._store, self._door, self._intake, self._metrics = store, door, intake, metrics
+        self._attempt_token = attempt_token
         self._once = Once()
 
     async def answer(self, request: Request) -> Response:
@@ -157,7 +170,7 @@ class _Calls:
 
     async def _answer(self, request: Request, asked: _Asked, *, json_in: bool) -> Response:
         name = request.path_params["method"]
-        async with self._intake.place(None if asked.agent is None else asked.agent.key) as place:
+        async with self._intake.place(access.limited_as(asked.holder)) as place:
             if name == TOGETHER or name in NUMBERED:
                 self._intake.check_room()
             began = time.perf_counter()
@@ -183,7 +196,7 @@ class _Calls:
 
     async def _parts(self, body: bytes, asked: _Asked, place: Place) -> list[PartAnswer]:
         """Run several calls side by side; those of an agent are begun a few at a time."""
-        limits, agent = self._intake.limits, asked.agent is not None
+        limits, agent = self._intake.limits, isinstance(asked.holder, Agent)
         if asked.json:
             raise Refused(415, "several calls together travel as MessagePack alone")
         count, most = msgpack_length(body) or 0, limits.agent.max_parts if agent else limits.max_parts
@@ -226,31 +239,38 @@ class _Calls:
         self, method: Method, body: bytes, given: str | None, asked: _Asked, place: Place, *, json: bool = False
     ) -> tuple[dict[str, Any], _Name | None]:
         """Return the arguments of a call that the sender may make, and its name, where one is `given`."""
-        agent, most = asked.agent, self._intake.limits.agent
+        is_agent, most = isinstance(asked.holder, Agent), self._intake.limits.agent
 
         def read() -> tuple[dict[str, Any], _Name | None]:
-            if agent is not None:
+            if is_agent:
                 _check_values([body], most.max_values, json=json)
             call = _decoded(method, body, json=json)
-            if agent is not None:
+            if is_agent:
                 lists = [cast("list[object]", value) for value in call.values() if isinstance(value, list)]
                 items = max(map(len, lists), default=0)
                 if items > most.max_spans:
                     raise too_many(str(items), most.max_spans, "spans")
-                access.check_call(agent, method.name, call)
+            _check_call(method, call, asked)
             return call, _named(given, body)
 
         call, name = await place.do(len(body), read)
         place.charge(_WRITE_SECONDS * len(_spans_of(method, call)))
         return call, name
 
+    async def _check_attempts(self, method: Method, call: dict[str, Any], asked: _Asked) -> None:
+        """Raise Refused where an agent's attempt has ended, or an attempt is not a worker's."""
+        if isinstance(asked.holder, Agent):
+            await access.check_open(self._store, asked.holder)
+        elif asked.holder is not None:
+            await worker_access.check_claimed(self._store, asked.holder, method.name, call)
+
     async def _answered(
         self, method: Method, call: dict[str, Any], name: _Name | None, asked: _Asked, request: Request | None = None
     ) -> PartAnswer:
         """Run the call, or join it when the same, by `name`, has come before; `request` has it alone."""
         known = (name, method.name, asked) if name and method.writes else None
-        if asked.agent is not None and not self._once.knows(known):
-            await access.check_open(self._store, asked.agent)
+        if not self._once.knows(known):
+            await self._check_attempts(method, call, asked)
         waits = request is not None and method.name in WAITING
         gone = request.receive if request is not None and waits else None
         answer = await self._once.answer(known, lambda: self._performed(method, call, asked), gone)
@@ -261,26 +281,37 @@ class _Calls:
     async def _performed(self, method: Method, call: dict[str, Any], asked: _Asked) -> PartAnswer:
         spans = _spans_of(method, call)
         try:
-            if spans and not self._door.trusts(asked.agent):
+            if spans and not self._door.trusts(asked.holder):
                 spans = await without_call_records(spans)
                 call |= {"span": spans[0]} if method.name == "add_span" else {"spans": spans}
             with self._intake.writing(len(spans)):
                 result = await getattr(self._store, method.name)(**call)
         except Exception as error:
             return _failed(method, error, asked)
+        if isinstance(asked.holder, Worker):
+            result = await worker_access.own_part(self._store, asked.holder, method.name, result)
         if method.name in NUMBERED:
             stored = result if method.name == "add_many_spans" else [result] if result else []
             self._metrics.stored(len(stored))
             if asked.minimal:
                 return PartAnswer(200, asked.encode(numbers_of(spans, stored)))
         elif method.name in _CLAIMS and result:
-            self._metrics.claimed([result] if method.name == "dequeue_rollout" else result)
+            claimed: list[AttemptedRollout] = [result] if method.name == "dequeue_rollout" else result
+            self._metrics.claimed(claimed)
+            claimed = [*map(self._with_token, claimed)]
+            result = claimed[0] if method.name == "dequeue_rollout" else claimed
         return PartAnswer(200, asked.encode(result))
+
+    def _with_token(self, rollout: AttemptedRollout) -> AttemptedRollout:
+        """A claimed rollout with its attempt's token, where this server makes them."""
+        if self._attempt_token is None:
+            return rollout
+        given = {name: getattr(rollout, name) for name in AttemptedRollout.__struct_fields__}
+        return ClaimedRollout(**given, token=self._attempt_token(rollout.rollout_id, rollout.attempt.attempt_id))
 
     async def _spans(self, method: Method, call: dict[str, Any], asked: _Asked) -> Response:
         """Answer a query for spans, in one piece or, where they are many, while they are read."""
-        if asked.agent is not None:
-            await access.check_open(self._store, asked.agent)
+        await self._check_attempts(method, call, asked)
         began = time.perf_counter()
         try:
             page = await streaming.small(self._store, call)
@@ -302,6 +333,13 @@ def _check_values(calls: list[bytes], most: int, *, json: bool = False) -> None:
         left -= (json_values if json else msgpack_values)(call, left)
         if left < 0:
             raise too_many("more", most, "values")
+
+
+def _check_call(method: Method, call: dict[str, Any], asked: _Asked) -> None:
+    if isinstance(asked.holder, Agent):
+        access.check_call(asked.holder, method.name, call)
+    elif asked.holder is not None:
+        worker_access.check_call(asked.holder, method.name, call)
 
 
 def _named(given: str | None, body: bytes) -> _Name | None:

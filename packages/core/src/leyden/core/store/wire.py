@@ -13,7 +13,7 @@ from typing import Any, cast, get_type_hints
 import msgspec
 
 from leyden.core.data.page import Page
-from leyden.core.data.rollout import Attempt, AttemptedRollout, Rollout
+from leyden.core.data.rollout import Attempt, AttemptedRollout, ClaimedRollout, Rollout
 from leyden.core.data.span import Span
 from leyden.core.errors import CallRefused, IllegalMove, NotFound, StoreError, UsageError, WrongType
 from leyden.core.store.base import LightningStore
@@ -194,12 +194,14 @@ def _key(span: Span) -> tuple[str, str, str]:
 
 
 def _with_any_rollout(annotation: Any) -> Any:
-    """Put `AnyRollout` in the place of `Rollout` in an annotation."""
+    """Put `AnyRollout` in the place of `Rollout` in an annotation, and `ClaimedRollout` in that of a claim's answer."""
     shapes: dict[Any, Any] = {
         Rollout: AnyRollout,
         Rollout | None: AnyRollout | None,
         list[Rollout]: list[AnyRollout],
         Page[Rollout]: Page[AnyRollout],
+        AttemptedRollout | None: ClaimedRollout | None,
+        list[AttemptedRollout]: list[ClaimedRollout],
     }
     return shapes.get(annotation, annotation)
 
@@ -209,6 +211,8 @@ def _public(answer: Any) -> Any:
     if isinstance(answer, AnyRollout):
         fields = {name: getattr(answer, name) for name in Rollout.__struct_fields__}
         return Rollout(**fields) if answer.attempt is None else AttemptedRollout(**fields, attempt=answer.attempt)
+    if isinstance(answer, ClaimedRollout) and not answer.token:  # of a server that makes no tokens
+        return AttemptedRollout(**{name: getattr(answer, name) for name in AttemptedRollout.__struct_fields__})
     if isinstance(answer, list):
         return [_public(item) for item in cast("list[Any]", answer)]
     if isinstance(answer, Page):

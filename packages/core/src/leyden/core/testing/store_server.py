@@ -19,7 +19,7 @@ from leyden.core.store.server import store_app
 TOKEN = "a-token-for-tests"
 """What the server accepts."""
 ACCESS = Access(TOKEN)
-"""Makes agents' tokens."""
+"""Makes the tokens of agents and machines."""
 
 
 class StoreServer:
@@ -47,8 +47,8 @@ class StoreServer:
         self._thread.join()
 
     def add(self, store: LightningStore, *, limits: ServerLimits | None = None) -> str:
-        """Serve `store`, to agents too; returns its URL."""
-        return self.add_app(store_app(store, authorize=accepts, agents=ACCESS.agent, limits=limits))
+        """Serve `store`, to agents and workers too; returns its URL."""
+        return self.add_app(store_app(store, authorize=accepts, agents=ACCESS.holder, limits=limits))
 
     def add_app(self, app: ASGIApp) -> str:
         """Serve any application; returns its URL."""

@@ -72,6 +72,7 @@ def worker_spec(plan: AgentPlan, address: Address) -> "WorkerSpec":
     """What each of the worker processes is told that run `plan` at `address`."""
     from leyden.core.runner.worker_spec import WorkerSpec
 
+    address = address.machine()
     return WorkerSpec(
         agent=plan.agent,
         reward=plan.reward,
@@ -82,7 +83,6 @@ def worker_spec(plan: AgentPlan, address: Address) -> "WorkerSpec":
         store_url=f"{address.url}/store",
         store_token=address.token,
         gateway_url=address.url,
-        key=address.key.hex(),
         concurrency=plan.concurrency,
         isolation=plan.isolation,
         routes=address.routes,
@@ -129,7 +129,7 @@ def parent_agents(descriptor: int, parent: int) -> AgentSide:
             if os.getppid() != parent:
                 raise RunError("the process that holds the agent is gone; go on with `Trainer.resume`")
 
-        tell_parent(descriptor, {"address": address})
+        tell_parent(descriptor, {"address": address.machine("live")})
         try:
             yield check
         finally:

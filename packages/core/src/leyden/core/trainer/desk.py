@@ -1,7 +1,7 @@
 """`Desk`: where runners of other machines learn what a run wants of them, and that it has ended.
 
-It answers only those who have the run's token, which lives as long as the run; what opens store and gateway is new in
-every sitting, so that nobody works for a sitting that he has not asked about. Knows nothing of processes.
+It answers only those who have the run's token, which lives as long as the run; what opens the store is new in every
+sitting, so that nobody works for a sitting that he has not asked about. Knows nothing of processes.
 """
 
 import asyncio
@@ -9,6 +9,7 @@ import contextlib
 import hmac
 import os
 import secrets
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -38,9 +39,8 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     sitting: str
     """Another one after the run was gone on with: its keys are others too."""
     run: str
-    key: str
-    """The gateway's signing key, in hexadecimal."""
     store_token: str
+    """A machine's, of which it makes one for each of its workers."""
     routes: tuple[CallRoute, ...] = ()
     agent: AgentReference | None = None
     reward: str | None = None
@@ -76,8 +76,8 @@ class Desk:
         self._ended = ended
         self._closed.set()
 
-    def app(self, key: bytes, store_token: str) -> ASGIApp:
-        """The application, to be mounted at `PATH`; it gives out the gateway's key and the token of the store."""
+    def app(self, machine_token: Callable[[], str]) -> ASGIApp:
+        """The application, to be mounted at `PATH`; it gives each machine that asks a token of its own."""
         known = os.environ.get(TOKEN, "").encode()
 
         def allowed(request: Request) -> bool:
@@ -85,7 +85,7 @@ class Desk:
             return bool(known) and scheme.lower() == "bearer" and hmac.compare_digest(token.encode(), known)
 
         async def offer(request: Request) -> Response:
-            return _json(self._offer(key, store_token)) if allowed(request) else Response(status_code=401)
+            return _json(self._offer(machine_token())) if allowed(request) else Response(status_code=401)
 
         async def standing(request: Request) -> Response:
             if not allowed(request):
@@ -97,12 +97,11 @@ class Desk:
 
         return Router([Route("/offer", offer), Route("/standing", standing)])
 
-    def _offer(self, key: bytes, store_token: str) -> Offer:
+    def _offer(self, store_token: str) -> Offer:
         config = self._config
         return Offer(
             sitting=self._sitting,
             run=config.name,
-            key=key.hex(),
             store_token=store_token,
             routes=config.routes,
             agent=config.agent,

@@ -199,7 +199,7 @@ async def _live_agents(plan: DevPlan, live: _Live, address: Address) -> AsyncGen
     from leyden.core.trainer.live import AgentThread
 
     ended = threading.Event()
-    thread = AgentThread(address, live.loaded, plan.concurrency, live.processes, ended)
+    thread = AgentThread(address.machine("live"), live.loaded, plan.concurrency, live.processes, ended)
     thread.start()
     try:
 

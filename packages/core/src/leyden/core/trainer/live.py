@@ -55,6 +55,8 @@ def _run_child(work: str, folder: RunFolder, config: RunConfig, agent: LoadedAge
 class AgentThread(threading.Thread):
     """Runs a live agent on an event loop of its own until `ended` is set; `check` raises what it failed with.
 
+    `address` is a machine's.
+
     Set `is_lost` before, and nothing more is told to the store: its process is gone.
     """
 
@@ -104,7 +106,6 @@ class AgentThread(threading.Thread):
             self._agent,
             store,
             gateway_url=self._address.url,
-            key=self._address.key,
             routes=self._address.routes,
             concurrency=self._concurrency,
             processes=self._processes,

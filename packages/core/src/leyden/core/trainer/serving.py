@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from leyden.core.data.identity import new_key
+from leyden.core.data.identity import mint, new_key
 from leyden.core.data.rollout import Task
 from leyden.core.data.route import Route
 from leyden.core.engine.base import Engine, EngineRecord
 from leyden.core.errors import EngineError
 from leyden.core.runner.loading import importing
+from leyden.core.store.access import Access, new_machine
 from leyden.core.store.base import LightningStore
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.desk import PATH, Desk
@@ -48,16 +49,20 @@ engine computes in float32."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """What an agent process needs to take part in a run."""
+    """Where a run is, and what opens it; agent processes get what `machine` returns."""
 
     url: str
     """Root URL of gateway and store, without a trailing slash."""
     token: str
     """Opens the store."""
-    key: bytes
-    """Signs attempt tokens."""
+    key: bytes = b""
+    """Signs attempt tokens; it stays in the process of the gateway."""
     routes: tuple[Route, ...] = ()
     """Which of an agent's model calls go where."""
+
+    def machine(self, kind: str = "worker") -> "Address":
+        """Return what one machine is given for its workers: a token of its own, and no key."""
+        return replace(self, token=new_machine(Access(self.token), kind), key=b"")
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +288,6 @@ async def open_gateway(
     """
     from leyden.core.gateway.app import Gateway
     from leyden.core.gateway.server import GatewayServer
-    from leyden.core.store.access import Access
     from leyden.core.store.intake import Intake, ServerLimits
     from leyden.core.store.server import store_app
     from leyden.core.store.server_metrics import StoreMetrics
@@ -291,8 +295,15 @@ async def open_gateway(
     key, token = new_key(), secrets.token_urlsafe(24)
     access = Access(token)
     counted = StoreMetrics(Intake(ServerLimits()))
-    stores = store_app(store, authorize=access.is_trainer, agents=access.agent, metrics=counted, trusted=False)
-    desks = {} if desk is None else {PATH: desk.app(key, token)}
+    stores = store_app(
+        store,
+        authorize=access.is_trainer,
+        agents=access.holder,
+        metrics=counted,
+        trusted=False,
+        attempt_token=partial(mint, key),
+    )
+    desks = {} if desk is None else {PATH: desk.app(partial(new_machine, access))}
     door = Gateway(
         store,
         policy,

@@ -45,7 +45,7 @@ async def serve_store(plan: StorePlan, started: Callable[[str], None], stopped: 
         closing.push_async_callback(store.close)
         access = Access(plan.token if isinstance(plan.token, str) else kept_token(plan.token))
         limits = ServerLimits(scale_at=plan.scale_at)
-        app = store_app(store, authorize=access.is_trainer, agents=access.agent, limits=limits)
+        app = store_app(store, authorize=access.is_trainer, agents=access.holder, limits=limits)
         server = GatewayServer(app, plan.host, plan.port, allowed_hosts=plan.allow_hosts)
         url = await server.start()
         closing.push_async_callback(server.stop)

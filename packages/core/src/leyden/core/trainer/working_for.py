@@ -89,7 +89,6 @@ class ElsewherePlan:
             store_url=f"{server}/store",
             store_token=offer.store_token,
             gateway_url=server,
-            key=offer.key,
             routes=offer.routes,
             reward=self.reward or offer.reward,
             reward_weights=self.reward_weights or offer.reward_weights,

@@ -39,7 +39,6 @@ from leyden.core.tracing.export import Recorder, start_recording
 
 REPORT_SECONDS = 0.2
 """How often what was noted meanwhile is reported."""
-_UNUSED_KEY = b"this runner claims nothing"
 
 Load = Callable[[], LoadedAgent]
 """Returns the agent: one that is loaded already, or loaded now, in this process."""
@@ -156,7 +155,7 @@ def _runner(begin: Begin, loaded: LoadedAgent) -> Any:
     """A runner for hooks, which find the store there; it claims nothing."""
     if begin.store is None:
         return None
-    config = RunnerConfig(worker_id=begin.worker_id, gateway_url=begin.gateway_url, key=_UNUSED_KEY)
+    config = RunnerConfig(worker_id=begin.worker_id, gateway_url=begin.gateway_url)
     return Runner(HttpStore(*begin.store), loaded.source, config=config)
 
 
