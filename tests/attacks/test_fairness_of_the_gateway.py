@@ -1,40 +1,32 @@
 """One attempt asks too much of the gateway, or somebody without a token does; the others are answered meanwhile."""
 
 import asyncio
-import contextlib
 import gzip
 import json
 import sys
 import threading
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import asynccontextmanager
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
 
-import httpx
 import pytest
+from gateway_site import PATIENCE, code, request, serving
 
-from leyden.core.data.identity import mint, new_key
 from leyden.core.data.inflating import Inflater
-from leyden.core.engine.base import GenerateRequest, ModelInfo
-from leyden.core.gateway.app import Gateway, GatewayLimits
+from leyden.core.data.span import Span
+from leyden.core.gateway import call
+from leyden.core.gateway.app import GatewayLimits
 from leyden.core.gateway.body import BodyLimits
+from leyden.core.gateway.chat.request import MAX_STOP_CHARACTERS
 from leyden.core.gateway.codec import Forced, Message, ToolDefinition
-from leyden.core.gateway.connections import CONNECTION, UNKNOWN, recognising
-from leyden.core.gateway.gate import Gate, GateLimits
+from leyden.core.gateway.gate import RECENT_SECONDS, Gate, GateLimits
 from leyden.core.gateway.held_bytes import HeldBytes
 from leyden.core.gateway.long_work import LongWork, Slot, WorkLimits
-from leyden.core.gateway.protocol import ConnectionLimits
 from leyden.core.gateway.refusal import Refusal
-from leyden.core.gateway.server import GatewayServer
-from leyden.core.gateway.serving import ServedPolicy
+from leyden.core.gateway.responses import state
 from leyden.core.gateway.size_limits import COUNTED, ELEMENTS, ELEMENTS_PER_TOKEN, check_elements
 from leyden.core.gateway.template import ChatTemplate, Steps, TemplateTooLong, limited
-from leyden.core.store.memory import MemoryStore
-from leyden.core.testing.byte_codec import VOCABULARY, ByteCodec
-from leyden.core.testing.scripted_engine import ScriptedAnswer, ScriptedEngine
+from leyden.core.testing.byte_codec import ByteCodec
 
-PATIENCE = 60.0
-ROOM = 1 << 16
 LONG = "a" * (WorkLimits().inline_bytes + 1)
 
 
@@ -66,106 +58,6 @@ class WatchedCodec(ByteCodec):
     async def has_entered(self) -> None:
         """Wait until a long prompt is being encoded."""
         assert await asyncio.to_thread(self.entered.wait, PATIENCE)
-
-
-class Attempt(NamedTuple):
-    """An attempt and how it calls."""
-
-    http: httpx.AsyncClient
-    token: str
-
-    async def chat(self, content: str = "hi", **more: Any) -> httpx.Response:
-        body = {"model": "m", "messages": [{"role": "user", "content": content}], **more}
-        return await self.post(json.dumps(body).encode())
-
-    async def post(self, body: bytes, path: str = "chat/completions", **more: Any) -> httpx.Response:
-        return await self.http.post(f"/a/{self.token}/v1/{path}", content=body, **more)
-
-
-class Site:
-    """A gateway on a real port; `hold` has answers wait."""
-
-    def __init__(self, codec: ByteCodec, context_length: int, limits: GatewayLimits | None) -> None:
-        self.codec, self.store, self._key = codec, MemoryStore(), new_key()
-        self.hold = False
-        model = ModelInfo(name="scripted", context_length=context_length, vocab_size=VOCABULARY)
-        self.engine = ScriptedEngine(self._script, model=model)
-        policy = ServedPolicy(name="policy", engine=self.engine, codec=codec)
-        self.gateway = Gateway(self.store, policy, self._key, limits=limits)
-        self.http = httpx.AsyncClient(timeout=PATIENCE)
-        self.host, self.port = "127.0.0.1", 0
-
-    def _script(self, _: GenerateRequest) -> ScriptedAnswer:
-        return ScriptedAnswer(
-            ids=self.codec.answer("hello") if isinstance(self.codec, ByteCodec) else [], held=self.hold
-        )
-
-    async def attempt(self) -> Attempt:
-        rollout = await self.store.start_rollout("a task")
-        return Attempt(self.http, mint(self._key, rollout.rollout_id, rollout.attempt.attempt_id))
-
-    async def in_flight(self, calls: int) -> None:
-        """Wait until the engine answers so many."""
-        async with asyncio.timeout(PATIENCE):
-            while self.engine.in_flight < calls:
-                await asyncio.sleep(0.005)
-
-    async def connect(self, *requests: bytes) -> "Line":
-        line = Line(*await asyncio.open_connection(self.host, self.port))
-        for request in requests:
-            line.writer.write(request)
-        return line
-
-
-class Line(NamedTuple):
-    """A bare connection."""
-
-    reader: asyncio.StreamReader
-    writer: asyncio.StreamWriter
-
-    async def status(self) -> int:
-        """Return the status of an answer, and read all of it."""
-        head = (await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), PATIENCE)).lower()
-        await self.reader.readexactly(int(head.partition(b"content-length: ")[2].partition(b"\r")[0]))
-        return int(head.split()[1])
-
-    async def closed(self) -> bool:
-        """Wait until the other side has closed it."""
-        with contextlib.suppress(ConnectionError):
-            return await asyncio.wait_for(self.reader.read(), PATIENCE) == b""
-        return True
-
-
-@asynccontextmanager
-async def serving(
-    codec: ByteCodec | None = None,
-    *,
-    context_length: int = ROOM,
-    limits: GatewayLimits | None = None,
-    connections: ConnectionLimits | None = None,
-) -> AsyncGenerator[Site]:
-    site = Site(codec or ByteCodec(), context_length, limits)
-    server = GatewayServer(site.gateway.app, limits=connections)
-    url = await server.start()
-    site.port = int(url.rpartition(":")[2])
-    site.http.base_url = httpx.URL(url)
-    try:
-        yield site
-    finally:
-        await site.engine.close()
-        await site.http.aclose()
-        await server.stop()
-
-
-def code(response: httpx.Response) -> tuple[int, str]:
-    return response.status_code, response.json()["error"]["code"]
-
-
-def request(attempt: Attempt, content: str = "hi") -> bytes:
-    """Bytes of a call."""
-    body = json.dumps({"model": "m", "messages": [{"role": "user", "content": content}]}).encode()
-    head = f"POST /a/{attempt.token}/v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}"
-    return f"{head}\r\n\r\n".encode() + body
 
 
 # --- Long prompts
@@ -248,7 +140,7 @@ async def test_counting_tokens_takes_a_place_as_every_call_does() -> None:
     async with serving(limits=GatewayLimits(gate=GateLimits(max_concurrent=1, max_waiting=1))) as site:
         site.hold = True
         attempt = await site.attempt()
-        call = asyncio.create_task(attempt.chat())
+        held = asyncio.create_task(attempt.chat())
         await site.in_flight(1)
         count = asyncio.create_task(attempt.post(b'{"model":"m","input":"hi"}', "responses/input_tokens"))
         async with asyncio.timeout(PATIENCE):
@@ -257,8 +149,36 @@ async def test_counting_tokens_takes_a_place_as_every_call_does() -> None:
         refused = await attempt.post(b'{"model":"m","input":"hi"}', "responses/input_tokens")
         assert code(refused) == (429, "too_many_waiting")
         await site.engine.close()
-        await call
+        await held
         assert (await count).status_code == 200
+
+
+async def test_conversations_are_read_from_records_off_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The attempt keeps long conversations, and goes on from answers that were never given."""
+    threads: list[int] = []
+    read = state.turns_in
+
+    def watched(spans: Sequence[Span]) -> dict[str, state.Turn]:
+        threads.append(threading.get_ident())
+        return read(spans)
+
+    monkeypatch.setattr(state, "turns_in", watched)
+    async with serving() as site:
+        attempt = await site.attempt()
+        for text in ("a", "a" * (1 << 15), "a" * (1 << 15)):
+            said = {"model": "m", "input": text}
+            assert (await attempt.post(json.dumps(said).encode(), "responses")).status_code == 200
+            lost = {"model": "m", "input": "b", "previous_response_id": "resp_lost"}
+            assert code(await attempt.post(json.dumps(lost).encode(), "responses"))[1] == "previous_response_not_found"
+    assert [thread == threading.get_ident() for thread in threads] == [True, True, False]
+
+
+async def test_stop_strings_have_an_end() -> None:
+    """The attempt has every answer searched for megabytes."""
+    async with serving() as site:
+        attempt = await site.attempt()
+        assert (await attempt.chat(stop=["a" * MAX_STOP_CHARACTERS])).status_code == 200
+        assert code(await attempt.chat(stop=["b", "a" * (MAX_STOP_CHARACTERS + 1)])) == (400, "invalid_value")
 
 
 def test_what_holds_more_values_than_any_context_needs_is_not_parsed() -> None:
@@ -312,20 +232,20 @@ async def test_an_attempt_that_has_used_its_cpu_time_is_refused_until_it_has_som
     limits = WorkLimits(cpu_seconds=10.0, cpu_rate=0.5)
     work = LongWork(limits, clock=lambda: clocks.now, cpu_clock=lambda: clocks.cpu)
 
-    async def call(attempt_id: str, seconds: float) -> None:
+    async def long_call(attempt_id: str, seconds: float) -> None:
         with work.slot(attempt_id) as slot:
             await slot.run(1 << 20, clocks.use(seconds))
 
-    await call("abuser", 9.0)
-    await call("abuser", 3.0)
+    await long_call("abuser", 9.0)
+    await long_call("abuser", 3.0)
     with pytest.raises(Refusal) as error:
-        await call("abuser", 1.0)
+        await long_call("abuser", 1.0)
     assert (error.value.status, error.value.headers) == (429, {"retry-after": "4"})
-    await call("other", 1.0)
+    await long_call("other", 1.0)
     with work.slot("abuser") as slot:
         await slot.run(1, clocks.use(1.0))  # what is short costs nothing
     clocks.now = 4.5
-    await call("abuser", 1.0)
+    await long_call("abuser", 1.0)
     await work.aclose()
 
 
@@ -462,6 +382,47 @@ async def test_an_attempt_with_many_calls_at_once_has_a_fair_share_beside_others
     assert len(await entered(gate, "busy", 8)) >= 2
 
 
+async def test_others_that_are_between_two_calls_count_for_a_while() -> None:
+    """The attempt makes its calls while the others think."""
+    now = 0.0
+    gate = Gate(GateLimits(max_per_attempt=8, fair_share=2), clock=lambda: now)
+    for place in await entered(gate, "quiet", 1):
+        gate.give_back(await place)
+    now = RECENT_SECONDS
+    assert len(await entered(gate, "abuser", 20)) == 2
+    now += 0.1
+    assert len(await entered(gate, "abuser", 1)) == 0  # behind those that wait, which have places now
+    assert gate.running == 8
+
+
+async def test_a_call_with_many_choices_leaves_the_loop_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The attempt has 128 answers drawn in one call, by an engine that is never waited for."""
+    monkeypatch.setattr(call, "PACE_SECONDS", 0.0)
+    async with serving() as site:
+        attempt = await site.attempt()
+        turns = 0
+        counting = True
+
+        def count() -> None:
+            nonlocal turns
+            turns += 1
+            if counting:
+                asyncio.get_running_loop().call_soon(count)
+
+        many = asyncio.create_task(attempt.chat(n=128))
+        async with asyncio.timeout(PATIENCE):
+            while not site.engine.requests:
+                await asyncio.sleep(0)
+        before = turns
+        count()
+        async with asyncio.timeout(PATIENCE):
+            while len(site.engine.log) < 128:
+                await asyncio.sleep(0)
+        counting = False
+        assert turns - before >= 64
+        assert len((await many).json()["choices"]) == 128
+
+
 async def test_the_waiting_calls_of_one_attempt_leave_room_for_others() -> None:
     """The attempt fills the line of those that wait."""
     gate = Gate(GateLimits(max_concurrent=1, max_per_attempt=1, max_waiting=4, max_waiting_per_attempt=2))
@@ -475,87 +436,8 @@ async def test_the_waiting_calls_of_one_attempt_leave_room_for_others() -> None:
         await asyncio.sleep(0)
     gate.give_back(await calls[0])
     gate.give_back(await other)
-    for call in calls[1:3]:
-        gate.give_back(await call)
-
-
-# --- Connections
-
-
-async def test_of_idle_connections_without_a_token_the_oldest_is_closed() -> None:
-    """Somebody opens thousands of connections and sends nothing."""
-    async with serving(connections=ConnectionLimits(max_unknown=3)) as site:
-        attempt = await site.attempt()
-        known = await site.connect(request(attempt))
-        assert await known.status() == 200
-        idle = [await site.connect() for _ in range(3)]
-        for line in idle:
-            line.writer.write(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
-            assert await line.status() == 200
-        new = await site.connect(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
-        assert await new.status() == 200
-        assert await idle[0].closed()
-        for line, sent in ((idle[1], b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n"), (known, request(attempt))):
-            line.writer.write(sent)
-            assert await line.status() == 200
-        for line in (known, new, *idle):
-            line.writer.close()
-
-
-async def test_connections_of_an_attempt_are_limited_and_no_one_elses() -> None:
-    """The attempt keeps calls open on as many connections as it can."""
-    async with serving(connections=ConnectionLimits(max_per_attempt=2)) as site:
-        abuser, other = await site.attempt(), await site.attempt()
-        idle = await site.connect(request(abuser))
-        assert await idle.status() == 200
-        site.hold = True
-        busy = [await site.connect(request(abuser)) for _ in range(2)]
-        await site.in_flight(2)
-        assert await idle.closed()
-        refused = await site.connect(request(abuser))
-        assert await refused.status() == 429
-        assert await refused.closed()
-        site.hold = False
-        fine = await site.connect(request(other))
-        assert await fine.status() == 200
-        await site.engine.close()
-        for line in (idle, refused, fine, *busy):
-            line.writer.close()
-
-
-class FakeConnection:
-    """Remembers who it was accepted for."""
-
-    def __init__(self) -> None:
-        self.owner: object = UNKNOWN
-
-    def accept(self, owner: object) -> None:
-        self.owner = owner
-
-
-@pytest.mark.parametrize(
-    ("method", "headers", "status", "known"),
-    [
-        ("POST", [(b"authorization", b"Bearer t")], 200, True),
-        ("POST", [(b"authorization", b"Bearer t")], 401, False),
-        ("POST", [], 200, False),
-        ("GET", [(b"authorization", b"Bearer t")], 200, False),  # pages that anybody may read
-    ],
-)
-async def test_a_connection_is_known_once_a_token_was_accepted_on_it(
-    method: str, headers: list[tuple[bytes, bytes]], status: int, known: bool
-) -> None:
-    """Somebody sends what looks like a token."""
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        await send({"type": "http.response.start", "status": status, "headers": []})
-
-    async def nothing(*_: Any) -> Any: ...
-
-    connection = FakeConnection()
-    scope = {"type": "http", "method": method, "headers": headers, "extensions": {CONNECTION: connection}}
-    await recognising(app)(scope, nothing, nothing)
-    assert (connection.owner is None) == known
+    for waiting in calls[1:3]:
+        gate.give_back(await waiting)
 
 
 def test_a_slot_that_was_never_needed_costs_nothing() -> None:

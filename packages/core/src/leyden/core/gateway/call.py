@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import secrets
+import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ from leyden.core.gateway.serving import ServedPolicy, sampling_for, warn_of_untr
 from leyden.core.gateway.size_limits import COUNTED, check_elements, least_of_body, least_of_request
 
 _log = logging.getLogger("leyden.gateway")
+PACE_SECONDS = 0.001
 
 
 @dataclass(slots=True)
@@ -276,9 +278,10 @@ async def _generate(
 
 async def _side_by_side(policy: ServedPolicy, choices: Sequence[_Choice]) -> None:
     """Draw every choice; the first that fails ends the others."""
+    pace = _Pace()
     if len(choices) == 1:
-        return await _draw(policy, choices[0])
-    tasks = [asyncio.create_task(_draw(policy, choice)) for choice in choices]
+        return await _draw(policy, choices[0], pace)
+    tasks = [asyncio.create_task(_draw(policy, choice, pace)) for choice in choices]
     try:
         await asyncio.gather(*tasks)
     finally:
@@ -287,7 +290,31 @@ async def _side_by_side(policy: ServedPolicy, choices: Sequence[_Choice]) -> Non
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _draw(policy: ServedPolicy, choice: _Choice) -> None:
+class _Pace:
+    """Has the choices of one call work one at a time, and let others have the event loop every millisecond of it.
+
+    However many choices a call has, it takes no more of the loop's time than another call.
+    """
+
+    def __init__(self) -> None:
+        self._turn = asyncio.Lock()
+        self._spent = 0.0
+
+    async def __aenter__(self) -> None:
+        await self._turn.acquire()
+        self._began = time.perf_counter()
+
+    async def __aexit__(self, *_: object) -> None:
+        try:
+            self._spent += time.perf_counter() - self._began
+            if self._spent > PACE_SECONDS:
+                self._spent = 0.0
+                await asyncio.sleep(0)
+        finally:
+            self._turn.release()
+
+
+async def _draw(policy: ServedPolicy, choice: _Choice, pace: _Pace) -> None:
     """Draw tokens until the engine ends the answer or the text does."""
     record = choice.record
     assert record.prompt_ids is not None and record.sampling is not None
@@ -302,11 +329,12 @@ async def _draw(policy: ServedPolicy, choice: _Choice) -> None:
     answer = cast("AsyncGenerator[TokenChunk]", policy.engine.generate(request))
     async with aclosing(answer):
         async for chunk in answer:
-            await choice.take(chunk)
-            if choice.reader.stopped:
-                return await choice.end("stop")
-            if chunk.finish_reason == "abort":
-                break
-            if chunk.finish_reason is not None:
-                return await choice.end(chunk.finish_reason)
+            async with pace:
+                await choice.take(chunk)
+                if choice.reader.stopped:
+                    return await choice.end("stop")
+                if chunk.finish_reason == "abort":
+                    break
+                if chunk.finish_reason is not None:
+                    return await choice.end(chunk.finish_reason)
     raise EngineError("the engine broke off the call")

@@ -21,6 +21,8 @@ from leyden.core.gateway.refusal import Refusal, retry_after
 
 LONGEST_RETRY = 60.0
 """Seconds; clients ignore longer advice."""
+RECENT_SECONDS = 2.0
+"""How long an attempt without a call counts among the others: most are between two calls."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +34,7 @@ class GateLimits:
     max_per_attempt: int = 64
     """Of one attempt, answered or in the common line."""
     fair_share: int = 12
-    """Of an attempt, while others call as well; or twice the average of theirs, if that is more."""
+    """Of an attempt, while others call as well or have just done so; or twice their average, if that is more."""
     max_waiting_per_attempt: int = 1024
     """Beyond its share; more are refused while others still may wait."""
     max_waiting: int = 4096
@@ -64,6 +66,8 @@ class Gate:
         self._paused = False
         self._line: OrderedDict[_Turn, None] = OrderedDict()
         self._attempts: dict[str, _Attempt] = {}
+        self._recent: OrderedDict[str, float] = OrderedDict()
+        """When each attempt called last, the oldest first."""
         self._drains: list[asyncio.Future[None]] = []
         self._held = 0.0
         """How long a place is held, in seconds: a moving average."""
@@ -131,6 +135,7 @@ class Gate:
         """Take a place, or a turn to wait for; raises Refusal with status 429."""
         limits = self._limits
         attempt = self._attempts.get(attempt_id) or _Attempt()
+        self._note(attempt_id)
         if attempt.own:  # others may be fewer, or busier, than when these came
             self._fill(attempt)
             self._advance()
@@ -193,6 +198,7 @@ class Gate:
     def _part(self, attempt_id: str) -> None:
         """One call of an attempt is out of the common line and of its place: the next of its own line may join."""
         attempt = self._attempts[attempt_id]
+        self._note(attempt_id)
         attempt.share -= 1
         self._fill(attempt)
         if not attempt.share:
@@ -204,11 +210,19 @@ class Gate:
             self._line[following] = None
             attempt.share += 1
 
+    def _note(self, attempt_id: str) -> None:
+        """Remember that an attempt calls, and forget those that have not called for a while."""
+        now = self._clock()
+        self._recent[attempt_id] = now
+        self._recent.move_to_end(attempt_id)
+        while self._recent and next(iter(self._recent.values())) < now - RECENT_SECONDS:
+            self._recent.popitem(last=False)
+
     def _share(self, attempt: "_Attempt") -> int:
         """How many calls of an attempt may be in the common line or in a place, at least one."""
         most = self._limits.max_per_attempt
-        others = len(self._attempts) - bool(attempt.share)
-        if not others:
+        others = max(len(self._attempts) - bool(attempt.share), len(self._recent) - 1)
+        if others < 1:
             return most
         theirs = self._running + len(self._line) - attempt.share
         return min(most, max(self._limits.fair_share, 2 * theirs // others))

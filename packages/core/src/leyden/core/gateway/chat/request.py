@@ -50,6 +50,8 @@ NEUTRAL: Mapping[str, tuple[object, ...]] = {
 
 TEXT_PARTS = frozenset({"text", "refusal"})
 MAX_STOP = 4
+MAX_STOP_CHARACTERS = 1024
+"""Of each: an answer is searched for them token by token."""
 MAX_CHOICES = 128
 
 
@@ -214,5 +216,7 @@ def _sampling(body: ChatBody) -> Sampling:
     stop = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
     if len(stop) > MAX_STOP or "" in stop:
         raise invalid(f"'stop' must hold at most {MAX_STOP} strings, none of them empty.", "stop")
+    if any(len(one) > MAX_STOP_CHARACTERS for one in stop):
+        raise invalid(f"'stop' must hold strings of at most {MAX_STOP_CHARACTERS} characters.", "stop")
     sampling = checked_sampling(temperature=body.temperature, top_p=body.top_p, max_tokens=limit, seed=body.seed)
     return msgspec.structs.replace(sampling, stop=stop)

@@ -4,6 +4,7 @@ They are kept in the records of the attempt's calls and read from there: nothing
 memory only saves reading them again.
 """
 
+import asyncio
 import secrets
 import time
 from collections import OrderedDict
@@ -24,6 +25,9 @@ REMEMBERED = 512
 """Answers that are kept in memory; the oldest is forgotten first."""
 LARGEST = 128 << 10
 """Bytes, as JSON, of an answer and its input that are kept in memory; the records keep every one."""
+
+INLINE = 64 << 10
+"""Bytes of answers in records that are decoded where they are needed; more of them off the event loop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +82,23 @@ def turns_in(spans: Sequence[Span]) -> dict[str, Turn]:
     return {key: replace(turn, deleted=True) if key in deleted else turn for key, turn in turns.items()}
 
 
+def size_of(turn: Turn) -> int:
+    """Return the bytes of a stored answer as JSON, with what it was given to."""
+    return len(msgspec.json.encode((turn.answer, turn.items)))
+
+
+async def _read(spans: Sequence[Span]) -> tuple[dict[str, Turn], dict[str, int]]:
+    """Return the stored answers in records and their sizes; off the event loop where that is long work."""
+
+    def read() -> tuple[dict[str, Turn], dict[str, int]]:
+        turns = turns_in(spans)
+        return turns, {key: size_of(turn) for key, turn in turns.items()}
+
+    size = sum(len(str(span.attributes.get(semconv.RESPONSES_ANSWER, ""))) for span in spans)
+    size += sum(len(str(span.attributes.get(semconv.RESPONSES_INPUT, ""))) for span in spans)
+    return read() if size <= INLINE else await asyncio.to_thread(read)
+
+
 class Conversations:
     """The stored answers in the records of `ledger`, for the attempt that asks only."""
 
@@ -115,8 +136,11 @@ class Conversations:
 
     def remember(self, origin: Origin, turn: Turn) -> None:
         """Keep an answer in mind that is in the records."""
+        self._remember(origin, turn, size_of(turn))
+
+    def _remember(self, origin: Origin, turn: Turn, size: int) -> None:
         key = (origin.attempt_id, turn.id)
-        if len(msgspec.json.encode((turn.answer, turn.items))) > LARGEST:
+        if size > LARGEST:
             self._turns.pop(key, None)
             return
         self._turns[key] = turn
@@ -156,12 +180,12 @@ class Conversations:
 
     async def _all(self, origin: Origin) -> dict[str, Turn]:
         """Return the stored answers of an attempt, by id, as the records have them."""
-        turns = turns_in(await self._ledger.spans(origin))
+        turns, sizes = await _read(await self._ledger.spans(origin))
         for key, turn in self._known(origin).items():
             if turn.deleted:  # perhaps after the records were read
                 turns[key] = turn
-        for turn in turns.values():
-            self.remember(origin, turn)
+        for key, turn in turns.items():
+            self._remember(origin, turn, sizes[key])
         return turns
 
 
