@@ -28,7 +28,7 @@ class ConnectionLimits:
     """For a whole request head, from the moment the connection is made or the head begins; and for the rest of a
     request that was answered before it had come."""
     head_bytes: int = 64 << 10
-    unread_seconds: float = 60.0
+    unread_seconds: float = 300.0
     """That a client may let one answer wait to be read, in all."""
     max_connections: int = 8192
     """Further ones wait in the operating system's queue until one of these is closed. Fewer where the process may not
