@@ -19,6 +19,7 @@ from leyden.core.testing.running import error_of, finished
 from leyden.core.testing.scripted_engine import ScriptedEngine
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.desk import TOKEN, Desk
+from leyden.core.trainer.run_proof import Exchange, read_challenge
 from leyden.core.trainer.serving import open_gateway
 
 PLANTED = {
@@ -35,6 +36,8 @@ THIEF = """
 import json, os, sys, urllib.error, urllib.request
 from urllib.parse import urlsplit
 
+from leyden.core.trainer.run_proof import Exchange, read_challenge
+
 seen, process = [dict(os.environ)], os.getppid()
 for _ in range(2):  # what supervises it, and the worker
     with open(f"/proc/{process}/environ", "rb") as file:
@@ -42,15 +45,25 @@ for _ in range(2):  # what supervises it, and the worker
     with open(f"/proc/{process}/stat") as file:
         process = int(file.read().rpartition(")")[2].split()[1])
 root = "http://" + urlsplit(os.environ["OPENAI_BASE_URL"]).netloc
-answers = {}
+answers, asked = {}, 0
+
+
+def ask(path, authorization):
+    request = urllib.request.Request(root + path, headers={"authorization": authorization})
+    try:
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request) as answer:
+            answers[path] = answer.read().decode()
+    except urllib.error.HTTPError as error:
+        error.close()
+        return error.headers.get("www-authenticate", "")
+
+
 for value in {value for variables in seen for value in variables.values() if value.isprintable() and value.isascii()}:
-    for path in ("/runners/offer", "/runners/standing"):
-        request = urllib.request.Request(root + path, headers={"authorization": "Bearer " + value})
-        try:
-            with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request) as answer:
-                answers[path] = answer.read().decode()
-        except urllib.error.HTTPError as error:
-            error.close()
+    for path, what in (("/runners/offer", "offer"), ("/runners/standing", "standing ")):
+        nonce, _ = read_challenge(ask(path, "Bearer " + value))
+        ask(path, Exchange(what, nonce).authorization(value))
+        asked += 1
+assert asked
 with open(sys.argv[1], "w") as file:
     json.dump([seen, answers], file)
 """
@@ -82,12 +95,13 @@ async def test_a_command_finds_no_token_that_opens_more_than_its_attempt(
         finally:
             await pool.stop()
         assert ended.status == "succeeded", error_of(ended)
-        headers = {"authorization": f"Bearer {PLANTED[TOKEN]}"}
-        async with (
-            aiohttp.ClientSession() as session,
-            session.get(f"{address.url}/runners/offer", headers=headers) as it,
-        ):
-            assert it.status == 200, "what the command tried does open the run, for who has the token"
+        async with aiohttp.ClientSession() as session:
+            async with session.get(f"{address.url}/runners/offer") as it:
+                challenge = read_challenge(it.headers["www-authenticate"])
+            assert challenge is not None
+            headers = {"authorization": Exchange("offer", challenge[0]).authorization(PLANTED[TOKEN])}
+            async with session.get(f"{address.url}/runners/offer", headers=headers) as it:
+                assert it.status == 200, "what the command tried does open the run, for who has the token"
     said = (tmp_path / "found.json").read_text()
     (own, supervisor, worker), answers = json.loads(said)
     assert not answers, "one of the variables opened something"

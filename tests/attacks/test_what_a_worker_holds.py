@@ -208,10 +208,13 @@ async def test_the_process_of_a_live_agent_is_given_no_key(site: Site, monkeypat
     """An agent object in the process that called `Trainer.fit` looks at what the learning process has sent."""
     sent: list[bytes] = []
 
+    def send(descriptor: int, message: dict[str, Any]) -> None:
+        sent.append(msgspec.json.encode(message))
+
     async def closed() -> None:
         return
 
-    monkeypatch.setattr(agents, "tell_parent", lambda descriptor, message: sent.append(msgspec.json.encode(message)))
+    monkeypatch.setattr(agents, "tell_parent", send)
     monkeypatch.setattr(agents, "_input_closed", closed)
     async with parent_agents(-1, os.getppid())(site.address):
         pass

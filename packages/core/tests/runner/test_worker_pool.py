@@ -219,7 +219,10 @@ async def test_the_names_of_workers_begin_with_their_machines(site: Site) -> Non
 
 
 async def test_a_claim_without_a_token_that_no_key_makes_is_a_failure_of_leyden() -> None:
-    ended, _ = await run_one(lambda task: "unreached", key=None)
+    def unreached(task: Any) -> str:
+        return "unreached"
+
+    ended, _ = await run_one(unreached, key=None)
     assert (ended.status, error_of(ended)["kind"]) == ("failed", "leyden")
     assert "store_app(attempt_token=...)" in error_of(ended)["message"]
 

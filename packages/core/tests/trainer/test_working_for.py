@@ -7,10 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import msgspec
 import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from leyden.core.errors import LeydenError, UsageError
+from leyden.core.gateway.server import GatewayServer
 from leyden.core.gateway.serving import ServedPolicy
+from leyden.core.store.access import machine_name
 from leyden.core.store.memory import MemoryStore
 from leyden.core.testing.byte_codec import ByteCodec
 from leyden.core.testing.running import finished, rewards_in
@@ -18,6 +25,7 @@ from leyden.core.testing.scripted_engine import ScriptedEngine
 from leyden.core.trainer import working_for
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.desk import TOKEN, Desk
+from leyden.core.trainer.run_proof import PROOF, Challenges, Exchange, read_challenge, same
 from leyden.core.trainer.runners import Runners
 from leyden.core.trainer.serving import open_gateway
 from leyden.core.trainer.working_for import ElsewherePlan, NoAnswer, work_for
@@ -130,11 +138,64 @@ async def test_what_cannot_work_is_said_at_once(
             await work_for(plan(url, **changes), lambda text: None, asyncio.Event())
 
 
-async def test_the_desk_answers_nobody_without_the_token(sitting: Sitting) -> None:
+async def test_the_desk_answers_nobody_without_a_proof_and_names_versions_to_older_runners(
+    sitting: Sitting, caplog: pytest.LogCaptureFixture
+) -> None:
     async with sitting.sits() as url, aiohttp.ClientSession() as session:
         for path in ("offer", "standing"):
             async with session.get(f"{url}/runners/{path}") as answer:
-                assert (answer.status, await answer.read()) == (401, b"")
+                assert (answer.status, await answer.text()) == (401, "prove that you have the run's token")
+            for _ in range(2):
+                older = {"authorization": f"Bearer {GIVEN}"}
+                async with session.get(f"{url}/runners/{path}", headers=older) as answer:
+                    assert (answer.status, (await answer.text()).count("\n")) == (401, 0)
+                    assert "(runner protocol 2) and not the token itself (protocol 1)" in await answer.text()
+    assert caplog.text.count("a runner was refused that sends the run's token itself") == 1
+
+
+async def test_a_run_of_an_older_version_is_named(sitting: Sitting) -> None:
+    async def refuse(request: Request) -> Response:
+        return Response(status_code=401)
+
+    server = GatewayServer(Starlette(routes=[Route("/runners/offer", refuse)]))
+    url = await server.start()
+    with pytest.raises(UsageError, match=r"asks for the run's token itself \(runner protocol 1\).*update leyden-core"):
+        await work_for(plan(url), lambda text: None, asyncio.Event())
+    await server.stop()
+
+
+async def test_a_nonce_that_was_too_old_is_asked_for_again(sitting: Sitting, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(working_for, "PAUSE_SECONDS", 0.01)
+    real, uses = Challenges.use, list[str]()
+
+    def use(challenges: Challenges, nonce: str) -> bool:
+        uses.append(nonce)
+        return real(challenges, nonce) and len(uses) > 1
+
+    monkeypatch.setattr(Challenges, "use", use)
+    stopped = asyncio.Event()
+    async with sitting.sits() as url:
+        await work_for(plan(url), lambda text: stopped.set(), stopped)
+    assert len(uses) > 1
+
+
+async def test_machines_get_tokens_of_their_own_and_no_key(sitting: Sitting) -> None:
+    async with sitting.sits() as url, aiohttp.ClientSession() as session:
+        offers: list[dict[str, Any]] = []
+        for _ in range(2):
+            async with session.get(f"{url}/runners/offer") as answer:
+                given = read_challenge(answer.headers["www-authenticate"])
+            assert given is not None
+            exchange = Exchange("offer", given[0])
+            headers = {"authorization": exchange.authorization(GIVEN)}
+            async with session.get(f"{url}/runners/offer", headers=headers) as answer:
+                body = await answer.read()
+                assert same(answer.headers[PROOF], exchange.answer_proof(GIVEN, body))
+            offers.append(msgspec.json.decode(body))
+        names = {machine_name(offer["store_token"]) for offer in offers}
+        assert len(names) == 2
+        assert None not in names
+        assert all("key" not in offer for offer in offers)
 
 
 @pytest.mark.parametrize("server", ["10.0.0.5:8765", "ftp://box", "http://"])

@@ -47,7 +47,7 @@ def run_workers(
         bool, typer.Option("--trust-server", help="Run whatever agent, reward, input and hooks the server names.")
     ] = False,
     insecure: Annotated[
-        bool, typer.Option("--insecure", help="Send the token over plain HTTP to another machine.")
+        bool, typer.Option("--insecure", help="Send tokens and calls over plain HTTP to another machine.")
     ] = False,
     env: EnvOption = None,
     json: JsonOption = False,

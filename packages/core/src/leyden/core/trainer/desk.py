@@ -1,32 +1,43 @@
 """`Desk`: where runners of other machines learn what a run wants of them, and that it has ended.
 
-It answers only those who have the run's token, which lives as long as the run; what opens the store is new in every
-sitting, so that nobody works for a sitting that he has not asked about. Knows nothing of processes.
+It answers only those who prove that they have the run's token (see `run_proof`), which lives as long as the run; what
+opens the store is new in every sitting, so that nobody works for a sitting that he has not asked about. Knows nothing
+of processes.
 """
 
 import asyncio
 import contextlib
-import hmac
+import logging
 import os
 import secrets
 from collections.abc import Callable
+from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp
 
 from leyden.core.data.isolation import Isolation
 from leyden.core.data.route import Route as CallRoute
 from leyden.core.runner.loading import AgentReference
+from leyden.core.trainer.run_proof import PROOF, PROTOCOL, Challenges, Exchange, challenge, read_proof, same
 from leyden.core.trainer.runners import Runners
 
 if TYPE_CHECKING:
     from leyden.core.trainer.config import RunConfig
 
+logger = logging.getLogger(__name__)
+
 PATH = "/runners"
+OFFER = "offer"
+"""What is asked for, as proofs have it."""
+OUTDATED = (
+    f"this run takes proofs of its token (runner protocol {PROTOCOL}) and not the token itself (protocol 1): "
+    f"update leyden-core where leyden run is, to the {version('leyden-core')} of this run or later"
+)
 TOKEN = "LEYDEN_RUN_TOKEN"
 """Environment variable, here and where `leyden run` is: the run's token. Where it is not set, the desk is closed."""
 HOLD_SECONDS = 10.0
@@ -78,22 +89,23 @@ class Desk:
 
     def app(self, machine_token: Callable[[], str]) -> ASGIApp:
         """The application, to be mounted at `PATH`; it gives each machine that asks a token of its own."""
-        known = os.environ.get(TOKEN, "").encode()
-
-        def allowed(request: Request) -> bool:
-            scheme, _, token = request.headers.get("authorization", "").partition(" ")
-            return bool(known) and scheme.lower() == "bearer" and hmac.compare_digest(token.encode(), known)
+        door = _Door(os.environ.get(TOKEN, ""))
 
         async def offer(request: Request) -> Response:
-            return _json(self._offer(machine_token())) if allowed(request) else Response(status_code=401)
+            exchange = door.exchange(request, OFFER)
+            if isinstance(exchange, Response):
+                return exchange
+            return door.answer(exchange, self._offer(machine_token()))
 
         async def standing(request: Request) -> Response:
-            if not allowed(request):
-                return Response(status_code=401)
-            if request.query_params.get("sitting") == self._sitting:
+            sitting = request.query_params.get("sitting", "")
+            exchange = door.exchange(request, standing_of(sitting))
+            if isinstance(exchange, Response):
+                return exchange
+            if sitting == self._sitting:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._closed.wait(), HOLD_SECONDS)
-            return _json(Standing(self._sitting, self._ended))
+            return door.answer(exchange, Standing(self._sitting, self._ended))
 
         return Router([Route("/offer", offer), Route("/standing", standing)])
 
@@ -115,5 +127,49 @@ class Desk:
         )
 
 
-def _json(answer: msgspec.Struct) -> Response:
-    return Response(msgspec.json.encode(answer), media_type="application/json")
+class _Door:
+    """Answers those alone who prove that they have the run's token; without one, nobody."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token
+        self._challenges = Challenges()
+        self._has_warned = False
+
+    def exchange(self, request: Request, asked: str) -> Exchange | Response:
+        """The exchange that a request is part of, or what refuses it."""
+        header = request.headers.get("authorization", "")
+        given = read_proof(header, asked)
+        if given is None:
+            if header[:7].lower() == "bearer ":
+                self._warn()
+                return self._refused(OUTDATED)
+            return self._refused("prove that you have the run's token")
+        exchange, proof = given
+        if not self._token or not same(proof, exchange.proof(self._token)):
+            return self._refused("this is not the run's token")
+        if not self._challenges.use(exchange.server_nonce):
+            return self._refused("this nonce is not taken any more", stale=True)
+        return exchange
+
+    def answer(self, exchange: Exchange, answer: msgspec.Struct) -> Response:
+        """An answer, with the proof that it is the run's."""
+        body = msgspec.json.encode(answer)
+        return Response(body, headers={PROOF: exchange.answer_proof(self._token, body)}, media_type="application/json")
+
+    def _warn(self) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            logger.warning(
+                "a runner was refused that sends the run's token itself, as an older leyden run does: update "
+                "leyden-core there, and make a new %s if others can read the network",
+                TOKEN,
+            )
+
+    def _refused(self, line: str, *, stale: bool = False) -> Response:
+        headers = {"www-authenticate": challenge(self._challenges.fresh(), stale=stale)}
+        return PlainTextResponse(line, 401, headers)
+
+
+def standing_of(sitting: str) -> str:
+    """What is asked for with a sitting, as proofs have it."""
+    return f"standing {sitting}"

@@ -3,8 +3,9 @@
 import asyncio
 import sys
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -17,10 +18,15 @@ from leyden.core.errors import LeydenError, UsageError
 from leyden.core.runner.loading import AgentReference
 from leyden.core.runner.pool import WorkerPool
 from leyden.core.runner.worker_spec import WorkerSpec
-from leyden.core.trainer.desk import HOLD_SECONDS, PATH, TOKEN, Offer, Standing
+from leyden.core.trainer.desk import HOLD_SECONDS, OFFER, PATH, TOKEN, Offer, Standing, standing_of
+from leyden.core.trainer.run_proof import PROOF, PROTOCOL, Exchange, read_challenge, same
 
 T = TypeVar("T")
 PAUSE_SECONDS = 1.0
+OUTDATED = (
+    "{server} asks for the run's token itself (runner protocol 1), which is not sent any more: update leyden-core "
+    f"where the run is, to {version('leyden-core')} (protocol {PROTOCOL}) or later"
+)
 
 
 class NoAnswer(LeydenError):
@@ -52,7 +58,7 @@ class ElsewherePlan:
     trust_server: bool = False
     """Whether whatever the run names may be run here."""
     insecure: bool = False
-    """Whether token, keys and calls may go unencrypted to another machine."""
+    """Whether the machine's token and calls may go unencrypted to another machine."""
 
     def __post_init__(self) -> None:
         """Raise UsageError for what cannot work."""
@@ -63,7 +69,7 @@ class ElsewherePlan:
             raise UsageError("workers and concurrency must be at least 1")
         if parts.scheme == "http" and not self.insecure and not is_loopback(parts.hostname):
             raise UsageError(
-                f"--server {self.server} would carry the run's token and keys unencrypted to another machine: give an "
+                f"--server {self.server} would carry tokens and model calls unencrypted to another machine: give an "
                 "https:// URL, or --insecure on a network that nobody else can read"
             )
         if self.agent is None and not self.trust_server:
@@ -119,12 +125,11 @@ class ElsewherePlan:
 async def work_for(plan: ElsewherePlan, told: Callable[[str], None], stopped: asyncio.Event) -> None:
     """Run workers until the run has ended, or `stopped` is set; `told` hears what happens.
 
-    Raises UsageError for a token or an agent that the run does not take, LeydenError when no worker can be kept alive,
-    NoAnswer when nobody has answered for `plan.patience` seconds.
+    Raises UsageError for a token or an agent that the run does not take, or a server that is not the run, LeydenError
+    when no worker can be kept alive, NoAnswer when nobody has answered for `plan.patience` seconds.
     """
     timeout = aiohttp.ClientTimeout(total=HOLD_SECONDS + 20.0, sock_connect=5.0)
-    headers = {"authorization": f"Bearer {plan.token}"}
-    async with aiohttp.ClientSession(timeout=timeout, headers=headers) as session:
+    async with aiohttp.ClientSession(timeout=timeout) as session:
         run = _Run(session, plan)
         goes_on = True
         while goes_on and not stopped.is_set():
@@ -182,28 +187,44 @@ class _Run:
 
     async def offer(self) -> Offer:
         """What the run wants."""
-        return msgspec.json.decode(await self._get("offer"), type=Offer)
+        return msgspec.json.decode(await self._get("offer", OFFER), type=Offer)
 
     async def is_followed(self, sitting: str) -> bool:
         """Wait until a sitting is over; returns whether another one goes on with the run."""
         while True:
-            standing = msgspec.json.decode(await self._get("standing", sitting=sitting), type=Standing)
+            said = await self._get("standing", standing_of(sitting), sitting=sitting)
+            standing = msgspec.json.decode(said, type=Standing)
             if standing.sitting != sitting:
                 return True
             if standing.ended:
                 return False
             await asyncio.sleep(PAUSE_SECONDS)  # one that stops answers at once, and then not at all
 
-    async def _get(self, what: str, **query: str) -> bytes:
+    async def _get(self, what: str, asked: str, **query: str) -> bytes:
+        """Return an answer that the run has proved to be its own."""
         give_up = time.monotonic() + self._plan.patience
         while True:
             try:
-                async with self._session.get(f"{self._url}/{what}", params=query, allow_redirects=False) as answer:
-                    body = await answer.read()
-                    if answer.status == 200:
+                status, headers, _ = await self._send(what, query, {})
+                if status == 200:
+                    raise self._not_the_run("it answers without asking for a proof")
+                given = read_challenge(headers.get("www-authenticate", "")) if status == 401 else None
+                if given is not None:
+                    exchange = Exchange(asked, given[0])
+                    proof = {"authorization": exchange.authorization(self._plan.token)}
+                    status, headers, body = await self._send(what, query, proof)
+                    if status == 200:
+                        if not same(headers.get(PROOF, ""), exchange.answer_proof(self._plan.token, body)):
+                            raise self._not_the_run("its answer bears no proof that it has the token")
                         return body
-                    self._refuse(answer.status)
-                    problem = f"status {answer.status}"
+                    again = read_challenge(headers.get("www-authenticate", ""))
+                    if again is None or not again[1]:
+                        self._refuse(status)
+                elif status == 401:
+                    raise UsageError(OUTDATED.format(server=self._plan.server))
+                else:
+                    self._refuse(status)
+                problem = f"status {status}"
             except (aiohttp.ClientError, TimeoutError) as error:
                 problem = str(error) or type(error).__name__
             if time.monotonic() > give_up:
@@ -212,6 +233,19 @@ class _Run:
                     "is the run up, and does it listen on --host 0.0.0.0?"
                 )
             await asyncio.sleep(PAUSE_SECONDS)
+
+    async def _send(
+        self, what: str, query: dict[str, str], headers: dict[str, str]
+    ) -> tuple[int, Mapping[str, str], bytes]:
+        url = f"{self._url}/{what}"
+        async with self._session.get(url, params=query, headers=headers, allow_redirects=False) as answer:
+            return answer.status, answer.headers, await answer.read()
+
+    def _not_the_run(self, why: str) -> UsageError:
+        return UsageError(
+            f"{self._plan.server} does not prove that it is the run: {why}; nothing that it says is believed. It is "
+            f"another server, or a run with another {TOKEN}"
+        )
 
     def _refuse(self, status: int) -> None:
         if status in (401, 403):
