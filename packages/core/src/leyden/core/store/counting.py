@@ -8,12 +8,16 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
+from leyden.core.store.turns import let_go
+
 Messages: TypeAlias = "Mapping[int, Messages]"
 """Of a message of Protocol Buffers: the numbers of its fields that hold messages, with those of theirs."""
 
 _MSGPACK_MAP16, _MSGPACK_MAP32 = 0xDE, 0xDF
 _JSON_TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[\[{,:]', re.DOTALL)
 _JSON_MARKS = (b"[", b"{", b",", b":")
+_AT_ONCE = 4096
+"""Steps that take a millisecond or so."""
 _VARINT, _LENGTH = 0, 2
 _FIXED = {1: 8, 5: 4}
 """Bytes of values of other kinds."""
@@ -58,6 +62,8 @@ def msgpack_values(body: bytes, most: int) -> int:
     at, count, left = 0, 0, 1
     while left:
         count += 1
+        if count % _AT_ONCE == 0:
+            let_go()
         if count + left - 1 > most or at >= len(body):
             return count + left - 1
         skip, size, items = _MSGPACK[body[at]]
@@ -78,8 +84,10 @@ def json_values(body: bytes, most: int) -> int:
     if (count := sum(map(body.count, _JSON_MARKS))) <= most:  # some may be in strings
         return count
     count = 0
-    for found in _JSON_TOKEN.finditer(body):
+    for n, found in enumerate(_JSON_TOKEN.finditer(body), start=1):
         count += found.end() - found.start() == 1
+        if n % _AT_ONCE == 0:
+            let_go()
         if count > most:
             break
     return count
@@ -101,10 +109,13 @@ def protobuf_fields(body: bytes, messages: Messages, most: int) -> int:
 def _walked(body: bytes, messages: Messages, most: int, *, depth: int = 0, number: int = 0) -> int:
     """Count all fields or, with a `number`, those of this number at this depth."""
     at, end, known = 0, len(body), messages
-    count = 0
+    count = steps = 0
     around: list[tuple[int, Messages]] = []
     try:
         while count <= most:
+            steps += 1
+            if steps % _AT_ONCE == 0:
+                let_go()
             while at >= end:
                 at = end
                 if not around:

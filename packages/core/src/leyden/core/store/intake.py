@@ -25,7 +25,6 @@ ENCODINGS = {"gzip": GZIP, "x-gzip": GZIP, "deflate": DEFLATE}
 """Content encodings that a body may have, and how zlib calls them."""
 SMALL_PIECE = 256
 """Bytes that stand for a quarter of a megabyte at most, and are decompressed at once; more are on a thread."""
-_SMALL_AT_ONCE = 4
 _KEPT = 1024
 """Accounts without a request that may be kept before they are looked through."""
 
@@ -37,7 +36,9 @@ class AgentLimits:
     max_held: int = 64 << 20
     """Bytes of all its requests, though one always fits."""
     max_requests: int = 32
-    """Requests at once."""
+    """Requests that are read or worked on at once; further ones wait."""
+    wait_seconds: float = 5.0
+    """For so long."""
     max_parts: int = 256
     """Calls that travel together."""
     max_spans: int = 4_096
@@ -96,11 +97,12 @@ class _Room:
 class _Account:
     """What the requests of one sender take up."""
 
-    def __init__(self, sender: Sender, rooms: tuple[_Room, ...], owner: Hashable) -> None:
+    def __init__(self, sender: Sender, rooms: tuple[_Room, ...], owner: Hashable = None, at_once: int = 0) -> None:
         self.sender, self.rooms, self.owner = sender, rooms, owner
         self.requests = 0
-        self.small = asyncio.Semaphore(_SMALL_AT_ONCE)
-        self.large = asyncio.Lock()
+        """Those that wait included."""
+        self.places = asyncio.Semaphore(at_once)
+        self.small, self.large = asyncio.Lock(), asyncio.Lock()
 
 
 class Intake:
@@ -112,7 +114,7 @@ class Intake:
         self.spans = 0
         """Spans that wait to be written."""
         self._trainers, self._agents = _Room(limits.max_held), _Room(limits.max_held_by_agents)
-        self._trainer = _Account(self.turns.sender(agent=False), (self._trainers,), None)
+        self._trainer = _Account(self.turns.sender(agent=False), (self._trainers,))
         self._accounts: dict[Hashable, _Account] = {}
 
     @property
@@ -138,22 +140,37 @@ class Intake:
     async def place(self, owner: Hashable | None) -> "AsyncGenerator[Place]":
         """Count a request of the agent `owner`, None for a trainer, inside the block.
 
-        Raises Refused, with status 429, for more requests of an agent than it may make at once; not before they could
-        come again, as to refuse them at once would only bring the next.
+        Of an agent's requests those wait that are more than it may make at once: to refuse them would only bring the
+        next. Raises Refused, with status 429, where that takes too long.
         """
         account = self._trainer if owner is None else self._account(owner)
         self.turns.note(account.sender)
-        most = self.limits.agent.max_requests
-        if owner is not None and account.requests >= most:
-            await asyncio.sleep(self.limits.retry_seconds)
-            raise come_again(f"an agent may make {most} requests at once; send this again", self.limits.retry_seconds)
         account.requests += 1
         try:
-            yield Place(self, account)
+            async with self._among(account):
+                yield Place(self, account)
         finally:
             account.requests -= 1
             if not self._is_used(account):
                 self._accounts.pop(owner, None)
+
+    @asynccontextmanager
+    async def _among(self, account: _Account) -> AsyncGenerator[None]:
+        """Wait until the request is one of those that its sender may make at once."""
+        if account.owner is None:
+            yield
+            return
+        limits = self.limits.agent
+        try:
+            async with asyncio.timeout(limits.wait_seconds):
+                await account.places.acquire()
+        except TimeoutError:
+            line = f"an agent may make {limits.max_requests} requests at once; send this again"
+            raise come_again(line, self.limits.retry_seconds) from None
+        try:
+            yield
+        finally:
+            account.places.release()
 
     def _account(self, owner: Hashable) -> _Account:
         account = self._accounts.get(owner)
@@ -161,7 +178,8 @@ class Intake:
             if len(self._accounts) >= _KEPT:
                 self._accounts = {key: known for key, known in self._accounts.items() if self._is_used(known)}
             rooms = self._agents, _Room(self.limits.agent.max_held)
-            account = self._accounts[owner] = _Account(self.turns.sender(agent=True), rooms, owner)
+            account = _Account(self.turns.sender(agent=True), rooms, owner, self.limits.agent.max_requests)
+            self._accounts[owner] = account
         return account
 
     def _is_used(self, account: _Account) -> bool:
@@ -196,12 +214,13 @@ class Place:
     async def turn(self, size: int) -> AsyncGenerator[None]:
         """Hold inside the block what working on a request of `size` bytes takes.
 
-        Of an agent's requests one large one is worked on at a time, and a few small ones beside it.
+        Of an agent's requests one large one is worked on at a time, and one small one while others send.
         """
-        if self._account.owner is None:
+        account, turns = self._account, self._intake.turns
+        if account.owner is None or (size <= LARGE and not turns.others_send(account.sender)):
             yield
         else:
-            async with self._account.small if size <= LARGE else self._account.large:
+            async with account.small if size <= LARGE else account.large:
                 yield
 
     async def do(self, size: int, work: Callable[[], T]) -> T:

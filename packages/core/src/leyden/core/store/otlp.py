@@ -28,12 +28,15 @@ from leyden.core.store.counting import json_values, message_fields, protobuf_fie
 from leyden.core.store.intake import too_many
 from leyden.core.store.refused import Refused
 from leyden.core.store.text import can_rest
+from leyden.core.store.turns import let_go
 
 JSON = "application/json"
 json_format: Any = import_module("google.protobuf.json_format")  # untyped, and types take minutes to infer
 _NANOSECONDS = 1e9
 _CODES: Mapping[int, StatusCode] = {0: "unset", 1: "ok", 2: "error"}
 _TRACE_BYTES, _SPAN_BYTES = 16, 8
+_READ_AT_ONCE = 32
+"""Spans."""
 _TOLD = 3
 """Different reasons that an answer gives."""
 _Packing = tuple[Callable[[Iterable[Any]], bytes], Callable[[Any], Any]]
@@ -127,7 +130,9 @@ def read_request(body: bytes, kind: str, most: Most, *, attempt: tuple[str, str]
     for of_resource in request.resource_spans:
         resource = _attributes(of_resource.resource.attributes)
         named = _named(resource, attempt or (None, None))
-        for given in (span for scoped in of_resource.scope_spans for span in scoped.spans):
+        for n, given in enumerate(span for scoped in of_resource.scope_spans for span in scoped.spans):
+            if n % _READ_AT_ONCE == 0:
+                let_go()
             if given.ByteSize() > most.span_bytes:
                 taken.refuse(f"span {given.name[:64]!r} has {given.ByteSize()} bytes; it may have {most.span_bytes}")
                 continue

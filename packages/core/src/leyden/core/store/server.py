@@ -57,10 +57,10 @@ _PARTS = msgspec.msgpack.Decoder(list[Part])
 _Name = tuple[str, int]
 """Of a call that may come again: what its caller has named it, and a hash of it, as people reuse names."""
 _CLAIMS = frozenset({"dequeue_rollout", "dequeue_many_rollouts"})
-_BEGUN_AT_ONCE = 32
+_BEGUN_AT_ONCE = 8
 """Parts of an agent's request that are begun before others have their turn."""
-_WRITE_SECONDS = 25e-6
-"""About what it takes to write a span."""
+_PART_SECONDS, _WRITE_SECONDS = 1e-4, 25e-6
+"""About what it takes to answer a part, and to write a span."""
 
 
 def store_app(
@@ -213,6 +213,7 @@ class _Calls:
             return parts
 
         parts = await place.do(len(body), read)
+        place.charge(_PART_SECONDS * len(parts))
         step = _BEGUN_AT_ONCE if agent else max(len(parts), 1)
         running: list[asyncio.Task[PartAnswer]] = []
         try:
