@@ -161,8 +161,7 @@ class Gateway:
         policy = self._named(origin.policy)
         try:
             if isinstance(policy, Upstream):
-                slot.free()
-                await policy.serve(dialect, origin, body, self._ledger, watch, seen)
+                await policy.serve(dialect, origin, body, self._ledger, watch, seen, slot)
             else:
                 await serve_call(policy, dialect, origin, body, self._ledger, watch, seen, slot)
         except Refusal as refusal:

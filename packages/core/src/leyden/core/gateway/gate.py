@@ -33,7 +33,7 @@ class GateLimits:
     """Calls that are answered at once; the engine makes its own batches of them."""
     max_per_attempt: int = 64
     """Of one attempt, answered or in the common line."""
-    fair_share: int = 12
+    fair_share: int = 8
     """Of an attempt, while others call as well or have just done so; or twice their average, if that is more."""
     max_waiting_per_attempt: int = 1024
     """Beyond its share; more are refused while others still may wait."""

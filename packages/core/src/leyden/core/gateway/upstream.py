@@ -21,6 +21,7 @@ from leyden.core.gateway.chat.request import KEPT_APART
 from leyden.core.gateway.dialect import Dialect
 from leyden.core.gateway.http import JSON, ClientGone, ClientWatch, start_message
 from leyden.core.gateway.ledger import Ledger
+from leyden.core.gateway.long_work import Slot
 from leyden.core.gateway.origin import Origin
 from leyden.core.gateway.refusal import Refusal, invalid
 from leyden.core.gateway.request import Asked, read_fields, rest_of, text_of
@@ -64,14 +65,22 @@ class Upstream:
         return f"Upstream({mask_text(self.base_url)!r}, model={self.model!r})"
 
     async def serve(
-        self, dialect: Dialect, origin: Origin, body: bytes, ledger: Ledger, watch: ClientWatch, send: Send
+        self,
+        dialect: Dialect,
+        origin: Origin,
+        body: bytes,
+        ledger: Ledger,
+        watch: ClientWatch,
+        send: Send,
+        slot: Slot,
     ) -> None:
         """Forward a call, pass its answer on as it arrives, and record it before the answer ends.
 
         Raises Refusal with status 502 when the endpoint cannot be reached, and with 400 where no model is named.
         """
-        fields = read_fields(body)
-        asked = _asked(fields)
+        with watch.cancelling():
+            fields, asked = await slot.run(len(body), lambda: _read(body))
+        slot.free()
         self._check_model(asked.model)
         call_id = f"upstream-{secrets.token_hex(14)}"
         record = CallRecord(
@@ -215,6 +224,11 @@ class _Relay:
 
     async def _write(self, data: bytes, *, more: bool = True) -> None:
         await self._send({"type": "http.response.body", "body": data, "more_body": more})
+
+
+def _read(body: bytes) -> tuple[dict[str, msgspec.Raw], Asked]:
+    fields = read_fields(body)
+    return fields, _asked(fields)
 
 
 def _asked(fields: dict[str, msgspec.Raw]) -> Asked:
