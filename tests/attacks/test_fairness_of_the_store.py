@@ -10,19 +10,24 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import aiohttp
+import httpx
 import msgspec
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from leyden.core.data.inflating import Inflater
+from leyden.core.data.production import CaptureBegin, CaptureBegun, CaptureEnd, CaptureSpans
 from leyden.core.data.rollout import Attempt
 from leyden.core.data.span import Span
+from leyden.core.gateway import production
 from leyden.core.store import otlp, server
 from leyden.core.store.client import HttpStore
 from leyden.core.store.intake import SMALL_PIECE, AgentLimits, ServerLimits
 from leyden.core.store.memory import MemoryStore
 from leyden.core.store.turns import LARGE
 from leyden.core.store.wire import Part, methods
+from leyden.core.testing.scripted_engine import ScriptedAnswer
+from leyden.core.testing.scripted_gateway import scripted_gateway
 from leyden.core.testing.store_contract.shared import claimed, span_of
 from leyden.core.testing.store_server import ACCESS, TOKEN, StoreServer
 
@@ -222,7 +227,7 @@ async def test_one_span_with_a_million_attributes_by_otlp(
     for body, kind in ((b"\x0a" + varint(len(scope)) + scope, PROTOBUF), (as_json, JSON)):
         status, said, _ = await post(f"{http.add(store)}/v1/traces", body, token_of(own), kind)
         assert (status, made) == (413, []), said
-        assert "may hold 250000 values" in said
+        assert "may hold 500000 values" in said
 
 
 def values_of(attempt: Attempt, values: int) -> bytes:
@@ -436,3 +441,49 @@ async def test_large_requests_of_one_agent_wait_for_one_another(
         assert (await post(f"{url}/get_next_span_sequence_id", number, token_of(own)))[0] == 200
         store.may_write.set()
         assert [(await answer)[0] for answer in sent] == [200] * 8
+
+
+# --- By captures in production
+
+
+def spans_message(attempt: tuple[str, str], spans: int, values: int = 0) -> bytes:
+    kept = [
+        span_of(
+            Attempt(rollout_id=attempt[0], attempt_id=attempt[1], sequence_id=1, start_time=0.0, status="running"),
+            f"{n:x}",
+        )
+        for n in range(1, spans + 1)
+    ]
+    kept[0] = msgspec.structs.replace(kept[0], attributes={"x": [1] * values})
+    return msgspec.msgpack.encode(CaptureSpans(spans=kept))
+
+
+async def test_captures_with_too_much_in_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A captured process sends millions of values in a message, or more spans than it may; large ones off the loop."""
+    loop, read = threading.current_thread().name, counting(monkeypatch, production, "_decoded")
+    async with (
+        scripted_gateway(lambda _: ScriptedAnswer(ids=[1]), capture_token="captures") as gateway,
+        httpx.AsyncClient(base_url=f"{gateway.url}/capture", headers={"content-type": MSGPACK}) as client,
+    ):
+
+        async def send(path: str, body: bytes, token: str) -> httpx.Response:
+            return await client.post(path, content=body, headers={"authorization": f"Bearer {token}"})
+
+        begun = (await send("/begin", msgspec.msgpack.encode(CaptureBegin()), "captures")).raise_for_status()
+        own = msgspec.msgpack.decode(begun.content, type=CaptureBegun)
+        ids = own.rollout_id, own.attempt_id
+        found = [
+            (await send("/spans", body, own.token)).status_code
+            for body in (
+                spans_message(ids, 1),
+                spans_message(ids, 2, LARGE),
+                spans_message(ids, 1, 600_000),
+                spans_message(ids, 4096),
+                spans_message(ids, 4097),
+            )
+        ]
+        notes = CaptureEnd(notes=msgspec.msgpack.decode(spans_message(ids, 4097), type=CaptureSpans).spans)
+        found.append((await send("/end", msgspec.msgpack.encode(notes), own.token)).status_code)
+    assert found == [200, 200, 413, 200, 413, 413]
+    # The beginning, one small and one large message; what holds too many values is not read; then three large ones.
+    assert [name == loop for name in read] == [True, True, False, False, False, False]

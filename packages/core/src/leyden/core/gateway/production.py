@@ -5,7 +5,8 @@ of models, or of what the agent does.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -40,7 +41,10 @@ from leyden.core.gateway.origin import bearer, private_headers, verified
 from leyden.core.gateway.refusal import Refusal, invalid
 from leyden.core.gateway.thinning import DROPPED, Thinning
 from leyden.core.store.base import LightningStore
+from leyden.core.store.intake import AgentLimits, Intake, ServerLimits, check_values, too_many
 from leyden.core.store.provenance import without_call_records
+from leyden.core.store.refused import Refused
+from leyden.core.store.turns import WRITE_SECONDS
 from leyden.core.trajectory.assemble import last_reward
 
 PATH = "/capture"
@@ -62,6 +66,8 @@ class CaptureLimits:
     """Without a model call."""
     timeout_seconds: float = 24 * 3600.0
     body: BodyLimits = field(default_factory=BodyLimits)
+    agent: AgentLimits = field(default_factory=lambda: AgentLimits(max_requests=4))
+    """What one attempt may send at once."""
 
 
 def capture_app(
@@ -100,6 +106,7 @@ class _Capture:
     ) -> None:
         self._store, self._key, self._authorize, self._body = store, key, authorize, limits.body
         self._thinning = thinning
+        self._intake = Intake(ServerLimits(agent=limits.agent))
         self._config = RolloutConfig(
             unresponsive_seconds=limits.unresponsive_seconds, timeout_seconds=limits.timeout_seconds
         )
@@ -108,7 +115,8 @@ class _Capture:
         """Open a rollout with its attempt."""
         if not self._authorize(bearer(private_headers(scope["headers"])) or ""):
             raise Refusal(401, "Incorrect API key provided: it is not the capture token.", code="invalid_api_key")
-        asked = _decoded(await read_body(scope, receive, self._body), CaptureBegin)
+        async with self._said(scope, receive, None, CaptureBegin) as asked:
+            pass
         metadata = {**asked.metadata, **PRODUCTION}
         try:
             rollout = await self._store.start_rollout(asked.task, config=self._config, metadata=metadata)
@@ -123,32 +131,58 @@ class _Capture:
     async def spans(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Store what an attempt recorded so far."""
         rollout_id, attempt_id = verified(self._key, None, private_headers(scope["headers"]))
-        said = _decoded(await read_body(scope, receive, self._body), CaptureSpans)
-        _, attempt = await self._found(rollout_id, attempt_id)
-        if attempt.status in FINISHED_ATTEMPT:
-            raise Refusal(409, f"Attempt {attempt_id} has ended ({attempt.status}).", code="attempt_closed")
-        try:
-            await self._store_spans(rollout_id, attempt_id, said.spans)
-        except REFUSALS as error:
-            raise invalid(str(error), "spans") from error
+        async with self._said(scope, receive, (rollout_id, attempt_id), CaptureSpans) as said:
+            _, attempt = await self._found(rollout_id, attempt_id)
+            if attempt.status in FINISHED_ATTEMPT:
+                raise Refusal(409, f"Attempt {attempt_id} has ended ({attempt.status}).", code="attempt_closed")
+            try:
+                await self._store_spans(rollout_id, attempt_id, said.spans)
+            except REFUSALS as error:
+                raise invalid(str(error), "spans") from error
         await send_json(send, 200, b"{}")
 
     async def end(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Store the notes of an attempt and end it."""
         rollout_id, attempt_id = verified(self._key, None, private_headers(scope["headers"]))
-        said = _decoded(await read_body(scope, receive, self._body), CaptureEnd)
-        _, attempt = await self._found(rollout_id, attempt_id)
-        if attempt.status in FINISHED_ATTEMPT:
-            if CAPTURE not in attempt.metadata:
-                raise Refusal(409, f"Attempt {attempt_id} has ended ({attempt.status}).", code="attempt_closed")
-            return await send_json(send, 200, b"{}")  # it was ended so: the request was sent twice, and changes nothing
-        try:
-            await self._end(rollout_id, attempt_id, said)
-        except IllegalMove as error:
-            raise Refusal(409, str(error), code="attempt_closed") from error
-        except REFUSALS as error:
-            raise invalid(str(error), "notes") from error
+        async with self._said(scope, receive, (rollout_id, attempt_id), CaptureEnd) as said:
+            _, attempt = await self._found(rollout_id, attempt_id)
+            if attempt.status in FINISHED_ATTEMPT:
+                if CAPTURE not in attempt.metadata:
+                    raise Refusal(409, f"Attempt {attempt_id} has ended ({attempt.status}).", code="attempt_closed")
+                return await send_json(send, 200, b"{}")  # the request was sent twice, and changes nothing
+            try:
+                await self._end(rollout_id, attempt_id, said)
+            except IllegalMove as error:
+                raise Refusal(409, str(error), code="attempt_closed") from error
+            except REFUSALS as error:
+                raise invalid(str(error), "notes") from error
         await send_json(send, 200, b"{}")
+
+    @asynccontextmanager
+    async def _said(
+        self, scope: Scope, receive: Receive, attempt: tuple[str, str] | None, kind: type[T]
+    ) -> AsyncGenerator[T]:
+        """Read what a request of an attempt says, None for the beginning of one; it is worked on inside the block."""
+        limits = self._intake.limits
+        most = limits.max_values if attempt is None else limits.agent.max_values
+
+        def read() -> T:
+            check_values([body], most)
+            said = _decoded(body, kind)
+            spans = _spans_in(said)
+            if spans > limits.agent.max_spans:
+                raise too_many(str(spans), limits.agent.max_spans, "spans")
+            place.charge(WRITE_SECONDS * spans)
+            return said
+
+        try:
+            async with self._intake.place(attempt) as place:
+                body = await read_body(scope, receive, self._body)
+                async with place.turn(len(body)):
+                    yield await place.do(len(body), read)
+        except Refused as refused:
+            code = "request_too_large" if refused.status == 413 else "rate_limit_exceeded"
+            raise Refusal(refused.status, str(refused), code=code, headers=refused.headers) from None
 
     async def _end(self, rollout_id: str, attempt_id: str, said: CaptureEnd) -> None:
         await self._store_spans(rollout_id, attempt_id, said.notes)
@@ -193,6 +227,12 @@ def _decoded(body: bytes, kind: type[T]) -> T:
         return msgspec.msgpack.decode(body, type=kind)
     except (msgspec.DecodeError, RecursionError) as error:
         raise invalid(f"The request makes no sense: {error}") from error
+
+
+def _spans_in(said: object) -> int:
+    if isinstance(said, CaptureSpans):
+        return len(said.spans)
+    return len(said.notes) if isinstance(said, CaptureEnd) else 0
 
 
 def _refused(code: str) -> None:

@@ -7,7 +7,7 @@ no room is told to come again.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Generator, Hashable
+from collections.abc import AsyncGenerator, Callable, Generator, Hashable, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -15,6 +15,7 @@ from typing import TypeVar
 from starlette.requests import Request
 
 from leyden.core.data.inflating import DEFLATE, GZIP, Corrupt, Inflater, TooMuch
+from leyden.core.store.counting import json_values, msgpack_values
 from leyden.core.store.refused import Refused, come_again
 from leyden.core.store.turns import LARGE, Sender, Turns
 
@@ -43,8 +44,8 @@ class AgentLimits:
     """Calls that travel together."""
     max_spans: int = 4_096
     """Spans of one call, or of one OTLP request."""
-    max_values: int = 250_000
-    """Values of one request, keys and containers included."""
+    max_values: int = 500_000
+    """Values of one request, keys and containers included: twice as many as a span may have and be kept whole."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -291,3 +292,14 @@ def too_large(limit: int, what: str = "") -> Refused:
 def too_many(count: str, limit: int, what: str) -> Refused:
     """Refusal of a request that holds too much to be ever taken."""
     return Refused(413, f"a request to the store may hold {limit} {what}, not {count}; send fewer at once")
+
+
+def check_values(calls: Sequence[bytes], most: int, *, json: bool = False) -> None:
+    """Raise Refused, with status 413, where calls in MessagePack or JSON hold more values than `most` together."""
+    if sum(map(len, calls)) <= most:  # a value has one byte at least
+        return
+    left = most
+    for call in calls:
+        left -= (json_values if json else msgpack_values)(call, left)
+        if left < 0:
+            raise too_many("more", most, "values")

@@ -20,6 +20,7 @@ from leyden.core.store.intake import Intake, Place, too_large
 from leyden.core.store.provenance import without_call_records
 from leyden.core.store.refused import Refused
 from leyden.core.store.server_metrics import StoreMetrics
+from leyden.core.store.turns import WRITE_SECONDS
 
 if TYPE_CHECKING:
     from leyden.core.store.otlp import Taken
@@ -31,8 +32,6 @@ _JSON = "application/json"
 _KINDS = ("application/x-protobuf", _JSON)
 _WEIGHT = 32
 """Bytes of our own calls that take as long to read as a byte of OTLP, in which a span may have two."""
-_WRITE_SECONDS = 25e-6
-"""About what it takes to write a span."""
 
 
 @cache
@@ -84,7 +83,7 @@ class OtlpEndpoint:
                 if kind == _JSON and len(body) > self._intake.limits.max_json:
                     raise too_large(self._intake.limits.max_json, "JSON ")
                 taken = await self._read(body, kind, sender, place)
-                place.charge(_WRITE_SECONDS * len(taken.spans))
+                place.charge(WRITE_SECONDS * len(taken.spans))
                 with self._intake.writing(len(taken.spans)):
                     stored = await self._write(taken, trusted=self._trusts(sender))
         self._metrics.stored(stored, taken.refused)

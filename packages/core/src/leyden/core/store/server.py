@@ -23,13 +23,14 @@ from leyden.core.masking import mask_logs
 from leyden.core.store import access, otlp_endpoint, streaming, worker_access
 from leyden.core.store.access import Agent, Worker
 from leyden.core.store.base import LightningStore
-from leyden.core.store.counting import json_values, msgpack_length, msgpack_values
-from leyden.core.store.intake import Intake, Place, ServerLimits, too_many
+from leyden.core.store.counting import msgpack_length
+from leyden.core.store.intake import Intake, Place, ServerLimits, check_values, too_many
 from leyden.core.store.once import Once
 from leyden.core.store.pages import page_routes
 from leyden.core.store.provenance import without_call_records
 from leyden.core.store.refused import Refused
 from leyden.core.store.server_metrics import StoreMetrics
+from leyden.core.store.turns import WRITE_SECONDS
 from leyden.core.store.wire import (
     CAPABILITIES,
     ERRORS,
@@ -59,8 +60,8 @@ _Name = tuple[str, int]
 _CLAIMS = frozenset({"dequeue_rollout", "dequeue_many_rollouts"})
 _BEGUN_AT_ONCE = 8
 """Parts of an agent's request that are begun before others have their turn."""
-_PART_SECONDS, _WRITE_SECONDS = 1e-4, 25e-6
-"""About what it takes to answer a part, and to write a span."""
+_PART_SECONDS = 1e-4
+"""About what it takes to answer a part."""
 
 
 def store_app(
@@ -209,7 +210,7 @@ class _Calls:
             except (msgspec.MsgspecError, RecursionError) as error:
                 raise Refused(400, f"not a list of calls: {error}") from error
             if agent:
-                _check_values([part.call for part in parts], limits.agent.max_values)
+                check_values([part.call for part in parts], limits.agent.max_values)
             return parts
 
         parts = await place.do(len(body), read)
@@ -244,7 +245,7 @@ class _Calls:
 
         def read() -> tuple[dict[str, Any], _Name | None]:
             if is_agent:
-                _check_values([body], most.max_values, json=json)
+                check_values([body], most.max_values, json=json)
             call = _decoded(method, body, json=json)
             if is_agent:
                 lists = [cast("list[object]", value) for value in call.values() if isinstance(value, list)]
@@ -255,7 +256,7 @@ class _Calls:
             return call, _named(given, body)
 
         call, name = await place.do(len(body), read)
-        place.charge(_WRITE_SECONDS * len(_spans_of(method, call)))
+        place.charge(WRITE_SECONDS * len(_spans_of(method, call)))
         return call, name
 
     async def _check_attempts(self, method: Method, call: dict[str, Any], asked: _Asked) -> None:
@@ -324,16 +325,6 @@ class _Calls:
             return self._response(answer, asked)
         pieces = streaming.whole(self._store, call, json=asked.json)
         return StreamingResponse(pieces, 200, self._headers(), _JSON if asked.json else _MSGPACK)
-
-
-def _check_values(calls: list[bytes], most: int, *, json: bool = False) -> None:
-    if sum(map(len, calls)) <= most:  # a value has one byte at least
-        return
-    left = most
-    for call in calls:
-        left -= (json_values if json else msgpack_values)(call, left)
-        if left < 0:
-            raise too_many("more", most, "values")
 
 
 def _check_call(method: Method, call: dict[str, Any], asked: _Asked) -> None:

@@ -26,6 +26,8 @@ LONGEST_PAUSE = 5.0
 """Seconds; less than clients wait for an answer."""
 ACTIVE_SECONDS = 1.0
 """For so long after a request its sender counts as one who sends."""
+WRITE_SECONDS = 25e-6
+"""About what it takes to write a span."""
 _LET_GO_SECONDS = 1e-4
 _on_thread = threading.local()
 
