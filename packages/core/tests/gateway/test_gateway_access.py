@@ -132,6 +132,9 @@ async def test_health_and_models() -> None:
         assert (await http.get("/v1/models")).status_code == 401
         async with openai.AsyncOpenAI(base_url=attempt.base_url, api_key="x") as agent:
             assert [model.id async for model in agent.models.list()] == ["policy"]
+        await gateway.store.update_attempt(attempt.rollout_id, attempt.attempt_id, "succeeded")
+        ended = await http.get("/v1/models", headers={"authorization": f"Bearer {attempt.token}"})
+        assert (ended.status_code, error(ended)["code"]) == (403, "attempt_closed")
 
 
 async def test_a_body_that_is_too_large_is_refused_however_it_arrives() -> None:

@@ -124,6 +124,21 @@ async def test_without_sampling_nothing_is_dropped_or_noted() -> None:
     assert len(await captures.store.query_spans(rollout.rollout_id)) == 2
 
 
+async def test_an_end_that_comes_again_changes_nothing() -> None:
+    captures = Captures(None)
+    rollout = await captures.run(0.0)
+    ids = rollout.rollout_id, rollout.attempt.attempt_id
+    notes = [span(semconv.REWARD, {semconv.REWARD_VALUE: 1.0}, span_id="c" * 16)]
+    answer = captures.client.post(
+        "/end",
+        content=msgspec.msgpack.encode(CaptureEnd(failed=True, notes=notes)),
+        headers={semconv.HEADER_ATTEMPT: mint(captures.key, *ids)},
+    )
+    assert (await answer).status_code == 200
+    assert await captures.store.get_rollout_by_id(rollout.rollout_id) == rollout
+    assert len(await captures.store.query_spans(rollout.rollout_id)) == 2
+
+
 async def test_a_training_rollout_is_never_sampled_away() -> None:
     captures = Captures(ProductionSampling(base_rate=0.0))
     training = await captures.store.start_rollout("task", mode="train")

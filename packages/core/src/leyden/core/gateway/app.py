@@ -196,8 +196,9 @@ class Gateway:
         return self._answerers[name]
 
     async def _models(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self._caller(scope)
+        headers, rollout_id, attempt_id = self._caller(scope)
         await self._can_answer.wait()
+        await open_origin(self._store, rollout_id, attempt_id, headers)
         models = [{"id": name, "object": "model", "created": 0, "owned_by": "system"} for name in self._answerers]
         wanted = scope["path_params"].get("name")
         first = self._named(None)

@@ -137,10 +137,13 @@ class _Capture:
         """Store the notes of an attempt and end it."""
         rollout_id, attempt_id = verified(self._key, None, private_headers(scope["headers"]))
         said = _decoded(await read_body(scope, receive, self._body), CaptureEnd)
-        found = await self._found(rollout_id, attempt_id)
+        _, attempt = await self._found(rollout_id, attempt_id)
+        if attempt.status in FINISHED_ATTEMPT:
+            if CAPTURE not in attempt.metadata:
+                raise Refusal(409, f"Attempt {attempt_id} has ended ({attempt.status}).", code="attempt_closed")
+            return await send_json(send, 200, b"{}")  # it was ended so: the request was sent twice, and changes nothing
         try:
-            if found[1].metadata.get(SAMPLING) is None:  # an end that is told twice is decided once
-                await self._end(rollout_id, attempt_id, said)
+            await self._end(rollout_id, attempt_id, said)
         except IllegalMove as error:
             raise Refusal(409, str(error), code="attempt_closed") from error
         except REFUSALS as error:
