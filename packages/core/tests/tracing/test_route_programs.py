@@ -247,6 +247,19 @@ def test_a_child_that_calls_no_model_loads_nothing_of_leyden(gateway: Endpoint) 
         assert subprocess.check_output([sys.executable, "-c", code], text=True) == "[]\n"
 
 
+@pytest.mark.parametrize(
+    "first", ["asyncio", "http.client", "subprocess", "urllib.request", "concurrent.futures.process"]
+)
+def test_a_program_may_import_first_what_it_likes(
+    first: str, child: Path, gateway: Endpoint, provider: Endpoint
+) -> None:
+    child.write_text(f"import {first}\n{CHILD}")
+    with open_attempt(attempt_at(gateway)):
+        by_run([sys.executable, str(child), "urllib", provider.url])
+    assert [call["path"] for call in gateway.seen] == [PATH]
+    assert provider.seen == []
+
+
 def test_a_sitecustomize_of_the_users_own_still_runs_and_the_module_path_stays(
     tmp_path: Path, gateway: Endpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:

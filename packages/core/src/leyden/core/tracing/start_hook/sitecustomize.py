@@ -14,7 +14,18 @@ from typing import Any
 
 CARRIED = "LEYDEN_CARRIED"
 JOINS = frozenset(
-    ("aiohttp", "http.client", "httpx", "httpx2", "leyden.core", "requests", "subprocess", "urllib3", "uvloop")
+    (
+        "aiohttp",
+        "asyncio",
+        "http.client",
+        "httpx",
+        "httpx2",
+        "leyden.core",
+        "requests",
+        "subprocess",
+        "urllib3",
+        "uvloop",
+    )
 )
 """Imports before which the process joins its attempt."""
 FOLDER = os.path.dirname(os.path.abspath(__file__))
