@@ -42,8 +42,8 @@ def test_a_property_is_a_long_test_too_and_has_all_examples_there(
 
     def plain() -> None: ...
 
-    parent = request.node.parent
-    items = [pytest.Function.from_parent(parent, name="test", callobj=each) for each in (test, plain)]
+    made: Any = pytest.Function.from_parent  # pyright: ignore[reportUnknownMemberType]  # pytest types no keywords
+    items: list[pytest.Item] = [made(request.node.parent, name="test", callobj=each) for each in (test, plain)]
     config = cast(pytest.Config, SimpleNamespace(option=SimpleNamespace(markexpr=wanted)))
     examples.pytest_collection_modifyitems(config, items)
     assert [item.get_closest_marker("long") is not None for item in items] == [is_long, False]
