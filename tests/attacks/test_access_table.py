@@ -42,7 +42,7 @@ from leyden.core.data.rollout import FINISHED_ATTEMPT
 from leyden.core.gateway.app import Gateway
 from leyden.core.gateway.production import PATH, capture_app
 from leyden.core.gateway.serving import ServedPolicy
-from leyden.core.store.access import Access
+from leyden.core.store.access import Access, worker_token
 from leyden.core.store.memory import MemoryStore
 from leyden.core.store.server import store_app
 from leyden.core.store.wire import methods
@@ -153,6 +153,8 @@ class World:
             return _of_scope("unheard-of", self.store_tokens.get(site, "none"), ids)
         if kind in AGENTS or kind.endswith(" agent"):
             return access.agent_token(*ids, rewards=kind == "agent-reward")
+        if kind == "worker":
+            return worker_token(access.machine_token("machine-"), "machine-1")
         fixed = {"store": self.store_tokens.get(site, "none"), "run": RUN, "capture": CAPTURE, "loop": LOOP}
         return fixed.get(kind, "")
 
@@ -221,7 +223,7 @@ async def opened() -> AsyncGenerator[World]:
         capturing = Gateway(world.store, policy, captures_key, mounts={PATH: captures})
         closing.push_async_callback(capturing.keeper.aclose)
         access = Access(STORE)
-        alone = store_app(world.store, authorize=access.is_trainer, agents=access.agent)
+        alone = store_app(world.store, authorize=access.is_trainer, agents=access.holder)
         world.apps = {"run": gateway.app, "captures": capturing.app, "store": alone}
         world.keys = {"run": address.key, "captures": captures_key}
         world.access = {"run": Access(address.token), "store": access}

@@ -18,6 +18,7 @@ from access_table import (
     OF_AGENTS,
     PLACES,
     TABLE,
+    WORKER,
     Row,
 )
 from starlette.routing import Mount, Route
@@ -62,7 +63,7 @@ class Cell(NamedTuple):
     @property
     def may_write(self) -> bool:
         """Whether it may change a store."""
-        return self.is_open and self.seen is not None and self.seen not in ENDED | {"unknown agent"}
+        return self.is_open and self.seen is not None and self.seen not in ENDED | WORKER | {"unknown agent"}
 
     def statuses(self) -> frozenset[int]:
         """What it may be answered."""

@@ -11,8 +11,10 @@ OPEN_ATTEMPTS = frozenset({"attempt", "capture's attempt"})
 ENDED = frozenset({"ended attempt", "ended capture", "ended agent"})
 AGENTS = frozenset({"agent", "agent-reward"})
 TRAINER = frozenset({"store"})
-NOBODY = frozenset({"none", "garbage", "altered", "of another run"})
-"""Kinds that open nothing anywhere."""
+NOBODY = frozenset({"none", "garbage", "altered", "of another run", "run"})
+"""Kinds that open nothing anywhere. The run's token is never sent: who has it proves that (`trainer.run_proof`)."""
+WORKER = frozenset({"worker"})
+"""A worker that has claimed nothing."""
 _OF_ATTEMPTS = OPEN_ATTEMPTS | {"ended attempt", "ended capture", "unknown attempt"}
 
 KNOWN: Mapping[str, frozenset[str]] = {
@@ -20,8 +22,8 @@ KNOWN: Mapping[str, frozenset[str]] = {
     "path": _OF_ATTEMPTS,
     "capture": _OF_ATTEMPTS,
     "capture begin": frozenset({"capture"}),
-    "store": TRAINER | AGENTS | {"ended agent", "unknown agent", "agent of an unknown scope"},
-    "runners": frozenset({"run"}),
+    "store": TRAINER | WORKER | AGENTS | {"ended agent", "unknown agent", "agent of an unknown scope"},
+    "runners": frozenset(),
     "loop": frozenset({"loop"}),
     "anybody": frozenset(),
 }
@@ -107,7 +109,9 @@ OF_AGENTS = (
     "update_attempt",
 )  # fmt: skip
 """Methods that agents may call, too, for their own attempt."""
-ANSWERED_IN_PARTS = TRAINER | AGENTS | {"ended agent", "unknown agent"}
+OF_WORKERS = frozenset({"get_resources_by_id", "get_latest_resources", "query_attempts"})
+"""Methods that need no claim, and of whose answer a worker gets what it has claimed."""
+ANSWERED_IN_PARTS = TRAINER | WORKER | AGENTS | {"ended agent", "unknown agent"}
 """What gets an answer to several calls together, in which each call may be refused."""
 
 
@@ -116,10 +120,10 @@ def _store(site: str, prefix: str) -> list[Row]:
         return Row(site, f"{prefix}/{name}", ("POST",), "store", opens, body)
 
     return [
-        *(call(name, TRAINER) for name in OF_TRAINERS),
+        *(call(name, TRAINER | (WORKER if name in OF_WORKERS else frozenset())) for name in OF_TRAINERS),
         *(call(name, TRAINER | AGENTS) for name in OF_AGENTS),
         call("together", ANSWERED_IN_PARTS, "together"),
-        call("v1/traces", TRAINER | AGENTS, "otlp"),
+        call("v1/traces", TRAINER | WORKER | AGENTS, "otlp"),
         *(
             Row(site, f"{prefix}/{page}", _READ, "anybody", frozenset(), "nothing")
             for page in ("healthz", "metrics", "openapi.json", "docs")
@@ -145,8 +149,8 @@ TABLE: tuple[Row, ...] = (
     *_captures(),
     *_store("run", "/store"),
     *_store("store", ""),
-    Row("run", "/runners/offer", _READ, "runners", frozenset({"run"}), "nothing"),
-    Row("run", "/runners/standing", _READ, "runners", frozenset({"run"}), "nothing"),
+    Row("run", "/runners/offer", _READ, "runners", frozenset(), "nothing"),
+    Row("run", "/runners/standing", _READ, "runners", frozenset(), "nothing"),
     Row("run", "/loop/*", _READ, "loop", frozenset({"loop"}), "nothing", token_first=True),
 )
 
