@@ -25,11 +25,11 @@ from leyden.core.runner import pool as pool_module
 from leyden.core.runner import worker_process
 from leyden.core.runner.pool import WorkerPool
 from leyden.core.runner.worker_spec import WorkerSpec
-from leyden.core.store.access import Access, machine_name, new_machine
+from leyden.core.store.access import Access, new_machine
 from leyden.core.store.memory import MemoryStore
 from leyden.core.store.server import store_app
 from leyden.core.testing.byte_codec import ByteCodec
-from leyden.core.testing.running import error_of, finished, rewards_in, run_one
+from leyden.core.testing.running import error_of, finished, rewards_in
 from leyden.core.testing.scripted_engine import ScriptedEngine
 
 KEY = bytes(range(32))
@@ -204,27 +204,6 @@ async def test_workers_that_are_started_with_a_trainers_token_need_no_machines(s
         (ended,) = await finished(site.store, [rollout.rollout_id])
         assert ended.attempt.worker_id == pool.worker_ids[0]
     assert ended.status == "succeeded", error_of(ended)
-
-
-async def test_the_names_of_workers_begin_with_their_machines(site: Site) -> None:
-    spec = site.spec(agent=f"{site.agents}:asks")
-    pools = [WorkerPool(spec), WorkerPool(spec, name="node")]
-    for pool in pools:
-        await pool.start()
-    ids = [pool.worker_ids[0] for pool in pools]
-    name = machine_name(spec.store_token)
-    assert ids == [f"{name}1", f"{name}node-1"]
-    for pool in pools:
-        await pool.stop()
-
-
-async def test_a_claim_without_a_token_that_no_key_makes_is_a_failure_of_leyden() -> None:
-    def unreached(task: Any) -> str:
-        return "unreached"
-
-    ended, _ = await run_one(unreached, key=None)
-    assert (ended.status, error_of(ended)["kind"]) == ("failed", "leyden")
-    assert "store_app(attempt_token=...)" in error_of(ended)["message"]
 
 
 async def test_an_agent_finds_no_key_and_its_output_goes_to_the_log(
