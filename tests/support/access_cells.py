@@ -29,6 +29,8 @@ from leyden.core.store.wire import TOGETHER, methods
 
 FAULTS = frozenset({400, 404, 409, 413, 415, 422})
 """Statuses of requests that are not in order."""
+WITH_SPANS = frozenset({"otlp", "together", "capture spans", "capture end"})
+"""Bodies that hold spans, beside those of calls that add some."""
 TOKEN_HEADERS: Mapping[str, str] = {
     "bearer": "Bearer {}",
     "scheme in lower case": "bearer {}",
@@ -144,12 +146,12 @@ def any_cell(rng: random.Random, rows: tuple[Row, ...] = TABLE) -> Cell:
 
 
 def main_cells() -> Iterator[Cell]:
-    """Each route with each kind of token where it belongs, about the token's own attempt and about another."""
+    """Each route with each kind of token where it belongs: about the token's own attempt, about another, and forged."""
     for row in TABLE:
         place = "path" if row.asks == "path" else "bearer"
-        for kind in KINDS:
-            for variant in ("own", "other"):
-                yield Cell(row, kind, place, row.methods[0], variant)
+        with_spans = row.body in WITH_SPANS or row.path.endswith(("add_span", "add_many_spans"))
+        variants = ("own", "other", "forged", "reward") if with_spans else ("own", "other")
+        yield from (Cell(row, kind, place, row.methods[0], variant) for kind in KINDS for variant in variants)
 
 
 def _fits(row: Row, place: str) -> bool:
@@ -277,8 +279,10 @@ def effects(cell: Cell, writes: list[Write], own: tuple[str, str]) -> list[str]:
     """What the writes of a cell did that its token does not allow."""
     if not cell.may_write:
         return [f"{write.method} reached the store" for write in writes]
-    if cell.seen in ("store", "run", "loop"):
+    if cell.seen == "store" and cell.row.site == "store":  # a gateway elsewhere has this token, and is believed
         return []
+    if cell.seen in ("store", "run", "loop"):
+        return [what for write in writes for what in _unfounded(cell, write)]
     found: list[str] = []
     allowed = {*OF_AGENTS, "start_rollout"} if cell.seen == "capture" else set(OF_AGENTS)
     for write in writes:
