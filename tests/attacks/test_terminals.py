@@ -1,13 +1,20 @@
 """Attacks on whoever reads a log or a terminal: an agent's texts hold control sequences and secrets."""
 
 import logging
+from io import StringIO
 
 import pytest
+from rich.console import Console
 
 from leyden.core.data.failure import Failure
+from leyden.core.data.rollout import Attempt, Rollout
+from leyden.core.data.span import SpanStatus
 from leyden.core.masking import MaskingFilter
 from leyden.core.runner.command import CommandAgent
+from leyden.core.testing import nouns
 from leyden.core.testing.running import error_of, run_one
+from leyden.core.trainer.recorded import RecordedRollout
+from leyden.core.trainer.tree import rollout_tree
 
 KEY = "ghp_0123456789abcdefABCDEF0123456789"
 SCRIPT = f"printf '\\033]0;title\\007\\033[2Jcleared {KEY}\\roverwritten\\n' >&2; exit 3"
@@ -36,6 +43,23 @@ def test_a_failure_is_stored_without_them() -> None:
     """The attacker chooses the text of a failure."""
     failure = Failure(kind="agent", type="E", message=f"\x1b[2J http://me:secret@host?key={KEY}")
     assert failure.metadata()["message"] == r"\x1b[2J http://***@host?key=***"
+
+
+def test_the_tree_of_a_rollout_cannot_steer_a_terminal() -> None:
+    """The agent gives a span a name, and its task and its error a text, that clear the screen."""
+    attack = "\x1b[2J\x9b1mcleared"
+    rollout = Rollout(rollout_id="r1", input={"question": attack}, start_time=0.0, status="succeeded")
+    attempt = Attempt(rollout_id="r1", attempt_id="a1", sequence_id=1, start_time=0.0, status="failed")
+    span = nouns.span(
+        f"name {attack}", {}, rollout_id="r1", attempt_id="a1", status=SpanStatus(code="error", description=attack)
+    )
+    console = Console(file=StringIO(), width=200)
+    console.print(rollout_tree(RecordedRollout(rollout=rollout, attempts=[(attempt, [span])])))
+    assert isinstance(console.file, StringIO)
+    text = console.file.getvalue()
+    assert text.count("cleared") == 3
+    assert "\x1b" not in text
+    assert "\x9b" not in text
 
 
 def test_log_records_hold_none(caplog: pytest.LogCaptureFixture) -> None:

@@ -27,7 +27,7 @@ from leyden.core.cli.command import Command, TakesCommand
 from leyden.core.cli.descriptors import OutputError, give_up_output, guard_output, open_descriptors
 from leyden.core.cli.run import run_workers
 from leyden.core.errors import LeydenError, UsageError
-from leyden.core.masking import mask_text, remember_words, visible
+from leyden.core.masking import mask_own_logs, mask_text, remember_words, visible
 
 app = typer.Typer(
     name="leyden",
@@ -91,6 +91,7 @@ def main() -> None:
 def run(arguments: list[str]) -> int:
     """Run one command and return its exit code; nothing is raised, and no traceback shown for a `LeydenError`."""
     remember_words(arguments)
+    mask_own_logs()
     try:
         code: Any = command_line()(arguments, prog_name="leyden", standalone_mode=False)
     except typer.Exit as exit_:

@@ -17,6 +17,7 @@ from leyden.core.data.resources import LLM, NamedResources
 from leyden.core.data.rollout import Task
 from leyden.core.engine.vllm_options import VllmOptions
 from leyden.core.errors import UsageError
+from leyden.core.masking import mask_text
 from leyden.core.runner.loading import AgentReference
 
 RunsOption = Annotated[Path, typer.Option("--runs", help="Folder that holds the runs.", envvar="LEYDEN_RUNS")]
@@ -121,7 +122,7 @@ def agent_name(agent: AgentReference) -> str:
         agent = next((word for word in agent[1:] if Path(word).is_file()), agent[0])
     stem = agent.rpartition(":")[0] or agent
     folder = Path(stem)
-    base = folder.parent.name if folder.suffix and folder.stem == "agent" else folder.stem
+    base = mask_text(folder.parent.name if folder.suffix and folder.stem == "agent" else folder.stem)
     return "".join(c if (c.isascii() and c.isalnum()) or c in "._-" else "-" for c in base).strip("-._") or "run"
 
 
@@ -248,7 +249,12 @@ def read_held_out(paths: list[Path]) -> dict[str, list[Task]]:
 
     sets: dict[str, list[Task]] = {}
     for path in paths:
-        if path.stem in sets:
+        if (name := held_out_name(path)) in sets:
             raise UsageError(f"two held-out files are called {path.stem!r}; give them different names")
-        sets[path.stem] = load_tasks(path)
+        sets[name] = load_tasks(path)
     return sets
+
+
+def held_out_name(path: Path) -> str:
+    """What the held-out set of a file is called: by its stem, without secrets, for it names files and metrics."""
+    return mask_text(path.stem)

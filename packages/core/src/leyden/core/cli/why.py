@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from leyden.core.cli.options import RUNS, JsonOption, RunsOption
+from leyden.core.masking import mask_text, visible
 
 
 def why(
@@ -33,4 +34,4 @@ def why(
     if json:
         sys.stdout.write(msgspec.json.encode(found).decode() + "\n")
     else:
-        sys.stdout.writelines(f"{line}\n" for line in lines)
+        sys.stdout.writelines(f"{visible(mask_text(line))}\n" for line in lines)

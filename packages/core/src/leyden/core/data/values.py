@@ -20,6 +20,7 @@ from leyden.core.data.own_methods import METHODS, NoAnswer, OwnMethods, Raised, 
 from leyden.core.data.reading import FULL, Limits, OverLimits, Reading, scalar_size
 from leyden.core.data.text import is_well_formed
 from leyden.core.data.value_kinds import kind_of, message
+from leyden.core.masking import mask_text
 
 MOST_CONTAINERS = 100_000
 """Lists and dicts of a value that is taken as it is; one with more is read, and so is one of more bytes, or deeper."""
@@ -181,8 +182,8 @@ def _few(members: list[Any]) -> list[Any] | None:
 
 
 def message_of(error: BaseException, most: int | None = None, methods: OwnMethods = METHODS) -> str:
-    """Return what an exception says, of at most `most` characters; of a group, the errors inside it too."""
-    text = message(reading(methods=methods), error, "")
+    """Return what an exception says, masked, of at most `most` characters; of a group, the errors inside it too."""
+    text = mask_text(message(reading(methods=methods), error, ""))
     if is_a(error, BaseExceptionGroup):
         text = f"{text[:_GROUP_CHARACTERS]}: {_inside(error, methods)}"
     return text if most is None or len(text) <= most else text[:most]
@@ -216,14 +217,14 @@ def _inside(group: BaseException, methods: OwnMethods) -> str:
 
 
 def stack_of(error: BaseException, methods: OwnMethods = METHODS) -> str:
-    """Return an exception's traceback as Python prints it; without messages where these cannot be read."""
+    """Return an exception's traceback as Python prints it, secrets masked; without messages that cannot be read."""
     try:
         if _says_too_much(error):
             raise NoAnswer
         text: Any = methods.call(class_of(error), lambda: "".join(traceback.format_exception(error)), Time())
     except (NoAnswer, Raised):
         text = "".join([*traceback.format_tb(error.__traceback__), f"{short_name(error)}: {message_of(error)}\n"])
-    return reading(methods=methods).text(text, "")
+    return mask_text(reading(methods=methods).text(text, ""))
 
 
 def _says_too_much(error: BaseException) -> bool:

@@ -4,19 +4,22 @@ What a model reads and writes is never changed: conversations are recorded as th
 """
 
 from leyden.core.masking.known import known_secrets, remember_secret, remember_words
+from leyden.core.masking.lines import LineMasker
 from leyden.core.masking.names import OWN_TOKENS, says_secret, without_own_tokens
 from leyden.core.masking.shapes import MASK, PASSWORD_IN_URL
 from leyden.core.masking.terminal import visible
-from leyden.core.masking.text import MaskingFilter, mask_json, mask_logs, mask_text, mask_values
+from leyden.core.masking.text import MaskingFilter, mask_json, mask_logs, mask_own_logs, mask_text, mask_values
 
 __all__ = [
     "MASK",
     "OWN_TOKENS",
     "PASSWORD_IN_URL",
+    "LineMasker",
     "MaskingFilter",
     "known_secrets",
     "mask_json",
     "mask_logs",
+    "mask_own_logs",
     "mask_text",
     "mask_values",
     "remember_secret",

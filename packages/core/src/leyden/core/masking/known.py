@@ -12,7 +12,6 @@ from leyden.core.masking.shapes import MASK
 SHORTEST = 8
 """Characters of a value that is masked: shorter ones are in ordinary words."""
 
-_says_secret = lru_cache(maxsize=4096)(says_secret)
 _given: set[str] = set()
 _USERINFO = re.compile(r"[a-z][a-z0-9+.-]{0,30}://([^\s/?#]+)@", re.IGNORECASE)
 
@@ -26,21 +25,31 @@ def remember_secret(value: str) -> None:
 def remember_words(words: list[str]) -> None:
     """Remember the passwords and tokens of the URLs on a command line."""
     for word in words:
-        for userinfo in _USERINFO.findall(word[:10_000]):
-            user, _, password = userinfo.partition(":")
-            remember_secret(unquote(password or user))
+        for secret in _secrets_of_urls(word):
+            remember_secret(secret)
 
 
 def known_secrets() -> frozenset[str]:
-    """Return the values of variables that are named as secrets, and what was remembered."""
-    values = {value for name, value in os.environ.items() if _says_secret(name) and _can_be_told(value)}
-    return frozenset(values | _given)
+    """Return what was remembered, the variables that are named as secrets, and passwords of URLs in others."""
+    found = (_secrets_of_variable(name, value) for name, value in os.environ.items())
+    return frozenset(_given.union(*found))
 
 
 def mask_known(text: str) -> str:
     """Return `text` without the known secrets, as they are or as URLs and JSON write them, nor any line of one."""
     pattern = _pattern(known_secrets())
     return text if pattern is None else pattern.sub(MASK, text)
+
+
+@lru_cache(maxsize=4096)
+def _secrets_of_variable(name: str, value: str) -> tuple[str, ...]:
+    secrets = [*([value] if says_secret(name) else []), *_secrets_of_urls(value)]
+    return tuple(secret for secret in secrets if _can_be_told(secret))
+
+
+def _secrets_of_urls(text: str) -> list[str]:
+    parts = (userinfo.partition(":") for userinfo in _USERINFO.findall(text[:10_000]))
+    return [unquote(password or user) for user, _, password in parts]
 
 
 def _can_be_told(value: str) -> bool:

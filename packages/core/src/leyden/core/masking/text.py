@@ -3,6 +3,7 @@
 import logging
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, cast
 
 from leyden.core.masking.known import mask_known
@@ -74,6 +75,27 @@ def mask_logs(*names: str) -> None:
         logger = logging.getLogger(name)
         if not any(isinstance(known, MaskingFilter) for known in logger.filters):
             logger.addFilter(MaskingFilter())
+
+
+class _MaskingFactory:
+    """Makes the log records of `leyden`'s loggers masked, and leaves others as they are."""
+
+    def __init__(self, make: Callable[..., logging.LogRecord]) -> None:
+        self._make, self._masking = make, MaskingFilter()
+
+    def __call__(self, name: str, *args: Any, **kwargs: Any) -> logging.LogRecord:
+        record = self._make(name, *args, **kwargs)
+        if name == "leyden" or name.startswith("leyden."):
+            with suppress(Exception):  # arguments that do not fit are for the handler to report
+                self._masking.filter(record)
+        return record
+
+
+def mask_own_logs() -> None:
+    """Mask what Leyden logs in this process, whichever handlers it goes to; asking again changes nothing."""
+    known = logging.getLogRecordFactory()
+    if not isinstance(known, _MaskingFactory):
+        logging.setLogRecordFactory(_MaskingFactory(known))
 
 
 def _masked(value: Any, name: str) -> Any:

@@ -40,7 +40,7 @@ async def result_span(attempt: OpenAttempt, result: Any, began: float) -> Span:
 
 def failed_span(attempt: OpenAttempt, began: float, failure: Failure) -> Span:
     """The time from the agent's start to now, and why the agent returned nothing."""
-    status = SpanStatus(code="error", description=failure.message)
+    status = SpanStatus(code="error", description=failure.metadata()["message"])
     return _span(attempt, semconv.RESULT, {semconv.ERROR_TYPE: failure.type}, status, began)
 
 

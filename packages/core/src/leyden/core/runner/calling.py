@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from leyden.core.data.own_methods import type_name
+from leyden.core.masking import mask_text
 from leyden.core.runner.threads import in_thread
 from leyden.core.tracing.context import outside_attempt
 
@@ -30,7 +31,7 @@ def name_of(function: object) -> str:
 
 
 def shortened(value: object, *, quote: bool = True) -> str:
-    """`value` as one line of at most `TEXT_CHARACTERS`, as Python would write it unless `quote` is false.
+    """`value` as one masked line of at most `TEXT_CHARACTERS`, as Python would write it unless `quote` is false.
 
     One whose own `__repr__` or `__str__` raises is called by its class.
     """
@@ -38,4 +39,5 @@ def shortened(value: object, *, quote: bool = True) -> str:
         text = " ".join((repr(value) if quote else str(value)).split())
     except Exception:
         text = f"<{type_name(value)}>"
+    text = mask_text(text)
     return text if len(text) <= TEXT_CHARACTERS else f"{text[:TEXT_CHARACTERS]}…"

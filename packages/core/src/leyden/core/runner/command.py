@@ -17,7 +17,7 @@ import msgspec
 
 from leyden.core.data.rollout import Task
 from leyden.core.errors import AgentNotFound, TaskError, UsageError
-from leyden.core.masking import OWN_TOKENS, mask_text, visible
+from leyden.core.masking import OWN_TOKENS, LineMasker, mask_text, remember_secret
 from leyden.core.runner.command_process import CommandProcess, Exit, Streams
 from leyden.core.runner.task_input import row_of
 from leyden.core.runner.threads import in_thread
@@ -70,6 +70,8 @@ class CommandAgent:
 
         Raises CommandFailed when its exit code is not 0. Cancelled, it ends the command and all it has started.
         """
+        for name in self.env:
+            remember_secret(os.environ.get(name, ""))
         attempt.extra[COMMAND] = self.arguments[0]  # its calls do not pass by here: the gateway records them
         output, errors = Tail(), _ErrorLog(attempt.rollout_id, withheld(os.environ, self.env))
         streams = Streams(stdin=task_json(task), stdout=output, stderr=errors)
@@ -197,41 +199,30 @@ class _ErrorLog:
     """Passes lines on to this process's own standard error, each with the rollout it comes from, and keeps the last."""
 
     def __init__(self, rollout_id: str, withheld: frozenset[str]) -> None:
-        self._last = ""
+        self.last = ""
+        """The last line that was not empty, as it may be shown."""
         self.names: set[str] = set()
         """Of the variables that the command was not given, those that it spoke of."""
         self._withheld = withheld
-        self._rollout_id, self._part, self._left = rollout_id, b"", ERROR_BYTES
-
-    @property
-    def last(self) -> str:
-        """The last line that was not empty, as it may be shown."""
-        return visible(mask_text(self._last))[:LAST_LINE_CHARACTERS]
+        self._rollout_id, self._masker, self._left = rollout_id, LineMasker(), ERROR_BYTES
 
     def __call__(self, piece: bytes) -> None:
-        *lines, rest = (self._part + piece).split(b"\n")
-        self._part = rest[-ERROR_BYTES:]
-        for line in lines:
-            self._pass_on(line)
+        self._pass_on(self._masker.feed(piece))
 
     def close(self) -> None:
         """There will be no more: what is left is a line too."""
-        self._pass_on(self._part)
-        self._part = b""
+        self._pass_on(self._masker.close())
 
     def say(self, text: str) -> None:
         """Write a line of our own about the command."""
         sys.stderr.write(f"{self._rollout_id}: {text}\n")
 
-    def _pass_on(self, line: bytes) -> None:
-        text = line.decode(errors="replace").strip()
-        if not text:
-            return
-        self._last = text
-        self.names |= self._withheld.intersection(_VARIABLE.findall(text[:ERROR_BYTES]))
-        if self._left <= 0:
-            return
-        self.say(visible(mask_text(text))[: self._left])  # takes long beside the rest: not of lines that are left out
-        self._left -= len(line)
-        if self._left <= 0:
-            self.say("[it writes more, which is left out]")
+    def _pass_on(self, lines: bytes) -> None:
+        for text in filter(None, map(str.strip, lines.decode().split("\n"))):
+            self.last = text[:LAST_LINE_CHARACTERS]
+            self.names |= self._withheld.intersection(_VARIABLE.findall(text[:ERROR_BYTES]))
+            if self._left > 0:
+                self.say(text[: self._left])
+                self._left -= len(text) + 1
+                if self._left <= 0:
+                    self.say("[it writes more, which is left out]")

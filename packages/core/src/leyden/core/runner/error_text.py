@@ -6,6 +6,7 @@ import traceback
 from pathlib import Path
 from typing import cast
 
+from leyden.core.masking import mask_text
 from leyden.core.tracing.destination import Stopped
 
 LONGEST_TEXT = 600
@@ -22,7 +23,7 @@ _INSTALLED = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib"
 
 
 def described(error: BaseException) -> str:
-    """The type and the message of `error` on one line; the errors inside an exception group in its place.
+    """The type and the message of `error` on one line, secrets masked; the errors inside a group in its place.
 
     Never raises.
     """
@@ -37,6 +38,7 @@ def described(error: BaseException) -> str:
         text = " ".join(" ".join([text, *notes]).split())
     except Exception as broken:  # the exception's own __str__
         text = f"(its text cannot be read: {type(broken).__name__})"
+    text = mask_text(text)  # before it is cut: the first half of a secret has no shape
     text = text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]}…"
     return f"{name}: {text}" if text else name
 

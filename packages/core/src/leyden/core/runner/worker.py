@@ -13,7 +13,7 @@ import sys
 import msgspec
 
 from leyden.core.errors import LeydenError, UsageError
-from leyden.core.masking import MaskingFilter, remember_secret
+from leyden.core.masking import MaskingFilter, mask_text, remember_secret
 from leyden.core.runner.config import RunnerConfig
 from leyden.core.runner.event_loop import loop_factory, on_sigterm
 from leyden.core.runner.first_use import prepare_first_use
@@ -78,7 +78,7 @@ def main() -> None:
 def _refused(error: BaseException) -> Refused:
     """The error under its own name, or that of the nearest error of ours it derives from."""
     ours = (kind.__name__ for kind in type(error).__mro__ if kind.__module__ == UsageError.__module__)
-    return Refused(next(ours, type(error).__name__), str(error)[:MESSAGE_CHARACTERS])
+    return Refused(next(ours, type(error).__name__), mask_text(str(error))[:MESSAGE_CHARACTERS])
 
 
 def _prepare(spec: WorkerSpec) -> None:

@@ -278,6 +278,22 @@ def check_name(name: str) -> str:
     return name
 
 
+_IN_CLEAR = ("name", "experiment", "agent_match", "span_match", "attribute_match", "routes")
+"""What a run needs as it was given."""
+
+
+def check_in_clear(config: RunConfig) -> None:
+    """Raise UsageError where a name or a pattern holds a secret: `config.yaml` keeps none, and could not be read."""
+    for field in _IN_CLEAR:
+
+        def check(text: str, field: str = field) -> str:
+            if (masked := mask_text(text)) != text:
+                raise UsageError(f"{field} holds what looks like a secret ({masked!r}), and is kept as it is")
+            return text
+
+        mask_values(msgspec.to_builtins(getattr(config, field)), check)
+
+
 def save_config(config: RunConfig, path: Path) -> None:
     """Write `config` as YAML, atomically, with secrets masked; of a URL the user's name stays."""
     data: Any = mask_values(msgspec.to_builtins(config), _masked)

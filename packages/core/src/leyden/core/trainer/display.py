@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from leyden.core.masking import mask_text, visible
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -38,7 +40,7 @@ class JsonLines(Display):
 
     def say(self, text: str) -> None:
         """Write `{"event": "message", ...}`."""
-        self._write({"event": "message", "text": text})
+        self._write({"event": "message", "text": mask_text(text)})
 
     def step(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Write `{"event": "step", ...}` with the step's metrics."""
@@ -86,7 +88,7 @@ class Bars(Display):
 
     def say(self, text: str) -> None:
         """Print a line above the bars."""
-        self.console.print(text, highlight=False)
+        self.console.print(visible(mask_text(text)), highlight=False)
 
     def phase(self, name: str, total: int | None = None) -> None:
         """Restart the lower bar; the time left is reckoned from the first training step on."""

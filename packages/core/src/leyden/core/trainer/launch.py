@@ -1,6 +1,7 @@
 """From a `RunConfig` and rows to a finished run: folder, lock, event loop, and what is left behind when it fails."""
 
 import math
+import os
 import shutil
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -14,12 +15,12 @@ from leyden.core.algorithm.registry import make_algorithm
 from leyden.core.data.resources import NamedResources
 from leyden.core.data.rollout import AttemptedRollout, Task
 from leyden.core.errors import CheckFailed, LeydenError, NothingToLearn, RunError, UsageError
-from leyden.core.masking import MASK
+from leyden.core.masking import MASK, mask_own_logs, remember_secret
 from leyden.core.policy.device import check_device
 from leyden.core.policy.repeatable import repeatable
 from leyden.core.store.open import open_store
 from leyden.core.trainer.agents import AgentPlan, AgentSide, no_agents, remote_agents, worker_agents
-from leyden.core.trainer.config import RunConfig, save_config
+from leyden.core.trainer.config import RunConfig, check_in_clear, save_config
 from leyden.core.trainer.display import Display
 from leyden.core.trainer.event_loop import run_loop
 from leyden.core.trainer.folder import RunFolder, is_free
@@ -53,6 +54,7 @@ def begin(
     the next run of the name replaces it. Rollouts that taught nothing stay for good, and the run can go on: what they
     cost is not to be paid twice.
     """
+    prepare_masking(config)
     check_needed(config, tasks)
     check_machine(config)
     config = with_sides(config)
@@ -109,6 +111,7 @@ def resume(runs: Path, name: str, sit: Sit, changes: Changes | None = None) -> R
     What changes is written down, and is the run's from then on, but for the number of steps.
     """
     folder, config = RunFolder.open(runs, name)
+    prepare_masking(config)
     if (failure := folder.failure()) is not None:
         first = failure.splitlines()[0]
         raise RunError(
@@ -159,6 +162,7 @@ def check_run(runs: Path, config: RunConfig, tasks: list[Task], look: Look) -> C
     Its folder, called like the run with `-check` behind, is removed. Where the check is not passed, or rollouts failed,
     it stays to be looked at, until the next check of the name.
     """
+    prepare_masking(config)
     check_needed(config, tasks)
     check_machine(config)
     if not tasks:
@@ -219,12 +223,20 @@ def look_here(display: Display, resources: NamedResources | None = None) -> Look
     return look
 
 
+def prepare_masking(config: RunConfig) -> None:
+    """Mask from here on what Leyden logs, and the secrets that this run is given by name."""
+    mask_own_logs()
+    for name in config.env:
+        remember_secret(os.environ.get(name, ""))
+
+
 def check_needed(config: RunConfig, tasks: list[Task]) -> None:
     """Raise UsageError where the algorithm lacks an agent or tasks, has no use for them, or cannot take the steps.
 
     What does not learn from rollouts of its own takes an agent and held-out tasks only together, to be evaluated.
     """
     given = {"an agent": config.agent is not None, "tasks": bool(tasks)}
+    check_in_clear(config)
     algorithm = make_algorithm(config.algorithm, config.algorithm_config)
     algorithm.check_steps(config.steps)
     if algorithm.needs_rollouts:

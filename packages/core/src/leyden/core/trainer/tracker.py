@@ -9,15 +9,17 @@ import math
 import os
 import re
 import secrets
+import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from leyden.core.errors import UsageError
+from leyden.core.masking import mask_text
 
 log = logging.getLogger(__name__)
 
@@ -86,19 +88,20 @@ class WandbTracker(Tracker):
         place = folder / "wandb"
         place.mkdir(parents=True, exist_ok=True)
         mode = os.environ.get("WANDB_MODE", "offline")
-        self._run: Any = wandb.init(
-            project=os.environ.get("WANDB_PROJECT", "leyden"),
-            name=name,
-            group=os.environ.get("WANDB_RUN_GROUP") or settings.get("experiment"),
-            id=remembered(place / "run_id", lambda: secrets.token_hex(4)),
-            dir=str(folder),
-            mode=mode,
-            resume=None if mode == "offline" else "allow",
-            config=dict(settings),
-            settings=wandb.Settings(
-                console="off", silent=True, disable_git=True, save_code=False, x_disable_stats=True
-            ),
-        )
+        with _masked_arguments():  # W&B keeps the command line
+            self._run: Any = wandb.init(
+                project=os.environ.get("WANDB_PROJECT", "leyden"),
+                name=name,
+                group=os.environ.get("WANDB_RUN_GROUP") or settings.get("experiment"),
+                id=remembered(place / "run_id", lambda: secrets.token_hex(4)),
+                dir=str(folder),
+                mode=mode,
+                resume=None if mode == "offline" else "allow",
+                config=dict(settings),
+                settings=wandb.Settings(
+                    console="off", silent=True, disable_git=True, save_code=False, x_disable_stats=True
+                ),
+            )
         self._run.define_metric("*", step_metric="step")
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
@@ -108,6 +111,17 @@ class WandbTracker(Tracker):
     def close(self, *, failed: bool = False) -> None:
         """End this sitting's run."""
         self._run.finish(exit_code=1 if failed else 0)
+
+
+@contextmanager
+def _masked_arguments() -> Generator[None]:
+    """Have the arguments of this process hold no secrets in the block."""
+    given = sys.argv
+    sys.argv = [mask_text(word) for word in given]
+    try:
+        yield
+    finally:
+        sys.argv = given
 
 
 class MLflowTracker(Tracker):

@@ -13,6 +13,7 @@ from leyden.core.data import semconv
 from leyden.core.data.failure import Failure, failure_of
 from leyden.core.data.span import Span
 from leyden.core.errors import UnknownAgent
+from leyden.core.masking import visible
 from leyden.core.runner.error_text import key_advice
 from leyden.core.trainer.recorded import RecordedRollout
 
@@ -24,17 +25,16 @@ WIDTH = 72
 
 def rollout_tree(recorded: RecordedRollout) -> "Tree":
     """The tree a person reads; one branch for each attempt."""
-    from rich.markup import escape
     from rich.tree import Tree
 
     rollout = recorded.rollout
-    root = Tree(f"[bold]{escape(rollout.rollout_id)}[/]  {rollout.status}  {escape(_short(rollout.input))}")
+    root = Tree(f"[bold]{_safe(rollout.rollout_id)}[/]  {rollout.status}  {_safe(_short(rollout.input))}")
     for attempt, spans in recorded.attempts:
         note = "" if attempt.end_time is None else f"  {attempt.end_time - attempt.start_time:.2f} s"
         branch = root.add(f"attempt {attempt.sequence_id}  {attempt.status}{note}")
         shown = _Errors()
         if (failure := failure_of(attempt)) is not None:
-            branch.add(f"[red]{failure.kind} error:[/] {escape(_of_attempt(failure, shown))}")
+            branch.add(f"[red]{failure.kind} error:[/] {_safe(_of_attempt(failure, shown))}")
         if not spans:
             branch.add("[dim]no spans: the agent called no model and no framework was recorded[/]")
         _grow(branch, spans, shown)
@@ -61,9 +61,14 @@ def _of_attempt(failure: Failure, shown: _Errors) -> str:
     return text + key_advice(text)
 
 
-def _grow(branch: "Tree", spans: Sequence[Span], shown: _Errors) -> None:
+def _safe(text: str) -> str:
+    """Text of agents as rich prints it as it is: neither markup nor control characters are obeyed."""
     from rich.markup import escape
 
+    return escape(visible(text))
+
+
+def _grow(branch: "Tree", spans: Sequence[Span], shown: _Errors) -> None:
     known = {span.span_id for span in spans}
     children: dict[str | None, list[Span]] = {}
     for span in sorted(spans, key=_order):
@@ -74,7 +79,7 @@ def _grow(branch: "Tree", spans: Sequence[Span], shown: _Errors) -> None:
             below = children.get(span.span_id, [])
             if len(below) == 1 and _is_call(below[0]) and span.attributes.get(semconv.OPERATION) == "chat":
                 span = below[0]  # the framework's view of a call says no more than the gateway's record of it
-            text = escape(describe(span, shown))
+            text = _safe(describe(span, shown))
             add(at.add(f"[red]{text}[/]" if span.status.code == "error" else text), span.span_id)
 
     add(branch, None)

@@ -15,6 +15,7 @@ import msgspec
 from leyden.core.data import semconv
 from leyden.core.data.rollout import Rollout
 from leyden.core.errors import UsageError
+from leyden.core.masking import mask_text
 from leyden.core.policy.atomic import remove_unfinished, replaced_folder, whole_folder
 from leyden.core.store.base import LightningStore
 from leyden.core.store.open import open_store
@@ -95,7 +96,7 @@ async def export_run(
             closing.close()
             rows: dict[Table, int] = {table: file.rows for table, file in files.items()}
             exported = Exported(
-                source=source,
+                source=mask_text(source),
                 format=format,
                 created=time.time(),
                 rollouts_read=done,

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from leyden.core.masking import mask_values
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -111,8 +113,9 @@ def check_table(report: CheckReport) -> "Table":
 
 
 def save_report(report: CheckReport, path: Path) -> None:
-    """Write a report as JSON."""
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
+    """Write a report as JSON, without secrets."""
+    masked = mask_values(msgspec.to_builtins(report))
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(masked), indent=2) + b"\n")
 
 
 def load_report(path: Path) -> CheckReport:
