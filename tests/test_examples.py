@@ -42,7 +42,7 @@ def test_a_property_is_a_long_test_too_and_has_all_examples_there(
 
     def plain() -> None: ...
 
-    made: Any = pytest.Function.from_parent  # pyright: ignore[reportUnknownMemberType]  # pytest types no keywords
+    made = cast(Any, pytest.Function).from_parent  # pytest types no keywords
     items: list[pytest.Item] = [made(request.node.parent, name="test", callobj=each) for each in (test, plain)]
     config = cast(pytest.Config, SimpleNamespace(option=SimpleNamespace(markexpr=wanted)))
     examples.pytest_collection_modifyitems(config, items)

@@ -23,7 +23,7 @@ KNOWN: Mapping[str, frozenset[str]] = {
     "capture": _OF_ATTEMPTS,
     "capture begin": frozenset({"capture"}),
     "store": TRAINER | WORKER | AGENTS | {"ended agent", "unknown agent", "agent of an unknown scope"},
-    "runners": frozenset(),
+    "runners": frozenset[str](),
     "loop": frozenset({"loop"}),
     "anybody": frozenset(),
 }
@@ -120,7 +120,7 @@ def _store(site: str, prefix: str) -> list[Row]:
         return Row(site, f"{prefix}/{name}", ("POST",), "store", opens, body)
 
     return [
-        *(call(name, TRAINER | (WORKER if name in OF_WORKERS else frozenset())) for name in OF_TRAINERS),
+        *(call(name, TRAINER | (WORKER if name in OF_WORKERS else frozenset[str]())) for name in OF_TRAINERS),
         *(call(name, TRAINER | AGENTS) for name in OF_AGENTS),
         call("together", ANSWERED_IN_PARTS, "together"),
         call("v1/traces", TRAINER | WORKER | AGENTS, "otlp"),
