@@ -91,8 +91,10 @@ def refused(capfd: pytest.CaptureFixture[str]) -> Refused:
     ],
 )
 def test_one_line_says_what_was_wrong(refused: Refused, tmp_path: Path, changes: dict[str, str], says: str) -> None:
-    (tmp_path / "agent.py").write_text(LIGHT)
-    given = {option: value.replace("FOLDER", str(tmp_path)) for option, value in changes.items()}
+    agents = tmp_path / "agents"  # a folder of its own: Python keeps bytecode beside it
+    agents.mkdir()
+    (agents / "agent.py").write_text(LIGHT)
+    given = {option: value.replace("FOLDER", str(agents)) for option, value in changes.items()}
     assert says in refused(tmp_path, *arguments(tmp_path, **given))
 
 

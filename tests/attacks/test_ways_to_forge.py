@@ -25,9 +25,8 @@ from leyden.core.data.identity import mint
 from leyden.core.data.rollout import AttemptedRollout
 from leyden.core.gateway.serving import ServedPolicy
 from leyden.core.runner.command import CommandAgent
-from leyden.core.store.access import Access
+from leyden.core.store.access import Access, machine_name, worker_token
 from leyden.core.store.base import LightningStore
-from leyden.core.store.access import machine_name, worker_token
 from leyden.core.store.client import HttpStore
 from leyden.core.store.open import open_store
 from leyden.core.testing.byte_codec import ByteCodec
