@@ -1,0 +1,22 @@
+"""Which tests one process of pytest-xdist runs."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from together import FOLDERS, Together
+
+
+def scheduler(dist: str) -> Any:
+    config: Any = SimpleNamespace(option=SimpleNamespace(dist=dist), getvalue=lambda name: ["popen"])
+    return Together().pytest_xdist_make_scheduler(config, None)
+
+
+def test_files_of_some_folders_are_one_piece_of_work_and_all_others_are_their_own() -> None:
+    pytest.importorskip("xdist")
+    found = [scheduler("loadfile")._split_scope(f"{folder}tests/test_{n}.py::test") for folder in FOLDERS for n in "ab"]
+    assert found == [folder for folder in FOLDERS for _ in "ab"]
+    assert scheduler("loadfile")._split_scope("packages/core/tests/test_a.py::Test::test[b]") == (
+        "packages/core/tests/test_a.py"
+    )
+    assert scheduler("load") is None
