@@ -7,8 +7,12 @@ import pytest
 from together import FOLDERS, Together
 
 
+def one_process(option: str) -> list[str]:
+    return ["popen"] if option == "tx" else []
+
+
 def scheduler(dist: str) -> Any:
-    config: Any = SimpleNamespace(option=SimpleNamespace(dist=dist), getvalue=lambda name: ["popen"])
+    config: Any = SimpleNamespace(option=SimpleNamespace(dist=dist), getvalue=one_process)
     return Together().pytest_xdist_make_scheduler(config, None)
 
 
