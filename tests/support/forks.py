@@ -163,6 +163,7 @@ def become(request: Request, given: Sequence[int]) -> None:
     sys.path[:] = [request.folder, *more, *(folder for folder in sys.path if folder not in before)]
     runs_tests = request.arguments[0] == "-u"
     if not runs_tests:  # tests fork processes, too, that look for their own parent
+        os.register_at_fork(after_in_child=partial(setattr, os, "getppid", os.getppid))
         os.getppid = partial(parent_of, request.client)
         gc.unfreeze()
     code = 1

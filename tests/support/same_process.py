@@ -13,10 +13,10 @@ FOLDERS = ("packages/crewai-adapter/",)
 def pytest_configure(config: pytest.Config) -> None:
     """Take the place of `loadfile`, where that is wanted."""
     if config.pluginmanager.hasplugin("xdist"):
-        config.pluginmanager.register(Together(), "files together")
+        config.pluginmanager.register(SameProcess(), "files of one process")
 
 
-class Together:
+class SameProcess:
     """Makes xdist's scheduler."""
 
     @pytest.hookimpl(tryfirst=True)

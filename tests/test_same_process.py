@@ -4,7 +4,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from together import FOLDERS, Together
+from same_process import FOLDERS, SameProcess
 
 
 def one_process(option: str) -> list[str]:
@@ -13,7 +13,7 @@ def one_process(option: str) -> list[str]:
 
 def scheduler(dist: str) -> Any:
     config: Any = SimpleNamespace(option=SimpleNamespace(dist=dist), getvalue=one_process)
-    return Together().pytest_xdist_make_scheduler(config, None)
+    return SameProcess().pytest_xdist_make_scheduler(config, None)
 
 
 def test_files_of_some_folders_are_one_piece_of_work_and_all_others_are_their_own() -> None:
