@@ -21,7 +21,6 @@ CODEC = ByteCodec()
 PATIENCE = 60.0
 AGENT = """
 import os, pathlib, time
-
 import httpx
 
 here = pathlib.Path(__file__).parent
