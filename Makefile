@@ -63,7 +63,7 @@ imports: $(FRAMEWORKS)
 
 # One torch thread: on a shared machine two of them cost a tiny model up to seven times as much. Bytecode is kept, whatever
 # the shell says: the tests start hundreds of processes, and each would compile its libraries again.
-PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n $(WORKERS) --maxprocesses 8 --dist loadfile --no-loadscope-reorder
+PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n $(WORKERS) --maxprocesses 8 --dist loadfile --no-loadscope-reorder --forked-tests=all
 
 pytest: $(FRAMEWORKS)
 	$(PYTEST) -m "not long"

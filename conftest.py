@@ -16,7 +16,17 @@ from hypothesis.internal.conjecture import providers
 from hypothesis.internal.constants_ast import Constants
 from traces import OUR_OWN, TEMPORARY
 
-pytest_plugins = ["examples", "few_authorities", "http_clients", "leaks", "levels", "skips"]
+pytest_plugins = [
+    "examples",
+    "few_authorities",
+    "forked_tests",
+    "http_clients",
+    "leaks",
+    "levels",
+    "quick_workers",
+    "same_process",
+    "skips",
+]
 
 settings.register_profile("leyden", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("leyden")

@@ -94,6 +94,7 @@ def command(plan: Plan, seed: int, folder: Path, scratch: Path) -> list[str]:
     """Return pytest's command line, as in the Makefile."""
     return [
         *(sys.executable, "-m", "pytest", "-q", "-n", str(plan.workers), "--dist", "loadfile"),
+        *(() if plan.paths else ("--forked-tests=all",)),  # a few files need few of the libraries
         *("--no-loadscope-reorder", "-m", plan.marks, "-p", "no:cacheprovider", "--basetemp", str(scratch / "base")),
         *("--junitxml", str(folder / "results.xml")),
         *(("--random-order-bucket", "module", "--random-order-seed", str(seed)) if plan.random_order else ()),

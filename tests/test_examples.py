@@ -1,5 +1,6 @@
 """How many examples of a property the fast and the long tests draw."""
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -42,8 +43,8 @@ def test_a_property_is_a_long_test_too_and_has_all_examples_there(
 
     def plain() -> None: ...
 
-    made = cast(Any, pytest.Function).from_parent  # pytest types no keywords
-    items: list[pytest.Item] = [made(request.node.parent, name="test", callobj=each) for each in (test, plain)]
+    make = cast("Callable[..., pytest.Item]", pytest.Function.from_parent)  # pyright: ignore[reportUnknownMemberType]
+    items = [make(request.node.parent, name="test", callobj=each) for each in (test, plain)]
     config = cast(pytest.Config, SimpleNamespace(option=SimpleNamespace(markexpr=wanted)))
     examples.pytest_collection_modifyitems(config, items)
     assert [item.get_closest_marker("long") is not None for item in items] == [is_long, False]

@@ -1,6 +1,7 @@
 """Python as a test's process starts it: `forked_python.py SOCKET ARGUMENT...`; see `forks`.
 
-Workers and learners are requested of the template that listens at SOCKET; everything else is executed as it stands.
+Workers, learners and xdist's processes are requested of the template that listens at SOCKET; everything else is
+executed as it stands.
 Runs with `-S -E`, on the standard library alone.
 """
 
@@ -14,6 +15,8 @@ import time
 
 START_SECONDS = 60.0
 MODULES = ("leyden.core.runner.worker", "leyden.core.trainer.child")
+XDIST = ["-u", "-c", "import sys;exec(eval(sys.stdin.readline()))"]
+"""A process that runs tests, as execnet starts it."""
 RAY = ("setup_worker.py", "default_worker.py")
 """The first prepares the environment of a worker of Ray's and executes the second, which is among its arguments."""
 
@@ -22,6 +25,8 @@ def is_requested(arguments: list[str]) -> bool:
     """Whether the template is to run this."""
     if arguments[0] == "-m":
         return arguments[1] in MODULES
+    if arguments == XDIST:
+        return True
     return arguments[0].endswith(RAY[0]) and any(word.endswith(RAY[1]) for word in arguments)
 
 

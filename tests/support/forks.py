@@ -2,14 +2,16 @@
 
 Loading a framework, or torch and transformers, takes longer than most of what a test starts is about. A template loads
 them once. `python_of` writes a program to be started in the place of Python (`sys.executable`): it requests a fork of
-the template for workers and learners, and is Python itself for all else. A fork is a process of its own in all else:
-environment, folder, descriptors, exit code; signals that the program is sent reach it.
+the template for workers and learners, and for the processes of pytest-xdist, and is Python itself for all else. A fork
+is a process of its own in all else: environment, folder, descriptors, exit code; signals that the program is sent reach
+it.
 
     python forks.py SOCKET MODULE...
 
 is the template. It ends with its standard input.
 """
 
+import atexit
 import fcntl
 import gc
 import os
@@ -18,19 +20,23 @@ import selectors
 import shlex
 import signal
 import socket
+import subprocess
 import sys
+import tempfile
 import threading
 import warnings
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from types import FrameType
+from types import FrameType, ModuleType
 
 import msgspec
 
 PROGRAM = Path(__file__).with_name("forked_python.py")
+KNOWN_TO_PYTEST = {"anyio", "langsmith"}
+"""Packages that bring a plugin along: pytest would warn that it can rewrite no assertions of what is loaded already."""
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -50,6 +56,18 @@ def python_of(place: Path, to: Path) -> str:
     to.write_text(f'#!/bin/sh\nexec {sys.executable} -S -E {PROGRAM} {place} "$@"\n')
     to.chmod(0o755)
     return str(to)
+
+
+@contextmanager
+def template(modules: Sequence[str]) -> Generator[str]:
+    """Start a template that loads `modules`; gives the program to be started in the place of Python."""
+    with tempfile.TemporaryDirectory(prefix="forks-") as folder:
+        place = Path(folder, "socket")
+        process = subprocess.Popen([sys.executable, __file__, place, *modules], stdin=subprocess.PIPE)
+        try:
+            yield python_of(place, Path(folder, "python"))
+        finally:
+            process.communicate()  # closes its standard input, which ends it
 
 
 class Template:
@@ -143,11 +161,14 @@ def become(request: Request, given: Sequence[int]) -> None:
     os.environ.update(request.environment)
     more = [folder for folder in request.environment.get("PYTHONPATH", "").split(os.pathsep) if folder]
     sys.path[:] = [request.folder, *more, *(folder for folder in sys.path if folder not in before)]
-    os.getppid = partial(parent_of, request.client)
-    gc.unfreeze()
+    runs_tests = request.arguments[0] == "-u"
+    if not runs_tests:  # tests fork processes, too, that look for their own parent
+        os.register_at_fork(after_in_child=partial(setattr, os, "getppid", os.getppid))
+        os.getppid = partial(parent_of, request.client)
+        gc.unfreeze()
     code = 1
     try:
-        run(request.arguments)
+        run_line(request.arguments) if runs_tests else run(request.arguments)
         code = 0
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
@@ -157,6 +178,8 @@ def become(request: Request, given: Sequence[int]) -> None:
         for thread in threading.enumerate():  # as Python does at its end
             if thread is not threading.current_thread() and not thread.daemon:
                 thread.join()
+        if runs_tests:
+            atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]  # no public function does this before `_exit`
         for stream in (sys.stdout, sys.stderr):
             with suppress(Exception):
                 stream.flush()
@@ -176,6 +199,15 @@ def _moved(descriptor: int, above: int) -> int:
     moved = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, above)
     os.close(descriptor)
     return moved
+
+
+def run_line(arguments: list[str]) -> None:
+    """Run `-u -c CODE`, as a process of pytest-xdist is started."""
+    for name in KNOWN_TO_PYTEST & sys.modules.keys():
+        sys.modules[name].__doc__ = f"{sys.modules[name].__doc__ or ''} PYTEST_DONT_REWRITE"
+    sys.argv = ["-c"]
+    main = sys.modules["__main__"] = ModuleType("__main__")
+    exec(arguments[2], vars(main))
 
 
 def run(arguments: list[str]) -> None:
@@ -217,14 +249,16 @@ def _ignore(number: int, frame: FrameType | None) -> None:
 
 def main(place: str, modules: Sequence[str]) -> None:
     """Load, and fork; what is requested meanwhile waits."""
-    template = Template(place)
+    forking = Template(place)
+    gc.disable()  # it would look at millions of objects of imports, and none of them ends
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for module in modules:
             import_module(module)
+    gc.enable()
     gc.collect()
     gc.freeze()
-    template.serve()
+    forking.serve()
 
 
 if __name__ == "__main__":

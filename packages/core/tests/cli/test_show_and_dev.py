@@ -14,6 +14,9 @@ from leyden.core.runner.hooks import Hook
 from leyden.core.testing.chat_endpoint import ChatEndpoint, chat_endpoint
 from leyden.core.trainer.trainer import Trainer
 
+LOADED_BY_WORKERS = ("openai.resources",)
+pytestmark = pytest.mark.usefixtures("quick_workers")
+
 AGENT = '''
 from openai import AsyncOpenAI
 

@@ -166,6 +166,10 @@ async def site(tmp_path: Path) -> AsyncGenerator[Site]:
     await store.close()
 
 
+quick = pytest.mark.usefixtures("quick_workers")
+"""Of tests that start many workers, and are not about what a worker is given or leaves: there it is a new Python."""
+
+
 async def test_an_agent_of_a_package_is_named_by_its_module(site: Site, tmp_path: Path) -> None:
     package = tmp_path / "packed"
     package.mkdir()
@@ -264,6 +268,7 @@ async def test_a_killed_worker_is_replaced_and_its_rollout_tried_again(
     assert "SIGKILL" in caplog.text
 
 
+@quick
 @pytest.mark.parametrize(
     ("do", "said"),
     [
@@ -289,6 +294,7 @@ async def test_an_attempt_that_ends_its_process_takes_the_others_with_it_once(
     assert caplog.text.count("from now on each attempt runs in a process of its own") == 1
 
 
+@quick
 async def test_an_agent_that_cannot_be_forked_goes_on_sharing_a_process(
     site: Site, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -335,6 +341,7 @@ def killed_while_loading(agents: Path, times: int) -> None:
     agents.write_text(f"{marks}{kills}    os.kill(os.getpid(), 9)\n{AGENTS}")
 
 
+@quick
 async def test_a_worker_that_is_killed_while_it_starts_is_replaced(site: Site) -> None:
     killed_while_loading(site.agents, 1)
     rollout = await site.store.enqueue_rollout("task")
@@ -343,6 +350,7 @@ async def test_a_worker_that_is_killed_while_it_starts_is_replaced(site: Site) -
     assert ended.status == "succeeded"
 
 
+@quick
 async def test_workers_that_are_always_killed_while_they_start_are_given_up(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -355,6 +363,7 @@ async def test_workers_that_are_always_killed_while_they_start_are_given_up(
     assert pool.worker_ids == []
 
 
+@quick
 async def test_workers_that_always_die_are_given_up(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool_module, "SHORT_LIVES", 2)
     ids = [(await site.store.enqueue_rollout(n)).rollout_id for n in range(3)]
@@ -368,6 +377,7 @@ async def test_workers_that_always_die_are_given_up(site: Site, monkeypatch: pyt
     assert error_of(ended[0])["kind"] == "worker"
 
 
+@quick
 async def test_a_worker_makes_the_agents_input_and_keeps_the_row_for_the_reward(site: Site) -> None:
     rollout = await site.store.enqueue_rollout({"said": "hello"})
     shout, is_louder = f"{site.agents}:shout", f"{site.agents}:is_louder"
@@ -393,6 +403,7 @@ async def test_a_stop_is_quick_and_puts_unfinished_rollouts_back(site: Site, age
     assert "Traceback" not in site.log.read_text()
 
 
+@quick
 @pytest.mark.parametrize(
     ("field", "value", "kind", "message"),
     [

@@ -21,7 +21,7 @@ CODEC = ByteCodec()
 PATIENCE = 60.0
 AGENT = """
 import os, pathlib, time
-from openai import OpenAI
+import httpx
 
 here = pathlib.Path(__file__).parent
 (here / "agent_is_loading").write_text(str(os.getpid()))
@@ -30,10 +30,10 @@ while not (here / "policy_is_loading").exists():
 {more}
 
 def agent(question):
-    answer = OpenAI(api_key="unused").chat.completions.create(
-        model="m", messages=[{{"role": "user", "content": question}}]
-    )
-    return answer.choices[0].message.content
+    body = {{"model": "m", "messages": [{{"role": "user", "content": question}}]}}
+    headers = {{"Authorization": "Bearer unused"}}
+    answer = httpx.post("https://api.openai.com/v1/chat/completions", json=body, headers=headers)
+    return answer.json()["choices"][0]["message"]["content"]
 """
 
 

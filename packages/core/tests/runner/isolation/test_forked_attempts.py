@@ -210,6 +210,10 @@ async def site(tmp_path: Path) -> AsyncGenerator[Site]:
     await store.close()
 
 
+quick = pytest.mark.usefixtures("quick_workers")
+"""Of tests that are about what becomes of an attempt, and not about how its process comes to be."""
+
+
 async def marked(marker: Path) -> str:
     async with asyncio.timeout(PATIENCE_SECONDS):
         while not marker.exists() or not marker.read_text():
@@ -224,6 +228,7 @@ async def gone(pid: int) -> None:
             await asyncio.sleep(0.02)
 
 
+@quick
 async def test_each_attempt_finds_the_agent_as_it_was_imported(site: Site) -> None:
     ended = await site.run(f"{site.agents}:run", [{"do": "count"}] * 12, concurrency=6)
     assert [await site.result(one) for one in ended] == ["1"] * 12
@@ -233,6 +238,7 @@ async def test_each_attempt_finds_the_agent_as_it_was_imported(site: Site) -> No
     assert "agents.py" in said
 
 
+@quick
 async def test_what_an_attempt_does_there_is_recorded_as_anywhere(site: Site) -> None:
     tasks = [{"do": "call"}, {"do": "emit"}, {"do": "raise"}, {"do": "exit"}, {"do": "print"}]
     called, emitted, raised, left, printed = await site.run(f"{site.agents}:run", tasks, reward=f"{site.agents}:score")
@@ -247,6 +253,7 @@ async def test_what_an_attempt_does_there_is_recorded_as_anywhere(site: Site) ->
     assert "printed in a process of its own" in site.log.read_text()
 
 
+@quick
 async def test_what_an_attempt_leaves_there_may_hold_anything(site: Site) -> None:
     (odd,) = await site.run(f"{site.agents}:run", [{"do": "odd"}])
     assert odd.status == "succeeded"
@@ -265,6 +272,7 @@ async def test_what_an_attempt_leaves_there_may_hold_anything(site: Site) -> Non
     assert len(result[semconv.REDUCED]) == 3
 
 
+@quick
 async def test_an_attempt_whose_process_ends_says_how(site: Site) -> None:
     died, killed, fine = await site.run(f"{site.agents}:run", [{"do": "die"}, {"do": "be killed"}, {"do": "count"}])
     assert error_of(died) == {
@@ -287,6 +295,7 @@ async def test_a_worker_that_can_fork_no_more_makes_way_for_another(site: Site) 
         assert (ended.status, await site.result(ended)) == ("succeeded", "1")
 
 
+@quick
 @pytest.mark.parametrize(
     ("do", "how"),
     [
@@ -301,6 +310,7 @@ async def test_no_end_of_a_process_is_without_its_reason(site: Site, do: str, ho
     assert error_of(ended) == {"kind": "worker", "type": "ProcessEnded", "message": f"the agent's process {how}"}
 
 
+@quick
 async def test_a_process_that_ends_is_not_waited_for_until_those_that_it_left_end(site: Site, tmp_path: Path) -> None:
     task = {"do": "leave a process", "marker": str(tmp_path / "pid")}
     try:
@@ -373,6 +383,7 @@ async def test_no_two_attempts_draw_the_same_random_numbers(site: Site) -> None:
     assert len(set(draws)) == 12
 
 
+@quick
 async def test_hooks_run_in_the_process_of_the_attempt_to_its_very_end(site: Site, tmp_path: Path) -> None:
     marker = tmp_path / "marker"
     hooks = (f"{site.agents}:Notes",)
@@ -390,6 +401,7 @@ async def test_a_module_that_leaves_a_thread_behind_is_imported_by_each_process(
     assert "1 thread (started at import)" in worker.heartbeat_stats["isolation"]
 
 
+@quick
 async def test_a_proven_agent_shares_one_process_unless_it_is_said_otherwise(site: Site) -> None:
     site.agents.write_text("import os\n\n\ndef run(task):\n    return os.getpid()\n")
     shared = await site.run(f"{site.agents}:run", [{}] * 3)
