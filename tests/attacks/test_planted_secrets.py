@@ -179,7 +179,6 @@ class Campaign:
             **environment,
             "PLANTED_FOLDER": str(self.own),
             "TMPDIR": str(self.temporary),
-            "MLFLOW_TRACKING_URI": "",
             "LEYDEN_RUN_TOKEN": self.given["run token"],
             "LEYDEN_STORE_TOKEN": self.given["store token"],
             "MY_SERVICE_TOKEN": self.given["token in the environment"],
@@ -189,15 +188,15 @@ class Campaign:
             "MY_PRIVATE_KEY": f"first-line\n{self.given['line of a variable']}\nlast-line",
             "MY_PLAIN_SETTING": self.given["given with --env"],
         }
-        del self.environment["MLFLOW_TRACKING_URI"]
+        self.environment.pop("MLFLOW_TRACKING_URI", None)
         texts = {name: text for name, (text, _) in self.shaped.items()} | {
             name: self.given[name] for name in PRINTED_BY_VALUE
         }
         texts["client's key"] = "sk-proj-" + self.given["client's key"]
-        self._write("plants.json", json.dumps(texts))
-        self._write("common.py", COMMON)
+        self.write("plants.json", json.dumps(texts))
+        self.write("common.py", COMMON)
 
-    def _write(self, name: str, text: str) -> Path:
+    def write(self, name: str, text: str) -> Path:
         (self.own / name).write_text(text)
         return self.own / name
 
@@ -219,14 +218,14 @@ class Campaign:
         assert done.returncode == code, f"{what}: {done.stderr[-2000:]}"
 
     def train_agent(self) -> None:
-        agent = self._write(f"{self.secret('name of the agent', 'glpat-{}')}.py", "import os\n" + AGENT)
-        given = self._write(f"{self.secret('name of the reward', 'hf_{}')}.py", GIVEN)
+        agent = self.write(f"{self.secret('name of the agent', 'glpat-{}')}.py", "import os\n" + AGENT)
+        given = self.write(f"{self.secret('name of the reward', 'hf_{}')}.py", GIVEN)
         step = -(-len(self.shaped) // 4)
         kinds: list[dict[str, object]] = [{"kind": kind} for kind in ("prints", "raises from", "emits")]
         kinds += [{"kind": "raises", "from": n * step, "to": (n + 1) * step} for n in range(4)]
         rows = [json.dumps(kind) for kind in (*kinds, {"kind": "asks", "n": 1}, {"kind": "asks", "n": 2})]
-        tasks = self._write(f"{self.secret('name of the tasks', 'ghp_{}')}.jsonl", "\n".join(rows) + "\n")
-        val = self._write(f"{self.secret('name of a held-out set', 'npm_{}')}.jsonl", rows[-1] + "\n")
+        tasks = self.write(f"{self.secret('name of the tasks', 'ghp_{}')}.jsonl", "\n".join(rows) + "\n")
+        val = self.write(f"{self.secret('name of a held-out set', 'npm_{}')}.jsonl", rows[-1] + "\n")
         self.run(
             "train",
             *("train", f"{agent}:agent", "--tasks", str(tasks), "--val", str(val), "--reward", f"{given}:score"),
@@ -237,7 +236,7 @@ class Campaign:
             code=0,
             own_process=True,
         )
-        unscored = self._write("unscored.jsonl", '{"kind": "unscored"}\n')
+        unscored = self.write("unscored.jsonl", '{"kind": "unscored"}\n')
         self.run(
             "train with a broken reward",
             *("train", f"{agent}:agent", "--tasks", str(unscored), "--reward", f"{given}:score", "--steps", "1"),
@@ -247,8 +246,8 @@ class Campaign:
         )
 
     def train_command(self) -> None:
-        script = self._write("command.py", COMMAND)
-        tasks = self._write("few.jsonl", '{"n": 1}\n{"n": 2}\n')
+        script = self.write("command.py", COMMAND)
+        tasks = self.write("few.jsonl", '{"n": 1}\n{"n": 2}\n')
         self.run(
             "train of a command",
             *("train", "--tasks", str(tasks), "--reward", f"{self.own}/few.py:score", "--policy", str(POLICY)),
@@ -325,7 +324,7 @@ def test_no_planted_secret_is_in_anything_that_a_run_leaves_behind(
 ) -> None:
     """Agents, rewards, hooks, options, variables and names of files hold keys, and errors and prints show them."""
     campaign = Campaign(tmp_path, environment)
-    campaign._write("few.py", "def score(task, result):\n    return 1.0\n\n\ndef agent(task):\n    return ''\n")
+    campaign.write("few.py", "def score(task, result):\n    return 1.0\n\n\ndef agent(task):\n    return ''\n")
     campaign.train_agent()
     campaign.train_command()
     campaign.look()
