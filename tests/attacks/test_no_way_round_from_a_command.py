@@ -18,14 +18,16 @@ import provider_endpoints
 import pytest
 from provider_endpoints import PROVIDERS
 
+from leyden.core.cli.main import run
 from leyden.core.data import semconv
 from leyden.core.runner.command import CommandAgent
 from leyden.core.testing.byte_codec import ByteCodec
+from leyden.core.testing.chat_endpoint import chat_endpoint
 from leyden.core.testing.running import error_of, finished, running
 from leyden.core.testing.scripted_gateway import ScriptedGateway, scripted_gateway
 from leyden.core.testing.serving import served
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 PLANTED = {
     name: f"planted-{name.lower()}"
     for name in (
@@ -84,7 +86,7 @@ async def ran(gateway: ScriptedGateway, folder: Path, script: str, *options: str
     command = CommandAgent([sys.executable, *options, str(program), str(out)])
     rollout = await gateway.store.enqueue_rollout("task", mode="train")
     async with running(gateway.store, command, gateway_url=gateway.url, key=gateway.key):
-        [ended] = await gateway.store.wait_for_rollouts(rollout_ids=[rollout.rollout_id], timeout=150.0)
+        [ended] = await gateway.store.wait_for_rollouts(rollout_ids=[rollout.rollout_id])
         [attempted] = await finished(gateway.store, [ended.rollout_id])
     assert ended.status == "succeeded", error_of(attempted)
     calls = [span for span in (await gateway.store.query_spans(ended.rollout_id)) if semconv.CALL_ID in span.attributes]
@@ -120,6 +122,23 @@ async def test_what_a_command_is_given_leads_to_the_gateway_and_holds_no_key(
     assert said == ["gpt-4.1", "gpt-4.1", 200, 200, 200, 200]
     assert len(calls) == 6
     assert outside == []
+    assert not set(PLANTED.values()) & set(environment.values())
+
+
+def test_so_does_what_leyden_exec_gives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The same program under `leyden exec`, whose answers come from an endpoint of the user's own."""
+    for name, value in PLANTED.items():
+        monkeypatch.setenv(name, value)
+    program, out = tmp_path / "program.py", tmp_path / "out.json"
+    program.write_text(BY_DEFAULTS.replace('client.responses.create(model="gpt-4.1", input="hi").model', "'-'"))
+    with chat_endpoint("hi") as endpoint:
+        given = ["exec", "--base-url", endpoint.url, "--model", "local", "--"]
+        assert run([*given, sys.executable, "-I", str(program), str(out)]) == 0, capfd.readouterr().err
+    said, environment = json.loads(out.read_text())
+    assert len(said) == 6
+    assert len(endpoint.seen) == 5
     assert not set(PLANTED.values()) & set(environment.values())
 
 
