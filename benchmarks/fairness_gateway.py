@@ -55,35 +55,48 @@ class Row:
     """Answers by status."""
 
 
-async def honest(server: OwnServer, paths: list[str], seconds: float) -> Load:
-    """Make short calls for so long, one at a time for each attempt."""
+async def honest(server: OwnServer, paths: list[str], seconds: float, abuse: Connection | None = None) -> Load:
+    """Make short calls for so long, one at a time for each attempt; `abuse` begins, and counting, when they are going.
+
+    The first calls of the abuser would otherwise find nobody else.
+    """
     latencies: list[float] = []
     failed = 0
-    began = time.perf_counter()
+    before = seconds / 4
+    counted = time.perf_counter() + before
+    end = counted + seconds
     body = chat("What is 12 + 30?")
 
-    async def attempt(path: str) -> None:
+    def note(start: float, *, good: bool) -> None:
         nonlocal failed
+        if time.perf_counter() >= counted:
+            latencies.append(time.perf_counter() - start)
+            failed += not good
+
+    async def attempt(path: str) -> None:
         request = Aim(server.port, path, 0).request(body)
-        while time.perf_counter() - began < seconds:
+        while time.perf_counter() < end:
             start = time.perf_counter()
             try:
                 async with asyncio.timeout(PATIENCE_SECONDS):
                     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-                    while time.perf_counter() - began < seconds:
+                    while time.perf_counter() < end:
                         start = time.perf_counter()
                         writer.write(request)
                         head = (await reader.readuntil(b"\r\n\r\n")).lower()
                         await reader.readexactly(int(head.partition(b"content-length: ")[2].partition(b"\r")[0]))
-                        failed += not head.startswith(b"http/1.1 200")
-                        latencies.append(time.perf_counter() - start)
+                        note(start, good=head.startswith(b"http/1.1 200"))
                     writer.close()
             except (OSError, EOFError):  # a timeout is an OSError
-                failed += 1
-                latencies.append(time.perf_counter() - start)
+                note(start, good=False)
 
-    await asyncio.gather(*map(attempt, paths))
-    elapsed = time.perf_counter() - began
+    async def begin() -> None:
+        await asyncio.sleep(before)
+        if abuse is not None:
+            abuse.send(None)
+
+    await asyncio.gather(begin(), *map(attempt, paths))
+    elapsed = time.perf_counter() - counted
     ordered = sorted(latencies)
     return Load(
         calls=len(ordered),
@@ -99,14 +112,13 @@ def measure(name: str, policy: str, seconds: float) -> Row:
     """Measure one abuse, against a gateway of its own."""
     server = OwnServer(name, serve_real_prompts, policy) if policy else OwnServer(name, serve_gateway, "memory://")
     paths = server.paths[:HONEST]
-    asyncio.run(honest(server, paths, seconds / 4))  # warms up
     alone = asyncio.run(honest(server, paths, seconds))
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
     process = context.Process(target=_abuse, args=(name, server.port, server.paths[HONEST], seconds, there))
     process.start()
-    here.recv()  # it begins now
-    beside = asyncio.run(honest(server, paths, seconds))
+    here.recv()  # it could begin now
+    beside = asyncio.run(honest(server, paths, seconds, here))
     answers: dict[str, int] = here.recv() if here.poll(PATIENCE_SECONDS) else {}
     process.kill()
     process.join()
@@ -123,6 +135,7 @@ def measure(name: str, policy: str, seconds: float) -> Row:
 
 def _abuse(name: str, port: int, path: str, seconds: float, pipe: Connection) -> None:
     pipe.send(None)
+    pipe.recv()
     aim = Aim(port, path, time.monotonic() + seconds)
 
     async def abuse() -> None:

@@ -5,8 +5,7 @@ pass of a loop and every call of a macro is counted, wherever the template is re
 """
 
 import time
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from contextvars import ContextVar
 from typing import Any
 
@@ -52,14 +51,19 @@ class Steps:
 _STEPS: ContextVar[Steps | None] = ContextVar("leyden template steps", default=None)
 
 
-@contextmanager
-def limited(steps: Steps) -> Generator[None]:
+class limited:  # read as a function; a class, because every call has three of them
     """Render templates within `steps` in the block."""
-    before = _STEPS.set(steps)
-    try:
-        yield
-    finally:
-        _STEPS.reset(before)
+
+    __slots__ = ("_before", "_steps")
+
+    def __init__(self, steps: Steps) -> None:
+        self._steps = steps
+
+    def __enter__(self) -> None:
+        self._before = _STEPS.set(self._steps)
+
+    def __exit__(self, *_: object) -> None:
+        _STEPS.reset(self._before)
 
 
 class ChatTemplate:
