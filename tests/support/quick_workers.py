@@ -7,6 +7,7 @@ For tests that start many workers, and are not about what a worker is given or l
 import sys
 from collections.abc import Generator
 from types import ModuleType
+from typing import cast
 
 import forks
 import pytest
@@ -15,7 +16,7 @@ import pytest
 @pytest.fixture(scope="module")
 def forked_python(request: pytest.FixtureRequest) -> Generator[str]:
     """A program that is Python, but for workers, which have loaded what the file's `LOADED_BY_WORKERS` names."""
-    file: ModuleType = request.module  # pyright: ignore[reportUnknownMemberType]  # pytest gives it no type
+    file = cast("ModuleType", request.module)  # pyright: ignore[reportUnknownMemberType]  # pytest gives it no type
     more: tuple[str, ...] = getattr(file, "LOADED_BY_WORKERS", ())
     with forks.template(["leyden.core.runner.worker", "httpx", *more]) as python:
         yield python
