@@ -9,6 +9,7 @@ import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 from planted import found_in, random_of, shaped, texts_below
@@ -221,7 +222,7 @@ class Campaign:
         agent = self.write(f"{self.secret('name of the agent', 'glpat-{}')}.py", "import os\n" + AGENT)
         given = self.write(f"{self.secret('name of the reward', 'hf_{}')}.py", GIVEN)
         step = -(-len(self.shaped) // 4)
-        kinds: list[dict[str, object]] = [{"kind": kind} for kind in ("prints", "raises from", "emits")]
+        kinds: list[dict[str, Any]] = [{"kind": kind} for kind in ("prints", "raises from", "emits")]
         kinds += [{"kind": "raises", "from": n * step, "to": (n + 1) * step} for n in range(4)]
         rows = [json.dumps(kind) for kind in (*kinds, {"kind": "asks", "n": 1}, {"kind": "asks", "n": 2})]
         tasks = self.write(f"{self.secret('name of the tasks', 'ghp_{}')}.jsonl", "\n".join(rows) + "\n")
