@@ -143,10 +143,19 @@ def _printed(trial: Trial) -> list[str]:
     for seen in trial.author:
         printed |= _lines(seen.printed)
         written |= _lines(seen.written) | _lines(seen.error["text"] if seen.error else "")
+    known = printed | written
+    alone = sorted(line for line in having - known if not _are_joined(line, known))
+    missing = sorted(line for line in printed - having if not any(line in other for other in having))
     return [
-        *(f"not printed with Leyden: {line[:200]}" for line in sorted(printed - having)[:3]),
-        *(f"printed with Leyden alone: {line[:200]}" for line in sorted(having - printed - written)[:3]),
+        *(f"not printed with Leyden: {line[:200]}" for line in missing[:3]),
+        *(f"printed with Leyden alone: {line[:200]}" for line in alone[:3]),
     ]
+
+
+def _are_joined(line: str, known: set[str]) -> bool:
+    """Whether a line is several lines of rollouts that print at once, whose ends came later."""
+    rests = (line.removeprefix(one) for one in known if one and line.startswith(one))
+    return any(not rest or _are_joined(rest, known) for rest in rests)
 
 
 def _characters(text: str, times: int = 1) -> Counter[str]:
