@@ -10,7 +10,10 @@ from leyden.core.data.identity import mint
 from leyden.core.gateway.server import GatewayServer
 from leyden.core.gateway.upstream import Upstream
 from leyden.core.masking import MaskingFilter, mask_json, mask_text, mask_values, remember_secret, visible
+from leyden.core.store.access import Access, worker_token
 
+ACCESS = Access("opens-the-store-7")
+MACHINE = ACCESS.machine_token("node-")
 TOKEN = mint(b"k" * 32, "rollout", "attempt")  # the same in every process, as it names tests
 
 
@@ -20,6 +23,8 @@ TOKEN = mint(b"k" * 32, "rollout", "attempt")  # the same in every process, as i
         (f"GET /a/{TOKEN}/v1/models failed", "GET /a/***/v1/models failed"),
         (f"http://127.0.0.1:80/a/{TOKEN}", "http://127.0.0.1:80/a/***"),
         (f"authorization: Bearer {TOKEN}", "authorization: Bearer ***"),
+        (f"cannot write with {ACCESS.agent_token('rollout', 'attempt')}", "cannot write with ***"),
+        (f"cannot claim with {MACHINE}, and {worker_token(MACHINE, 'node-1')}", "cannot claim with ***, and ***"),
         ("Incorrect API key provided: sk-proj-0123456789abcdef.", "Incorrect API key provided: sk-***."),
         ("postgresql://me:pass@host/db", "postgresql://***@host/db"),
         ("cannot reach http://t0k3n@host:80/x", "cannot reach http://***@host:80/x"),

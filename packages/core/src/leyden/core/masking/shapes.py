@@ -57,7 +57,12 @@ _ASSIGNED = re.compile(
     r"([\w+/=~-]{12,400})(?![\w+/=~.(\[-])",
     re.IGNORECASE,
 )
-_ATTEMPT = re.compile(r"(?<![\w.-])([\w-]{2,400})\.([\w-]{2,400})\.(?=[a-z_-]*[A-Z0-9])[\w-]{24}(?![\w.-])", re.ASCII)
+_SIGNATURE = r"\.(?=[a-z_-]*[A-Z0-9])[\w-]{24}(?![\w.-])"
+_ATTEMPT = re.compile(rf"(?<![\w.-])([\w-]{{2,400}})\.([\w-]{{2,400}}){_SIGNATURE}", re.ASCII)
+_SCOPED = re.compile(
+    rf"(?<![\w.-])(?:agent|agent-reward|workers?)\.([\w-]{{2,400}})\.([\w-]{{0,400}}){_SIGNATURE}", re.ASCII
+)
+"""Tokens of a store's agents, workers and machines: see `store.access`."""
 
 
 def _first(found: "re.Match[str]") -> str:
@@ -115,6 +120,7 @@ SHAPES = (
     Shape(_BLOCK, _first, ("private key",)),
     Shape(_USERINFO, _userinfo, ("@",)),
     Shape(_ATTEMPT, _attempt, (".",)),
+    Shape(_SCOPED, _attempt, ("agent", "worker")),
     Shape(_JWT, _whole, ("eyj",)),
     Shape(_KEYS, _first, _PREFIXES),
     Shape(_AWS, _first, ("akia", "asia")),

@@ -59,8 +59,6 @@ class WorkerPool:
         self._lost = LostWorkers(self._store)
         if not isinstance(spec.agent, str):
             remember_words(list(spec.agent))
-        self._tokens = set[str]()
-        """Of the workers that were started."""
         self._log = MaskedLog(spec.log_file, self._secrets)
         self._broken: LeydenError | None = None
         self._set_aside = set[str]()
@@ -113,7 +111,7 @@ class WorkerPool:
     def _secrets(self) -> set[str]:
         """What is masked in the workers' output by its value."""
         given = {value for name in self._spec.env if (value := os.environ.get(name))}
-        return {*known_secrets(), *given, *filter(None, (self._spec.store_token, self._spec.key)), *self._tokens}
+        return {*known_secrets(), *given, *filter(None, (self._spec.store_token, self._spec.key))}
 
     async def _start_one(self, place: int) -> None:
         """Start a worker; one that is killed meanwhile is not the agent's fault, unless it happens again and again."""
@@ -121,7 +119,6 @@ class WorkerPool:
             self._started += 1
             worker_id = f"{self._prefix}{self._started}"
             token = worker_token(self._spec.store_token, worker_id)
-            self._tokens.add(token)
             spec = msgspec.structs.replace(self._spec, worker_id=worker_id, store_token=token)
             try:
                 self._workers[place] = await self._start_worker(spec)
