@@ -11,8 +11,9 @@ import multiprocessing.process
 import socket
 import sys
 import tomllib
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -33,6 +34,16 @@ def pytest_configure(config: pytest.Config) -> None:
     for level in LEVELS[:3]:
         config.addinivalue_line("markers", f"{level}: a level of tests, see tests/support/levels.py")
     config.pluginmanager.register(Levels(config.rootpath), "levels of tests")
+
+
+def is_being_imported() -> bool:
+    """Whether a module is being imported: matplotlib, for one, lists a new machine's fonts by a process then."""
+    frame: FrameType | None = sys._getframe()  # pyright: ignore[reportPrivateUsage]
+    while frame is not None:
+        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+            return True
+        frame = frame.f_back
+    return False
 
 
 class Levels:
@@ -131,6 +142,12 @@ class Levels:
         multiprocessing.process.BaseProcess.start = noted_start
         socket.socket.listen = noted_listen  # there is no audit event
 
-    def _noticed(self, event: str, arguments: tuple[Any, ...], starts: Mapping[str, str] = STARTS) -> None:
-        if event in starts:  # the module's own name is gone when Python ends
+    def _noticed(
+        self,
+        event: str,
+        arguments: tuple[Any, ...],
+        starts: Mapping[str, str] = STARTS,
+        being_imported: Callable[[], bool] = is_being_imported,
+    ) -> None:
+        if event in starts and not being_imported():  # the module's own name is gone when Python ends
             self._started.append(starts[event].format(*arguments))
