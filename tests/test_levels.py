@@ -18,7 +18,7 @@ def test_a_unit_test_may_not_start_a_process_but_what_it_imports_may(tmp_path: P
     (tmp_path / "lists_fonts.py").write_text(LIBRARY)
     (tmp_path / "test_it.py").write_text(f"def test() -> None:\n{body}")
     run = subprocess.run(
-        [sys.executable, *"-m pytest -p levels -p no:cacheprovider -q --rootdir".split(), str(tmp_path), str(tmp_path)],
+        [sys.executable, "-m", "pytest", "-plevels", "-pno:cacheprovider", "-q", f"--rootdir={tmp_path}", tmp_path],
         cwd=tmp_path,
         env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(SUPPORT)},
         capture_output=True,
