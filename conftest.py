@@ -23,6 +23,7 @@ pytest_plugins = [
     "http_clients",
     "leaks",
     "levels",
+    "own_logs",
     "quick_workers",
     "same_process",
     "skips",
