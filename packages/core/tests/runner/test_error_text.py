@@ -21,6 +21,11 @@ class Unreadable(Exception):
         raise RuntimeError("no text")
 
 
+class Leaves(Exception):
+    def __str__(self) -> str:
+        raise SystemExit(3)
+
+
 def failing(function: Any) -> BaseException:
     with pytest.raises(BaseException) as found:
         function()
@@ -48,6 +53,7 @@ def test_what_is_inside_a_group_of_errors_is_named() -> None:
         (KeyError("lost"), "KeyError: 'lost'"),
         (StopIteration(), "StopIteration"),
         (Unreadable(), "Unreadable: (its text cannot be read: RuntimeError)"),
+        (Leaves(), "Leaves: (its text cannot be read: SystemExit)"),
         (SyntaxError("invalid syntax", ("agent.py", 3, 1, "x = =", 3, 2)), "SyntaxError: invalid syntax"),
     ],
 )

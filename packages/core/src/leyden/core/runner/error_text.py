@@ -36,7 +36,7 @@ def described(error: BaseException) -> str:
         text = _NOISE.sub("", error.msg if isinstance(error, SyntaxError) else str(error))
         notes = [str(note) for note in getattr(error, "__notes__", ())]
         text = " ".join(" ".join([text, *notes]).split())
-    except Exception as broken:  # the exception's own __str__
+    except BaseException as broken:  # the exception's own __str__
         text = f"(its text cannot be read: {type(broken).__name__})"
     text = mask_text(text)  # before it is cut: the first half of a secret has no shape
     text = text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]}…"
