@@ -107,6 +107,12 @@ def functions(tmp_path: Path) -> Path:
         "    return 3.0 * any(c.agent == 'planner' for c in calls) + any(c.node == 'coder' for c in calls)\n"
         "def text(trajectory):\n    return 'much'\n"
         "number = 1\n"
+        "def huge(trajectory):\n    return 10**400\n"
+        "def words(trajectory):\n    return ['a', 'b']\n"
+        "def ragged(trajectory):\n    return [1, [2, 3]]\n"
+        "def enormous(trajectory):\n    return [10**400, 1]\n"
+        "def raises(trajectory):\n    return trajectory.reward['truth']\n"
+        "def leaves(trajectory):\n    raise SystemExit(2)\n"
     )
     return path
 
@@ -117,7 +123,7 @@ def test_contribution_weighs_by_a_users_shares(functions: Path) -> None:
     assert assigned({**settings, "shares": f"{functions}:nothing"}, trajectory(2.0, [call()] * 2))[1] == [0.0, 0.0]
 
 
-@pytest.mark.parametrize("function", ["too_few", "negative"])
+@pytest.mark.parametrize("function", ["too_few", "negative", "words", "ragged", "enormous"])
 def test_what_cannot_be_shares_is_refused(functions: Path, function: str) -> None:
     with pytest.raises(TrainingError, match=f"{function}.*there must be 2 shares"):
         assigned({"name": "contribution", "shares": f"{functions}:{function}"}, trajectory(1.0, [call()] * 2))
@@ -129,6 +135,18 @@ def test_leave_one_out_weighs_roles_by_what_would_be_missing(functions: Path) ->
     assert assigned(settings, trajectory(2.0, TEAM)) == ([2.0] * 4, [1.5, 0.5, 1.5, 0.5])
     with pytest.raises(TrainingError, match="text returned 'much', not a finite number"):
         assigned({**settings, "value": f"{functions}:text"}, trajectory(2.0, TEAM))
+    with pytest.raises(TrainingError, match=r"huge returned 1000.*, not a finite number"):
+        assigned({**settings, "value": f"{functions}:huge"}, trajectory(2.0, TEAM))
+
+
+@pytest.mark.parametrize(("name", "option"), [("contribution", "shares"), ("leave_one_out", "value")])
+@pytest.mark.parametrize(("function", "says"), [("raises", "TypeError: .*"), ("leaves", "SystemExit: 2 ")])
+def test_a_function_that_raises_stops_the_run_with_its_place_and_the_rollout(
+    functions: Path, name: str, option: str, function: str, says: str
+) -> None:
+    line = rf"{function} raised {says}\({functions}, line \d+\) for rollout {trajectory(1.0, TEAM).rollout_id}$"
+    with pytest.raises(TrainingError, match=line):
+        assigned({"name": name, option: f"{functions}:{function}"}, trajectory(2.0, TEAM))
 
 
 def test_combined_adds_returns_and_multiplies_weights(functions: Path) -> None:

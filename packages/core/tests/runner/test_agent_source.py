@@ -191,6 +191,14 @@ def test_a_factory_that_fails_is_a_usage_error(install: Install) -> None:
         AgentSource.of(make)
 
 
+def test_a_factory_that_reads_the_command_line_is_a_usage_error(install: Install) -> None:
+    def make() -> Any:
+        sys.exit(2)  # as `argparse` does
+
+    with pytest.raises(UnknownAgent, match=r"make failed: SystemExit: 2 \(.*line"):
+        AgentSource.of(make)
+
+
 def test_what_a_factory_makes_must_be_an_agent(install: Install) -> None:
     def make() -> int:
         return 3

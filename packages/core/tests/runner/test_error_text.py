@@ -1,4 +1,6 @@
 import json
+import re
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ from pydantic import BaseModel
 from leyden.core.errors import AgentNotFound
 from leyden.core.runner.error_text import LONGEST_TEXT, described, key_advice, raised
 from leyden.core.runner.loading import load_object
+from leyden.core.tracing import routing
 
 
 class Settings(BaseModel):
@@ -19,6 +22,11 @@ class Settings(BaseModel):
 class Unreadable(Exception):
     def __str__(self) -> str:
         raise RuntimeError("no text")
+
+
+class Leaves(Exception):
+    def __str__(self) -> str:
+        raise SystemExit(3)
 
 
 def failing(function: Any) -> BaseException:
@@ -48,6 +56,7 @@ def test_what_is_inside_a_group_of_errors_is_named() -> None:
         (KeyError("lost"), "KeyError: 'lost'"),
         (StopIteration(), "StopIteration"),
         (Unreadable(), "Unreadable: (its text cannot be read: RuntimeError)"),
+        (Leaves(), "Leaves: (its text cannot be read: SystemExit)"),
         (SyntaxError("invalid syntax", ("agent.py", 3, 1, "x = =", 3, 2)), "SyntaxError: invalid syntax"),
     ],
 )
@@ -69,6 +78,16 @@ def reads_json() -> None:
 def test_the_line_named_is_the_users_own_not_a_librarys() -> None:
     line = reads_json.__code__.co_firstlineno + 1
     assert raised(failing(reads_json)).endswith(f"({__file__}, line {line})")
+
+
+def test_the_line_named_is_none_of_ours_that_is_hidden_from_warnings() -> None:
+    routing.install()
+    try:
+        error = failing(lambda: OpenAI(api_key=None, base_url=3))  # pyright: ignore[reportArgumentType]  # a mistake
+    finally:
+        routing.uninstall()
+    assert "_bootstrap" in str([frame.filename for frame in traceback.extract_tb(error.__traceback__)])
+    assert re.search(rf"\({re.escape(__file__)}, line \d+\)$", raised(error))
 
 
 def test_an_error_that_was_never_raised_has_no_line() -> None:

@@ -11,9 +11,10 @@ from openai import AsyncOpenAI
 from leyden.core.data import semconv
 from leyden.core.data.rollout import Attempt, AttemptedRollout, RolloutConfig
 from leyden.core.data.transition import Trajectory
-from leyden.core.errors import NotFound
+from leyden.core.errors import NotFound, UsageError
 from leyden.core.runner.builtin_adapters import FunctionAdapter
 from leyden.core.runner.hooks import Hook
+from leyden.core.runner.loaded import LoadedAgent
 from leyden.core.store.memory import MemoryStore
 from leyden.core.testing.gateway_bench import GatewayBench
 from leyden.core.testing.running import error_of, finished, patient_store, rewards_in, run_one, running
@@ -93,6 +94,40 @@ async def test_an_attempt_that_does_not_succeed_has_its_hooks_too(agent: Any, st
     assert [moment for moment, _ in moments(diary)] == seen
     assert diary[-1]["status"] == status
     assert semconv.RESULT in diary[-1]["spans"]
+
+
+class Leaves(Hook):
+    """Ends the process at each moment, or tries to."""
+
+    async def on_rollout_start(self, **given: Any) -> None:
+        raise SystemExit(3)
+
+    async def on_trace_start(self, **given: Any) -> None:
+        raise asyncio.CancelledError
+
+    async def on_trace_end(self, **given: Any) -> None:
+        raise KeyboardInterrupt
+
+    async def on_rollout_end(self, **given: Any) -> None:
+        raise SystemExit(4)
+
+
+async def test_whatever_a_hook_raises_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    diary: list[Any] = []
+    ended, _ = await run_one(echo, "t", hooks=(Leaves(), Diary("two", diary)))
+    assert (ended.status, ended.attempt.status) == ("succeeded", "succeeded")
+    assert [moment for moment, _ in moments(diary)] == ["rollout start", "trace start", "trace end", "rollout end"]
+    assert caplog.text.count("hook Leaves failed") == 4
+
+
+@pytest.mark.parametrize("kind", [SystemExit, ValueError])
+def test_a_hook_that_cannot_be_made_is_one_line(kind: type[BaseException]) -> None:
+    class Wants(Hook):
+        def __init__(self) -> None:
+            raise kind("no")
+
+    with pytest.raises(UsageError, match=rf"^hook .*Wants cannot be made: {kind.__name__}: no \(.*line \d+\); give"):
+        LoadedAgent.of(echo, hooks=[Wants])
 
 
 async def test_many_attempts_at_once_have_four_moments_each() -> None:

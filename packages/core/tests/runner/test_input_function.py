@@ -1,3 +1,4 @@
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,18 @@ def looks_elsewhere(row: Any) -> Any:
 
 def forgets(row: Any) -> None:
     row["question"] = row["q"]
+
+
+def leaves(row: Any) -> None:
+    sys.exit(2)
+
+
+class Panic(BaseException):
+    """As libraries in Rust raise it."""
+
+
+async def panics(row: Any) -> None:
+    raise Panic("at row 1")
 
 
 def takes_none() -> int:
@@ -74,6 +87,8 @@ async def test_what_is_no_mapping_is_given_as_it_is(made: Any) -> None:
     [
         (looks_elsewhere, r"--input looks_elsewhere raised KeyError: 'question' \(.*test_input_function.py, line"),
         (forgets, "--input forgets returned None, not an input for the agent"),
+        (leaves, r"--input leaves raised SystemExit: 2 \(.*line"),
+        (panics, r"--input panics raised Panic: at row 1 \(.*line"),
     ],
 )
 async def test_one_that_fails_is_an_input_failure_of_the_rollout(make: Any, says: str) -> None:

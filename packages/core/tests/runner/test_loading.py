@@ -133,6 +133,9 @@ def test_a_wrong_reference_gets_one_clear_line(reference: str, message: str) -> 
         ("def f(:\n", "({path}, line 1)"),
         ("import no_such_package_here", "No module named 'no_such_package_here'"),
         ("import sys; sys.exit(3)", "SystemExit: 3"),
+        ("class Skipped(BaseException): pass\nraise Skipped('no GPU')", "Skipped: no GPU ({path}, line 2)"),
+        ("import asyncio\nraise asyncio.CancelledError", "CancelledError ({path}, line 2)"),
+        ("class E(Exception):\n    def __str__(self): exit(1)\nraise E", "E: (its text cannot be read: SystemExit)"),
         ("raise ValueError('two\\nlines')", "ValueError: two lines ({path}, line 1)"),
         ("from pydantic import BaseModel\nclass A(BaseModel):\n    n: int\nA()", "n Field required"),
     ],
@@ -145,6 +148,32 @@ def test_a_module_that_cannot_be_imported_says_its_own_last_line(tmp_path: Path,
     assert "\n" not in str(error.value)
     path.write_text("agent = 1")
     assert load_object(f"{path}:agent") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "message"),
+    [
+        ("def __getattr__(name): import no_such_package_here", "agent", "reading 'agent' failed: ModuleNotFoundError:"),
+        ("def __getattr__(name): exit(2)", "agent", "reading 'agent' failed: SystemExit: 2 ({path}, line 1)"),
+        (
+            "class A:\n    @property\n    def run(self): raise KeyError('OPENAI_API_KEY')\na = A()",
+            "a.run",
+            "reading 'run' failed: KeyError: 'OPENAI_API_KEY' ({path}, line 3); where Leyden answers",
+        ),
+    ],
+)
+def test_what_raises_when_it_is_read_says_so(tmp_path: Path, text: str, name: str, message: str) -> None:
+    path = write(tmp_path, "agent.py", text)
+    with pytest.raises(AgentNotFound) as error:
+        load_object(f"{path}:{name}")
+    assert message.format(path=path) in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_stop_from_the_keyboard_while_a_module_is_imported_stays_one(tmp_path: Path) -> None:
+    path = write(tmp_path, "agent.py", "raise KeyboardInterrupt")
+    with pytest.raises(KeyboardInterrupt):
+        load_object(f"{path}:agent")
 
 
 def test_a_failing_import_inside_a_package_is_not_called_missing(

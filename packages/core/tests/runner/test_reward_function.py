@@ -214,7 +214,13 @@ async def test_what_a_reward_raises_names_task_and_place() -> None:
     assert "\n" not in message
 
 
-@pytest.mark.parametrize("kind", [StopIteration, SystemExit, RuntimeError])
+class Panic(BaseException):
+    """As libraries in Rust raise it, and what test libraries skip with."""
+
+
+@pytest.mark.parametrize(
+    "kind", [StopIteration, SystemExit, RuntimeError, KeyboardInterrupt, asyncio.CancelledError, Panic]
+)
 async def test_a_reward_that_raises_oddly_is_a_reward_error(kind: type[BaseException]) -> None:
     def reward(task: Any, result: Any) -> float:
         raise kind("no")

@@ -104,6 +104,12 @@ def hangs_in_thread(task):
 number = 3
 
 
+def leaves_a_session(task):
+    command = ["sh", "-c", "sleep 600 & echo $! && wait"]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True)
+    Path(task["marker"]).write_text(f"{server.pid} {int(server.stdout.readline())}.")
+
+
 def score(task, result):
     return float(len(result))
 
@@ -387,6 +393,16 @@ async def test_a_worker_makes_the_agents_input_and_keeps_the_row_for_the_reward(
     assert ended.input == {"said": "hello"}
     assert rewards_in(spans) == [1.0]
     assert [span.attributes[semconv.RESULT] for span in spans if span.name == semconv.RESULT] == ["HELLO"]
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="only Linux tells who is whose child")
+async def test_what_an_agent_leaves_in_another_session_ends_with_its_worker(site: Site, tmp_path: Path) -> None:
+    marker = tmp_path / "marker"
+    async with site.workers("leaves_a_session", isolation="shared"):
+        rollout = await site.store.enqueue_rollout({"marker": str(marker)})
+        await finished(site.store, [rollout.rollout_id])
+    for pid in await pids_in(marker):
+        assert not alive(pid)
 
 
 @pytest.mark.parametrize("agent", ["hangs", "hangs_in_thread"])

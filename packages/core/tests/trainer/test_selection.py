@@ -24,6 +24,9 @@ def takes_one(span):
     return True
 
 number = 3
+
+def leaves(span, above):
+    raise SystemExit(3)
 """
 
 
@@ -66,6 +69,12 @@ def test_a_predicate_that_cannot_work_is_one_line(
 def test_a_predicate_that_raises_is_the_users_to_mend(predicates: str) -> None:
     selector = make_selector(config(predicate=f"{predicates}:raises"))
     with pytest.raises(UsageError, match=r"predicate raises raised IndexError: .* line 9\) for a call of rollout ro"):
+        selector.selects(SPAN, {})
+
+
+def test_a_predicate_that_exits_does_not_end_the_run_in_silence(predicates: str) -> None:
+    selector = make_selector(config(predicate=f"{predicates}:leaves"))
+    with pytest.raises(UsageError, match=r"predicate leaves raised SystemExit: 3 \(.* line 17\) for a call of rollout"):
         selector.selects(SPAN, {})
 
 

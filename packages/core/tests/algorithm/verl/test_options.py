@@ -127,3 +127,9 @@ def test_nothing_of_verl_is_imported_before_it_is_needed() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("value", ["1" * 5000, "[" * 100_000])
+def test_a_setting_that_no_number_or_list_can_be_is_one_line(value: str) -> None:
+    with pytest.raises(UsageError, match=r"^--set x: no option has a value of [\d,]+ characters like that$"):
+        read_settings([f"x={value}"])

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import functools
-import os
 import re
 import signal
 import time
@@ -32,7 +31,7 @@ KEY, ACCESS = bytes(range(32)), Access("opens-the-store")
 PATIENCE_SECONDS = 60.0
 
 AGENTS = """
-import asyncio, ctypes, os, random, signal, sys, time
+import asyncio, ctypes, os, random, signal, subprocess, sys, time
 from pathlib import Path
 
 import httpx
@@ -102,7 +101,16 @@ def leaves_a_process(task):
     os._exit(9)
 
 
+def leaves_a_session(task):
+    server = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    script = "setsid sleep 600 > /dev/null & echo $!"
+    orphan = subprocess.run(["sh", "-c", script], stdout=subprocess.PIPE, text=True).stdout
+    Path(task["marker"]).write_text(f"{server.pid} {orphan}")
+    return "done"
+
+
 DOES = {
+    "leave a session": leaves_a_session,
     "count": lambda task: len(seen),
     "call": calls,
     "emit": lambda task: agl.emit_reward(0.5),
@@ -316,8 +324,17 @@ async def test_a_process_that_ends_is_not_waited_for_until_those_that_it_left_en
     try:
         (ended,) = await site.run(f"{site.agents}:run", [task])
     finally:
-        os.kill(int(await marked(tmp_path / "pid")), signal.SIGKILL)
+        await gone(int(await marked(tmp_path / "pid")))
     assert error_of(ended)["message"] == "the agent's process ended with exit code 9"
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="only Linux tells who is whose child")
+async def test_what_an_attempt_leaves_in_another_session_ends_with_the_worker(site: Site, tmp_path: Path) -> None:
+    task = {"do": "leave a session", "marker": str(tmp_path / "pids")}
+    (ended,) = await site.run(f"{site.agents}:run", [task], isolation="process")
+    assert ended.status == "succeeded"
+    for pid in (await marked(tmp_path / "pids")).split():
+        await gone(int(pid))
 
 
 async def test_a_timeout_ends_the_process_and_keeps_what_it_left(site: Site, tmp_path: Path) -> None:

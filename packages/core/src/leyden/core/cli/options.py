@@ -139,6 +139,8 @@ def read_settings(pairs: list[str], option: str = "--set") -> dict[str, Any]:
             settings[key] = value
         except OverflowError:
             raise UsageError(f"{option} {key} must be a finite number, not {value}") from None
+        except (ValueError, RecursionError):  # a whole number of thousands of digits, lists a thousand levels deep
+            raise UsageError(f"{option} {key}: no option has a value of {len(value):,} characters like that") from None
     return settings
 
 

@@ -4,7 +4,13 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
+from leyden.core.credit.base import Floats
+from leyden.core.data.transition import Trajectory
 from leyden.core.errors import TrainingError, UsageError
+from leyden.core.runner.calling import shortened
+from leyden.core.runner.error_text import raised
 from leyden.core.runner.loading import load_object
 
 
@@ -33,12 +39,37 @@ def load_function(option: str, reference: str) -> Callable[[Any], Any]:
     return found
 
 
-def as_number(what: str, value: object) -> float:
+def judged(option: str, reference: str, trajectory: Trajectory) -> Any:
+    """Return what the function that an option names says of a trajectory.
+
+    Raises TrainingError, which names the rollout, for whatever it raises.
+    """
+    function = load_function(option, reference)
+    try:
+        return function(trajectory)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        raise TrainingError(f"{reference} raised {raised(error)} for rollout {trajectory.rollout_id}") from error
+
+
+def as_number(what: str, value: Any) -> float:
     """Return what a user's function returned as a finite float; raises TrainingError."""
     try:
-        number = float(value)  # pyright: ignore[reportArgumentType] -- whatever it is, float decides
-    except (TypeError, ValueError):
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
-        raise TrainingError(f"{what} returned {value!r}, not a finite number")
+        raise TrainingError(f"{what} returned {shortened(value)}, not a finite number")
     return number
+
+
+def as_numbers(what: str, values: Any, count: int) -> Floats:
+    """Return what a user's function returned as `count` finite floats, none negative; raises TrainingError."""
+    try:
+        numbers = np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError):
+        numbers = np.full(count, np.nan)
+    if numbers.shape != (count,) or not (np.isfinite(numbers) & (numbers >= 0)).all():
+        raise TrainingError(f"{what} returned {shortened(values)}: there must be {count} shares, none negative")
+    return numbers

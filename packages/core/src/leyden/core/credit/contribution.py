@@ -5,10 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from leyden.core.credit.base import Credit, Floats
-from leyden.core.credit.checks import load_function
+from leyden.core.credit.checks import as_numbers, judged, load_function
 from leyden.core.credit.over_another import OverAnother
 from leyden.core.data.transition import Trajectory
-from leyden.core.errors import TrainingError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,17 +26,12 @@ class ContributionCredit(OverAnother):
 
     def change(self, credit: Credit, trajectory: Trajectory) -> Credit:
         """Return the base's credit, weighted; raises TrainingError when the function's answer cannot be shares."""
-        return weighted(
-            credit, np.asarray(load_function("shares", self.shares)(trajectory), dtype=np.float64), self.shares
-        )
+        shares = judged("shares", self.shares, trajectory)
+        return weighted(credit, as_numbers(self.shares, shares, len(credit.returns_N)))
 
 
-def weighted(credit: Credit, shares_N: Floats, source: str) -> Credit:
+def weighted(credit: Credit, shares_N: Floats) -> Credit:
     """Return `credit` with its weights multiplied by N · share; all of them 0 when no transition has a share."""
-    if shares_N.shape != credit.returns_N.shape or not (np.isfinite(shares_N) & (shares_N >= 0)).all():
-        raise TrainingError(
-            f"{source} returned {shares_N.tolist()}: there must be {len(credit.returns_N)} shares, none negative"
-        )
     total = shares_N.sum()
     factor_N = shares_N * len(shares_N) / total if total > 0 else np.zeros_like(shares_N)
     return Credit.of(credit.returns_N, credit.weights_N * factor_N)

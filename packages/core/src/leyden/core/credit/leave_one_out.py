@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from leyden.core.credit.base import Credit, roles_of
-from leyden.core.credit.checks import as_number, load_function
+from leyden.core.credit.checks import as_number, judged, load_function
 from leyden.core.credit.contribution import weighted
 from leyden.core.credit.over_another import OverAnother
 from leyden.core.data.transition import Trajectory
@@ -34,10 +34,10 @@ class LeaveOneOutCredit(OverAnother):
         whole = self._value(trajectory)
         share = {role: max(0.0, whole - self._value(_without(trajectory, role_N, role))) for role in calls}
         shares_N = np.array([share[role] / calls[role] for role in role_N], dtype=np.float64)
-        return weighted(credit, shares_N, self.value)
+        return weighted(credit, shares_N)
 
     def _value(self, trajectory: Trajectory) -> float:
-        return as_number(self.value, load_function("value", self.value)(trajectory))
+        return as_number(self.value, judged("value", self.value, trajectory))
 
 
 def _without(trajectory: Trajectory, role_N: list[str | None], role: str | None) -> Trajectory:

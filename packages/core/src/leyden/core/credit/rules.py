@@ -11,6 +11,7 @@ from leyden.core.credit.base import Floats
 from leyden.core.credit.checks import check_finite, load_function
 from leyden.core.data.transition import Outcome, OutcomeKind, Transition
 from leyden.core.errors import TrainingError, UsageError
+from leyden.core.runner.error_text import raised
 
 _reader = functools.cache(load_function)
 
@@ -91,5 +92,7 @@ def _read(reference: str, text: str) -> bool:
         return _reader("reads", reference)(text) is not False
     except ValueError:
         return False
-    except Exception as error:
-        raise TrainingError(f"{reference} raised {type(error).__name__}: {error} for {text[:80]!r}") from error
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        raise TrainingError(f"{reference} raised {raised(error)} for {text[:80]!r}") from error

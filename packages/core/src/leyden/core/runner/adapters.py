@@ -97,9 +97,9 @@ class AgentSource:
             return cls(given, MadeByCoroutine(factory))
         try:
             agent = given()
-        except LeydenError:
+        except (LeydenError, KeyboardInterrupt):
             raise
-        except Exception as error:
+        except BaseException as error:
             raise UnknownAgent(_made_nothing(factory, given, error)) from error
         return cls(agent, _adapter_of_made(agent, factory, given), given)
 
@@ -187,7 +187,7 @@ def _adapter_of_made(agent: Any, factory: str, given: Callable[[], Any]) -> Adap
     return find_adapter(agent, called=f"what {factory}() returns", instead=instead)
 
 
-def _made_nothing(factory: str, given: Any, error: Exception) -> str:
+def _made_nothing(factory: str, given: Any, error: BaseException) -> str:
     """Why `given`, which the user calls `factory`, made no agent."""
     if inspect.isclass(given) and has_signature(given):
         try:

@@ -27,6 +27,7 @@ from leyden.core.runner.annotations import (
     reward_span,
     text_of,
 )
+from leyden.core.runner.calling import is_ours
 from leyden.core.runner.hooks import Hook
 from leyden.core.runner.input_function import make_input
 from leyden.core.runner.loaded import LoadedAgent
@@ -193,7 +194,9 @@ class AgentRun:
         for hook in self._loaded.hooks:
             try:
                 await call(hook)
-            except Exception:
+            except BaseException as error:
+                if is_ours(error):
+                    raise
                 logger.exception("hook %s failed", type(hook).__name__)
 
 

@@ -1,5 +1,6 @@
 """Calls the functions that users give beside their agent (rewards, inputs), outside the attempt."""
 
+import asyncio
 import functools
 import inspect
 from collections.abc import Callable
@@ -11,6 +12,18 @@ from leyden.core.runner.threads import in_thread
 from leyden.core.tracing.context import outside_attempt
 
 TEXT_CHARACTERS = 160
+
+
+def is_ours(error: BaseException) -> bool:
+    """Whether what came out of a user's function is none of its own: the task that called it is cancelled, or closed.
+
+    Whatever else a function raises is its answer: `sys.exit` of a parser, a panic of a library in Rust, an error that
+    is no `Exception` as some test libraries have them, and what it has cancelled itself.
+    """
+    if isinstance(error, asyncio.CancelledError):
+        task = asyncio.current_task()
+        return task is not None and task.cancelling() > 0
+    return isinstance(error, GeneratorExit)
 
 
 async def call_outside(function: Callable[..., Any], *args: Any) -> Any:
@@ -37,7 +50,7 @@ def shortened(value: object, *, quote: bool = True) -> str:
     """
     try:
         text = " ".join((repr(value) if quote else str(value)).split())
-    except Exception:
+    except BaseException:  # whatever its own method raises
         text = f"<{type_name(value)}>"
     text = mask_text(text)
     return text if len(text) <= TEXT_CHARACTERS else f"{text[:TEXT_CHARACTERS]}…"

@@ -8,6 +8,7 @@ from typing import cast
 
 from leyden.core.masking import mask_text
 from leyden.core.tracing.destination import Stopped
+from leyden.core.tracing.hidden_frames import HIDDEN
 
 LONGEST_TEXT = 600
 """Characters of one error."""
@@ -18,7 +19,7 @@ _NOISE = re.compile(r"\s*For further information visit \S+")
 _WANTS_KEY = re.compile(r"api[ _-]?key|credential|access[ _-]?token", re.IGNORECASE)
 _MISSING = re.compile(r"missing|must|\bset\b|required|not found|did not find|\bno\b|KeyError", re.IGNORECASE)
 _KEY_VARIABLE = re.compile(r"\b[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*_(?:KEY|TOKEN|SECRET)\b")
-_OURS = str(Path(__file__).parents[1])
+_OURS = (str(Path(__file__).parents[1]), HIDDEN)
 _INSTALLED = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
@@ -36,7 +37,7 @@ def described(error: BaseException) -> str:
         text = _NOISE.sub("", error.msg if isinstance(error, SyntaxError) else str(error))
         notes = [str(note) for note in getattr(error, "__notes__", ())]
         text = " ".join(" ".join([text, *notes]).split())
-    except Exception as broken:  # the exception's own __str__
+    except BaseException as broken:  # the exception's own __str__
         text = f"(its text cannot be read: {type(broken).__name__})"
     text = mask_text(text)  # before it is cut: the first half of a secret has no shape
     text = text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]}…"
@@ -92,11 +93,11 @@ def _place(error: BaseException) -> tuple[str, int | None] | None:
         return _place(_leaves(cast("BaseExceptionGroup[BaseException]", error))[0])
     frames = traceback.extract_tb(error.__traceback__)
     theirs = [frame for frame in frames if not is_library(frame.filename)]
-    foreign = [frame for frame in frames if not frame.filename.startswith((_OURS, "<frozen importlib"))]
+    foreign = [frame for frame in frames if not frame.filename.startswith((*_OURS, "<frozen importlib"))]
     last = (theirs or foreign or [None])[-1]
     return None if last is None else (last.filename, last.lineno)
 
 
 def is_library(filename: str) -> bool:
     """Whether a file is Python's, an installed library's or Leyden's, rather than the user's own."""
-    return filename.startswith(("<frozen", _OURS, *_INSTALLED))
+    return filename.startswith(("<frozen", *_OURS, *_INSTALLED))

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from leyden.core.data.rollout import Task
 from leyden.core.errors import TaskError, UsageError
-from leyden.core.runner.calling import call_outside, name_of, shortened
+from leyden.core.runner.calling import call_outside, is_ours, name_of, shortened
 from leyden.core.runner.error_text import raised
 from leyden.core.runner.task_input import MadeInput
 
@@ -36,7 +36,9 @@ async def make_input(function: InputFunction, task: Task) -> Any:
     name = f"--input {name_of(function)}"
     try:
         made = await call_outside(function, copy.deepcopy(task))
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
+        if is_ours(error):
+            raise
         raise TaskError(f"{name} raised {raised(error)} for task {shortened(task)}") from error
     if made is None:
         raise TaskError(f"{name} returned None, not an input for the agent, for task {shortened(task)}")

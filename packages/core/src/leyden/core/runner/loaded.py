@@ -7,6 +7,8 @@ from typing import Any, cast
 
 from leyden.core.errors import UsageError
 from leyden.core.runner.adapters import AgentSource
+from leyden.core.runner.calling import name_of
+from leyden.core.runner.error_text import raised
 from leyden.core.runner.hooks import Hook
 from leyden.core.runner.input_function import InputFunction, check_input_function
 from leyden.core.runner.loading import AgentReference, load_object
@@ -62,7 +64,12 @@ def _found(given: Any) -> Any:
 
 def _hook(given: Any) -> Hook:
     found = _found(given)
-    hook = found() if inspect.isclass(found) else found
+    try:
+        hook = found() if inspect.isclass(found) else found
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        raise UsageError(f"hook {name_of(found)} cannot be made: {raised(error)}; give an object of it") from error
     if not isinstance(hook, Hook):
         subject = given if isinstance(given, str) else "a hook"
         raise UsageError(f"{subject} is of type {type(hook).__name__}, not a Hook")

@@ -125,7 +125,9 @@ def _named_module(name: str) -> ModuleType:
         if error.name and (name == error.name or name.startswith(f"{error.name}.")):
             raise AgentNotFound(f"there is no module {error.name!r} in {Path.cwd()} or among the packages") from error
         raise _failed(name, error) from error
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         raise _failed(name, error) from error
 
 
@@ -153,9 +155,11 @@ def _execute(spec: ModuleSpec, source: str, attribute: str, *, shared: bool) -> 
     try:
         with importing():
             spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         if shared:
             sys.modules.pop(spec.name, None)
+        if isinstance(error, KeyboardInterrupt):
+            raise
         raise _failed(source, error, _as_module(Path(source), attribute, error)) from error
     return module
 
@@ -190,6 +194,11 @@ def _attribute(module: ModuleType, dotted: str, source: str) -> Any:
             close = difflib.get_close_matches(part, [name for name in dir(found) if not name.startswith("_")])
             hint = f"; did you mean {' or '.join(close)}?" if close else ""
             raise AgentNotFound(f"{source} has no {part!r}{hint}") from error
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # of a property, or a module that imports what it is asked for
+            text = raised(error)
+            raise AgentNotFound(f"{source}: reading {part!r} failed: {text}{key_advice(text)}") from error
     return found
 
 

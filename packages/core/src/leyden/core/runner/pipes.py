@@ -13,6 +13,8 @@ from collections.abc import Callable
 
 import msgspec
 
+from leyden.core.runner.leftovers import end_descendants
+
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
     """The agent is loaded and claims begin."""
@@ -91,12 +93,17 @@ class ParentPipes:
             self._parent_ended = True
             stop()
             threading.Event().wait(grace_seconds)
-            self.leave(1)
+            self.leave(1, alone=True)
 
         threading.Thread(target=watch, name="leyden-parent", daemon=True).start()
 
-    def leave(self, code: int) -> None:
-        """End the process, whatever threads it has; and all its group, when no parent is left that would do so."""
+    def leave(self, code: int, *, alone: bool = False) -> None:
+        """End the process, whatever threads it has; and all its group, when no parent is left that would do so.
+
+        `alone`: what it has started ends by itself.
+        """
+        if not alone:
+            end_descendants()
         if self._parent_ended and os.getpgrp() == os.getpid():
             os.killpg(0, signal.SIGKILL)
         os._exit(code)

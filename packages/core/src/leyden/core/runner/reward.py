@@ -5,7 +5,6 @@ the sum of weight x dimension. Without weights every dimension weighs 1; with we
 each weight its dimension, so that a misspelt name is an error and not a silent zero.
 """
 
-import asyncio
 import inspect
 import math
 from collections.abc import Callable, Mapping
@@ -16,7 +15,7 @@ from leyden.core.data.bounds import MOST_REWARD
 from leyden.core.data.rollout import Task
 from leyden.core.data.values import number
 from leyden.core.errors import RewardError
-from leyden.core.runner.calling import call_outside, name_of, shortened
+from leyden.core.runner.calling import call_outside, is_ours, name_of, shortened
 from leyden.core.runner.error_text import raised
 
 RewardFunction = Callable[[Task, Any], Any]
@@ -56,8 +55,8 @@ async def score(
     name = f"reward {name_of(function)}"
     try:
         returned = await call_outside(function, task, result)
-    except (Exception, SystemExit, KeyboardInterrupt, asyncio.CancelledError) as error:
-        if isinstance(error, asyncio.CancelledError) and is_cancelled():
+    except BaseException as error:
+        if is_ours(error):
             raise
         raise RewardError(f"{name} raised {raised(error)} for task {shortened(task)}") from error
     try:
@@ -72,14 +71,8 @@ def as_reward(returned: Any, weights: Mapping[str, float] | None = None) -> Rewa
         return _read(returned, weights)
     except ValueError:
         raise
-    except Exception as error:  # of the object's own methods
+    except BaseException as error:  # of the object's own methods
         raise ValueError(f"{_kind(returned)}, which cannot be read: {raised(error)}") from error
-
-
-def is_cancelled() -> bool:
-    """Whether the running task was cancelled, as opposed to something that it waited for."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
 
 
 def _read(returned: Any, weights: Mapping[str, float] | None) -> Reward:

@@ -49,13 +49,14 @@ logger = logging.getLogger(__name__)
 def main() -> None:
     """Run until told to stop. Exits with 0, or with 2 when the agent or what is given with it cannot be loaded."""
     pipes = ParentPipes()
-    code = 1
+    code, is_command = 1, False
     try:
         spec = msgspec.json.decode(pipes.read_line(), type=WorkerSpec)
         _prepare(spec)
         isolated = Processes(lambda: _load(spec), pipes.close)
         loaded = isolated.load()
         choice = choose(spec.isolation, loaded)
+        is_command = choice.is_command
         shares = not choice.processes and not choice.is_command
         left_open = isolated.left_open() if shares else ""
         processes = isolated.keep(loaded) if choice.processes else isolated.discard()
@@ -72,7 +73,8 @@ def main() -> None:
         logger.critical("the worker ends", exc_info=True)
         pipes.tell(_refused(error))
     flush_output()
-    pipes.leave(code)  # threads and tasks that an agent left behind would keep the process alive
+    # Threads and tasks that an agent left behind would keep the process alive; a command ends by its supervisor.
+    pipes.leave(code, alone=is_command)
 
 
 def _refused(error: BaseException) -> Refused:

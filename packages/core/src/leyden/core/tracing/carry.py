@@ -9,12 +9,12 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import Context, copy_context
-from functools import wraps
 from threading import Lock, Thread
 from types import ModuleType
 from typing import Any
 
 from leyden.core.tracing.context import current_attempt, is_left_over, is_outside
+from leyden.core.tracing.in_place import in_place_of
 
 POOL_MODULE = "multiprocessing.pool"
 POOL_METHODS = ("apply_async", "_map_async", "imap", "imap_unordered")
@@ -74,7 +74,7 @@ def _patch_pool(pool: Any) -> None:
 def _patch(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
     if all((owner, name) != patch[:2] for patch in _patched):
         found = getattr(owner, name)
-        ours: Any = wraps(found)(make(found))
+        ours: Any = in_place_of(found, make(found))
         _patched.append((owner, name, found if name in vars(owner) else None, ours))
         setattr(owner, name, ours)
 

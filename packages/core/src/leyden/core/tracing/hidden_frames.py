@@ -7,6 +7,8 @@ our file, be shown once for our line instead of once for each of the agent's, an
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
+HIDDEN = "<importlib._bootstrap: "
+"""What the names of such frames' files begin with."""
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -18,6 +20,6 @@ def hidden_from_warnings(function: Callable[P, R]) -> Callable[P, R]:
     their file; there is no other way. A traceback shows the name, without the line's text.
     """
     code = function.__code__
-    name = f"<importlib._bootstrap: {code.co_filename}>"
+    name = f"{HIDDEN}{code.co_filename}>"
     function.__code__ = code.replace(co_filename=name)
     return function

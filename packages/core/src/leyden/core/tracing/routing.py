@@ -10,13 +10,14 @@ or of what a call says.
 import logging
 import sys
 from collections.abc import Callable
-from functools import partial, reduce, wraps
+from functools import partial, reduce
 from importlib import import_module
 from threading import Lock
 from types import ModuleType
 from typing import Any
 
 from leyden.core.tracing import destination, gateway_pool
+from leyden.core.tracing.in_place import in_place_of
 
 log = logging.getLogger("leyden.routing")
 
@@ -99,7 +100,7 @@ def _patch(library: str, module: ModuleType) -> None:
         if original is None:
             log.warning("%s.%s is not as expected: it is not routed", library, path)
         elif key not in _patched:
-            routed = wraps(original)(ours.wrap(module, name, original))
+            routed = in_place_of(original, ours.wrap(module, name, original))
             setattr(owner, name, routed)
             _patched[key] = (owner, original, routed)
 

@@ -43,7 +43,9 @@ def load_predicate(reference: str) -> Predicate:
     def predicate(span: Span, above: Any) -> bool:
         try:
             return bool(function(span, above))
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
             what = f"predicate {name_of(function)} raised {raised(error)}"
             raise UsageError(f"{what} for a call of rollout {span.rollout_id}") from error
 

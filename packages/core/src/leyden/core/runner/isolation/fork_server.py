@@ -1,7 +1,8 @@
 """`ForkServer`: a process without threads that forks one process for each attempt, as quick as a fork is.
 
 The parent sends a socket for each process that it wants and receives its pid; when a process has ended, it receives
-its exit status. The server ends when the parent does, and every process that it has forked ends with it.
+its exit status. The server ends when the parent does, and with it every process that it has forked, and what those have
+started, be it in a session of its own.
 """
 
 import asyncio
@@ -24,7 +25,9 @@ from typing import NoReturn
 import msgspec
 
 from leyden.core.errors import LeydenError
+from leyden.core.runner.leftovers import end_children
 from leyden.core.runner.pipes import flush_output
+from leyden.core.runner.supervise import adopt_orphans
 
 ServeChild = Callable[[socket.socket], None]
 """What a forked process does with its socket; the process ends when it returns."""
@@ -208,6 +211,7 @@ def _serve(loop: "_Loop") -> NoReturn:
     """Fork on request until the parent closes its end. Never returns into the code of the parent."""
     try:
         end_with_parent()
+        adopt_orphans()
         loop.run()
     finally:
         os._exit(0)
@@ -244,6 +248,7 @@ class _Loop:
         for pid in self._children:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        end_children()
 
     def _read(self, size: int) -> bytes:
         data = b""
@@ -293,8 +298,9 @@ class _Loop:
                 return
             if pid == 0:
                 return
-            self._children.discard(pid)
-            self._report(ENDED, pid, status)
+            if pid in self._children:  # else one that an attempt has left behind
+                self._children.discard(pid)
+                self._report(ENDED, pid, status)
 
     def _report(self, what: int, pid: int, value: int) -> None:
         os.write(self._reports, _REPORT.pack(what, pid, value))
