@@ -138,6 +138,7 @@ ORDINARY = [
     "commit 0123456789abcdef0123456789abcdef01234567",
     "curl -H 'x-api-key: $KEY' 'https://host/?key=<KEY>'",
     "/data/a/the-model-of-the-run-of-monday/policy",
+    "the authorization, if there is one, is token, not secret, and 100%basic",
 ]
 
 
@@ -146,6 +147,36 @@ def test_every_shape_is_masked_wherever_it_stands(text: str, masked: str) -> Non
     for before, after in (("", ""), ("failed: ", " (line 3)"), ('"', '"'), ("(", ")")):
         assert mask_text(before + text + after) == before + masked + after
     assert mask_text(masked) == masked
+
+
+@pytest.mark.parametrize(("text", "masked"), SHAPES)
+@pytest.mark.parametrize("before", ["a\\n", "a\\\\r\\\\n", "\\u0022", "\\x22", "to%20", "key%3D", "..."])
+def test_every_shape_is_masked_behind_an_escape(text: str, masked: str, before: str) -> None:
+    """What `repr`, JSON and URLs write before a secret ends in letters and digits that are no part of it."""
+    assert mask_text(before + text) == before + masked
+
+
+@pytest.mark.parametrize(
+    ("text", "masked"),
+    [
+        (f"there is no attempt of {TOKEN}.", "there is no attempt of ***."),
+        (f"{TOKEN}... and {ACCESS.agent_token('r', 'a')}.", "***... and ***."),
+        (json.dumps(json.dumps({"api_key": A})), '"{\\"api_key\\": \\"***\\"}"'),
+        (json.dumps(json.dumps({"authorization": A})), '"{\\"authorization\\": \\"***\\"}"'),
+        (json.dumps(json.dumps({"x-api-key": A})), '"{\\"x-api-key\\": \\"***\\"}"'),
+        (json.dumps(json.dumps(PEM)), r'"\"-----BEGIN RSA PRIVATE KEY-----***\\n-----END RSA PRIVATE KEY-----\""'),
+        (repr([("authorization", "mysecret")]), "[('authorization', '***')]"),
+        (repr([(b"x-api-key", b"mysecret")]), "[(b'x-api-key', b'***')]"),
+        ("to=https%3A%2F%2Fhost%3Fapi_key%3Dmysecret%26n%3D1", "to=https%3A%2F%2Fhost%3Fapi_key%3D***%26n%3D1"),
+        ("to=redis%3A%2F%2Fme%3Amysecret%40host%2F1", "to=redis%3A%2F%2F***%40host%2F1"),
+        (
+            PEM.replace("KEY-----\n0", "KEY-----\nProc-Type: 4,ENCRYPTED\nDEK-Info: AES-128-CBC,AB12\n\n0"),
+            SHAPES[16][1],
+        ),
+    ],
+)
+def test_secrets_are_masked_in_text_that_was_quoted(text: str, masked: str) -> None:
+    assert mask_text(text) == masked
 
 
 @pytest.mark.parametrize("text", ORDINARY)
@@ -162,7 +193,25 @@ def test_the_documentation_holds_nothing_to_mask_but_urls_with_a_user() -> None:
 
 
 @pytest.mark.parametrize(
-    "piece", ["a", "a.", "-", "sk-", "eyJ", "eyJaaaaaaaaa.", "://", "a:", "bearer ", "token=", "aa.bb."]
+    "piece",
+    [
+        "a",
+        "a.",
+        "-",
+        "sk-",
+        "eyJ",
+        "eyJaaaaaaaaa.",
+        "://",
+        "a:",
+        "bearer ",
+        "token=",
+        "aa.bb.",
+        "\\n",
+        "%20sk-",
+        "%3A%2F%2F",
+        "cookie: ",
+        "authorization'",
+    ],
 )
 def test_masking_takes_linear_time(piece: str) -> None:
     """A pattern that takes quadratic time needs minutes for this."""
