@@ -1,7 +1,11 @@
+import html
 import json
 import logging
 import time
+from base64 import b64encode, urlsafe_b64encode
+from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import quote, quote_plus
 
 import pytest
 from starlette.types import Receive, Scope, Send
@@ -230,6 +234,50 @@ def test_what_this_process_was_given_is_masked_by_its_value(monkeypatch: pytest.
     assert mask_text("q=correct%20horse%201") == "q=***"
     remember_secret("battery-staple-7")
     assert mask_text("<battery-staple-7>") == "<***>"
+
+
+GIVEN = "/pa ss'w\"\u00f6\\\\r\\d+<a>&12345\U0001f600="
+
+
+WRITINGS: dict[str, Callable[[str], str]] = {
+    "quote": quote,
+    "lower": lambda text: quote(text, safe="").lower(),
+    "quote_plus": quote_plus,
+    "twice": lambda text: quote(quote(text)),
+    "as httpx does": lambda text: quote(text, safe="!$&'()*+,;=:@/"),
+    "repr": repr,
+    "ascii": ascii,
+    "repr of bytes": lambda text: repr(text.encode()),
+    "repr of repr": lambda text: repr(repr(text)),
+    "json": json.dumps,
+    "json of other letters": lambda text: json.dumps(text, ensure_ascii=False),
+    "json of other libraries": lambda text: json.dumps(text).replace("/", r"\/"),
+    "json in json": lambda text: json.dumps(json.dumps(json.dumps(text))),
+    "html": html.escape,
+    "base64": lambda text: b64encode(text.encode()).decode(),
+    "base64 of a line": lambda text: urlsafe_b64encode(f"{text}\n".encode()).decode(),
+}
+
+
+@pytest.mark.parametrize("name", WRITINGS)
+def test_what_was_given_is_masked_however_it_is_written(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_PASSWORD", GIVEN)
+    masked = mask_text(f"it is {WRITINGS[name](GIVEN)} here")
+    left = masked.removeprefix("it is ").removesuffix(" here")
+    assert left.strip("b'\"\\ \n=") == "***"
+    monkeypatch.delenv("MY_PASSWORD")
+    assert mask_text(masked) == masked
+
+
+def test_a_key_that_looks_like_a_path_is_masked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """One in a hundred of AWS's keys begins with a slash and has another one."""
+    key = "/JalrXUtnFEMI/K7MDENG+bPxRfiCYzEXAMPLEKE"
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", key)
+    assert mask_text(f"signed with {key}") == "signed with ***"
+    file = tmp_path / "Key1"
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", str(file))
+    monkeypatch.setenv("MY_KEY", "/home/me/.keys/service-1.json")
+    assert mask_text(f"{file}.json and /home/me/.keys/service-1.json").endswith("and /home/me/.keys/service-1.json")
 
 
 def test_texts_in_containers_are_masked() -> None:

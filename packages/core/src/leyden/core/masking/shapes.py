@@ -160,3 +160,8 @@ SHAPES = (
     Shape(_BASIC, _basic, ("basic",)),
     Shape(_ASSIGNED, _assigned, _SECRET_WORDS),
 )
+IN_PLAIN_TEXT = tuple(
+    shape._replace(pattern=re.compile(shape.pattern.pattern.replace(f"|{_ESCAPE}", ""), shape.pattern.flags))
+    for shape in SHAPES
+)
+"""The same, for a text that holds no escapes: to look for what is behind one takes as long as all the rest."""
