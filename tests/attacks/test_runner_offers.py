@@ -262,9 +262,11 @@ async def test_a_challenge_that_is_none_is_refused(nonce: str) -> None:
 @pytest.mark.parametrize("status", [200, 401])
 async def test_an_answer_that_is_too_long_is_not_read_to_its_end(status: int) -> None:
     """It answers with more than any run would, before it has proved anything."""
-    server = GatewayServer(
-        Starlette(routes=[Route("/runners/offer", lambda request: Response(bytes(MOST_ANSWERED + 1), status))])
-    )
+
+    def answer(request: Request) -> Response:
+        return Response(bytes(MOST_ANSWERED + 1), status)
+
+    server = GatewayServer(Starlette(routes=[Route("/runners/offer", answer)]))
     trusting = plan(server=await server.start(), token=GIVEN, agent=None, trust_server=True)
     with pytest.raises(UsageError, match=f"its answer has more than {MOST_ANSWERED} bytes"):
         await work_for(trusting, lambda text: None, asyncio.Event())
