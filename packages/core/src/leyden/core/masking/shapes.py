@@ -50,8 +50,8 @@ _USERINFO = re.compile(rf"({_WORD}[a-z][a-z0-9+.-]{{0,30}}://)(?![^\s/?#@]*\*\*\
 PASSWORD_IN_URL = re.compile(r"(\b[a-z][\w+.-]{0,30}://[^\s:/@]*):[^\s@/]+@", re.IGNORECASE)
 """With the scheme and the user's name as its group."""
 _QUERY = re.compile(
-    r"((?:[?&]|%3F|%26)(?:x-amz-|x-goog-)?(?:api[-_]?key|key|(?:access|auth|refresh|id|security)?[-_]?token|secret|client[-_]secret"
-    r"|passw(?:or)?d|sig|signature|credential)(?:=|%3D))"
+    r"((?:[?&]|%3F|%26)(?:x-amz-|x-goog-)?(?:api[-_]?key|key"
+    r"|(?:access|auth|refresh|id|security)?[-_]?token|secret|client[-_]secret|passw(?:or)?d|sig|signature|credential)(?:=|%3D))"
     r"(?![$<{*.])(?:[^\s&#\"'<>)%]|%(?!26|23)){6,}",
     re.IGNORECASE,
 )
