@@ -6,6 +6,7 @@ of the provider's SDK was made for it.
 
 import asyncio
 import gzip
+import http.client
 import json
 import urllib.request
 import zlib
@@ -18,6 +19,7 @@ import httpx
 import openai
 import pytest
 import requests
+import urllib3
 from provider_endpoints import PROVIDERS
 from yarl import URL
 
@@ -165,6 +167,112 @@ def test_nor_from_what_has_lost_its_attempt(send: Send, provider: Endpoint, gate
     with client, pytest.raises(ERRORS, match="no attempt is open"):
         send(f"{provider.url}/v1/conversations", BODY, KEY)
     assert provider.seen == []
+
+
+IGNORED = ["\u00ad", "\u200b", "\u2060", "\ufe0f", "\ufeff", "\U000e0100"]
+
+
+@pytest.mark.parametrize("ignored", IGNORED, ids=ascii)
+def test_a_host_is_known_by_the_name_that_is_looked_up(ignored: str, provider: Endpoint, gateway: Endpoint) -> None:
+    """The agent puts a character into the host's name that is left out before the name is looked up."""
+    url = provider.url.replace("127.0.0.1", f"local{ignored}host")
+    with open_attempt(nouns.attempt(gateway.url)), openai.OpenAI(base_url=f"{provider.url}/v1", api_key="sk-secret"):
+        for send in (by_httpx, by_requests, by_aiohttp, by_urllib):
+            with suppress(*ERRORS, httpx.InvalidURL, requests.exceptions.InvalidURL, ValueError):
+                send(f"{url}/v1/something/new", NO_MODEL, KEY)
+        assert outcome("POST", f"https://api.op{ignored}enai.com{ignored}/v1/conversations") == "stopped"
+    assert provider.seen == []
+
+
+def by_httpx_target(url: str, body: bytes) -> object:
+    where = httpx.URL(url)
+    with httpx.Client() as client:
+        asked = client.build_request("POST", where.copy_with(path="/v1/embeddings"), content=body)
+        asked.extensions["target"] = where.raw_path
+        return client.send(asked)
+
+
+def by_httpx_transport(url: str, body: bytes) -> object:
+    with httpx.HTTPTransport() as transport:
+        return transport.handle_request(httpx.Request("POST", url, content=body))
+
+
+def by_async_httpx_transport(url: str, body: bytes) -> object:
+    async def send() -> None:
+        async with httpx.AsyncHTTPTransport() as transport:
+            await transport.handle_async_request(httpx.Request("POST", url, content=body))
+
+    return asyncio.run(send())
+
+
+class Redirecting(httpx.HTTPTransport):
+    """Sends to another place than its client has asked for."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__()
+        self._url = httpx.URL(url)
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        """Send `request` there."""
+        request.url = self._url
+        return super().handle_request(request)
+
+
+def by_httpx_that_sends_elsewhere(url: str, body: bytes) -> object:
+    with httpx.Client(transport=Redirecting(url)) as client:
+        return client.post("http://tools.example/x", content=body)
+
+
+def by_http_client(server: str, target: str, body: bytes) -> object:
+    connection = http.client.HTTPConnection(server.removeprefix("http://"))
+    connection.request("POST", target, body)
+    return connection.getresponse()
+
+
+def by_urllib3(server: str, target: str, body: bytes) -> object:
+    with urllib3.connection_from_url(server) as pool:
+        return pool.urlopen("POST", target, body=body, assert_same_host=False, retries=False)
+
+
+@pytest.mark.parametrize(
+    "send", [by_httpx_target, by_httpx_transport, by_async_httpx_transport, by_httpx_that_sends_elsewhere]
+)
+@pytest.mark.parametrize("path", ["/v1/agents/completions", "/v1/threads/t/runs?embeddings"])
+def test_what_is_sent_counts_and_not_what_was_asked(
+    send: Callable[[str, bytes], object], path: str, provider: Endpoint, gateway: Endpoint
+) -> None:
+    """The agent has httpx send another target than its URL's, or uses a transport by itself."""
+    with (
+        open_attempt(nouns.attempt(gateway.url)),
+        openai.OpenAI(base_url=f"{provider.url}/v1", api_key="sk-secret"),
+        pytest.raises(httpx.ConnectError, match="stopped by Leyden"),
+    ):
+        send(f"{provider.url}{path}", NO_MODEL)
+    assert provider.seen == []
+
+
+@pytest.mark.parametrize("send", [by_http_client, by_urllib3])
+@pytest.mark.parametrize("before", ["", "@x/", "http://tools.example/", "HTTPS://tools.example/"])
+def test_a_target_that_is_no_path_is_one_of_its_server(
+    send: Callable[[str, str, bytes], object], before: str, provider: Endpoint, gateway: Endpoint
+) -> None:
+    """The agent leaves out the slash, or names another server than that which it has connected to."""
+    with (
+        open_attempt(nouns.attempt(gateway.url)),
+        openai.OpenAI(base_url=f"{provider.url}/v1", api_key="sk-secret"),
+        pytest.raises((OSError, urllib3.exceptions.HTTPError)),
+    ):
+        send(provider.url, f"{before}v1/agents/completions", NO_MODEL)
+    assert provider.seen == []
+
+
+def test_a_transport_by_itself_is_routed(provider: Endpoint, gateway: Endpoint) -> None:
+    """The agent's call needs no client to reach the gateway."""
+    with open_attempt(nouns.attempt(gateway.url)):
+        by_httpx_transport(f"{provider.url}/v1/chat/completions", BODY)
+        by_async_httpx_transport(f"{provider.url}/v1/chat/completions", BODY)
+    assert provider.seen == []
+    assert [call["path"] for call in gateway.seen] == ["/v1/chat/completions"] * 2
 
 
 def test_clients_that_were_made_before_routing_are_seen_when_they_send(provider: Endpoint, gateway: Endpoint) -> None:

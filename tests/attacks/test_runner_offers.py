@@ -28,7 +28,7 @@ from leyden.core.trainer.desk import TOKEN, Desk, Offer
 from leyden.core.trainer.run_proof import PROOF, Exchange, challenge, read_challenge
 from leyden.core.trainer.runners import Runners
 from leyden.core.trainer.serving import open_gateway
-from leyden.core.trainer.working_for import ElsewherePlan, work_for
+from leyden.core.trainer.working_for import MOST_ANSWERED, ElsewherePlan, work_for
 
 NAMED = Offer(sitting="s", run="r", store_token="t")
 GIVEN = "the-token-of-the-run"
@@ -198,7 +198,7 @@ async def check_refused(impostor: Impostor, folder: Path) -> None:
     assert not (folder / "harmed").exists()
 
 
-@pytest.mark.parametrize("proof", [None, "", "0" * 64])
+@pytest.mark.parametrize("proof", [None, "", "0" * 64, "\xff\xfe"])
 async def test_an_impostor_learns_no_token_and_names_no_agent(tmp_path: Path, proof: str | None) -> None:
     """Somebody listens at the run's URL, asks for a proof and answers with a command, hooks and a proof of its own."""
     async with Impostor(names_a_command(tmp_path, proof)) as impostor:
@@ -243,6 +243,34 @@ async def test_a_recorded_request_is_refused(recorded: tuple[str, Recorded]) -> 
                 async with session.get(path, headers={"authorization": proof}) as answer:
                     assert answer.status == 401
                     assert b"store_token" not in await answer.read()
+
+
+@pytest.mark.parametrize("nonce", ["\xff\xfe", "a" * 5000])
+async def test_a_challenge_that_is_none_is_refused(nonce: str) -> None:
+    """It asks for a proof of what no run would name: bytes that are no text, or far too many."""
+
+    def ask(request: Request) -> Response:
+        return Response(status_code=401, headers={"www-authenticate": challenge(nonce)})
+
+    server = GatewayServer(Starlette(routes=[Route("/runners/offer", ask)]))
+    trusting = plan(server=await server.start(), token=GIVEN, agent=None, trust_server=True)
+    with pytest.raises(UsageError, match="runner protocol 1"):
+        await work_for(trusting, lambda text: None, asyncio.Event())
+    await server.stop()
+
+
+@pytest.mark.parametrize("status", [200, 401])
+async def test_an_answer_that_is_too_long_is_not_read_to_its_end(status: int) -> None:
+    """It answers with more than any run would, before it has proved anything."""
+
+    def answer(request: Request) -> Response:
+        return Response(bytes(MOST_ANSWERED + 1), status)
+
+    server = GatewayServer(Starlette(routes=[Route("/runners/offer", answer)]))
+    trusting = plan(server=await server.start(), token=GIVEN, agent=None, trust_server=True)
+    with pytest.raises(UsageError, match=f"its answer has more than {MOST_ANSWERED} bytes"):
+        await work_for(trusting, lambda text: None, asyncio.Event())
+    await server.stop()
 
 
 async def test_the_command_line_ends_with_one_line(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from leyden.core.runner.command import CommandAgent
 from leyden.core.runner.error_text import LONGEST_TEXT, described
 from leyden.core.testing.running import error_of, run_one
 from leyden.core.trainer.config import RunConfig, check_in_clear
+from leyden.core.trainer.storing import kept_token
 
 KEY = "ghp_0123456789abcdefABCDEF0123456789"
 BODY = "0123456789abcdefABCDEF0123456789"
@@ -81,6 +82,12 @@ def test_a_name_or_pattern_with_a_key_is_refused_before_it_is_written(given: dic
     with pytest.raises(UsageError, match=rf"{next(iter(given))} holds what looks like a secret \('ghp_\*\*\*"):
         check_in_clear(config)
     check_in_clear(RunConfig(name="run", policy="p", agent_match="critic|judge", experiment="monday"))
+
+
+def test_the_token_that_a_store_has_made_for_itself_is_known(tmp_path: Path) -> None:
+    """The server's log shows the token of its first start, when it was made, as well as of later ones."""
+    token = kept_token(tmp_path / "leyden-store.token")
+    assert mask_text(f"refused {token}!") == "refused ***!"
 
 
 def test_names_that_are_made_of_names_of_files_hold_none() -> None:

@@ -3,17 +3,25 @@
 import logging
 from io import StringIO
 
+import msgspec
 import pytest
 from rich.console import Console
 
+from leyden.core.cli.run import _show  # pyright: ignore[reportPrivateUsage]  # what the command prints by
 from leyden.core.data.failure import Failure
+from leyden.core.data.json_line import json_line
 from leyden.core.data.rollout import Attempt, Rollout
 from leyden.core.data.span import SpanStatus
+from leyden.core.data.tally import Tally
 from leyden.core.masking import MaskingFilter
 from leyden.core.runner.command import CommandAgent
+from leyden.core.runner.error_text import described
 from leyden.core.testing import nouns
 from leyden.core.testing.running import error_of, run_one
+from leyden.core.trainer.display import Bars
+from leyden.core.trainer.preflight.report import CheckReport, check_table, failure
 from leyden.core.trainer.recorded import RecordedRollout
+from leyden.core.trainer.report import HeldOutResult, RaisedAlert, RunReport, closing_table
 from leyden.core.trainer.tree import rollout_tree
 
 KEY = "ghp_0123456789abcdefABCDEF0123456789"
@@ -72,3 +80,63 @@ def test_log_records_hold_none(caplog: pytest.LogCaptureFixture) -> None:
     finally:
         logger.removeFilter(masking)
     assert caplog.messages == [r"agent said \x1b[2Jghp_***\x0d"]
+
+
+MARKUP = "[/nope] [bold]not bold[/] [link=https://evil.example]here[/link] :bomb: \\"
+
+
+async def test_the_name_of_an_exceptions_class_cannot_either() -> None:
+    """The agent makes a class whose name clears the screen and holds a key, and raises it, alone and in a group."""
+    kind = type(f"\x1b[2JBoom {KEY}", (Exception,), {})
+
+    def agent(task: str) -> str:
+        raise kind("no") if task == "alone" else ExceptionGroup("several", [kind("no")])
+
+    for task in ("alone", "group"):
+        ended, spans = await run_one(agent, task)
+        said = str(error_of(ended)) + str(
+            [(span.attributes, span.status) for span in spans if "stack" not in span.name]
+        )
+        assert "Boom ghp_***" in said
+        assert "\x1b" not in said.replace("exception.stacktrace", "")
+        assert KEY not in said
+    assert described(kind("no")) == r"\x1b[2JBoom ghp_***: no"
+
+
+def test_text_of_agents_is_no_markup() -> None:
+    """An agent's error reads like the markup of the library that prints: broken, and with a link."""
+    tally = Tally()
+    tally.add(f"ValueError: {MARKUP}\x1b[2J\x9b", "r1")
+    alert = RaisedAlert(name="a", since=1, message=MARKUP)
+    report = RunReport(name="r", seed=1, failed_rollouts=1, failures=tally.most_common(), alerts=[alert])
+    report.dropped_groups, report.held_out = {MARKUP: 1}, {MARKUP: HeldOutResult(tasks=1)}
+    found = CheckReport(results=(failure("rollouts", f"1 failed: {MARKUP}\x1b[2J", MARKUP),))
+    console = Console(file=StringIO(), width=300, force_terminal=True, color_system=None)
+    console.print(closing_table(report))
+    console.print(check_table(found))
+    bars = Bars(console)
+    bars.say(f"check: failure: rollouts: 1 failed: {MARKUP}\x1b[2J")
+    assert isinstance(console.file, StringIO)
+    text = console.file.getvalue()
+    assert text.count("[/nope] [bold]not bold[/] [link=https://evil.example]here[/link] :bomb:") >= 6
+    assert "\x1b[2J" not in text
+    assert "\x1b]8;" not in text
+    assert "\x9b" not in text
+
+
+def test_lines_of_json_hold_no_control_characters() -> None:
+    """The agent's text holds what JSON need not escape, and what a terminal obeys."""
+    said = {"said": "\x9b2J\x9d0;title\x9c\u202e\x7f"}
+    line = json_line(said)
+    assert line == r'{"said":"\u009b2J\u009d0;title\u009c\u202e\u007f"}' + "\n"
+    assert msgspec.json.decode(line) == said
+
+
+@pytest.mark.parametrize("json", [False, True])
+def test_what_leyden_run_says_is_masked_and_written_out(json: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    """The command holds a key, and the run that is worked for is called by a control sequence."""
+    _show(f"1 workers run ('node', '--key', '{KEY}') for \x1b[2Jrun", json=json)
+    said = capsys.readouterr().out
+    assert KEY not in said
+    assert "ghp_***" in said
+    assert "\x1b" not in said

@@ -98,6 +98,32 @@ def search(task):
     Path(task["out"]).write_text(json.dumps(said))
     return "done"
 '''
+FORGES = """
+import json, time
+from pathlib import Path
+
+from leyden.core.data import semconv
+from leyden.core.data.span import Span
+from leyden.core.tracing.context import current_attempt
+
+
+def agent(task):
+    attempt, ids, end = current_attempt(), Path(task["folder"], "ids"), Path(task["folder"], "end")
+    if task["who"] == "victim":
+        ids.with_suffix(".new").write_text(json.dumps([attempt.rollout_id, attempt.attempt_id]))
+        ids.with_suffix(".new").rename(ids)
+        while not end.exists():
+            time.sleep(0.05)
+        return "honest"
+    while not ids.exists():
+        time.sleep(0.05)
+    for rollout_id, attempt_id in (json.loads(ids.read_text()), (attempt.rollout_id, attempt.attempt_id)):
+        named = {"rollout_id": rollout_id, "attempt_id": attempt_id, "trace_id": "a" * 32, "span_id": "b" * 16}
+        times = {"start_time": time.time(), "end_time": time.time()}
+        reward = {semconv.REWARD_VALUE: 0.75}
+        attempt.notes.append(Span(**named, **times, sequence_id=0, name=semconv.REWARD, attributes=reward))
+    return "done"
+"""
 
 
 @dataclass
@@ -176,6 +202,29 @@ async def test_an_agent_finds_what_its_worker_holds_and_nothing_that_opens_more(
     forged = mint(key, site.other.rollout_id, site.other.attempt_id)
     keys = {*blobs, *(text.encode("utf-8", "replace") for text in texts)} - {b""}
     assert all(mint(one, site.other.rollout_id, site.other.attempt_id) != forged for one in keys)
+
+
+async def test_a_forked_attempt_writes_nothing_of_another_by_way_of_its_worker(site: Site) -> None:
+    """The agent has its attempt's token alone, and has its worker store a reward of another attempt of the worker."""
+    (site.folder / "forges.py").write_text(FORGES)
+    log = site.folder / "log"
+    plan = AgentPlan(agent=f"{site.folder / 'forges.py'}:agent", log_file=str(log), isolation="process", concurrency=2)
+    pool = WorkerPool(worker_spec(plan, site.address))
+    await pool.start()
+    try:
+        victim, thief = [
+            (await site.store.enqueue_rollout({"who": who, "folder": str(site.folder)})).rollout_id
+            for who in ("victim", "thief")
+        ]
+        await site.store.wait_for_rollouts(rollout_ids=[thief], timeout=PATIENCE_SECONDS)
+        (site.folder / "end").touch()
+        ended = await site.store.wait_for_rollouts(rollout_ids=[victim, thief], timeout=PATIENCE_SECONDS)
+    finally:
+        await pool.stop()
+    assert [rollout.status for rollout in ended] == ["succeeded"] * 2
+    names = {one: [span.name for span in (await site.store.query_spans(one)).items] for one in (victim, thief)}
+    assert names == {victim: [semconv.RESULT], thief: [semconv.REWARD, semconv.RESULT]}
+    assert "its process reported 1 spans of other attempts" in log.read_text()
 
 
 async def test_with_its_workers_token_an_agent_changes_nothing_of_another_worker(site: Site) -> None:

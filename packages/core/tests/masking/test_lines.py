@@ -31,6 +31,13 @@ def test_a_private_key_is_masked_though_its_lines_come_one_by_one(size: int) -> 
     assert lines == b"before\n-----BEGIN PRIVATE KEY-----***\n-----END PRIVATE KEY-----\nafter\n"
 
 
+@pytest.mark.parametrize("size", [10, 4096])
+def test_a_private_key_with_fields_of_its_own_is_masked_too(size: int) -> None:
+    fields = b"-----\nProc-Type: 4,ENCRYPTED\nDEK-Info: AES-128-CBC,0123456789ABCDEF\n\n"
+    lines = masked(BLOCK.replace(b"-----\n", fields, 1), size)
+    assert lines == b"-----BEGIN PRIVATE KEY-----***\n-----END PRIVATE KEY-----\n"
+
+
 def test_what_only_begins_like_a_private_key_does_not_wait() -> None:
     masker = LineMasker()
     assert masker.feed(b"-----BEGIN PRIVATE KEY-----\n") == b""

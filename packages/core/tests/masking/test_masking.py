@@ -1,7 +1,11 @@
+import html
 import json
 import logging
 import time
+from base64 import b64encode, urlsafe_b64encode
+from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import quote, quote_plus
 
 import pytest
 from starlette.types import Receive, Scope, Send
@@ -138,6 +142,7 @@ ORDINARY = [
     "commit 0123456789abcdef0123456789abcdef01234567",
     "curl -H 'x-api-key: $KEY' 'https://host/?key=<KEY>'",
     "/data/a/the-model-of-the-run-of-monday/policy",
+    "the authorization, if there is one, is token, not secret, and 100%basic",
 ]
 
 
@@ -146,6 +151,36 @@ def test_every_shape_is_masked_wherever_it_stands(text: str, masked: str) -> Non
     for before, after in (("", ""), ("failed: ", " (line 3)"), ('"', '"'), ("(", ")")):
         assert mask_text(before + text + after) == before + masked + after
     assert mask_text(masked) == masked
+
+
+@pytest.mark.parametrize(("text", "masked"), SHAPES)
+@pytest.mark.parametrize("before", ["a\\n", "a\\\\r\\\\n", "\\u0022", "\\x22", "to%20", "key%3D", "..."])
+def test_every_shape_is_masked_behind_an_escape(text: str, masked: str, before: str) -> None:
+    """What `repr`, JSON and URLs write before a secret ends in letters and digits that are no part of it."""
+    assert mask_text(before + text) == before + masked
+
+
+@pytest.mark.parametrize(
+    ("text", "masked"),
+    [
+        (f"there is no attempt of {TOKEN}.", "there is no attempt of ***."),
+        (f"{TOKEN}... and {ACCESS.agent_token('r', 'a')}.", "***... and ***."),
+        (json.dumps(json.dumps({"api_key": A})), '"{\\"api_key\\": \\"***\\"}"'),
+        (json.dumps(json.dumps({"authorization": A})), '"{\\"authorization\\": \\"***\\"}"'),
+        (json.dumps(json.dumps({"x-api-key": A})), '"{\\"x-api-key\\": \\"***\\"}"'),
+        (json.dumps(json.dumps(PEM)), r'"\"-----BEGIN RSA PRIVATE KEY-----***\\n-----END RSA PRIVATE KEY-----\""'),
+        (repr([("authorization", "mysecret")]), "[('authorization', '***')]"),
+        (repr([(b"x-api-key", b"mysecret")]), "[(b'x-api-key', b'***')]"),
+        ("to=https%3A%2F%2Fhost%3Fapi_key%3Dmysecret%26n%3D1", "to=https%3A%2F%2Fhost%3Fapi_key%3D***%26n%3D1"),
+        ("to=redis%3A%2F%2Fme%3Amysecret%40host%2F1", "to=redis%3A%2F%2F***%40host%2F1"),
+        (
+            PEM.replace("KEY-----\n0", "KEY-----\nProc-Type: 4,ENCRYPTED\nDEK-Info: AES-128-CBC,AB12\n\n0"),
+            SHAPES[16][1],
+        ),
+    ],
+)
+def test_secrets_are_masked_in_text_that_was_quoted(text: str, masked: str) -> None:
+    assert mask_text(text) == masked
 
 
 @pytest.mark.parametrize("text", ORDINARY)
@@ -162,7 +197,25 @@ def test_the_documentation_holds_nothing_to_mask_but_urls_with_a_user() -> None:
 
 
 @pytest.mark.parametrize(
-    "piece", ["a", "a.", "-", "sk-", "eyJ", "eyJaaaaaaaaa.", "://", "a:", "bearer ", "token=", "aa.bb."]
+    "piece",
+    [
+        "a",
+        "a.",
+        "-",
+        "sk-",
+        "eyJ",
+        "eyJaaaaaaaaa.",
+        "://",
+        "a:",
+        "bearer ",
+        "token=",
+        "aa.bb.",
+        "\\n",
+        "%20sk-",
+        "%3A%2F%2F",
+        "cookie: ",
+        "authorization'",
+    ],
 )
 def test_masking_takes_linear_time(piece: str) -> None:
     """A pattern that takes quadratic time needs minutes for this."""
@@ -181,6 +234,50 @@ def test_what_this_process_was_given_is_masked_by_its_value(monkeypatch: pytest.
     assert mask_text("q=correct%20horse%201") == "q=***"
     remember_secret("battery-staple-7")
     assert mask_text("<battery-staple-7>") == "<***>"
+
+
+GIVEN = "/pa ss'w\"\u00f6\\\\r\\d+<a>&12345\U0001f600="
+
+
+WRITINGS: dict[str, Callable[[str], str]] = {
+    "quote": quote,
+    "lower": lambda text: quote(text, safe="").lower(),
+    "quote_plus": quote_plus,
+    "twice": lambda text: quote(quote(text)),
+    "as httpx does": lambda text: quote(text, safe="!$&'()*+,;=:@/"),
+    "repr": repr,
+    "ascii": ascii,
+    "repr of bytes": lambda text: repr(text.encode()),
+    "repr of repr": lambda text: repr(repr(text)),
+    "json": json.dumps,
+    "json of other letters": lambda text: json.dumps(text, ensure_ascii=False),
+    "json of other libraries": lambda text: json.dumps(text).replace("/", r"\/"),
+    "json in json": lambda text: json.dumps(json.dumps(json.dumps(text))),
+    "html": html.escape,
+    "base64": lambda text: b64encode(text.encode()).decode(),
+    "base64 of a line": lambda text: urlsafe_b64encode(f"{text}\n".encode()).decode(),
+}
+
+
+@pytest.mark.parametrize("name", WRITINGS)
+def test_what_was_given_is_masked_however_it_is_written(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_PASSWORD", GIVEN)
+    masked = mask_text(f"it is {WRITINGS[name](GIVEN)} here")
+    left = masked.removeprefix("it is ").removesuffix(" here")
+    assert left.strip("b'\"\\ \n=") == "***"
+    monkeypatch.delenv("MY_PASSWORD")
+    assert mask_text(masked) == masked
+
+
+def test_a_key_that_looks_like_a_path_is_masked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """One in a hundred of AWS's keys begins with a slash and has another one."""
+    key = "/JalrXUtnFEMI/K7MDENG+bPxRfiCYzEXAMPLEKE"
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", key)
+    assert mask_text(f"signed with {key}") == "signed with ***"
+    file = tmp_path / "Key1"
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", str(file))
+    monkeypatch.setenv("MY_KEY", "/home/me/.keys/service-1.json")
+    assert mask_text(f"{file}.json and /home/me/.keys/service-1.json").endswith("and /home/me/.keys/service-1.json")
 
 
 def test_texts_in_containers_are_masked() -> None:

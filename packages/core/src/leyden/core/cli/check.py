@@ -8,6 +8,8 @@ import msgspec
 
 from leyden.core.cli.options import agent_name
 from leyden.core.cli.run_options import RunOptions, takes_run
+from leyden.core.data.json_line import json_line
+from leyden.core.masking import mask_text, visible
 
 if TYPE_CHECKING:
     from leyden.core.trainer.preflight.report import CheckReport
@@ -43,10 +45,10 @@ def _show(report: "CheckReport", *, quiet: bool, json: bool) -> None:
             "kept": report.kept,
         }
         for line in [*lines, whole]:
-            sys.stdout.write(msgspec.json.encode(line).decode() + "\n")
+            sys.stdout.write(json_line(line))
         return
     if quiet:
-        sys.stderr.write(f"leyden: {report.complaint()}\n" if report.failures else "")
+        sys.stderr.write(f"leyden: {visible(mask_text(report.complaint()))}\n" if report.failures else "")
         return
     from rich.console import Console
 

@@ -24,8 +24,10 @@ from leyden.core.cli.options import (
 )
 from leyden.core.data.failure import failure_of
 from leyden.core.data.isolation import check_isolation
+from leyden.core.data.json_line import json_line
 from leyden.core.data.tally import Tally
 from leyden.core.errors import UsageError
+from leyden.core.masking import mask_text, visible
 
 if TYPE_CHECKING:
     from leyden.core.trainer.recorded import RecordedRollout
@@ -75,12 +77,10 @@ def dev(
     )
     results = dry_run(plan, named, load_tasks(tasks)[:count], reward, show=not json)
     if json:
-        import msgspec
-
         for result in results:
-            sys.stdout.write(msgspec.json.encode(result).decode() + "\n")
+            sys.stdout.write(json_line(result))
     if said := _failures(results):
-        sys.stderr.write(f"leyden: {said}\n")
+        sys.stderr.write(f"leyden: {visible(mask_text(said))}\n")
     return 0 if all(result.rollout.status == "succeeded" for result in results) else 1
 
 

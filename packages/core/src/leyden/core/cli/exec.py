@@ -19,6 +19,7 @@ from leyden.core.cli.options import (
     check_policy_device,
     read_env,
 )
+from leyden.core.data.json_line import json_line
 from leyden.core.data.rollout import Task
 from leyden.core.errors import UsageError
 
@@ -80,9 +81,7 @@ def read_task(given: str) -> Task:
 
 def _show(recorded: Any, *, json: bool) -> None:
     if json:
-        import msgspec
-
-        sys.stderr.write(msgspec.json.encode(recorded).decode() + "\n")
+        sys.stderr.write(json_line(recorded))
         return
     from rich.console import Console
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from leyden.core.cli.options import RUNS, JsonOption, QuietOption, RunsOption
+from leyden.core.data.json_line import json_line
 
 if TYPE_CHECKING:
     from leyden.core.trainer.export.export import Progress
@@ -33,8 +34,6 @@ def export(
     json: JsonOption = False,
 ) -> None:
     """Write rollouts, spans and transitions of RUN into FOLDER, which `datasets.load_dataset` and others can read."""
-    import msgspec
-
     from leyden.core.trainer.export.export import TABLES, export_run
 
     with _progress(shown=not (quiet or json)) as progress:
@@ -42,7 +41,7 @@ def export(
         given: Any = {"format": format, "what": tuple(what or TABLES)}
         exported = asyncio.run(export_run(source, to, replace=replace, runs=runs, progress=progress, **given))
     if json:
-        sys.stdout.write(msgspec.json.encode(exported).decode() + "\n")
+        sys.stdout.write(json_line(exported))
     elif not quiet:
         counts = ", ".join(f"{count:,} {table}" for table, count in cast("dict[str, int]", exported.rows).items())
         sys.stdout.write(f"{counts} of {exported.rollouts_read:,} rollouts read are in {to}\n")

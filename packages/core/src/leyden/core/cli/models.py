@@ -10,6 +10,7 @@ import typer
 
 from leyden.core.cli.command import Command
 from leyden.core.cli.options import RUNS, JsonOption, RunsOption
+from leyden.core.data.json_line import json_line
 from leyden.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -222,19 +223,20 @@ def _print_table(title: str, columns: tuple[str, ...], rows: list[tuple[str, ...
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=title or None, title_justify="left")
+    from leyden.core.trainer.as_it_is import TITLE, as_it_is
+
+    table = Table(title=as_it_is(title, TITLE) if title else None, title_justify="left")
     for number, column in enumerate(columns):
-        table.add_column(column, justify="left" if number == 0 else "right")
+        table.add_column(as_it_is(column), justify="left" if number == 0 else "right")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(as_it_is, row))
     Console().print(table, highlight=False)
 
 
 def _print_lines(rows: list[Any]) -> None:
-    import msgspec
 
     for row in rows:
-        _say(msgspec.json.encode(row).decode())
+        sys.stdout.write(json_line(row))
 
 
 def _say(text: str) -> None:

@@ -18,7 +18,9 @@ from leyden.core.cli.options import (
 )
 from leyden.core.data.base_url import check_base_url
 from leyden.core.data.isolation import check_isolation
+from leyden.core.data.json_line import json_line
 from leyden.core.errors import UsageError
+from leyden.core.masking import mask_text, visible
 
 
 def run_workers(
@@ -91,9 +93,8 @@ def run_workers(
 
 
 def _show(text: str, *, json: bool) -> None:
+    text = visible(mask_text(text))
     if json:
-        import msgspec
-
-        text = msgspec.json.encode({"event": "runner", "text": text}).decode()
+        text = json_line({"event": "runner", "text": text}).rstrip("\n")
     sys.stdout.write(text + "\n")
     sys.stdout.flush()

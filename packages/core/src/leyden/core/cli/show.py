@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from leyden.core.cli.options import RUNS, JsonOption, RunsOption
+from leyden.core.data.json_line import json_line
 from leyden.core.errors import RunError
 
 
@@ -30,13 +31,12 @@ def show(
 def _show_run(folder: Any, experiment: str | None, *, json: bool) -> None:
     metrics = [line for line in folder.metrics() if "reward" in line]
     if json:
-        import msgspec
-
         for line in metrics:
-            sys.stdout.write(msgspec.json.encode(line).decode() + "\n")
+            sys.stdout.write(json_line(line))
         return
     from rich.console import Console
 
+    from leyden.core.trainer.as_it_is import as_it_is
     from leyden.core.trainer.curve import terminal_curve
     from leyden.core.trainer.report import RunReport, closing_table
 
@@ -48,17 +48,19 @@ def _show_run(folder: Any, experiment: str | None, *, json: bool) -> None:
 
         console.print(closing_table(msgspec.json.decode(folder.report_file.read_bytes(), type=RunReport)))
     elif (failure := folder.failure()) is not None:
-        console.print(f"ended before its first step: {failure}", highlight=False, markup=False)
+        console.print(as_it_is(f"ended before its first step: {failure}"))
         console.print(f"what became of each rollout: {folder.command('why')}", highlight=False, markup=False)
     else:
-        console.print(f"not finished; go on with: leyden train --resume {folder.path.name}", highlight=False)
+        console.print(as_it_is(f"not finished; go on with: leyden train --resume {folder.path.name}"))
 
 
 def _steps_table(name: str, experiment: str | None, metrics: list[dict[str, Any]]) -> Any:
     from rich.table import Table
 
+    from leyden.core.trainer.as_it_is import TITLE, as_it_is
+
     among = "" if experiment is None else f" of experiment {experiment}"
-    table = Table(title=f"Run {name}{among}: {len(metrics)} steps", title_justify="left")
+    table = Table(title=as_it_is(f"Run {name}{among}: {len(metrics)} steps", TITLE), title_justify="left")
     for column in ("step", "reward", "rollouts", "calls", "tok/s", "s", "ratio-1", "served gap"):
         table.add_column(column, justify="right", no_wrap=True)
     for line in metrics:
@@ -97,9 +99,7 @@ async def _show_rollout(folder: Any, wanted: str, *, json: bool) -> None:
     finally:
         await store.close()
     if json:
-        import msgspec
-
-        sys.stdout.write(msgspec.json.encode(recorded).decode() + "\n")
+        sys.stdout.write(json_line(recorded))
         return
     from rich.console import Console
 

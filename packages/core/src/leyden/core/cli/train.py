@@ -9,6 +9,7 @@ import typer
 
 from leyden.core.cli.options import RUNS, warn_of_host
 from leyden.core.cli.run_options import RunOptions, takes_run
+from leyden.core.data.json_line import json_line
 from leyden.core.errors import CheckFailed, LeydenError, NothingToLearn, UsageError
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def _finish(given: RunOptions, work: "Callable[[], RunReport]", name: str) -> No
             sys.stderr.write(f"what became of each rollout: {folder.command('why')}\n")
         raise
     if given.json:
-        sys.stdout.write(msgspec.json.encode({"event": "report", **msgspec.to_builtins(report)}).decode() + "\n")
+        sys.stdout.write(json_line({"event": "report", **msgspec.to_builtins(report)}))
     elif not given.quiet:
         _show(report, given.runs / name)
 
@@ -67,6 +68,7 @@ def _finish(given: RunOptions, work: "Callable[[], RunReport]", name: str) -> No
 def _show(report: "RunReport", folder: Path) -> None:
     from rich.console import Console
 
+    from leyden.core.trainer.as_it_is import as_it_is
     from leyden.core.trainer.curve import terminal_curve
     from leyden.core.trainer.folder import RunFolder
     from leyden.core.trainer.report import closing_table
@@ -76,6 +78,6 @@ def _show(report: "RunReport", folder: Path) -> None:
     if curve:
         console.print(curve, highlight=False, markup=False)
     console.print(closing_table(report))
-    console.print(f"trained policy: {folder / 'policy'}   reward curve: {folder / 'reward_curve.png'}", highlight=False)
+    console.print(as_it_is(f"trained policy: {folder / 'policy'}   reward curve: {folder / 'reward_curve.png'}"))
     if report.failed_rollouts or report.rollouts_left_out or report.excluded_calls:
-        console.print(f"why rollouts and calls were left out: {RunFolder(folder).command('why')}", highlight=False)
+        console.print(as_it_is(f"why rollouts and calls were left out: {RunFolder(folder).command('why')}"))

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from leyden.core.cli.options import RUNS, JsonOption, RunsOption
+from leyden.core.data.json_line import json_line
 from leyden.core.masking import mask_text, visible
 
 
@@ -18,8 +19,6 @@ def why(
     json: JsonOption = False,
 ) -> None:
     """Show why rollouts and calls of RUN were not trained, with counts and examples, or what became of one ROLLOUT."""
-    import msgspec
-
     from leyden.core.trainer.why.reading import Record
     from leyden.core.trainer.why.show import rollout_lines, summary_lines
     from leyden.core.trainer.why.summary import summarise, with_rollout
@@ -32,6 +31,6 @@ def why(
         found = asyncio.run(record.fate(rollout))
         lines = rollout_lines(found, with_rollout(record.folder.command("show"), found.rollout_id))
     if json:
-        sys.stdout.write(msgspec.json.encode(found).decode() + "\n")
+        sys.stdout.write(json_line(found))
     else:
         sys.stdout.writelines(f"{visible(mask_text(line))}\n" for line in lines)

@@ -43,7 +43,7 @@ class Failure:
 
     def metadata(self) -> dict[str, str]:
         """As the attempt's metadata holds it under `error`: without secrets and control characters."""
-        return {"kind": self.kind, "type": self.type, "message": visible(mask_text(self.message))}
+        return {"kind": self.kind, "type": visible(mask_text(self.type)), "message": visible(mask_text(self.message))}
 
 
 def failure_of(attempt: Attempt) -> Failure | None:

@@ -10,8 +10,11 @@ import _thread  # `threading.Thread.start` waits for the thread to run, without 
 import contextvars
 import threading
 from collections.abc import Callable
+from functools import lru_cache
 from time import monotonic
 from typing import Any, TypeVar
+
+from leyden.core.masking import mask_text, visible
 
 T = TypeVar("T")
 
@@ -21,6 +24,8 @@ MOST_STUCK = 4
 """Threads that did not return in time and still run."""
 MOST_CLASSES = 256
 """Classes that are remembered for a method that did not return."""
+MOST_OF_A_NAME = 200
+"""Characters of a class's name."""
 _SLICE = 0.05
 """Seconds that are waited for at once: a process that was stopped meanwhile has used up one slice, not the time."""
 
@@ -156,6 +161,13 @@ def full_name(kind: type[Any]) -> str:
 
 def _name_of(kind: type[Any]) -> str:
     try:
-        return str.__str__(_qualname.__get__(kind))
+        return _shown(str.__str__(_qualname.__get__(kind)))
     except Exception:  # a name that is no text
         return "?"
+
+
+@lru_cache(maxsize=1024)
+def _shown(name: str) -> str:
+    """A class's name without secrets and control characters: whoever makes a class at run time may choose any text."""
+    name = visible(mask_text(name))
+    return name if len(name) <= MOST_OF_A_NAME else f"{name[:MOST_OF_A_NAME]}…"

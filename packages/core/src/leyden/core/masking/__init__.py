@@ -7,7 +7,7 @@ from leyden.core.masking.known import known_secrets, remember_secret, remember_w
 from leyden.core.masking.lines import LineMasker
 from leyden.core.masking.names import OWN_TOKENS, says_secret, without_own_tokens
 from leyden.core.masking.shapes import MASK, PASSWORD_IN_URL
-from leyden.core.masking.terminal import visible
+from leyden.core.masking.terminal import visible, visible_in_json
 from leyden.core.masking.text import MaskingFilter, mask_json, mask_logs, mask_own_logs, mask_text, mask_values
 
 __all__ = [
@@ -26,5 +26,6 @@ __all__ = [
     "remember_words",
     "says_secret",
     "visible",
+    "visible_in_json",
     "without_own_tokens",
 ]

@@ -1,18 +1,19 @@
 """Secrets that this process was given, which are masked by their value: of whatever shape they are."""
 
-import json
 import os
 import re
 from functools import lru_cache
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 from leyden.core.masking.names import says_secret
 from leyden.core.masking.shapes import MASK
+from leyden.core.masking.writings import any_of, as_base64, as_written
 
 SHORTEST = 8
 """Characters of a value that is masked: shorter ones are in ordinary words."""
 
 _given: set[str] = set()
+_BASE64 = re.compile(r"[A-Za-z0-9+/]{16,}={0,2}")
 _USERINFO = re.compile(r"[a-z][a-z0-9+.-]{0,30}://([^\s/?#]+)@", re.IGNORECASE)
 
 
@@ -36,7 +37,7 @@ def known_secrets() -> frozenset[str]:
 
 
 def mask_known(text: str) -> str:
-    """Return `text` without the known secrets, as they are or as URLs and JSON write them, nor any line of one."""
+    """Return `text` without the known secrets, in whichever of the usual ways they are written, nor any line of one."""
     pattern = _pattern(known_secrets())
     return text if pattern is None else pattern.sub(MASK, text)
 
@@ -56,11 +57,17 @@ def _can_be_told(value: str) -> bool:
     """Whether a value is no ordinary word, and no path of a file that holds the secret."""
     if len(value) < SHORTEST or not (len(value) >= 2 * SHORTEST or any(one.isdigit() for one in value)):
         return False
-    return not (value.startswith(("/", "~/", "./")) and "/" in value[1:])
+    return not (value.startswith(("/", "~/", "./")) and "/" in value[1:]) or _is_random(value)
+
+
+def _is_random(value: str) -> bool:
+    """Whether what begins like a path is base64, as one in a hundred of AWS's keys is."""
+    mixed = all(re.search(kind, value) for kind in ("[A-Z]", "[a-z]", "[0-9]"))
+    return mixed and _BASE64.fullmatch(value) is not None and not os.path.exists(value)
 
 
 @lru_cache(maxsize=8)
 def _pattern(values: frozenset[str]) -> "re.Pattern[str] | None":
     whole = values | {line.strip() for value in values for line in value.splitlines() if _can_be_told(line.strip())}
-    forms = whole | {quote(value, safe="") for value in whole} | {json.dumps(value)[1:-1] for value in whole}
-    return re.compile("|".join(map(re.escape, sorted(forms, key=len, reverse=True)))) if forms else None
+    longest_first = sorted(whole, key=len, reverse=True)
+    return any_of([form for writing in (as_written, as_base64) for form in map(writing, longest_first)])

@@ -12,7 +12,8 @@ OVERLAP = 1 << 14
 _CUTS = 16
 """Places at which a longer line is tried to be cut."""
 _OPEN_KEY = re.compile(
-    rb"-----BEGIN [A-Z0-9 ]{0,30}PRIVATE KEY(?: BLOCK)?-----(?:\s+[A-Za-z0-9+/=]{16,})*\s*\Z",
+    rb"-----BEGIN [A-Z0-9 ]{0,30}PRIVATE KEY(?: BLOCK)?-----(?:\s+[A-Z][A-Za-z-]{2,15}: [^\r\n]{0,900}){0,6}"
+    rb"(?:\s+[A-Za-z0-9+/=]{16,})*\s*\Z",
 )
 _RUN = re.compile(rb"[^\s\"']*")
 

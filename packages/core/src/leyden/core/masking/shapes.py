@@ -1,4 +1,8 @@
-"""What secrets look like. Every pattern takes linear time: what repeats is bounded, or begins at one place of a run."""
+"""What secrets look like. Every pattern takes linear time: what repeats is bounded, or begins at one place of a run.
+
+A text may have been quoted before it comes here: by Python's `repr`, as JSON, as JSON in JSON, or in a URL. A letter
+that ends an escape is then no part of the word behind it, and quotes have backslashes before them.
+"""
 
 import re
 from base64 import b64decode, urlsafe_b64decode
@@ -7,8 +11,14 @@ from typing import NamedTuple
 
 MASK = "***"
 
-_START = r"(?<![\w-])"
+_ESCAPE = r"(?<=\\[abfnrtv])|(?<=\\x[0-9A-Fa-f]{2})|(?<=\\u[0-9A-Fa-f]{4})|(?<=%[0-9A-Fa-f]{2})"
+"""An escape ends here: `\\n` as `repr` writes a line's end, `%3D` as a URL writes `=`."""
+_START = rf"(?:(?<![\w-])|{_ESCAPE})"
 """Nothing before belongs to the same run of characters, so that each run is looked at once."""
+_WORD = rf"(?:\b|{_ESCAPE})"
+_QUOTE = r"(?:\\{0,8}[\"'])?"
+_IS = rf"(?:{_QUOTE}\s{{0,4}}(?:[:=]|%3[AD])|\\{{0,8}}[\"'],)\s{{0,4}}(?:b?\\{{0,8}}[\"'])?"
+"""Between a header's name and its value: as a line, in a mapping, or in a list of pairs."""
 _DIGIT = r"(?=[A-Za-z_-]*\d)"
 _RANDOM = re.compile(r"(?=(?:\D*\d){2})(?=[^A-Za-z]*[A-Za-z])")
 _KEYS = re.compile(
@@ -21,46 +31,57 @@ _KEYS = re.compile(
     )[\w-]+""",
     re.VERBOSE,
 )
-_AWS = re.compile(r"(?<![A-Za-z0-9])(A[KS]IA)[A-Z0-9]{16}(?![A-Za-z0-9])")
+_AWS = re.compile(rf"(?:(?<![A-Za-z0-9])|{_ESCAPE})(A[KS]IA)[A-Z0-9]{{16}}(?![A-Za-z0-9])")
 _GOOGLE_OAUTH = re.compile(rf"{_START}(ya29\.)[\w-]{{20,}}")
 _JWT = re.compile(rf"{_START}eyJ[\w-]{{8,}}\.[\w-]{{8,}}\.[\w-]*")
-_BLOCK = re.compile(
-    r"(-----BEGIN [A-Z0-9 ]{0,30}PRIVATE KEY(?: BLOCK)?-----)"
-    r"(?:(?:\s|\\[nr])+[A-Za-z0-9+/=]{16,})+(?:(?:\s|\\[nr])+[A-Za-z0-9+/=]+(?=(?:\s|\\[nr]){0,4}-----END))?"
+_GAP = r"(?:\s|\\{1,8}[nr])"
+_FIELD = (
+    rf"{_GAP}{{1,9}}(?:Proc-Type|DEK-Info|Version|Comment|Hash|Charset): [^\s\\]{{0,80}}(?: [^\s\\]{{0,80}}){{0,9}}"
 )
-_USERINFO = re.compile(r"(\b[a-z][a-z0-9+.-]{0,30}://)(?![^\s/?#@]*\*\*\*@)[^\s/?#\"'<>]+@", re.IGNORECASE)
+_BLOCK = re.compile(
+    rf"(-----BEGIN [A-Z0-9 ]{{0,30}}PRIVATE KEY(?: BLOCK)?-----)(?:{_FIELD}){{0,6}}"
+    rf"(?:{_GAP}+[A-Za-z0-9+/=]{{16,}})+(?:{_GAP}+[A-Za-z0-9+/=]+(?={_GAP}{{0,4}}-----END))?"
+)
+_USERINFO_IN_URL = re.compile(
+    r"(\b[a-z][a-z0-9+.-]{0,30}%3A%2F%2F)(?:[^\s/?#@%\"'<>]|%(?!2F|3F|23|40)){1,400}%40", re.IGNORECASE
+)
+"""Of a URL within a URL."""
+_USERINFO = re.compile(rf"({_WORD}[a-z][a-z0-9+.-]{{0,30}}://)(?![^\s/?#@]*\*\*\*@)[^\s/?#\"'<>]+@", re.IGNORECASE)
 PASSWORD_IN_URL = re.compile(r"(\b[a-z][\w+.-]{0,30}://[^\s:/@]*):[^\s@/]+@", re.IGNORECASE)
 """With the scheme and the user's name as its group."""
 _QUERY = re.compile(
-    r"([?&](?:x-amz-|x-goog-)?(?:api[-_]?key|key|(?:access|auth|refresh|id|security)?[-_]?token|secret|client[-_]secret"
-    r"|passw(?:or)?d|sig|signature|credential)=)(?![$<{*.])[^\s&#\"'<>)]{6,}",
+    r"((?:[?&]|%3F|%26)(?:x-amz-|x-goog-)?(?:api[-_]?key|key"
+    r"|(?:access|auth|refresh|id|security)?[-_]?token|secret|client[-_]secret|passw(?:or)?d|sig|signature|credential)(?:=|%3D))"
+    r"(?![$<{*.])(?:[^\s&#\"'<>)%]|%(?!26|23)){6,}",
     re.IGNORECASE,
 )
 _SEGMENT = re.compile(r"(/(?:tokens?|keys?|secrets?)/)(?=[A-Za-z_.~-]*\d)[\w.~-]{20,}")
 _HEADER = re.compile(
-    r"(\b(?:x-)?(?:api|auth|goog-api|access|amz-security|subscription|private|job)-(?:key|token)[\"']?\s{0,4}:\s{0,4}"
-    r"[\"']?)(?![$<{*.])[^\s\"',;)]{6,}",
+    rf"({_WORD}(?:x-)?(?:api|auth|goog-api|access|amz-security|subscription|private|job)-(?:key|token){_IS})"
+    r"(?![$<{*.])[^\s\"',;)\\]{6,}",
     re.IGNORECASE,
 )
 _AUTHORIZATION = re.compile(
-    r"(\bauthorization[\"']?\s{0,4}[:=]\s{0,4}[\"']?(?:(?:bearer|basic|token|digest|apikey)\s{1,4})?)"
-    r"(?!(?:bearer|basic|token|digest|apikey)\b)(?![$<{*.])[^\s\"',;)]{6,}",
+    rf"({_WORD}authorization{_IS}(?:(?:bearer|basic|token|digest|apikey)(?:\s{{1,4}}|%20))?)"
+    r"(?!(?:bearer|basic|token|digest|apikey)\b)(?![$<{*.])[^\s\"',;)\\]{6,}",
     re.IGNORECASE,
 )
-_COOKIE = re.compile(
-    r"(\b(?:set-)?cookie[\"']?\s{0,4}:\s{0,4}[\"']?[\w.-]{1,60}=)(?![$<{*.])[^\s\"';)]{8,}", re.IGNORECASE
+_COOKIE = re.compile(rf"({_WORD}(?:set-)?cookie{_IS}[\w.-]{{1,60}}=)(?![$<{{*.])[^\s\"';)\\]{{8,}}", re.IGNORECASE)
+_BEARER = re.compile(
+    rf"({_WORD}bearer(?:\s{{1,4}}|%20))(?=[A-Za-z_.~+/=-]*\d|[\w.~+/=-]{{20}})[\w.~+/=-]{{6,}}", re.IGNORECASE
 )
-_BEARER = re.compile(r"(\bbearer\s{1,4})(?=[A-Za-z_.~+/=-]*\d|[\w.~+/=-]{20})[\w.~+/=-]{6,}", re.IGNORECASE)
-_BASIC = re.compile(r"(\bbasic\s{1,4})([A-Za-z0-9+/]{8,}={0,2})", re.IGNORECASE)
+_BASIC = re.compile(rf"({_WORD}basic(?:\s{{1,4}}|%20))([A-Za-z0-9+/]{{8,}}={{0,2}})", re.IGNORECASE)
 _ASSIGNED = re.compile(
-    r"((?:api_?key|access_?key|private_?key|account_?key|token|secret|password|passwd)[\"']?\s{0,3}[=:]\s{0,3}[\"']?)"
-    r"([\w+/=~-]{12,400})(?![\w+/=~.(\[-])",
+    rf"((?:api_?key|access_?key|private_?key|account_?key|token|secret|password|passwd){_QUOTE}\s{{0,3}}(?:[=:]|%3[AD])"
+    rf"\s{{0,3}}{_QUOTE})([\w+/=~-]{{12,400}})(?![\w+/=~(\[-])(?!\.[\w+/=~-])",
     re.IGNORECASE,
 )
-_SIGNATURE = r"\.(?=[a-z_-]*[A-Z0-9])[\w-]{24}(?![\w.-])"
-_ATTEMPT = re.compile(rf"(?<![\w.-])([\w-]{{2,400}})\.([\w-]{{2,400}}){_SIGNATURE}", re.ASCII)
+_SIGNATURE = r"\.(?=[a-z_-]*[A-Z0-9])[\w-]{24}(?![\w-])(?!\.[\w-])"
+"""A full stop behind it may end a sentence."""
+_ALONE = rf"(?:(?<![\w-])(?<![\w-]\.)(?!(?<=\\)[abfnrtvxu]|(?<=%)[0-9A-Fa-f]{{2}})|{_ESCAPE})"
+_ATTEMPT = re.compile(rf"{_ALONE}([\w-]{{2,400}})\.([\w-]{{2,400}}){_SIGNATURE}", re.ASCII)
 _SCOPED = re.compile(
-    rf"(?<![\w.-])(?:agent|agent-reward|workers?)\.([\w-]{{2,400}})\.([\w-]{{0,400}}){_SIGNATURE}", re.ASCII
+    rf"{_ALONE}(?:agent|agent-reward|workers?)\.([\w-]{{2,400}})\.([\w-]{{0,400}}){_SIGNATURE}", re.ASCII
 )
 """Tokens of a store's agents, workers and machines: see `store.access`."""
 
@@ -75,6 +96,10 @@ def _whole(found: "re.Match[str]") -> str:
 
 def _userinfo(found: "re.Match[str]") -> str:
     return f"{found[1]}{MASK}@"
+
+
+def _userinfo_in_url(found: "re.Match[str]") -> str:
+    return f"{found[1]}{MASK}%40"
 
 
 def _basic(found: "re.Match[str]") -> str:
@@ -119,13 +144,14 @@ _SECRET_WORDS = (
 SHAPES = (
     Shape(_BLOCK, _first, ("private key",)),
     Shape(_USERINFO, _userinfo, ("@",)),
+    Shape(_USERINFO_IN_URL, _userinfo_in_url, ("%40",)),
     Shape(_ATTEMPT, _attempt, (".",)),
     Shape(_SCOPED, _attempt, ("agent", "worker")),
     Shape(_JWT, _whole, ("eyj",)),
     Shape(_KEYS, _first, _PREFIXES),
     Shape(_AWS, _first, ("akia", "asia")),
     Shape(_GOOGLE_OAUTH, _first, ("ya29.",)),
-    Shape(_QUERY, _first, ("=",)),
+    Shape(_QUERY, _first, ("=", "%3d")),
     Shape(_SEGMENT, _first, ("/token", "/key", "/secret")),
     Shape(_AUTHORIZATION, _first, ("authorization",)),
     Shape(_HEADER, _first, ("-key", "-token")),
@@ -134,3 +160,8 @@ SHAPES = (
     Shape(_BASIC, _basic, ("basic",)),
     Shape(_ASSIGNED, _assigned, _SECRET_WORDS),
 )
+IN_PLAIN_TEXT = tuple(
+    shape._replace(pattern=re.compile(shape.pattern.pattern.replace(f"|{_ESCAPE}", ""), shape.pattern.flags))
+    for shape in SHAPES
+)
+"""The same, for a text that holds no escapes: to look for what is behind one takes as long as all the rest."""

@@ -10,6 +10,11 @@ def visible(text: str) -> str:
     return _CONTROL.sub(_escaped, text.replace("\r\n", "\n"))
 
 
+def visible_in_json(encoded: str) -> str:
+    r"""Return JSON that says the same, with the control characters that JSON allows in a text as `\u009b`."""
+    return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", encoded)
+
+
 def _escaped(found: "re.Match[str]") -> str:
     number = ord(found[0])
     return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}"

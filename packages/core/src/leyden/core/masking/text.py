@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any, cast
 
 from leyden.core.masking.known import mask_known
-from leyden.core.masking.shapes import MASK, SHAPES
+from leyden.core.masking.shapes import IN_PLAIN_TEXT, MASK, SHAPES
 from leyden.core.masking.terminal import visible
 
 _SECRET_NAME = re.compile(r"api[-_]?key|authorization|password|passwd|secret|access[-_]?token|credential|cookie", re.I)
@@ -32,7 +32,7 @@ def mask_text(text: str) -> str:
 
 def _without_shapes(text: str) -> str:
     folded = text.casefold()
-    for shape in SHAPES:
+    for shape in SHAPES if "\\" in text or "%" in text else IN_PLAIN_TEXT:
         if any(sign in folded for sign in shape.signs):
             text = shape.pattern.sub(shape.masked, text)
     return text

@@ -6,6 +6,7 @@ import traceback
 from pathlib import Path
 from typing import cast
 
+from leyden.core.data.own_methods import short_name
 from leyden.core.masking import mask_text
 from leyden.core.tracing.destination import Stopped
 from leyden.core.tracing.hidden_frames import HIDDEN
@@ -32,7 +33,7 @@ def described(error: BaseException) -> str:
         found = _leaves(cast("BaseExceptionGroup[BaseException]", error))
         named = "; ".join(described(leaf) for leaf in found[:MOST_ERRORS])
         return f"{named}; and {len(found) - MOST_ERRORS} more" if len(found) > MOST_ERRORS else named
-    name = type(error).__qualname__
+    name = short_name(error)
     try:
         text = _NOISE.sub("", error.msg if isinstance(error, SyntaxError) else str(error))
         notes = [str(note) for note in getattr(error, "__notes__", ())]

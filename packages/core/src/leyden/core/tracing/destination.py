@@ -174,6 +174,19 @@ def could_be_routed(url: str) -> bool:
     return _on and ((model_call(path) or web_socket(path)) is not None or provider_hosts.is_provider(url))
 
 
+def whole_url(server: str, target: str) -> str:
+    """Return the URL of a request for `target` that is sent to `server`: a root URL, such as `https://host:443`.
+
+    A target that is a URL is for a proxy, which sends it on; a provider is none.
+    """
+    if target[:8].lower().startswith(("http://", "https://")):
+        if not provider_hosts.is_provider(server):
+            return target
+        where = urlsplit(target)
+        target = f"{where.path}?{where.query}" if where.query else where.path
+    return f"{server}{'' if target.startswith('/') else '/'}{target}"
+
+
 def decide(request: Outgoing) -> Destination | None:
     """Return where `request` goes; None: where it was going. Raises Stopped when it goes nowhere."""
     attempt = current_attempt()

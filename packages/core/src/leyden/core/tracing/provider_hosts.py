@@ -133,6 +133,8 @@ PROVIDERS = "leyden.providers"
 """In an attempt's `extra`: the places on this machine that its model calls were sent to. Another attempt's tools may
 be given the same port."""
 
+_IGNORED = re.compile(r"[\u00ad\u034f\u180b-\u180f\u200b-\u200f\u2060-\u206f\ufe00-\ufe0f\ufeff\U000e0000-\U000e0fff]")
+"""Characters that are left out of a host's name before it is looked up (IDNA, UTS 46)."""
 _DOTS = str.maketrans(dict.fromkeys("\u3002\uff0e\uff61", "."))
 _DEFAULT_PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443}
 
@@ -156,7 +158,7 @@ def place(url: str) -> Place:
         host, port = where.hostname or "", where.port
     except ValueError:
         return Place(url, 0)
-    host = unicodedata.normalize("NFKC", unquote(host)).translate(_DOTS).lower().rstrip(".")
+    host = unicodedata.normalize("NFKC", _IGNORED.sub("", unquote(host))).translate(_DOTS).casefold().rstrip(".")
     return Place(LOOPBACK if _is_loopback(host) else host, port or _DEFAULT_PORTS.get(where.scheme, 0))
 
 

@@ -20,6 +20,7 @@ from leyden.core.tracing.destination import (
     header_text,
     onward,
     repeatable,
+    whole_url,
 )
 from leyden.core.tracing.gateway_pool import is_tls
 from leyden.core.tracing.routing_table import FORWARDED
@@ -207,12 +208,10 @@ def _fields(connection: Any) -> dict[str, Any]:
 
 def _url(connection: Any, url: str) -> str:
     """Return the whole URL of a request: through a proxy, `url` is one, or the provider is at a tunnel's end."""
-    if url[:8].lower().startswith(("http://", "https://")):
-        return url
     tunnel = connection._tunnel_host  # set by the public `set_tunnel`, which has no counterpart to read it
     host, port = (tunnel, connection._tunnel_port) if tunnel else (connection.host, connection.port)
     scheme = "https" if tunnel or connection.default_port == 443 else "http"
-    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}{url}"
+    return whole_url(f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}", url)
 
 
 def _names(headers: Mapping[Any, Any]) -> dict[str, str]:

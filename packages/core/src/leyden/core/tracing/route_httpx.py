@@ -1,7 +1,8 @@
-"""Wire routing for httpx and httpx2, where a client picks the transport for a URL.
+"""Wire routing for httpx and httpx2, where a client picks the transport for a URL, and where a transport sends.
 
 So it works for clients made before or after, pinned to a base URL, to HTTP/2 or to a proxy, and for those with a
-transport of their own. The agent's request object keeps its URL and headers. Knows nothing of what is routed.
+transport of their own, also one that sends a request elsewhere than its client has asked for. The agent's request
+object keeps its URL and headers. Knows nothing of what is routed.
 """
 
 from collections.abc import Awaitable, Callable
@@ -16,18 +17,27 @@ from leyden.core.tracing.destination import (
     Stopped,
     could_be_routed,
     decide,
+    header_text,
     is_on,
     onward,
+    whole_url,
 )
 from leyden.core.tracing.lanes import Lanes
 from leyden.core.tracing.provider_hosts import client_made, is_of_sdk
 
-CLIENTS = (("Client", "_transport_for_url"), ("AsyncClient", "_transport_for_url"))
-WRAPPED = {"httpx": CLIENTS, "httpx2": CLIENTS}
+PLACES = (
+    ("Client", "_transport_for_url"),
+    ("AsyncClient", "_transport_for_url"),
+    ("HTTPTransport", "handle_request"),
+    ("AsyncHTTPTransport", "handle_async_request"),
+)
+WRAPPED = {"httpx": PLACES, "httpx2": PLACES}
 
 
 def wrap(http: ModuleType, name: str, original: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """Return what takes the place of a client's `name`."""
+    """Return what takes the place of `name`, of a client or of a transport that opens connections."""
+    if name != "_transport_for_url":
+        return _sending(http, name, original)
 
     def _transport_for_url(self: Any, url: Any) -> Any:
         transport = original(self, url)
@@ -36,6 +46,27 @@ def wrap(http: ModuleType, name: str, original: Callable[[Any, Any], Any]) -> Ca
         return RoutedTransport(http, transport) if could_be_routed(str(url)) else transport
 
     return _transport_for_url
+
+
+def _sending(http: ModuleType, name: str, original: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    def handle_request(self: Any, request: Any) -> Any:
+        if not could_be_routed(_url(request)):
+            return original(self, request)
+        return getattr(RoutedTransport(http, _Unrouted(self, original)), name)(request)
+
+    return handle_request
+
+
+class _Unrouted:
+    """A transport as it was before it was routed."""
+
+    def __init__(self, transport: Any, original: Callable[[Any, Any], Any]) -> None:
+        self._transport, self._original = transport, original
+
+    def handle_request(self, request: Any) -> Any:
+        return self._original(self._transport, request)
+
+    handle_async_request = handle_request
 
 
 class RoutedTransport:
@@ -163,4 +194,13 @@ class RoutedTransport:
 
 def _outgoing(request: Any) -> Outgoing:
     body: bytes | None = getattr(request, "_content", None)
-    return Outgoing(method=request.method, url=str(request.url), headers=request.headers, body=body)
+    return Outgoing(method=request.method, url=_url(request), headers=request.headers, body=body)
+
+
+def _url(request: Any) -> str:
+    """The URL that is asked for: an extension may have another target be sent to the same server."""
+    target = request.extensions.get("target")
+    if target is None:
+        return str(request.url)
+    server = request.url.copy_with(raw_path=b"/", username=None, password=None, fragment=None)
+    return whole_url(str(server).rstrip("/"), header_text(target))

@@ -19,6 +19,7 @@ from leyden.core.tracing.destination import (
     header_text,
     onward,
     repeatable,
+    whole_url,
 )
 
 WRAPPED = {"urllib3.connectionpool": (("HTTPConnectionPool", "urlopen"),)}
@@ -33,7 +34,7 @@ def wrap(library: ModuleType, name: str, original: Callable[..., Any]) -> Callab
     def urlopen(
         self: Any, method: str, url: str, body: Any = None, headers: Any = None, *args: Any, **kwargs: Any
     ) -> Any:
-        where = url if url[:8].lower().startswith(("http://", "https://")) else f"{self.scheme}://{_host(self)}{url}"
+        where = whole_url(f"{self.scheme}://{_host(self)}", url)
         if not could_be_routed(where):
             return original(self, method, url, body, headers, *args, **kwargs)
         return _Call(original, self, (method, url, body, headers, *args), kwargs).send(where)

@@ -5,8 +5,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
+from leyden.core.data.json_line import json_line
 from leyden.core.masking import mask_text, visible
 
 if TYPE_CHECKING:
@@ -40,14 +39,14 @@ class JsonLines(Display):
 
     def say(self, text: str) -> None:
         """Write `{"event": "message", ...}`."""
-        self._write({"event": "message", "text": mask_text(text)})
+        self._write({"event": "message", "text": visible(mask_text(text))})
 
     def step(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Write `{"event": "step", ...}` with the step's metrics."""
         self._write({"event": "step", **metrics})
 
     def _write(self, line: dict[str, Any]) -> None:
-        sys.stdout.write(msgspec.json.encode(line).decode() + "\n")
+        sys.stdout.write(json_line(line))
         sys.stdout.flush()
 
 
@@ -88,7 +87,7 @@ class Bars(Display):
 
     def say(self, text: str) -> None:
         """Print a line above the bars."""
-        self.console.print(visible(mask_text(text)), highlight=False)
+        self.console.print(visible(mask_text(text)), highlight=False, markup=False, emoji=False)
 
     def phase(self, name: str, total: int | None = None) -> None:
         """Restart the lower bar; the time left is reckoned from the first training step on."""

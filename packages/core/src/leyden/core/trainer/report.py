@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from leyden.core.data.tally import Counted, Tally
+from leyden.core.trainer.as_it_is import CAPTION, TITLE, as_it_is
 from leyden.core.trainer.versions import Evaluation, SideScores, earned
 
 if TYPE_CHECKING:
@@ -169,23 +170,25 @@ def closing_table(report: RunReport) -> "Table":
     """The table a person sees at the end of a run."""
     from rich.table import Table
 
-    table = Table(title=f"Run {report.name}", title_justify="left", show_header=True)
+    table = Table(title=as_it_is(f"Run {report.name}", TITLE), title_justify="left", show_header=True)
     table.add_column("")
     table.add_column("before", justify="right")
     table.add_column("after", justify="right")
     for said, result in _measured(report):
         what = "success" if result.is_share else "mean reward"
-        table.add_row(f"{what} on {said} ({result.tasks} tasks)", result.said("before"), result.said("after"))
+        on = as_it_is(f"{what} on {said} ({result.tasks} tasks)")
+        table.add_row(on, result.said("before"), result.said("after"))
         if result.sampled_before is not None or result.sampled_after is not None:
             table.add_row("   sampled, temperature 1", result.said("sampled_before"), result.said("sampled_after"))
     if report.held_out:
         table.add_section()
     for label, value in _totals(report):
-        table.add_row(label, "", value)
+        table.add_row(as_it_is(label), "", value)
     table.add_section()
     for phase, seconds in report.seconds_by_phase.items():
-        table.add_row(f"seconds: {phase}", "", f"{seconds:,.1f}")
-    table.caption = "\n".join(_remarks(report)) or None
+        table.add_row(as_it_is(f"seconds: {phase}"), "", f"{seconds:,.1f}")
+    if remarks := _remarks(report):
+        table.caption = as_it_is("\n".join(remarks), CAPTION)
     table.caption_justify = "left"
     return table
 

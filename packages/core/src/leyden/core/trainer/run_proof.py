@@ -19,6 +19,7 @@ SCHEME = "Leyden-MAC"
 """In the headers `WWW-Authenticate` and `Authorization`."""
 PROOF = "x-leyden-proof"
 """Header of an answer: the server's proof."""
+LONGEST_CHALLENGE = 1024
 NONCE_SECONDS = 60.0
 """How long a nonce of the server is taken."""
 
@@ -85,7 +86,9 @@ def challenge(nonce: str, *, stale: bool = False) -> str:
 def read_challenge(header: str) -> tuple[str, bool] | None:
     """The nonce in such a header, and whether it says stale; None for another header."""
     words = header.split()
-    return (words[1], words[2:] == ["stale"]) if len(words) in (2, 3) and words[0] == SCHEME else None
+    if len(words) not in (2, 3) or words[0] != SCHEME or not header.isascii() or len(header) > LONGEST_CHALLENGE:
+        return None
+    return words[1], words[2:] == ["stale"]
 
 
 def read_proof(header: str, asked: str) -> tuple[Exchange, str] | None:
@@ -98,7 +101,7 @@ def read_proof(header: str, asked: str) -> tuple[Exchange, str] | None:
 
 def same(one: str, other: str) -> bool:
     """Whether two proofs are the same, in a time that does not depend on where they differ."""
-    return hmac.compare_digest(one.encode(), other.encode())
+    return hmac.compare_digest(one.encode(errors="surrogateescape"), other.encode(errors="surrogateescape"))
 
 
 def _mac(token: str, *parts: bytes) -> str:

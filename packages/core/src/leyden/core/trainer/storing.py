@@ -67,6 +67,7 @@ def kept_token(path: Path) -> str:
     token = secrets.token_urlsafe(32)
     with os.fdopen(handle, "w") as file:
         file.write(token + "\n")
+    remember_secret(token)
     return token
 
 

@@ -23,6 +23,8 @@ from leyden.core.trainer.run_proof import PROOF, PROTOCOL, Exchange, read_challe
 
 T = TypeVar("T")
 PAUSE_SECONDS = 1.0
+MOST_ANSWERED = 4 << 20
+"""Bytes of an answer, whoever gives it: an offer has a few thousand."""
 OUTDATED = (
     "{server} asks for the run's token itself (runner protocol 1), which is not sent any more: update leyden-core "
     f"where the run is, to {version('leyden-core')} (protocol {PROTOCOL}) or later"
@@ -129,7 +131,7 @@ async def work_for(plan: ElsewherePlan, told: Callable[[str], None], stopped: as
     when no worker can be kept alive, NoAnswer when nobody has answered for `plan.patience` seconds.
     """
     timeout = aiohttp.ClientTimeout(total=HOLD_SECONDS + 20.0, sock_connect=5.0)
-    async with aiohttp.ClientSession(timeout=timeout) as session:
+    async with aiohttp.ClientSession(timeout=timeout, auto_decompress=False) as session:
         run = _Run(session, plan)
         goes_on = True
         while goes_on and not stopped.is_set():
@@ -238,8 +240,14 @@ class _Run:
         self, what: str, query: dict[str, str], headers: dict[str, str]
     ) -> tuple[int, Mapping[str, str], bytes]:
         url = f"{self._url}/{what}"
+        headers = {**headers, "accept-encoding": "identity"}  # who has proved nothing yet could send gigabytes
         async with self._session.get(url, params=query, headers=headers, allow_redirects=False) as answer:
-            return answer.status, answer.headers, await answer.read()
+            body = b""
+            async for piece in answer.content.iter_chunked(1 << 16):
+                body += piece
+                if len(body) > MOST_ANSWERED:
+                    raise self._not_the_run(f"its answer has more than {MOST_ANSWERED} bytes")
+            return answer.status, answer.headers, body
 
     def _not_the_run(self, why: str) -> UsageError:
         return UsageError(

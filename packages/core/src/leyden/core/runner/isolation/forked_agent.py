@@ -10,6 +10,7 @@ from typing import Any
 
 from leyden.core.data.resources import NamedResources
 from leyden.core.data.span import Span
+from leyden.core.runner.adapter import Adapter
 from leyden.core.runner.agent_run import AgentRun
 from leyden.core.runner.builtin_adapters import ROLLOUT
 from leyden.core.runner.config import RunnerConfig
@@ -63,8 +64,10 @@ def serve_attempt(connection: socket.socket, load: Load) -> None:
 def _loaded(begin: Begin, load: Load) -> LoadedAgent:
     alone.begin()
     for adapter in installed_adapters():
-        if adapter.module in sys.modules:
-            adapter.forked(Path(begin.folder))
+        if adapter.module in sys.modules and type(adapter).forked is not Adapter.forked:
+            folder = Path(begin.folder)
+            folder.parent.mkdir(mode=0o700, exist_ok=True)  # it lies where other users' files do
+            adapter.forked(folder)
     return load()
 
 

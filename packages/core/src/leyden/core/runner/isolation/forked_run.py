@@ -1,6 +1,7 @@
 """`ForkedRun`: a run of the agent in a process of its own, as the runner sees it."""
 
 import asyncio
+import logging
 import shutil
 import signal
 from collections.abc import Callable
@@ -27,6 +28,8 @@ from leyden.core.tracing.context import OpenAttempt
 
 if TYPE_CHECKING:
     from leyden.core.runner.isolation.fork_server import ForkedProcess, ForkServer
+
+logger = logging.getLogger(__name__)
 
 EXIT_SECONDS = 2.0
 """How long a process may take to exit once all is said, before it is killed."""
@@ -170,16 +173,25 @@ class ForkedRun:
         if isinstance(report, Loaded):
             self._loaded_after = report.seconds
         elif isinstance(report, Spans):
-            for span in report.spans:
+            for span in self._own(report.spans):
                 self._keep(span)
         elif isinstance(report, Notes):
             self.stage = report.stage
-            self.attempt.notes.extend(report.spans)
+            self.attempt.notes.extend(self._own(report.spans))
         elif not self.stopping:
             self.failure, self.made_no_call = report.failure, report.made_no_call
             self._server.prepare(report.imported)  # the next processes find them loaded
             return True
         return False
+
+    def _own(self, spans: list[Span]) -> list[Span]:
+        """Those of the attempt alone: what the process reports is stored with the worker's token, which it has not."""
+        own = self.attempt.rollout_id, self.attempt.attempt_id
+        kept = [span for span in spans if (span.rollout_id, span.attempt_id) == own]
+        if len(kept) < len(spans):
+            lost = len(spans) - len(kept)
+            logger.warning("rollout %s: its process reported %d spans of other attempts, left out", own[0], lost)
+        return kept
 
     async def _leave(self, process: "ForkedProcess", writer: asyncio.StreamWriter) -> None:
         writer.close()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from leyden.core.masking import mask_values
+from leyden.core.trainer.as_it_is import TITLE, as_it_is
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -103,12 +104,13 @@ def check_table(report: CheckReport) -> "Table":
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=report.summary(), title_justify="left", show_lines=False)
+    table = Table(title=as_it_is(report.summary(), TITLE), title_justify="left", show_lines=False)
     for column in ("check", "", "seen", "what to change"):
         table.add_column(column, overflow="fold")
     for result in report.results:
         colour = _COLOURS[result.status]
-        table.add_row(result.name, Text(result.status, style=colour), Text(result.seen), Text(result.change))
+        seen, change = as_it_is(result.seen), as_it_is(result.change)
+        table.add_row(as_it_is(result.name), Text(result.status, style=colour), seen, change)
     return table
 
 

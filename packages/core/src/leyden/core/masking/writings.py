@@ -1,0 +1,93 @@
+"""The ways in which a text is written within others: in URLs, JSON, Python's `repr`, HTML and base64."""
+
+import re
+from base64 import b64encode, urlsafe_b64encode
+from collections.abc import Sequence
+from typing import NamedTuple
+
+_AS_IS = re.compile(r"[A-Za-z0-9_.-]")
+"""Characters that all of them leave as they are."""
+_MOST = 8
+"""Backslashes before one character: what is quoted again has twice as many, and one more."""
+_IN_HTML = {
+    "&": ("amp", "#38"),
+    "<": ("lt", "#60"),
+    ">": ("gt", "#62"),
+    '"': ("quot", "#34"),
+    "'": ("apos", "#39", "#x27"),
+}
+_FIRST = "\\\\%&+\\r"
+"""With which an escaped character can begin, in a class of characters."""
+_LETTERS = {"\n": "n", "\r": "r", "\t": "t"}
+
+
+class Form(NamedTuple):
+    """One way in which a text is written."""
+
+    pattern: str
+    first: str
+    """The characters with which it can begin, for a class of characters."""
+
+
+def any_of(forms: Sequence[Form]) -> "re.Pattern[str] | None":
+    """Return what finds the first of these that fits, None where there are none.
+
+    Where no form can begin, which is nearly everywhere, looking at one character is enough.
+    """
+    if not forms:
+        return None
+    first = "".join(sorted({form.first for form in forms}))
+    return re.compile(f"(?=[{first}])(?:{'|'.join(form.pattern for form in forms)})")
+
+
+def as_written(text: str) -> Form:
+    """Return `text`, each of its characters as it is or escaped in one of these ways."""
+    runs = re.findall(r"\\+|[^\\]", text, re.DOTALL)
+    pattern = "".join(re.escape(run) if _AS_IS.fullmatch(run) else _character(run) for run in runs)
+    return Form(pattern, re.escape(text[0]) + ("" if _AS_IS.fullmatch(text[0]) else _FIRST))
+
+
+def as_base64(text: str) -> Form:
+    """Return `text` in base64, at the beginning of whatever is encoded together with it."""
+    data = text.encode(errors="surrogatepass")
+    whole = data[: len(data) // 3 * 3]
+    forms = {re.escape(encode(whole).decode()) for encode in (b64encode, urlsafe_b64encode)}
+    rest = "[A-Za-z0-9+/_-]{2,3}=?=?" if len(data) % 3 else ""
+    return Form(f"(?:{'|'.join(sorted(forms))}){rest}", "".join(re.escape(form.lstrip("\\")[0]) for form in forms))
+
+
+def _character(run: str) -> str:
+    """A pattern of one character, or of backslashes in a row."""
+    if run[0] == "\\":
+        return rf"(?:\\{{{len(run)},{len(run) * _MOST}}}|(?:{_percent(run[0])}){{{len(run)}}})"
+    forms = [rf"\\{{0,{_MOST}}}{re.escape(run)}" if run in "\"'/" else re.escape(run), _percent(run), *_numbers(run)]
+    forms += [f"&{name};" for name in _IN_HTML.get(run, ())]
+    if run in _LETTERS:
+        forms.append(rf"\\{{1,{_MOST}}}{_LETTERS[run]}")
+    if run == "\n":
+        forms += ["\r\n", rf"\\{{1,{_MOST}}}r\\{{1,{_MOST}}}n"]
+    if run == " ":
+        forms.append(re.escape("+"))
+    return f"(?:{'|'.join(forms)})"
+
+
+def _percent(character: str) -> str:
+    """As URLs have it, encoded once or again."""
+    return "".join(rf"%(?:25){{0,3}}{_hex(byte, 2)}" for byte in character.encode(errors="surrogatepass"))
+
+
+def _numbers(character: str) -> list[str]:
+    """By its number: as JSON has it, and as `repr` writes it in text and in bytes."""
+    units = character.encode("utf-16-be", errors="surrogatepass")
+    in_json = "".join(
+        rf"\\{{1,{_MOST}}}u{_hex(int.from_bytes(units[at : at + 2]), 4)}" for at in range(0, len(units), 2)
+    )
+    in_bytes = "".join(rf"\\{{1,{_MOST}}}x{_hex(byte, 2)}" for byte in character.encode(errors="surrogatepass"))
+    in_text = [rf"\\{{1,{_MOST}}}x{_hex(ord(character), 2)}"] if 0x80 <= ord(character) <= 0xFF else []
+    in_text += [rf"\\{{1,{_MOST}}}U{_hex(ord(character), 8)}"] if ord(character) > 0xFFFF else []
+    return [in_json, in_bytes, *in_text]
+
+
+def _hex(number: int, digits: int) -> str:
+    """A number in either case."""
+    return "".join(f"[{one}{one.upper()}]" if one.isalpha() else one for one in f"{number:0{digits}x}")
