@@ -94,6 +94,15 @@ def test_a_server_cannot_have_other_code_run(option: str, named: dict[str, Any],
     assert (trusting.reward, trusting.input, trusting.hooks) == (offer.reward, offer.input, offer.hooks)
 
 
+def test_a_server_cannot_have_a_command_given_secrets_of_the_runners_machine() -> None:
+    """A server names variables of `leyden run`'s own environment beside the command that was given."""
+    offer = msgspec.structs.replace(NAMED, env=("AWS_SECRET_ACCESS_KEY",))
+    with pytest.raises(UsageError, match="names --env AWS_SECRET_ACCESS_KEY.*--trust-server"):
+        plan().spec(offer)
+    assert plan(env=("MY_KEY",)).spec(offer).env == ("MY_KEY",)
+    assert plan(trust_server=True).spec(offer).env == offer.env
+
+
 @pytest.mark.parametrize(
     "server", ["http://10.0.0.5:8765", "http://train:8765", "http://[fd00::1]:1", "http://127.0.0.1.example.com"]
 )

@@ -109,18 +109,20 @@ class ElsewherePlan:
         )
 
     def _check_trust(self, offer: Offer) -> None:
-        """Raise UsageError where the run names code that was neither given here nor is trusted."""
+        """Raise UsageError where the run names code, or secrets, that were neither given here nor are trusted."""
         if self.trust_server:
             return
-        for option, given, named in (
-            ("--reward", self.reward, offer.reward),
-            ("--input", self.input, offer.input),
-            ("--hook", self.hooks, " ".join(offer.hooks)),
+        code = "code to run here"
+        for option, given, named, what in (
+            ("--reward", self.reward, offer.reward, code),
+            ("--input", self.input, offer.input, code),
+            ("--hook", self.hooks, " ".join(offer.hooks), code),
+            ("--env", self.env, " ".join(offer.env), "secrets of this machine for the command"),
         ):
             if named and not given:
                 raise UsageError(
-                    f"run {offer.run} names {option} {named}, which is code to run here: give {option} yourself, or "
-                    "--trust-server to run whatever the server names"
+                    f"run {offer.run} names {option} {named}, which is {what}: give {option} yourself, or "
+                    "--trust-server to take over whatever the server names"
                 )
 
 
