@@ -97,7 +97,7 @@ def test_a_server_cannot_have_other_code_run(option: str, named: dict[str, Any],
 def test_a_server_cannot_have_a_command_given_secrets_of_the_runners_machine() -> None:
     """A server names variables of `leyden run`'s own environment beside the command that was given."""
     offer = msgspec.structs.replace(NAMED, env=("AWS_SECRET_ACCESS_KEY",))
-    with pytest.raises(UsageError, match="names --env AWS_SECRET_ACCESS_KEY.*--trust-server"):
+    with pytest.raises(UsageError, match=r"names --env AWS_SECRET_ACCESS_KEY.*--trust-server"):
         plan().spec(offer)
     assert plan(env=("MY_KEY",)).spec(offer).env == ("MY_KEY",)
     assert plan(trust_server=True).spec(offer).env == offer.env

@@ -46,7 +46,7 @@ def run_workers(
     hook: HookOption = None,
     patience: Annotated[float, typer.Option(help="Seconds to wait for a run that does not answer.")] = 600.0,
     trust_server: Annotated[
-        bool, typer.Option("--trust-server", help="Take over the agent, reward, input, hooks and --env that the server names.")
+        bool, typer.Option("--trust-server", help="Take over agent, reward, input, hooks and --env from the server.")
     ] = False,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Send tokens and calls over plain HTTP to another machine.")
