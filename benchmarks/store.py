@@ -46,9 +46,9 @@ from stores.material import make_spans
 from stores.places import BACKENDS, missing
 
 from leyden.core.data import semconv
+from leyden.core.data.encoding.tokens import unpack_ids, unpack_log_probs
 from leyden.core.data.rollout import Attempt
 from leyden.core.data.span import Span
-from leyden.core.data.tokens import unpack_ids, unpack_log_probs
 
 HERE = Path(__file__).parent
 INGEST, ONCE = "ingest", ("rollouts", "waking", "query", "room", "steady")

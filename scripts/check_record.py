@@ -18,9 +18,9 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from leyden.core.data import semconv
+from leyden.core.data.encoding.tokens import unpack_ids
 from leyden.core.data.rollout import AttemptedRollout
 from leyden.core.data.span import Span
-from leyden.core.data.tokens import unpack_ids
 from leyden.core.data.transition import Transition
 from leyden.core.store.open import open_store
 from leyden.core.trajectory.assemble import assemble

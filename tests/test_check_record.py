@@ -10,9 +10,9 @@ import safetensors.torch
 
 from check_record import Record, calls_recorded_wrongly, largest_difference
 from leyden.core.data import semconv
+from leyden.core.data.encoding.tokens import pack_ids
 from leyden.core.data.sampling import Sampling
 from leyden.core.data.span import Attributes
-from leyden.core.data.tokens import pack_ids
 from leyden.core.data.transition import Transition
 from leyden.core.engine.base import EngineRecord, GenerateRequest
 from leyden.core.engine.embedded import EmbeddedEngine

@@ -9,8 +9,8 @@ from kill_campaign import kill_gateway, kill_training
 from kills import gateway_checks
 from kills.gateway_checks import Records
 from leyden.core.data import semconv
+from leyden.core.data.encoding.tokens import pack_ids
 from leyden.core.data.span import Attributes, Span, SpanStatus
-from leyden.core.data.tokens import pack_ids
 from leyden.core.testing import nouns
 
 ANSWER = {"kind": "chat", "id": "c1", "text": "hi", "attempt": "r-a1", "time": 20.0, "question": "?"}

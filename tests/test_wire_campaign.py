@@ -22,9 +22,9 @@ from campaign.recompute import difference, drawn_from, recomputed, version_range
 from campaign.summary import ALWAYS
 from campaign.versions import Versions
 from leyden.core.data import reasons, semconv
+from leyden.core.data.encoding.tokens import pack_ids, pack_log_probs, unpack_ids, unpack_log_probs
 from leyden.core.data.sampling import Sampling
 from leyden.core.data.span import Attribute, Span
-from leyden.core.data.tokens import pack_ids, pack_log_probs, unpack_ids, unpack_log_probs
 from leyden.core.engine.base import EngineRecord
 from leyden.core.gateway.hf_codec import HuggingFaceCodec
 from wire_campaign import POLICY, TOLERANCE, find, imprecise, run

@@ -11,9 +11,9 @@ from functools import cache
 from typing import Literal
 
 from leyden.core.data import semconv
+from leyden.core.data.encoding.tokens import pack_ids, pack_log_probs
 from leyden.core.data.rollout import Attempt
 from leyden.core.data.span import Attributes, Span
-from leyden.core.data.tokens import pack_ids, pack_log_probs
 
 PROMPT_IDS, RESPONSE_IDS, TOOL_IDS, VOCABULARY = 1000, 200, 150, 150_000
 ANSWER_WORDS, QUESTION_WORDS, TOOL_WORDS, SYSTEM_WORDS = 130, 650, 100, 400

@@ -9,8 +9,8 @@ import aiohttp
 import httptools
 from aiohttp import web
 
+from leyden.core.data.encoding.tokens import pack_ids, pack_log_probs
 from leyden.core.data.identity import mint
-from leyden.core.data.tokens import pack_ids, pack_log_probs
 from leyden.core.gateway import collector
 from leyden.core.gateway.app import Gateway
 from leyden.core.gateway.server import GatewayServer

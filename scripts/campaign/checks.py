@@ -15,10 +15,10 @@ from campaign.evidence import Evidence
 from campaign.plan import CallPlan, Mark, marks_in, span_of
 from check_record import Record, calls_recorded_wrongly
 from leyden.core.data import reasons, semconv
+from leyden.core.data.encoding.tokens import log_probs, unpack_ids, unpack_log_probs
 from leyden.core.data.reasons import CHOICE_NOT_USED
 from leyden.core.data.sampling import Sampling
 from leyden.core.data.span import Attribute, Span
-from leyden.core.data.tokens import log_probs, unpack_ids, unpack_log_probs
 from leyden.core.trajectory.assemble import assemble
 from leyden.core.trajectory.calls import is_recorded_call
 from leyden.core.trajectory.select import Selector

@@ -15,9 +15,9 @@ from campaign.checks import packed, sampling_of
 from campaign.versions import Versions
 from check_record import recorded_versions
 from leyden.core.data import semconv
+from leyden.core.data.encoding.tokens import unpack_ids, unpack_log_probs
 from leyden.core.data.sampling import Sampling
 from leyden.core.data.span import Span
-from leyden.core.data.tokens import unpack_ids, unpack_log_probs
 
 BATCH_TOKENS = 8192
 """Tokens of one forward, padding included: their logits are what memory is needed for."""

@@ -8,8 +8,8 @@ from typing import Any
 
 from kills.journal import read
 from leyden.core.data import semconv
+from leyden.core.data.encoding.tokens import unpack_ids
 from leyden.core.data.span import Span
-from leyden.core.data.tokens import unpack_ids
 from leyden.core.store.open import open_store
 from leyden.core.testing.byte_codec import ByteCodec
 from leyden.core.trajectory.calls import is_recorded_call

@@ -12,11 +12,11 @@ from opentelemetry.trace import SpanContext
 
 from leyden.core import emit_message, emit_object, emit_observation
 from leyden.core.data import semconv
+from leyden.core.data.plain.spans import is_plain_span
 from leyden.core.data.resources import LLM
 from leyden.core.data.rollout import Attempt, RolloutConfig
 from leyden.core.data.run import Run, StepMetrics
 from leyden.core.data.span import Span
-from leyden.core.data.span_values import is_plain_span
 from leyden.core.errors import LeydenError, RewardError
 from leyden.core.runner.annotations import exception_span, result_span
 from leyden.core.store.base import LightningStore

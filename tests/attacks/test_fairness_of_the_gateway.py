@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import pytest
 from gateway_site import PATIENCE, code, request, serving
 
-from leyden.core.data.inflating import Inflater
+from leyden.core.data.encoding.decompression import Inflater
 from leyden.core.data.span import Span
 from leyden.core.gateway import call
 from leyden.core.gateway.app import GatewayLimits

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from leyden.core.data.inflating import Inflater
+from leyden.core.data.encoding.decompression import Inflater
 from leyden.core.data.production import CaptureBegin, CaptureBegun, CaptureEnd, CaptureSpans
 from leyden.core.data.rollout import Attempt
 from leyden.core.data.span import Span

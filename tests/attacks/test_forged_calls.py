@@ -17,10 +17,10 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from leyden.core.cli.main import run
 from leyden.core.data import semconv
+from leyden.core.data.encoding.tokens import unpack_ids, unpack_log_probs
 from leyden.core.data.production import CaptureBegin, CaptureBegun, CaptureEnd, CaptureSpans
 from leyden.core.data.rollout import Attempt, AttemptedRollout
 from leyden.core.data.span import Span, SpanEvent, SpanLink
-from leyden.core.data.tokens import unpack_ids, unpack_log_probs
 from leyden.core.gateway.serving import ServedPolicy
 from leyden.core.runner.adapters import AgentSource
 from leyden.core.runner.isolation.live import LiveProcesses

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from leyden.core.cli.options import agent_name, held_out_name
-from leyden.core.data.values import message_of, stack_of
+from leyden.core.data.plain.values import message_of, stack_of
 from leyden.core.errors import UsageError
 from leyden.core.masking import known_secrets, mask_own_logs, mask_text
 from leyden.core.runner.calling import TEXT_CHARACTERS, shortened

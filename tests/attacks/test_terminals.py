@@ -8,8 +8,8 @@ import pytest
 from rich.console import Console
 
 from leyden.core.cli.run import _show  # pyright: ignore[reportPrivateUsage]  # what the command prints by
+from leyden.core.data.encoding.json_line import json_line
 from leyden.core.data.failure import Failure
-from leyden.core.data.json_line import json_line
 from leyden.core.data.rollout import Attempt, Rollout
 from leyden.core.data.span import SpanStatus
 from leyden.core.data.tally import Tally

@@ -13,8 +13,8 @@ from known import KNOWN, Known, unknown
 from observing import APART, CLIENTS, STRAIGHT, Observed, observe
 
 from leyden.core.data import semconv
+from leyden.core.data.encoding.tokens import unpack_ids
 from leyden.core.data.span import Span
-from leyden.core.data.tokens import unpack_ids
 from leyden.core.testing.byte_codec import ByteCodec
 
 EXCHANGES = load("chat", "error", "cancel", "responses")

@@ -13,9 +13,9 @@ from zoo_harness.trial import GROUP, Seen, SeenRollout, Trial
 from zoo_harness.wire import turns_of
 
 from leyden.core.data import semconv
+from leyden.core.data.encoding.tokens import pack_ids, pack_log_probs
 from leyden.core.data.rollout import Attempt, Rollout
 from leyden.core.data.span import Attributes, Span
-from leyden.core.data.tokens import pack_ids, pack_log_probs
 from leyden.core.engine.base import EngineRecord
 from leyden.core.testing.nouns import span
 from leyden.core.trainer.recorded import RecordedRollout

@@ -18,9 +18,9 @@ from leyden.core.algorithm.verl.advantages import Estimation, RowCredit, row_adv
 from leyden.core.algorithm.verl.rows import RowLimits, training_rows
 from leyden.core.credit.registry import CREDIT
 from leyden.core.data import semconv
+from leyden.core.data.encoding.tokens import unpack_ids, unpack_log_probs
 from leyden.core.data.rollout import Attempt, AttemptedRollout, Rollout
 from leyden.core.data.span import Span
-from leyden.core.data.tokens import unpack_ids, unpack_log_probs
 from leyden.core.policy.logprobs import score
 from leyden.core.policy.model import PolicyModel
 from leyden.core.store.open import open_store

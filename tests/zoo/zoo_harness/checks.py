@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from leyden.core.data import semconv
+from leyden.core.data.encoding.tokens import pack_ids, pack_log_probs
 from leyden.core.data.span import Span
-from leyden.core.data.tokens import pack_ids, pack_log_probs
 from leyden.core.trajectory.calls import is_recorded_call
 from zoo_harness.agent_file import AgentFile
 from zoo_harness.observing import VOLATILE, same_text

@@ -12,10 +12,10 @@ import openai
 import pytest
 
 from leyden.core.data import semconv
+from leyden.core.data.encoding.tokens import unpack_ids, unpack_log_probs
 from leyden.core.data.rollout import RolloutMode
 from leyden.core.data.sampling import Sampling
 from leyden.core.data.span import Span
-from leyden.core.data.tokens import unpack_ids, unpack_log_probs
 from leyden.core.engine.base import EngineRecord, GenerateRequest
 from leyden.core.errors import EngineError
 from leyden.core.store.memory import MemoryStore

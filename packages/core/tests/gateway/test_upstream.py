@@ -17,9 +17,9 @@ from openai.types.chat import ChatCompletionMessageParam
 from starlette.types import Receive, Scope, Send
 
 from leyden.core.data import semconv
+from leyden.core.data.encoding.tokens import unpack_ids, unpack_log_probs
 from leyden.core.data.identity import mint, new_key
 from leyden.core.data.span import Span
-from leyden.core.data.tokens import unpack_ids, unpack_log_probs
 from leyden.core.gateway.app import Gateway
 from leyden.core.gateway.body import BodyLimits, read_body
 from leyden.core.gateway.http import send_json

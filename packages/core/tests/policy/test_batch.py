@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leyden.core.data.tokens import token_ids
+from leyden.core.data.encoding.tokens import token_ids
 from leyden.core.policy.batch import MicroBatch, budget_for, micro_batches, shared_prefix
 from leyden.core.policy.entries import step_weights
 from leyden.core.policy.merge import TokenSequence, merged

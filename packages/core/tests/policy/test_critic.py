@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from leyden.core.data.tokens import token_ids
+from leyden.core.data.encoding.tokens import token_ids
 from leyden.core.data.transition import Transition
 from leyden.core.errors import PolicyError, TrainingError, UsageError
 from leyden.core.policy.critic import Critic, readable, states

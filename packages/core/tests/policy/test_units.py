@@ -10,7 +10,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from leyden.core.data.tokens import log_probs, token_ids
+from leyden.core.data.encoding.tokens import log_probs, token_ids
 from leyden.core.errors import TrainingError, UsageError
 from leyden.core.policy.config import UpdateConfig, UpdateOptions
 from leyden.core.policy.entries import WeightedTransition

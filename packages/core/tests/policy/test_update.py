@@ -8,7 +8,7 @@ import torch
 from msgspec.structs import replace
 from torch import Tensor
 
-from leyden.core.data.tokens import log_probs, token_ids
+from leyden.core.data.encoding.tokens import log_probs, token_ids
 from leyden.core.data.transition import Transition
 from leyden.core.errors import TrainingError, UsageError
 from leyden.core.policy.config import UpdateConfig

@@ -10,7 +10,7 @@ import torch
 from msgspec.structs import replace
 from torch import Tensor
 
-from leyden.core.data.tokens import token_ids
+from leyden.core.data.encoding.tokens import token_ids
 from leyden.core.data.transition import Transition
 from leyden.core.errors import PolicyError, TrainingError
 from leyden.core.policy.checkpoint import load_checkpoint, save_checkpoint

@@ -29,8 +29,8 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from leyden.core.data import semconv
+from leyden.core.data.encoding.tokens import unpack_ids, unpack_log_probs
 from leyden.core.data.rollout import Attempt
-from leyden.core.data.tokens import unpack_ids, unpack_log_probs
 from leyden.core.store.intake import ServerLimits
 from leyden.core.store.memory import MemoryStore
 from leyden.core.store.otlp import Most, read_request

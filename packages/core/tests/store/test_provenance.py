@@ -6,8 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from leyden.core.data import semconv
+from leyden.core.data.plain.span_sizes import shortened
 from leyden.core.data.span import SpanEvent, SpanLink
-from leyden.core.data.span_sizes import shortened
 from leyden.core.errors import UsageError
 from leyden.core.store.provenance import without_call_records
 from leyden.core.testing.nouns import span

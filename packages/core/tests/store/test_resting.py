@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from leyden.core.data import semconv
+from leyden.core.data.encoding.tokens import pack_ids
 from leyden.core.data.rollout import Attempt
 from leyden.core.data.span import Attributes, Span
-from leyden.core.data.tokens import pack_ids
 from leyden.core.errors import StoreError
 from leyden.core.store.resting import LATEST, LatestCalls, whole_spans
 from leyden.core.store.rows import AttemptKey, SpanRow

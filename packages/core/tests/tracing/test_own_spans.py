@@ -9,8 +9,8 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
+from leyden.core.data.plain.spans import plain_span
 from leyden.core.data.span import Span
-from leyden.core.data.span_values import plain_span
 from leyden.core.store.otel import span_from_otel
 from leyden.core.testing import nouns
 from leyden.core.tracing.context import OpenAttempt, open_attempt

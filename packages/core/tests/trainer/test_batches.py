@@ -12,9 +12,9 @@ import pytest
 
 from leyden.core.algorithm.loops import Pace, staleness
 from leyden.core.data import semconv
+from leyden.core.data.encoding.tokens import pack_ids, pack_log_probs
 from leyden.core.data.rollout import AttemptedRollout
 from leyden.core.data.span import Attributes, Span
-from leyden.core.data.tokens import pack_ids, pack_log_probs
 from leyden.core.data.transition import Transition
 from leyden.core.errors import RewardError
 from leyden.core.store.memory import MemoryStore

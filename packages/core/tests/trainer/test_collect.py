@@ -11,10 +11,10 @@ import pytest
 
 from leyden.core.algorithm.outside import Asked
 from leyden.core.data import semconv
+from leyden.core.data.encoding.tokens import pack_ids, pack_log_probs
 from leyden.core.data.reasons import EARLIER_ATTEMPT
 from leyden.core.data.rollout import AttemptedRollout
 from leyden.core.data.span import Attributes, Span
-from leyden.core.data.tokens import pack_ids, pack_log_probs
 from leyden.core.errors import RewardError, TaskError
 from leyden.core.store.memory import MemoryStore
 from leyden.core.testing import nouns

@@ -12,10 +12,10 @@ import pytest
 
 from leyden.core.cli.main import run
 from leyden.core.data import semconv
+from leyden.core.data.encoding.tokens import pack_ids, pack_log_probs
 from leyden.core.data.rollout import EnqueueRollout
 from leyden.core.data.run import PolicyVersion, Run, StepMetrics
 from leyden.core.data.span import Attributes
-from leyden.core.data.tokens import pack_ids, pack_log_probs
 from leyden.core.errors import UsageError
 from leyden.core.store.base import LightningStore
 from leyden.core.store.open import open_store

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from leyden.core.data import semconv
+from leyden.core.data.encoding.tokens import pack_ids
 from leyden.core.data.reasons import (
     CHANGED,
     CONTINUED,
@@ -16,7 +17,6 @@ from leyden.core.data.reasons import (
     UPSTREAM,
 )
 from leyden.core.data.span import Span
-from leyden.core.data.tokens import pack_ids
 from leyden.core.testing import nouns
 from leyden.core.testing.byte_codec import BEGIN, END, ByteCodec
 from leyden.core.trainer.retokenise import CannotTell, retold

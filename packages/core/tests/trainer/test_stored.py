@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from leyden.core.data import semconv
+from leyden.core.data.encoding.tokens import pack_ids, pack_log_probs
 from leyden.core.data.reasons import DISCONNECTED, FROZEN, OTHER_TEMPLATE, UPSTREAM
 from leyden.core.data.rollout import RolloutConfig, RolloutMode
 from leyden.core.data.span import Attributes
-from leyden.core.data.tokens import pack_ids, pack_log_probs
 from leyden.core.errors import RunError, UsageError
 from leyden.core.store.base import LightningStore
 from leyden.core.store.open import open_store

@@ -5,11 +5,11 @@ import msgspec
 import pytest
 
 from leyden.core.data import reasons, semconv
+from leyden.core.data.encoding.tokens import pack_ids, pack_log_probs
 from leyden.core.data.reasons import CHOICE_NOT_USED
 from leyden.core.data.rollout import Attempt, AttemptStatus, Rollout
 from leyden.core.data.sampling import Sampling
 from leyden.core.data.span import Attribute, Attributes, Span
-from leyden.core.data.tokens import pack_ids, pack_log_probs
 from leyden.core.testing import nouns
 from leyden.core.trajectory.assemble import assemble
 from leyden.core.trajectory.select import Selector

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leyden.core.data import reasons, semconv
+from leyden.core.data.encoding.tokens import pack_ids, pack_log_probs
 from leyden.core.data.failure import Failure
 from leyden.core.data.rollout import Attempt, AttemptedRollout, Rollout
 from leyden.core.data.sampling import Sampling
 from leyden.core.data.span import Span, SpanStatus
-from leyden.core.data.tokens import pack_ids, pack_log_probs
 from leyden.core.testing import nouns
 from leyden.core.trainer.abandoned import ABANDONED
 from leyden.core.trainer.lost import LOST

@@ -8,7 +8,7 @@ import msgspec
 
 from leyden.core.cli.options import agent_name
 from leyden.core.cli.run_options import RunOptions, takes_run
-from leyden.core.data.json_line import json_line
+from leyden.core.data.encoding.json_line import json_line
 from leyden.core.masking import mask_text, visible
 
 if TYPE_CHECKING:

@@ -22,9 +22,9 @@ from leyden.core.cli.options import (
     chosen_agent,
     read_env,
 )
+from leyden.core.data.encoding.json_line import json_line
 from leyden.core.data.failure import failure_of
 from leyden.core.data.isolation import check_isolation
-from leyden.core.data.json_line import json_line
 from leyden.core.data.tally import Tally
 from leyden.core.errors import UsageError
 from leyden.core.masking import mask_text, visible

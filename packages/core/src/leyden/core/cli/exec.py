@@ -19,7 +19,7 @@ from leyden.core.cli.options import (
     check_policy_device,
     read_env,
 )
-from leyden.core.data.json_line import json_line
+from leyden.core.data.encoding.json_line import json_line
 from leyden.core.data.rollout import Task
 from leyden.core.errors import UsageError
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from leyden.core.cli.options import RUNS, JsonOption, QuietOption, RunsOption
-from leyden.core.data.json_line import json_line
+from leyden.core.data.encoding.json_line import json_line
 
 if TYPE_CHECKING:
     from leyden.core.trainer.export.export import Progress

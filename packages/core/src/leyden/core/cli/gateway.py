@@ -18,7 +18,7 @@ from leyden.core.cli.options import (
     answering,
     check_policy_device,
 )
-from leyden.core.data.base_url import check_hosts
+from leyden.core.data.encoding.base_url import check_hosts
 from leyden.core.data.identity import fits_header
 from leyden.core.data.production import ProductionSampling
 from leyden.core.data.resources import LLM

@@ -10,7 +10,7 @@ import typer
 
 from leyden.core.cli.command import Command
 from leyden.core.cli.options import RUNS, JsonOption, RunsOption
-from leyden.core.data.json_line import json_line
+from leyden.core.data.encoding.json_line import json_line
 from leyden.core.errors import UsageError
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal, cast
 import msgspec
 import typer
 
-from leyden.core.data.base_url import check_base_url
 from leyden.core.data.bounds import check_bound
+from leyden.core.data.encoding.base_url import check_base_url
 from leyden.core.data.resources import LLM, NamedResources
 from leyden.core.data.rollout import Task
 from leyden.core.engine.vllm_options import VllmOptions

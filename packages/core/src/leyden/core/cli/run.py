@@ -16,9 +16,9 @@ from leyden.core.cli.options import (
     read_env,
     read_reward_weights,
 )
-from leyden.core.data.base_url import check_base_url
+from leyden.core.data.encoding.base_url import check_base_url
+from leyden.core.data.encoding.json_line import json_line
 from leyden.core.data.isolation import check_isolation
-from leyden.core.data.json_line import json_line
 from leyden.core.errors import UsageError
 from leyden.core.masking import mask_text, visible
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from leyden.core.cli.options import RUNS, JsonOption, RunsOption
-from leyden.core.data.json_line import json_line
+from leyden.core.data.encoding.json_line import json_line
 from leyden.core.errors import RunError
 
 

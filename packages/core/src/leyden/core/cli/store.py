@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from leyden.core.cli.options import AllowHostOption, JsonOption, warn_of_host
-from leyden.core.data.base_url import check_hosts
+from leyden.core.data.encoding.base_url import check_hosts
 
 TOKEN_FILE = Path("leyden-store.token")
 

@@ -9,7 +9,7 @@ import typer
 
 from leyden.core.cli.options import RUNS, warn_of_host
 from leyden.core.cli.run_options import RunOptions, takes_run
-from leyden.core.data.json_line import json_line
+from leyden.core.data.encoding.json_line import json_line
 from leyden.core.errors import CheckFailed, LeydenError, NothingToLearn, UsageError
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Literal
 
+from leyden.core.data.encoding.tokens import LogProbs, TokenIds
 from leyden.core.data.failure import Failure
-from leyden.core.data.tokens import LogProbs, TokenIds
 
 OutcomeKind = Literal["tool", "operation", "answer"]
 """A tool that the call asked for; an `operation` of the agent's code that followed it; its own `answer`, a text."""

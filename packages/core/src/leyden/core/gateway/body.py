@@ -11,7 +11,7 @@ from typing import Protocol, TypeAlias
 
 from starlette.types import Message, Receive, Scope
 
-from leyden.core.data.inflating import DEFLATE, GZIP, Corrupt, Inflater, TooMuch
+from leyden.core.data.encoding.decompression import DEFLATE, GZIP, Corrupt, Inflater, TooMuch
 from leyden.core.gateway.http import ClientGone
 from leyden.core.gateway.refusal import Refusal, invalid
 

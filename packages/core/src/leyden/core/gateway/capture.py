@@ -10,9 +10,9 @@ from collections.abc import Sequence
 import msgspec
 
 from leyden.core.data import semconv
+from leyden.core.data.encoding.tokens import pack_ids, pack_log_probs
 from leyden.core.data.sampling import Sampling
 from leyden.core.data.span import Attributes, Span, SpanStatus
-from leyden.core.data.tokens import pack_ids, pack_log_probs
 from leyden.core.engine.base import FinishReason, TokenChunk
 from leyden.core.gateway.origin import Origin
 from leyden.core.gateway.request import Asked

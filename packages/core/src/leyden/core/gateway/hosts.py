@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Collection
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from leyden.core.data.base_url import bare_host, is_address, is_loopback
+from leyden.core.data.encoding.base_url import bare_host, is_address, is_loopback
 from leyden.core.gateway.refusal import Refusal
 
 CONTAINERS = ("host.docker.internal", "host.containers.internal")

@@ -7,8 +7,8 @@ import msgspec
 from starlette.types import Send
 
 from leyden.core.data import semconv
+from leyden.core.data.encoding.tokens import unpack_ids, unpack_log_probs
 from leyden.core.data.span import Span
-from leyden.core.data.tokens import unpack_ids, unpack_log_probs
 from leyden.core.gateway.answer import AnswerReader
 from leyden.core.gateway.dialect import DrawnChoice, Exchange
 from leyden.core.gateway.serving import ServedPolicy

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from leyden.core.data.tokens import token_ids
+from leyden.core.data.encoding.tokens import token_ids
 from leyden.core.policy.batch import micro_batches
 from leyden.core.policy.entries import Entries
 from leyden.core.policy.logprobs import entry_logprobs, score

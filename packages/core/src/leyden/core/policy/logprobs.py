@@ -11,7 +11,7 @@ import torch
 import torch.utils.checkpoint
 from torch import Tensor
 
-from leyden.core.data.tokens import token_ids
+from leyden.core.data.encoding.tokens import token_ids
 from leyden.core.policy.batch import MicroBatch
 from leyden.core.policy.model import PolicyModel
 from leyden.core.policy.prefix import SharedPrefix

@@ -6,7 +6,7 @@ Invariant: merged or not, the entries are the same, and each sees the same token
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from leyden.core.data.tokens import TokenIds
+from leyden.core.data.encoding.tokens import TokenIds
 from leyden.core.policy.entries import Entries, WeightedTransition, entries_of, joined
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from leyden.core.data import semconv
 from leyden.core.data.failure import Failure, FailureKind
-from leyden.core.data.own_methods import short_name
+from leyden.core.data.plain.own_methods import short_name
 from leyden.core.data.resources import NamedResources
 from leyden.core.data.rollout import AttemptedRollout
 from leyden.core.data.span import Span

@@ -8,10 +8,10 @@ from typing import Any
 
 from leyden.core.data import semconv
 from leyden.core.data.failure import Failure
-from leyden.core.data.own_methods import short_name
-from leyden.core.data.reading import FULL, QUICK, Limits, OverLimits
+from leyden.core.data.plain.own_methods import short_name
+from leyden.core.data.plain.reading import FULL, QUICK, Limits, OverLimits
+from leyden.core.data.plain.values import Kept, message_of, plain, stack_of
 from leyden.core.data.span import Attributes, Span, SpanStatus
-from leyden.core.data.values import Kept, message_of, plain, stack_of
 from leyden.core.runner.reward import Reward
 from leyden.core.tracing.context import OpenAttempt
 

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, cast
 
-from leyden.core.data.own_methods import type_name
+from leyden.core.data.plain.own_methods import type_name
 from leyden.core.masking import mask_text
 from leyden.core.runner.threads import in_thread
 from leyden.core.tracing.context import outside_attempt

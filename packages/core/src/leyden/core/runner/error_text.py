@@ -6,7 +6,7 @@ import traceback
 from pathlib import Path
 from typing import cast
 
-from leyden.core.data.own_methods import short_name
+from leyden.core.data.plain.own_methods import short_name
 from leyden.core.masking import mask_text
 from leyden.core.tracing.destination import Stopped
 from leyden.core.tracing.hidden_frames import HIDDEN

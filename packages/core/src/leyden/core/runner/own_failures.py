@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from types import TracebackType
 
 from leyden.core.data.failure import Failure
-from leyden.core.data.own_methods import short_name
+from leyden.core.data.plain.own_methods import short_name
 from leyden.core.errors import LeydenError, StoreError, UsageError
 from leyden.core.runner.adapter import Adapter
 from leyden.core.runner.annotations import text_of

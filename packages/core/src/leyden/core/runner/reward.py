@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from leyden.core.data.bounds import MOST_REWARD
+from leyden.core.data.plain.values import number
 from leyden.core.data.rollout import Task
-from leyden.core.data.values import number
 from leyden.core.errors import RewardError
 from leyden.core.runner.calling import call_outside, is_ours, name_of, shortened
 from leyden.core.runner.error_text import raised

@@ -1,7 +1,7 @@
 """`Checked`: whatever a store's methods are called with, its own code gets the types that the interface says.
 
 Every backend, and the HTTP client, takes the same arguments and refuses the same: what a rollout, a worker or a run may
-hold is read by `data.values`, with what could not be kept whole noted beside it, and an id, a number or a status that
+hold is read by `data.plain.values`, with what could not be kept whole noted beside it, and an id, a number or a status that
 is none is refused with one line before anything is written.
 """
 
@@ -17,10 +17,10 @@ from typing import Any, Literal, TypeAlias, Union, cast, get_args, get_origin, g
 import msgspec
 
 from leyden.core.data import semconv
-from leyden.core.data.class_members import class_of, fields_of
-from leyden.core.data.own_methods import type_name
-from leyden.core.data.reading import FULL, QUICK, Limits, OverLimits
-from leyden.core.data.values import FEW_MEMBERS, MOST_MEMBERS, Kept, is_plain, listed, plain, reading, shown
+from leyden.core.data.plain.class_members import class_of, fields_of
+from leyden.core.data.plain.own_methods import type_name
+from leyden.core.data.plain.reading import FULL, QUICK, Limits, OverLimits
+from leyden.core.data.plain.values import FEW_MEMBERS, MOST_MEMBERS, Kept, is_plain, listed, plain, reading, shown
 from leyden.core.errors import CallRefused, WrongType
 from leyden.core.store.arguments import UNSET
 from leyden.core.store.wire import methods

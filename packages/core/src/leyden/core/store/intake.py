@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from starlette.requests import Request
 
-from leyden.core.data.inflating import DEFLATE, GZIP, Corrupt, Inflater, TooMuch
+from leyden.core.data.encoding.decompression import DEFLATE, GZIP, Corrupt, Inflater, TooMuch
 from leyden.core.store.counting import json_values, msgpack_values
 from leyden.core.store.refused import Refused, come_again
 from leyden.core.store.turns import LARGE, Sender, Turns

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from leyden.core.data.own_methods import short_name
-from leyden.core.data.reading import WITHOUT_METHODS, Reading
+from leyden.core.data.plain.own_methods import short_name
+from leyden.core.data.plain.reading import WITHOUT_METHODS, Reading
+from leyden.core.data.plain.spans import marked
+from leyden.core.data.plain.values import reading, shown
 from leyden.core.data.span import Attributes, Span, SpanEvent, SpanLink, SpanStatus, StatusCode
-from leyden.core.data.span_values import marked
-from leyden.core.data.values import reading, shown
 from leyden.core.errors import UsageError
 
 if TYPE_CHECKING:

@@ -21,9 +21,9 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 )
 
 from leyden.core.data import semconv
+from leyden.core.data.encoding.text import well_formed
+from leyden.core.data.encoding.tokens import pack_ids, pack_log_probs
 from leyden.core.data.span import Attributes, Span, SpanEvent, SpanLink, SpanStatus, StatusCode
-from leyden.core.data.text import well_formed
-from leyden.core.data.tokens import pack_ids, pack_log_probs
 from leyden.core.store.counting import json_values, message_fields, protobuf_fields, protobuf_messages
 from leyden.core.store.intake import too_many
 from leyden.core.store.refused import Refused

@@ -6,11 +6,11 @@ from typing import Any, cast
 
 import msgspec
 
-from leyden.core.data.reading import QUICK, OverLimits
+from leyden.core.data.plain.reading import QUICK, OverLimits
+from leyden.core.data.plain.span_sizes import shortened
+from leyden.core.data.plain.spans import is_plain_span, plain_span, plain_spans
+from leyden.core.data.plain.values import listed, shown
 from leyden.core.data.span import MOST_BYTES, Span
-from leyden.core.data.span_sizes import shortened
-from leyden.core.data.span_values import is_plain_span, plain_span, plain_spans
-from leyden.core.data.values import listed, shown
 from leyden.core.errors import CallRefused, UsageError, WrongType
 from leyden.core.store.text import storable
 

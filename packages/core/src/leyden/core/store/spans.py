@@ -7,9 +7,9 @@ from functools import partial
 
 from msgspec.structs import replace
 
+from leyden.core.data.plain.spans import MOST_NUMBERS
 from leyden.core.data.rollout import FINISHED_ATTEMPT, FINISHED_ROLLOUT
 from leyden.core.data.span import MOST_BYTES, Span
-from leyden.core.data.span_values import MOST_NUMBERS
 from leyden.core.errors import CallRefused, IllegalMove, NotFound
 from leyden.core.store import rules
 from leyden.core.store.lifecycle import change_attempt, missing_attempt, require_rollout

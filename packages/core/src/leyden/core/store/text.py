@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from leyden.core.data.encoding.text import REPLACEMENT, is_well_formed, well_formed
+from leyden.core.data.plain.spans import marked
 from leyden.core.data.span import Span
-from leyden.core.data.span_values import marked
-from leyden.core.data.text import REPLACEMENT, is_well_formed, well_formed
 from leyden.core.errors import UsageError
 
 _NUL = "\0"

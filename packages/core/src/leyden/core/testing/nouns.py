@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from typing import Any
 
+from leyden.core.data.encoding.tokens import log_probs, token_ids
 from leyden.core.data.span import Attributes, Span
-from leyden.core.data.tokens import log_probs, token_ids
 from leyden.core.data.transition import Trajectory, Transition
 from leyden.core.tracing.context import OpenAttempt
 

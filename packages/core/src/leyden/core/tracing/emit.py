@@ -16,10 +16,10 @@ from typing import Any, ParamSpec, TypeVar, cast
 
 from leyden.core.data import semconv
 from leyden.core.data.bounds import MOST_REWARD
-from leyden.core.data.own_methods import short_name
+from leyden.core.data.plain.own_methods import short_name
+from leyden.core.data.plain.spans import is_plain_span, plain_span
+from leyden.core.data.plain.values import as_json, is_a, message_of, number, pairs_of, plain, shown, stack_of
 from leyden.core.data.span import Attributes, Span, SpanStatus
-from leyden.core.data.span_values import is_plain_span, plain_span
-from leyden.core.data.values import as_json, is_a, message_of, number, pairs_of, plain, shown, stack_of
 from leyden.core.errors import RewardError
 from leyden.core.tracing.context import Caller, OpenAttempt, current_attempt, current_caller, set_caller
 
@@ -60,7 +60,7 @@ def emit_message(content: str) -> None:
 
 
 def emit_object(value: Any) -> None:
-    """Note any object as JSON; what JSON cannot hold of it is kept as `data.values` says, and noted beside it."""
+    """Note any object as JSON; what JSON cannot hold of it is kept as `data.plain.values` says, and noted beside it."""
     kept = as_json(value, semconv.CONTENT)
     attributes: Attributes = {semconv.CONTENT: kept.value}
     if kept.reasons:

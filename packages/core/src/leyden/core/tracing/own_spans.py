@@ -12,11 +12,11 @@ from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.util import types
 
-from leyden.core.data.own_methods import short_name
-from leyden.core.data.reading import WITHOUT_METHODS
+from leyden.core.data.plain.own_methods import short_name
+from leyden.core.data.plain.reading import WITHOUT_METHODS
+from leyden.core.data.plain.spans import marked
+from leyden.core.data.plain.values import is_a, message_of, reading, stack_of
 from leyden.core.data.span import Attributes, Span, SpanEvent, SpanLink, SpanStatus
-from leyden.core.data.span_values import marked
-from leyden.core.data.values import is_a, message_of, reading, stack_of
 from leyden.core.tracing.context import current_attempt
 
 Keep = Callable[[Span], object]

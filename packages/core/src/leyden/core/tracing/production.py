@@ -23,10 +23,10 @@ from urllib.parse import urlsplit
 import msgspec
 
 from leyden.core.data import semconv
+from leyden.core.data.plain.values import is_plain, plain
 from leyden.core.data.production import CaptureBegin, CaptureBegun, CaptureEnd
 from leyden.core.data.rollout import Task
 from leyden.core.data.span import Span
-from leyden.core.data.values import is_plain, plain
 from leyden.core.tracing import carry, destination, routing
 from leyden.core.tracing.capture_spans import SpanSender, SpansRefused
 from leyden.core.tracing.context import OpenAttempt, current_attempt, is_outside, open_attempt

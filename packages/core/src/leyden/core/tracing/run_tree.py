@@ -12,8 +12,8 @@ import msgspec
 from opentelemetry import trace
 
 from leyden.core.data import semconv
-from leyden.core.data.own_methods import short_name
-from leyden.core.data.values import message_of
+from leyden.core.data.plain.own_methods import short_name
+from leyden.core.data.plain.values import message_of
 from leyden.core.tracing.context import Caller, OpenAttempt, current_attempt, current_caller, not_ended, set_caller
 from leyden.core.tracing.export import is_beside, may_tell_content, start_span
 from leyden.core.tracing.own_spans import OwnSpan, ids

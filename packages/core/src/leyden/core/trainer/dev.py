@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 
-from leyden.core.data.base_url import check_base_url
 from leyden.core.data.bounds import check_bound
+from leyden.core.data.encoding.base_url import check_base_url
 from leyden.core.data.isolation import Isolation
 from leyden.core.data.resources import LLM, NamedResources
 from leyden.core.data.rollout import EnqueueRollout, RolloutConfig, Task

@@ -10,6 +10,7 @@ from typing import Any, cast
 import msgspec
 
 from leyden.core.data import semconv
+from leyden.core.data.encoding.tokens import log_probs, token_ids, unpack_ids
 from leyden.core.data.reasons import (
     CHANGED,
     CONTINUED,
@@ -20,7 +21,6 @@ from leyden.core.data.reasons import (
     UPSTREAM,
 )
 from leyden.core.data.span import Span
-from leyden.core.data.tokens import log_probs, token_ids, unpack_ids
 from leyden.core.data.transition import Transition
 from leyden.core.errors import LeydenError
 from leyden.core.gateway.chat.request import TEXT_PARTS

@@ -6,8 +6,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from leyden.core.data.base_url import check_hosts
 from leyden.core.data.bounds import check_bound
+from leyden.core.data.encoding.base_url import check_hosts
 from leyden.core.errors import UsageError
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")

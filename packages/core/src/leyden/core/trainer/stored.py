@@ -13,6 +13,7 @@ import msgspec
 
 from leyden.core.algorithm.base import StoredRollouts
 from leyden.core.data import semconv
+from leyden.core.data.encoding.tokens import log_probs
 from leyden.core.data.reasons import (
     CHOICE_NOT_USED,
     FROZEN,
@@ -26,7 +27,6 @@ from leyden.core.data.reasons import (
 )
 from leyden.core.data.rollout import FINISHED_ROLLOUT, AttemptedRollout, Rollout, Task
 from leyden.core.data.span import Span
-from leyden.core.data.tokens import log_probs
 from leyden.core.data.transition import Trajectory, Transition
 from leyden.core.errors import RunError, UsageError
 from leyden.core.gateway.codec import Codec

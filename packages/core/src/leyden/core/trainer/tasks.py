@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from leyden.core.data.order import drawn
+from leyden.core.data.plain.values import is_plain, plain
 from leyden.core.data.rollout import Task
-from leyden.core.data.values import is_plain, plain
 from leyden.core.errors import TaskError
 
 

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import msgspec
 
-from leyden.core.data.base_url import is_loopback
+from leyden.core.data.encoding.base_url import is_loopback
 from leyden.core.data.isolation import Isolation
 from leyden.core.errors import LeydenError, UsageError
 from leyden.core.runner.loading import AgentReference

@@ -11,6 +11,7 @@ from typing import cast
 import msgspec
 
 from leyden.core.data import semconv
+from leyden.core.data.encoding.tokens import LogProbs, TokenIds, unpack_ids, unpack_log_probs
 from leyden.core.data.failure import Failure, failure_of
 from leyden.core.data.reasons import (
     BAD_LOGPROBS,
@@ -26,7 +27,6 @@ from leyden.core.data.reasons import (
 from leyden.core.data.rollout import Attempt, Rollout
 from leyden.core.data.sampling import Sampling
 from leyden.core.data.span import Span
-from leyden.core.data.tokens import LogProbs, TokenIds, unpack_ids, unpack_log_probs
 from leyden.core.data.transition import Outcome, Trajectory, Transition
 from leyden.core.trajectory.all_outcomes import outcomes_by_call
 from leyden.core.trajectory.calls import finish_reason, is_recorded_call

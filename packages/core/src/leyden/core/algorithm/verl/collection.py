@@ -25,7 +25,7 @@ from leyden.core.algorithm.verl.rows import PromptRows, Row, RowLimits, training
 from leyden.core.algorithm.verl.watching import watched
 from leyden.core.algorithm.verl.wire import Failed, Pause, Replicas
 from leyden.core.credit.registry import CREDIT
-from leyden.core.data.tokens import log_probs, token_ids
+from leyden.core.data.encoding.tokens import log_probs, token_ids
 from leyden.core.data.transition import TrajectoryGroup
 from leyden.core.errors import NothingToLearn, TrainingError
 

@@ -15,6 +15,7 @@ from leyden.core.advantage.base import AdvantageEstimator, CreditedRollout, Grou
 from leyden.core.algorithm.account import Account, account_of
 from leyden.core.algorithm.weighing import credit_of
 from leyden.core.credit.base import CreditAssigner
+from leyden.core.data.encoding.tokens import LogProbs, TokenIds
 from leyden.core.data.reasons import (
     EMPTY_PROMPT,
     EMPTY_RESPONSE,
@@ -29,7 +30,6 @@ from leyden.core.data.reasons import (
     UNCREDITED,
     UNEVEN_LOGPROBS,
 )
-from leyden.core.data.tokens import LogProbs, TokenIds
 from leyden.core.data.transition import Trajectory, TrajectoryGroup, Transition
 
 if TYPE_CHECKING:

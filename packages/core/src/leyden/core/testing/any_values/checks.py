@@ -8,9 +8,9 @@ import msgspec
 from msgspec.structs import replace
 
 from leyden.core.data import semconv
+from leyden.core.data.plain.span_sizes import LARGEST
 from leyden.core.data.rollout import Attempt
 from leyden.core.data.span import MOST_BYTES, Span
-from leyden.core.data.span_sizes import LARGEST
 from leyden.core.store.base import LightningStore
 from leyden.core.testing.any_values.strategies import AnySpan, AnyValue
 

@@ -7,9 +7,9 @@ import asyncio
 from msgspec.structs import replace
 
 from leyden.core.data import semconv
+from leyden.core.data.encoding.tokens import pack_ids, pack_log_probs
 from leyden.core.data.rollout import Attempt
 from leyden.core.data.span import Attributes, Span
-from leyden.core.data.tokens import pack_ids, pack_log_probs
 from leyden.core.store.base import LightningStore
 from leyden.core.testing.store_contract.shared import StoreTests, claimed, span_of
 

@@ -13,8 +13,8 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.trace import Link, Status, StatusCode
 
 from leyden.core.data import semconv
+from leyden.core.data.encoding.tokens import pack_ids
 from leyden.core.data.span import Span, SpanEvent, SpanLink, SpanStatus
-from leyden.core.data.tokens import pack_ids
 from leyden.core.errors import IllegalMove, NotFound, UsageError
 from leyden.core.store.base import LightningStore
 from leyden.core.testing.store_contract.shared import MISSING, StoreTests, attempt_now, claimed, rollout_now, span_of

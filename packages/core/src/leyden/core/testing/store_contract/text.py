@@ -15,11 +15,11 @@ import msgspec
 import pytest
 
 from leyden.core.data import semconv
+from leyden.core.data.encoding.tokens import pack_ids
 from leyden.core.data.resources import NamedResources, PromptTemplate
 from leyden.core.data.rollout import EnqueueRollout
 from leyden.core.data.run import PolicyVersion, Run, StepMetrics
 from leyden.core.data.span import Attributes, Span, SpanEvent, SpanLink, SpanStatus
-from leyden.core.data.tokens import pack_ids
 from leyden.core.errors import UsageError
 from leyden.core.store.base import LightningStore
 from leyden.core.store.text import MOST_BYTES_OF_AN_ID

@@ -18,11 +18,11 @@ from opentelemetry.sdk.trace import Event, ReadableSpan
 from opentelemetry.trace import SpanContext
 
 from leyden.core.data import semconv
+from leyden.core.data.encoding.tokens import pack_ids
 from leyden.core.data.resources import LLM, PromptTemplate
 from leyden.core.data.rollout import EnqueueRollout, RolloutConfig
 from leyden.core.data.run import Run, StepMetrics
 from leyden.core.data.span import MOST_BYTES, Span, SpanEvent, SpanLink, SpanStatus
-from leyden.core.data.tokens import pack_ids
 from leyden.core.errors import REFUSALS, CallRefused, LeydenError, NotFound, WrongType
 from leyden.core.store.base import LightningStore
 from leyden.core.testing.any_values import RELEASE, AnySpan, AnyValue, any_spans, any_values

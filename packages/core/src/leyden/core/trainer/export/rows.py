@@ -13,10 +13,10 @@ from typing import Any, Literal
 import msgspec
 
 from leyden.core.data import semconv
+from leyden.core.data.encoding.tokens import LogProbs, TokenIds, unpack_ids, unpack_log_probs
 from leyden.core.data.production import CAPTURE, COMPLETE, INCOMPLETE
 from leyden.core.data.rollout import Attempt, AttemptedRollout, Rollout
 from leyden.core.data.span import Attributes, Span
-from leyden.core.data.tokens import LogProbs, TokenIds, unpack_ids, unpack_log_probs
 from leyden.core.data.transition import Trajectory
 from leyden.core.trainer.why.fates import CallFate, RolloutFate
 from leyden.core.trajectory.assemble import assemble, last_reward

@@ -7,9 +7,9 @@ import math
 import sys
 from typing import Any
 
-from leyden.core.data.class_members import class_of
-from leyden.core.data.own_methods import type_name
-from leyden.core.data.reading import Kind, Reading
+from leyden.core.data.plain.class_members import class_of
+from leyden.core.data.plain.own_methods import type_name
+from leyden.core.data.plain.reading import Kind, Reading
 
 
 def library_kind(base: type) -> Kind | None:

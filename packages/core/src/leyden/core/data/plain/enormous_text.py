@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import msgspec
 
-from leyden.core.data.class_members import class_of, fields_of, lineage, members_of
+from leyden.core.data.plain.class_members import class_of, fields_of, lineage, members_of
 
 MOST = 100_000
 """Members of lists, dicts and the like, within one another, of an object that is asked for its text."""

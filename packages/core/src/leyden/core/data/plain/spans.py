@@ -1,7 +1,7 @@
 """Spans of plain data, whatever they were made of: the one boundary that every span passes on its way to a store.
 
-A span that is plain already is taken as it is. Of any other, each field is read by `data.values`; what cannot be kept
-whole is kept shortened, and `semconv.REDUCED` on the span says which part and why. Refused is only what leaves the span
+A span that is plain already is taken as it is. Of any other, `data.plain.values` reads each field; what cannot be kept
+whole is shortened, and `semconv.REDUCED` on the span says which part and why. Refused is only what leaves the span
 without an identity (an id that is no text, a number that cannot be) or says of it what cannot be (a status, a reward).
 """
 
@@ -13,11 +13,11 @@ from typing import Any, cast
 from msgspec.structs import astuple, replace
 
 from leyden.core.data import semconv
-from leyden.core.data.class_members import class_of
-from leyden.core.data.own_methods import type_name
-from leyden.core.data.reading import Limits, Reading, scalar_size
+from leyden.core.data.plain.class_members import class_of
+from leyden.core.data.plain.own_methods import type_name
+from leyden.core.data.plain.reading import Limits, Reading, scalar_size
+from leyden.core.data.plain.values import reading, shown
 from leyden.core.data.span import MOST_BYTES, Attributes, Span, SpanEvent, SpanLink, SpanStatus, StatusCode
-from leyden.core.data.values import reading, shown
 from leyden.core.errors import UsageError
 
 _Dict: Any = dict

@@ -4,8 +4,8 @@ from typing import Any, cast
 
 import msgspec
 
-from leyden.core.data.class_members import class_of, fields_of, lineage, members_of
-from leyden.core.data.reading import Kind, Reading
+from leyden.core.data.plain.class_members import class_of, fields_of, lineage, members_of
+from leyden.core.data.plain.reading import Kind, Reading
 
 _Dict: Any = dict
 _Tuple: Any = tuple

@@ -14,12 +14,12 @@ from fractions import Fraction
 from itertools import islice
 from typing import Any, NamedTuple, cast
 
-from leyden.core.data.class_members import class_of, lineage_of
-from leyden.core.data.enormous import is_enormous
-from leyden.core.data.own_methods import METHODS, NoAnswer, OwnMethods, Raised, Time, short_name
-from leyden.core.data.reading import FULL, Limits, OverLimits, Reading, scalar_size
-from leyden.core.data.text import is_well_formed
-from leyden.core.data.value_kinds import kind_of, message
+from leyden.core.data.encoding.text import is_well_formed
+from leyden.core.data.plain.class_members import class_of, lineage_of
+from leyden.core.data.plain.enormous_text import is_enormous
+from leyden.core.data.plain.own_methods import METHODS, NoAnswer, OwnMethods, Raised, Time, short_name
+from leyden.core.data.plain.reading import FULL, Limits, OverLimits, Reading, scalar_size
+from leyden.core.data.plain.value_kinds import kind_of, message
 from leyden.core.masking import mask_text
 
 MOST_CONTAINERS = 100_000

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leyden.core.data.tokens import pack_ids, pack_log_probs, unpack_ids, unpack_log_probs
+from leyden.core.data.encoding.tokens import pack_ids, pack_log_probs, unpack_ids, unpack_log_probs
 
 
 @given(st.lists(st.integers(0, 2**31 - 1)))

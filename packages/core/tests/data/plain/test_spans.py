@@ -7,9 +7,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from leyden.core.data import semconv
+from leyden.core.data.plain.span_sizes import LARGEST, shortened
+from leyden.core.data.plain.spans import is_plain_span, marked, plain_span
 from leyden.core.data.span import MOST_BYTES, Span, SpanEvent, SpanLink, SpanStatus
-from leyden.core.data.span_sizes import LARGEST, shortened
-from leyden.core.data.span_values import is_plain_span, marked, plain_span
 from leyden.core.errors import UsageError
 from leyden.core.testing import nouns
 from leyden.core.testing.any_values import RELEASE, AnySpan, any_spans

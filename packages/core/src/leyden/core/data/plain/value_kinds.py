@@ -20,12 +20,12 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Any, cast
 
-from leyden.core.data.class_members import class_of, fields_of, lineage, lineage_of, members_of
-from leyden.core.data.enormous import is_enormous
-from leyden.core.data.library_kinds import library_kind
-from leyden.core.data.own_methods import full_name, short_name, type_name
-from leyden.core.data.reading import Kind, OverLimits, Reading
-from leyden.core.data.record_kinds import record_kind
+from leyden.core.data.plain.class_members import class_of, fields_of, lineage, lineage_of, members_of
+from leyden.core.data.plain.enormous_text import is_enormous
+from leyden.core.data.plain.library_kinds import library_kind
+from leyden.core.data.plain.own_methods import full_name, short_name, type_name
+from leyden.core.data.plain.reading import Kind, OverLimits, Reading
+from leyden.core.data.plain.record_kinds import record_kind
 
 _List: Any = list
 _Tuple: Any = tuple

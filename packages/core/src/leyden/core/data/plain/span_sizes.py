@@ -5,9 +5,9 @@ from typing import Any, cast
 from msgspec.structs import replace
 
 from leyden.core.data import semconv
-from leyden.core.data.reading import ELLIPSIS, MOST_REASONS
+from leyden.core.data.plain.reading import ELLIPSIS, MOST_REASONS
+from leyden.core.data.plain.spans import marked
 from leyden.core.data.span import MOST_BYTES, Attributes, Span, bytes_of
-from leyden.core.data.span_values import marked
 
 EXACT = frozenset(
     {

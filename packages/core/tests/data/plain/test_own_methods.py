@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from leyden.core.data.own_methods import NoAnswer, OwnMethods, Raised, Time, short_name, type_name
+from leyden.core.data.plain.own_methods import NoAnswer, OwnMethods, Raised, Time, short_name, type_name
 from leyden.core.testing.any_values.hostile import OfHostileClass
 
 

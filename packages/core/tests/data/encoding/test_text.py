@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from leyden.core.data.encoding.text import is_well_formed, well_formed
+from leyden.core.data.plain.values import plain
 from leyden.core.data.span import SpanEvent
-from leyden.core.data.text import is_well_formed, well_formed
-from leyden.core.data.values import plain
 
 odd_text = st.lists(st.integers(0xD7F0, 0xE010) | st.integers(0, 0x10FFFF)).map(lambda codes: "".join(map(chr, codes)))
 

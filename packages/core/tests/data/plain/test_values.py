@@ -22,9 +22,9 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 
-from leyden.core.data.own_methods import OwnMethods
-from leyden.core.data.reading import QUICK, Limits, OverLimits
-from leyden.core.data.values import (
+from leyden.core.data.plain.own_methods import OwnMethods
+from leyden.core.data.plain.reading import QUICK, Limits, OverLimits
+from leyden.core.data.plain.values import (
     as_json,
     is_plain,
     listed,

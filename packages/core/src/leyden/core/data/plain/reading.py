@@ -15,9 +15,18 @@ from typing import Any, TypeAlias, cast
 
 import msgspec
 
-from leyden.core.data.enormous import is_enormous
-from leyden.core.data.own_methods import METHODS, SECONDS, NoAnswer, OwnMethods, Raised, Time, short_name, type_name
-from leyden.core.data.text import REPLACEMENT, is_well_formed
+from leyden.core.data.encoding.text import REPLACEMENT, is_well_formed
+from leyden.core.data.plain.enormous_text import is_enormous
+from leyden.core.data.plain.own_methods import (
+    METHODS,
+    SECONDS,
+    NoAnswer,
+    OwnMethods,
+    Raised,
+    Time,
+    short_name,
+    type_name,
+)
 
 Kind: TypeAlias = Callable[["Reading", Any, str], Any]
 """Reads a value of one kind: `kind(reading, value, place)`."""

@@ -1,0 +1,1 @@
+"""How text, token ids, URLs and compressed bodies are written and read."""
