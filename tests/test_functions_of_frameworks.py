@@ -16,7 +16,7 @@ from leyden.core.runner.adapters import AgentSource
 from leyden.core.testing.adapter_contract.shared import API_KEY, PROVIDER, is_served
 from leyden.core.testing.gateway_bench import GatewayBench, Turn, only_this_machine
 from leyden.core.tracing.context import open_attempt
-from leyden.core.tracing.export import Recorder
+from leyden.core.tracing.spans.export import Recorder
 
 TASK = {"question": "What is 7 and 7?", "answer": "14"}
 pytestmark = [

@@ -23,9 +23,9 @@ from leyden.core.data.span import Span
 from leyden.core.runner.registry import installed_adapter
 from leyden.core.testing.adapter_contract.shared import API_KEY, PROVIDER, ContractModel, Question, above, is_served
 from leyden.core.testing.gateway_bench import GatewayBench, only_this_machine, turns
-from leyden.core.tracing import gateway_pool
 from leyden.core.tracing.context import OpenAttempt, open_attempt
-from leyden.core.tracing.export import Recorder
+from leyden.core.tracing.spans.export import Recorder
+from leyden.core.tracing.wire import gateway_pool
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # CrewAI warns while it is imported

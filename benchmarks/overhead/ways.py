@@ -80,9 +80,9 @@ async def span(driver: Driver) -> AsyncGenerator[Work]:
 @asynccontextmanager
 async def leyden(driver: Driver) -> AsyncGenerator[Work]:
     """The adapter as in a runner: it runs the agent in attempts, and the recorder turns spans into ours."""
-    from leyden.core.tracing import carry
+    from leyden.core.tracing import context_propagation
     from leyden.core.tracing.context import OpenAttempt, open_attempt
-    from leyden.core.tracing.export import start_recording
+    from leyden.core.tracing.spans.export import start_recording
 
     def attempt() -> OpenAttempt:
         gateway = "http://127.0.0.1:1"
@@ -97,12 +97,12 @@ async def leyden(driver: Driver) -> AsyncGenerator[Work]:
             await adapter.run(adapter.fresh(driver.AGENT), task, {})
 
     recorder = await start_recording(_count)
-    carry.install()
+    context_propagation.install()
     adapter.instrument()
     with open_attempt(attempt()):
         yield Work(driver.call, run, recorder.flush)
     adapter.uninstrument()
-    carry.uninstall()
+    context_propagation.uninstall()
     await recorder.stop()
 
 

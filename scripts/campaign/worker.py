@@ -18,8 +18,9 @@ from campaign.agents import AgentAtWork, Outcome, in_tasks, in_threads
 from campaign.clients import ASYNC, BLOCKING
 from campaign.plan import RolloutPlan
 from leyden.core.runner.first_use import prepare_first_use
-from leyden.core.tracing import carry, gateway_pool, routing
+from leyden.core.tracing import context_propagation
 from leyden.core.tracing.context import OpenAttempt, open_attempt
+from leyden.core.tracing.wire import gateway_pool, routing
 
 Way: TypeAlias = Literal["tasks", "threads"]
 
@@ -114,7 +115,7 @@ def _opened(work: Work) -> Generator[OpenAttempt]:
 
 def main() -> None:
     """Run what is ordered."""
-    carry.install()
+    context_propagation.install()
     routing.install(fail_closed=True)
     prepare_first_use()
     tell(Ready())

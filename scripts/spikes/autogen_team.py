@@ -16,7 +16,7 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
 
 from leyden.core.tracing.context import Caller, current_attempt, current_caller, set_caller
-from leyden.core.tracing.export import provider
+from leyden.core.tracing.spans.export import provider
 
 ROLES = ("solver", "critic", "writer")
 SELECT = "You choose for {roles}. Only return the role.\n{participants}\n{history}"

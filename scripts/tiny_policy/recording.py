@@ -21,8 +21,9 @@ from leyden.core.runner.adapters import AgentSource
 from leyden.core.store.memory import MemoryStore
 from leyden.core.testing.byte_codec import VOCABULARY, ByteCodec
 from leyden.core.testing.scripted_engine import Scripted, ScriptedEngine
-from leyden.core.tracing import carry, gateway_pool, routing
+from leyden.core.tracing import context_propagation
 from leyden.core.tracing.context import OpenAttempt, open_attempt
+from leyden.core.tracing.wire import gateway_pool, routing
 
 AT_ONCE = 16
 Write = Callable[[list[Message]], str]
@@ -78,14 +79,14 @@ async def run_all(reference: str, questions: Sequence[str], write: Write) -> lis
                 await source.adapter.run(source.fresh(), {"question": question}, {})
 
     source.adapter.instrument()
-    carry.install()
+    context_propagation.install()
     routing.install(fail_closed=True)
     try:
         await asyncio.gather(*(run(question) for question in questions))
     finally:
         await gateway_pool.aclose()
         routing.uninstall()
-        carry.uninstall()
+        context_propagation.uninstall()
         source.adapter.uninstrument()
         await server.stop()
         await engine.close()

@@ -11,7 +11,7 @@ from leyden.core.engine.base import EngineRecord
 from leyden.core.runner.adapter import Adapter
 from leyden.core.testing.gateway_bench import GatewayBench, only_this_machine
 from leyden.core.tracing.context import OpenAttempt, open_attempt
-from leyden.core.tracing.export import Recorder
+from leyden.core.tracing.spans.export import Recorder
 from trios.model import answer, question
 
 

@@ -24,8 +24,8 @@ from leyden.core.testing.any_values import Draws
 from leyden.core.testing.any_values.checks import Taken, check_documents, check_span, same
 from leyden.core.tracing.context import OpenAttempt, open_attempt
 from leyden.core.tracing.emit import emit_exception, reward_attributes
-from leyden.core.tracing.export import Recorder
-from leyden.core.tracing.own_spans import OwnSpan, OwnTracer
+from leyden.core.tracing.spans.export import Recorder
+from leyden.core.tracing.spans.lightweight_spans import OwnSpan, OwnTracer
 
 Way = Callable[[LightningStore, Attempt, Draws], Awaitable[Taken]]
 """Raises AssertionError for what was lost, and whatever else it raises is wrong, too."""

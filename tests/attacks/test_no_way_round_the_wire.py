@@ -25,9 +25,9 @@ from yarl import URL
 
 from leyden.core.testing import nouns
 from leyden.core.testing.echo_endpoint import Endpoint, echo_endpoint
-from leyden.core.tracing import routing
 from leyden.core.tracing.context import open_attempt
-from leyden.core.tracing.destination import Outgoing, Stopped, decide
+from leyden.core.tracing.wire import routing
+from leyden.core.tracing.wire.routing_decision import Outgoing, Stopped, decide
 
 Send = Callable[[str, bytes, dict[str, str]], object]
 KEY = {"authorization": "Bearer sk-secret", "content-type": "application/json"}

@@ -15,7 +15,7 @@ from leyden.core.data.sampling import Sampling
 from leyden.core.data.span import Attributes, Span
 from leyden.core.store.client import HttpStore
 from leyden.core.tracing.context import current_attempt
-from leyden.core.tracing.export import start_span
+from leyden.core.tracing.spans.export import start_span
 
 RECORD: Attributes = {
     semconv.CALL_ID: "forged",

@@ -11,7 +11,7 @@ from autogen_ext.models.replay import ReplayChatCompletionClient
 
 from leyden.autogen import AutoGenInstrumentor
 from leyden.core.testing.span_tape import SpanTape
-from leyden.core.tracing.export import CONTENT
+from leyden.core.tracing.spans.export import CONTENT
 
 Replay = Callable[..., ReplayChatCompletionClient]
 

@@ -17,7 +17,7 @@ from leyden.core.runner.adapter import Adapter
 from leyden.core.testing.adapter_contract import API_KEY, AdapterContract
 from leyden.core.testing.adapter_contract.shared import PROVIDER
 from leyden.core.testing.gateway_bench import GatewayBench
-from leyden.core.tracing.export import Recorder
+from leyden.core.tracing.spans.export import Recorder
 from leyden.core.trajectory.assemble import assemble
 from leyden.core.trajectory.select import Selector
 

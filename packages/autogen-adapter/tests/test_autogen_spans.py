@@ -19,7 +19,7 @@ from opentelemetry import trace
 from leyden.core.data import semconv
 from leyden.core.testing import nouns
 from leyden.core.testing.span_tape import SpanTape
-from leyden.core.tracing import carry
+from leyden.core.tracing import context_propagation
 from leyden.core.tracing.context import Caller, current_caller, open_attempt, set_caller
 from leyden.core.tracing.emit import emit_reward, operation
 
@@ -290,12 +290,12 @@ async def test_a_root_hangs_from_whoever_speaks_and_others_hang_from_it(tape: Sp
 @recorded
 async def test_what_is_emitted_in_a_tool_hangs_from_the_tool(tape: SpanTape, replay: Replay) -> None:
     attempt = nouns.attempt()
-    carry.install()  # AutoGen runs sync tools on threads
+    context_propagation.install()  # AutoGen runs sync tools on threads
     try:
         with open_attempt(attempt):
             await solo(replay).run(task="hi")
     finally:
-        carry.uninstall()
+        context_propagation.uninstall()
     [reward, thought] = attempt.notes
     [tool] = tape.spans("execute_tool look_up")
     assert tool.context is not None
@@ -310,7 +310,7 @@ async def test_our_own_failure_is_logged_and_the_agent_notices_nothing(
     def broken(*args: Any, **kwargs: Any) -> None:
         raise RuntimeError("ours")
 
-    monkeypatch.setattr("leyden.core.tracing.run_tree.start_span", broken)
+    monkeypatch.setattr("leyden.core.tracing.spans.run_tree.start_span", broken)
     with caplog.at_level(logging.ERROR, logger="leyden.tracing"):
         result = await RoundRobinGroupChat([solo(replay)], max_turns=1).run(task="hi")
     assert result.messages[-1].to_text() == "fine"

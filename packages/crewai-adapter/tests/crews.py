@@ -18,7 +18,7 @@ from leyden.core.testing.capturing import TOKEN
 from leyden.core.testing.gateway_bench import GatewayBench, Late, Turn
 from leyden.core.testing.span_tape import SpanTape
 from leyden.core.tracing.emit import emit_reward
-from leyden.core.tracing.export import CONTENT
+from leyden.core.tracing.spans.export import CONTENT
 from leyden.crewai import CrewAIInstrumentor
 
 CHAT = "chat gpt-4.1-mini"

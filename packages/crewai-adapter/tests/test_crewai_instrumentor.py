@@ -85,7 +85,7 @@ def test_our_own_failure_is_logged_and_the_agent_notices_nothing(
     def broken(*args: Any, **kwargs: Any) -> None:
         raise RuntimeError("ours")
 
-    monkeypatch.setattr("leyden.core.tracing.run_tree.start_span", broken)
+    monkeypatch.setattr("leyden.core.tracing.spans.run_tree.start_span", broken)
     with caplog.at_level(logging.ERROR, logger="leyden.tracing"):
         assert crew([member("solver", llm())]).kickoff().raw == "fine"
     assert "could not be recorded" in caplog.text

@@ -34,7 +34,7 @@ from leyden.core.testing.capturing import captured_by
 from leyden.core.testing.gateway_bench import GatewayBench
 from leyden.core.tracing.context import Caller, current_caller, open_attempt, set_caller
 from leyden.core.tracing.emit import emit_reward
-from leyden.core.tracing.export import CONTENT
+from leyden.core.tracing.spans.export import CONTENT
 from leyden.crewai import CrewAIInstrumentor
 
 

@@ -21,7 +21,7 @@ from leyden.core.testing import nouns
 from leyden.core.testing.span_tape import SpanTape
 from leyden.core.tracing.context import Caller, current_caller, open_attempt, set_caller
 from leyden.core.tracing.emit import emit_reward
-from leyden.core.tracing.export import CONTENT
+from leyden.core.tracing.spans.export import CONTENT
 from leyden.langchain import LangChainInstrumentor
 
 HI: Any = {"messages": [("user", "hi")]}

@@ -23,7 +23,7 @@ from leyden.core.testing import nouns
 from leyden.core.testing.span_tape import SpanTape
 from leyden.core.tracing.context import Caller, current_caller, open_attempt, set_caller
 from leyden.core.tracing.emit import emit_reward
-from leyden.core.tracing.export import CONTENT
+from leyden.core.tracing.spans.export import CONTENT
 from leyden.langchain import LangChainInstrumentor, LeydenCallbackHandler
 
 HI: Any = {"messages": [("user", "hi")]}
@@ -253,7 +253,7 @@ async def test_our_own_failure_is_logged_and_the_agent_notices_nothing(
     def broken(*args: Any, **kwargs: Any) -> None:
         raise RuntimeError("ours")
 
-    monkeypatch.setattr("leyden.core.tracing.run_tree.start_span", broken)
+    monkeypatch.setattr("leyden.core.tracing.spans.run_tree.start_span", broken)
     with caplog.at_level(logging.ERROR, logger="leyden.tracing"):
         result = await create_agent(saying(), [], name="solo").ainvoke(HI)
     assert result["messages"][-1].text == "fine"

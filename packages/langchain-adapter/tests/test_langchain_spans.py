@@ -31,7 +31,7 @@ from leyden.core.testing.otlp_sink import otlp_sink
 from leyden.core.testing.span_tape import SpanTape
 from leyden.core.tracing.context import OpenAttempt, current_caller, open_attempt
 from leyden.core.tracing.emit import emit_reward, operation
-from leyden.core.tracing.export import CONTENT
+from leyden.core.tracing.spans.export import CONTENT
 from leyden.langchain import LangChainInstrumentor
 
 HI: Any = {"messages": [("user", "hi")]}

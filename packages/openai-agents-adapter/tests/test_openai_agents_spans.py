@@ -35,7 +35,7 @@ from leyden.core.testing import nouns
 from leyden.core.testing.span_tape import SpanTape
 from leyden.core.tracing.context import Caller, current_caller, open_attempt, set_caller
 from leyden.core.tracing.emit import emit_reward
-from leyden.core.tracing.export import CONTENT
+from leyden.core.tracing.spans.export import CONTENT
 from leyden.openai_agents import LeydenTraceProcessor, OpenAIAgentsInstrumentor
 
 Make = Callable[..., Any]
@@ -341,7 +341,7 @@ async def test_our_own_failure_is_logged_and_the_agent_notices_nothing(
     def broken(*args: Any, **kwargs: Any) -> None:
         raise RuntimeError("ours")
 
-    monkeypatch.setattr("leyden.core.tracing.run_tree.start_span", broken)
+    monkeypatch.setattr("leyden.core.tracing.spans.run_tree.start_span", broken)
     with caplog.at_level(logging.ERROR, logger="leyden.tracing"):
         result = await Runner.run(Agent(name="solo", model=make_model("fine")), "hi")
     assert result.final_output == "fine"

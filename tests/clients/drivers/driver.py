@@ -147,8 +147,8 @@ def _setting(setting: dict[str, Any]) -> Generator[None]:
     if setting["attempt"] is None:
         yield
         return
-    from leyden.core.tracing import routing
     from leyden.core.tracing.context import OpenAttempt, open_attempt
+    from leyden.core.tracing.wire import routing
 
     routing.install(fail_closed=True)
     try:

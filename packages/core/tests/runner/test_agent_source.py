@@ -24,7 +24,7 @@ from leyden.core.runner.lit_agent import LitAgent
 from leyden.core.runner.registry import installed_adapters
 from leyden.core.testing.running import error_of, rewards_in, run_one
 from leyden.core.tracing.context import current_attempt
-from leyden.core.tracing.out_of_reach import CALLED
+from leyden.core.tracing.wire.unsupported_clients import CALLED
 
 
 class Remembering(LitAgent[Any]):

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from leyden.core.errors import AgentNotFound
 from leyden.core.runner.error_text import LONGEST_TEXT, described, key_advice, raised
 from leyden.core.runner.loading import load_object
-from leyden.core.tracing import routing
+from leyden.core.tracing.wire import routing
 
 
 class Settings(BaseModel):

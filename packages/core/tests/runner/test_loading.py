@@ -6,7 +6,7 @@ import pytest
 
 from leyden.core.errors import AgentNotFound
 from leyden.core.runner.loading import load_object, reload_object
-from leyden.core.tracing import routing
+from leyden.core.tracing.wire import routing
 
 
 def write(folder: Path, name: str, text: str) -> Path:

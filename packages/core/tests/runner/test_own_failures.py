@@ -27,7 +27,7 @@ from leyden.core.store.base import LightningStore
 from leyden.core.store.memory import MemoryStore
 from leyden.core.testing.running import error_of, finished, run_one, runner_config, running
 from leyden.core.tracing.emit import emit_message, emit_reward
-from leyden.core.tracing.export import NotStored, Recorder
+from leyden.core.tracing.spans.export import NotStored, Recorder
 
 LONG = RolloutConfig(timeout_seconds=3600.0, unresponsive_seconds=3600.0)
 """Nothing in these tests may end an attempt by its limits."""

@@ -28,7 +28,7 @@ from leyden.core.testing.running import (
 )
 from leyden.core.tracing.context import current_attempt
 from leyden.core.tracing.emit import emit_reward
-from leyden.core.tracing.export import Recorder
+from leyden.core.tracing.spans.export import Recorder
 
 
 async def echo(task: Any) -> Any:

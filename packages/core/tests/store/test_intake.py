@@ -16,7 +16,7 @@ from leyden.core.store.intake import ServerLimits
 from leyden.core.store.memory import MemoryStore
 from leyden.core.testing.store_contract.shared import claimed, span_of
 from leyden.core.testing.store_server import TOKEN, StoreServer
-from leyden.core.tracing.export import Recorder
+from leyden.core.tracing.spans.export import Recorder
 
 
 class Slow(MemoryStore):

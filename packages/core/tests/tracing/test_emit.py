@@ -10,7 +10,7 @@ import pytest
 from leyden.core.data import semconv
 from leyden.core.errors import RewardError
 from leyden.core.testing import nouns
-from leyden.core.tracing import carry
+from leyden.core.tracing import context_propagation
 from leyden.core.tracing.context import Caller, OpenAttempt, current_caller, open_attempt, set_caller
 from leyden.core.tracing.emit import (
     emit_exception,
@@ -100,14 +100,14 @@ async def test_emitters_work_in_tasks_threads_and_executors(opened: OpenAttempt)
     async def say(text: str) -> None:
         emit_message(text)
 
-    carry.install()
+    context_propagation.install()
     try:
         await asyncio.gather(say("task"), asyncio.to_thread(emit_message, "to_thread"))
         thread = threading.Thread(target=emit_message, args=("thread",))
         thread.start()
         thread.join()
     finally:
-        carry.uninstall()
+        context_propagation.uninstall()
     assert sorted(str(span.attributes[semconv.CONTENT]) for span in opened.notes) == ["task", "thread", "to_thread"]
 
 

@@ -13,8 +13,9 @@ import pytest
 
 from leyden.core.testing import nouns
 from leyden.core.testing.echo_endpoint import Endpoint
-from leyden.core.tracing import carry, routing
+from leyden.core.tracing import context_propagation
 from leyden.core.tracing.context import OpenAttempt, open_attempt
+from leyden.core.tracing.wire import routing
 
 CHAT: dict[str, Any] = {"model": "big", "messages": []}
 KEY = {"authorization": "Bearer sk-secret"}
@@ -24,11 +25,11 @@ Send = Callable[..., tuple[int, str]]
 
 @pytest.fixture(autouse=True)
 def runner() -> Iterator[None]:
-    carry.install()
+    context_propagation.install()
     routing.install(fail_closed=True)
     yield
     routing.uninstall()
-    carry.uninstall()
+    context_propagation.uninstall()
 
 
 def attempt_at(gateway: str) -> OpenAttempt:
@@ -157,7 +158,7 @@ def in_child(expected):
     process.join()
     assert process.exitcode == 0
 
-carry.install()
+context_propagation.install()
 routing.install(fail_closed=True)
 in_child(0)
 with open_attempt(OpenAttempt(rollout_id="r", attempt_id="a", token="t", gateway_url=gateway, trace_id="ab" * 16)):

@@ -6,8 +6,8 @@ from typing import Any
 from opentelemetry.trace import SpanKind, TracerProvider
 
 from leyden.core.data import semconv
-from leyden.core.tracing.quietly import quietly
-from leyden.core.tracing.run_tree import RunTree
+from leyden.core.tracing.patching.safe_callback import quietly
+from leyden.core.tracing.spans.run_tree import RunTree
 
 _RUNS = RunTree("toy")
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from opentelemetry.instrumentation.instrumentor import BaseInstrumentor
 
 if TYPE_CHECKING:
-    from leyden.core.tracing.on_import import OnImport
+    from leyden.core.tracing.patching.on_import import OnImport
 
 
 class ToyInstrumentor(BaseInstrumentor):
@@ -23,7 +23,7 @@ class ToyInstrumentor(BaseInstrumentor):
         return ()
 
     def _instrument(self, **kwargs: Any) -> None:
-        from leyden.core.tracing.on_import import OnImport
+        from leyden.core.tracing.patching.on_import import OnImport
 
         self._listeners: list[Any] | None = None  # the framework's own list, once it is imported
         self._provider = kwargs.get("tracer_provider")

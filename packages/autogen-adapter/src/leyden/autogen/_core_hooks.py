@@ -14,8 +14,8 @@ from leyden.autogen._hooks import Hooks, argument
 from leyden.autogen._messages import Exchange, Sent, deliver, handler_failed, send
 from leyden.autogen._steps import RUNS, Step
 from leyden.core.data import semconv
-from leyden.core.tracing.hidden_frames import hidden_from_warnings
-from leyden.core.tracing.quietly import quietly
+from leyden.core.tracing.patching.hidden_frames import hidden_from_warnings
+from leyden.core.tracing.patching.safe_callback import quietly
 
 AGENT_CHAT = "autogen_agentchat."
 TEAMS = "autogen_agentchat.teams."

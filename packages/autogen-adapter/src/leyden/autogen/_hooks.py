@@ -15,10 +15,10 @@ from opentelemetry.trace import SpanKind, TracerProvider
 
 from leyden.autogen._steps import RUNS, Step, in_step, in_steps, innermost
 from leyden.core.data import semconv
-from leyden.core.tracing.export import is_global, is_ours
-from leyden.core.tracing.hidden_frames import hidden_from_warnings
-from leyden.core.tracing.quietly import quietly
-from leyden.core.tracing.run_tree import Run, ToolFailure
+from leyden.core.tracing.patching.hidden_frames import hidden_from_warnings
+from leyden.core.tracing.patching.safe_callback import quietly
+from leyden.core.tracing.spans.export import is_global, is_ours
+from leyden.core.tracing.spans.run_tree import Run, ToolFailure
 
 CLIENTS = "autogen_ext.models."
 """AutoGen's own model clients live in modules named after their provider."""

@@ -7,8 +7,8 @@ from opentelemetry.instrumentation.instrumentor import BaseInstrumentor
 
 if TYPE_CHECKING:
     from leyden.autogen._hooks import Hooks
-    from leyden.core.tracing.on_import import OnImport
-    from leyden.core.tracing.patches import Patches
+    from leyden.core.tracing.patching.on_import import OnImport
+    from leyden.core.tracing.patching.patches import Patches
 
 
 class AutoGenInstrumentor(BaseInstrumentor):
@@ -29,7 +29,7 @@ class AutoGenInstrumentor(BaseInstrumentor):
     def _instrument(self, **kwargs: Any) -> None:
         from leyden.autogen._hooks import Hooks
         from leyden.autogen._places import install
-        from leyden.core.tracing.patches import Patches
+        from leyden.core.tracing.patching.patches import Patches
 
         self._hooks, self._patches = Hooks(kwargs.get("tracer_provider")), Patches()
         self._later = install(self._hooks, self._patches)

@@ -15,9 +15,9 @@ from opentelemetry import trace
 from leyden.autogen._instrumentor import AutoGenInstrumentor
 from leyden.autogen._steps import RUNS
 from leyden.core.data import semconv
-from leyden.core.tracing.export import is_global
-from leyden.core.tracing.quietly import quietly
-from leyden.core.tracing.run_tree import Run
+from leyden.core.tracing.patching.safe_callback import quietly
+from leyden.core.tracing.spans.export import is_global
+from leyden.core.tracing.spans.run_tree import Run
 
 
 class LeydenLogHandler(logging.Handler):

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from leyden.autogen._steps import Place, Step, begin_step, end_step, go, here, innermost
-from leyden.core.tracing.quietly import quietly
-from leyden.core.tracing.run_tree import Run
+from leyden.core.tracing.patching.safe_callback import quietly
+from leyden.core.tracing.spans.run_tree import Run
 
 WAITING_LIMIT = 4096
 """Beyond so many messages that were sent and not delivered, the oldest are forgotten."""

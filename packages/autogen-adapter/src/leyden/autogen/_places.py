@@ -6,8 +6,8 @@ from functools import partial
 from typing import Any
 
 from leyden.autogen._hooks import Hooks
-from leyden.core.tracing.on_import import OnImport
-from leyden.core.tracing.patches import Patches
+from leyden.core.tracing.patching.on_import import OnImport
+from leyden.core.tracing.patching.patches import Patches
 
 
 def install(hooks: Hooks, patches: Patches) -> OnImport:

@@ -15,9 +15,9 @@ from opentelemetry import trace
 
 from leyden.core.tracing import context
 from leyden.core.tracing.context import current_caller, move, where
-from leyden.core.tracing.hidden_frames import hidden_from_warnings
-from leyden.core.tracing.quietly import quietly
-from leyden.core.tracing.run_tree import Run, RunTree
+from leyden.core.tracing.patching.hidden_frames import hidden_from_warnings
+from leyden.core.tracing.patching.safe_callback import quietly
+from leyden.core.tracing.spans.run_tree import Run, RunTree
 
 RUNS = RunTree("autogen")
 OF_THEIR_AGENT = ("chat", "tool")

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
         emit_reward,
         operation,
     )
-    from leyden.core.tracing.production import capture
+    from leyden.core.tracing.production.capture import capture
     from leyden.core.trainer.export.export import Exported, export_run
     from leyden.core.trainer.preflight.report import CheckReport
     from leyden.core.trainer.report import RunReport
@@ -94,7 +94,7 @@ _HOME = {
     "VERLConfig": "algorithm.verl.algorithm",
     "VllmOptions": "engine.vllm_options",
     "Worker": "data.worker",
-    "capture": "tracing.production",
+    "capture": "tracing.production.capture",
     "emit_exception": "tracing.emit",
     "emit_message": "tracing.emit",
     "emit_object": "tracing.emit",

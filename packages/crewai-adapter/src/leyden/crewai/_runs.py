@@ -18,8 +18,8 @@ from opentelemetry.trace import SpanKind, TracerProvider
 
 from leyden.core.data import semconv
 from leyden.core.tracing.context import is_left_over
-from leyden.core.tracing.quietly import quietly
-from leyden.core.tracing.run_tree import Run, RunTree
+from leyden.core.tracing.patching.safe_callback import quietly
+from leyden.core.tracing.spans.run_tree import Run, RunTree
 
 AGENT, CALL, CREW, FLOW, METHOD, TASK, TOOL = "agent", "call", "crew", "flow", "method", "task", "tool"
 DELEGATION = ("delegate_work_to_coworker", "ask_question_to_coworker")

@@ -17,8 +17,8 @@ from opentelemetry.trace import SpanKind, TracerProvider
 
 from leyden.core.data import semconv
 from leyden.core.tracing.context import agent_name
-from leyden.core.tracing.quietly import quietly
-from leyden.core.tracing.run_tree import Run, RunTree, ToolFailure
+from leyden.core.tracing.patching.safe_callback import quietly
+from leyden.core.tracing.spans.run_tree import Run, RunTree, ToolFailure
 
 NODE_TAG = "graph:step:"
 """LangGraph tags the runs of its nodes with their step."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from opentelemetry.instrumentation.instrumentor import BaseInstrumentor
 
-from leyden.core.tracing.on_import import OnImport
+from leyden.core.tracing.patching.on_import import OnImport
 
 if TYPE_CHECKING:
     from leyden.langchain._callbacks import LeydenCallbackHandler

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from leyden.core.tracing.patches import Patches
+from leyden.core.tracing.patching.patches import Patches
 
 
 def stop_export() -> Callable[[], None]:

@@ -5,8 +5,8 @@ from typing import Any
 
 from opentelemetry.instrumentation.instrumentor import BaseInstrumentor
 
-from leyden.core.tracing.on_import import OnImport
-from leyden.core.tracing.patches import Patches, Wrapper
+from leyden.core.tracing.patching.on_import import OnImport
+from leyden.core.tracing.patching.patches import Patches, Wrapper
 
 TRACING = "agents.tracing"
 """The SDK's own tracing."""

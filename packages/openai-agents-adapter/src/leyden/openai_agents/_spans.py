@@ -16,8 +16,8 @@ from agents.tracing.scope import Scope
 from opentelemetry.trace import SpanKind, TracerProvider
 
 from leyden.core.data import semconv
-from leyden.core.tracing.quietly import quietly
-from leyden.core.tracing.run_tree import Run, RunTree
+from leyden.core.tracing.patching.safe_callback import quietly
+from leyden.core.tracing.spans.run_tree import Run, RunTree
 
 WORKFLOW = "Agent workflow"
 """The SDK's own name for a workflow that has none; one that is not traced does not know its name."""

@@ -33,8 +33,8 @@ from leyden.core.runner.input_function import make_input
 from leyden.core.runner.loaded import LoadedAgent
 from leyden.core.runner.own_failures import OwnFailure, log_own_failure, own_failure, own_work, raised_by_adapter
 from leyden.core.runner.reward import Reward, as_reward, score
-from leyden.core.tracing import out_of_reach
 from leyden.core.tracing.context import OpenAttempt, open_attempt, whole_process_for
+from leyden.core.tracing.wire import unsupported_clients
 
 if TYPE_CHECKING:
     from leyden.core.runner.runner import Runner
@@ -77,7 +77,7 @@ class AgentRun:
     @property
     def made_no_call(self) -> list[str]:
         """Why the agent may have made no model call that this process saw; empty where it made one."""
-        return out_of_reach.untold(self.attempt)
+        return unsupported_clients.untold(self.attempt)
 
     async def run(self) -> None:
         """Run the agent and score what it returned; what goes wrong becomes `failure`."""

@@ -19,8 +19,8 @@ from leyden.core.runner.attempt_record import is_refusal, not_stored, store_note
 from leyden.core.runner.builtin_adapters import ROLLOUT
 from leyden.core.runner.isolation.forked_run import ForkedRun
 from leyden.core.runner.own_failures import log_own_failure, own_failure
-from leyden.core.tracing import out_of_reach
 from leyden.core.tracing.context import OpenAttempt
+from leyden.core.tracing.wire import unsupported_clients
 
 if TYPE_CHECKING:
     from leyden.core.runner.runner import Runner
@@ -198,7 +198,7 @@ class AttemptRun:
         await self._mark_ended({"silence": silence} if silence else {})
         if self._run.failure is not None and self._run.failure.kind == "worker":
             self._runner.process_lost(self.rollout, self._run.failure)
-        out_of_reach.tell(silence)
+        unsupported_clients.tell(silence)
         await self._end_run()
 
     async def _store_spans(self) -> None:

@@ -23,7 +23,7 @@ from leyden.core.runner.results import completed, completed_here
 from leyden.core.runner.rollout_function import RolloutFunction
 from leyden.core.runner.threads import in_thread
 from leyden.core.tracing.context import OpenAttempt, current_attempt
-from leyden.core.tracing.out_of_reach import CALLED
+from leyden.core.tracing.wire.unsupported_clients import CALLED
 
 ROLLOUT = "rollout"
 """Key of `OpenAttempt.extra` under which the runner keeps the `AttemptedRollout`."""

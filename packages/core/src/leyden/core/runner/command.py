@@ -21,9 +21,9 @@ from leyden.core.masking import OWN_TOKENS, LineMasker, mask_text, remember_secr
 from leyden.core.runner.command_process import CommandProcess, Exit, Streams
 from leyden.core.runner.task_input import row_of
 from leyden.core.runner.threads import in_thread
-from leyden.core.tracing.child_environment import of_command, withheld
+from leyden.core.tracing.children.environment import of_command, withheld
 from leyden.core.tracing.context import OpenAttempt
-from leyden.core.tracing.out_of_reach import COMMAND
+from leyden.core.tracing.wire.unsupported_clients import COMMAND
 
 OUTPUT_BYTES = 1 << 20
 """Of the standard output, so many bytes are kept: the last, where an answer is."""

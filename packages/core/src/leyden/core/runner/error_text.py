@@ -8,8 +8,8 @@ from typing import cast
 
 from leyden.core.data.plain.own_methods import short_name
 from leyden.core.masking import mask_text
-from leyden.core.tracing.destination import Stopped
-from leyden.core.tracing.hidden_frames import HIDDEN
+from leyden.core.tracing.patching.hidden_frames import HIDDEN
+from leyden.core.tracing.wire.routing_decision import Stopped
 
 LONGEST_TEXT = 600
 """Characters of one error."""

@@ -14,8 +14,9 @@ from leyden.core.runner.runner import Runner
 from leyden.core.runner.threads import AgentThreads
 from leyden.core.store.access import machine_name
 from leyden.core.store.client import HttpStore
-from leyden.core.tracing import carry, gateway_pool, routing
-from leyden.core.tracing.export import start_recording
+from leyden.core.tracing import context_propagation
+from leyden.core.tracing.spans.export import start_recording
+from leyden.core.tracing.wire import gateway_pool, routing
 
 
 async def run_live(
@@ -51,7 +52,7 @@ async def run_live(
         isolation=processes.reason,
     )
     asyncio.get_running_loop().set_default_executor(AgentThreads())
-    carry.install()
+    context_propagation.install()
     routing.install(fail_closed=True)
     recorder = await start_recording(store.add_many_spans)
     undos: list[Callable[[], None]] = []
@@ -68,4 +69,4 @@ async def run_live(
             undo()
         await gateway_pool.aclose()  # a loop that is about to end would not get to it
         routing.uninstall()
-        carry.uninstall()
+        context_propagation.uninstall()

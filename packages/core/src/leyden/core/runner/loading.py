@@ -21,7 +21,7 @@ from typing import Any
 
 from leyden.core.errors import AgentNotFound
 from leyden.core.runner.error_text import import_advice, key_advice, raised
-from leyden.core.tracing.child_process import module_files
+from leyden.core.tracing.children.inherited import module_files
 
 AgentReference = str | tuple[str, ...]
 """How an agent is named to another process: an import string, or the words of a command line."""

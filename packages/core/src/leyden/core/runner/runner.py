@@ -27,7 +27,7 @@ from leyden.core.runner.reward import check_reward_function
 from leyden.core.store.base import LightningStore
 from leyden.core.store.client import HttpStore
 from leyden.core.tracing.context import OpenAttempt
-from leyden.core.tracing.export import Recorder
+from leyden.core.tracing.spans.export import Recorder
 
 if TYPE_CHECKING:
     from leyden.core.runner.isolation.fork_server import ForkServer

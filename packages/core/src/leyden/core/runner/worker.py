@@ -27,8 +27,9 @@ from leyden.core.runner.runner import Runner
 from leyden.core.runner.threads import AgentThreads
 from leyden.core.runner.worker_spec import WorkerSpec
 from leyden.core.store.client import HttpStore
-from leyden.core.tracing import carry, routing
-from leyden.core.tracing.export import start_recording
+from leyden.core.tracing import context_propagation
+from leyden.core.tracing.spans.export import start_recording
+from leyden.core.tracing.wire import routing
 
 NO_TELEMETRY = {
     "CREWAI_DISABLE_TELEMETRY": "true",
@@ -95,7 +96,7 @@ def _prepare(spec: WorkerSpec) -> None:
     ours.propagate = False
     os.environ.update(NO_TELEMETRY)
     sys.path.extend(entry for entry in spec.python_path if entry not in sys.path)
-    carry.install()
+    context_propagation.install()
     routing.install(fail_closed=True)
 
 

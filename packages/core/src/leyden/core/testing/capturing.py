@@ -12,7 +12,9 @@ import pytest
 from leyden.core.data.rollout import AttemptedRollout
 from leyden.core.data.span import Span
 from leyden.core.testing.gateway_bench import Answer, GatewayBench
-from leyden.core.tracing import carry, gateway_pool, production, routing
+from leyden.core.tracing import context_propagation
+from leyden.core.tracing.production import capture
+from leyden.core.tracing.wire import gateway_pool, routing
 
 TOKEN = "captures-only"
 """Opens rollouts at the gateway of `capturing_bench`."""
@@ -23,20 +25,20 @@ PATIENCE_SECONDS = 10.0
 @contextmanager
 def forgetting_captures(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
     """Give captures in the block time to begin; after it nothing is routed, and no gateway is remembered."""
-    monkeypatch.setattr(production, "BEGIN_SECONDS", PATIENCE_SECONDS)
+    monkeypatch.setattr(capture, "BEGIN_SECONDS", PATIENCE_SECONDS)
     yield
     routing.uninstall()
-    carry.uninstall()
-    vars(production)["_told"].clear()
-    vars(production)["_gateways"].clear()
+    context_propagation.uninstall()
+    vars(capture)["_told"].clear()
+    vars(capture)["_gateways"].clear()
 
 
 @contextmanager
 def captured_by(gateway_url: str, monkeypatch: pytest.MonkeyPatch, token: str = TOKEN) -> Generator[None]:
     """Have the environment say, in the block, that agents are captured by this gateway."""
-    monkeypatch.setenv(production.MODE, "production")
-    monkeypatch.setenv(production.GATEWAY_URL, gateway_url)
-    monkeypatch.setenv(production.TOKEN, token)
+    monkeypatch.setenv(capture.MODE, "production")
+    monkeypatch.setenv(capture.GATEWAY_URL, gateway_url)
+    monkeypatch.setenv(capture.TOKEN, token)
     with forgetting_captures(monkeypatch):
         yield
 
@@ -53,7 +55,7 @@ def capturing_bench(answer: Answer, monkeypatch: pytest.MonkeyPatch) -> Generato
 
 def wait_for_ends() -> None:
     """Wait until the gateway knows of every capture's end, as the end of a process does."""
-    vars(production)["_wait_for_ends"]()
+    vars(capture)["_wait_for_ends"]()
 
 
 async def captures(bench: GatewayBench) -> list[tuple[AttemptedRollout, list[Span]]]:

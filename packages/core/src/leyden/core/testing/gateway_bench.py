@@ -19,9 +19,10 @@ from leyden.core.store.memory import MemoryStore
 from leyden.core.testing.byte_codec import BEGIN, END
 from leyden.core.testing.scripted_engine import Scripted, ScriptedAnswer
 from leyden.core.testing.scripted_gateway import ScriptedGateway, scripted_gateway
-from leyden.core.tracing import carry, gateway_pool, routing
+from leyden.core.tracing import context_propagation
 from leyden.core.tracing.context import OpenAttempt
-from leyden.core.tracing.export import Recorder, start_recording
+from leyden.core.tracing.spans.export import Recorder, start_recording
+from leyden.core.tracing.wire import gateway_pool, routing
 
 T = TypeVar("T")
 
@@ -147,14 +148,14 @@ class GatewayBench:
     async def recording(self) -> AsyncGenerator[Recorder]:
         """Have this process route, carry and export, in the block, as a runner's does; spans are stored here."""
         recorder = await start_recording(self.store.add_many_spans)
-        carry.install()
+        context_propagation.install()
         routing.install(fail_closed=True)
         try:
             yield recorder
         finally:
             await gateway_pool.aclose()
             routing.uninstall()
-            carry.uninstall()
+            context_propagation.uninstall()
             await recorder.stop()
 
     def _script(self, request: GenerateRequest) -> Scripted:

@@ -36,7 +36,7 @@ from leyden.core.runner.threads import AgentThreads
 from leyden.core.store.client import HttpStore
 from leyden.core.store.span_entry import ready
 from leyden.core.tracing.context import OpenAttempt
-from leyden.core.tracing.export import Recorder, start_recording
+from leyden.core.tracing.spans.export import Recorder, start_recording
 
 REPORT_SECONDS = 0.2
 """How often what was noted meanwhile is reported."""

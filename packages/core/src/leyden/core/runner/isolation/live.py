@@ -12,7 +12,8 @@ from leyden.core.runner.isolation.fork_server import ForkServer
 from leyden.core.runner.isolation.forked_agent import serve_attempt
 from leyden.core.runner.isolation.processes import import_safely
 from leyden.core.runner.loaded import LoadedAgent
-from leyden.core.tracing import carry, routing
+from leyden.core.tracing import context_propagation
+from leyden.core.tracing.wire import routing
 
 
 class LiveProcesses:
@@ -43,7 +44,7 @@ def _forked(loaded: LoadedAgent, reason: str) -> ForkServer:
         )
 
     def prepare() -> None:
-        carry.install()
+        context_propagation.install()
         routing.install(fail_closed=True)
         prepare_first_use()
         instrument_all(loaded.source.adapter)

@@ -6,7 +6,7 @@ from leyden.core.data import semconv
 from leyden.core.runner.adapter import Adapter
 from leyden.core.testing.adapter_contract.shared import PROVIDER, AdapterTests, is_served
 from leyden.core.testing.gateway_bench import GatewayBench
-from leyden.core.tracing.export import Recorder
+from leyden.core.tracing.spans.export import Recorder
 
 
 class InstrumentingTests(AdapterTests):

@@ -19,7 +19,7 @@ from leyden.core.testing.adapter_contract.shared import (
 )
 from leyden.core.testing.gateway_bench import GatewayBench, turns
 from leyden.core.tracing.context import OpenAttempt, open_attempt
-from leyden.core.tracing.export import Recorder
+from leyden.core.tracing.spans.export import Recorder
 from leyden.core.trajectory.assemble import assemble
 from leyden.core.trajectory.select import Selector
 

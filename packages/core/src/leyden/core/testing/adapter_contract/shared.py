@@ -17,7 +17,7 @@ from leyden.core.errors import EngineError
 from leyden.core.runner.adapter import Adapter
 from leyden.core.testing.gateway_bench import GatewayBench, Late, Turn, only_this_machine
 from leyden.core.tracing.context import OpenAttempt, current_caller, open_attempt
-from leyden.core.tracing.export import Recorder
+from leyden.core.tracing.spans.export import Recorder
 
 PROVIDER = "https://api.openai.com/v1"
 """Where the agents think they send their calls; nothing may arrive there."""

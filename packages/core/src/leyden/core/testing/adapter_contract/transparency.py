@@ -14,9 +14,9 @@ from leyden.core.errors import TaskError
 from leyden.core.runner.adapter import Adapter
 from leyden.core.testing.adapter_contract.shared import PROVIDER, STREAMED, UNLUCKY, AdapterTests, AgentTests
 from leyden.core.testing.gateway_bench import GatewayBench, only_this_machine, turns
-from leyden.core.tracing import gateway_pool, routing
 from leyden.core.tracing.context import open_attempt
-from leyden.core.tracing.export import start_recording
+from leyden.core.tracing.spans.export import start_recording
+from leyden.core.tracing.wire import gateway_pool, routing
 
 HEAVY = ("matplotlib", "plotext", "sqlalchemy", "torch", "transformers", "numpy", "starlette", "typer", "rich")
 """Libraries of Leyden's that an application that is only recorded never needs."""

@@ -1,0 +1,1 @@
+"""Takes an attempt into the child processes that an agent starts."""

@@ -1,0 +1,154 @@
+"""The environment of the programs that an agent starts: it leads their model calls to the gateway.
+
+A Python program of this environment takes `start_hook` along and is routed as its parent is. Any other finds the
+gateway by its client's base URL, and none of the keys that would open a provider to it.
+"""
+
+import logging
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from shutil import which
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from leyden.core.masking import PASSWORD_IN_URL, says_secret, without_own_tokens
+from leyden.core.tracing.children.inherited import ENVIRONMENT, Carried
+from leyden.core.tracing.context import Caller, OpenAttempt, current_attempt, is_outside
+from leyden.core.tracing.wire import routing_decision
+from leyden.core.tracing.wire.unsupported_clients import PROGRAMS
+
+log = logging.getLogger("leyden.routing")
+
+HOOK = str(Path(__file__).with_name("start_hook"))
+PYTHON_PATH = "PYTHONPATH"
+
+PROVIDER_KEYS = re.compile(
+    r"""
+    (AI21 | ANTHROPIC | AZURE | AZURE_OPENAI | CEREBRAS | CO | COHERE | DASHSCOPE | DATABRICKS | DEEPINFRA | DEEPSEEK |
+     FIREWORKS | FIREWORKS_AI | GEMINI | GOOGLE | GOOGLE_GENERATIVE_AI | GROQ | MINIMAX | MISTRAL | MOONSHOT | NVIDIA |
+     NVIDIA_NIM | OPENAI | OPENROUTER | PERPLEXITY | PERPLEXITYAI | REPLICATE | SAMBANOVA | TOGETHER | TOGETHERAI |
+     TOGETHER_AI | WATSONX | XAI | ZAI | ZHIPUAI)
+    _(API_KEY | APIKEY | API_TOKEN | ADMIN_KEY | AD_TOKEN | AUTH_TOKEN | TOKEN)
+    | AWS_BEARER_TOKEN_BEDROCK
+    | OPENAI_API_TYPE  # leads a client past its base URL
+    """,
+    re.VERBOSE | re.IGNORECASE,
+)
+"""Variables that never reach another program: what they open is a provider's."""
+_IGNORES_HOOK = re.compile(r"-[a-zA-Z]*[EIS]")
+"""Options of Python by which it does not look at its environment, or runs no `sitecustomize`."""
+
+_said: set[tuple[str, str]] = set()
+
+
+def for_child(program: Sequence[str] | None, given: Mapping[Any, Any] | None) -> dict[str, str] | None:
+    """Return the environment for `program` where it must be another than `given` (None: this process's own).
+
+    `program` is the words of its command line, None where a shell finds them. None: `given` is right as it is.
+    """
+    if not routing_decision.is_on():
+        return None
+    base = {os.fsdecode(name): os.fsdecode(value) for name, value in (os.environ if given is None else given).items()}
+    if is_outside():
+        return without_hook(base) if ENVIRONMENT in base else None
+    attempt = current_attempt()
+    if attempt is None and not routing_decision.fails_closed():
+        return None
+    hooked = with_hook(base, Carried.now())
+    if attempt is None or attempt.fail_open or runs_hook(program):
+        return hooked
+    name = "a shell" if program is None else os.path.basename(program[0])
+    attempt.extra.setdefault(PROGRAMS, set()).add(name)
+    kept = sorted(name for name in hooked if PROVIDER_KEYS.fullmatch(name) and name != "OPENAI_API_KEY")
+    if kept:
+        _say_once(name, ", ".join(kept))
+    return guarded(hooked, attempt)
+
+
+def of_command(base: Mapping[str, str], attempt: OpenAttempt, given: Sequence[str] = ()) -> dict[str, str]:
+    """Return the environment of a command that is the agent of `attempt`: without secrets, but for those of `given`."""
+    secrets = withheld(base, given)
+    kept = {name: value for name, value in base.items() if name not in secrets}
+    kept = guarded(with_hook(kept, Carried.of(attempt, Caller(), fail_closed=True)), attempt)
+    return kept | {name: base[name] for name in given if name in base and name not in kept}
+
+
+def withheld(base: Mapping[str, str], given: Sequence[str] = ()) -> frozenset[str]:
+    """Names of the variables of `base` that a command does not get: by name, or as a URL with a password, secrets."""
+    return frozenset(name for name, value in base.items() if name not in given and _is_secret(name, value))
+
+
+def _is_secret(name: str, value: str) -> bool:
+    if PROVIDER_KEYS.fullmatch(name) or says_secret(name):
+        return True
+    return PASSWORD_IN_URL.match(value) is not None and not name.lower().endswith("_proxy")
+
+
+def guarded(base: Mapping[str, str], attempt: OpenAttempt) -> dict[str, str]:
+    """Return `base` without provider keys, and with what leads an OpenAI client to the gateway."""
+    variables = {name: value for name, value in without_own_tokens(base).items() if not PROVIDER_KEYS.fullmatch(name)}
+    url = f"{attempt.gateway_url}/a/{attempt.token}/v1"
+    variables |= {"OPENAI_BASE_URL": url, "OPENAI_API_BASE": url, "OPENAI_API_KEY": attempt.token}
+    host = urlsplit(attempt.gateway_url).hostname or ""
+    for name in ("NO_PROXY", "no_proxy"):  # a proxy of this machine cannot reach our loopback address
+        hosts = variables.get(name, "").split(",")
+        variables[name] = ",".join(filter(None, [*hosts, *([] if host in hosts else [host])]))
+    return variables
+
+
+def with_hook(base: Mapping[str, str], carried: Carried) -> dict[str, str]:
+    """Return `base` with what a child that is Python joins its attempt by."""
+    hooked = without_hook(base)
+    path = os.pathsep.join(filter(None, [HOOK, hooked.get(PYTHON_PATH)]))
+    return hooked | {PYTHON_PATH: path, ENVIRONMENT: msgspec.json.encode(carried).decode()}
+
+
+def without_hook(base: Mapping[str, str]) -> dict[str, str]:
+    """Return `base` as it is without `with_hook`."""
+    variables = {name: value for name, value in base.items() if name != ENVIRONMENT}
+    if HOOK in (path := variables.get(PYTHON_PATH, "").split(os.pathsep)):
+        left = os.pathsep.join(entry for entry in path if entry != HOOK)
+        variables |= {PYTHON_PATH: left} if left else {}
+        if not left:
+            del variables[PYTHON_PATH]
+    return variables
+
+
+def runs_hook(program: Sequence[str] | None) -> bool:
+    """Whether `program` is Python, or a script of it, of the environment that Leyden is installed in."""
+    if not program:
+        return False
+    options = list(program[1:])
+    while options and options[0].startswith("-") and options[0] not in ("-c", "-m"):
+        if _IGNORES_HOOK.match(options.pop(0)):
+            return False
+    return _is_ours(os.fsdecode(program[0]))
+
+
+@lru_cache(maxsize=256)
+def _is_ours(program: str) -> bool:
+    found = which(program)
+    if found is None or os.path.dirname(os.path.abspath(found)) != os.path.dirname(os.path.abspath(sys.executable)):
+        return False
+    if os.path.basename(found).startswith("python"):
+        return True
+    try:
+        with open(found, "rb") as file:
+            first = file.readline(512)
+    except OSError:  # it may be run, but not read
+        return False
+    return first.startswith(b"#!") and runs_hook(first[2:].decode(errors="replace").split())
+
+
+def _say_once(program: str, keys: str) -> None:
+    if (program, keys) not in _said:
+        _said.add((program, keys))
+        log.warning(
+            "%s starts without %s: it is another program, whose model calls could reach a provider", program, keys
+        )

@@ -1,0 +1,136 @@
+"""Carries the open attempt into threads: what is started, submitted or called back works for whoever asked for it.
+
+`Thread.start`, thread pools (`concurrent.futures` and `multiprocessing.pool.ThreadPool`) and a future's callbacks copy
+the caller's context, only inside an attempt (or an `outside_attempt` block); everything else starts as it always did.
+Tasks of an event loop, its handles and `to_thread` carry their context by themselves.
+"""
+
+import sys
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import Context, copy_context
+from threading import Lock, Thread
+from types import ModuleType
+from typing import Any
+
+from leyden.core.tracing.context import current_attempt, is_left_over, is_outside
+from leyden.core.tracing.patching.in_place import in_place_of
+
+POOL_MODULE = "multiprocessing.pool"
+POOL_METHODS = ("apply_async", "_map_async", "imap", "imap_unordered")
+
+_lock = Lock()
+_installed = False
+_hooked = False
+_patched: list[tuple[Any, str, Any, Any]] = []
+"""Owner, attribute, what was there (None: it was inherited) and what we put there."""
+
+
+def install() -> None:
+    """Start carrying. Calling it twice does nothing more."""
+    global _installed, _hooked
+    with _lock:
+        if _installed:
+            return
+        _installed = True
+        _patch(Thread, "start", _starting)
+        _patch(ThreadPoolExecutor, "submit", _submitting)
+        _patch(Future, "add_done_callback", _calling_back)
+        if POOL_MODULE in sys.modules:
+            _patch_pool(sys.modules[POOL_MODULE])
+        hook, _hooked = not _hooked, True
+    if hook:
+        import wrapt
+
+        wrapt.register_post_import_hook(_on_import, POOL_MODULE)
+
+
+def uninstall() -> None:
+    """Undo `install` exactly; where another library has wrapped ours meanwhile, ours stays underneath it, inert."""
+    global _installed
+    with _lock:
+        _installed = False
+        for owner, name, original, ours in _patched:
+            if getattr(owner, name) is not ours:
+                continue
+            if original is None:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, original)
+        _patched.clear()
+
+
+def _on_import(pool: ModuleType) -> None:
+    with _lock:
+        if _installed:
+            _patch_pool(pool)
+
+
+def _patch_pool(pool: Any) -> None:
+    for name in POOL_METHODS:
+        _patch(pool.ThreadPool, name, _mapping)
+
+
+def _patch(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+    if all((owner, name) != patch[:2] for patch in _patched):
+        found = getattr(owner, name)
+        ours: Any = in_place_of(found, make(found))
+        _patched.append((owner, name, found if name in vars(owner) else None, ours))
+        setattr(owner, name, ours)
+
+
+def _wanted() -> bool:
+    return _installed and (current_attempt() is not None or is_left_over() or is_outside())
+
+
+def _starting(original: Callable[[Thread], None]) -> Any:
+    def start(self: Thread) -> None:
+        if _wanted():
+            _run_in_context(self, copy_context())
+        original(self)
+
+    return start
+
+
+def _submitting(original: Callable[..., Future[Any]]) -> Any:
+    def submit(self: ThreadPoolExecutor, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        if not _wanted():
+            return original(self, fn, *args, **kwargs)
+        # The pool may start a thread now that later works for others: that thread must carry nothing.
+        return Context().run(original, self, _carried(fn), *args, **kwargs)
+
+    return submit
+
+
+def _calling_back(original: Callable[..., None]) -> Any:
+    def add_done_callback(self: Future[Any], fn: Callable[[Future[Any]], object]) -> None:
+        original(self, _carried(fn) if _wanted() else fn)
+
+    return add_done_callback
+
+
+def _mapping(original: Callable[..., Any]) -> Any:
+    def ask_pool(self: Any, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        return original(self, _carried(func) if _wanted() else func, *args, **kwargs)
+
+    return ask_pool
+
+
+def _carried(function: Callable[..., Any]) -> Callable[..., Any]:
+    context = copy_context()
+
+    def in_context(*args: Any, **kwargs: Any) -> Any:
+        return context.copy().run(function, *args, **kwargs)  # a copy: several threads may be here at once
+
+    return in_context
+
+
+def _run_in_context(thread: Thread, context: Context) -> None:
+    """Make `thread` run inside `context`, once, and leave nothing on the object."""
+    run = thread.run
+
+    def run_in_context() -> None:
+        vars(thread).pop("run", None)
+        context.run(run)
+
+    vars(thread)["run"] = run_in_context

@@ -1,0 +1,1 @@
+"""Replaces functions of other people's modules, and puts them back."""

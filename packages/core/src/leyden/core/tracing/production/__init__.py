@@ -1,0 +1,1 @@
+"""Capture of agents in production, where everything fails open."""

@@ -1,0 +1,331 @@
+"""Capture in production: an implicit rollout around an agent that runs for its users, where everything fails open.
+
+The gateway opens the rollout and keeps the signing key; this process gets the token of one attempt. Whatever is wrong
+with the gateway, the agent runs as if this module were not there, no later than `BEGIN_SECONDS`, and our log says so
+once. Knows nothing of frameworks.
+"""
+
+import asyncio
+import atexit
+import logging
+import os
+import secrets
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, wait
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from http.client import HTTPConnection, HTTPSConnection
+from threading import Thread
+from typing import Any, TypeVar, cast
+from urllib.parse import urlsplit
+
+import msgspec
+
+from leyden.core.data import semconv
+from leyden.core.data.plain.values import is_plain, plain
+from leyden.core.data.production import CaptureBegin, CaptureBegun, CaptureEnd
+from leyden.core.data.rollout import Task
+from leyden.core.data.span import Span
+from leyden.core.tracing import context_propagation
+from leyden.core.tracing.context import OpenAttempt, current_attempt, is_outside, open_attempt
+from leyden.core.tracing.production.span_sender import SpanSender, SpansRefused
+from leyden.core.tracing.wire import routing, routing_decision
+
+log = logging.getLogger("leyden.production")
+
+BEGIN_SECONDS = 1.0
+"""An agent never waits longer for its rollout; nor does the end of its process for the rollouts' ends."""
+REST_SECONDS = 30.0
+"""After a failure the gateway is left alone for so long, and agents wait for nothing."""
+MODE, GATEWAY_URL, TOKEN = "LEYDEN_CAPTURE", "LEYDEN_GATEWAY_URL", "LEYDEN_CAPTURE_TOKEN"
+"""Environment variables."""
+_MAX_ANSWER = 65536
+_OF_THE_REQUEST = (400, 404, 409, 413)
+"""Statuses that say nothing about other requests."""
+
+T = TypeVar("T")
+
+
+class Failed(Exception):
+    """The gateway did not do as asked; one line."""
+
+
+class Refused(Failed):
+    """The gateway did not like this one request."""
+
+
+def capture(
+    task: Task = None,
+    *,
+    gateway: str | None = None,
+    token: str | None = None,
+    metadata: dict[str, Any] | None = None,
+) -> "Capture":
+    """Open one implicit rollout around an agent's run, as a block: `with`, or `async with`.
+
+    Without a `gateway` the environment decides: `LEYDEN_CAPTURE=production`, `LEYDEN_GATEWAY_URL` and
+    `LEYDEN_CAPTURE_TOKEN`; without the first of these nothing is captured. Inside an attempt, of a runner's or of
+    another `capture`, nothing more is opened. Never raises.
+    """
+    return Capture(task, gateway, token, metadata or {})
+
+
+def root_agent(name: str) -> "Capture":
+    """`capture` around the root span of the agent `name`, for adapters; only the environment turns it on."""
+    return Capture(None, None, None, {"agent": name})
+
+
+class Capture:
+    """The block of `capture`. As its value, the open attempt, or None where nothing is captured."""
+
+    def __init__(self, task: Task, gateway: str | None, token: str | None, metadata: dict[str, Any]) -> None:
+        self._begin = CaptureBegin(task=task, metadata=metadata)
+        self._given = gateway, token
+        self._gateway: _Gateway | None = None
+        self._attempt: OpenAttempt | None = None
+        self._sender: SpanSender | None = None
+        self._open = ExitStack()
+
+    def __enter__(self) -> OpenAttempt | None:
+        try:
+            begun = self._ask()
+            if begun is not None:
+                self._enter(_result(begun))
+        except Exception as error:
+            self._failed(error)
+        return self._attempt
+
+    async def __aenter__(self) -> OpenAttempt | None:
+        try:
+            begun = self._ask(in_loop=True)
+            if begun is not None:
+                self._enter(await asyncio.wait_for(asyncio.wrap_future(begun), BEGIN_SECONDS))
+        except Exception as error:
+            self._failed(error)
+        return self._attempt
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        attempt, self._attempt = self._attempt, None
+        if attempt is None or self._gateway is None:
+            return
+        try:
+            self._open.close()
+        except Exception:  # left in another context than it was entered in
+            log.debug("a capture was left elsewhere than it was entered", exc_info=True)
+        attempt.closed.set()
+        incomplete = routing_decision.ONWARD in attempt.extra
+        end = CaptureEnd(failed=kind is not None, incomplete=incomplete)
+        try:
+            ending = _in_thread(self._gateway.end, attempt.token, end, self._sender)
+            _ending.add(ending)
+            ending.add_done_callback(_ending.discard)
+        except Exception as error:
+            self._failed(error)
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.__exit__(kind)
+
+    def _ask(self, *, in_loop: bool = False) -> Future[CaptureBegun] | None:
+        """Begin a rollout in the background; None where none is wanted."""
+        self._gateway = None
+        if (
+            current_attempt() is not None
+            or is_outside()
+            or (routing_decision.is_on() and routing_decision.fails_closed())
+        ):
+            return None
+        gateway = _configured(*self._given)
+        if gateway is None or time.monotonic() < gateway.resting_until:
+            return None
+        if in_loop:
+            asyncio.get_running_loop()  # raises under another async library, before a rollout is begun in vain
+        self._gateway = gateway
+        return _in_thread(gateway.begin, self._begin, too_late=gateway.give_up)
+
+    def _enter(self, begun: CaptureBegun) -> None:
+        assert self._gateway is not None
+        attempt, self._sender = _opened(
+            rollout_id=begun.rollout_id,
+            attempt_id=begun.attempt_id,
+            token=begun.token,
+            gateway_url=self._gateway.url,
+            trace_id=secrets.token_hex(16),
+        )
+        context_propagation.install()
+        routing.install()
+        self._open.enter_context(open_attempt(attempt))
+        self._attempt = attempt
+
+    def _failed(self, error: Exception) -> None:
+        if self._gateway is not None:
+            self._gateway.failed(error)
+        else:
+            _tell("", str(error) or type(error).__name__)
+
+
+def in_child(fields: dict[str, Any]) -> tuple[OpenAttempt, Callable[[], None]]:
+    """Open an attempt of a capture in a process that the agent started; return what sends what was recorded here."""
+    attempt, sender = _opened(**fields)
+
+    def send() -> None:
+        if attempt.notes:
+            wait([_in_thread(sender.finish)], BEGIN_SECONDS)
+
+    return attempt, send
+
+
+def _opened(**fields: Any) -> tuple[OpenAttempt, SpanSender]:
+    """An attempt that fails open and has its spans sent to its gateway."""
+    notes: list[Span] = []
+    gateway = _Gateway(fields["gateway_url"], "")
+    sender = SpanSender(notes, lambda body: gateway.spans(fields["token"], body))
+    given: dict[str, Any] = {**fields, "fail_open": True, "notes": notes, "keep": sender.keep}
+    return OpenAttempt(**given), sender
+
+
+def _request(begin: CaptureBegin) -> bytes:
+    """Return the request for a rollout; what of it cannot be kept whole is noted in the metadata."""
+    if is_plain(begin.task) and is_plain(begin.metadata):
+        return msgspec.msgpack.encode(begin)
+    task, metadata = plain(begin.task, "input", all_fields=True), plain(begin.metadata, "metadata", all_fields=True)
+    found: Any = metadata.value
+    pairs = cast("dict[Any, Any]", found) if type(found) is dict else {"value": found}
+    notes = {str(name): note for name, note in pairs.items()}
+    if reasons := [*task.reasons, *metadata.reasons]:
+        notes[semconv.REDUCED] = reasons
+    return msgspec.msgpack.encode(CaptureBegin(task=task.value, metadata=notes))
+
+
+@dataclass(slots=True)
+class _Gateway:
+    """One gateway as this process knows it."""
+
+    url: str
+    capture_token: str = field(repr=False)
+    resting_until: float = 0.0
+
+    def begin(self, begin: CaptureBegin) -> CaptureBegun:
+        """Open a rollout."""
+        answer = self._post("/capture/begin", self.capture_token, _request(begin))
+        try:
+            return msgspec.msgpack.decode(answer, type=CaptureBegun)
+        except msgspec.DecodeError as error:
+            raise Failed(f"its answer makes no sense: {error}") from error
+
+    def spans(self, token: str, body: bytes) -> None:
+        """Store what was recorded in the attempt of a token."""
+        try:
+            self._post("/capture/spans", token, body)
+        except Refused as error:
+            raise SpansRefused(str(error)) from error
+
+    def end(self, token: str, end: CaptureEnd, sender: SpanSender | None = None) -> None:
+        """End the attempt of a token, once `sender` has sent what it recorded."""
+        try:
+            if sender is not None and (lost := sender.finish()):
+                end = msgspec.structs.replace(end, lost_spans=lost)
+            self._post("/capture/end", token, msgspec.msgpack.encode(end))
+        except Exception as error:
+            _tell(self.url, f"a rollout's end was not recorded ({_line(error)})")
+
+    def give_up(self, begun: CaptureBegun) -> None:
+        """End an attempt that the agent could not wait for."""
+        self.end(begun.token, CaptureEnd(failed=True))
+
+    def failed(self, error: Exception) -> None:
+        """Say why nothing is captured, and leave the gateway alone for a while if that would be so again."""
+        if not isinstance(error, Refused):
+            self.resting_until = time.monotonic() + REST_SECONDS
+        _tell(self.url, _line(error))
+
+    def _post(self, path: str, token: str, body: bytes) -> bytes:
+        where = urlsplit(self.url)
+        connect = HTTPSConnection if where.scheme == "https" else HTTPConnection
+        connection = connect(where.hostname or "", where.port, timeout=BEGIN_SECONDS)
+        headers = {"authorization": f"Bearer {token}", "content-type": "application/msgpack"}
+        try:
+            connection.request("POST", where.path + path, body, headers)
+            answer = connection.getresponse()
+            if answer.status != 200:
+                kind = Refused if answer.status in _OF_THE_REQUEST else Failed
+                raise kind(f"it answered {answer.status}")
+            return answer.read(_MAX_ANSWER)
+        finally:
+            connection.close()
+
+
+_gateways: dict[tuple[str, str], _Gateway] = {}
+_told: set[tuple[str, str]] = set()
+_ending: set[Future[None]] = set()
+"""Ends on their way; the end of the process waits for them."""
+
+
+def _configured(url: str | None, token: str | None) -> _Gateway | None:
+    """Return the gateway that was given or that the environment names; raises Failed when half of it is missing."""
+    if url is None:
+        mode = os.environ.get(MODE, "")
+        if mode and mode != "production":
+            raise Failed(f"{MODE} is {mode!r}; there is only 'production'")
+        if not mode:
+            return None
+    url = (url or os.environ.get(GATEWAY_URL, "")).rstrip("/")
+    token = token or os.environ.get(TOKEN, "")
+    if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
+        raise Failed(f"{GATEWAY_URL} must be the root URL of a gateway, not {url!r}")
+    if not token:
+        raise Failed(f"there is no capture token; set {TOKEN}")
+    return _gateways.setdefault((url, token), _Gateway(url, token))
+
+
+def _result(begun: Future[CaptureBegun]) -> CaptureBegun:
+    try:
+        return begun.result(BEGIN_SECONDS)
+    except TimeoutError:
+        begun.cancel()
+        raise
+
+
+def _in_thread(work: Callable[..., T], *args: Any, too_late: Callable[[T], object] | None = None) -> Future[T]:
+    """Run `work` in a thread that nobody has to wait for: a look-up of a name cannot be given a time limit.
+
+    `too_late` gets the result when nobody waits for it any more.
+    """
+    done: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            result = work(*args)
+        except Exception as error:
+            if done.set_running_or_notify_cancel():
+                done.set_exception(error)
+        else:
+            if done.set_running_or_notify_cancel():
+                done.set_result(result)
+            elif too_late is not None:
+                too_late(result)
+
+    Thread(target=run, name="leyden capture", daemon=True).start()
+    return done
+
+
+def _line(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return f"no answer within {BEGIN_SECONDS:g} s"
+    return str(error) or type(error).__name__
+
+
+def _tell(url: str, reason: str) -> None:
+    """Say in our log what is not captured, loudly the first time."""
+    level = logging.DEBUG if (url, reason) in _told else logging.WARNING
+    _told.add((url, reason))
+    log.log(level, "Not captured%s: %s", f" at {url}" if url else "", reason)
+
+
+@atexit.register
+def _wait_for_ends() -> None:
+    wait(tuple(_ending), BEGIN_SECONDS)
+
+
+if hasattr(os, "register_at_fork"):  # Windows cannot fork
+    os.register_at_fork(after_in_child=_ending.clear)  # those threads are the parent's

@@ -1,0 +1,1 @@
+"""OpenTelemetry spans that become Leyden's, and how they are exported."""

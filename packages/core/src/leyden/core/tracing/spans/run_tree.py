@@ -1,0 +1,338 @@
+"""A framework's runs as OpenTelemetry spans, joined by the framework's own run ids. Knows no framework.
+
+A run may stay without a span (the link of a chain); what is below it then hangs from the nearest run that has one. A
+run that is reported twice, by two handlers at once, is recorded once.
+"""
+
+import time
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any, TypeGuard
+
+import msgspec
+from opentelemetry import trace
+
+from leyden.core.data import semconv
+from leyden.core.data.plain.own_methods import short_name
+from leyden.core.data.plain.values import message_of
+from leyden.core.tracing.context import Caller, OpenAttempt, current_attempt, current_caller, not_ended, set_caller
+from leyden.core.tracing.production.capture import Capture, root_agent
+from leyden.core.tracing.spans.export import is_beside, may_tell_content, start_span
+from leyden.core.tracing.spans.lightweight_spans import OwnSpan, ids
+
+LIVE_LIMIT = 4096
+"""Beyond this many live runs, those of closed attempts, whose end was never told, are forgotten."""
+
+
+class ToolFailure(Exception):
+    """A tool answered with an error instead of raising one; only ever recorded."""
+
+
+class Run(msgspec.Struct, eq=False):
+    """One run of a framework's."""
+
+    parent: "Run | None"
+    name: str
+    agent: str | None
+    """The agent it works for: of the nearest run above that is one."""
+    node: str | None
+    started: int
+    """Unix nanoseconds."""
+    attempt: OpenAttempt | None
+    span: trace.Span | None = None
+    record: OwnSpan | None = None
+    """Its span for Leyden's store, where `span` goes elsewhere or nowhere: in a capture."""
+    caller: Caller | None = None
+    capture: Capture | None = None
+    """In production, the rollout around it."""
+    tells_content: bool = True
+    by_shape: bool = False
+    """It is called an agent for its shape, not by its author: a workflow, should it turn out to hold agents."""
+    has_ended: bool = False
+    stopped: list["tuple[Run, BaseException, int]"] = []
+    """Runs below whose spans end with this one's: their error, which counts if this one fails, and their end."""
+
+    def note(self, attributes: Mapping[str, Any]) -> None:
+        """Add attributes to its span; what was said among them only where that may be told."""
+        if self.record is not None:
+            self.record.set_attributes(_told(attributes, tells_content=True))
+        if self.span is not None and (told := _told(attributes, self.tells_content)):
+            self.span.set_attributes(told)
+
+    def close(self, error: BaseException | None, ended: int | None = None) -> None:
+        """End its span, failed if there is an `error`; `ended` is Unix nanoseconds, now without it."""
+        for below, its_error, its_end in self.stopped:
+            below.close(None if error is None else its_error, its_end)
+        for span, tells_content in ((self.record, True), (self.span, self.tells_content)):
+            if span is None:
+                continue
+            if error is not None:
+                span.set_attribute(semconv.ERROR_TYPE, short_name(error))
+                span.set_status(trace.StatusCode.ERROR, message_of(error) if tells_content else None)
+            span.end(ended)
+
+    def visible(self) -> "Run | None":
+        """The nearest run, this one or above, that has a span."""
+        run: Run | None = self
+        while run is not None and run.span is None:
+            run = run.parent
+        return run
+
+
+class RunTree:
+    """The runs of one framework that have started and not ended, in this process. Safe to use from any thread."""
+
+    def __init__(self, framework: str, body: Callable[[], Hashable | None] | None = None) -> None:
+        """Where the framework knows it, `body` returns the key of the run inside which this context is, if any.
+
+        A root then hangs from another root of the framework only inside that root's body. Otherwise it is a sibling.
+        """
+        self._framework = framework
+        self._body = body
+        self._live: dict[Hashable, Run] = {}
+
+    def start(self, key: Hashable, parent: Hashable | None, name: str, node: str | None = None) -> Run | None:
+        """Take note of a run, without a span yet; None when it is known already."""
+        if key in self._live:
+            return None
+        if len(self._live) > LIVE_LIMIT:
+            self._forget_closed()
+        above = self._live.get(parent)
+        self._return_to(above)
+        agent = None if above is None else above.agent
+        run = self._live[key] = Run(above, name, agent, node, time.time_ns(), current_attempt())
+        return run
+
+    def find(self, key: Hashable) -> Run | None:
+        """Return a run that has started and not ended."""
+        return self._live.get(key)
+
+    def open(
+        self,
+        run: Run,
+        title: str,
+        attributes: Mapping[str, Any],
+        *,
+        provider: trace.TracerProvider | None = None,
+        kind: trace.SpanKind = trace.SpanKind.INTERNAL,
+    ) -> None:
+        """Give `run` a span, and let `run` be who speaks in this context. Attributes that are None are left out."""
+        above = None if run.parent is None else run.parent.visible()
+        current, outer = trace.get_current_span(), self._outer(run)
+        above = None if above is None or self._is_left(above) else above
+        under = _ambient(current, outer, provider) if above is None else above.span
+        run.tells_content = may_tell_content(provider)
+        given: dict[str, Any] = {semconv.FRAMEWORK: self._framework}
+        if run.agent is not None:
+            given[semconv.AGENT_NAME] = run.agent
+        if run.node is not None:
+            given[semconv.NODE] = run.node
+        told = given | _told(attributes, run.tells_content)
+        run.span = start_span(title, under, told, started=run.started, kind=kind, given=provider)
+        run.record = _recorded(run, title, above, given | _told(attributes, tells_content=True), under, outer)
+        trace_id, span_id = ids(run.record or run.span)
+        run.caller = Caller(
+            agent=run.agent,
+            node=run.node,
+            trace_id=trace_id,
+            span_id=span_id,
+            framework=self._framework,
+            outer=outer,
+            is_root=run.parent is None,
+            beside=current.get_span_context().span_id,
+        )
+        set_caller(run.caller)
+
+    def open_agent(
+        self,
+        run: Run,
+        agent: str,
+        attributes: Mapping[str, Any] | None = None,
+        *,
+        provider: trace.TracerProvider | None = None,
+    ) -> None:
+        """Give `run` the span of an agent; what starts below it from now on works for `agent`.
+
+        In production a root's span has a rollout of its own around it, if the environment asks for that.
+        """
+        run.agent = agent
+        self._capture(run, agent)
+        known = {semconv.OPERATION: "invoke_agent", **(attributes or {})}
+        self.open(run, f"invoke_agent {agent}", known, provider=provider)
+
+    def open_workflow(self, run: Run, name: str, *, provider: trace.TracerProvider | None = None) -> None:
+        """Give `run` the span of a workflow (a team, a crew), which is no agent. A root is captured like an agent."""
+        self._capture(run, name)
+        known = {semconv.OPERATION: "invoke_workflow", semconv.WORKFLOW_NAME: name}
+        self.open(run, f"invoke_workflow {name}", known, provider=provider)
+
+    def hold_agents(self, run: Run) -> None:
+        """Note that an agent starts below `run`: whatever is above and called an agent for its shape is a workflow."""
+        above: Run | None = run
+        while above is not None:
+            if above.by_shape and above.span is not None:
+                above.by_shape, name = False, str(above.agent)
+                for span in filter(None, (above.span, above.record)):
+                    span.update_name(f"invoke_workflow {name}")
+                above.note({semconv.OPERATION: "invoke_workflow", semconv.WORKFLOW_NAME: name})
+            above = above.parent
+
+    def open_tool(
+        self,
+        run: Run,
+        name: str,
+        *,
+        call_id: str | None = None,
+        arguments: str | None = None,
+        provider: trace.TracerProvider | None = None,
+    ) -> None:
+        """Give `run` the span of a tool; `arguments` is JSON."""
+        known = {
+            semconv.OPERATION: "execute_tool",
+            semconv.TOOL_NAME: name,
+            semconv.TOOL_CALL_ID: call_id,
+            semconv.TOOL_ARGUMENTS: arguments,
+        }
+        self.open(run, f"execute_tool {name}", known, provider=provider)
+
+    def handoff(
+        self, parent: Hashable | None, source: str, target: str, *, provider: trace.TracerProvider | None = None
+    ) -> None:
+        """Note that `source` passes on to `target`, below the run `parent`; it takes no time and changes no speaker."""
+        speaking, key = current_caller(), object()
+        run = self.start(key, parent, "handoff")
+        if run is not None:
+            known = {semconv.OPERATION: semconv.HANDOFF, semconv.HANDOFF_FROM: source, semconv.HANDOFF_TO: target}
+            self.open(run, f"handoff {target}", known, provider=provider)
+            self.end(key)
+            set_caller(speaking)
+
+    def end(
+        self, key: Hashable, error: BaseException | None = None, attributes: Mapping[str, Any] | None = None
+    ) -> None:
+        """End a run, failed if there is an `error`; one that is not known has ended already."""
+        run = self._pop(key)
+        if run is None:
+            return
+        if attributes:
+            run.note(attributes)
+        run.close(error)
+        if run.capture is not None:
+            run.capture.__exit__(None if error is None else type(error), error, None)
+
+    def stop(self, key: Hashable, error: BaseException) -> None:
+        """End a run that the run above it stopped: failed if that one fails, which is known when that one ends."""
+        above = None if (run := self._live.get(key)) is None else run.parent
+        if run is None or above is None or above.has_ended:
+            self.end(key, error)
+        elif self._pop(key) is not None:
+            above.stopped.append((run, error, time.time_ns()))
+
+    def _pop(self, key: Hashable) -> Run | None:
+        run = self._live.pop(key, None)
+        if run is not None:
+            run.has_ended = True
+            if run.caller is not None:
+                run.caller.ended.set()
+        return run
+
+    def _outer(self, run: Run) -> Caller | None:
+        """Return who speaks around `run`: not a root beside it that has not ended, which speaks in this context."""
+        caller = current_caller()
+        if self._body is None or run.parent is not None:
+            return caller
+        around = self._live.get(self._body())
+        while around is not None and around.parent is not None:
+            around = around.parent
+        while self._is_root(caller) and (around is None or caller is not around.caller):
+            caller = not_ended(caller.outer)
+        return caller
+
+    def _return_to(self, above: Run | None) -> None:
+        """Let the run `above` speak where a root beside it does: the framework goes on with `above` in this context."""
+        above = None if self._body is None or above is None else above.visible()
+        caller = current_caller()
+        if above is None or above.caller is None or above.caller.ended.is_set() or not self._is_root(caller):
+            return
+        if not _is_within(caller, above.caller):
+            set_caller(above.caller)
+
+    def _is_root(self, caller: Caller | None) -> TypeGuard[Caller]:
+        return caller is not None and caller.is_root and caller.framework == self._framework
+
+    def _is_left(self, run: Run) -> bool:
+        """Whether another framework speaks here, that was called from within `run`: it is nearer than `run` is."""
+        caller = current_caller()
+        if caller is None or caller.framework in (None, self._framework):
+            return False
+        return _is_within(caller, run.caller)
+
+    def _capture(self, run: Run, name: str) -> None:
+        if run.parent is None and run.attempt is None:  # inside an attempt nothing more is opened
+            run.capture = root_agent(name)
+            run.capture.__enter__()
+            run.attempt = current_attempt()
+
+    def _forget_closed(self) -> None:
+        for key, run in list(self._live.items()):
+            if run.attempt is not None and run.attempt.closed.is_set():
+                self._live.pop(key, None)
+
+
+def _told(attributes: Mapping[str, Any], tells_content: bool) -> dict[str, Any]:
+    """Return the attributes that have a value, what was said among them only if that may be told."""
+    if tells_content:
+        return {name: value for name, value in attributes.items() if value is not None}
+    hidden = semconv.CONTENT_ATTRIBUTES
+    return {name: value for name, value in attributes.items() if value is not None and name not in hidden}
+
+
+def _is_within(caller: Caller | None, other: Caller | None) -> bool:
+    """Whether `caller` is `other`, or speaks inside it."""
+    while caller is not None and caller is not other:
+        caller = caller.outer
+    return caller is not None
+
+
+def _ambient(current: trace.Span, caller: Caller | None, provider: trace.TracerProvider | None) -> trace.Span | None:
+    """Return where a root belongs: under the current span, or under `caller`, who speaks, be it another framework.
+
+    Of the two, the newer one: frameworks that speak need not make their spans the current ones.
+    """
+    context = current.get_span_context()
+    newer = caller is None or caller.span_id is None or context.span_id != caller.beside
+    if context.is_valid and newer and is_beside(current, provider):
+        return current
+    return _as_span(caller)
+
+
+def _recorded(
+    run: Run,
+    title: str,
+    above: Run | None,
+    attributes: Mapping[str, Any],
+    under: trace.Span | None,
+    caller: Caller | None,
+) -> OwnSpan | None:
+    """Return the span of `run` for Leyden's store, in an attempt whose spans no recorder takes.
+
+    It is the same span as the exported one, if there is that, but hangs from nothing that Leyden does not store.
+    """
+    attempt = current_attempt()
+    if attempt is None or attempt.keep is None or run.span is None:
+        return None
+    parent = _as_span(caller) if above is None else above.record
+    record = OwnSpan(title, parent, attributes, run.started, attempt.keep)
+    exported = run.span.get_span_context()
+    # Without an SDK, OpenTelemetry gives out the span above once more.
+    if exported.is_valid and (under is None or exported.span_id != under.get_span_context().span_id):
+        record.trace_id, record.span_id = f"{exported.trace_id:032x}", f"{exported.span_id:016x}"
+    return record
+
+
+def _as_span(caller: Caller | None) -> trace.Span | None:
+    """Return the span by which `caller` speaks, to hang others from."""
+    if caller is None or caller.trace_id is None or caller.span_id is None:
+        return None
+    sampled = trace.TraceFlags(trace.TraceFlags.SAMPLED)
+    remote = trace.SpanContext(int(caller.trace_id, 16), int(caller.span_id, 16), False, sampled)
+    return trace.NonRecordingSpan(remote)

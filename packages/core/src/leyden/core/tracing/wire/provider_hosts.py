@@ -1,0 +1,244 @@
+"""Which hosts are model providers'.
+
+By name or port, by a base URL in the environment, because a provider's SDK made a client for them, or because a model
+call was sent there. Paths matter only where a provider shares its host with other services.
+"""
+
+import os
+import re
+import unicodedata
+from fnmatch import translate
+from functools import lru_cache
+from ipaddress import ip_address
+from socket import inet_aton, inet_ntoa
+from typing import Any, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+from leyden.core.tracing.context import OpenAttempt, current_attempt
+from leyden.core.tracing.wire.request_path import normalized
+
+HOSTS = (
+    "api.openai.com",
+    "*.api.openai.com",
+    "api.anthropic.com",
+    # Azure
+    "*.openai.azure.com",
+    "*.openai.azure.us",
+    "*.openai.azure.cn",
+    "*.services.ai.azure.com",
+    "*.cognitiveservices.azure.com",
+    "*.api.cognitive.microsoft.com",
+    "*.models.ai.azure.com",
+    "*.inference.ml.azure.com",
+    "models.inference.ai.azure.com",
+    "models.github.ai",
+    "api.githubcopilot.com",
+    # Amazon
+    "bedrock*.amazonaws.com",
+    "*.bedrock*.amazonaws.com",
+    "bedrock*.amazonaws.com.cn",
+    "*.bedrock*.amazonaws.com.cn",
+    "bedrock*.api.aws",
+    "runtime.sagemaker*.amazonaws.com",
+    # Google
+    "generativelanguage.googleapis.com",
+    "*.generativelanguage.googleapis.com",
+    "aiplatform.googleapis.com",
+    "*-aiplatform.googleapis.com",
+    "aiplatform.*.rep.googleapis.com",
+    # Others
+    "api.ai21.com",
+    "api.cerebras.ai",
+    "api.cohere.ai",
+    "api.cohere.com",
+    "dashscope.aliyuncs.com",
+    "dashscope-*.aliyuncs.com",
+    "api.deepinfra.com",
+    "api.deepseek.com",
+    "api.fireworks.ai",
+    "api.groq.com",
+    "api-inference.huggingface.co",
+    "router.huggingface.co",
+    "api.hyperbolic.xyz",
+    "ark.*.volces.com",
+    "api.minimax.*",
+    "api.minimaxi.*",
+    "*.mistral.ai",
+    "api.moonshot.*",
+    "api.novita.ai",
+    "api.studio.nebius.*",
+    "api.tokenfactory.nebius.com",
+    "integrate.api.nvidia.com",
+    "ai.api.nvidia.com",
+    "ollama.com",
+    "openrouter.ai",
+    "api.perplexity.ai",
+    "api.replicate.com",
+    "api.sambanova.ai",
+    "api.siliconflow.*",
+    "api.together.ai",
+    "api.together.xyz",
+    "ai-gateway.vercel.sh",
+    "*.ml.cloud.ibm.com",
+    "api.x.ai",
+    "*.api.x.ai",
+    "api.z.ai",
+    "open.bigmodel.cn",
+    # Gateways of others, before several providers
+    "gateway.ai.cloudflare.com",
+    "*.helicone.ai",
+    "api.portkey.ai",
+)
+"""Globs; hosts of the providers whose keys `child_environment` takes out of a program's environment, and more."""
+SHARED_HOSTS = {
+    "api.cloudflare.com": re.compile(r"/client/v4/accounts/[^/]+/ai(?:/|$)"),
+    "*.cloud.databricks.com": re.compile(r"/serving-endpoints(?:/|$)"),
+    "*.azuredatabricks.net": re.compile(r"/serving-endpoints(?:/|$)"),
+    "*.gcp.databricks.com": re.compile(r"/serving-endpoints(?:/|$)"),
+}
+"""Hosts of which a provider has only some paths; these, in lower case."""
+OTHER_HOSTS = ("*.gateway.bedrock-agentcore.*",)
+"""Fit a glob above and are no provider's: tool servers."""
+PORTS = frozenset({11434})
+"""Default ports of model servers that people run themselves: Ollama's."""
+
+VARIABLES = (
+    "ANTHROPIC_BASE_URL",
+    "AZURE_OPENAI_ENDPOINT",
+    "COHERE_BASE_URL",
+    "CO_API_URL",
+    "DEEPSEEK_BASE_URL",
+    "GEMINI_BASE_URL",
+    "GOOGLE_GEMINI_BASE_URL",
+    "GOOGLE_VERTEX_BASE_URL",
+    "GROQ_BASE_URL",
+    "MISTRAL_BASE_URL",
+    "OLLAMA_API_BASE",
+    "OLLAMA_BASE_URL",
+    "OLLAMA_HOST",
+    "OPENAI_API_BASE",
+    "OPENAI_BASE_URL",
+    "OPENROUTER_BASE_URL",
+    "TOGETHER_BASE_URL",
+)
+"""From which clients take their base URL."""
+
+SDKS = frozenset(
+    {"anthropic", "cerebras", "cohere", "google.genai", "groq", "mistralai", "ollama", "openai", "together"}
+)
+"""Packages of providers: their own kinds of HTTP clients are made for their base URL."""
+
+LOOPBACK = "localhost"
+PROVIDERS = "leyden.providers"
+"""In an attempt's `extra`: the places on this machine that its model calls were sent to. Another attempt's tools may
+be given the same port."""
+
+_IGNORED = re.compile(r"[\u00ad\u034f\u180b-\u180f\u200b-\u200f\u2060-\u206f\ufe00-\ufe0f\ufeff\U000e0000-\U000e0fff]")
+"""Characters that are left out of a host's name before it is looked up (IDNA, UTS 46)."""
+_DOTS = str.maketrans(dict.fromkeys("\u3002\uff0e\uff61", "."))
+_DEFAULT_PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443}
+
+_called: set["Place"] = set()
+_of_clients: set["Place"] = set()
+_gateways: set["Place"] = set()
+
+
+class Place(NamedTuple):
+    """Where a server listens, with every name of this machine's loopback as one."""
+
+    host: str
+    port: int
+
+
+@lru_cache(maxsize=4096)
+def place(url: str) -> Place:
+    """Return where a request to `url` goes; never raises."""
+    try:
+        where = urlsplit(url if "://" in url else f"http://{url}")
+        host, port = where.hostname or "", where.port
+    except ValueError:
+        return Place(url, 0)
+    host = unicodedata.normalize("NFKC", _IGNORED.sub("", unquote(host))).translate(_DOTS).casefold().rstrip(".")
+    return Place(LOOPBACK if _is_loopback(host) else host, port or _DEFAULT_PORTS.get(where.scheme, 0))
+
+
+def is_provider(url: str) -> bool:
+    """Whether a request to `url` goes to a host that is used as a model provider, as far as is known here and now."""
+    where, attempt = place(url), current_attempt()
+    if attempt is not None:
+        gateway = place(attempt.gateway_url)
+        _gateways.add(gateway)
+        if where == gateway:
+            return False
+        if where in attempt.extra.get(PROVIDERS, ()):
+            return True
+    elif where in _gateways:
+        return False
+    if where.port in PORTS or where in _called or where in _of_clients or _is_named(where.host, urlsplit(url).path):
+        return True
+    return attempt is not None and where in _of_environment()
+
+
+def called(url: str, attempt: OpenAttempt) -> None:
+    """Remember that a model call of `attempt` was sent to `url`."""
+    _keep(url, attempt, _called)
+
+
+def client_made(base_url: str) -> None:
+    """Remember that a provider's SDK made a client for `base_url`."""
+    _keep(base_url, current_attempt(), _of_clients)
+
+
+def is_of_sdk(client: Any) -> bool:
+    """Whether `client` is of a kind of HTTP client that a provider's SDK has defined."""
+    return any(_package(kind.__module__) in SDKS for kind in type(client).__mro__)
+
+
+def forget() -> None:
+    """Forget every host that was learned."""
+    for places in (_called, _of_clients, _gateways):
+        places.clear()
+
+
+def _keep(url: str, attempt: OpenAttempt | None, everywhere: set[Place]) -> None:
+    where = place(url)
+    if attempt is None or where.host != LOOPBACK:
+        everywhere.add(where)
+    elif where != place(attempt.gateway_url):
+        attempt.extra.setdefault(PROVIDERS, set()).add(where)
+
+
+def _of_environment() -> set[Place]:
+    return {place(url) for name in VARIABLES if (url := os.environ.get(name))}
+
+
+def _globs(patterns: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile("|".join(translate(pattern) for pattern in patterns))
+
+
+_NAMED, _NOT_NAMED = _globs(HOSTS), _globs(OTHER_HOSTS)
+_SHARED = [(re.compile(translate(host)), path) for host, path in SHARED_HOSTS.items()]
+
+
+@lru_cache(maxsize=4096)
+def _is_named(host: str, path: str) -> bool:
+    if _NAMED.match(host):
+        return not _NOT_NAMED.match(host)
+    return any(of.match(host) and under.match(normalized(path).lower()) for of, under in _SHARED)
+
+
+@lru_cache(maxsize=4096)
+def _is_loopback(host: str) -> bool:
+    if host == LOOPBACK or host.endswith(f".{LOOPBACK}"):
+        return True
+    try:
+        address = ip_address(host if ":" in host else inet_ntoa(inet_aton(host)) if host[:1].isdigit() else host)
+    except (OSError, ValueError):
+        return False
+    address = getattr(address, "ipv4_mapped", None) or address
+    return address.is_loopback or address.is_unspecified
+
+
+def _package(module: str) -> str:
+    parts = module.split(".")
+    return ".".join(parts[:2]) if parts[0] == "google" else parts[0]

@@ -1,0 +1,222 @@
+"""Wire routing for `http.client`, which `urllib` and many older SDKs are built on.
+
+A connection opens its socket when the first byte is sent, so a routed request leaves it closed: the request goes out on
+a second connection, to the gateway, which the first one owns. Its answer is an ordinary `HTTPResponse`.
+"""
+
+import errno
+from collections.abc import Callable, Mapping
+from types import ModuleType
+from typing import Any, cast
+from urllib.parse import urlsplit
+
+from leyden.core.tracing.wire.gateway_pool import is_tls
+from leyden.core.tracing.wire.routing_decision import (
+    REASON_BYTES,
+    Destination,
+    Outgoing,
+    Stopped,
+    could_be_routed,
+    decide,
+    header_text,
+    onward,
+    repeatable,
+    whole_url,
+)
+from leyden.core.tracing.wire.routing_table import FORWARDED
+
+METHODS = ("request", "putrequest", "putheader", "endheaders", "send", "getresponse", "close")
+WRAPPED = {"http.client": tuple(("HTTPConnection", name) for name in METHODS)}
+
+_CALL, _LINE = "_leyden_call", "_leyden_line"
+"""Attributes of a connection: the routed request it is at, and its connection to the gateway."""
+_FORWARDED = FORWARDED | {"connection"}
+"""Whether the connection is kept is between the client and the server it really talks to."""
+
+
+class _Call:
+    """One request of a connection that goes to the gateway."""
+
+    def __init__(self, destination: Destination, line: Any, repeat: Callable[[], None] | None) -> None:
+        self.destination, self.line = destination, line
+        self.repeat = repeat
+        """Sends the whole request to the agent's provider; None where it was not made in one call."""
+        self.last = False
+        """Whether the agent wants no other answer over this connection."""
+
+
+def wrap(http: ModuleType, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what takes the place of `HTTPConnection.<name>`."""
+    return {
+        "request": _request,
+        "putrequest": _putrequest,
+        "putheader": _putheader,
+        "endheaders": _endheaders,
+        "send": _send,
+        "getresponse": _getresponse,
+        "close": _close,
+    }[name](http, original)
+
+
+def _request(http: Any, original: Callable[..., None]) -> Callable[..., None]:
+    def request(self: Any, method: str, url: str, body: Any = None, headers: Any = None, **kwargs: Any) -> None:
+        where: str = _url(self, url)
+        headers = cast("Mapping[Any, Any]", {} if headers is None else headers)
+        if not could_be_routed(where):
+            return original(self, method, url, body, headers, **kwargs)
+        outgoing = Outgoing(method, where, _names(headers), repeatable(body))
+
+        def to_provider() -> None:
+            with onward(outgoing):
+                original(self, method, url, body, headers, **kwargs)
+
+        if not _begin(http, self, outgoing, to_provider):
+            return to_provider()
+        return original(self, method, url, body, headers, **kwargs)
+
+    return request
+
+
+def _putrequest(http: Any, original: Callable[..., None]) -> Callable[..., None]:
+    def putrequest(
+        self: Any, method: str, url: str, skip_host: bool = False, skip_accept_encoding: bool = False
+    ) -> None:
+        call = _call(self)
+        if call is None:
+            outgoing = Outgoing(method, _url(self, url), {}, None)
+            if not could_be_routed(outgoing.url) or not _begin(http, self, outgoing, None):
+                return original(self, method, url, skip_host, skip_accept_encoding)
+            call = cast("_Call", _call(self))
+        where = urlsplit(call.destination.url)
+        with onward(Outgoing(method, call.destination.url, {}, None)):
+            path = where._replace(scheme="", netloc="").geturl()
+            original(call.line, method, path, skip_host=True, skip_accept_encoding=skip_accept_encoding)
+        for header, value in call.destination.headers([]):
+            call.line.putheader(header, value)
+        return None
+
+    return putrequest
+
+
+def _putheader(http: Any, original: Callable[..., None]) -> Callable[..., None]:
+    def putheader(self: Any, header: Any, *values: Any) -> None:
+        call = _call(self)
+        if call is None:
+            return original(self, header, *values)
+        name = header_text(header).lower()
+        call.last = call.last or (name == "connection" and header_text(values[0]).lower() == "close")
+        return original(call.line, header, *values) if name in _FORWARDED else None
+
+    return putheader
+
+
+def _endheaders(http: Any, original: Callable[..., None]) -> Callable[..., None]:
+    def endheaders(self: Any, *args: Any, **kwargs: Any) -> None:
+        call = _call(self)
+        original(self if call is None else call.line, *args, **kwargs)
+
+    return endheaders
+
+
+def _send(http: Any, original: Callable[..., None]) -> Callable[..., None]:
+    def send(self: Any, data: Any) -> None:
+        call = _call(self)
+        original(self if call is None else call.line, data)
+
+    return send
+
+
+def _getresponse(http: Any, original: Callable[..., Any]) -> Callable[..., Any]:
+    def getresponse(self: Any) -> Any:
+        call: _Call | None = _fields(self).pop(_CALL, None)
+        if call is None:
+            return original(self)
+        response = original(call.line)
+        if call.destination.answers(response.status):
+            if call.last and call.line.sock is not None:
+                call.line.sock.close()  # as `urllib` closes its own; the answer can still be read
+                call.line.sock = None
+            return response
+        try:
+            body = response.read(REASON_BYTES)
+        except (OSError, http.HTTPException):  # all that is lost is the reason
+            body = b""
+        call.line.close()
+        try:
+            call.destination.turned_away(response.status, body)
+        except Stopped as stop:
+            raise _error(stop) from None
+        assert call.repeat is not None, "only a request whose body is known is turned away to its provider"
+        call.repeat()
+        return original(self)
+
+    return getresponse
+
+
+def _close(http: Any, original: Callable[..., None]) -> Callable[..., None]:
+    def close(self: Any) -> None:
+        _fields(self).pop(_CALL, None)
+        line = _fields(self).get(_LINE)
+        if line is not None:
+            original(line)
+        original(self)
+
+    return close
+
+
+def _begin(http: Any, connection: Any, outgoing: Outgoing, repeat: Callable[[], None] | None) -> bool:
+    """Whether the request that begins on `connection` goes to the gateway; then a line to it is open."""
+    _fields(connection).pop(_CALL, None)  # of a request that was given up
+    try:
+        destination = decide(outgoing)
+    except Stopped as stop:
+        raise _error(stop) from None
+    if destination is None:
+        return False
+    line = _line(http, connection, destination.gateway_url)
+    if line.sock is None:
+        try:
+            line.connect()
+        except OSError as error:
+            line.close()
+            destination.fall_back(error)
+            return False
+    _fields(connection)[_CALL] = _Call(destination, line, repeat)
+    return True
+
+
+def _line(http: Any, connection: Any, gateway_url: str) -> Any:
+    """Return the connection to the gateway that `connection` owns."""
+    where = urlsplit(gateway_url)
+    line: Any = _fields(connection).get(_LINE)
+    if line is not None and (line.host, line.port) == (where.hostname, where.port or line.default_port):
+        return line
+    if line is not None:
+        line.close()
+    kind = http.HTTPSConnection if is_tls(gateway_url) else http.HTTPConnection
+    line = _fields(connection)[_LINE] = kind(where.hostname, where.port, timeout=connection.timeout)
+    return line
+
+
+def _call(connection: Any) -> _Call | None:
+    return _fields(connection).get(_CALL)
+
+
+def _fields(connection: Any) -> dict[str, Any]:
+    return connection.__dict__
+
+
+def _url(connection: Any, url: str) -> str:
+    """Return the whole URL of a request: through a proxy, `url` is one, or the provider is at a tunnel's end."""
+    tunnel = connection._tunnel_host  # set by the public `set_tunnel`, which has no counterpart to read it
+    host, port = (tunnel, connection._tunnel_port) if tunnel else (connection.host, connection.port)
+    scheme = "https" if tunnel or connection.default_port == 443 else "http"
+    return whole_url(f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}", url)
+
+
+def _names(headers: Mapping[Any, Any]) -> dict[str, str]:
+    return {header_text(name).lower(): header_text(value) for name, value in headers.items()}
+
+
+def _error(stop: Stopped) -> OSError:
+    return ConnectionRefusedError(errno.ECONNREFUSED, str(stop))

@@ -1,0 +1,159 @@
+"""Wire routing for requests: at `Session.get_adapter`, and at `HTTPAdapter.send` for who uses an adapter directly.
+
+The first reaches adapters that users mount, whatever they are; the second sessions with a way of their own to find
+one. The agent's request and response keep its URL and headers. Knows nothing of what is routed.
+"""
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import wrapt
+
+from leyden.core.tracing.wire import gateway_pool
+from leyden.core.tracing.wire.routing_decision import (
+    REASON_BYTES,
+    Destination,
+    Outgoing,
+    Stopped,
+    could_be_routed,
+    decide,
+    header_text,
+    onward,
+)
+
+WRAPPED = {"requests": (("Session", "get_adapter"), ("adapters.HTTPAdapter", "send"))}
+_Proxy: Any = wrapt.ObjectProxy
+
+POOL_SIZE = 1000
+"""Connections that are kept; as many are opened as there are threads that call."""
+
+
+def wrap(http: ModuleType, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what takes the place of `Session.get_adapter` or of `HTTPAdapter.send`."""
+
+    def get_adapter(self: Any, url: Any, *args: Any, **kwargs: Any) -> Any:
+        adapter = original(self, url, *args, **kwargs)
+        return RoutedAdapter(http, adapter) if could_be_routed(str(url)) else adapter
+
+    def send(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+        if not could_be_routed(str(request.url)):
+            return original(self, request, *args, **kwargs)
+        arguments = {**dict(zip(("stream", "timeout", "verify", "cert", "proxies"), args, strict=False)), **kwargs}
+        return _Call(http, self, request, arguments).send(lambda: original(self, request, **arguments))
+
+    return send if name == "send" else get_adapter
+
+
+class RoutedAdapter(_Proxy):
+    """The adapter that a session found, to look at; what it sends may be a model call."""
+
+    def __init__(self, http: ModuleType, adapter: Any) -> None:
+        _Proxy.__init__(self, adapter)
+        self._self_http = http
+
+    def send(self, request: Any, **arguments: Any) -> Any:
+        """Send `request` to the gateway, or where it was going, or nowhere."""
+        adapter = self.__wrapped__
+        return _Call(self._self_http, adapter, request, arguments).send(lambda: adapter.send(request, **arguments))
+
+
+class _Call:
+    """One request of the agent, through the adapter that it was meant for."""
+
+    def __init__(self, http: ModuleType, adapter: Any, request: Any, arguments: dict[str, Any]) -> None:
+        self._http, self._adapter, self._request = http, adapter, request
+        self._waits = {name: arguments[name] for name in ("stream", "timeout") if name in arguments}
+
+    def send(self, to_provider: Callable[[], Any]) -> Any:
+        outgoing = _outgoing(self._request)
+        try:
+            destination = decide(outgoing)
+        except Stopped as stop:
+            raise self._error(stop) from None
+        if destination is not None:
+            response = self._ask_gateway(destination)
+            if response is not None:
+                return response
+        with onward(outgoing):
+            return to_provider()
+
+    def _ask_gateway(self, destination: Destination) -> Any | None:
+        """Return the gateway's answer as if the agent's provider had given it; None: the provider must."""
+        pool = gateway_pool.of_process("requests", destination.gateway_url, self._open)
+        try:
+            response = self._trying_again(pool).send(
+                self._copy(destination), verify=True, cert=None, proxies={}, **self._waits
+            )
+        except self._http.exceptions.RequestException as error:
+            error.request = self._request
+            if not _is_unreached(error):
+                raise
+            destination.fall_back(error)
+            return None
+        if destination.answers(response.status_code):
+            response.url, response.request, response.connection = self._request.url, self._request, self._adapter
+            return response
+        body = _start_of(response)
+        try:
+            destination.turned_away(response.status_code, body)
+        except Stopped as stop:
+            raise self._error(stop) from None
+        return None
+
+    def _trying_again(self, pool: Any) -> Any:
+        """The adapter to the gateway, which tries again as often as the agent's own adapter would."""
+        retries = getattr(self._adapter, "max_retries", None)
+        if retries is None or retries.total in (0, False):
+            return pool
+        adapter = self._http.adapters.HTTPAdapter(max_retries=retries)
+        adapter.poolmanager = pool.poolmanager
+        return adapter
+
+    def _copy(self, destination: Destination) -> Any:
+        """Return the request as the gateway gets it; the body is shared, the agent's own request untouched."""
+        copy = self._http.PreparedRequest()
+        copy.method, copy.url, copy.body = self._request.method, destination.url, self._request.body
+        own = [(header_text(name), header_text(value)) for name, value in self._request.headers.items()]
+        copy.headers = self._http.structures.CaseInsensitiveDict(destination.headers(own))
+        copy.hooks = {}
+        return copy
+
+    def _error(self, stop: Stopped) -> Exception:
+        error: Exception = self._http.exceptions.ConnectionError(str(stop), request=self._request)
+        return error
+
+    def _open(self) -> tuple[Any, Callable[[], None]]:
+        pool = self._http.adapters.HTTPAdapter(pool_connections=1, pool_maxsize=POOL_SIZE)
+        return pool, pool.close
+
+
+def _outgoing(request: Any) -> Outgoing:
+    body = request.body
+    if body is None or isinstance(body, str):
+        body = (body or "").encode()
+    return Outgoing(
+        method=request.method,
+        url=str(request.url),
+        headers=request.headers,
+        body=body if isinstance(body, bytes) else None,
+    )
+
+
+def _is_unreached(error: Any) -> bool:
+    """Whether the connection failed before anything was sent."""
+    cause = error.args[0] if error.args else None
+    reason = getattr(cause, "reason", None)
+    return type(reason).__name__ in ("NewConnectionError", "ConnectTimeoutError", "NameResolutionError")
+
+
+def _start_of(response: Any) -> bytes:
+    """Read the start of an answer that goes no further, and close it; what cannot be read is left out."""
+    from urllib3.exceptions import HTTPError  # loaded with requests
+
+    try:
+        return response.raw.read(REASON_BYTES)
+    except HTTPError:
+        return b""
+    finally:
+        response.close()

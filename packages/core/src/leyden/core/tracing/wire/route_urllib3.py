@@ -1,0 +1,136 @@
+"""Wire routing for urllib3 where it is used by itself, as botocore and many generated clients do.
+
+At `HTTPConnectionPool.urlopen`, before a connection is taken from the pool: the provider's host need not be reachable.
+The agent's response comes from a pool of ours, with the agent's URL.
+"""
+
+from collections.abc import Callable, Mapping
+from types import ModuleType
+from typing import Any
+
+from leyden.core.tracing.wire import gateway_pool
+from leyden.core.tracing.wire.routing_decision import (
+    REASON_BYTES,
+    Destination,
+    Outgoing,
+    Stopped,
+    could_be_routed,
+    decide,
+    header_text,
+    onward,
+    repeatable,
+    whole_url,
+)
+
+WRAPPED = {"urllib3.connectionpool": (("HTTPConnectionPool", "urlopen"),)}
+
+POOL_SIZE = 1000
+"""Connections that are kept; as many are opened as there are threads that call."""
+
+
+def wrap(library: ModuleType, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what takes the place of `HTTPConnectionPool.urlopen`."""
+
+    def urlopen(
+        self: Any, method: str, url: str, body: Any = None, headers: Any = None, *args: Any, **kwargs: Any
+    ) -> Any:
+        where = whole_url(f"{self.scheme}://{_host(self)}", url)
+        if not could_be_routed(where):
+            return original(self, method, url, body, headers, *args, **kwargs)
+        return _Call(original, self, (method, url, body, headers, *args), kwargs).send(where)
+
+    return urlopen
+
+
+class _Call:
+    """One request of the agent, through the pool that it was meant for."""
+
+    def __init__(
+        self,
+        original: Callable[..., Any],
+        pool: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> None:
+        from urllib3 import exceptions  # loaded by now
+
+        self._errors, self._original, self._pool = exceptions, original, pool
+        self._args, self._kwargs, self._url = args, kwargs, args[1]
+        given: Mapping[Any, Any] = (pool.headers if args[3] is None else args[3]) or {}
+        self._headers = {header_text(name).lower(): header_text(value) for name, value in given.items()}
+
+    def send(self, where: str) -> Any:
+        method, _, body = self._args[:3]
+        outgoing = Outgoing(method, where, self._headers, repeatable(body))
+        try:
+            destination = decide(outgoing)
+        except Stopped as stop:
+            raise self._error(stop) from None
+        if destination is not None:
+            response = self._ask_gateway(destination)
+            if response is not None:
+                return response
+        with onward(outgoing):
+            return self._original(self._pool, *self._args, **self._kwargs)
+
+    def _ask_gateway(self, destination: Destination) -> Any | None:
+        """Return the gateway's answer as if the agent's provider had given it; None: the provider must."""
+        method, url, body, _, *more = self._args
+        pools = gateway_pool.of_process("urllib3", destination.gateway_url, _open)
+        ours = pools.connection_from_url(destination.gateway_url)
+        headers = dict(destination.headers(self._headers.items()))
+        path = destination.url.removeprefix(destination.gateway_url)
+        given = {**self._kwargs, **dict(zip(("retries", "redirect", "assert_same_host"), more, strict=False))}
+        given = {"timeout": self._pool.timeout, **given, "redirect": False}
+        given["retries"] = self._pool.retries if given.get("retries") is None else given["retries"]
+        try:
+            with onward(Outgoing(method, destination.url, {}, None)):
+                response = self._original(ours, method, path, body, headers, **given)
+        except (self._errors.MaxRetryError, self._errors.NewConnectionError, self._errors.ConnectTimeoutError) as error:
+            destination.fall_back(self._as_the_agents(error))
+            return None
+        if destination.answers(response.status):
+            response._request_url = url  # what `geturl` says; urllib3 1 has no public way to set it
+            return response
+        try:
+            body = response.data if _is_read(response) else response.read(REASON_BYTES)
+        except self._errors.HTTPError:  # all that is lost is the reason
+            body = b""
+        response.close()
+        try:
+            destination.turned_away(response.status, body)
+        except Stopped as stop:
+            raise self._error(stop) from None
+        return None
+
+    def _as_the_agents(self, error: Any) -> Exception:
+        """Return `error` as the agent's own pool would have raised it."""
+        if isinstance(error, self._errors.MaxRetryError):
+            return self._errors.MaxRetryError(self._pool, self._url, error.reason)
+        return error
+
+    def _error(self, stop: Stopped) -> Exception:
+        """Return what the agent's pool raises where it cannot connect: that, or that all tries failed."""
+        refused = self._errors.NewConnectionError(self._pool, str(stop))
+        given = self._args[4] if len(self._args) > 4 else self._kwargs.get("retries")
+        retries = self._pool.retries if given is None else given
+        if getattr(retries, "total", retries) is False:
+            return refused
+        return self._errors.MaxRetryError(self._pool, self._url, refused)
+
+
+def _open() -> tuple[Any, Callable[[], None]]:
+    from urllib3 import PoolManager
+
+    pools = PoolManager(maxsize=POOL_SIZE)
+    return pools, pools.clear
+
+
+def _host(pool: Any) -> str:
+    host = f"[{pool.host}]" if ":" in pool.host else pool.host
+    return f"{host}:{pool.port}" if pool.port else host
+
+
+def _is_read(response: Any) -> bool:
+    """Whether the pool has read the body already (`preload_content`)."""
+    return getattr(response, "_body", None) is not None

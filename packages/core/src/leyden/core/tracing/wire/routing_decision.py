@@ -1,0 +1,349 @@
+"""Where a request goes that may be a model call: to the gateway, where it was going anyway, or nowhere.
+
+What every HTTP library's routing shares. Knows nothing of any of them: a request comes as an `Outgoing`.
+"""
+
+import logging
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, cast
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
+
+import msgspec
+
+from leyden.core.data import semconv
+from leyden.core.data.route import POLICY, PROVIDER, first_fitting
+from leyden.core.masking import mask_text
+from leyden.core.tracing.context import (
+    Caller,
+    OpenAttempt,
+    current_attempt,
+    current_caller,
+    is_left_over,
+    is_outside,
+)
+from leyden.core.tracing.wire import provider_hosts
+from leyden.core.tracing.wire.not_model_calls import is_allowed
+from leyden.core.tracing.wire.request_body import asks_a_model
+from leyden.core.tracing.wire.request_path import normalized
+from leyden.core.tracing.wire.routing_table import FORWARDED, ModelCall, deployment, model_call, web_socket
+from leyden.core.tracing.wire.unsupported_clients import CALLED
+
+log = logging.getLogger("leyden.routing")
+
+ONWARD = "went to its provider"
+"""Also the key in `OpenAttempt.extra` that says that a call did, because the gateway could not take it."""
+REDIRECTS = frozenset({301, 302, 303, 307, 308})
+OVERRIDES = ("x-http-method-override", "x-http-method", "x-method-override")
+"""Headers by which servers, Google's for example, let a request be of another method than it is sent by."""
+REASON_BYTES = 16384
+"""Of a refusal's body, so many bytes are read for the log."""
+REASON_CHARACTERS = 300
+
+_on = False
+_fail_closed = False
+_told: set[tuple[str, str]] = set()
+_onward: ContextVar[tuple[str, str, OpenAttempt | None] | None] = ContextVar("leyden_onward", default=None)
+"""Method, place and attempt of the request that is on its way to its provider, through whatever layers are below."""
+
+
+class Stopped(Exception):
+    """This request goes nowhere; its text is for the agent, who gets it as its library's own connection error."""
+
+
+class _Named(msgspec.Struct):
+    model: str | None = None
+
+
+class _Reason(msgspec.Struct):
+    message: str = ""
+    code: str | int | None = None
+    param: str | None = None
+
+
+class _Refused(msgspec.Struct):
+    error: _Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """A request as it is about to leave."""
+
+    method: str
+    url: str
+    headers: Mapping[str, str]
+    """Found by names of any case."""
+    body: bytes | None
+    """None: it can be read only once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """The gateway's side of one model call."""
+
+    request: Outgoing
+    call: ModelCall
+    attempt: OpenAttempt
+    policy: str
+
+    @property
+    def gateway_url(self) -> str:
+        """The gateway's root URL."""
+        return self.attempt.gateway_url
+
+    @property
+    def url(self) -> str:
+        """Where the request goes."""
+        if _is_gateways(self.request.url, self.attempt):
+            return self.request.url
+        kept = [pair for pair in parse_qsl(urlsplit(self.request.url).query) if pair[0] in self.call.query]
+        return f"{self.gateway_url}{self.call.gateway_path}" + (f"?{urlencode(kept)}" if kept else "")
+
+    def headers(self, own: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+        """Return what is sent: those of the agent's `own` headers that are on the list, `Host`, and who is calling."""
+        kept = [(name, value) for name, value in own if name.lower() in FORWARDED]
+        return [*kept, ("Host", urlsplit(self.url).netloc), *self._identity()]
+
+    def answers(self, status: int) -> bool:
+        """Whether the gateway's answer is the agent's, by its status, before any of its body is read.
+
+        It is not where the gateway redirects, nor, in an attempt that fails open, where the gateway refuses (a status
+        of 400 or more): the caller then reads up to `REASON_BYTES` of the body and calls `turned_away`.
+        """
+        redirect = status in REDIRECTS
+        refused = self.attempt.fail_open and self.request.body is not None and status >= 400
+        return not (redirect or refused)
+
+    def turned_away(self, status: int, body: bytes) -> None:
+        """Return where the agent's provider is to answer instead; raise Stopped where no one may.
+
+        The log names the gateway's reason, which it gives in `body`.
+        """
+        redirect = status in REDIRECTS
+        if self.attempt.fail_open and self.request.body is not None:
+            code, message = ("", "") if redirect else _refusal(body)
+            reason = f"the gateway answered {status}" + (f": {message}" if message else "")
+            _let_go(self.request.url, self.call, self.attempt, reason, f"{status} {code}")
+            return
+        raise _stop(self.request.url, self.call, "the gateway answered with a redirect")
+
+    def fall_back(self, error: Exception) -> None:
+        """Let the agent's provider answer what could not be sent to the gateway; else raise `error` again."""
+        if not self.attempt.fail_open:
+            raise error
+        reason = f"the gateway cannot be reached ({type(error).__name__})"
+        _let_go(self.request.url, self.call, self.attempt, reason)
+
+    def _identity(self) -> list[tuple[str, str]]:
+        caller = current_caller() or Caller()
+        values = {
+            semconv.HEADER_ATTEMPT: self.attempt.token,
+            semconv.HEADER_AGENT: caller.agent,
+            semconv.HEADER_NODE: caller.node,
+            semconv.HEADER_SPAN: caller.span_id,
+            semconv.HEADER_TRACE: caller.trace_id or self.attempt.trace_id,
+            semconv.HEADER_POLICY: None if self.policy == POLICY else self.policy,
+        }
+        return [(name, quote(value, safe="")) for name, value in values.items() if value]
+
+
+def switch(on: bool, *, fail_closed: bool = False) -> None:
+    """Turn routing on or off for every library. Off, each wrapper passes everything on."""
+    global _on, _fail_closed
+    _on, _fail_closed = on, fail_closed
+    if not on:
+        _told.clear()
+        provider_hosts.forget()
+
+
+def is_on() -> bool:
+    """Whether anything is routed."""
+    return _on
+
+
+def fails_closed() -> bool:
+    """Whether a model call without an attempt fails."""
+    return _fail_closed
+
+
+def could_be_routed(url: str) -> bool:
+    """Whether `decide` is worth asking about a request to `url`."""
+    path = urlsplit(url).path
+    return _on and ((model_call(path) or web_socket(path)) is not None or provider_hosts.is_provider(url))
+
+
+def whole_url(server: str, target: str) -> str:
+    """Return the URL of a request for `target` that is sent to `server`: a root URL, such as `https://host:443`.
+
+    A target that is a URL is for a proxy, which sends it on; a provider is none.
+    """
+    if target[:8].lower().startswith(("http://", "https://")):
+        if not provider_hosts.is_provider(server):
+            return target
+        where = urlsplit(target)
+        target = f"{where.path}?{where.query}" if where.query else where.path
+    return f"{server}{'' if target.startswith('/') else '/'}{target}"
+
+
+def decide(request: Outgoing) -> Destination | None:
+    """Return where `request` goes; None: where it was going. Raises Stopped when it goes nowhere."""
+    attempt = current_attempt()
+    call = _call(request, attempt) if _on else None
+    if call is None:
+        return None
+    if attempt is None:
+        return _without_attempt(request, call)
+    attempt.extra[CALLED] = True
+    if _is_onward(request, attempt):
+        return None
+    if _is_gateways(request.url, attempt):
+        if semconv.HEADER_ATTEMPT in request.headers:
+            return None
+        policy = POLICY
+    else:
+        policy = _policy(request, attempt)
+        if policy == PROVIDER:
+            return None
+        if not attempt.fail_open:
+            provider_hosts.called(request.url, attempt)
+    if call.gateway_path is None:
+        return _unspoken(request, call, attempt)
+    return Destination(request, call, attempt, policy)
+
+
+@contextmanager
+def onward(request: Outgoing) -> Generator[None]:
+    """Let `request` pass the routing of the libraries that it goes through inside the block."""
+    token = _onward.set((request.method, _place(request.url), current_attempt()))
+    try:
+        yield
+    finally:
+        _onward.reset(token)
+
+
+def repeatable(body: Any) -> bytes | None:
+    """Return a body that can be sent twice, as `Outgoing` has it; None for one that can be read only once."""
+    if body is None or isinstance(body, str):
+        return (body or "").encode()
+    return bytes(cast("bytes", body)) if isinstance(body, bytes | bytearray | memoryview) else None
+
+
+def header_text(value: Any) -> str:
+    """Return a header's name or value as text."""
+    return value.decode("latin-1") if isinstance(value, bytes) else str(value)
+
+
+def _is_onward(request: Outgoing, attempt: OpenAttempt) -> bool:
+    method, place, sent_for = _onward.get() or ("", "", None)
+    return sent_for is attempt and method == request.method and place == _place(request.url)
+
+
+def _call(request: Outgoing, attempt: OpenAttempt | None) -> ModelCall | None:
+    """Return the model call that `request` is, None where it is none.
+
+    In a runner all that goes to a provider's host is one, unless the table of what is not says so. Elsewhere, and in
+    production capture, a request is one by its path and by what its body says.
+    """
+    headers, path = request.headers, urlsplit(request.url).path
+    methods = {request.method.upper(), *_overriding(headers)}
+    upgrades = header_text(headers.get("upgrade", "")).lower() == "websocket"
+    call = web_socket(path) if upgrades else model_call(path)
+    if call is not None and call.methods.isdisjoint(methods):
+        call = None
+    encoding = header_text(headers.get("content-encoding", ""))
+    if call is not None and (not call.names_model or asks_a_model(request.body, encoding)):
+        return call
+    in_runner = (_fail_closed or is_left_over()) if attempt is None else not attempt.fail_open
+    if not in_runner or not provider_hosts.is_provider(request.url):
+        return None
+    if call is None and (upgrades or not is_allowed(methods, path)):
+        shown = mask_text(normalized(path))[:REASON_CHARACTERS]
+        return ModelCall(f"{' '.join(sorted(methods))} {shown}", None, names_model=False, is_known=False)
+    return call
+
+
+def _overriding(headers: Mapping[str, str]) -> list[str]:
+    """Return the methods that `headers` ask a server to take a request as."""
+    return [header_text(method).strip().upper() for name in OVERRIDES if (method := headers.get(name))]
+
+
+def _without_attempt(request: Outgoing, call: ModelCall) -> None:
+    if is_left_over():
+        raise _stop(request.url, call, "the attempt that made this call is closed")
+    if _fail_closed and not is_outside():
+        raise _stop(request.url, call, "no attempt is open here, and this process never calls a provider")
+
+
+def _unspoken(request: Outgoing, call: ModelCall, attempt: OpenAttempt) -> None:
+    reason = f"the gateway does not take {call.suffix} calls"
+    if not call.is_known:
+        where = urlsplit(request.url)
+        route = f"host={(where.hostname or '').lower()},path={mask_text(where.path)[:REASON_CHARACTERS]},to={PROVIDER}"
+        reason += f"; if this is no model call, or its provider is to answer it, give the run the route {route}"
+    if not attempt.fail_open:
+        raise _stop(request.url, call, reason)
+    _let_go(request.url, call, attempt, reason)
+
+
+def _policy(request: Outgoing, attempt: OpenAttempt) -> str:
+    if not attempt.routes:
+        return POLICY
+    where = urlsplit(request.url)
+    caller = current_caller() or Caller()
+    model = _model(request, where.path) if any(route.reads_model for route in attempt.routes) else None
+    host = (where.hostname or "").lower()
+    agent, node = caller.agent or "", caller.node or ""
+    return first_fitting(attempt.routes, host=host, path=where.path, model=model, agent=agent, node=node)
+
+
+def _model(request: Outgoing, path: str) -> str | None:
+    """Return the model that the request names, None when that cannot be told."""
+    if request.body is None:
+        return None
+    try:
+        named = msgspec.json.decode(request.body, type=_Named).model if request.body else None
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    return named or deployment(path)
+
+
+def _stop(url: str, call: ModelCall, reason: str) -> Stopped:
+    _tell(url, call, "was stopped", reason)
+    return Stopped(f"model call stopped by Leyden: {reason}")
+
+
+def _let_go(url: str, call: ModelCall, attempt: OpenAttempt, reason: str, kind: str | None = None) -> None:
+    attempt.extra[ONWARD] = True
+    _tell(url, call, ONWARD, reason, kind)
+
+
+def _tell(url: str, call: ModelCall, what: str, reason: str, kind: str | None = None) -> None:
+    """Log what became of a call, as a warning the first time a reason of its `kind` is given for its host."""
+    place = f"{urlsplit(url).hostname} ({call.suffix})"  # the whole path may hold an attempt's token
+    key = (place, reason if kind is None else kind)
+    level = logging.DEBUG if key in _told else logging.WARNING
+    _told.add(key)
+    log.log(level, "A model call to %s %s: %s", place, what, reason)
+
+
+def _refusal(body: bytes) -> tuple[str, str]:
+    """Return what kind of refusal an error body of the gateway is, and its message, in one short line."""
+    try:
+        error = msgspec.json.decode(body, type=_Refused).error
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return "", ""
+    message = mask_text(" ".join(error.message.split()))
+    shown = message if len(message) <= REASON_CHARACTERS else f"{message[:REASON_CHARACTERS]}…"
+    return f"{error.code or ''} {error.param or ''}".strip(), shown
+
+
+def _is_gateways(url: str, attempt: OpenAttempt) -> bool:
+    return url.startswith(f"{attempt.gateway_url}/")
+
+
+def _place(url: str) -> str:
+    """Return what layered libraries write alike in a URL."""
+    where = urlsplit(url)
+    return f"{(where.hostname or '').lower()}{where.path}"
