@@ -20,7 +20,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from leyden.core.data.sampling import Sampling
 from leyden.core.engine.base import GenerateRequest
-from leyden.core.engine.embedded import EmbeddedConfig, EmbeddedEngine
+from leyden.core.engine.embedded.engine import EmbeddedConfig, EmbeddedEngine
 
 VOCABULARY, SHARED, NEW = 623, 96, 24
 

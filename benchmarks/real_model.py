@@ -29,7 +29,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from leyden.core.data.sampling import Sampling
 from leyden.core.engine.base import GenerateRequest
-from leyden.core.engine.embedded import EmbeddedConfig, EmbeddedEngine
+from leyden.core.engine.embedded.engine import EmbeddedConfig, EmbeddedEngine
 from leyden.core.policy.checkpoint import PendingCheckpoint
 from leyden.core.policy.config import UpdateConfig
 from leyden.core.policy.entries import WeightedTransition

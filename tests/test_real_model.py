@@ -12,8 +12,8 @@ import torch
 
 from leyden.core.data.sampling import Sampling
 from leyden.core.engine.base import GenerateRequest
-from leyden.core.engine.embedded import EmbeddedEngine
-from leyden.core.engine.embedded_model import load_model
+from leyden.core.engine.embedded.engine import EmbeddedEngine
+from leyden.core.engine.embedded.weights import load_model
 from leyden.core.gateway.hf_codec import HuggingFaceCodec
 
 EXAMPLE = Path("examples/sums_lcel")

@@ -21,7 +21,7 @@ import safetensors.torch
 from warm_process import Running
 
 from check_record import Record, calls_recorded_wrongly, engine_log, read_record
-from leyden.core.engine.vllm_options import PYTHON
+from leyden.core.engine.vllm.options import PYTHON
 from leyden.core.policy.logprobs import score
 from leyden.core.policy.model import PolicyModel
 from leyden.core.policy.options import LoraOptions

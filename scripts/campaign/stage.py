@@ -25,7 +25,7 @@ from leyden.core.data.identity import mint
 from leyden.core.data.rollout import AttemptedRollout
 from leyden.core.data.sampling import Sampling
 from leyden.core.engine.base import EngineRecord
-from leyden.core.engine.embedded import EmbeddedConfig, EmbeddedEngine
+from leyden.core.engine.embedded.engine import EmbeddedConfig, EmbeddedEngine
 from leyden.core.store.base import LightningStore
 from leyden.core.store.open import open_store
 from leyden.core.trainer.serving import Address, embedded_policy, open_gateway

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from leyden.core.engine.embedded_model import load_model
+from leyden.core.engine.embedded.weights import load_model
 
 STRENGTH = 0.05
 """Standard deviation of the noise, as a share of each weight's own: other answers, and still a model that answers."""

@@ -54,7 +54,7 @@ from leyden.core.trainer.elsewhere import Elsewhere
 from leyden.core.trainer.serving import open_gateway
 
 if TYPE_CHECKING:
-    from leyden.core.engine.replicas import ReplicaEngine
+    from leyden.core.engine.vllm.replicas import ReplicaEngine
 
 CODEC = ByteCodec()
 SECRET = "known-to-another-attempt"

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from leyden.core.engine.vllm_options import VllmOptions
-from leyden.core.engine.vllm_server import VllmServer
+from leyden.core.engine.vllm.options import VllmOptions
+from leyden.core.engine.vllm.server import VllmServer
 from leyden.core.errors import EngineError
 
 RECORDER = """#!/bin/sh

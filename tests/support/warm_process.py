@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 
 PRELOADED = [
     "leyden.core.cli.main",
-    "leyden.core.engine.embedded",
+    "leyden.core.engine.embedded.engine",
     "leyden.core.policy.update",
     "leyden.core.trainer.session",
 ]

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from torch import Tensor
 
 from leyden.core.algorithm.registry import make_algorithm
-from leyden.core.engine.embedded import EmbeddedEngine
+from leyden.core.engine.embedded.engine import EmbeddedEngine
 from leyden.core.errors import PolicyError, UsageError
 from leyden.core.policy.checkpoint import load_checkpoint, load_trained, save_checkpoint
 from leyden.core.policy.checkpoint_state import MODEL

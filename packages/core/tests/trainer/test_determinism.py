@@ -10,7 +10,7 @@ import torch
 
 from leyden.core.data.sampling import Sampling
 from leyden.core.engine.base import GenerateRequest, TokenChunk
-from leyden.core.engine.embedded import EmbeddedConfig, EmbeddedEngine
+from leyden.core.engine.embedded.engine import EmbeddedConfig, EmbeddedEngine
 from leyden.core.errors import UsageError
 from leyden.core.policy.repeatable import repeatable
 from leyden.core.testing.tiny_models import tiny_model

@@ -30,7 +30,7 @@ from leyden.core.trainer.folder import RunFolder
 from leyden.core.trainer.serving import Address, Serving
 
 if TYPE_CHECKING:
-    from leyden.core.engine.replicas import ReplicaEngine
+    from leyden.core.engine.vllm.replicas import ReplicaEngine
     from leyden.core.gateway.app import Gateway
 
 POLICY = Path(__file__).parents[4] / "examples/calculator_langgraph/policy"

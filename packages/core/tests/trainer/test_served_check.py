@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from leyden.core.data.route import POLICY
-from leyden.core.engine.embedded import EmbeddedEngine
+from leyden.core.engine.embedded.engine import EmbeddedEngine
 from leyden.core.errors import EngineError
 from leyden.core.policy.config import UpdateConfig
 from leyden.core.policy.model import PolicyModel

@@ -9,7 +9,7 @@ import pytest
 from leyden.core.algorithm.loops import Pace
 from leyden.core.data.route import POLICY
 from leyden.core.engine.base import Engine
-from leyden.core.engine.vllm_options import VllmOptions
+from leyden.core.engine.vllm.options import VllmOptions
 from leyden.core.errors import EngineError, TrainingError, UsageError
 from leyden.core.policy.options import LoraOptions
 from leyden.core.testing.policies import tiny_policy, with_adapters

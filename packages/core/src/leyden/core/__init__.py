@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from leyden.core.data.transition import Trajectory, TrajectoryGroup, Transition
     from leyden.core.data.worker import Worker
     from leyden.core.engine.base import Engine
-    from leyden.core.engine.vllm_options import VllmOptions
+    from leyden.core.engine.vllm.options import VllmOptions
     from leyden.core.errors import LeydenError, UsageError
     from leyden.core.policy.options import LoraOptions
     from leyden.core.runner.adapter import Adapter
@@ -92,7 +92,7 @@ _HOME = {
     "UsageError": "errors",
     "VERL": "algorithm.verl.algorithm",
     "VERLConfig": "algorithm.verl.algorithm",
-    "VllmOptions": "engine.vllm_options",
+    "VllmOptions": "engine.vllm.options",
     "Worker": "data.worker",
     "capture": "tracing.production.capture",
     "emit_exception": "tracing.emit",

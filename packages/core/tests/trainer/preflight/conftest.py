@@ -11,8 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from leyden.core.engine import embedded
-from leyden.core.engine.embedded import EmbeddedEngine
+from leyden.core.engine.embedded.engine import EmbeddedEngine
 from leyden.core.runner.isolation.live import LiveProcesses
 from leyden.core.runner.loaded import LoadedAgent
 from leyden.core.testing.policies import TinyShape, tiny_policy
@@ -115,7 +114,7 @@ class Look:
 
     def served_by(self, engine: type[EmbeddedEngine]) -> None:
         """Let `engine` serve the policy from here on."""
-        self.monkeypatch.setattr(embedded, "EmbeddedEngine", engine)
+        self.monkeypatch.setattr(engine, "EmbeddedEngine", engine)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 from leyden.core.algorithm.lightning_rl import LightningRL, LightningRLConfig
 from leyden.core.cli.main import run
 from leyden.core.engine.base import GenerateRequest, TokenChunk
-from leyden.core.engine.embedded import EmbeddedEngine
+from leyden.core.engine.embedded.engine import EmbeddedEngine
 from leyden.core.trainer.preflight.report import CheckReport, CheckResult
 
 Look = Callable[..., CheckReport]

@@ -15,7 +15,7 @@ from leyden.core.data.bounds import check_bound
 from leyden.core.data.encoding.base_url import check_base_url
 from leyden.core.data.resources import LLM, NamedResources
 from leyden.core.data.rollout import Task
-from leyden.core.engine.vllm_options import VllmOptions
+from leyden.core.engine.vllm.options import VllmOptions
 from leyden.core.errors import UsageError
 from leyden.core.masking import mask_text
 from leyden.core.runner.loading import AgentReference

@@ -9,8 +9,8 @@ import msgspec
 
 from leyden.core.data.sampling import Sampling
 from leyden.core.engine.base import Engine, EngineRecord, FinishReason, GenerateRequest, ModelInfo, TokenChunk
-from leyden.core.engine.limits import answer_limit, check_request
 from leyden.core.engine.record import record_of
+from leyden.core.engine.request_validation import answer_limit, check_request
 from leyden.core.errors import EngineError
 
 

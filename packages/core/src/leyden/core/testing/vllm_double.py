@@ -14,9 +14,9 @@ import numpy as np
 from aiohttp import web
 from numpy.typing import NDArray
 
-from leyden.core.engine.vllm_options import VllmOptions
-from leyden.core.engine.vllm_server import BASE, VllmServer
-from leyden.core.engine.vllm_wire import ID_PREFIX, UNTOLD, VllmWire
+from leyden.core.engine.vllm.client import ID_PREFIX, UNTOLD, VllmWire
+from leyden.core.engine.vllm.options import VllmOptions
+from leyden.core.engine.vllm.server import BASE, VllmServer
 
 VOCAB = 61
 CONTEXT = 320

@@ -12,7 +12,7 @@ from leyden.core.data.bounds import BOUNDS, check_bound
 from leyden.core.data.isolation import Isolation
 from leyden.core.data.route import POLICY, PROVIDER, Route
 from leyden.core.data.sampling import Sampling
-from leyden.core.engine.vllm_options import VllmOptions
+from leyden.core.engine.vllm.options import VllmOptions
 from leyden.core.errors import RunError, UsageError
 from leyden.core.gateway.keeper import KeeperLimits
 from leyden.core.masking import MASK, PASSWORD_IN_URL, mask_text, mask_values

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from leyden.core.engine.embedded import EmbeddedConfig
+    from leyden.core.engine.embedded.engine import EmbeddedConfig
     from leyden.core.trainer.config import RunConfig
 
 
@@ -13,7 +13,7 @@ def engine_config(config: "RunConfig") -> "EmbeddedConfig":
     A deterministic run decodes one sequence at a time and keeps no prefixes: how many rows a matrix product has, and
     from where in a prompt it begins, decides how each row is rounded.
     """
-    from leyden.core.engine.embedded import EmbeddedConfig
+    from leyden.core.engine.embedded.engine import EmbeddedConfig
 
     if not config.deterministic:
         return EmbeddedConfig(threads=config.threads, seed=config.seed)

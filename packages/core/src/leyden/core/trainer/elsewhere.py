@@ -23,7 +23,7 @@ from leyden.core.trainer.run_metrics import RunMetrics
 from leyden.core.trainer.serving import Serving, open_gateway
 
 if TYPE_CHECKING:
-    from leyden.core.engine.replicas import ReplicaEngine
+    from leyden.core.engine.vllm.replicas import ReplicaEngine
 
 PATH = "/loop"
 """Where, beside the gateway, the processes of the loop are answered."""
@@ -120,7 +120,7 @@ class _Pause:
 @asynccontextmanager
 async def serve_elsewhere(folder: RunFolder, config: RunConfig, algorithm: Algorithm) -> AsyncGenerator[Serving]:
     """Bring store and gateway up for a policy that `algorithm` serves; its replicas come later."""
-    from leyden.core.engine.replicas import ReplicaEngine
+    from leyden.core.engine.vllm.replicas import ReplicaEngine
     from leyden.core.gateway import collector
     from leyden.core.gateway.app import GatewayLimits
     from leyden.core.gateway.hf_codec import HuggingFaceCodec

@@ -32,7 +32,7 @@ from leyden.core.trainer.vllm_serving import server_options, vllm_policy
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-    from leyden.core.engine.embedded import EmbeddedConfig
+    from leyden.core.engine.embedded.engine import EmbeddedConfig
     from leyden.core.gateway.app import Gateway, GatewayLimits
     from leyden.core.gateway.codec import Codec
     from leyden.core.gateway.metrics_page import Measure
@@ -252,8 +252,8 @@ def _load_policy(
 ) -> "ServedPolicy":
     """Import what serves a model, seconds of work that an event loop has no time for, and load it."""
     with importing():
-        from leyden.core.engine.embedded import EmbeddedEngine
-        from leyden.core.engine.embedded_model import load_model
+        from leyden.core.engine.embedded.engine import EmbeddedEngine
+        from leyden.core.engine.embedded.weights import load_model
         from leyden.core.gateway.hf_codec import HuggingFaceCodec
         from leyden.core.gateway.serving import ServedPolicy
 

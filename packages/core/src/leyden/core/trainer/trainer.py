@@ -11,7 +11,7 @@ from leyden.core.data.resources import NamedResources
 from leyden.core.data.rollout import Task
 from leyden.core.data.route import parse_routes
 from leyden.core.data.sampling import Sampling
-from leyden.core.engine.vllm_options import VllmOptions
+from leyden.core.engine.vllm.options import VllmOptions
 from leyden.core.errors import UsageError
 from leyden.core.policy.device import check_device
 from leyden.core.trainer.config import EvaluationSet, RunConfig, check_name

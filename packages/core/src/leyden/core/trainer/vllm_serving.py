@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from leyden.core.engine.base import EngineRecord
-from leyden.core.engine.vllm_options import VllmOptions
+from leyden.core.engine.vllm.options import VllmOptions
 from leyden.core.errors import UsageError
 from leyden.core.policy.options import LoraOptions
 from leyden.core.trainer.config import RunConfig
@@ -31,8 +31,8 @@ async def vllm_policy(
 
     Raises UsageError, in one line, where vLLM is not installed or the source cannot be served by it.
     """
-    from leyden.core.engine.vllm import VllmEngine
-    from leyden.core.engine.vllm_server import check_installed
+    from leyden.core.engine.vllm.engine import VllmEngine
+    from leyden.core.engine.vllm.server import check_installed
     from leyden.core.gateway.hf_codec import HuggingFaceCodec
     from leyden.core.gateway.serving import ServedPolicy
 

@@ -1,0 +1,1 @@
+"""The engine that serves a Hugging Face model inside this process."""

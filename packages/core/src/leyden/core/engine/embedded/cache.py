@@ -1,0 +1,212 @@
+"""Keys and values of the sequences being decoded, and of prefixes worth keeping. Knows nothing of models or sampling.
+
+Shape suffixes: B rows, Q tokens per row, K key-value heads, D head size, T columns. A row is a slot of the cache; a
+token's column is its position in its own sequence, so rows of any length share one tensor without padding.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from leyden.core.engine.embedded.shared_prefixes import Common
+
+BLOCK = 16
+"""Tokens per block of the prefix cache."""
+COLUMNS = 128
+"""Slots grow by this many columns at a time."""
+
+
+class CacheShape(NamedTuple):
+    """What one token's keys and values look like."""
+
+    layers: int
+    heads: int
+    head_dim: int
+    dtype: torch.dtype
+    device: torch.device
+
+
+class SlotCache:
+    """Keys and values by slot; grows in both directions, and never shrinks."""
+
+    def __init__(self, shape: CacheShape) -> None:
+        self.shape = shape
+        self.data = torch.zeros(
+            (shape.layers, 2, 0, shape.heads, 0, shape.head_dim), dtype=shape.dtype, device=shape.device
+        )
+        """(layers, keys or values, slots, K, T, D)."""
+
+    def reserve(self, slots: int, columns: int) -> None:
+        """Make room for `slots` rows of `columns` tokens."""
+        layers, two, old_slots, heads, old_columns, size = self.data.shape
+        if slots <= old_slots and columns <= old_columns:
+            return
+        slots = max(slots, min(2 * old_slots, slots + 64)) if slots > old_slots else old_slots
+        columns = max(-(-columns // COLUMNS) * COLUMNS, old_columns)
+        data = self.data.new_zeros((layers, two, slots, heads, columns, size))
+        data[:, :, :old_slots, :, :old_columns] = self.data
+        self.data = data
+
+    def step(self, first_slot: int, positions_BQ: Sequence[Sequence[int]], common: Common | None = None) -> "Step":
+        """Begin a forward over tokens at `positions_BQ` of the slots from `first_slot` on.
+
+        `common`, for one token a row, says which of them begin alike; a forward may use it.
+        """
+        width = 1 + max(max(row) for row in positions_BQ)
+        self.reserve(first_slot + len(positions_BQ), width)
+        return Step(self, first_slot, torch.tensor(positions_BQ, device=self.shape.device), width, common)
+
+    def copy(self, source: int, target: int, length: int) -> None:
+        """Make slot `target` start with the first `length` tokens of slot `source`."""
+        self.reserve(target + 1, length)
+        self.data[:, :, target, :, :length] = self.data[:, :, source, :, :length]
+
+    def clear(self) -> None:
+        """Forget everything; zeros, because a masked NaN would still poison a sum."""
+        self.data.zero_()
+
+
+class Step:
+    """One forward's view of the cache: where new keys and values go, and what each token may look at."""
+
+    def __init__(
+        self, cache: SlotCache, first_slot: int, positions_BQ: Tensor, width: int, common: Common | None
+    ) -> None:
+        self.positions_BQ = positions_BQ
+        self.width = width
+        self.common = common
+        _, _, _, heads, columns, self._size = cache.data.shape
+        rows, device = len(positions_BQ), positions_BQ.device
+        self._data = cache.data
+        self._slots = slice(first_slot, first_slot + rows)
+        slot_B = torch.arange(first_slot, first_slot + rows, device=device)
+        head_BK = slot_B[:, None] * heads + torch.arange(heads, device=device)
+        self._index = (head_BK[:, :, None] * columns + positions_BQ[:, None, :]).flatten()
+        self._masks: dict[int | None, Tensor] = {}
+
+    def write(self, layer: int, keys_BKQD: Tensor, values_BKQD: Tensor) -> tuple[Tensor, Tensor]:
+        """Store one layer's new keys and values; return all of the rows' so far, (B, K, T, D) each."""
+        keys, values = self._data[layer, 0], self._data[layer, 1]
+        keys.view(-1, self._size).index_copy_(0, self._index, keys_BKQD.reshape(-1, self._size))
+        values.view(-1, self._size).index_copy_(0, self._index, values_BKQD.reshape(-1, self._size))
+        return keys[self._slots, :, : self.width], values[self._slots, :, : self.width]
+
+    def mask(self, window: int | None = None) -> Tensor:
+        """Return what to add to the attention scores, (B, 1, Q, T): 0 for the last `window` tokens up to itself."""
+        if window not in self._masks:
+            column_T = torch.arange(self.width, device=self.positions_BQ.device)
+            position_BQ1 = self.positions_BQ[:, :, None]
+            hidden_BQT = column_T > position_BQ1
+            if window is not None:
+                hidden_BQT |= column_T <= position_BQ1 - window
+            mask_BQT = torch.zeros(hidden_BQT.shape, dtype=self._data.dtype, device=self._data.device)
+            mask_BQT.masked_fill_(hidden_BQT, torch.finfo(self._data.dtype).min)
+            self._masks[window] = mask_BQT[:, None]
+        return self._masks[window]
+
+
+_Key = tuple[int, tuple[int, ...]]
+
+
+class _Node(NamedTuple):
+    id: int
+    place: int
+
+
+class PrefixCache:
+    """Blocks of keys and values of recent sequences, found by everything that precedes them; least recently used go.
+
+    A block's key is its parent's id and its own tokens, so a match is exact and never a matter of hashing.
+    """
+
+    def __init__(self, shape: CacheShape, tokens: int) -> None:
+        self._capacity = tokens // BLOCK
+        self._nodes: OrderedDict[_Key, _Node] = OrderedDict()
+        self._free: list[int] = []
+        self._next_id = 1
+        self._pool = torch.zeros(
+            (0, shape.layers, 2, shape.heads, BLOCK, shape.head_dim), dtype=shape.dtype, device=shape.device
+        )
+
+    def __len__(self) -> int:
+        return len(self._nodes) * BLOCK
+
+    def match(self, ids: Sequence[int]) -> list[int]:
+        """Return the places of the blocks that `ids` starts with."""
+        path = self._path(ids)
+        self._touch(path)
+        return [self._nodes[key].place for key in path]
+
+    def first_unknown(self, ids: Sequence[int]) -> _Key | None:
+        """Return the key of the first whole block of `ids` that is not known; None when all are."""
+        path = self._path(ids)
+        start = len(path) * BLOCK
+        if self._capacity == 0 or start + BLOCK > len(ids):
+            return None
+        return (self._nodes[path[-1]].id if path else 0, tuple(ids[start : start + BLOCK]))
+
+    def load(self, places: list[int], cache: SlotCache, slot: int) -> None:
+        """Make `slot` start with the blocks at `places`."""
+        if not places:
+            return
+        length = len(places) * BLOCK
+        cache.reserve(slot + 1, length)
+        blocks = self._pool[places]
+        layers, heads, size = blocks.shape[1], blocks.shape[3], blocks.shape[5]
+        cache.data[:, :, slot, :, :length] = blocks.permute(1, 2, 3, 0, 4, 5).reshape(layers, 2, heads, length, size)
+
+    def store(self, ids: Sequence[int], cache: SlotCache, slot: int) -> None:
+        """Keep the whole blocks of `ids`, whose keys and values `slot` starts with."""
+        blocks = min(len(ids) // BLOCK, self._capacity)
+        path = self._path(ids[: blocks * BLOCK])
+        self._touch(path)
+        known, places = len(path), list[int]()
+        for n in range(known, blocks):
+            key = (self._nodes[path[-1]].id if path else 0, tuple(ids[n * BLOCK : (n + 1) * BLOCK]))
+            self._nodes[key] = _Node(self._next_id, self._place())
+            self._next_id += 1
+            places.append(self._nodes[key].place)
+            path.append(key)
+        if places:
+            self._touch(path)
+            layers, _, _, heads, _, size = cache.data.shape
+            new = cache.data[:, :, slot, :, known * BLOCK : blocks * BLOCK]
+            new = new.reshape(layers, 2, heads, len(places), BLOCK, size)
+            self._pool[places] = new.permute(3, 0, 1, 2, 4, 5)
+
+    def flush(self) -> None:
+        """Forget every prefix."""
+        self._free.extend(node.place for node in self._nodes.values())
+        self._nodes.clear()
+
+    def _path(self, ids: Sequence[int]) -> list[_Key]:
+        path: list[_Key] = []
+        parent = 0
+        for start in range(0, len(ids) - BLOCK + 1, BLOCK):
+            key = (parent, tuple(ids[start : start + BLOCK]))
+            node = self._nodes.get(key)
+            if node is None:
+                break
+            path.append(key)
+            parent = node.id
+        return path
+
+    def _touch(self, path: list[_Key]) -> None:
+        """Mark as used, children first: a parent is always younger than its children and so outlives them."""
+        for key in reversed(path):
+            self._nodes.move_to_end(key)
+
+    def _place(self) -> int:
+        if self._free:
+            return self._free.pop()
+        used = len(self._nodes)
+        if used >= self._capacity:
+            return self._nodes.popitem(last=False)[1].place
+        if used == len(self._pool):
+            pool = self._pool.new_zeros((min(self._capacity, max(64, 2 * used)), *self._pool.shape[1:]))
+            pool[:used] = self._pool
+            self._pool = pool
+        return used

@@ -1,0 +1,91 @@
+"""Compares what an engine will serve with the model's own plain forward, before it serves anything."""
+
+import random
+from collections.abc import Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from leyden.core.engine.embedded.cache import PrefixCache, SlotCache
+from leyden.core.engine.embedded.decoder import Decoder
+from leyden.core.engine.embedded.generic_forward import LONGEST_CHECK, Forward, attention_windows
+from leyden.core.engine.embedded.shared_prefixes import Common
+from leyden.core.errors import EngineError
+
+TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-3}
+"""Largest difference of log-probabilities by precision."""
+HALF_TOLERANCE = 0.5
+BEGINNING = 24
+"""Tokens of a beginning that sequences share, where no sliding window asks for more."""
+STEPS = 3
+"""Tokens of each sequence that go through decoding, one at a time."""
+
+
+def check_forward(model: nn.Module, forward: Forward, cache: SlotCache, prefixes: PrefixCache) -> None:
+    """Raise EngineError unless `forward` gives the model's own log-probabilities.
+
+    Ragged prompts prefilled together, decoded together, and scored with and without a known prefix; and prompts that
+    begin alike, decoded together.
+    """
+    rows = _sequences(model)
+    expected = [_plain(model, row) for row in rows]
+    decoder = Decoder(forward, cache, prefixes)
+    prompts = [row[:-STEPS] for row in rows]
+    got = [torch.cat(list(decoder.forced(0, [prompt], [0], LONGEST_CHECK)), 1)[0] for prompt in prompts]
+    worst = max(_distance(g, e) for g, e in zip(got, expected, strict=True))
+    together = torch.cat(list(decoder.forced(0, prompts, [0] * len(rows), 1 << 20)), 1)
+    worst = max(worst, *(_distance(together[n, : len(p)], expected[n]) for n, p in enumerate(prompts)))
+    for step in range(-STEPS, 0):
+        starts = [len(row) + step for row in rows]
+        (logits,) = decoder.forced(0, [[row[step]] for row in rows], starts, 1 << 20)
+        worst = max(worst, *(_distance(logits[n], expected[n][start:]) for n, start in enumerate(starts)))
+    for _ in range(2):
+        scores = torch.tensor(decoder.score(rows[-1]))
+        targets = torch.tensor(rows[-1][1:])[:, None]
+        worst = max(worst, (scores - expected[-1][:-1].cpu().gather(1, targets)[:, 0]).abs().max().item())
+    worst = max(worst, _worst_of_alike(model, forward, cache, decoder))
+    decoder.flush()
+    if not worst <= TOLERANCE.get(cache.shape.dtype, HALF_TOLERANCE):
+        raise EngineError(f"log-probabilities served would differ from the model's own by up to {worst:.3g}")
+
+
+def _worst_of_alike(model: nn.Module, forward: Forward, cache: SlotCache, decoder: Decoder) -> float:
+    """Return by how much the last tokens of two pairs of sequences are off, each pair with a beginning of its own."""
+    length = _crossing(model) or BEGINNING
+    starts = _random_ids(model, [length, length], seed=1)
+    rows = [starts[n % 2] + end for n, end in enumerate(_random_ids(model, [2, 4, 7, 3], seed=2))]
+    for _ in decoder.forced(0, [row[:-1] for row in rows], [0] * len(rows), 1 << 20):
+        continue  # the logits of these are checked elsewhere
+    step = cache.step(0, [[len(row) - 1] for row in rows], Common.of([[0, 2], [1, 3]], length))
+    logits = forward(torch.tensor([[row[-1]] for row in rows], device=cache.shape.device), step)
+    return max(_distance(logits[n], _plain(model, row)[-1:]) for n, row in enumerate(rows))
+
+
+def _sequences(model: nn.Module) -> list[list[int]]:
+    """Return random sequences of different lengths, one across the sliding window if there is a short one."""
+    crossing = _crossing(model)
+    return _random_ids(model, [5, 19, 41] + ([crossing] if crossing else []), seed=0)
+
+
+def _crossing(model: nn.Module) -> int:
+    """Return a length that crosses the model's sliding window; 0 if there is no short one."""
+    config = cast(Any, model).config.get_text_config()
+    window = max((w for w in attention_windows(config).values() if w is not None), default=0)
+    return window + 9 if 32 < window <= LONGEST_CHECK else 0
+
+
+def _random_ids(model: nn.Module, lengths: Sequence[int], seed: int) -> list[list[int]]:
+    draw, vocabulary = random.Random(seed), cast(Any, model).config.get_text_config().vocab_size
+    return [[draw.randrange(vocabulary) for _ in range(length)] for length in lengths]
+
+
+def _plain(model: nn.Module, ids: Sequence[int]) -> Tensor:
+    hf = cast(Any, model)
+    logits: Tensor = hf(input_ids=torch.tensor([ids], device=hf.device), use_cache=False).logits
+    return logits[0].float().log_softmax(-1)
+
+
+def _distance(logits_QV: Tensor, expected_TV: Tensor) -> float:
+    difference = (logits_QV.float().log_softmax(-1) - expected_TV[: len(logits_QV)]).abs().max().item()
+    return difference if difference == difference else float("inf")

@@ -1,0 +1,310 @@
+"""The decode thread: takes calls and other work from an inbox between two steps, hands chunks back to event loops."""
+
+import asyncio
+import logging
+import queue
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Generator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from typing import TypeVar, cast
+
+import torch
+
+from leyden.core.engine.base import FinishReason, TokenChunk
+from leyden.core.engine.embedded.admission import Admission
+from leyden.core.engine.embedded.decoder import Decoded, Decoder
+from leyden.core.errors import EngineError
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+SWITCH_SECONDS = 0.0005
+"""How long another thread may keep the interpreter while this one wants it. Each torch call gives it away, so with
+Python's 5 ms a busy event loop beside a tiny model slows decoding three-fold. Process-wide, and put back at the end."""
+
+
+_switching = threading.Lock()
+_switch_seconds_before: list[float] = []
+"""One entry per decode thread alive; the first is what the process had."""
+
+
+@contextmanager
+def _quick_switching() -> Generator[None]:
+    with _switching:
+        _switch_seconds_before.append(sys.getswitchinterval())
+        sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_SECONDS))
+    try:
+        yield
+    finally:
+        with _switching:
+            before = _switch_seconds_before.pop()
+            if not _switch_seconds_before:
+                sys.setswitchinterval(before)
+
+
+class Call:
+    """One answer on its way from the decode thread to a coroutine."""
+
+    def __init__(self, sequence: Decoded) -> None:
+        self.sequence = sequence
+        self.loop = asyncio.get_running_loop()
+        self.abandoned = False
+        """Set from the event loop; the decode thread frees the slot before its next step."""
+        self._ready: deque[TokenChunk | EngineError] = deque()
+        self._arrived = asyncio.Event()
+
+    def put(self, chunk: TokenChunk | EngineError) -> None:
+        """Hand over a chunk, or the error that ends the call. Only on the event loop."""
+        self._ready.append(chunk)
+        self._arrived.set()
+
+    async def next_chunk(self) -> TokenChunk:
+        """Wait for tokens; return all that are ready and of one version."""
+        while not self._ready:
+            self._arrived.clear()
+            await self._arrived.wait()
+        chunk = self._ready.popleft()
+        if isinstance(chunk, EngineError):
+            raise chunk
+        while self._ready and isinstance(more := self._ready[0], TokenChunk) and more.version == chunk.version:
+            chunk = _joined(chunk, more)
+            self._ready.popleft()
+        return chunk
+
+
+def _joined(first: TokenChunk, second: TokenChunk) -> TokenChunk:
+    return TokenChunk(
+        ids=first.ids + second.ids,
+        logprobs=first.logprobs + second.logprobs,
+        sampling_logprobs=first.sampling_logprobs + second.sampling_logprobs,
+        version=second.version,
+        finish_reason=second.finish_reason,
+        top=None if first.top is None or second.top is None else first.top + second.top,
+    )
+
+
+class _Action:
+    def __init__(self, run: Callable[[], object], future: "Future[object]") -> None:
+        self._run = run
+        self._future = future
+
+    def __call__(self) -> None:
+        if not self._future.set_running_or_notify_cancel():
+            return
+        try:
+            self._future.set_result(self._run())
+        except Exception as error:
+            self._future.set_exception(error)
+
+    def refuse(self, failure: EngineError) -> None:
+        """Tell whoever waits that this will not be done."""
+        if self._future.set_running_or_notify_cancel():
+            self._future.set_exception(failure)
+
+
+class DecodeThread:
+    """Runs a `Decoder`. Its public methods may be called from any thread."""
+
+    def __init__(self, *, max_batch: int, admission: Admission, chunk_seconds: float, version: int) -> None:
+        self.version = version
+        self.broken: EngineError | None = None
+        """Why it answers nothing any more."""
+        self._max_batch = max_batch
+        self._admission = admission
+        self._chunk_seconds = chunk_seconds
+        self._inbox: queue.SimpleQueue[Call | _Action | None] = queue.SimpleQueue()
+        self._calls: list[Call] = []
+        self._waiting: list[Decoded] = []
+        self._decoder: Decoder | None = None
+        self._emitted = 0.0
+        self._stopped = False
+        self._thread = threading.Thread(target=self._run, name="leyden-engine", daemon=True)
+
+    @property
+    def in_flight(self) -> int:
+        """Calls that hold a slot or wait for one."""
+        return len(self._calls)
+
+    def start(self, make: Callable[[], Decoder]) -> "Future[None]":
+        """Start; the future tells when the decoder is made, or why it could not be."""
+
+        def become_ready() -> None:
+            self._decoder = make()
+
+        ready = self.between_steps(become_ready)
+        self._thread.start()
+        return ready
+
+    def submit(self, call: Call) -> None:
+        """Answer `call`."""
+        self._inbox.put(call)
+
+    def between_steps(self, action: Callable[[], T]) -> "Future[T]":
+        """Run `action` on the decode thread, between two steps."""
+        future: Future[T] = Future()
+        self._inbox.put(_Action(action, cast("Future[object]", future)))
+        return future
+
+    def flush(self, version: int) -> None:
+        """Serve `version` from here on: forget what the old weights computed. Only on the decode thread."""
+        self._emit(everything=True)
+        self._waiting = self._ready.flush() + self._waiting
+        self._admission.began()
+        self.version = version
+
+    def stop(self) -> None:
+        """Abort every call and end the thread; returns when it has ended."""
+        if self._thread.is_alive():
+            self._inbox.put(None)
+            self._thread.join()
+
+    @property
+    def _ready(self) -> Decoder:
+        if self._decoder is None:
+            raise EngineError("the engine is not started")
+        return self._decoder
+
+    def _run(self) -> None:
+        with _quick_switching(), torch.inference_mode():
+            try:
+                self._decode()
+            except Exception as error:
+                self._refuse(error)
+
+    def _decode(self) -> None:
+        while not self._stopped:
+            self._read_inbox()
+            try:
+                self._advance()
+            except Exception as error:
+                self._fail(error)
+            self._emit()
+        while not self._inbox.empty():  # what came too late for the last round
+            self._take(self._inbox.get())
+        self._end("abort")
+
+    def _refuse(self, error: Exception) -> None:
+        """Fail what is in flight and all that comes, until the end: nobody may wait for a broken engine in vain."""
+        logger.critical("The engine is broken; every call fails from here on", exc_info=error)
+        failure = self.broken = EngineError(f"the engine is broken: {error!r}")
+        calls, self._calls, self._waiting = self._calls, [], []
+        _hand_over([(call, failure) for call in calls])
+        while not self._stopped:
+            item = self._inbox.get()
+            if isinstance(item, Call):
+                _hand_over([(item, failure)])
+            elif item is not None:
+                item.refuse(failure)
+            else:
+                self._stopped = True
+
+    def _read_inbox(self) -> None:
+        """Take what has arrived; where nothing is being decoded wait for it, and for the company of those that came."""
+        while not self._stopped:
+            patience = 0.0 if self._ready_rows() else self._patience() if self._waiting else None
+            try:
+                item = self._inbox.get(timeout=patience) if patience != 0 else self._inbox.get_nowait()
+            except queue.Empty:
+                return
+            self._take(item)
+            if not self._calls:
+                return
+
+    def _ready_rows(self) -> int:
+        return len(self._decoder.rows) if self._decoder is not None else 0
+
+    def _patience(self) -> float:
+        rows = self._ready_rows()
+        return self._admission.patience(
+            time.perf_counter(), waiting=len(self._waiting), room=self._max_batch - rows, idle=not rows
+        )
+
+    def _take(self, item: Call | _Action | None) -> None:
+        if item is None:
+            self._stopped = True
+        elif isinstance(item, Call):
+            self._calls.append(item)
+            self._waiting.append(item.sequence)
+            self._admission.arrived(time.perf_counter(), len(self._calls))
+        else:
+            item()
+
+    def _advance(self) -> None:
+        if any(call.abandoned for call in self._calls):
+            self._drop_abandoned()
+        room = self._max_batch - len(self._ready.rows) if self._waiting else 0
+        if room > 0 and not self._patience():
+            joining, self._waiting = self._waiting[:room], self._waiting[room:]
+            self._admission.began()
+            self._ready.prefill(joining)
+        if self._decoder is not None and self._decoder.rows:
+            self._decoder.step()
+
+    def _drop_abandoned(self) -> None:
+        for call in [call for call in self._calls if call.abandoned]:
+            self._calls.remove(call)
+            if call.sequence in self._waiting:
+                self._waiting.remove(call.sequence)
+            elif call.sequence in self._ready.rows:
+                self._ready.leave(call.sequence)
+
+    def _emit(self, *, everything: bool = False) -> None:
+        """Hand over what was drawn: at once where an answer is complete, else every `chunk_seconds`."""
+        now = time.perf_counter()
+        due = everything or now - self._emitted >= self._chunk_seconds
+        chunks: list[tuple[Call, TokenChunk | EngineError]] = []
+        for call in self._calls:
+            sequence = call.sequence
+            if sequence.finish_reason is not None or (due and sequence.drawn):
+                chunks.append((call, self._chunk(sequence, sequence.finish_reason)))
+        if due:
+            self._emitted = now
+        if chunks:
+            self._calls = [call for call in self._calls if call.sequence.finish_reason is None]
+            _hand_over(chunks)
+
+    def _chunk(self, sequence: Decoded, finish_reason: FinishReason | None) -> TokenChunk:
+        drawn = sequence.take()
+        return TokenChunk(
+            ids=[token for token, _, _ in drawn],
+            logprobs=[value for _, value, _ in drawn],
+            sampling_logprobs=[value for _, _, value in drawn],
+            version=self.version,
+            finish_reason=finish_reason,
+            top=sequence.take_top(),
+        )
+
+    def _fail(self, error: Exception) -> None:
+        """Tell every call; the engine itself goes on, with nothing of what may have gone wrong."""
+        logger.error("A decode step failed", exc_info=error)
+        failure = error if isinstance(error, EngineError) else EngineError(f"a decode step failed: {error!r}")
+        self._end(failure)
+
+    def _end(self, how: FinishReason | EngineError) -> None:
+        calls, self._calls, self._waiting = self._calls, [], []
+        _hand_over([(call, how if isinstance(how, EngineError) else self._chunk(call.sequence, how)) for call in calls])
+        if self._decoder is not None:
+            self._decoder.flush()
+
+
+def _hand_over(chunks: list[tuple[Call, TokenChunk | EngineError]]) -> None:
+    """Wake each event loop once for all of its calls."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Call, TokenChunk | EngineError]]] = {}
+    for call, chunk in chunks:
+        by_loop.setdefault(call.loop, []).append((call, chunk))
+    for loop, mine in by_loop.items():
+        try:
+            loop.call_soon_threadsafe(_put, mine)
+        except RuntimeError:  # the loop is closed: nobody waits any more
+            for call, _ in mine:
+                call.abandoned = True
+
+
+def _put(chunks: list[tuple[Call, TokenChunk | EngineError]]) -> None:
+    for call, chunk in chunks:
+        call.put(chunk)

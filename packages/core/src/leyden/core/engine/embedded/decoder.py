@@ -1,0 +1,257 @@
+"""Continuous batching: sequences join and leave between decode steps. One thread's work; knows nothing of asyncio.
+
+A sequence's row number is its slot in the cache; the last row moves into the place of one that leaves.
+"""
+
+import math
+import random
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from leyden.core.data.sampling import Sampling
+from leyden.core.engine.base import FinishReason
+from leyden.core.engine.embedded.cache import BLOCK, PrefixCache, SlotCache, Step
+from leyden.core.engine.embedded.generic_forward import Forward
+from leyden.core.engine.embedded.sampling import draw, likeliest, raw_log_probs
+from leyden.core.engine.embedded.shared_prefixes import Common, find_common, packed
+from leyden.core.errors import EngineError
+
+PREFILL_TOKENS = 4096
+"""Most tokens in one prefill forward, padding included."""
+SCORE_TOKENS = 256
+"""Most tokens whose logits over the whole vocabulary are held at once."""
+MASK_CELLS = 1 << 25
+"""Most cells of one forward's attention mask."""
+SHARED_DTYPES = (torch.float32, torch.float64)
+"""Precisions in which a shared beginning may be read apart: coarser ones would round the weights between two sums."""
+
+
+class Decoded:
+    """A sequence being decoded, and what was drawn for it since `take` was last called."""
+
+    def __init__(
+        self,
+        prompt: Sequence[int],
+        sampling: Sampling,
+        *,
+        limit: int,
+        stop_ids: Sequence[int] = (),
+        seed: int = 0,
+        top_logprobs: int = 0,
+    ) -> None:
+        self.ids = list(prompt)
+        """Prompt and answer so far."""
+        self.prompt = packed(prompt)
+        self.sampling = sampling
+        self.uniform = random.Random(seed).random
+        """Draws the number that picks the next token."""
+        self.finish_reason: FinishReason | None = None
+        self.drawn: list[tuple[int, float, float]] = []
+        """Id, raw log-probability and sampling log-probability of each new token."""
+        self.top_logprobs = top_logprobs
+        self.top: list[list[tuple[int, float]]] = []
+        """The likeliest ids at the place of each of `drawn`, where they are asked for."""
+        self._last = len(prompt) + limit
+        self._stop_ids = frozenset(stop_ids)
+
+    def append(self, token: int, logprob: float, sampling_logprob: float) -> None:
+        """Take note of a drawn token, and of whether it is the last."""
+        self.ids.append(token)
+        self.drawn.append((token, logprob, sampling_logprob))
+        if token in self._stop_ids:
+            self.finish_reason = "stop"
+        elif len(self.ids) >= self._last:
+            self.finish_reason = "length"
+
+    def take(self) -> list[tuple[int, float, float]]:
+        """Return what was drawn since the last call."""
+        drawn, self.drawn = self.drawn, []
+        return drawn
+
+    def take_top(self) -> list[list[tuple[int, float]]] | None:
+        """Return the likeliest ids at the places since the last call; None where they are not asked for."""
+        top, self.top = self.top, []
+        return top if self.top_logprobs else None
+
+
+class Decoder:
+    """Decodes any number of sequences together. Not thread-safe."""
+
+    def __init__(self, forward: Forward, cache: SlotCache, prefixes: PrefixCache) -> None:
+        self._forward = forward
+        self._cache = cache
+        self._prefixes = prefixes
+        self.rows: list[Decoded] = []
+        """The sequences being decoded, by slot."""
+        self._common: Common | None = None
+        self._common_of: list[Decoded] = []
+        """The rows that `_common` was found for."""
+
+    def prefill(self, sequences: Sequence[Decoded]) -> None:
+        """Let `sequences` join, and draw the next token of each; what they have in common is computed once."""
+        twins: dict[tuple[int, ...], list[Decoded]] = {}
+        for sequence in sequences:
+            twins.setdefault(tuple(sequence.ids), []).append(sequence)
+        first = len(self.rows)
+        self._cache.reserve(first + len(sequences), max(len(s.ids) for s in sequences))
+        waiting = [group[0] for group in twins.values()]
+        logits: list[Tensor] = []
+        while waiting:
+            wave, waiting = self._wave(waiting)
+            logits += [self._join(batch) for batch in _batches(wave)]
+        logits_BV = torch.cat(logits)
+        sources: list[int] = []
+        for row, leader in enumerate(self.rows[first:], first):
+            for twin in twins[tuple(leader.ids)][1:]:
+                self._cache.copy(row, len(self.rows), len(twin.ids))
+                self.rows.append(twin)
+                sources.append(row - first)
+        self._draw(first, torch.cat([logits_BV, logits_BV[sources]]) if sources else logits_BV)
+
+    def step(self) -> None:
+        """Draw the next token of every row."""
+        ids = [[row.ids[-1]] for row in self.rows]
+        step = self._cache.step(0, [[len(row.ids) - 1] for row in self.rows], self._beginnings())
+        self._draw(0, self._forward(self._tensor(ids), step)[:, -1])
+
+    def leave(self, sequence: Decoded) -> None:
+        """Free the slot of `sequence`."""
+        row, last = self.rows.index(sequence), len(self.rows) - 1
+        if row != last:
+            self._cache.copy(last, row, len(self.rows[last].ids))
+        self.rows[row] = self.rows[last]
+        self.rows.pop()
+
+    def flush(self) -> list[Decoded]:
+        """Forget everything that was computed; return the sequences that were being decoded, to be prefilled anew."""
+        rows, self.rows = self.rows, []
+        self._prefixes.flush()
+        self._cache.clear()
+        return rows
+
+    def score(self, ids: Sequence[int]) -> list[float]:
+        """Return the raw log-probability of each of `ids[1:]`.
+
+        Known prefixes are used, as for an answer, for what follows them; for what they hold itself they have no logits,
+        and it is computed anew. So what is wrong with a known prefix shows.
+        """
+        slot, context = len(self.rows), list(ids[:-1])
+        places = self._prefixes.match(context[:-1])
+        known = len(places) * BLOCK
+        scores = self._score_from(slot, ids, 0, known or len(context)) if context else []
+        if known:
+            self._prefixes.load(places, self._cache, slot)
+            scores += self._score_from(slot, ids, known, len(context))
+        self._prefixes.store(context, self._cache, slot)
+        return scores
+
+    def forced(self, slot: int, rows: Sequence[Sequence[int]], starts: Sequence[int], chunk: int) -> Iterator[Tensor]:
+        """Compute `rows` of tokens that follow `starts` cached ones; yield logits of every token by chunks (B, Q, V).
+
+        Rows that are shorter repeat their last token at its own place, which changes nothing.
+        """
+        for ids, step in self._chunks(slot, rows, starts, chunk):
+            yield self._forward(ids, step, every=True)
+
+    def _chunks(
+        self, slot: int, rows: Sequence[Sequence[int]], starts: Sequence[int], chunk: int
+    ) -> Iterator[tuple[Tensor, Step]]:
+        longest, width = max(map(len, rows)), max(s + len(r) for s, r in zip(starts, rows, strict=True))
+        size = max(1, min(chunk, MASK_CELLS // width) // len(rows))
+        for begin in range(0, longest, size):
+            places = [[min(n, len(row) - 1) for n in range(begin, min(begin + size, longest))] for row in rows]
+            ids = [[row[n] for n in place] for row, place in zip(rows, places, strict=True)]
+            positions = [[start + n for n in place] for start, place in zip(starts, places, strict=True)]
+            yield self._tensor(ids), self._cache.step(slot, positions)
+
+    def _score_from(self, slot: int, ids: Sequence[int], begin: int, end: int) -> list[float]:
+        """Score `ids[begin + 1 : end + 1]` given that the slot holds what precedes `begin`."""
+        targets = self._tensor(list(ids[begin + 1 : end + 1]))
+        scores: list[float] = []
+        for logits in self.forced(slot, [ids[begin:end]], [begin], SCORE_TOKENS):
+            part = targets[len(scores) : len(scores) + logits.shape[1]]
+            scores += cast(Any, logits[0].float().log_softmax(-1).gather(1, part[:, None])[:, 0]).tolist()
+        return scores
+
+    def _beginnings(self) -> Common | None:
+        """By what the rows begin with in common, where reading that once is worth it; on a GPU it was not measured."""
+        shape = self._cache.shape
+        if shape.device.type != "cpu" or shape.dtype not in SHARED_DTYPES:
+            return None
+        if self._common_of != self.rows:
+            self._common_of = list(self.rows)
+            column_bytes = 2 * shape.heads * shape.head_dim * shape.dtype.itemsize
+            self._common = find_common([row.prompt for row in self.rows], column_bytes)
+        return self._common
+
+    def _wave(self, waiting: list[Decoded]) -> tuple[list[tuple[int, Decoded]], list[Decoded]]:
+        """Split off those that share no unknown block with an earlier one; the others will find it known.
+
+        Those split off come with the number of their tokens that are to be computed.
+        """
+        claimed: set[object] = set()
+        wave: list[tuple[int, Decoded]] = []
+        later: list[Decoded] = []
+        for sequence in waiting:
+            key = self._prefixes.first_unknown(sequence.ids[:-1])
+            if key is not None and key in claimed:
+                later.append(sequence)
+                continue
+            claimed.add(key)
+            known = len(self._prefixes.match(sequence.ids[:-1])) * BLOCK
+            wave.append((len(sequence.ids) - known, sequence))
+        return wave, later
+
+    def _join(self, batch: list[Decoded]) -> Tensor:
+        """Compute the prompts of `batch` into new rows; return the logits that follow each (B, V)."""
+        first, starts = len(self.rows), list[int]()
+        for slot, sequence in enumerate(batch, first):
+            places = self._prefixes.match(sequence.ids[:-1])
+            self._prefixes.load(places, self._cache, slot)
+            starts.append(len(places) * BLOCK)
+        self.rows += batch
+        rows = [sequence.ids[start:] for sequence, start in zip(batch, starts, strict=True)]
+        logits: Tensor | None = None
+        for ids, step in self._chunks(first, rows, starts, PREFILL_TOKENS):
+            logits = self._forward(ids, step)
+        assert logits is not None
+        for slot, sequence in enumerate(batch, first):
+            self._prefixes.store(sequence.ids, self._cache, slot)
+        return logits[:, -1]
+
+    def _draw(self, first: int, logits_BV: Tensor) -> None:
+        rows = self.rows[first:]
+        raw_BV = raw_log_probs(logits_BV)
+        drawn = draw(raw_BV, [row.sampling for row in rows], [row.uniform() for row in rows])
+        if not math.isfinite(sum(drawn.logprobs)):
+            raise EngineError("the weights being served give log-probabilities that are not finite")
+        for row, token, logprob, sampling_logprob in zip(rows, *drawn, strict=True):
+            row.append(token, logprob, sampling_logprob)
+        if asking := [n for n, row in enumerate(rows) if row.top_logprobs]:
+            found = likeliest(raw_BV[asking], [rows[n].top_logprobs for n in asking])
+            for n, top in zip(asking, found, strict=True):
+                rows[n].top.append(top)
+        for row in rows:
+            if row.finish_reason is not None:
+                self._prefixes.store(row.ids[:-1], self._cache, self.rows.index(row))
+                self.leave(row)
+
+    def _tensor(self, ids: list[int] | list[list[int]]) -> Tensor:
+        return torch.tensor(ids, device=self._cache.shape.device)
+
+
+def _batches(sequences: list[tuple[int, Decoded]]) -> Iterator[list[Decoded]]:
+    """Yield groups with similar numbers of tokens to compute, so that padding stays below half of them."""
+    batch: list[Decoded] = []
+    shortest = 0
+    for length, sequence in sorted(sequences, key=lambda pair: pair[0]):
+        if batch and (length > 2 * shortest + BLOCK or length * (len(batch) + 1) > PREFILL_TOKENS):
+            yield batch
+            batch = []
+        shortest = shortest if batch else length
+        batch.append(sequence)
+    if batch:
+        yield batch

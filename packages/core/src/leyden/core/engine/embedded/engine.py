@@ -1,0 +1,238 @@
+"""`EmbeddedEngine`: serves a Hugging Face causal model inside this process, on the CPU or one GPU.
+
+For models small enough to decode beside the trainer, and for tests; a server of its own does better for large ones.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any, cast
+
+import msgspec
+import torch
+from torch import nn
+
+from leyden.core.engine.base import Engine, EngineRecord, GenerateRequest, ModelInfo, TokenChunk
+from leyden.core.engine.embedded.admission import Admission
+from leyden.core.engine.embedded.cache import PrefixCache, SlotCache
+from leyden.core.engine.embedded.check import check_forward
+from leyden.core.engine.embedded.decode_thread import Call, DecodeThread
+from leyden.core.engine.embedded.decoder import Decoded, Decoder
+from leyden.core.engine.embedded.fused_forward import LeanForward
+from leyden.core.engine.embedded.generic_forward import (
+    LONGEST_CHECK,
+    TESTED,
+    Forward,
+    GenericForward,
+    attention_windows,
+)
+from leyden.core.engine.embedded.weights import Weights, cache_shape, context_length, own_copy
+from leyden.core.engine.record import report
+from leyden.core.engine.request_validation import answer_limit, check_request
+from leyden.core.errors import EngineError, UsageError
+
+logger = logging.getLogger(__name__)
+
+SMALL = 20_000_000
+"""Below this many parameters a second thread costs more than it gives, seven-fold on a machine that is busy."""
+
+
+class EmbeddedConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """How an `EmbeddedEngine` batches, caches and draws."""
+
+    max_batch: int = 64
+    """Sequences decoded together; further calls wait."""
+    threads: int | None = None
+    """Torch threads of the decode thread; None: one for a small model on the CPU, else torch's own choice."""
+    batch_wait_seconds: float = 0.003
+    """How long an idle engine waits for company after a call has come."""
+    join_seconds: float = 0.04
+    """How long at most calls wait for each other where lately more came at once: they begin together, at less cost."""
+    chunk_seconds: float = 0.02
+    """How often tokens of unfinished answers are handed out."""
+    prefix_cache_tokens: int = 16384
+    """Tokens whose keys and values are kept for prompts that start the same; 0 for none."""
+    context_length: int | None = None
+    """Prompt and answer together; None: what the model was made for."""
+    seed: int = 0
+    """Of calls that bring none of their own, with their number in the order of arrival."""
+    lean: bool = True
+    """Whether to use the faster forward where there is one for the model."""
+
+    def __post_init__(self) -> None:
+        """Raise UsageError for numbers that make no sense."""
+        if self.max_batch < 1 or (self.threads is not None and self.threads < 1) or (self.context_length or 2) < 2:
+            raise UsageError("engine: max_batch and threads must be at least 1, context_length at least 2")
+        if min(self.batch_wait_seconds, self.join_seconds, self.chunk_seconds, self.prefix_cache_tokens) < 0:
+            names = "batch_wait_seconds, join_seconds, chunk_seconds and prefix_cache_tokens"
+            raise UsageError(f"engine: {names} must not be negative")
+
+
+class EmbeddedEngine(Engine):
+    """Decodes with a thread of its own on a copy of `model`'s weights.
+
+    `on_finish` is called on the caller's event loop with the record of each call when it ends.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        name: str,
+        version: int = 0,
+        config: EmbeddedConfig | None = None,
+        on_finish: Callable[[EngineRecord], None] | None = None,
+    ) -> None:
+        self._config = config or EmbeddedConfig()
+        self._on_finish = on_finish
+        self._served = own_copy(model)
+        self._weights: Weights | None = None
+        self._model = ModelInfo(
+            name=name, context_length=_context(self._served, self._config), vocab_size=_vocab_size(self._served)
+        )
+        self._thread = DecodeThread(
+            max_batch=self._config.max_batch,
+            admission=Admission(idle=self._config.batch_wait_seconds, longest=self._config.join_seconds),
+            chunk_seconds=self._config.chunk_seconds,
+            version=version,
+        )
+        self._calls = 0
+        self._closed = False
+
+    @property
+    def model(self) -> ModelInfo:
+        """The served model."""
+        return self._model
+
+    @property
+    def version(self) -> int:
+        """Version of the weights that the next decode step will use."""
+        return self._thread.version
+
+    @property
+    def in_flight(self) -> int:
+        """Calls that are being decoded or wait to be."""
+        return self._thread.in_flight
+
+    async def start(self) -> None:
+        """Start decoding; EngineError when the model cannot be served exactly."""
+        if self._closed:
+            raise EngineError("the engine is closed")
+        try:
+            await asyncio.wrap_future(self._thread.start(self._make_decoder))
+        except BaseException:
+            await self.close()
+            raise
+
+    async def generate(self, request: GenerateRequest) -> AsyncIterator[TokenChunk]:
+        """Yield the answer as it is drawn; see `Engine.generate`."""
+        self._check_ready()
+        check_request(request, self._model)
+        call = Call(self._sequence(request))
+        delivered: list[TokenChunk] = []
+        self._thread.submit(call)
+        try:
+            while not delivered or delivered[-1].finish_reason is None:
+                delivered.append(await call.next_chunk())
+                if delivered[-1].finish_reason is not None:
+                    report(self._on_finish, request, delivered, self.version)
+                yield delivered[-1]
+        finally:
+            if not delivered or delivered[-1].finish_reason is None:
+                call.abandoned = True
+                report(self._on_finish, request, delivered, self.version)
+
+    async def update_weights(self, weights: Mapping[str, object], version: int) -> None:
+        """Serve `weights` as `version`; returns when they are being served, and they may be changed again.
+
+        Answers in flight go on: their prompt and what was drawn so far is computed anew. EngineError, and nothing
+        changes, unless `weights` names every parameter in its shape (of tied ones, any).
+        """
+        served = self._check_ready()
+        chosen = served.check(weights)
+
+        def replace() -> None:
+            self._thread.flush(version)
+            served.replace(chosen)
+
+        await asyncio.wrap_future(self._thread.between_steps(replace))
+
+    async def score(self, ids: list[int]) -> list[float]:
+        """Return the raw log-probability of each of `ids[1:]` through the path that answers take, prefixes included."""
+        self._check_ready()
+        if not 0 < len(ids) <= self._model.context_length:
+            raise EngineError(f"cannot score {len(ids)} tokens with a context of {self._model.context_length}")
+        if not 0 <= min(ids) <= max(ids) < self._model.vocab_size:
+            raise EngineError(f"cannot score ids outside the {self._model.vocab_size} that {self._model.name} knows")
+        decoder = self._decoder
+        return await asyncio.wrap_future(self._thread.between_steps(lambda: decoder.score(ids)))
+
+    def check(self) -> None:
+        """Raise EngineError when the decode thread cannot go on."""
+        if self._thread.broken is not None:
+            raise self._thread.broken
+
+    async def close(self) -> None:
+        """Abort what is in flight and end the decode thread."""
+        self._closed = True
+        await asyncio.to_thread(self._thread.stop)
+
+    def _check_ready(self) -> Weights:
+        if self._closed or self._weights is None:
+            raise EngineError("the engine is closed" if self._closed else "the engine is not started")
+        return self._weights
+
+    def _sequence(self, request: GenerateRequest) -> Decoded:
+        self._calls += 1
+        seed = request.sampling.seed
+        return Decoded(
+            request.prompt_ids,
+            request.sampling,
+            limit=answer_limit(request, self._model),
+            stop_ids=request.stop_ids,
+            seed=hash((self._config.seed, self._calls)) if seed is None else seed,
+            top_logprobs=request.top_logprobs,
+        )
+
+    def _make_decoder(self) -> Decoder:
+        """Choose the fastest forward that passes the check; runs on the decode thread."""
+        threads = self._config.threads or (1 if _is_small(self._served) else None)
+        if threads is not None and threads != torch.get_num_threads():
+            torch.set_num_threads(threads)
+        forward, cache, prefixes = self._checked_forward()
+        self._weights = Weights(self._served)
+        self._decoder = Decoder(forward, cache, prefixes)
+        return self._decoder
+
+    def _checked_forward(self) -> tuple[Forward, SlotCache, PrefixCache]:
+        model, shape = self._served, cache_shape(self._served)
+        lean = self._config.lean and LeanForward.serves(model)
+        reason = ""
+        for make in ([LeanForward] if lean else []) + [GenericForward]:
+            cache, prefixes = SlotCache(shape), PrefixCache(shape, self._config.prefix_cache_tokens)
+            try:
+                forward = make(model)
+                check_forward(model, forward, cache, prefixes)
+            except (EngineError, RuntimeError, TypeError, ValueError, AttributeError, IndexError, KeyError) as error:
+                reason = str(error)
+                logger.warning("%s cannot run %s: %s", make.__name__, type(model).__name__, reason)
+            else:
+                return forward, cache, prefixes
+        raise EngineError(f"{type(model).__name__} cannot be served exactly by the embedded engine: {reason}")
+
+
+def _context(model: nn.Module, config: EmbeddedConfig) -> int:
+    length = config.context_length or context_length(model)
+    hf_config = cast(Any, model).config.get_text_config()
+    wide = [w for w in attention_windows(hf_config).values() if w is not None and w > LONGEST_CHECK]
+    # a window that the check does not cross is trusted where tests do; elsewhere the context must not cross it either
+    return min(length, *wide) if wide and hf_config.model_type not in TESTED else length
+
+
+def _vocab_size(model: nn.Module) -> int:
+    return int(cast(Any, model).config.get_text_config().vocab_size)
+
+
+def _is_small(model: nn.Module) -> bool:
+    parameters = list(model.parameters())
+    return parameters[0].device.type == "cpu" and sum(p.numel() for p in parameters) < SMALL

@@ -1,0 +1,1 @@
+"""The engines whose policy vLLM serves, in processes of its own."""

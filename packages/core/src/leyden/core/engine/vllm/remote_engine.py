@@ -1,0 +1,264 @@
+"""`WiredEngine`: what engines have in common whose policy is served by vLLM, in processes of its own.
+
+An answer is drawn in stints: each by one server, with one version. Where a stint ends before the answer (new weights, a
+server that died or paused), what it drew stays, and the next one goes on from the prompt and all that was drawn, so
+that a call outlives servers and every token's log-probability is exact. Knows nothing of processes or of weights.
+"""
+
+from abc import abstractmethod
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import msgspec
+
+from leyden.core.data.sampling import Sampling
+from leyden.core.engine.base import Engine, EngineRecord, FinishReason, GenerateRequest, TokenChunk
+from leyden.core.engine.generation_segments import Stint, Stints
+from leyden.core.engine.record import report
+from leyden.core.engine.request_validation import answer_limit, check_request
+from leyden.core.engine.vllm.client import Drawn, ServerLost, VllmWire
+from leyden.core.errors import EngineError
+
+T = TypeVar("T")
+
+COLDEST = 0.01
+"""vLLM draws no colder than this, and would do so unasked."""
+SEEDS = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a stint is drawn: a server, the name it knows the policy by, and the version it serves.
+
+    With `steps`, prompts are scored place by place: see `VllmWire.score_steps`.
+    """
+
+    wire: VllmWire
+    model: str
+    version: int
+    steps: bool = False
+
+
+@dataclass(slots=True)
+class _Answer:
+    """One answer as far as it was drawn."""
+
+    request: GenerateRequest
+    limit: int
+    ids: list[int] = field(default_factory=list[int])
+    losses: int = 0
+    """Servers lost in a row without a token in between."""
+
+    @property
+    def prompt_ids(self) -> list[int]:
+        return self.request.prompt_ids + self.ids
+
+    @property
+    def left(self) -> int:
+        return self.limit - len(self.ids)
+
+    @property
+    def end(self) -> FinishReason | None:
+        """How it has ended by what was drawn."""
+        if self.ids and self.ids[-1] in self.request.stop_ids:
+            return "stop"
+        return None if self.left else "length"
+
+    def asked(self) -> GenerateRequest:
+        """The request as the next stint is asked: a seed would draw the same numbers again."""
+        sampling = self.request.sampling
+        top_p = 1.0 if sampling.temperature == 0 else sampling.top_p
+        seed = None if sampling.seed is None else (sampling.seed + len(self.ids) * 0x9E3779B97F4A7C15) % SEEDS
+        sampling = msgspec.structs.replace(sampling, top_p=top_p, seed=seed)
+        top = self.request.top_logprobs if _plain(sampling) else 0  # the raw ones are asked for at the end
+        return msgspec.structs.replace(self.request, sampling=sampling, top_logprobs=top)
+
+
+class WiredEngine(Engine):
+    """Draws answers at the places that a subclass names.
+
+    `on_finish` is called on the caller's event loop with the record of each call when it ends.
+    """
+
+    def __init__(self, *, on_finish: Callable[[EngineRecord], None] | None = None) -> None:
+        self._on_finish = on_finish
+        self._stints = Stints()
+        self._in_flight = 0
+
+    @property
+    def in_flight(self) -> int:
+        """Calls that are being answered, or wait to be."""
+        return self._in_flight
+
+    @abstractmethod
+    async def _place(self, rollout_id: str | None) -> Place:
+        """Return where a call of this rollout is drawn now; may wait. Raises EngineError when there will be none."""
+
+    @abstractmethod
+    async def _lost(self, place: Place, error: ServerLost, losses: int) -> None:
+        """Make good that `place` was lost, for the `losses`-th time in a row; raises EngineError when it cannot be."""
+
+    async def generate(self, request: GenerateRequest) -> AsyncIterator[TokenChunk]:
+        """Yield the answer as it is drawn; see `Engine.generate`.
+
+        Where the temperature is neither 0 nor 1, or top-p below 1, all tokens of a stint come at its end: only then
+        are their raw log-probabilities known.
+        """
+        self._check_ready()
+        check_request(request, self.model)
+        if 0 < request.sampling.temperature < COLDEST:
+            raise EngineError(f"vLLM draws no colder than {COLDEST}; temperature 0 is greedy")
+        answer = _Answer(request, answer_limit(request, self.model))
+        delivered: list[TokenChunk] = []
+        self._in_flight += 1
+        try:
+            async with aclosing(self._drawn(answer)) as chunks:
+                async for chunk in chunks:
+                    delivered.append(chunk)
+                    if chunk.finish_reason is not None:
+                        report(self._on_finish, request, delivered, self.version)
+                    yield chunk
+        finally:
+            self._in_flight -= 1
+            if not delivered or delivered[-1].finish_reason is None:
+                report(self._on_finish, request, delivered, self.version)
+
+    async def score(self, ids: list[int]) -> list[float]:
+        """Return the raw log-probability of each of `ids[1:]`, the last one by the path that answers take.
+
+        The last one sees a prefix cache of the server's, where there is one: a cache that outlived its weights shows in
+        it. The others are computed afresh, unless the server serves adapters: there, all take that path.
+        """
+        self._check_ready()
+        if not 0 < len(ids) <= self.model.context_length:
+            raise EngineError(f"cannot score {len(ids)} tokens with a context of {self.model.context_length}")
+        if not 0 <= min(ids) <= max(ids) < self.model.vocab_size:
+            raise EngineError(f"cannot score ids outside the {self.model.vocab_size} that {self.model.name} knows")
+        if len(ids) == 1:
+            return []
+
+        async def ask(place: Place) -> list[float]:
+            if place.steps:
+                return (await place.wire.score_steps(place.model, ids, 1)).logprobs
+            last = await place.wire.next_log_prob(place.model, ids[:-1], ids[-1])
+            return [*(await place.wire.score(place.model, ids)).logprobs[:-1], last]
+
+        return await self._insist(ask)
+
+    async def _insist(self, ask: Callable[[Place], Awaitable[T]]) -> T:
+        """Ask until some place has answered."""
+        losses = 0
+        while True:
+            await self._stints.wait_open()
+            self._check_ready()
+            place = await self._place(None)
+            try:
+                return await ask(place)
+            except ServerLost as error:
+                losses += 1
+                await self._lost(place, error, losses)
+
+    def _check_ready(self) -> None:
+        if self._stints.closed:
+            raise EngineError("the engine is closed")
+
+    async def _drawn(self, answer: _Answer) -> AsyncGenerator[TokenChunk]:
+        while True:
+            await self._stints.wait_open()
+            place = None if self._stints.closed else await self._next_place(answer)
+            if place is None:
+                yield _chunk(answer, Drawn(ids=[], logprobs=[], top=[]), self.version, "abort")
+                return
+            if self._stints.changing:
+                continue  # new weights came while the place was found
+            try:
+                async with aclosing(self._stint(place, answer)) as chunks:
+                    async for chunk in chunks:
+                        answer.losses = 0
+                        yield chunk
+                        if chunk.finish_reason is not None:
+                            return
+            except ServerLost as error:
+                if not self._stints.closed:
+                    answer.losses += 1
+                    await self._lost(place, error, answer.losses)
+
+    async def _next_place(self, answer: _Answer) -> Place | None:
+        """Return where the answer goes on; None when the engine is closed meanwhile."""
+        try:
+            return await self._place(answer.request.rollout_id)
+        except EngineError:
+            if self._stints.closed:
+                return None
+            raise
+
+    async def _stint(self, place: Place, answer: _Answer) -> AsyncGenerator[TokenChunk]:
+        """Draw until the answer ends or the stint is broken off."""
+        if answer.end is not None:  # all was drawn when the last stint lost its server
+            yield _chunk(answer, Drawn(ids=[], logprobs=[], top=[]), place.version, answer.end)
+            return
+        asked, prompt_ids, top = answer.asked(), answer.prompt_ids, answer.request.top_logprobs
+
+        async def settle(held: list[Drawn]) -> Drawn:
+            return await _with_raw(place, prompt_ids, _joined(held), top)
+
+        drawing = place.wire.draw(place.model, asked, prompt_ids, answer.left)
+        stint = Stint(self._stints, place.wire, drawing, None if _plain(asked.sampling) else settle)
+        try:
+            while found := await stint.take():
+                drawn = _joined(found)
+                answer.ids += drawn.ids
+                finish = _ended(place, drawn, answer)
+                if drawn.ids or finish:
+                    yield _chunk(answer, drawn, place.version, finish)
+        finally:
+            await stint.close()
+
+
+def _plain(sampling: Sampling) -> bool:
+    """Whether tokens are drawn from the raw distribution, or greedily, which counts as such."""
+    return sampling.temperature == 0 or (sampling.temperature == 1 and sampling.top_p == 1)
+
+
+def _joined(parts: list[Drawn]) -> Drawn:
+    return Drawn(
+        ids=[token for part in parts for token in part.ids],
+        logprobs=[value for part in parts for value in part.logprobs],
+        raw=None if parts[0].raw is None else [value for part in parts for value in part.raw or ()],
+        top=[place for part in parts for place in part.top],
+        finish_reason=parts[-1].finish_reason,
+    )
+
+
+async def _with_raw(place: Place, prompt_ids: list[int], drawn: Drawn, top: int) -> Drawn:
+    """Add what the raw distribution says of what was drawn from another."""
+    if not drawn.ids:
+        return drawn
+    ids, last = prompt_ids + drawn.ids, -len(drawn.ids)
+    if place.steps:
+        scored = await place.wire.score_steps(place.model, ids, len(prompt_ids), top)
+    else:
+        scored = await place.wire.score(place.model, ids, top)
+    return msgspec.structs.replace(drawn, raw=scored.logprobs[last:], top=scored.top[last:])
+
+
+def _ended(place: Place, drawn: Drawn, answer: _Answer) -> FinishReason | None:
+    """How the answer ended; an abort at the server's is no end: the next stint goes on."""
+    if drawn.finish_reason not in ("stop", "length"):
+        return None
+    if answer.end is None:
+        raise EngineError(f"{place.wire.url} ended an answer after {len(answer.ids)} tokens, which nobody asked for")
+    return answer.end
+
+
+def _chunk(answer: _Answer, drawn: Drawn, version: int, finish: FinishReason | None) -> TokenChunk:
+    return TokenChunk(
+        ids=drawn.ids,
+        logprobs=drawn.logprobs if drawn.raw is None else drawn.raw,
+        sampling_logprobs=drawn.logprobs,
+        version=version,
+        top=drawn.top if answer.request.top_logprobs else None,
+        finish_reason=finish,
+    )

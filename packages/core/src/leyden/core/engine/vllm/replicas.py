@@ -1,0 +1,212 @@
+"""`ReplicaEngine`: many vLLM servers of one policy, which come and go. Knows nothing of who starts or updates them.
+
+All of them serve one version. A rollout stays on its replica, whose prefix cache knows it; one whose replica is gone
+goes on with another, from the tokens that it has.
+"""
+
+import asyncio
+import logging
+from collections import Counter, OrderedDict
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from leyden.core.engine.base import EngineRecord, ModelInfo
+from leyden.core.engine.vllm.client import ServerLost, VllmWire
+from leyden.core.engine.vllm.remote_engine import Place, WiredEngine
+from leyden.core.errors import EngineError
+
+logger = logging.getLogger(__name__)
+
+Write = Callable[[Mapping[str, object], int], Awaitable[None]]
+"""Gives every replica these weights as this version; called while none of them draws."""
+
+REMEMBERED = 65536
+"""Rollouts whose replica is known; those that were silent longest are forgotten."""
+MOST_LOSSES = 8
+"""Times in a row that a call may lose its replica before it has drawn another token."""
+
+
+@dataclass(slots=True)
+class _Replica:
+    wire: VllmWire
+    model: str
+
+
+class ReplicaEngine(WiredEngine):
+    """Serves `model` with the replicas that are added; belongs to one event loop.
+
+    A call that finds no replica waits `wait_seconds` for one. `write` is how weights reach them, for `update_weights`;
+    where somebody else moves weights, `updating` is the time for it. Each replica must be a vLLM server with
+    `--logprobs-mode processed_logprobs`: one that tells others is refused when it is added.
+    """
+
+    def __init__(
+        self,
+        model: ModelInfo,
+        *,
+        version: int = 0,
+        write: Write | None = None,
+        wait_seconds: float = 600.0,
+        on_finish: Callable[[EngineRecord], None] | None = None,
+    ) -> None:
+        super().__init__(on_finish=on_finish)
+        self._model, self._version, self._write = model, version, write
+        self._wait_seconds = wait_seconds
+        self._replicas: dict[str, _Replica] = {}
+        self._there = asyncio.Event()
+        self._homes: OrderedDict[str, str] = OrderedDict()
+        self._lived: Counter[str] = Counter()
+        self._loss: str | None = None
+        """Why no replica is left; None where one is, or where they were taken away."""
+
+    @property
+    def model(self) -> ModelInfo:
+        """The served model."""
+        return self._model
+
+    @property
+    def version(self) -> int:
+        """Version that all replicas serve."""
+        return self._version
+
+    @property
+    def replicas(self) -> dict[str, int]:
+        """By their URLs, how many remembered rollouts live on each."""
+        return {url: self._lived[url] for url in self._replicas}
+
+    async def start(self) -> None:
+        """Do nothing: replicas are added when they are up."""
+        self._check_ready()
+
+    async def add(self, url: str, *, key: str | None = None, model: str | None = None) -> None:
+        """Send calls to the server at `url` too, which serves the current version; `key` opens it.
+
+        `model` is the name it knows the policy by, its only one if not given. Raises EngineError, in one line, for a
+        server that cannot be reached, knows no such name, or does not tell what is needed.
+        """
+        self._check_ready()
+        wire = VllmWire(url, key=key)
+        try:
+            name = await self._name(wire, model)
+            await check_told(wire, name)
+        except BaseException:
+            await wire.close()
+            raise
+        await self.remove(url)
+        self._replicas[wire.url] = _Replica(wire, name)
+        self._loss = None
+        self._there.set()
+
+    async def remove(self, url: str) -> None:
+        """Send no more calls to the server at `url`; those in it go on elsewhere."""
+        replica = self._replicas.pop(url.rstrip("/"), None)
+        if not self._replicas:
+            self._there.clear()
+        if replica is not None:
+            await self._stints.end(replica.wire)
+            await replica.wire.close()
+
+    def check(self) -> None:
+        """Raise EngineError when the last replica was lost, and none was added since."""
+        if self._loss is not None:
+            raise EngineError(f"no replica is left to serve the policy: {self._loss}")
+
+    @asynccontextmanager
+    async def updating(self, version: int, *, drain: bool = False) -> AsyncGenerator[None]:
+        """Inside the block nothing is drawn, and somebody gives all replicas the weights of `version`.
+
+        Calls under way are broken off and go on with the new weights, or with `drain` are waited for; new ones wait.
+        Whoever gives the weights lets the replicas forget their prefix caches, too. Where the block raises, the version
+        is what it was.
+        """
+        async with self._stints.alone(drain=drain):
+            yield
+            self._version = version
+
+    async def update_weights(self, weights: Mapping[str, object], version: int) -> None:
+        """Serve `weights` as `version`, given to the replicas by `write`."""
+        self._check_ready()
+        if self._write is None:
+            raise EngineError("these replicas are given their weights by somebody else: use `updating` around it")
+        async with self.updating(version):
+            await self._write(weights, version)
+
+    async def measures(self) -> Mapping[str, bytes | None]:
+        """What every replica says of itself, by host and port."""
+        wires = [replica.wire for replica in self._replicas.values()]
+        pages = await asyncio.gather(*(wire.metrics() for wire in wires))
+        return {wire.url.partition("://")[2]: page for wire, page in zip(wires, pages, strict=True)}
+
+    async def close(self) -> None:
+        """Abort what is in flight, and leave the replicas to whoever started them."""
+        self._stints.close()
+        self._there.set()
+        replicas, self._replicas = self._replicas, {}
+        for replica in replicas.values():
+            await replica.wire.close()
+
+    async def _place(self, rollout_id: str | None) -> Place:
+        if not self._there.is_set():
+            try:
+                await asyncio.wait_for(self._there.wait(), self._wait_seconds)
+            except TimeoutError:
+                raise EngineError(f"no replica has come within {self._wait_seconds:.0f} s") from None
+        self._check_ready()
+        url = self._home(rollout_id)
+        replica = self._replicas[url]
+        return Place(replica.wire, replica.model, self._version)
+
+    async def _lost(self, place: Place, error: ServerLost, losses: int) -> None:
+        if losses > MOST_LOSSES:
+            raise EngineError(f"the call was given up after {losses} losses in a row: {error}") from error
+        replica = self._replicas.get(place.wire.url)
+        if replica is None or replica.wire is not place.wire or await place.wire.is_healthy():
+            return
+        if self._replicas.get(place.wire.url) is not replica:
+            return  # another call of the replica has found it lost, too, meanwhile
+        logger.warning("A replica is lost, %d are left: %s", len(self._replicas) - 1, error)
+        if len(self._replicas) == 1:
+            self._loss = str(error)
+        await self.remove(place.wire.url)
+
+    def _home(self, rollout_id: str | None) -> str:
+        """Where a rollout lives: where it was, or where the fewest do."""
+        known = self._homes.get(rollout_id or "")
+        if rollout_id and known in self._replicas:
+            self._homes.move_to_end(rollout_id)
+            return known
+        url = min(self._replicas, key=lambda url: self._lived[url])
+        if rollout_id:
+            self._homes[rollout_id] = url
+            self._homes.move_to_end(rollout_id)
+            self._lived[url] += 1
+            if known is not None:
+                self._lived[known] -= 1
+            if len(self._homes) > REMEMBERED:
+                self._lived[self._homes.popitem(last=False)[1]] -= 1
+        return url
+
+    async def _name(self, wire: VllmWire, asked: str | None) -> str:
+        models = await wire.models()
+        names = [asked] if asked in models else [] if asked else list(models)
+        if len(names) != 1:
+            raise EngineError(f"{wire.url} serves {', '.join(models) or 'nothing'}, not {asked or 'one model'}")
+        served = models[names[0]]
+        if served is not None and served <= self._model.context_length:
+            raise EngineError(f"{wire.url} takes {served} tokens: at least {self._model.context_length + 1} are needed")
+        return names[0]
+
+
+async def check_told(wire: VllmWire, model: str) -> None:
+    """Raise EngineError unless the server tells the log-probabilities of what it draws from.
+
+    At half the temperature, the two likeliest tokens are twice as far apart.
+    """
+    ids = [1, 2, 3]
+    warm, cold = await wire.next_top(model, ids, 1.0, 2), await wire.next_top(model, ids, 0.5, 2)
+    apart, told = warm[0][1] - warm[1][1], cold[0][1] - cold[1][1]
+    if abs(told - apart) < abs(told - 2 * apart):
+        raise EngineError(
+            f"{wire.url} does not tell what it draws from: start it with --logprobs-mode processed_logprobs"
+        )

@@ -1,0 +1,241 @@
+"""`VllmServer`: a vLLM server in processes of its own: started, waited for, ended. Knows nothing of versions.
+
+A small process stands between (`runner/supervise.py`), which ends the server and all it has started when we are killed.
+It listens on the loopback alone and takes a random key, which only its environment holds. It runs in a folder that only
+its user can open, and imports nothing from there.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import re
+import secrets
+import shutil
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from leyden.core.engine.base import MOST_TOP_LOGPROBS
+from leyden.core.engine.vllm.client import VllmWire
+from leyden.core.engine.vllm.options import PYTHON, VllmOptions
+from leyden.core.errors import EngineError, UsageError
+
+logger = logging.getLogger(__name__)
+
+BASE = "base"
+"""The name by which the server knows the weights it was started with."""
+SUPERVISE = str(Path(__file__).parents[2] / "runner" / "commands" / "supervise.py")
+"""Run as a program of its own, which imports nothing of ours."""
+GRACE_SECONDS = 10
+TELL_SECONDS = 15.0
+"""How often it is said that the server is still starting."""
+POLL_SECONDS = 0.25
+LONGEST_TAIL = 200_000
+"""Bytes of the log that are looked through for a reason."""
+_SECRET = re.compile(r"(_API_KEY|_TOKEN|_SECRET|_PASSWORD)$|^(PYTHONPATH|PYTHONHOME)$")
+_KEPT = frozenset({"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"})
+"""It may have to load a model by its hub name."""
+_ERROR = re.compile(r"(\w*(?:Error|Exception): .+)")
+
+
+class VllmServer:
+    """One server, which may be started anew with other weights. Belongs to one event loop."""
+
+    def __init__(self, options: VllmOptions, *, device: str = "cpu", log: Path | None = None) -> None:
+        self.options, self.device = options, device
+        self._log = log
+        self._folder: Path | None = None
+        """The server's current folder, which only its user can open; made at the first need."""
+        self.wire: VllmWire | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+        self._ended: asyncio.Task[str] | None = None
+        self._began = 0
+
+    @property
+    def log(self) -> Path:
+        """What it says, of every start; in the private folder, where no file was given for it."""
+        return self._log or self._private() / "vllm.log"
+
+    def _private(self) -> Path:
+        if self._folder is None:
+            self._folder = Path(tempfile.mkdtemp(prefix="leyden-vllm-"))
+        return self._folder
+
+    async def start(self, source: str) -> VllmWire:
+        """Serve the model in a folder, or of a hub name; returns when it answers.
+
+        Raises EngineError, in one line, when it does not come up.
+        """
+        await self.stop()
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = int(probe.getsockname()[1])
+        key = secrets.token_urlsafe(24)
+        self._launch(self.command(source, port), _environment(self.options, self.device, key))
+        wire = VllmWire(f"http://127.0.0.1:{port}", key=key)
+        try:
+            await self._wait_healthy(wire)
+        except BaseException:
+            await wire.close()
+            await self.stop()
+            raise
+        self.wire = wire
+        return wire
+
+    async def ended(self) -> str:
+        """Return how the server ended, once it has."""
+        if self._ended is None:
+            raise EngineError("the vLLM server was not started")
+        return await asyncio.shield(self._ended)
+
+    async def stop(self) -> None:
+        """End the server and everything it has started; returns when nothing of it is left."""
+        ended, self._ended = self._ended, None
+        if ended is not None and self._control is not None and self._process is not None:
+            with contextlib.suppress(OSError):
+                self._control.shutdown(socket.SHUT_WR)
+            await asyncio.wait([ended])
+            self._control.close()
+            await asyncio.to_thread(self._process.wait)
+        folder = self._folder
+        if folder is not None and self._log is not None:  # else it holds the log, which is to be read
+            self._folder = None
+            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+        wire, self.wire = self.wire, None
+        if wire is not None:  # after the server, whose end tells every reader
+            await wire.close()
+
+    def command(self, source: str, port: int) -> list[str]:
+        """The server's command line."""
+        options = self.options
+        flags = ["--model", source, "--served-model-name", BASE, "--host", "127.0.0.1", "--port", str(port)]
+        flags += ["--dtype", "float32", "--logprobs-mode", "processed_logprobs", "--generation-config", "vllm"]
+        flags += ["--max-logprobs", str(MOST_TOP_LOGPROBS), "--disable-uvicorn-access-log"]
+        if options.context_length is not None:
+            flags += ["--max-model-len", str(options.context_length)]
+        if options.eager if options.eager is not None else self.device == "cpu":
+            flags += ["--enforce-eager"]
+        if options.lora_rank:
+            flags += ["--enable-lora", "--max-loras", "1", "--max-lora-rank", str(options.served_rank)]
+        if self.device != "cpu":
+            flags += ["--gpu-memory-utilization", str(options.gpu_memory)]
+            flags += ["--enable-sleep-mode"] if options.sleep else []
+        if options.transfer == "ipc":
+            flags += ["--weight-transfer-config", '{"backend": "ipc"}']
+        return [options.interpreter, "-m", "vllm.entrypoints.openai.api_server", *flags, *options.arguments]
+
+    def _launch(self, command: list[str], environment: dict[str, str]) -> None:
+        descriptor = _open_log(self.log)
+        self._control, theirs = socket.socketpair()
+        self._control.setblocking(False)
+        arguments = [sys.executable, "-I", "-S", SUPERVISE, str(theirs.fileno()), str(GRACE_SECONDS), "elsewhere"]
+        with theirs, os.fdopen(descriptor, "ab") as log:
+            self._began = log.seek(0, os.SEEK_END)
+            self._process = subprocess.Popen(
+                [*arguments, *command],
+                env=environment,
+                cwd=self._private(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=[theirs.fileno()],
+                process_group=0,  # what is killed or interrupted with our group leaves it to clean up
+            )
+        self._ended = asyncio.create_task(_read_end(self._control))
+
+    async def _wait_healthy(self, wire: VllmWire) -> None:
+        began = told = time.monotonic()
+        assert self._ended is not None
+        logger.info("Starting vLLM; it says what it does in %s", self.log)
+        if self.options.transfer == "ipc":
+            logger.warning(
+                "vllm.transfer=ipc opens endpoints of vLLM on the loopback that ask for no key and unpickle what they "
+                "get: whoever reaches this machine's loopback can run code as you; transfer=restart opens none"
+            )
+        while not await wire.is_healthy():
+            now = time.monotonic()
+            if self._ended.done():
+                raise EngineError(f"vLLM did not start: {self.reason()} (all of it: {self.log})")
+            if now - began > self.options.start_seconds:
+                seconds = f"{self.options.start_seconds:.0f} s"
+                raise EngineError(f"vLLM did not answer within {seconds}; what it did is in {self.log}")
+            if now - told > TELL_SECONDS:
+                told = now
+                logger.info("vLLM is starting, %.0f s so far: %s", now - began, self._last_line())
+            await asyncio.wait([self._ended], timeout=POLL_SECONDS)
+        logger.info("vLLM answers, after %.0f s", time.monotonic() - began)
+
+    def reason(self) -> str:
+        """What it said, since it was started last, that sounds most like why it is not well."""
+        said = self._tail(self._began).splitlines()
+        found = [match[1] for line in said if (match := _ERROR.search(line))]
+        marked = [match[1] for line in said if " ERROR " in line and (match := _ERROR.search(line))]
+        return ([*marked[:1], *found[-1:], self._last_line()][0])[:300].strip()
+
+    def _last_line(self) -> str:
+        return next((line.strip()[:200] for line in reversed(self._tail().splitlines()) if line.strip()), "nothing yet")
+
+    def _tail(self, begin: int = 0) -> str:
+        with self.log.open("rb") as file:
+            file.seek(max(begin, self.log.stat().st_size - LONGEST_TAIL))
+            return file.read().decode(errors="replace")
+
+
+def check_installed(options: VllmOptions) -> None:
+    """Raise UsageError, in one line, where the chosen python has no vLLM. Does not load it."""
+    find = "import importlib.util, sys; sys.exit(importlib.util.find_spec('vllm') is None)"
+    python = options.interpreter
+    try:
+        found = subprocess.run([python, "-c", find], capture_output=True, cwd="/", check=False).returncode == 0
+    except OSError as error:
+        raise UsageError(f"the engine vllm needs a python that has it, and {python} cannot be run: {error}") from None
+    if not found:
+        raise UsageError(
+            f"the engine vllm is not installed for {python}: make an environment with `pip install vllm`, and give "
+            f"its python as {PYTHON}=/that/bin/python"
+        )
+
+
+def _open_log(path: Path) -> int:
+    """Open a log to write at its end, as a file of its user's alone. Raises EngineError, in one line."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+    except OSError as error:
+        why = "it is a symbolic link" if path.is_symlink() else error.strerror
+        raise EngineError(f"vLLM's log cannot be written to {path}: {why}") from None
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
+        os.close(descriptor)
+        raise EngineError(f"vLLM's log cannot be written to {path}: it is no file of this user's")
+    os.fchmod(descriptor, 0o600)
+    return descriptor
+
+
+async def _read_end(control: socket.socket) -> str:
+    """What the supervisor says at the end: one line, or nothing when it was killed itself."""
+    said = b""
+    with contextlib.suppress(OSError):
+        while piece := await asyncio.get_running_loop().sock_recv(control, 256):
+            said += piece
+    return said.decode(errors="replace").strip() or "killed"
+
+
+def _environment(options: VllmOptions, device: str, key: str) -> dict[str, str]:
+    """What the server finds in its environment: no key of anybody's, and nothing that makes it report to anybody."""
+    kept = {name: value for name, value in os.environ.items() if name in _KEPT or not _SECRET.search(name)}
+    ours = {"VLLM_API_KEY": key, "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "PYTHONSAFEPATH": "1"}
+    if options.lora_rank:
+        ours["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"
+    if device == "cpu":
+        ours["VLLM_CPU_KVCACHE_SPACE"] = str(options.cache_gib)
+    if options.transfer == "ipc" or options.sleep:  # opens endpoints that need no key: only ever on the loopback
+        ours["VLLM_SERVER_DEV_MODE"] = "1"
+    if options.transfer == "ipc":
+        ours["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"
+    return {**kept, **ours}

@@ -1,0 +1,90 @@
+"""How whole weights reach a vLLM server: as a policy folder, or through memory of a GPU. Knows nothing of processes."""
+
+import base64
+import pickle
+import shutil
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from leyden.core.engine.vllm.client import VllmWire
+from leyden.core.errors import EngineError
+
+_WEIGHTS = {".safetensors", ".bin", ".pt", ".pth", ".h5", ".msgpack", ".gguf", ".onnx"}
+
+Handle = dict[str, tuple[Any, ...]]
+"""Under the id of a GPU, what another process needs to see a tensor in its memory."""
+
+
+def write_policy(source: str, weights: Mapping[str, object], folder: Path) -> None:
+    """Write the policy in `source`, a folder or a hub name, into a new `folder`, with other weights.
+
+    Raises EngineError where one of them is no tensor.
+    """
+    tensors = {name: _tensor(name, value).detach().cpu().contiguous() for name, value in weights.items()}
+    folder.mkdir(parents=True)
+    if Path(source).is_dir():
+        for path in Path(source).iterdir():
+            if path.is_file() and path.suffix not in _WEIGHTS and not path.name.endswith(".index.json"):
+                shutil.copyfile(path, folder / path.name)
+    else:
+        transformers: Any = import_module("transformers")
+        for part in (transformers.AutoConfig, transformers.AutoTokenizer):
+            part.from_pretrained(source, trust_remote_code=False).save_pretrained(folder)
+    files: Any = import_module("safetensors.torch")
+    files.save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def cuda_handle(tensor: Tensor) -> Handle:
+    """Return what another process on this machine needs to see `tensor`, which must stay alive meanwhile."""
+    torch: Any = import_module("torch")
+    reductions: Any = import_module("torch.multiprocessing.reductions")
+    _, arguments = reductions.reduce_tensor(tensor)
+    return {str(torch.cuda.get_device_properties(tensor.device).uuid): arguments}
+
+
+class SharedWeights:
+    """Weights on a GPU that vLLM reads from our memory (its weight transfer `ipc`); `handle` exports a tensor.
+
+    vLLM takes these handles pickled, and only where its development endpoints are open: they need no key, so whoever
+    reaches the loopback of this machine reaches them.
+    """
+
+    def __init__(self, handle: Callable[[Tensor], Handle] = cuda_handle) -> None:
+        self._handle = handle
+        self._held: dict[str, Tensor] = {}
+
+    def hold(self, weights: Mapping[str, object]) -> None:
+        """Take these as the weights to be served; a server that is started again is sent copies of them."""
+        self._held = {name: _tensor(name, value).detach().clone().contiguous() for name, value in weights.items()}
+
+    async def begin(self, wire: VllmWire, version: int) -> None:
+        """Make a server that has just come up ready for updates, and give it the weights there are."""
+        await wire.ask("POST", "/init_weight_transfer_engine", {"init_info": {"packed": False}})
+        if self._held:
+            await self.send(wire, version)
+
+    async def send(self, wire: VllmWire, version: int) -> None:
+        """Let the server load the weights, and forget what it computed with others."""
+        handles = [self._handle(tensor) for tensor in self._held.values()]
+        info = {
+            "names": list(self._held),
+            "dtype_names": [str(tensor.dtype).rpartition(".")[2] for tensor in self._held.values()],
+            "shapes": [list(tensor.shape) for tensor in self._held.values()],
+            "ipc_handles_pickled": base64.b64encode(pickle.dumps(handles)).decode(),
+        }
+        await wire.ask("POST", "/pause?mode=abort")
+        await wire.ask("POST", "/start_weight_update")
+        await wire.ask("POST", "/update_weights", {"update_info": info})
+        await wire.ask("POST", "/finish_weight_update", {"weight_version": str(version)})
+        await wire.ask("POST", "/reset_prefix_cache")
+        await wire.ask("POST", "/resume")
+
+
+def _tensor(name: str, value: object) -> Tensor:
+    if not isinstance(value, Tensor):
+        raise EngineError(f"{name} is a {type(value).__name__}, not a tensor")
+    return value

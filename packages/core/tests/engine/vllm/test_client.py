@@ -1,0 +1,173 @@
+import asyncio
+from collections.abc import AsyncIterator
+
+import numpy as np
+import pytest
+
+from leyden.core.data.sampling import Sampling
+from leyden.core.engine.base import GenerateRequest
+from leyden.core.engine.vllm.client import Drawn, ServerLost, VllmWire
+from leyden.core.engine.vllm.server import BASE
+from leyden.core.errors import EngineError
+from leyden.core.testing.engine_contract import until
+from leyden.core.testing.vllm_double import VllmDouble
+
+PROMPT = [3, 1, 4]
+
+
+@pytest.fixture
+async def double() -> AsyncIterator[VllmDouble]:
+    double = VllmDouble(key="secret")
+    await double.start()
+    yield double
+    await double.stop()
+
+
+@pytest.fixture
+async def wire(double: VllmDouble) -> AsyncIterator[VllmWire]:
+    wire = VllmWire(double.url, key="secret")
+    yield wire
+    await wire.close()
+
+
+def request(sampling: Sampling, top: int = 0) -> GenerateRequest:
+    return GenerateRequest(
+        request_id="a", prompt_ids=PROMPT, sampling=sampling, stop_ids=(7, 8), top_logprobs=top, rollout_id="r"
+    )
+
+
+async def drawn(wire: VllmWire, sampling: Sampling, limit: int = 6) -> list[Drawn]:
+    return [part async for part in wire.draw(BASE, request(sampling), PROMPT, limit)]
+
+
+async def test_everything_that_decides_a_draw_is_said(wire: VllmWire, double: VllmDouble) -> None:
+    _ = [part async for part in wire.draw(BASE, request(Sampling(temperature=0.7, top_p=0.9, seed=3), 2), [5, 6], 4)]
+    path, body = double.asked[-1]
+    assert path == "/v1/completions"
+    assert body == {
+        "model": BASE,
+        "prompt": [5, 6],
+        "max_tokens": 4,
+        "temperature": 0.7,
+        "top_p": 0.9,
+        "top_k": 0,
+        "min_p": 0.0,
+        "repetition_penalty": 1.0,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+        "seed": 3,
+        "stop_token_ids": [7, 8],
+        "ignore_eos": True,
+        "skip_special_tokens": False,
+        "logprobs": 2,
+        "return_token_ids": True,
+        "return_tokens_as_token_ids": True,
+        "stream": True,
+    }
+
+
+async def test_a_closed_call_is_aborted_at_the_server(wire: VllmWire, double: VllmDouble) -> None:
+    call = wire.draw(BASE, request(Sampling(temperature=0)), PROMPT, 200)
+    await anext(call)
+    assert double.running == 1
+    await call.aclose()
+    await until(lambda: double.running == 0)
+
+
+async def test_scores_are_raw(wire: VllmWire, double: VllmDouble) -> None:
+    scored = await wire.score(BASE, PROMPT, 2)
+    places = [double.logprobs(3), double.logprobs(1)]
+    assert scored.logprobs == pytest.approx([places[0][1], places[1][4]])
+    assert [[token for token, _ in top] for top in scored.top] == [list(np.argsort(-place)[:2]) for place in places]
+    assert await wire.next_log_prob(BASE, PROMPT, 9) == pytest.approx(double.logprobs(4)[9])
+
+
+async def test_a_pause_is_waited_out(wire: VllmWire, double: VllmDouble) -> None:
+    double.paused = True
+    call = asyncio.create_task(drawn(wire, Sampling(temperature=0)))
+    health = asyncio.create_task(wire.is_healthy())
+    assert await health
+    assert not call.done()
+    double.paused = False
+    assert sum(len(part.ids) for part in await call) == 6
+
+
+async def test_a_pause_without_end_is_given_up(double: VllmDouble) -> None:
+    double.paused = True
+    wire = VllmWire(double.url, key="secret", pause_seconds=0)
+    with pytest.raises(ServerLost, match=r"refused /v1/completions \(503\): paused"):
+        await drawn(wire, Sampling())
+    await wire.close()
+
+
+async def test_a_server_that_dies_is_lost(wire: VllmWire, double: VllmDouble) -> None:
+    double.die_after = 3
+    parts: list[Drawn] = []
+    with pytest.raises(ServerLost, match="is lost") as caught:
+        async for part in wire.draw(BASE, request(Sampling(temperature=0)), PROMPT, 100):
+            parts.append(part)
+    assert "\n" not in str(caught.value)
+    assert sum(len(part.ids) for part in parts) == 3
+    assert not await wire.is_healthy()
+    with pytest.raises(ServerLost):
+        await wire.models()
+
+
+@pytest.mark.parametrize(
+    ("model", "prompt", "message"),
+    [("nobody", PROMPT, "nobody does not exist"), (BASE, [1] * 400, "do not fit")],
+)
+async def test_a_refusal_is_one_line(wire: VllmWire, model: str, prompt: list[int], message: str) -> None:
+    with pytest.raises(EngineError, match=message) as caught:
+        _ = [part async for part in wire.draw(model, request(Sampling()), prompt, 5)]
+    assert not isinstance(caught.value, ServerLost)
+    assert "\n" not in str(caught.value)
+
+
+async def test_a_wrong_key_is_refused(double: VllmDouble) -> None:
+    wire = VllmWire(double.url, key="guessed")
+    with pytest.raises(EngineError, match=r"\(401\): Unauthorized"):
+        await wire.models()
+    await wire.close()
+
+
+@pytest.mark.parametrize("temperature", [0, 1.0])
+async def test_the_likeliest_tokens_that_were_not_told_are_asked_for_again(
+    wire: VllmWire, double: VllmDouble, temperature: float
+) -> None:
+    double.untold = 5
+    ids = list(PROMPT)
+    seen: list[int] = []
+    async for part in wire.draw(BASE, request(Sampling(temperature=temperature, seed=2), 3), PROMPT, 40):
+        for token, value, place in zip(part.ids, part.logprobs, part.top, strict=True):
+            raw = double.logprobs(ids[-1])
+            assert value == pytest.approx(raw[token])
+            assert [token for token, _ in place] == list(np.argsort(-raw)[:3])
+            ids.append(token)
+            seen.append(token)
+    assert len(seen) > 5
+    assert double.untold == 0
+
+
+async def test_token_0_is_drawn_with_its_own_log_probability(wire: VllmWire, double: VllmDouble) -> None:
+    raw = double.logprobs(4)
+    for seed in range(2000):
+        double.untold = 1
+        (first, *_) = await _first(wire, seed)
+        if first.ids == [0]:
+            assert first.logprobs == pytest.approx([raw[0]])
+            return
+    raise AssertionError("token 0 was never drawn")
+
+
+async def _first(wire: VllmWire, seed: int) -> list[Drawn]:
+    return [part async for part in wire.draw(BASE, request(Sampling(seed=seed), 1), PROMPT, 1)]
+
+
+async def test_a_server_that_never_tells_the_likeliest_tokens_is_refused(
+    wire: VllmWire, double: VllmDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("leyden.core.engine.vllm.client.TRY_SECONDS", 0)
+    double.untold = 10_000
+    with pytest.raises(EngineError, match="did not tell the 3 likeliest tokens"):
+        await wire.next_top(BASE, PROMPT, 1.0, 3)
