@@ -24,8 +24,8 @@ from leyden.core.data.rollout import AttemptedRollout, EnqueueRollout, RolloutCo
 from leyden.core.data.span import Span
 from leyden.core.engine.base import GenerateRequest, ModelInfo
 from leyden.core.gateway.app import Gateway
-from leyden.core.gateway.server import GatewayServer
-from leyden.core.gateway.serving import ServedPolicy
+from leyden.core.gateway.calls.served_policy import ServedPolicy
+from leyden.core.gateway.http.server import GatewayServer
 from leyden.core.runner.pool import WorkerPool
 from leyden.core.runner.worker_spec import WorkerSpec
 from leyden.core.store.memory import MemoryStore

@@ -25,7 +25,7 @@ from rich.table import Table
 
 from kills.showing import Findings, show
 from leyden.core.data.rollout import EnqueueRollout, RolloutConfig
-from leyden.core.gateway.serving import ServedPolicy
+from leyden.core.gateway.calls.served_policy import ServedPolicy
 from leyden.core.store.base import LightningStore
 from leyden.core.store.open import open_store
 from leyden.core.testing.byte_codec import ByteCodec

@@ -30,7 +30,7 @@ from campaign.recompute import Differences, recomputed
 from campaign.stage import Campaign, crews
 from campaign.summary import counts, never_happened
 from campaign.versions import Versions
-from leyden.core.gateway.hf_codec import HuggingFaceCodec
+from leyden.core.gateway.codecs.huggingface import HuggingFaceCodec
 
 POLICY = Path(__file__).parents[1] / "examples" / "calculator_langgraph" / "policy"
 TOLERANCE = 1e-4

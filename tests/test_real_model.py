@@ -14,7 +14,7 @@ from leyden.core.data.sampling import Sampling
 from leyden.core.engine.base import GenerateRequest
 from leyden.core.engine.embedded.engine import EmbeddedEngine
 from leyden.core.engine.embedded.weights import load_model
-from leyden.core.gateway.hf_codec import HuggingFaceCodec
+from leyden.core.gateway.codecs.huggingface import HuggingFaceCodec
 
 EXAMPLE = Path("examples/sums_lcel")
 STEPS = 3

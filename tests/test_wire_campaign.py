@@ -26,7 +26,7 @@ from leyden.core.data.encoding.tokens import pack_ids, pack_log_probs, unpack_id
 from leyden.core.data.sampling import Sampling
 from leyden.core.data.span import Attribute, Span
 from leyden.core.engine.base import EngineRecord
-from leyden.core.gateway.hf_codec import HuggingFaceCodec
+from leyden.core.gateway.codecs.huggingface import HuggingFaceCodec
 from wire_campaign import POLICY, TOLERANCE, find, imprecise, run
 
 CALLS, SEED = 300, 3

@@ -11,10 +11,10 @@ from aiohttp import web
 
 from leyden.core.data.encoding.tokens import pack_ids, pack_log_probs
 from leyden.core.data.identity import mint
-from leyden.core.gateway import collector
 from leyden.core.gateway.app import Gateway
-from leyden.core.gateway.server import GatewayServer
-from leyden.core.gateway.serving import ServedPolicy
+from leyden.core.gateway.calls.served_policy import ServedPolicy
+from leyden.core.gateway.http import gc_tuning
+from leyden.core.gateway.http.server import GatewayServer
 from leyden.core.store.open import open_store
 from leyden.core.testing.byte_codec import ByteCodec
 from wire.reference import InstantEngine, answer_body, answer_events
@@ -123,7 +123,7 @@ async def serve_gateway(pipe: Connection, store_uri: str) -> None:
 
 async def serve_real_prompts(pipe: Connection, folder: str) -> None:
     """Serve the gateway with the tokenizer and the chat template of a policy, and room for very long prompts."""
-    from leyden.core.gateway.hf_codec import HuggingFaceCodec  # imports transformers
+    from leyden.core.gateway.codecs.huggingface import HuggingFaceCodec  # imports transformers
 
     engine = InstantEngine(context_length=4 << 20)
     await _serve(pipe, "memory://", ServedPolicy(name="policy", engine=engine, codec=HuggingFaceCodec(folder)))
@@ -137,7 +137,7 @@ async def _serve(pipe: Connection, store_uri: str, policy: ServedPolicy) -> None
         paths.append(f"/a/{mint(KEY, rollout.rollout_id, rollout.attempt.attempt_id)}/v1/chat/completions")
     server = GatewayServer(Gateway(store, policy, KEY).app)
     url = await server.start()
-    collector.calm()
+    gc_tuning.calm()
     pipe.send((int(url.rpartition(":")[2]), paths))
     await asyncio.to_thread(pipe.recv)
     await server.stop()

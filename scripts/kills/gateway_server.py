@@ -19,8 +19,8 @@ from kills.journal import note
 from leyden.core.engine.base import GenerateRequest, ModelInfo, TokenChunk
 from leyden.core.errors import EngineError
 from leyden.core.gateway.app import Gateway
-from leyden.core.gateway.server import GatewayServer
-from leyden.core.gateway.serving import ServedPolicy
+from leyden.core.gateway.calls.served_policy import ServedPolicy
+from leyden.core.gateway.http.server import GatewayServer
 from leyden.core.store.open import open_store
 from leyden.core.testing.byte_codec import VOCABULARY, ByteCodec
 from leyden.core.testing.scripted_engine import ScriptedAnswer, ScriptedEngine

@@ -13,10 +13,10 @@ from leyden.core.data.identity import mint, new_key
 from leyden.core.data.sampling import Sampling
 from leyden.core.engine.base import GenerateRequest, ModelInfo
 from leyden.core.gateway.app import Gateway
+from leyden.core.gateway.calls.served_policy import ServedPolicy
 from leyden.core.gateway.codec import Forced, Message, ToolDefinition
-from leyden.core.gateway.messages import plain_messages
-from leyden.core.gateway.server import GatewayServer
-from leyden.core.gateway.serving import ServedPolicy
+from leyden.core.gateway.codecs.messages import plain_messages
+from leyden.core.gateway.http.server import GatewayServer
 from leyden.core.runner.adapters import AgentSource
 from leyden.core.store.memory import MemoryStore
 from leyden.core.testing.byte_codec import VOCABULARY, ByteCodec

@@ -40,8 +40,8 @@ from leyden.core.data.identity import mint, new_key
 from leyden.core.data.production import PRODUCTION
 from leyden.core.data.rollout import FINISHED_ATTEMPT
 from leyden.core.gateway.app import Gateway
-from leyden.core.gateway.production import PATH, capture_app
-from leyden.core.gateway.serving import ServedPolicy
+from leyden.core.gateway.calls.served_policy import ServedPolicy
+from leyden.core.gateway.production.captures import PATH, capture_app
 from leyden.core.store.access import Access, worker_token
 from leyden.core.store.memory import MemoryStore
 from leyden.core.store.server import store_app

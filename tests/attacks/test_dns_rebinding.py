@@ -10,7 +10,7 @@ from starlette.types import Receive, Scope, Send
 
 from leyden.core.cli.main import run
 from leyden.core.errors import UsageError
-from leyden.core.gateway.hosts import MOST_SEEN, HostCheck
+from leyden.core.gateway.http.host_check import MOST_SEEN, HostCheck
 from leyden.core.testing.byte_codec import ByteCodec
 from leyden.core.testing.scripted_gateway import scripted_gateway
 from leyden.core.trainer.runners import Runners

@@ -8,8 +8,8 @@ from gateway_site import request, serving
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
-from leyden.core.gateway.connections import CONNECTION, UNKNOWN, Connections, recognising
-from leyden.core.gateway.protocol import ConnectionLimits, PatientProtocol
+from leyden.core.gateway.http.protocol import ConnectionLimits, PatientProtocol
+from leyden.core.gateway.limits.connections import CONNECTION, UNKNOWN, Connections, recognising
 
 
 async def test_of_idle_connections_without_a_token_the_oldest_is_closed() -> None:

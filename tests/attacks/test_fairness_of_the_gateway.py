@@ -13,18 +13,18 @@ from gateway_site import PATIENCE, code, request, serving
 
 from leyden.core.data.encoding.decompression import Inflater
 from leyden.core.data.span import Span
-from leyden.core.gateway import call
 from leyden.core.gateway.app import GatewayLimits
-from leyden.core.gateway.body import BodyLimits
+from leyden.core.gateway.calls import serve
 from leyden.core.gateway.chat.request import MAX_STOP_CHARACTERS
 from leyden.core.gateway.codec import Forced, Message, ToolDefinition
-from leyden.core.gateway.gate import RECENT_SECONDS, Gate, GateLimits
-from leyden.core.gateway.held_bytes import HeldBytes
-from leyden.core.gateway.long_work import LongWork, Slot, WorkLimits
+from leyden.core.gateway.codecs.chat_template import ChatTemplate, Steps, TemplateTooLong, limited
+from leyden.core.gateway.http.body import BodyLimits
+from leyden.core.gateway.limits.admission import RECENT_SECONDS, Gate, GateLimits
+from leyden.core.gateway.limits.held_bytes import HeldBytes
+from leyden.core.gateway.limits.long_work import LongWork, Slot, WorkLimits
+from leyden.core.gateway.limits.prompt_size import COUNTED, ELEMENTS, ELEMENTS_PER_TOKEN, check_elements
 from leyden.core.gateway.refusal import Refusal
 from leyden.core.gateway.responses import state
-from leyden.core.gateway.size_limits import COUNTED, ELEMENTS, ELEMENTS_PER_TOKEN, check_elements
-from leyden.core.gateway.template import ChatTemplate, Steps, TemplateTooLong, limited
 from leyden.core.testing.byte_codec import ByteCodec
 
 LONG = "a" * (WorkLimits().inline_bytes + 1)
@@ -397,7 +397,7 @@ async def test_others_that_are_between_two_calls_count_for_a_while() -> None:
 
 async def test_a_call_with_many_choices_leaves_the_loop_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """The attempt has 128 answers drawn in one call, by an engine that is never waited for."""
-    monkeypatch.setattr(call, "PACE_SECONDS", 0.0)
+    monkeypatch.setattr(serve, "PACE_SECONDS", 0.0)
     async with serving() as site:
         attempt = await site.attempt()
         turns = 0

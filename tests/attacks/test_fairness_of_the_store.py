@@ -19,7 +19,7 @@ from leyden.core.data.encoding.decompression import Inflater
 from leyden.core.data.production import CaptureBegin, CaptureBegun, CaptureEnd, CaptureSpans
 from leyden.core.data.rollout import Attempt
 from leyden.core.data.span import Span
-from leyden.core.gateway import production
+from leyden.core.gateway.production import captures
 from leyden.core.store import otlp, server
 from leyden.core.store.client import HttpStore
 from leyden.core.store.intake import SMALL_PIECE, AgentLimits, ServerLimits
@@ -460,7 +460,7 @@ def spans_message(attempt: tuple[str, str], spans: int, values: int = 0) -> byte
 
 async def test_captures_with_too_much_in_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """A captured process sends millions of values in a message, or more spans than it may; large ones off the loop."""
-    loop, read = threading.current_thread().name, counting(monkeypatch, production, "_decoded")
+    loop, read = threading.current_thread().name, counting(monkeypatch, captures, "_decoded")
     async with (
         scripted_gateway(lambda _: ScriptedAnswer(ids=[1]), capture_token="captures") as gateway,
         httpx.AsyncClient(base_url=f"{gateway.url}/capture", headers={"content-type": MSGPACK}) as client,

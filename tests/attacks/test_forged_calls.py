@@ -21,7 +21,7 @@ from leyden.core.data.encoding.tokens import unpack_ids, unpack_log_probs
 from leyden.core.data.production import CaptureBegin, CaptureBegun, CaptureEnd, CaptureSpans
 from leyden.core.data.rollout import Attempt, AttemptedRollout
 from leyden.core.data.span import Span, SpanEvent, SpanLink
-from leyden.core.gateway.serving import ServedPolicy
+from leyden.core.gateway.calls.served_policy import ServedPolicy
 from leyden.core.runner.adapters import AgentSource
 from leyden.core.runner.isolation.live import LiveProcesses
 from leyden.core.runner.live import run_live

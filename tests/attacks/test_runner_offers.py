@@ -18,8 +18,8 @@ from starlette.routing import Route
 
 from leyden.core.cli.main import run
 from leyden.core.errors import UsageError
-from leyden.core.gateway.server import GatewayServer
-from leyden.core.gateway.serving import ServedPolicy
+from leyden.core.gateway.calls.served_policy import ServedPolicy
+from leyden.core.gateway.http.server import GatewayServer
 from leyden.core.store.memory import MemoryStore
 from leyden.core.testing.byte_codec import ByteCodec
 from leyden.core.testing.scripted_engine import ScriptedEngine

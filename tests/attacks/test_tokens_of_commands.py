@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 
 from leyden.core.errors import UsageError
-from leyden.core.gateway.serving import ServedPolicy
+from leyden.core.gateway.calls.served_policy import ServedPolicy
 from leyden.core.runner.command import CommandAgent
 from leyden.core.runner.pool import WorkerPool
 from leyden.core.runner.worker_spec import WorkerSpec

@@ -23,7 +23,7 @@ from leyden.core.cli.main import run
 from leyden.core.data import semconv
 from leyden.core.data.identity import mint
 from leyden.core.data.rollout import AttemptedRollout
-from leyden.core.gateway.serving import ServedPolicy
+from leyden.core.gateway.calls.served_policy import ServedPolicy
 from leyden.core.runner.command import CommandAgent
 from leyden.core.store.access import Access, machine_name, worker_token
 from leyden.core.store.base import LightningStore

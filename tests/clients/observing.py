@@ -25,7 +25,7 @@ from leyden.core.data.span import Span
 from leyden.core.engine.base import EngineRecord, GenerateRequest
 from leyden.core.errors import EngineError
 from leyden.core.gateway.app import GatewayLimits
-from leyden.core.gateway.gate import GateLimits
+from leyden.core.gateway.limits.admission import GateLimits
 from leyden.core.testing.byte_codec import ByteCodec
 from leyden.core.testing.scripted_engine import Scripted, ScriptedAnswer
 from leyden.core.testing.scripted_gateway import AttemptHandle, ScriptedGateway, scripted_gateway

@@ -12,9 +12,9 @@ import httpx
 from leyden.core.data.identity import mint, new_key
 from leyden.core.engine.base import GenerateRequest, ModelInfo
 from leyden.core.gateway.app import Gateway, GatewayLimits
-from leyden.core.gateway.protocol import ConnectionLimits
-from leyden.core.gateway.server import GatewayServer
-from leyden.core.gateway.serving import ServedPolicy
+from leyden.core.gateway.calls.served_policy import ServedPolicy
+from leyden.core.gateway.http.protocol import ConnectionLimits
+from leyden.core.gateway.http.server import GatewayServer
 from leyden.core.store.memory import MemoryStore
 from leyden.core.testing.byte_codec import VOCABULARY, ByteCodec
 from leyden.core.testing.scripted_engine import ScriptedAnswer, ScriptedEngine

@@ -12,8 +12,8 @@ from leyden.core.data import semconv
 from leyden.core.data.identity import new_key, verify
 from leyden.core.engine.base import GenerateRequest, ModelInfo
 from leyden.core.gateway.app import Gateway
-from leyden.core.gateway.server import GatewayServer
-from leyden.core.gateway.serving import ServedPolicy
+from leyden.core.gateway.calls.served_policy import ServedPolicy
+from leyden.core.gateway.http.server import GatewayServer
 from leyden.core.store.memory import MemoryStore
 from leyden.core.store.server import store_app
 from leyden.core.testing.byte_codec import BEGIN, END, VOCABULARY, ByteCodec

@@ -11,8 +11,8 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from leyden.core.data.identity import mint
-from leyden.core.gateway.server import GatewayServer
-from leyden.core.gateway.upstream import Upstream
+from leyden.core.gateway.http.server import GatewayServer
+from leyden.core.gateway.upstream.relay import Upstream
 from leyden.core.masking import MaskingFilter, mask_json, mask_text, mask_values, remember_secret, visible
 from leyden.core.store.access import Access, worker_token
 

@@ -9,8 +9,8 @@ import pytest
 from leyden.core.data import semconv
 from leyden.core.errors import RewardError
 from leyden.core.gateway.app import Gateway
-from leyden.core.gateway.server import GatewayServer
-from leyden.core.gateway.serving import ServedPolicy
+from leyden.core.gateway.calls.served_policy import ServedPolicy
+from leyden.core.gateway.http.server import GatewayServer
 from leyden.core.runner.adapters import AgentSource
 from leyden.core.runner.isolation.live import LiveProcesses
 from leyden.core.runner.live import run_live

@@ -19,8 +19,8 @@ from leyden.core.data.identity import mint
 from leyden.core.data.rollout import RolloutConfig
 from leyden.core.errors import AgentNotFound, UsageError
 from leyden.core.gateway.app import Gateway
-from leyden.core.gateway.server import GatewayServer
-from leyden.core.gateway.serving import ServedPolicy
+from leyden.core.gateway.calls.served_policy import ServedPolicy
+from leyden.core.gateway.http.server import GatewayServer
 from leyden.core.runner import ray_pool
 from leyden.core.runner.ray_cluster import Cluster, ray_cluster
 from leyden.core.runner.ray_pool import NoRoom, RayPool

@@ -19,8 +19,8 @@ from leyden.core.data.identity import mint
 from leyden.core.data.rollout import RolloutConfig
 from leyden.core.errors import AgentNotFound, LeydenError, RewardError, UnknownAgent, UsageError
 from leyden.core.gateway.app import Gateway
-from leyden.core.gateway.server import GatewayServer
-from leyden.core.gateway.serving import ServedPolicy
+from leyden.core.gateway.calls.served_policy import ServedPolicy
+from leyden.core.gateway.http.server import GatewayServer
 from leyden.core.runner import pool as pool_module
 from leyden.core.runner import worker_process
 from leyden.core.runner.pool import WorkerPool

@@ -11,7 +11,7 @@ import pytest
 
 from leyden.core.engine.base import ModelInfo
 from leyden.core.errors import AgentNotFound, PolicyError, TaskError
-from leyden.core.gateway.serving import ServedPolicy
+from leyden.core.gateway.calls.served_policy import ServedPolicy
 from leyden.core.testing.byte_codec import VOCABULARY, ByteCodec
 from leyden.core.testing.scripted_engine import ScriptedAnswer, ScriptedEngine
 from leyden.core.trainer import dev

@@ -21,7 +21,7 @@ from leyden.core.algorithm.outside import Door
 from leyden.core.algorithm.verl.algorithm import VERL
 from leyden.core.data.route import Route
 from leyden.core.errors import EngineError, PolicyError, TrainingError, UsageError
-from leyden.core.gateway.server import GatewayServer
+from leyden.core.gateway.http.server import GatewayServer
 from leyden.core.store.memory import MemoryStore
 from leyden.core.testing.vllm_double import VllmDouble
 from leyden.core.trainer.config import RunConfig
@@ -214,7 +214,7 @@ async def page_of(url: str) -> dict[str, float]:
 async def test_one_page_has_the_numbers_of_gateway_store_run_and_replicas(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("leyden.core.gateway.metrics_page.KEPT", 0.0)
+    monkeypatch.setattr("leyden.core.gateway.http.metrics_page.KEPT", 0.0)
     async with run_with_replicas(tmp_path, 2) as (url, replicas):
         names = [replica.url.removeprefix("http://") for replica in replicas]
         found = await page_of(url)

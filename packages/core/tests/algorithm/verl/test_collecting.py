@@ -15,7 +15,7 @@ from leyden.core.algorithm.verl.collecting import Collecting
 from leyden.core.algorithm.verl.wire import ROLLOUTS, Failed, Pause, Replicas, Said, decode_group, encode_group
 from leyden.core.data.transition import Outcome, TrajectoryGroup
 from leyden.core.errors import EngineError, NothingToLearn, RewardError, TrainingError
-from leyden.core.gateway.server import GatewayServer
+from leyden.core.gateway.http.server import GatewayServer
 from leyden.core.testing.nouns import trajectory, transition
 
 ASKED = Asked(step=1, place=0, row=3, copies=2)

@@ -23,8 +23,8 @@ from leyden.core.engine.vllm.engine import VllmEngine
 from leyden.core.engine.vllm.options import PYTHON, VllmOptions
 from leyden.core.engine.vllm.server import VllmServer
 from leyden.core.errors import EngineError
-from leyden.core.gateway.hf_codec import HuggingFaceCodec
-from leyden.core.gateway.serving import ServedPolicy
+from leyden.core.gateway.calls.served_policy import ServedPolicy
+from leyden.core.gateway.codecs.huggingface import HuggingFaceCodec
 from leyden.core.policy.logprobs import score
 from leyden.core.policy.model import PolicyModel
 from leyden.core.policy.options import LoraOptions

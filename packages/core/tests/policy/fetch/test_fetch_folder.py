@@ -12,7 +12,7 @@ import torch
 from fetchable import Index, build_wheel, policy_in, write_gguf
 
 from leyden.core.errors import PolicyError, UsageError
-from leyden.core.gateway.hf_codec import HuggingFaceCodec
+from leyden.core.gateway.codecs.huggingface import HuggingFaceCodec
 from leyden.core.policy.fetch.catalogue import CATALOGUE, FetchablePolicy
 from leyden.core.policy.fetch.folder import TEMPLATES, fetch_policy
 from leyden.core.policy.model import PolicyModel

@@ -16,8 +16,8 @@ from leyden.core.data import semconv
 from leyden.core.data.identity import mint
 from leyden.core.data.rollout import AttemptedRollout, RolloutConfig
 from leyden.core.gateway.app import Gateway
-from leyden.core.gateway.server import GatewayServer
-from leyden.core.gateway.serving import ServedPolicy
+from leyden.core.gateway.calls.served_policy import ServedPolicy
+from leyden.core.gateway.http.server import GatewayServer
 from leyden.core.runner.pool import WorkerPool
 from leyden.core.runner.worker_spec import WorkerSpec
 from leyden.core.store.access import Access, new_machine

@@ -22,9 +22,9 @@ from leyden.core.data.identity import mint, new_key
 from leyden.core.data.rollout import AttemptedRollout
 from leyden.core.engine.base import GenerateRequest, ModelInfo
 from leyden.core.gateway.app import Gateway
-from leyden.core.gateway.production import PATH, CaptureLimits, capture_app
-from leyden.core.gateway.server import GatewayServer
-from leyden.core.gateway.serving import ServedPolicy
+from leyden.core.gateway.calls.served_policy import ServedPolicy
+from leyden.core.gateway.http.server import GatewayServer
+from leyden.core.gateway.production.captures import PATH, CaptureLimits, capture_app
 from leyden.core.store.memory import MemoryStore
 from leyden.core.testing import nouns
 from leyden.core.testing.any_values.hostile import SPOILED, OfHostileClass, ReprRaises

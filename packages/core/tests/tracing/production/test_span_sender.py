@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace import TracerProvider
 import leyden.core
 from leyden.core.data.production import CaptureSpans
 from leyden.core.data.span import MOST_BYTES, Span
-from leyden.core.gateway import serving
+from leyden.core.gateway.calls import served_policy
 from leyden.core.testing import nouns
 from leyden.core.testing.any_values.hostile import SPOILED, ReprRaises
 from leyden.core.testing.capturing import TOKEN, capturing_bench, wait_for_ends
@@ -230,7 +230,7 @@ urllib.request.urlopen(urllib.request.Request("{provider.url}/v1/chat/completion
 def test_that_a_greedy_agents_calls_cannot_be_trained_on_is_said_once(
     bench: GatewayBench, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(serving, "_warned", set[str]())
+    monkeypatch.setattr(served_policy, "_warned", set[str]())
     body: dict[str, Any] = {"model": "big", "messages": [{"role": "user", "content": "hi"}]}
     with caplog.at_level(logging.WARNING, "leyden.gateway"):
         for sampling in ({}, {"temperature": 0}, {"temperature": 0}):

@@ -15,28 +15,28 @@ from starlette.routing import BaseRoute, Mount, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from leyden.core.engine.base import Engine
-from leyden.core.gateway import openapi
-from leyden.core.gateway.body import BodyLimits, read_body
-from leyden.core.gateway.call import read_prompt, read_request, serve_call
+from leyden.core.gateway.call_identity import Origin, open_origin, private_headers, verified
+from leyden.core.gateway.calls.retry_cache import Ledger
+from leyden.core.gateway.calls.serve import read_prompt, read_request, serve_call
+from leyden.core.gateway.calls.served_policy import ServedPolicy
+from leyden.core.gateway.calls.span_writer import Keeper, KeeperLimits
 from leyden.core.gateway.chat.dialect import ChatDialect
-from leyden.core.gateway.connections import accept
 from leyden.core.gateway.dialect import Dialect
 from leyden.core.gateway.endpoint import Endpoint, ObservedSend, not_allowed, unknown_path
-from leyden.core.gateway.gate import Gate, GateLimits, Place
-from leyden.core.gateway.held_bytes import HeldBytes
-from leyden.core.gateway.http import ClientWatch, send_json, start_message
-from leyden.core.gateway.keeper import Keeper, KeeperLimits
-from leyden.core.gateway.ledger import Ledger
-from leyden.core.gateway.long_work import LongWork, Slot, WorkLimits
-from leyden.core.gateway.metrics import CONTENT_TYPE, GatewayMetrics
-from leyden.core.gateway.metrics_page import Measure, MetricsPage
-from leyden.core.gateway.origin import Origin, open_origin, private_headers, verified
+from leyden.core.gateway.http.asgi import ClientWatch, send_json, start_message
+from leyden.core.gateway.http.body import BodyLimits, read_body
+from leyden.core.gateway.http.metrics import CONTENT_TYPE, GatewayMetrics
+from leyden.core.gateway.http.metrics_page import Measure, MetricsPage
+from leyden.core.gateway.limits.admission import Gate, GateLimits, Place
+from leyden.core.gateway.limits.connections import accept
+from leyden.core.gateway.limits.held_bytes import HeldBytes
+from leyden.core.gateway.limits.long_work import LongWork, Slot, WorkLimits
+from leyden.core.gateway.openapi import page
 from leyden.core.gateway.refusal import Refusal
 from leyden.core.gateway.responses.dialect import ResponsesDialect
 from leyden.core.gateway.responses.state import Conversations
 from leyden.core.gateway.responses.stored import Read, StoredResponses
-from leyden.core.gateway.serving import ServedPolicy
-from leyden.core.gateway.upstream import Upstream
+from leyden.core.gateway.upstream.relay import Upstream
 from leyden.core.store.base import LightningStore
 
 HUNG_UP = 499
@@ -111,7 +111,7 @@ class Gateway:
         routes += [
             self._route("/healthz", self._health, "GET"),
             self._route("/metrics", self._measures, "GET"),
-            self._route(openapi.PATH, self._page, "GET"),
+            self._route(page.PATH, self._page, "GET"),
             self._route("/{path:path}", unknown_path),
         ]
         # No Starlette application around it: an endpoint says itself what goes wrong in it. The default is for what
@@ -247,7 +247,7 @@ class Gateway:
         await send_json(send, 200, msgspec.json.encode(answer))
 
     async def _page(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await send_json(send, 200, openapi.openapi_document())
+        await send_json(send, 200, page.openapi_document())
 
     async def _health(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send_json(send, 200, b'{"status":"ok"}')

@@ -8,11 +8,11 @@ from starlette.types import Send
 
 from leyden.core.data.span import Attributes
 from leyden.core.engine.base import FinishReason
-from leyden.core.gateway.answer import AnswerReader, ReadPart, ReadToken
-from leyden.core.gateway.long_work import Slot
-from leyden.core.gateway.origin import Origin
+from leyden.core.gateway.call_identity import Origin
+from leyden.core.gateway.codecs.answer_reader import AnswerReader, ReadPart, ReadToken
+from leyden.core.gateway.limits.long_work import Slot
+from leyden.core.gateway.model_request import ModelRequest
 from leyden.core.gateway.refusal import Refusal
-from leyden.core.gateway.request import ModelRequest
 
 Finish = Literal["stop", "length", "tool_calls"]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from leyden.core.gateway.http import ClientGone, send_json
+from leyden.core.gateway.http.asgi import ClientGone, send_json
 from leyden.core.gateway.refusal import Refusal, server_error
 
 _log = logging.getLogger("leyden.gateway")

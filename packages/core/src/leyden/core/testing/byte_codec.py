@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 
 from leyden.core.gateway.codec import AnswerParser, Codec, Forced, Message, ParsedAnswer, ToolDefinition
-from leyden.core.gateway.messages import plain_messages
+from leyden.core.gateway.codecs.messages import plain_messages
 from leyden.core.gateway.tools.family import answer_parser, parse_answer
 from leyden.core.gateway.tools.registry import FAMILIES
 

@@ -11,9 +11,9 @@ from leyden.core.data.sampling import Sampling
 from leyden.core.data.span import Span
 from leyden.core.engine.base import ModelInfo
 from leyden.core.gateway.app import Gateway, GatewayLimits
-from leyden.core.gateway.production import PATH, capture_app
-from leyden.core.gateway.server import GatewayServer
-from leyden.core.gateway.serving import ServedPolicy
+from leyden.core.gateway.calls.served_policy import ServedPolicy
+from leyden.core.gateway.http.server import GatewayServer
+from leyden.core.gateway.production.captures import PATH, capture_app
 from leyden.core.store.base import LightningStore
 from leyden.core.store.memory import MemoryStore
 from leyden.core.testing.byte_codec import VOCABULARY, ByteCodec

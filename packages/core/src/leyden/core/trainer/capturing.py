@@ -14,8 +14,8 @@ from leyden.core.store.open import open_store
 from leyden.core.trainer.serving import embedded_policy
 
 if TYPE_CHECKING:
-    from leyden.core.gateway.serving import ServedPolicy
-    from leyden.core.gateway.upstream import Upstream
+    from leyden.core.gateway.calls.served_policy import ServedPolicy
+    from leyden.core.gateway.upstream.relay import Upstream
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,8 +43,8 @@ async def serve_captures(plan: CapturePlan, started: Callable[[str], None], stop
     Raises UsageError or PolicyError for a plan that cannot work, and GatewayError when the port is taken.
     """
     from leyden.core.gateway.app import Gateway
-    from leyden.core.gateway.production import PATH, capture_app
-    from leyden.core.gateway.server import GatewayServer
+    from leyden.core.gateway.http.server import GatewayServer
+    from leyden.core.gateway.production.captures import PATH, capture_app
 
     async with AsyncExitStack() as closing:
         store = await open_store(plan.store)
@@ -71,7 +71,7 @@ async def serve_captures(plan: CapturePlan, started: Callable[[str], None], stop
 
 @asynccontextmanager
 async def _answering(plan: CapturePlan) -> "AsyncGenerator[ServedPolicy | Upstream]":
-    from leyden.core.gateway.upstream import Upstream
+    from leyden.core.gateway.upstream.relay import Upstream
 
     by = plan.answering
     if isinstance(by, LLM):

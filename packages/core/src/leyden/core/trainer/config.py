@@ -14,7 +14,7 @@ from leyden.core.data.route import POLICY, PROVIDER, Route
 from leyden.core.data.sampling import Sampling
 from leyden.core.engine.vllm.options import VllmOptions
 from leyden.core.errors import RunError, UsageError
-from leyden.core.gateway.keeper import KeeperLimits
+from leyden.core.gateway.calls.span_writer import KeeperLimits
 from leyden.core.masking import MASK, PASSWORD_IN_URL, mask_text, mask_values
 from leyden.core.policy.device import check_device_name
 from leyden.core.runner.loading import AgentReference

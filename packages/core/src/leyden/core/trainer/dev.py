@@ -26,8 +26,8 @@ from leyden.core.trainer.serving import Address, embedded_policy, open_gateway
 from leyden.core.trainer.tasks import not_whole
 
 if TYPE_CHECKING:
-    from leyden.core.gateway.serving import ServedPolicy
-    from leyden.core.gateway.upstream import Upstream
+    from leyden.core.gateway.calls.served_policy import ServedPolicy
+    from leyden.core.gateway.upstream.relay import Upstream
 
 
 class DevPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,7 +128,7 @@ async def _enqueue(plan: DevPlan, tasks: Sequence[Task], store: LightningStore, 
 
 @asynccontextmanager
 async def _answering(plan: DevPlan) -> "AsyncGenerator[ServedPolicy | Upstream]":
-    from leyden.core.gateway.upstream import Upstream
+    from leyden.core.gateway.upstream.relay import Upstream
 
     endpoint = next((r for r in plan.resources.values() if isinstance(r, LLM)), None)
     if endpoint is not None:

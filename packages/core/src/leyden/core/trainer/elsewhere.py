@@ -121,11 +121,11 @@ class _Pause:
 async def serve_elsewhere(folder: RunFolder, config: RunConfig, algorithm: Algorithm) -> AsyncGenerator[Serving]:
     """Bring store and gateway up for a policy that `algorithm` serves; its replicas come later."""
     from leyden.core.engine.vllm.replicas import ReplicaEngine
-    from leyden.core.gateway import collector
     from leyden.core.gateway.app import GatewayLimits
-    from leyden.core.gateway.hf_codec import HuggingFaceCodec
-    from leyden.core.gateway.keeper import KeeperLimits
-    from leyden.core.gateway.serving import ServedPolicy
+    from leyden.core.gateway.calls.served_policy import ServedPolicy
+    from leyden.core.gateway.calls.span_writer import KeeperLimits
+    from leyden.core.gateway.codecs.huggingface import HuggingFaceCodec
+    from leyden.core.gateway.http import gc_tuning
     from leyden.core.store.open import open_store
 
     source = _only(config)
@@ -146,8 +146,8 @@ async def serve_elsewhere(folder: RunFolder, config: RunConfig, algorithm: Algor
         address, gateway = await closing.enter_async_context(opened)
         # Not the store's token, which workers have, and so their agents: the loop says where the policy is served.
         elsewhere.door = Door(url=address.url + PATH, token=secrets.token_urlsafe(24))
-        collector.calm()
-        closing.callback(collector.restore)
+        gc_tuning.calm()
+        closing.callback(gc_tuning.restore)
         yield Serving(store, replace(address, routes=config.routes), {}, gateway, elsewhere=elsewhere)
 
 

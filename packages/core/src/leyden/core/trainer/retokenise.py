@@ -25,7 +25,7 @@ from leyden.core.data.transition import Transition
 from leyden.core.errors import LeydenError
 from leyden.core.gateway.chat.request import TEXT_PARTS
 from leyden.core.gateway.codec import Codec, Forced, Message, ToolDefinition
-from leyden.core.gateway.request import UNREADABLE
+from leyden.core.gateway.model_request import UNREADABLE
 from leyden.core.gateway.responses.items import chat_messages, read_items
 from leyden.core.gateway.tool_choice import apply_tool_choice, read_tool_choice
 from leyden.core.trajectory.calls import finish_reason

@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 
     from leyden.core.engine.embedded.engine import EmbeddedConfig
     from leyden.core.gateway.app import Gateway, GatewayLimits
+    from leyden.core.gateway.calls.served_policy import ServedPolicy
     from leyden.core.gateway.codec import Codec
-    from leyden.core.gateway.metrics_page import Measure
-    from leyden.core.gateway.serving import ServedPolicy
-    from leyden.core.gateway.upstream import Upstream
+    from leyden.core.gateway.http.metrics_page import Measure
+    from leyden.core.gateway.upstream.relay import Upstream
     from leyden.core.policy.model import PolicyModel
     from leyden.core.trainer.agents import AgentSide, CheckAgents
     from leyden.core.trainer.elsewhere import Elsewhere
@@ -172,9 +172,9 @@ async def serve_policies(
 
     Yields them with the check of the agent side; everything is closed at the end, the agents first.
     """
-    from leyden.core.gateway import collector
     from leyden.core.gateway.app import GatewayLimits
-    from leyden.core.gateway.keeper import KeeperLimits
+    from leyden.core.gateway.calls.span_writer import KeeperLimits
+    from leyden.core.gateway.http import gc_tuning
     from leyden.core.store.open import open_store
 
     async with AsyncExitStack() as closing:
@@ -190,8 +190,8 @@ async def serve_policies(
         starting = closing.enter_async_context(agents(address))
         served, check_agents = await together(_serve_all(engines, folder, config, record), starting)
         door.answer_with(served[config.usual], served)
-        collector.calm()
-        closing.callback(collector.restore)
+        gc_tuning.calm()
+        closing.callback(gc_tuning.restore)
         serving = Serving(
             store,
             address,
@@ -207,7 +207,7 @@ async def _serve_all(
     engines: AsyncExitStack, folder: RunFolder, config: RunConfig, record: "_EngineLog | None"
 ) -> "dict[str, ServedPolicy]":
     """Load every policy of a run, one after the other, and serve it until `engines` is closed."""
-    from leyden.core.gateway.seeding import Draws
+    from leyden.core.gateway.calls.seeds import Draws
 
     decoding = engine_config(config)
     draws = Draws(config.seed) if config.deterministic else None
@@ -254,8 +254,8 @@ def _load_policy(
     with importing():
         from leyden.core.engine.embedded.engine import EmbeddedEngine
         from leyden.core.engine.embedded.weights import load_model
-        from leyden.core.gateway.hf_codec import HuggingFaceCodec
-        from leyden.core.gateway.serving import ServedPolicy
+        from leyden.core.gateway.calls.served_policy import ServedPolicy
+        from leyden.core.gateway.codecs.huggingface import HuggingFaceCodec
 
         _hide_loading_bars()
         codec = HuggingFaceCodec(source)
@@ -287,7 +287,7 @@ async def open_gateway(
     is what the run's configuration says, and runners of other machines are told at the desk what they need.
     """
     from leyden.core.gateway.app import Gateway
-    from leyden.core.gateway.server import GatewayServer
+    from leyden.core.gateway.http.server import GatewayServer
     from leyden.core.store.intake import Intake, ServerLimits
     from leyden.core.store.server import store_app
     from leyden.core.store.server_metrics import StoreMetrics

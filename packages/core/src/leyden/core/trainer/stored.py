@@ -76,7 +76,7 @@ async def read_stored(source: str, folder: RunFolder, config: RunConfig) -> Stor
 
     Raises UsageError for a source that cannot be read.
     """
-    from leyden.core.gateway.hf_codec import HuggingFaceCodec
+    from leyden.core.gateway.codecs.huggingface import HuggingFaceCodec
 
     uri = locate(source, folder.path.parent)
     policy, *others = config.policies.values()

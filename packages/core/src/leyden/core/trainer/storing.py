@@ -35,7 +35,7 @@ async def serve_store(plan: StorePlan, started: Callable[[str], None], stopped: 
 
     Raises UsageError for a plan that cannot work, and GatewayError when the port is taken.
     """
-    from leyden.core.gateway.server import GatewayServer
+    from leyden.core.gateway.http.server import GatewayServer
     from leyden.core.store.access import Access
     from leyden.core.store.intake import ServerLimits
     from leyden.core.store.server import store_app

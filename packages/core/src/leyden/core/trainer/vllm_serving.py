@@ -15,7 +15,7 @@ from leyden.core.policy.options import LoraOptions
 from leyden.core.trainer.config import RunConfig
 
 if TYPE_CHECKING:
-    from leyden.core.gateway.serving import ServedPolicy
+    from leyden.core.gateway.calls.served_policy import ServedPolicy
 
 
 @asynccontextmanager
@@ -33,8 +33,8 @@ async def vllm_policy(
     """
     from leyden.core.engine.vllm.engine import VllmEngine
     from leyden.core.engine.vllm.server import check_installed
-    from leyden.core.gateway.hf_codec import HuggingFaceCodec
-    from leyden.core.gateway.serving import ServedPolicy
+    from leyden.core.gateway.calls.served_policy import ServedPolicy
+    from leyden.core.gateway.codecs.huggingface import HuggingFaceCodec
 
     await asyncio.to_thread(check_installed, options)
     codec = await asyncio.to_thread(HuggingFaceCodec, source)

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from starlette.types import Send
 
 from leyden.core.data.span import Attributes
+from leyden.core.gateway.call_identity import Origin
 from leyden.core.gateway.chat.format import AnswerHead
 from leyden.core.gateway.chat.reply import PlainReply, StreamReply
 from leyden.core.gateway.chat.request import ChatRequest, parse_chat
 from leyden.core.gateway.dialect import DrawnChoice, Reply
-from leyden.core.gateway.long_work import Slot
-from leyden.core.gateway.origin import Origin
+from leyden.core.gateway.limits.long_work import Slot
 from leyden.core.gateway.refusal import Refusal
 
 

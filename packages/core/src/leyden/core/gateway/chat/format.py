@@ -8,8 +8,8 @@ from typing import Literal
 
 import msgspec
 
-from leyden.core.gateway.answer import AnswerCall, ReadToken
-from leyden.core.gateway.padding import padding
+from leyden.core.gateway.codecs.answer_reader import AnswerCall, ReadToken
+from leyden.core.gateway.http.padding import padding
 
 ChatFinish = Literal["stop", "length", "tool_calls"]
 FINGERPRINT = "fp_6f1a0c52d3"

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 import msgspec
 from starlette.types import Send
 
-from leyden.core.gateway.answer import ReadPart, ReadToken
 from leyden.core.gateway.chat.format import (
     DONE,
     AnswerHead,
@@ -23,8 +22,9 @@ from leyden.core.gateway.chat.format import (
     usage_event,
 )
 from leyden.core.gateway.chat.request import ChatRequest
+from leyden.core.gateway.codecs.answer_reader import ReadPart, ReadToken
 from leyden.core.gateway.dialect import DrawnChoice
-from leyden.core.gateway.http import EVENTS, send_json, start_message
+from leyden.core.gateway.http.asgi import EVENTS, send_json, start_message
 from leyden.core.gateway.refusal import Refusal
 
 

@@ -12,8 +12,7 @@ import msgspec
 
 from leyden.core.data.sampling import Sampling
 from leyden.core.gateway.codec import Message, ToolDefinition
-from leyden.core.gateway.refusal import invalid, unsupported
-from leyden.core.gateway.request import (
+from leyden.core.gateway.model_request import (
     UNREADABLE,
     Asked,
     ModelRequest,
@@ -26,6 +25,7 @@ from leyden.core.gateway.request import (
     text_of,
     unreadable,
 )
+from leyden.core.gateway.refusal import invalid, unsupported
 from leyden.core.gateway.tool_choice import apply_tool_choice, read_tool_choice
 
 HINTS = frozenset({

@@ -7,9 +7,9 @@ from starlette.types import Send
 
 from leyden.core.data import semconv
 from leyden.core.data.span import Attributes
+from leyden.core.gateway.call_identity import Origin
 from leyden.core.gateway.dialect import DrawnChoice, Reply
-from leyden.core.gateway.long_work import Slot
-from leyden.core.gateway.origin import Origin
+from leyden.core.gateway.limits.long_work import Slot
 from leyden.core.gateway.refusal import Refusal
 from leyden.core.gateway.responses.format import Head, Response
 from leyden.core.gateway.responses.items import Item

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from leyden.core.gateway.answer import AnswerCall, ReadPart, ReadToken
+from leyden.core.gateway.codecs.answer_reader import AnswerCall, ReadPart, ReadToken
 from leyden.core.gateway.responses.items import Item, call_item, item_id, message_item, text_part
 from leyden.core.gateway.responses.request import Settings
 

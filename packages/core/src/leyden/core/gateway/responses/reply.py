@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 import msgspec
 from starlette.types import Send
 
-from leyden.core.gateway.answer import AnswerCall, ReadPart, ReadToken
+from leyden.core.gateway.codecs.answer_reader import AnswerCall, ReadPart, ReadToken
 from leyden.core.gateway.dialect import DrawnChoice
-from leyden.core.gateway.http import EVENTS, send_json, start_message
-from leyden.core.gateway.padding import padding
+from leyden.core.gateway.http.asgi import EVENTS, send_json, start_message
+from leyden.core.gateway.http.padding import padding
 from leyden.core.gateway.refusal import Refusal
 from leyden.core.gateway.responses.format import (
     Ending,

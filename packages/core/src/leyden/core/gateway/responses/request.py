@@ -11,8 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from leyden.core.gateway.codec import ToolDefinition
-from leyden.core.gateway.refusal import Refusal, invalid, unsupported
-from leyden.core.gateway.request import (
+from leyden.core.gateway.model_request import (
     UNREADABLE,
     Asked,
     ModelRequest,
@@ -23,6 +22,7 @@ from leyden.core.gateway.request import (
     rest_of,
     unreadable,
 )
+from leyden.core.gateway.refusal import Refusal, invalid, unsupported
 from leyden.core.gateway.responses.items import Item, chat_messages, check_calls, left_out, read_items
 from leyden.core.gateway.tool_choice import apply_tool_choice, read_tool_choice
 

@@ -15,8 +15,8 @@ import msgspec
 
 from leyden.core.data import semconv
 from leyden.core.data.span import Attributes, Span, SpanStatus
-from leyden.core.gateway.ledger import Ledger
-from leyden.core.gateway.origin import Origin
+from leyden.core.gateway.call_identity import Origin
+from leyden.core.gateway.calls.retry_cache import Ledger
 from leyden.core.gateway.refusal import Refusal, server_error
 from leyden.core.gateway.responses.format import Response, usage
 from leyden.core.gateway.responses.items import Item, item_id

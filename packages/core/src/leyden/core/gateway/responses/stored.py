@@ -10,7 +10,7 @@ from urllib.parse import parse_qs
 import msgspec
 from starlette.types import Scope
 
-from leyden.core.gateway.origin import Origin
+from leyden.core.gateway.call_identity import Origin
 from leyden.core.gateway.refusal import Refusal, invalid, unsupported
 from leyden.core.gateway.responses.format import billed
 from leyden.core.gateway.responses.items import Item

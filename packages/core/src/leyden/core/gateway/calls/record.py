@@ -1,0 +1,149 @@
+"""Capture: one served call → the `chat` span that learning reads. Knows nothing of HTTP or of how the answer was made.
+
+Invariant: the ids of a span are the ones the engine read and drew, and every call that reached the engine has a span.
+"""
+
+import secrets
+import time
+from collections.abc import Sequence
+
+import msgspec
+
+from leyden.core.data import semconv
+from leyden.core.data.encoding.tokens import pack_ids, pack_log_probs
+from leyden.core.data.sampling import Sampling
+from leyden.core.data.span import Attributes, Span, SpanStatus
+from leyden.core.engine.base import FinishReason, TokenChunk
+from leyden.core.gateway.call_identity import Origin
+from leyden.core.gateway.model_request import Asked
+from leyden.core.masking import mask_text
+
+PROVIDER = "leyden"
+
+
+class CallRecord(msgspec.Struct, kw_only=True):
+    """Everything known of one choice of one answer, filled in while it is drawn."""
+
+    origin: Origin
+    call_id: str
+    """The engine's request id."""
+    response_id: str
+    """The answer's id, which its choices share."""
+    choice: int = 0
+    dialect: str = "chat"
+    fingerprint: str | None = None
+    """The same for a request and a retry of it."""
+    asked: Asked = Asked()
+    policy: str | None = None
+    prompt_ids: Sequence[int] | None = None
+    sampling: Sampling | None = None
+    ids: list[int] = []
+    logprobs: list[float] = []
+    sampling_logprobs: list[float] = []
+    top: list[list[tuple[int, float]]] = []
+    """The likeliest tokens of each place, where the agent asked for them."""
+    versions: list[int] = []
+    """The versions that drew the answer, each followed by the number of tokens it drew, in order."""
+    engine_finish: FinishReason | None = None
+    extra: Attributes = {}
+    """What its dialect keeps besides."""
+    output: str | None = None
+    """JSON of the messages the agent was answered with."""
+    finish_reason: str | None = None
+    usage: tuple[int, int] | None = None
+    """Prompt and answer tokens, where somebody else counted them."""
+    response_model: str | None = None
+    not_trained: str | None = None
+    error: str | None = None
+    error_type: str | None = None
+    started: float = msgspec.field(default_factory=time.time)
+    _clock: float = msgspec.field(default_factory=time.perf_counter)
+
+    def take(self, chunk: TokenChunk) -> None:
+        """Add what the engine drew."""
+        self.ids += chunk.ids
+        self.logprobs += chunk.logprobs
+        self.sampling_logprobs += chunk.sampling_logprobs
+        self.top += chunk.top or ()
+        if chunk.ids and self.versions[-2:-1] == [chunk.version]:
+            self.versions[-1] += len(chunk.ids)
+        elif chunk.ids:
+            self.versions += [chunk.version, len(chunk.ids)]
+
+    def fail(self, reason: str, error: str, error_type: str) -> None:
+        """Note that the call got no answer."""
+        self.not_trained, self.error, self.error_type = reason, mask_text(error), error_type
+
+    def span(self) -> Span:
+        """Return the span of the call, which ends now."""
+        latency = time.perf_counter() - self._clock
+        return Span(
+            rollout_id=self.origin.rollout.rollout_id,
+            attempt_id=self.origin.attempt_id,
+            sequence_id=0,
+            trace_id=self.origin.trace_id,
+            span_id=secrets.token_hex(8),
+            parent_id=self.origin.parent_id,
+            name=f"chat {self.asked.model}".strip(),
+            status=SpanStatus(code="error", description=self.error) if self.error else SpanStatus(code="ok"),
+            attributes=self._attributes(latency),
+            start_time=self.started,
+            end_time=self.started + latency,
+        )
+
+    def _attributes(self, latency: float) -> Attributes:
+        values: dict[str, object] = {
+            semconv.OPERATION: "chat",
+            semconv.PROVIDER: PROVIDER,
+            semconv.ROLLOUT_ID: self.origin.rollout.rollout_id,
+            semconv.ATTEMPT_ID: self.origin.attempt_id,
+            semconv.AGENT_NAME: self.origin.agent,
+            semconv.NODE: self.origin.node,
+            semconv.REQUEST_MODEL: self.asked.model,
+            semconv.REQUEST_STREAM: self.asked.stream,
+            semconv.INPUT_MESSAGES: self.asked.messages,
+            semconv.TOOL_DEFINITIONS: self.asked.tools,
+            semconv.SAMPLING_ASKED: self.asked.rest,
+            semconv.RESPONSE_MODEL: self.response_model or self.policy,
+            semconv.RESPONSE_ID: self.response_id,
+            semconv.OUTPUT_MESSAGES: self.output,
+            semconv.FINISH_REASONS: [self.finish_reason] if self.finish_reason else None,
+            semconv.CALL_ID: self.call_id,
+            semconv.CHOICE_INDEX: self.choice,
+            semconv.FINGERPRINT: self.fingerprint,
+            semconv.DIALECT: self.dialect,
+            semconv.POLICY: self.policy,
+            semconv.NOT_TRAINED: self.not_trained,
+            semconv.ERROR_TYPE: self.error_type,
+            semconv.LATENCY: latency,
+            **self._tokens(),
+            **self.extra,
+        }
+        known = {key: value for key, value in values.items() if value is not None}
+        return known  # pyright: ignore[reportReturnType]  # every value above is an Attribute
+
+    def _tokens(self) -> dict[str, object]:
+        if self.prompt_ids is None:
+            prompt, answer = self.usage or (None, None)
+            return {semconv.INPUT_TOKENS: prompt, semconv.OUTPUT_TOKENS: answer}
+        return {
+            semconv.INPUT_TOKENS: len(self.prompt_ids),
+            semconv.OUTPUT_TOKENS: len(self.ids),
+            semconv.POLICY_VERSION: self.versions[0] if self.versions else None,
+            semconv.POLICY_VERSIONS: self.versions or None,
+            semconv.ENGINE_FINISH: self.engine_finish,
+            semconv.TOP_LOGPROBS: msgspec.json.encode(self.top).decode() if self.top else None,
+            semconv.PROMPT_IDS: pack_ids(self.prompt_ids),
+            semconv.RESPONSE_IDS: pack_ids(self.ids),
+            **self._drawn(),
+        }
+
+    def _drawn(self) -> dict[str, object]:
+        """How the answer was drawn, of which an upstream says no more than log-probabilities, if that."""
+        if self.sampling is None:
+            return {semconv.RESPONSE_LOGPROBS: pack_log_probs(self.logprobs)} if self.logprobs else {}
+        return {
+            semconv.RESPONSE_LOGPROBS: pack_log_probs(self.logprobs),
+            semconv.SAMPLING_LOGPROBS: pack_log_probs(self.sampling_logprobs),
+            semconv.SAMPLING_USED: msgspec.json.encode(self.sampling).decode(),
+        }

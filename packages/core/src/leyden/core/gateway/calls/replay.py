@@ -1,0 +1,41 @@
+"""Giving a recorded answer once more, to a client that did not get it. Draws nothing and records nothing."""
+
+from collections.abc import Sequence
+from typing import Literal, cast
+
+import msgspec
+from starlette.types import Send
+
+from leyden.core.data import semconv
+from leyden.core.data.encoding.tokens import unpack_ids, unpack_log_probs
+from leyden.core.data.span import Span
+from leyden.core.gateway.calls.served_policy import ServedPolicy
+from leyden.core.gateway.codecs.answer_reader import AnswerReader
+from leyden.core.gateway.dialect import DrawnChoice, Exchange
+
+
+async def replay(policy: ServedPolicy, exchange: Exchange, spans: Sequence[Span], send: Send) -> None:
+    """Send the answer whose choices `spans` record, as `exchange` asks for it."""
+    first = spans[0].attributes
+    reply = exchange.reply(send, str(first[semconv.RESPONSE_ID]), int(spans[0].start_time))
+    choices: list[DrawnChoice] = []
+    for index, span in enumerate(spans):
+        reader = AnswerReader(policy.codec, exchange.request, str(span.attributes[semconv.CALL_ID]))
+        ids, logprobs, top = _drawn(span)
+        parts = [*reader.push(ids, logprobs, top), *reader.finish()]
+        if reply.live:
+            await reply.show(index, parts, reader.tokens())
+        finish = cast("Literal['stop', 'length']", span.attributes.get(semconv.ENGINE_FINISH, "stop"))
+        choices.append(DrawnChoice(reader=reader, tokens=len(ids), engine_finish=finish))
+    await reply.end(choices, int(str(first[semconv.INPUT_TOKENS])))
+
+
+def _drawn(span: Span) -> tuple[list[int], list[float], list[list[tuple[int, float]]] | None]:
+    """Return the ids that were drawn, their raw log-probabilities and the likeliest tokens in their places."""
+    attributes = span.attributes
+    ids = list(unpack_ids(cast("bytes", attributes[semconv.RESPONSE_IDS])))
+    logprobs = list(unpack_log_probs(cast("bytes", attributes[semconv.RESPONSE_LOGPROBS])))
+    top = attributes.get(semconv.TOP_LOGPROBS)
+    if top is None:
+        return ids, logprobs, None
+    return ids, logprobs, msgspec.json.decode(str(top), type=list[list[tuple[int, float]]])

@@ -1,0 +1,340 @@
+"""Serving one model call, in any dialect: encode, draw, answer, record. Knows nothing of routes or of who may call."""
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import cast
+
+import msgspec
+from starlette.types import Send
+
+from leyden.core.data import reasons
+from leyden.core.data.sampling import Sampling
+from leyden.core.engine.base import FinishReason, GenerateRequest, TokenChunk
+from leyden.core.errors import EngineError, GatewayError
+from leyden.core.gateway.call_identity import Origin
+from leyden.core.gateway.calls.record import CallRecord
+from leyden.core.gateway.calls.replay import replay
+from leyden.core.gateway.calls.retry_cache import Ledger, fingerprint
+from leyden.core.gateway.calls.seeds import Draws
+from leyden.core.gateway.calls.served_policy import ServedPolicy, sampling_for, warn_of_untrainable
+from leyden.core.gateway.chat.format import answer_message
+from leyden.core.gateway.codecs.answer_reader import AnswerReader, ReadPart
+from leyden.core.gateway.dialect import Dialect, DrawnChoice, Exchange, Reply
+from leyden.core.gateway.http.asgi import ClientGone, ClientWatch
+from leyden.core.gateway.limits.long_work import Slot
+from leyden.core.gateway.limits.prompt_size import COUNTED, check_elements, least_of_body, least_of_request
+from leyden.core.gateway.model_request import ModelRequest
+from leyden.core.gateway.refusal import Refusal, invalid, server_error
+
+_log = logging.getLogger("leyden.gateway")
+PACE_SECONDS = 0.001
+
+
+@dataclass(slots=True)
+class _Choice:
+    """One answer while it is drawn."""
+
+    record: CallRecord
+    reader: AnswerReader
+    request: ModelRequest
+    reply: Reply
+
+    @property
+    def read_along(self) -> bool:
+        """Whether the answer is read while it is drawn, rather than all of it at the end."""
+        return self.reply.live or self.reader.early
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether all of the answer was drawn and read."""
+        return self.record.finish_reason is not None
+
+    async def take(self, chunk: TokenChunk) -> None:
+        """Record what was drawn, and show what it settles."""
+        self.record.take(chunk)
+        if self.read_along:
+            parts = self.reader.push(chunk.ids, chunk.logprobs, chunk.top)
+            if self.reply.live:
+                await self.reply.show(self.record.choice, parts, self.reader.tokens())
+
+    async def end(self, finish: FinishReason) -> None:
+        """Show the rest, now that no more will be drawn."""
+        parts = self._read_rest()
+        if self.reply.live:
+            await self.reply.show(self.record.choice, parts, self.reader.tokens())
+        self.record.engine_finish = finish
+        self.record.finish_reason = self.drawn().finish(self.request)
+        self._note_output()
+
+    def cut(self, reason: str) -> None:
+        """Record as much of the answer as there is."""
+        if not self.has_ended:
+            self._read_rest()
+            self._note_output()
+        self.record.not_trained = reason
+
+    def drawn(self) -> DrawnChoice:
+        """Return the answer as a reply wants it."""
+        finish = self.record.engine_finish or "abort"
+        return DrawnChoice(reader=self.reader, tokens=len(self.record.ids), engine_finish=finish)
+
+    def _read_rest(self) -> list[ReadPart]:
+        record = self.record
+        unread = [] if self.read_along else self.reader.push(record.ids, record.logprobs, record.top or None)
+        return [*unread, *self.reader.finish()]
+
+    def _note_output(self) -> None:
+        message = answer_message(self.reader.content, self.reader.calls)
+        self.record.output = msgspec.json.encode([message]).decode()
+
+
+async def serve_call(
+    policy: ServedPolicy,
+    dialect: Dialect,
+    origin: Origin,
+    body: bytes,
+    ledger: Ledger,
+    watch: ClientWatch,
+    send: Send,
+    slot: Slot,
+) -> None:
+    """Answer a call and record it before the last byte of the answer is sent; a retry gets the answer of its call.
+
+    Raises Refusal where nothing was sent yet; the client of a broken stream gets its error as an event.
+    """
+    with watch.cancelling():
+        mark = await slot.run(len(body), lambda: fingerprint(origin, body))
+        earlier = await ledger.earlier(origin, mark)
+        exchange = await dialect.parse(body, origin, slot) if earlier else None
+    if exchange is not None:
+        slot.free()
+        await replay(policy, exchange, earlier, send)
+        return
+    response_id = f"{dialect.id_prefix}{secrets.token_hex(14)}"
+    record = CallRecord(
+        origin=origin,
+        call_id=response_id,
+        response_id=response_id,
+        dialect=dialect.name,
+        fingerprint=mark,
+        policy=policy.name,
+        not_trained=None if policy.trained else reasons.FROZEN,
+    )
+    try:
+        with watch.cancelling():
+            exchange = await read_request(policy, dialect, origin, body, slot)
+            await _accept(policy, dialect, record, exchange.request, slot)
+    except Refusal as refusal:
+        record.fail(reasons.REFUSED, str(refusal), refusal.body.code or refusal.body.type)
+        await ledger.keep(record)
+        raise
+    slot.free()
+    with ledger.answering(mark, watch):
+        await _answer(policy, exchange, record, ledger, watch, send)
+
+
+async def _answer(
+    policy: ServedPolicy, exchange: Exchange, record: CallRecord, ledger: Ledger, watch: ClientWatch, send: Send
+) -> None:
+    reply = exchange.reply(send, record.response_id, int(record.started))
+    choices = [
+        _Choice(one, AnswerReader(policy.codec, exchange.request, one.call_id), exchange.request, reply)
+        for one in _records(record, exchange.request.choices)
+    ]
+    records = [choice.record for choice in choices]
+    failure = await _generate(policy, choices, ledger, watch)
+    drawn = [choice.drawn() for choice in choices]
+    whole = all(one.finish_reason for one in records)
+    if failure is None and whole:
+        records[0].extra = exchange.attributes(record.response_id, int(record.started), drawn)
+    if not await ledger.keep(*records):
+        failure = failure or server_error("The call could not be recorded.")
+    if failure is not None:
+        await reply.fail(failure)
+    elif not watch.gone:
+        await reply.end(drawn, len(record.prompt_ids or ()))
+    elif whole and record.fingerprint:
+        ledger.undelivered(record.fingerprint)
+
+
+async def _accept(
+    policy: ServedPolicy, dialect: Dialect, record: CallRecord, request: ModelRequest, slot: Slot
+) -> None:
+    """Read the request into `record`; raises Refusal for what cannot be answered."""
+    record.asked = request.asked
+    room = policy.engine.model.context_length
+    prompt_ids = await read_prompt(policy, dialect, request, slot, room)
+    if len(prompt_ids) >= room:
+        raise dialect.too_long(room, len(prompt_ids))
+    record.prompt_ids = prompt_ids
+    record.sampling = sampling_for(record.origin.rollout, request.sampling, policy.sampling)
+    warn_of_untrainable(record.origin, record.sampling)
+    if policy.draws is not None:
+        _determine(record, record.sampling, dialect, policy.draws)
+
+
+def _determine(record: CallRecord, sampling: Sampling, dialect: Dialect, draws: Draws) -> None:
+    """Let the draws, and the ids of tool calls that later prompts may hold, follow from what the rollout asked."""
+    seed = draws.seed(record.origin.rollout.rollout_id, record.origin.attempt_id, record.prompt_ids or ())
+    record.call_id = f"{dialect.id_prefix}{seed:014x}"
+    if sampling.seed is None:
+        record.sampling = msgspec.structs.replace(sampling, seed=seed)
+
+
+async def read_request(policy: ServedPolicy, dialect: Dialect, origin: Origin, body: bytes, slot: Slot) -> Exchange:
+    """Read and check a request; raises Refusal for what no answer could honour, first of all for what is too long."""
+    room = policy.engine.model.context_length
+    least = least_of_body(len(body), policy.codec)
+    if least >= room:
+        raise dialect.too_long(room, least)
+    if len(body) > COUNTED:
+        await slot.run(len(body), lambda: check_elements(body, room))
+    return await dialect.parse(body, origin, slot)
+
+
+async def read_prompt(
+    policy: ServedPolicy, dialect: Dialect, request: ModelRequest, slot: Slot, room: int
+) -> list[int]:
+    """Return the ids that the policy would read.
+
+    Raises Refusal where its template cannot render the messages, and before that where they cannot be fewer than
+    `room`.
+    """
+
+    def encode() -> list[int]:
+        least = least_of_request(request, policy.codec)
+        if least >= room:
+            raise dialect.too_long(room, least)
+        return policy.codec.encode(request.messages, request.tools, request.forced)
+
+    size = len(request.asked.messages or "") + len(request.asked.tools or "")
+    try:
+        return await slot.run(size, encode)
+    except Refusal:
+        raise
+    except (GatewayError, RecursionError) as error:  # the latter for what is nested too deeply to be rendered
+        raise invalid(str(error), dialect.prompt_field) from error
+
+
+def _records(record: CallRecord, choices: int) -> list[CallRecord]:
+    """Return a record for each choice; the engine knows each by an id of its own."""
+    if choices == 1:
+        return [record]
+    assert record.sampling is not None
+    return [
+        msgspec.structs.replace(
+            record,
+            call_id=f"{record.call_id}-{n}",
+            choice=n,
+            sampling=_of_choice(record.sampling, n),
+            ids=[],
+            logprobs=[],
+            sampling_logprobs=[],
+            top=[],
+            versions=[],
+        )
+        for n in range(choices)
+    ]
+
+
+def _of_choice(sampling: Sampling, n: int) -> Sampling:
+    """Choices of one seed would all be the same answer."""
+    return sampling if sampling.seed is None else msgspec.structs.replace(sampling, seed=sampling.seed + n)
+
+
+async def _generate(
+    policy: ServedPolicy, choices: Sequence[_Choice], ledger: Ledger, watch: ClientWatch
+) -> Refusal | None:
+    """Draw all choices, showing what the agent wants to see of them; returns why they failed."""
+    records = [choice.record for choice in choices]
+    try:
+        with watch.cancelling():
+            await _side_by_side(policy, choices)
+    except ClientGone:
+        if not all(choice.has_ended for choice in choices):
+            for choice in choices:
+                choice.cut(reasons.DISCONNECTED)
+    except asyncio.CancelledError:
+        for choice in choices:
+            choice.cut(reasons.STOPPED)
+        await asyncio.shield(ledger.keep(*records))
+        raise
+    except EngineError as error:
+        for record in records:
+            record.fail(reasons.ENGINE_FAILED, str(error), type(error).__name__)
+        return server_error(f"The server had an error while processing your request: {error}")
+    except Exception as error:
+        _log.exception("answer %s of attempt %s failed", records[0].response_id, records[0].origin.attempt_id)
+        for record in records:
+            record.fail(reasons.GATEWAY_FAILED, str(error), type(error).__name__)
+        return server_error("The server had an error while processing your request.")
+    return None
+
+
+async def _side_by_side(policy: ServedPolicy, choices: Sequence[_Choice]) -> None:
+    """Draw every choice; the first that fails ends the others."""
+    pace = _Pace()
+    if len(choices) == 1:
+        return await _draw(policy, choices[0], pace)
+    tasks = [asyncio.create_task(_draw(policy, choice, pace)) for choice in choices]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class _Pace:
+    """Has the choices of one call work one at a time, and let others have the event loop every millisecond of it.
+
+    However many choices a call has, it takes no more of the loop's time than another call.
+    """
+
+    def __init__(self) -> None:
+        self._turn = asyncio.Lock()
+        self._spent = 0.0
+
+    async def __aenter__(self) -> None:
+        await self._turn.acquire()
+        self._began = time.perf_counter()
+
+    async def __aexit__(self, *_: object) -> None:
+        try:
+            self._spent += time.perf_counter() - self._began
+            if self._spent > PACE_SECONDS:
+                self._spent = 0.0
+                await asyncio.sleep(0)
+        finally:
+            self._turn.release()
+
+
+async def _draw(policy: ServedPolicy, choice: _Choice, pace: _Pace) -> None:
+    """Draw tokens until the engine ends the answer or the text does."""
+    record = choice.record
+    assert record.prompt_ids is not None and record.sampling is not None
+    request = GenerateRequest(
+        request_id=record.call_id,
+        prompt_ids=list(record.prompt_ids),
+        sampling=record.sampling,
+        stop_ids=policy.codec.stop_ids,
+        top_logprobs=choice.request.top_logprobs,
+        rollout_id=record.origin.rollout.rollout_id,
+    )
+    answer = cast("AsyncGenerator[TokenChunk]", policy.engine.generate(request))
+    async with aclosing(answer):
+        async for chunk in answer:
+            async with pace:
+                await choice.take(chunk)
+                if choice.reader.stopped:
+                    return await choice.end("stop")
+                if chunk.finish_reason == "abort":
+                    break
+                if chunk.finish_reason is not None:
+                    return await choice.end(chunk.finish_reason)
+    raise EngineError("the engine broke off the call")

@@ -1,0 +1,151 @@
+"""`AnswerReader`: the tokens of one answer → content, tool calls and the text's end. Knows nothing of HTTP.
+
+Plain and streamed answers are read by the same code: a plain one in one push, a streamed one in many.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import TypeAlias
+
+from leyden.core.gateway.codec import AnswerPart, Codec, ToolCall
+from leyden.core.gateway.codecs.text import StopFilter, TextStream
+from leyden.core.gateway.model_request import ModelRequest
+
+Top: TypeAlias = Sequence[Sequence[tuple[int, float]]]
+"""For each token, the likeliest (id, raw log-probability) in its place, most likely first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerCall:
+    """A tool call with the id that the agent will answer it by."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+ReadPart: TypeAlias = str | AnswerCall
+"""A piece of content, or a whole tool call with its id."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadToken:
+    """One token of an answer's content; log-probabilities are raw."""
+
+    text: str
+    bytes: list[int]
+    logprob: float
+    top: "list[ReadToken]"
+    """The likeliest tokens in its place, where they were asked for."""
+
+
+class AnswerReader:
+    """Reads one answer to `request` as its tokens arrive.
+
+    The ids of its tool calls follow from `call_id`, so that an answer read a second time is the same.
+    """
+
+    def __init__(self, codec: Codec, request: ModelRequest, call_id: str) -> None:
+        self._call_id = call_id
+        self._text = TextStream(codec.decode)
+        self._stop = StopFilter(request.sampling.stop)
+        self._parser = codec.parser(request.tools, request.forced)
+        self._one_call = not request.parallel_tool_calls
+        self._logprobs = LogprobReader(codec) if request.logprobs else None
+        self.early = bool(request.sampling.stop) or (self._one_call and bool(request.tools))
+        """Whether the answer may end before the engine ends it, so that it must be read as it arrives."""
+        self.stopped = False
+        """Whether the answer has ended; nothing that is drawn after this belongs to it."""
+        self.calls: list[AnswerCall] = []
+        self.parts: list[ReadPart] = []
+        """Everything that is settled so far, in its order."""
+        self._content: list[str] = []
+        self._opening = 0
+        """Length of the content before the first call, where content and text are the same."""
+
+    @property
+    def content(self) -> str | None:
+        """Content so far; None where there are only tool calls."""
+        return "".join(self._content) or (None if self.calls else "")
+
+    def push(self, ids: Sequence[int], logprobs: Sequence[float], top: Top | None = None) -> list[ReadPart]:
+        """Take drawn tokens; return what they settle of the answer."""
+        if self._logprobs is None:
+            return self._take(self._text.push(ids))
+        parts: list[ReadPart] = []
+        for n, (token, logprob) in enumerate(zip(ids, logprobs, strict=True)):
+            text = self._text.push([token])
+            self._logprobs.push(token, logprob, text, top[n] if top else ())
+            parts += self._take(text)
+        return parts
+
+    def finish(self) -> list[ReadPart]:
+        """Return what is left of the answer when no more tokens come."""
+        parts = self._take(self._text.finish())
+        if not self.stopped:
+            parts += self._keep(self._parser.push(self._stop.finish()))
+        if not (self._one_call and self.calls):
+            parts += self._keep(self._parser.finish())
+        return parts
+
+    def tokens(self) -> list[ReadToken] | None:
+        """Return those of the content since they were last asked for; content after a tool call has none.
+
+        None where the agent did not ask for log-probabilities.
+        """
+        return None if self._logprobs is None else self._logprobs.take(self._opening)
+
+    def _take(self, text: str) -> list[ReadPart]:
+        if self.stopped:
+            return []
+        parts = self._keep(self._parser.push(self._stop.push(text)))
+        self.stopped = self.stopped or self._stop.stopped
+        return parts
+
+    def _keep(self, parts: list[AnswerPart]) -> list[ReadPart]:
+        kept: list[ReadPart] = []
+        for part in parts:
+            if isinstance(part, str):
+                self._content.append(part)
+                self._opening += 0 if self.calls else len(part)
+                kept.append(part)
+                continue
+            self.calls.append(self._named(part))
+            kept.append(self.calls[-1])
+            if self._one_call:
+                self.stopped = True
+                break
+        self.parts += kept
+        return kept
+
+    def _named(self, call: ToolCall) -> AnswerCall:
+        name = blake2b(f"{self._call_id}/{len(self.calls)}".encode(), digest_size=12).hexdigest()
+        return AnswerCall(id=f"call_{name}", name=call.name, arguments=call.arguments)
+
+
+class LogprobReader:
+    """Matches tokens with the content they wrote; a token counts where its text begins inside the content."""
+
+    def __init__(self, codec: Codec) -> None:
+        self._codec = codec
+        self._tokens: list[tuple[int, ReadToken]] = []
+        self._length = 0
+        self._given = 0
+
+    def push(self, token: int, logprob: float, text: str, top: Sequence[tuple[int, float]]) -> None:
+        """Take one token, the text that it completed, and the likeliest in its place."""
+        read = self._read(token, logprob, [self._read(*other, []) for other in top])
+        self._tokens.append((self._length, read))
+        self._length += len(text)
+
+    def take(self, content_length: int) -> list[ReadToken]:
+        """Return the tokens of the first `content_length` characters that were not given out before."""
+        new: list[ReadToken] = []
+        while self._given < len(self._tokens) and self._tokens[self._given][0] < content_length:
+            new.append(self._tokens[self._given][1])
+            self._given += 1
+        return new
+
+    def _read(self, token: int, logprob: float, top: list[ReadToken]) -> ReadToken:
+        return ReadToken(self._codec.decode([token]), list(self._codec.token_bytes(token)), logprob, top)

@@ -1,0 +1,233 @@
+"""`HuggingFaceCodec`: a checkpoint's own tokenizer and chat template as a `Codec`. Runs no code of a checkpoint's."""
+
+import hashlib
+import re
+from array import array
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+from typing import Any, cast
+
+import msgspec
+
+from leyden.core.errors import GatewayError, PolicyError
+from leyden.core.gateway.codec import AnswerParser, Codec, Forced, Message, ParsedAnswer, ToolDefinition
+from leyden.core.gateway.codecs.chat_template import ChatTemplate, TemplateTooLong
+from leyden.core.gateway.codecs.messages import plain_messages
+from leyden.core.gateway.tools.family import answer_parser, parse_answer
+from leyden.core.gateway.tools.registry import tool_family
+
+TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<end_of_turn>", "<|end|>")
+"""Tokens that end a turn in known templates, for checkpoints whose end-of-sequence token is another one."""
+CACHED_PROMPTS, CACHED_BYTES = 512, 32 << 20
+_KEEPING = frozenset({
+    "ByteLevel", "Digits", "Metaspace", "NFC", "Prepend", "Regex", "Sequence", "Split", "String",
+})  # fmt: skip
+"""Parts of tokenizers that leave nothing of a text out."""
+_SPACES = 'Replace(pattern=String(" "), content="▁")'
+THINK, END_THINK = "<think>", "</think>\n\n"
+
+
+@dataclass(frozen=True, slots=True)
+class _Prompt:
+    ids: "array[int]"
+    thinks: bool
+    """Whether the prompt ends by opening the model's reasoning."""
+
+
+class HuggingFaceCodec(Codec):
+    """Reads tokenizer, chat template and end tokens from a folder or a hub name.
+
+    Raises PolicyError when they cannot be loaded, or when there is no chat template.
+    """
+
+    def __init__(self, source: str | Path) -> None:
+        self._tokenizer = _load_tokenizer(str(source))
+        template: object = self._tokenizer.chat_template
+        if not template:
+            raise PolicyError(f"policy {str(source)!r} has no chat template: choose a chat model, or add one to it")
+        named = cast("dict[str, str]", template) if isinstance(template, dict) else {"default": str(template)}
+        self._template = "\n".join(named.values())
+        self._chat = ChatTemplate(self._tokenizer)
+        self._family = tool_family(self._template)
+        self._stop_ids = tuple(dict.fromkeys(_stop_ids(self._tokenizer, str(source), self._template)))
+        self._silent = _silent_ids(self._tokenizer, self._family.tokens if self._family else ())
+        self._prompts: OrderedDict[bytes, _Prompt] = OrderedDict()
+        self._prompt_bytes = 0
+        self._prompts_lock = Lock()
+        self._longest = _longest_token(self._tokenizer)
+        self._ids("")  # settles what of the tokenizer's settings a first call changes: threads share it
+        self._bytes_of = _byte_alphabet() if _is_byte_level(self._tokenizer) else None
+
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        """End-of-sequence tokens of the generation config, the tokenizer's, and the template's own end of turn."""
+        return self._stop_ids
+
+    @property
+    def longest_token(self) -> int | None:
+        """Of byte-level and byte-fallback vocabularies that leave nothing out; others may read any text as one."""
+        return self._longest
+
+    def encode(
+        self, messages: Sequence[Message], tools: Sequence[ToolDefinition] = (), forced: Forced | None = None
+    ) -> list[int]:
+        """Render with the chat template; raises GatewayError when it refuses the messages.
+
+        The opening of a forced call is encoded by itself and appended, so that the prompt's own ids are those of every
+        other call with the same messages: prefixes stay shared in the engine's cache and when training. Where the
+        prompt opens the model's reasoning, an empty one is closed first: a forced call has no reasoning before it.
+
+        Recent prompts are remembered: the rollouts of a group begin with the same one.
+        """
+        prompt = self._prompt(messages, tools)
+        if forced is None:
+            return prompt.ids.tolist()
+        if self._family is None:
+            raise GatewayError("No tool call can be forced: how this model's chat template writes them is not known")
+        opening = (END_THINK if prompt.thinks else "") + self._family.opening(forced)
+        return [*prompt.ids, *self._continuation(opening)]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of an answer; control tokens are left out, the marks of tool calls are not."""
+        kept = [token for token in ids if token not in self._silent]
+        return self._tokenizer.decode(kept, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+
+    def parse(self, text: str, tools: Sequence[ToolDefinition], forced: Forced | None = None) -> ParsedAnswer:
+        """Split an answer into content and tool calls, by the family its template belongs to."""
+        return parse_answer(self.parser(tools, forced), text)
+
+    def parser(self, tools: Sequence[ToolDefinition], forced: Forced | None = None) -> AnswerParser:
+        """Return the family's parser for one streamed answer."""
+        return answer_parser(self._family, tools, forced)
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """UTF-8 bytes of a token, exact for byte-level vocabularies."""
+        token = self._tokenizer.convert_ids_to_tokens(token_id)
+        if self._bytes_of is None or token is None or not all(char in self._bytes_of for char in token):
+            return super().token_bytes(token_id)
+        return bytes(self._bytes_of[char] for char in token)
+
+    def _prompt(self, messages: Sequence[Message], tools: Sequence[ToolDefinition]) -> _Prompt:
+        key = hashlib.sha256(msgspec.json.encode((messages, tools))).digest()
+        with self._prompts_lock:
+            prompt = self._prompts.get(key)
+            if prompt is not None:
+                self._prompts.move_to_end(key)
+                return prompt
+        text = self._render(messages, tools)
+        prompt = _Prompt(array("i", self._ids(text)), thinks=text.rstrip().endswith(THINK))
+        with self._prompts_lock:
+            if key in self._prompts:  # another thread was faster
+                return self._prompts[key]
+            self._prompts[key] = prompt
+            self._prompt_bytes += _size(prompt)
+            while len(self._prompts) > CACHED_PROMPTS or self._prompt_bytes > CACHED_BYTES:
+                self._prompt_bytes -= _size(self._prompts.popitem(last=False)[1])
+            return prompt
+
+    def _render(self, messages: Sequence[Message], tools: Sequence[ToolDefinition]) -> str:
+        """Render the messages; where the template cannot, once more with the arguments of calls as text.
+
+        Templates want them as objects, but those that join strings with `+` want text.
+        """
+        try:
+            try:
+                return self._apply(plain_messages(messages), tools)
+            except TypeError:
+                return self._apply(plain_messages(messages, arguments_as_text=True), tools)
+        except TemplateTooLong as error:
+            raise TemplateTooLong(
+                f"The chat template of this model does not end with these messages: {error}"
+            ) from None
+        except Exception as error:  # whatever a template from anywhere may raise
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise GatewayError(f"The chat template of this model cannot render these messages: {reason}") from error
+
+    def _apply(self, messages: list[Message], tools: Sequence[ToolDefinition]) -> str:
+        if self._family is not None:
+            messages = self._family.messages(messages, self._template)
+        return self._chat.render(messages, tools)
+
+    def _ids(self, text: str) -> list[int]:
+        return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def _continuation(self, text: str) -> list[int]:
+        """Encode text that goes on from other text: some tokenizers put a space before what they think is the first."""
+        before, both = self._ids("\n"), self._ids(f"\n{text}")
+        return both[len(before) :] if both[: len(before)] == before else self._ids(text)
+
+
+def _size(prompt: _Prompt) -> int:
+    return len(prompt.ids) * prompt.ids.itemsize
+
+
+def _load_tokenizer(source: str) -> Any:
+    import transformers  # imported here: it takes seconds, and most processes never encode
+
+    auto: Any = transformers.AutoTokenizer
+    try:
+        return auto.from_pretrained(source, trust_remote_code=False)
+    except Exception as error:
+        reason = " ".join(str(error).split())[:200]
+        raise PolicyError(f"policy {source!r}: its tokenizer cannot be loaded ({reason})") from error
+
+
+def _stop_ids(tokenizer: Any, source: str, template: str) -> Iterable[int]:
+    import transformers
+
+    config: Any = transformers.GenerationConfig
+    try:
+        configured: int | list[int] | None = config.from_pretrained(source).eos_token_id
+    except OSError:
+        configured = None  # many checkpoints have no generation config
+    yield from [configured] if isinstance(configured, int) else configured or []
+    if tokenizer.eos_token_id is not None:
+        yield tokenizer.eos_token_id
+    vocabulary = cast("dict[str, int]", tokenizer.get_vocab())
+    yield from (vocabulary[end] for end in TURN_ENDS if end in template and end in vocabulary)
+
+
+def _silent_ids(tokenizer: Any, marks: Sequence[str]) -> frozenset[int]:
+    """Control tokens: every special one that is not a mark of tool calls."""
+    added = cast("dict[int, Any]", tokenizer.added_tokens_decoder)
+    special = {token_id for token_id, token in added.items() if token.special} | set(tokenizer.all_special_ids)
+    vocabulary = cast("dict[str, int]", tokenizer.get_vocab())
+    return frozenset(special - {vocabulary[mark] for mark in marks if mark in vocabulary})
+
+
+def _is_byte_level(tokenizer: Any) -> bool:
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    return "ByteLevel" in str(getattr(backend, "decoder", ""))
+
+
+def _longest_token(tokenizer: Any) -> int | None:
+    """Return the most bytes that a token stands for; None where a tokenizer may leave text out or join any of it."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    added = cast("dict[int, Any]", tokenizer.added_tokens_decoder)
+    if backend is None or any(token.lstrip or token.rstrip for token in added.values()):
+        return None
+    parts = f"{backend.normalizer} {backend.pre_tokenizer}"
+    others = parts.replace(_SPACES, "")  # of what else is replaced, much could become little
+    if "Removed" in others or not set(re.findall(r"\b([A-Z]\w+)\(", others)) <= _KEEPING:
+        return None
+    vocabulary = cast("dict[str, int]", tokenizer.get_vocab())
+    if _is_byte_level(tokenizer):
+        every, size = set(_byte_alphabet()), max(map(len, vocabulary))
+    else:
+        every, size = {f"<0x{byte:02X}>" for byte in range(256)}, max(len(token.encode()) for token in vocabulary)
+        if not getattr(backend.model, "byte_fallback", False):
+            return None
+    if not every <= vocabulary.keys():
+        return None
+    longest = max(size, *(len(token.content.encode()) for token in added.values()), 1)
+    return 3 * longest if "NFC(" in parts else longest  # of its forms the shortest has a third of the longest
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """Return the characters that byte-level vocabularies write bytes with (GPT-2's `bytes_to_unicode`, inverted)."""
+    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(256 + n): byte for n, byte in enumerate(others)}

@@ -1,0 +1,1 @@
+"""The gateway's HTTP server. What a request says is read elsewhere."""

@@ -1,0 +1,242 @@
+"""`GatewayServer`: serves an ASGI application from the running event loop. Knows nothing of what the application does.
+
+The store and the engine belong to an event loop, so the server runs in theirs; agents live in other processes. Nothing
+of a request's path is ever logged: it may hold an attempt token.
+"""
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import Callable, Collection, Generator
+from dataclasses import replace
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from leyden.core.errors import GatewayError
+from leyden.core.gateway.http.host_check import HostCheck
+from leyden.core.gateway.http.protocol import ConnectionLimits, PatientProtocol
+from leyden.core.gateway.limits.connections import Connections, recognising
+from leyden.core.masking import mask_logs
+
+BACKLOG = 4096
+KEEP_ALIVE = 600
+"""Seconds an idle connection is kept. Longer than any client's pool keeps one, so that no client writes to one that is
+being closed."""
+OTHER_FILES = 256
+"""Files that a process needs beside its connections."""
+_RECOVERY_SECONDS = 0.2
+_TICK_SECONDS = 0.1
+_LOOK_SECONDS = 0.005
+
+_log = logging.getLogger("leyden.gateway")
+
+
+class GatewayServer:
+    """An HTTP server on `host` and `port` (0: any free one).
+
+    It answers requests for hosts that it has to be called by (`HostCheck`), and for those in `allowed_hosts`.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        grace: int = 2,
+        limits: ConnectionLimits | None = None,
+        allowed_hosts: Collection[str] = (),
+    ) -> None:
+        self._app = recognising(HostCheck(app, host, allowed_hosts))
+        self._host, self._port, self._grace = host, port, grace
+        self._limits = _affordable(limits or ConnectionLimits())
+        self._server: _Server | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> str:
+        """Listen, and return the root URL, without a trailing slash. Raises GatewayError when the port is taken."""
+        try:
+            listener = _listen(self._host, self._port)
+        except OSError as error:
+            raise GatewayError(f"cannot listen on {self._host}:{self._port}: {error.strerror}") from error
+        mask_logs("leyden.gateway", "uvicorn.error")
+        config = uvicorn.Config(
+            self._app,
+            interface="asgi3",
+            http=PatientProtocol,
+            ws="none",
+            log_config=None,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            backlog=BACKLOG,
+            timeout_keep_alive=KEEP_ALIVE,
+            timeout_graceful_shutdown=self._grace,
+        )
+        self._server = _Server(config, self._limits)
+        self._task = asyncio.create_task(self._server.serve([listener]), name="leyden gateway")
+        try:
+            await self._server.ready(self._task)
+        except GatewayError:
+            listener.close()
+            raise
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"http://{host}:{listener.getsockname()[1]}"
+
+    async def stop(self) -> None:
+        """Stop listening, let calls in flight end for `grace` seconds, then cut them off."""
+        if self._server is None or self._task is None:
+            return
+        self._server.stop()
+        await self._task
+        self._server = self._task = None
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """A listening socket that says it is TCP: asyncio turns Nagle's delay off for no other (40 ms an answer)."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        listener.setblocking(False)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def _affordable(limits: ConnectionLimits) -> ConnectionLimits:
+    """Leave files for others than clients, where the process may open fewer than there may be connections."""
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return limits
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return limits
+    room = max(soft - OTHER_FILES, soft // 2)
+    return replace(limits, max_connections=min(limits.max_connections, room))
+
+
+class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, limits: ConnectionLimits) -> None:
+        super().__init__(config)
+        self._limits = limits
+        self._connections = Connections(
+            unknown=limits.max_unknown,
+            unknown_per_peer=limits.max_unknown_per_peer,
+            per_attempt=min(limits.max_per_attempt, max(1, limits.max_connections // 4)),
+        )
+        self._doors: list[_Door] = []
+        self._stopping = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to accept connections, through doors of our own in place of asyncio's servers."""
+        await self.lifespan.startup()
+        if self.lifespan.should_exit:
+            self.should_exit = True
+            return
+        self._doors = [_Door(listener, self, self._limits) for listener in sockets or ()]
+        self.started = True
+
+    def stop(self) -> None:
+        """Have `serve` end."""
+        self.should_exit = True
+        self._stopping.set()
+
+    async def main_loop(self) -> None:
+        """Do what uvicorn does ten times a second, until `stop`, and then end at once."""
+        counter = 0
+        while not await self.on_tick(counter):
+            counter += 1
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), _TICK_SECONDS)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept no more; let calls in flight end within their grace, and cancel what is left.
+
+        As uvicorn's own, without its pauses of a tenth of a second.
+        """
+        for door in self._doors:
+            await door.close()
+        for listener in sockets or ():
+            listener.close()
+        state = self.server_state
+        for connection in [*state.connections]:
+            connection.shutdown()
+        try:
+            async with asyncio.timeout(self.config.timeout_graceful_shutdown):
+                while state.connections or state.tasks:
+                    await asyncio.sleep(_LOOK_SECONDS)
+        except TimeoutError:
+            _log.warning("cancelled %d calls that did not end in time", len(state.tasks))
+            for task in state.tasks:
+                task.cancel()
+        await self.lifespan.shutdown()
+
+    def protocol(self, limits: ConnectionLimits, lost: Callable[[], None]) -> PatientProtocol:
+        """Return what speaks with one client."""
+        return PatientProtocol(self.config, self.server_state, self.lifespan.state, limits, lost, self._connections)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None]:
+        """Leave signals to the program the server is part of."""
+        yield
+
+    async def ready(self, task: asyncio.Task[None]) -> None:
+        """Wait until connections are accepted."""
+        while not self.started:
+            if task.done():
+                await task
+                raise GatewayError("the gateway's server ended before it began")
+            await asyncio.sleep(0.005)
+
+
+class _Door:
+    """Accepts connections while there is room; the others wait in the operating system's queue."""
+
+    def __init__(self, listener: socket.socket, server: _Server, limits: ConnectionLimits) -> None:
+        self._listener, self._server, self._limits = listener, server, limits
+        self._room = asyncio.Semaphore(limits.max_connections)
+        self._entering: set[asyncio.Task[None]] = set()
+        self._task = asyncio.create_task(self._run(), name="leyden gateway door")
+
+    async def close(self) -> None:
+        """Accept no more."""
+        self._task.cancel()
+        await asyncio.wait([self._task, *self._entering])
+
+    async def _run(self) -> None:
+        loop, told = asyncio.get_running_loop(), False
+        while True:
+            await self._room.acquire()
+            try:
+                client, _ = await loop.sock_accept(self._listener)
+            except ConnectionError:  # gone before it was its turn
+                self._room.release()
+            except OSError as error:  # such as too many open files
+                self._room.release()
+                if not told:
+                    _log.warning("no more connections can be accepted for now: %s", error.strerror)
+                told = True
+                await asyncio.sleep(_RECOVERY_SECONDS)
+            else:
+                told = False
+                task = asyncio.create_task(self._enter(client))
+                self._entering.add(task)
+                task.add_done_callback(self._entering.discard)
+
+    async def _enter(self, client: socket.socket) -> None:
+        """Hand a connection over to its protocol, which makes room again when it is lost."""
+        protocol = self._server.protocol(self._limits, self._room.release)
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(lambda: protocol, client)
+        except OSError:  # the client is gone already
+            if not protocol.made:
+                client.close()
+                self._room.release()

@@ -1,0 +1,216 @@
+"""The OpenAPI page: every path of the gateway, who may ask there, and what may come back. Knows nothing of its routes.
+
+Tests hold the page against the routes, and what is answered against the page.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import version
+from typing import Any
+
+import msgspec
+
+from leyden.core.data import semconv
+from leyden.core.gateway.openapi.schemas import Schema, reference, schemas
+
+PATH = "/openapi.json"
+PREFIXES = ("/v1", "/a/{token}/v1")
+"""Where the paths of an attempt are: its token comes by header or as the key, or by path."""
+
+_ABOUT = """\
+Model calls of agents, in their provider's own dialects. Every path but those of the machine asks for the token of an
+open attempt: in the private header, as the key (`Authorization: Bearer`), or in the path. Paths that are not listed
+here answer 404, and methods that are not listed 405."""
+
+_STATUSES: Mapping[int, str] = {
+    400: "The request cannot be honoured; the error says why.",
+    401: "There is no attempt token, or it is not one of ours.",
+    403: "The attempt has ended, or is not known.",
+    404: "There is no such policy, response, item or path.",
+    408: "The body came too slowly.",
+    413: "The body is too large, as sent or decompressed.",
+    415: "The body is compressed in a way that is not accepted.",
+    429: "Too many requests wait, or come a second; `Retry-After` says when to try again.",
+    431: "The head of the request is too long.",
+    500: "The server had an error.",
+    503: "The request waited too long for its turn; `Retry-After` says when to try again.",
+}
+_ANYWHERE = (400, 431, 500)
+_OF_ATTEMPT = (*_ANYWHERE, 401, 403, 404)
+_WITH_BODY = (*_OF_ATTEMPT, 408, 413, 415, 429, 503)
+_PRIVATE = {
+    semconv.HEADER_POLICY: "Name of the policy that is to answer.",
+    semconv.HEADER_AGENT: "Name of the agent that calls; percent-encoded, as are the others.",
+    semconv.HEADER_NODE: "The graph node that calls.",
+    semconv.HEADER_TRACE: "Trace id of the call.",
+    semconv.HEADER_SPAN: "Span id of the call.",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """One method of one path."""
+
+    summary: str
+    answers: Mapping[str, Schema]
+    """Schemas of what comes back, by media type; empty where that is always an error."""
+    statuses: Sequence[int] = _OF_ATTEMPT
+    """Of errors."""
+    body: str | None = None
+    """Name of the schema of the request's body."""
+    query: Mapping[str, Schema] | None = None
+
+
+def _json(name: str) -> Mapping[str, Schema]:
+    return {"application/json": reference(name)}
+
+
+def _json_or_events(name: str, events: str) -> Mapping[str, Schema]:
+    event = {"type": "object", "properties": {"data": {"type": "string", "description": events}}, "required": ["data"]}
+    return {**_json(name), "text/event-stream": event}
+
+
+OF_ATTEMPT: Mapping[str, Mapping[str, Operation]] = {
+    "/chat/completions": {
+        "post": Operation(
+            summary="Answer a conversation",
+            body="ChatBody",
+            answers=_json_or_events("Completion", "A `Chunk`; at the end `[DONE]`."),
+            statuses=_WITH_BODY,
+        )
+    },
+    "/responses": {
+        "post": Operation(
+            summary="Answer a conversation, and keep the answer to go on from",
+            body="ResponsesBody",
+            answers=_json_or_events("ResponsesAnswer", "An event of the Responses API; the last holds the answer."),
+            statuses=_WITH_BODY,
+        )
+    },
+    "/responses/input_tokens": {
+        "post": Operation(
+            summary="Count the tokens that an answer would be drawn from",
+            body="ResponsesBody",
+            answers=_json("InputTokens"),
+            statuses=_WITH_BODY,
+        )
+    },
+    "/responses/{response_id}": {
+        "get": Operation(
+            summary="Read a stored answer",
+            answers=_json("ResponsesAnswer"),
+            query={"stream": {"enum": ["false", "0"]}},
+        ),
+        "delete": Operation(summary="Delete a stored answer", answers=_json("DeletedResponse")),
+    },
+    "/responses/{response_id}/input_items": {
+        "get": Operation(
+            summary="List the items that a stored answer went on from",
+            answers=_json("ItemList"),
+            query={
+                "limit": {"type": "integer", "minimum": 1, "maximum": 100, "default": 20},
+                "order": {"enum": ["asc", "desc"], "default": "desc"},
+                "after": {"type": "string"},
+            },
+        )
+    },
+    "/responses/{response_id}/cancel": {
+        "post": Operation(summary="Refuse to cancel an answer: all are given at once", answers={})
+    },
+    "/models": {"get": Operation(summary="List the policies", answers=_json("ModelList"))},
+    "/models/{name}": {"get": Operation(summary="Describe a policy", answers=_json("Model"))},
+}
+"""Paths below either prefix."""
+
+OF_MACHINE: Mapping[str, Mapping[str, Operation]] = {
+    "/healthz": {
+        "get": Operation(summary="Say that the gateway is there", answers=_json("Health"), statuses=_ANYWHERE)
+    },
+    "/metrics": {
+        "get": Operation(
+            summary="Count what the gateway and all behind it do, for Prometheus",
+            answers={"text/plain": {"type": "string"}},
+            statuses=_ANYWHERE,
+        )
+    },
+    PATH: {
+        "get": Operation(
+            summary="Return this page", answers={"application/json": {"type": "object"}}, statuses=_ANYWHERE
+        )
+    },
+}
+"""Paths that ask for no token and hold no secret."""
+
+
+@cache
+def openapi_document() -> bytes:
+    """Return the page, as JSON; it is the same for every gateway."""
+    by_token: list[Schema] = [{"attempt": []}, {"key": []}]
+    paths = {path: _path(path, operations, []) for path, operations in OF_MACHINE.items()}
+    for prefix, security in zip(PREFIXES, (by_token, []), strict=True):
+        paths |= {prefix + path: _path(prefix + path, known, security) for path, known in OF_ATTEMPT.items()}
+    page: dict[str, Any] = {
+        "openapi": "3.1.0",
+        "info": {"title": "Leyden gateway", "version": version("leyden-core"), "description": _ABOUT},
+        "paths": paths,
+        "components": {
+            "schemas": schemas(),
+            "responses": {str(status): _refusal(status) for status in _STATUSES},
+            "parameters": {name: _private(name) for name in _PRIVATE},
+            "securitySchemes": {
+                "attempt": {"type": "apiKey", "in": "header", "name": semconv.HEADER_ATTEMPT},
+                "key": {"type": "http", "scheme": "bearer"},
+            },
+        },
+    }
+    return msgspec.json.encode(page)
+
+
+def _path(path: str, operations: Mapping[str, Operation], security: Sequence[Schema]) -> Schema:
+    named = [part[1:-1] for part in path.split("/") if part.startswith("{")]
+    inside: list[Schema] = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}} for name in named
+    ]
+    found: Schema = {method: _operation(path, method, one, security) for method, one in operations.items()}
+    return found | ({"parameters": inside} if inside else {})
+
+
+def _operation(path: str, method: str, operation: Operation, security: Sequence[Schema]) -> Schema:
+    answers: Schema = {str(status): {"$ref": f"#/components/responses/{status}"} for status in operation.statuses}
+    if operation.answers:
+        content = {kind: {"schema": schema} for kind, schema in operation.answers.items()}
+        answers["200"] = {"description": "The answer.", "headers": _REQUEST_ID, "content": content}
+    given: list[Schema] = [
+        {"name": name, "in": "query", "schema": schema} for name, schema in (operation.query or {}).items()
+    ]
+    if operation.body is not None:
+        given += [{"$ref": f"#/components/parameters/{name}"} for name in _PRIVATE]
+    said: Schema = {
+        "operationId": f"{method} {path}",
+        "summary": operation.summary,
+        "security": list(security),
+        "parameters": given,
+        "responses": answers,
+    }
+    if operation.body is not None:
+        content = {"application/json": {"schema": reference(operation.body)}}
+        said["requestBody"] = {"required": True, "content": content}
+    return said
+
+
+_REQUEST_ID: Schema = {"x-request-id": {"required": True, "schema": {"type": "string"}}}
+
+
+def _refusal(status: int) -> Schema:
+    said: Schema = {
+        "description": _STATUSES[status],
+        "content": {"application/json": {"schema": reference("ErrorEnvelope")}},
+    }
+    if status in (429, 503):
+        said["headers"] = {"retry-after": {"required": True, "schema": {"type": "integer", "minimum": 1}}}
+    return said
+
+
+def _private(name: str) -> Schema:
+    return {"name": name, "in": "header", "description": _PRIVATE[name], "schema": {"type": "string"}}

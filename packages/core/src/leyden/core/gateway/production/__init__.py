@@ -1,0 +1,1 @@
+"""Captures of agents in production: their beginning, their spans and their end."""

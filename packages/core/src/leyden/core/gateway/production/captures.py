@@ -1,0 +1,239 @@
+"""`capture_app`: begins and ends the implicit rollouts of agents in production; mounted beside the gateway.
+
+The signing key stays here: a process in production gets the token of its one attempt, and knows no more. Knows nothing
+of models, or of what the agent does.
+"""
+
+import logging
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from leyden.core.data import semconv
+from leyden.core.data.identity import mint
+from leyden.core.data.production import (
+    CAPTURE,
+    COMPLETE,
+    INCOMPLETE,
+    PRODUCTION,
+    SAMPLING,
+    CaptureBegin,
+    CaptureBegun,
+    CaptureEnd,
+    CaptureSpans,
+    ProductionSampling,
+    is_capture,
+)
+from leyden.core.data.rollout import FINISHED_ATTEMPT, Attempt, AttemptStatus, Rollout, RolloutConfig
+from leyden.core.data.span import Span
+from leyden.core.errors import REFUSALS, IllegalMove
+from leyden.core.gateway.call_identity import bearer, private_headers, verified
+from leyden.core.gateway.endpoint import Endpoint, unknown_path
+from leyden.core.gateway.http.asgi import send_json, start_message
+from leyden.core.gateway.http.body import BodyLimits, read_body
+from leyden.core.gateway.http.metrics import CONTENT_TYPE
+from leyden.core.gateway.production.span_sampling import DROPPED, Thinning
+from leyden.core.gateway.refusal import Refusal, invalid
+from leyden.core.store.base import LightningStore
+from leyden.core.store.intake import AgentLimits, Intake, ServerLimits, check_values, too_many
+from leyden.core.store.provenance import without_call_records
+from leyden.core.store.refused import Refused
+from leyden.core.store.turns import WRITE_SECONDS
+from leyden.core.trajectory.assemble import last_reward
+
+PATH = "/capture"
+"""Where agents in production look for it below the gateway's root."""
+
+MSGPACK = b"application/msgpack"
+"""Of requests and answers, as at the store."""
+
+_log = logging.getLogger("leyden.gateway")
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaptureLimits:
+    """When the rollout of a process that died is over, and how much may be said about one."""
+
+    unresponsive_seconds: float = 900.0
+    """Without a model call."""
+    timeout_seconds: float = 24 * 3600.0
+    body: BodyLimits = field(default_factory=BodyLimits)
+    agent: AgentLimits = field(default_factory=lambda: AgentLimits(max_requests=4))
+    """What one attempt may send at once."""
+
+
+def capture_app(
+    store: LightningStore,
+    key: bytes,
+    *,
+    authorize: Callable[[str], bool],
+    limits: CaptureLimits | None = None,
+    sampling: ProductionSampling | None = None,
+) -> ASGIApp:
+    """Serve `/begin`, `/spans`, `/end`, `/metrics`; goes into a `Gateway`'s `mounts` at `PATH`, with its store and key.
+
+    `authorize` is asked about the bearer token of every beginning; the end of an attempt takes the attempt's own.
+    `sampling` says which rollouts keep their spans; all if it is not given.
+    """
+    capture = _Capture(store, key, authorize, limits or CaptureLimits(), Thinning(sampling or ProductionSampling()))
+    return Starlette(
+        routes=[
+            Route("/begin", Endpoint(capture.begin, "POST", refused=_refused)),
+            Route("/spans", Endpoint(capture.spans, "POST", refused=_refused)),
+            Route("/end", Endpoint(capture.end, "POST", refused=_refused)),
+            Route("/metrics", Endpoint(capture.metrics, "GET", refused=_refused)),
+            Route("/{path:path}", Endpoint(unknown_path, refused=_refused)),
+        ]
+    )
+
+
+class _Capture:
+    def __init__(
+        self,
+        store: LightningStore,
+        key: bytes,
+        authorize: Callable[[str], bool],
+        limits: CaptureLimits,
+        thinning: Thinning,
+    ) -> None:
+        self._store, self._key, self._authorize, self._body = store, key, authorize, limits.body
+        self._thinning = thinning
+        self._intake = Intake(ServerLimits(agent=limits.agent))
+        self._config = RolloutConfig(
+            unresponsive_seconds=limits.unresponsive_seconds, timeout_seconds=limits.timeout_seconds
+        )
+
+    async def begin(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Open a rollout with its attempt."""
+        if not self._authorize(bearer(private_headers(scope["headers"])) or ""):
+            raise Refusal(401, "Incorrect API key provided: it is not the capture token.", code="invalid_api_key")
+        async with self._said(scope, receive, None, CaptureBegin) as asked:
+            pass
+        metadata = {**asked.metadata, **PRODUCTION}
+        try:
+            rollout = await self._store.start_rollout(asked.task, config=self._config, metadata=metadata)
+        except REFUSALS as error:
+            raise invalid(str(error), "task") from error
+        ids = rollout.rollout_id, rollout.attempt.attempt_id
+        begun = CaptureBegun(rollout_id=ids[0], attempt_id=ids[1], token=mint(self._key, *ids))
+        answer = msgspec.msgpack.encode(begun)
+        await send(start_message(200, MSGPACK, len(answer)))
+        await send({"type": "http.response.body", "body": answer})
+
+    async def spans(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Store what an attempt recorded so far."""
+        rollout_id, attempt_id = verified(self._key, None, private_headers(scope["headers"]))
+        async with self._said(scope, receive, (rollout_id, attempt_id), CaptureSpans) as said:
+            _, attempt = await self._found(rollout_id, attempt_id)
+            if attempt.status in FINISHED_ATTEMPT:
+                raise Refusal(409, f"Attempt {attempt_id} has ended ({attempt.status}).", code="attempt_closed")
+            try:
+                await self._store_spans(rollout_id, attempt_id, said.spans)
+            except REFUSALS as error:
+                raise invalid(str(error), "spans") from error
+        await send_json(send, 200, b"{}")
+
+    async def end(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Store the notes of an attempt and end it."""
+        rollout_id, attempt_id = verified(self._key, None, private_headers(scope["headers"]))
+        async with self._said(scope, receive, (rollout_id, attempt_id), CaptureEnd) as said:
+            _, attempt = await self._found(rollout_id, attempt_id)
+            if attempt.status in FINISHED_ATTEMPT:
+                if CAPTURE not in attempt.metadata:
+                    raise Refusal(409, f"Attempt {attempt_id} has ended ({attempt.status}).", code="attempt_closed")
+                return await send_json(send, 200, b"{}")  # the request was sent twice, and changes nothing
+            try:
+                await self._end(rollout_id, attempt_id, said)
+            except IllegalMove as error:
+                raise Refusal(409, str(error), code="attempt_closed") from error
+            except REFUSALS as error:
+                raise invalid(str(error), "notes") from error
+        await send_json(send, 200, b"{}")
+
+    @asynccontextmanager
+    async def _said(
+        self, scope: Scope, receive: Receive, attempt: tuple[str, str] | None, kind: type[T]
+    ) -> AsyncGenerator[T]:
+        """Read what a request of an attempt says, None for the beginning of one; it is worked on inside the block."""
+        limits = self._intake.limits
+        most = limits.max_values if attempt is None else limits.agent.max_values
+
+        def read() -> T:
+            check_values([body], most)
+            said = _decoded(body, kind)
+            spans = _spans_in(said)
+            if spans > limits.agent.max_spans:
+                raise too_many(str(spans), limits.agent.max_spans, "spans")
+            place.charge(WRITE_SECONDS * spans)
+            return said
+
+        try:
+            async with self._intake.place(attempt) as place:
+                body = await read_body(scope, receive, self._body)
+                async with place.turn(len(body)):
+                    yield await place.do(len(body), read)
+        except Refused as refused:
+            code = "request_too_large" if refused.status == 413 else "rate_limit_exceeded"
+            raise Refusal(refused.status, str(refused), code=code, headers=refused.headers) from None
+
+    async def _end(self, rollout_id: str, attempt_id: str, said: CaptureEnd) -> None:
+        await self._store_spans(rollout_id, attempt_id, said.notes)
+        status: AttemptStatus = "failed" if said.failed else "succeeded"
+        metadata: dict[str, Any] = {CAPTURE: INCOMPLETE if said.incomplete else COMPLETE}
+        if said.lost_spans:
+            metadata["lost_spans"] = said.lost_spans
+        if not self._thinning.sampling.keeps_all:
+            metadata |= await self._decided(rollout_id, attempt_id)
+        await self._store.update_attempt(rollout_id, attempt_id, status, metadata=metadata)
+        if metadata.get(SAMPLING) == DROPPED:
+            await self._store.drop_spans(rollout_id)
+
+    async def _found(self, rollout_id: str, attempt_id: str) -> tuple[Rollout, Attempt]:
+        """Return what the store has of a capture; raises Refusal with status 403 for any other attempt."""
+        found = await self._store.find_attempt(rollout_id, attempt_id)
+        if found is None or not is_capture(found[0].metadata):
+            raise Refusal(403, f"Attempt {attempt_id} was not begun here.", code="attempt_closed")
+        return found
+
+    async def _store_spans(self, rollout_id: str, attempt_id: str, spans: Sequence[Span]) -> None:
+        ids = {"rollout_id": rollout_id, "attempt_id": attempt_id, "sequence_id": 0}
+        own = [msgspec.structs.replace(span, **ids) for span in spans]
+        await self._store.add_many_spans(await without_call_records(own))
+
+    async def _decided(self, rollout_id: str, attempt_id: str) -> dict[str, Any]:
+        """What becomes of the spans, and of those that go what is worth knowing still."""
+        reward, _ = last_reward((await self._store.query_spans(rollout_id, attempt_id, name=semconv.REWARD)).items)
+        spans = (await self._store.query_spans(rollout_id, limit=0)).total
+        decision = self._thinning.decide(rollout_id, reward, spans)
+        return {SAMPLING: decision} | ({"reward": reward, "dropped_spans": spans} if decision == DROPPED else {})
+
+    async def metrics(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """What was kept and what was not, in Prometheus' text format."""
+        answer = self._thinning.render()
+        await send(start_message(200, CONTENT_TYPE.encode(), len(answer)))
+        await send({"type": "http.response.body", "body": answer})
+
+
+def _decoded(body: bytes, kind: type[T]) -> T:
+    try:
+        return msgspec.msgpack.decode(body, type=kind)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise invalid(f"The request makes no sense: {error}") from error
+
+
+def _spans_in(said: object) -> int:
+    if isinstance(said, CaptureSpans):
+        return len(said.spans)
+    return len(said.notes) if isinstance(said, CaptureEnd) else 0
+
+
+def _refused(code: str) -> None:
+    _log.info("a capture in production was refused: %s", code)

@@ -1,0 +1,1 @@
+"""Endpoints of others that answer in the policy's place."""

@@ -1,0 +1,232 @@
+"""What an upstream said, read from its answer for the record. Knows nothing of HTTP; never raises."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from leyden.core.gateway.chat.format import answer_message
+from leyden.core.gateway.codecs.answer_reader import AnswerCall
+from leyden.core.gateway.model_request import UNREADABLE
+
+T = TypeVar("T")
+
+_ENDS = (
+    b"data: [DONE]",
+    b"event: response.completed",
+    b"event: response.incomplete",
+    b"event: response.failed",
+)
+
+
+class Seen(msgspec.Struct, frozen=True, kw_only=True):
+    """The parts of an answer that a record keeps; None where the answer does not say."""
+
+    output: str | None = None
+    """JSON of the answered messages."""
+    finish_reason: str | None = None
+    usage: tuple[int, int] | None = None
+    """Tokens of prompt and answer."""
+    model: str | None = None
+    id: str | None = None
+    """The answer's own."""
+    prompt_ids: list[int] | None = None
+    ids: list[int] | None = None
+    """Of an answer with one choice: which of several they would be of could not be recorded."""
+    logprobs: list[float] = []
+    """Of the ids, where the agent asked for them."""
+
+
+class _Usage(msgspec.Struct, frozen=True):
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+class _Token(msgspec.Struct, frozen=True):
+    logprob: float
+
+
+class _LogProbs(msgspec.Struct, frozen=True):
+    content: list[_Token] | None = None
+
+
+class _Choice(msgspec.Struct, frozen=True):
+    index: int = 0
+    token_ids: list[int] | None = None
+    logprobs: _LogProbs | None = None
+    message: dict[str, Any] | None = None
+    delta: dict[str, Any] | None = None
+    finish_reason: str | None = None
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    id: str | None = None
+    choices: list[_Choice] = []
+    model: str | None = None
+    usage: _Usage | None = None
+    prompt_token_ids: list[int] | None = None
+
+
+class _Part(msgspec.Struct, frozen=True):
+    text: str | None = None
+    refusal: str | None = None
+
+
+class _Item(msgspec.Struct):
+    type: str = ""
+    content: list[_Part] | None = None
+    call_id: str | None = None
+    name: str = ""
+    arguments: str = ""
+
+
+class _Counts(msgspec.Struct, frozen=True):
+    input_tokens: int = 0
+    output_tokens: int = 0
+
+
+class _Response(msgspec.Struct, frozen=True):
+    """An answer of the Responses API."""
+
+    object: str = ""
+    id: str | None = None
+    output: list[_Item] = []
+    model: str | None = None
+    status: str | None = None
+    usage: _Counts | None = None
+
+
+class _Event(msgspec.Struct, frozen=True):
+    """An event of a streamed one."""
+
+    type: str
+    response: _Response | None = None
+    output_index: int = 0
+    item: _Item | None = None
+    delta: Any = None
+
+
+def ended(seen: bytes | bytearray) -> bool:
+    """Whether as much of a stream as was seen holds the event that ends the answer."""
+    return any(mark in seen for mark in _ENDS)
+
+
+def read_answer(body: bytes, *, streamed: bool) -> Seen:
+    """Read a whole answer, or as much of one as arrived, in either dialect."""
+    pieces = list(_data(body)) if streamed else [body]
+    return _read_responses(pieces, streamed=streamed) or _read_chat(pieces)
+
+
+def _read_responses(pieces: Sequence[bytes], *, streamed: bool) -> Seen | None:
+    """Read an answer of the Responses API; None where it is not one."""
+    items: dict[int, _Item] = {}
+    last: _Response | None = None
+    for piece in pieces:
+        if not streamed:
+            last = _decoded(piece, _Response)
+        elif event := _decoded(piece, _Event):
+            last = event.response or last
+            _add(items, event)
+    if last is None or last.object != "response":
+        return None
+    output = last.output or [items[index] for index in sorted(items)]
+    calls = [
+        AnswerCall(id=item.call_id, name=item.name, arguments=item.arguments)
+        for item in output
+        if item.type == "function_call" and item.call_id
+    ]
+    parts = [part for item in output if item.type == "message" for part in item.content or ()]
+    text = "".join(part.text or part.refusal or "" for part in parts) or None
+    finish = {"incomplete": "length", "completed": "tool_calls" if calls else "stop"}.get(last.status or "")
+    return Seen(
+        output=msgspec.json.encode([answer_message(text, calls)]).decode() if output else None,
+        finish_reason=finish,
+        usage=(last.usage.input_tokens, last.usage.output_tokens) if last.usage else None,
+        model=last.model,
+        id=last.id,
+    )
+
+
+def _add(items: dict[int, _Item], event: _Event) -> None:
+    """Add what a stream's event says to the items that are known of its answer."""
+    if event.item is not None:
+        items[event.output_index] = event.item
+        return
+    item = items.get(event.output_index)
+    if item is None or not isinstance(event.delta, str):
+        return
+    if event.type in ("response.output_text.delta", "response.refusal.delta"):
+        item.content = [*(item.content or ()), _Part(text=event.delta)]
+    elif event.type == "response.function_call_arguments.delta":
+        item.arguments += event.delta
+
+
+def _read_chat(pieces: Sequence[bytes]) -> Seen:
+    """Read an answer of Chat Completions."""
+    answers = [answer for piece in pieces if (answer := _decoded(piece, _Answer))]
+    messages: dict[int, dict[str, Any]] = {}
+    finish_reason: str | None = None
+    for choice in (choice for answer in answers for choice in answer.choices):
+        _merge(messages.setdefault(choice.index, {}), choice.message or choice.delta or {})
+        finish_reason = choice.finish_reason or finish_reason
+    used = next((answer.usage for answer in reversed(answers) if answer.usage), None)
+    ids, logprobs = _drawn(answers) if len(messages) == 1 else (None, [])
+    return Seen(
+        output=msgspec.json.encode([messages[index] for index in sorted(messages)]).decode() if messages else None,
+        finish_reason=finish_reason,
+        usage=(used.prompt_tokens, used.completion_tokens) if used else None,
+        model=next((answer.model for answer in answers if answer.model), None),
+        id=next((answer.id for answer in answers if answer.id), None),
+        prompt_ids=next((found.prompt_token_ids for found in answers if found.prompt_token_ids is not None), None),
+        ids=ids,
+        logprobs=logprobs,
+    )
+
+
+def _drawn(answers: Sequence[_Answer]) -> tuple[list[int] | None, list[float]]:
+    """Return the ids of the only choice, None where they are not given, and their log-probabilities, all or none."""
+    choices = [choice for answer in answers for choice in answer.choices]
+    given = [choice.token_ids for choice in choices if choice.token_ids is not None]
+    ids = [token for some in given for token in some]
+    logprobs = [token.logprob for choice in choices if choice.logprobs for token in choice.logprobs.content or ()]
+    return (ids if given else None), (logprobs if len(logprobs) == len(ids) else [])
+
+
+def _decoded(piece: bytes, kind: type[T]) -> T | None:
+    """Return a piece of an answer as what it should be; None where it is something else."""
+    try:
+        return msgspec.json.decode(piece, type=kind)
+    except UNREADABLE:
+        return None
+
+
+def _data(body: bytes) -> Iterator[bytes]:
+    """Split a stream into the data of its events."""
+    return (line[5:] for line in body.splitlines() if line.startswith(b"data:"))
+
+
+def _merge(message: dict[str, Any], delta: dict[str, Any]) -> None:
+    """Add a stream's delta to what is known of a message: text is joined, tool calls are matched by their index."""
+    for key, value in delta.items():
+        if isinstance(value, str) and key not in ("role", "id", "type") and isinstance(message.get(key), str):
+            message[key] += value
+        elif isinstance(value, list) and all(isinstance(item, dict) and "index" in item for item in _items(value)):
+            calls: list[dict[str, Any]] = message.setdefault(key, [])
+            for call in _items(value):
+                known = next((known for known in calls if known["index"] == call["index"]), None)
+                if known is None:
+                    known = {"index": call["index"]}
+                    calls.append(known)
+                _merge(known, {part: call[part] for part in call if part != "index"})
+        elif isinstance(value, dict) and isinstance(message.get(key), dict):
+            _merge(message[key], _fields(value))
+        elif value is not None or key not in message:
+            message[key] = value
+
+
+def _items(value: Any) -> list[Any]:
+    return value
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    return value

@@ -1,0 +1,222 @@
+import asyncio
+import logging
+from collections.abc import Sequence
+
+import pytest
+
+from leyden.core.data.span import Span
+from leyden.core.errors import NotFound, StoreError, UsageError
+from leyden.core.gateway.calls.span_writer import Keeper, KeeperLimits
+from leyden.core.store.memory import MemoryStore
+from leyden.core.testing import nouns
+
+RELAXED = KeeperLimits(within=2.0)
+
+
+def span(number: int, text: str = "", attempt: str = "attempt") -> Span:
+    return nouns.span(
+        "chat", {"text": text}, rollout_id="rollout", attempt_id=attempt, sequence_id=0, span_id=f"{number:016x}"
+    )
+
+
+class Shelf:
+    """A store of spans that can fail, refuse an attempt, or take its time."""
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+        self.calls = 0
+        self.broken = False
+        self.refusal: type[Exception] = NotFound
+        self.called = asyncio.Event()
+        self.open = asyncio.Event()
+        self.open.set()
+
+    async def add(self, spans: Sequence[Span]) -> None:
+        self.calls += 1
+        self.called.set()
+        await self.open.wait()
+        if self.broken:
+            raise StoreError("disk full")
+        if any(span.attempt_id == "unknown" for span in spans):
+            raise self.refusal("there is no attempt unknown")
+        self.numbers += [int(span.span_id, 16) for span in spans if int(span.span_id, 16) not in self.numbers]
+
+
+def errors(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+async def test_a_durable_record_is_stored_when_keep_returns() -> None:
+    shelf = Shelf()
+    keeper = Keeper(shelf.add)
+    assert await keeper.keep([span(1), span(2)])
+    assert await keeper.keep([span(3)])
+    assert (shelf.numbers, keeper.waiting) == ([1, 2, 3], 0)
+    await keeper.aclose()
+
+
+async def test_a_relaxed_record_is_stored_soon_and_together_with_others() -> None:
+    shelf = Shelf()
+    keeper = Keeper(shelf.add, KeeperLimits(within=0.02))
+    for number in range(10):
+        assert await keeper.keep([span(number)])
+    assert (shelf.calls, keeper.waiting) == (0, 10)
+    await asyncio.wait_for(shelf.called.wait(), 20)
+    assert await keeper.flush()
+    assert (shelf.numbers, shelf.calls) == (list(range(10)), 1)
+    shelf.called.clear()
+    await keeper.keep([span(10)])
+    await asyncio.wait_for(shelf.called.wait(), 20)
+    await keeper.aclose()
+    assert shelf.numbers == list(range(11))
+
+
+async def test_flushing_and_closing_store_what_waits() -> None:
+    shelf = Shelf()
+    keeper = Keeper(shelf.add, RELAXED)
+    await keeper.keep([span(1)])
+    assert await keeper.flush()
+    assert shelf.numbers == [1]
+    await keeper.keep([span(2)])
+    await keeper.aclose()
+    assert shelf.numbers == [1, 2]
+    assert await keeper.keep([span(3)])
+    assert (shelf.numbers, keeper.waiting) == ([1, 2, 3], 0)
+
+
+@pytest.mark.parametrize("limits", [KeeperLimits(within=2, max_spans=2), KeeperLimits(within=2, max_bytes=1000)])
+async def test_a_full_buffer_makes_records_durable_and_keeps_their_order(limits: KeeperLimits) -> None:
+    shelf = Shelf()
+    keeper = Keeper(shelf.add, limits)
+    for number in (1, 2):
+        await keeper.keep([span(number, "x" * 400)])
+    assert shelf.numbers == []
+    await keeper.keep([span(3)])
+    assert shelf.numbers == [1, 2, 3]
+    await keeper.aclose()
+
+
+async def test_a_full_buffer_before_a_broken_store_is_not_added_to() -> None:
+    shelf = Shelf()
+    shelf.broken = True
+    keeper = Keeper(shelf.add, KeeperLimits(within=2, max_spans=1))
+    assert await keeper.keep([span(1)])
+    assert not await keeper.keep([span(2)])
+    assert keeper.waiting == 1
+    shelf.broken = False
+    await keeper.aclose()
+    assert shelf.numbers == [1]
+
+
+async def test_a_failing_store_is_tried_again_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    shelf = Shelf()
+    shelf.broken = True
+    keeper = Keeper(shelf.add, KeeperLimits(within=0.01))
+    for number in range(3):
+        await keeper.keep([span(number)])
+    for _ in range(2):
+        shelf.called.clear()
+        await asyncio.wait_for(shelf.called.wait(), 20)
+    assert not await keeper.flush()
+    assert (keeper.waiting, shelf.numbers) == (3, [])
+    assert errors(caplog) == ["the store does not take the records of model calls"]
+    shelf.broken = False
+    shelf.called.clear()
+    await asyncio.wait_for(shelf.called.wait(), 20)
+    assert await keeper.flush()
+    assert shelf.numbers == [0, 1, 2]
+    assert "the store takes records again" in caplog.messages
+    shelf.broken = True
+    await keeper.keep([span(4)])
+    assert not await keeper.flush()
+    assert len(errors(caplog)) == 2  # another outage
+    await keeper.aclose()
+    assert errors(caplog)[-1] == "1 records of model calls were never stored"
+
+
+async def test_a_durable_record_that_fails_is_told_and_logged_once_an_outage(caplog: pytest.LogCaptureFixture) -> None:
+    shelf = Shelf()
+    shelf.broken = True
+    keeper = Keeper(shelf.add)
+    assert [await keeper.keep([span(number)]) for number in range(3)] == [False] * 3
+    assert len(errors(caplog)) == 1
+    shelf.broken = False
+    assert await keeper.keep([span(3)])
+    assert not await keeper.keep([span(4, attempt="unknown")])
+    assert "span 0000000000000004 of attempt unknown could not be recorded" in errors(caplog)[-1]
+
+
+@pytest.mark.parametrize("refusal", [NotFound, UsageError])
+async def test_a_span_the_store_refuses_takes_no_other_with_it(
+    caplog: pytest.LogCaptureFixture, refusal: type[Exception]
+) -> None:
+    shelf = Shelf()
+    shelf.refusal = refusal
+    keeper = Keeper(shelf.add, RELAXED)
+    for number in range(5):
+        await keeper.keep([span(number, attempt="unknown" if number == 2 else "attempt")])
+    assert await keeper.flush()
+    assert (shelf.numbers, keeper.waiting) == ([0, 1, 3, 4], 0)
+    assert len(errors(caplog)) == 1
+    await keeper.aclose()
+
+
+async def test_a_caller_that_is_cut_off_leaves_its_record_to_be_stored() -> None:
+    shelf = Shelf()
+    shelf.open.clear()
+    keeper = Keeper(shelf.add)
+    cut_off = asyncio.create_task(keeper.keep([span(1)]))
+    await shelf.called.wait()
+    cut_off.cancel()
+    await asyncio.wait([cut_off])
+    assert (cut_off.cancelled(), keeper.waiting) == (True, 1)
+    shelf.open.set()
+    await keeper.aclose()
+    assert shelf.numbers == [1]
+
+
+async def test_a_flush_that_is_cut_off_loses_nothing() -> None:
+    shelf = Shelf()
+    shelf.open.clear()
+    keeper = Keeper(shelf.add, RELAXED)
+    await keeper.keep([span(1)])
+    cut_off = asyncio.create_task(keeper.flush())
+    await shelf.called.wait()
+    cut_off.cancel()
+    await asyncio.wait([cut_off])
+    shelf.open.set()
+    await keeper.aclose()
+    assert shelf.numbers == [1]
+
+
+async def test_records_kept_while_others_are_written_are_stored_after_them() -> None:
+    shelf = Shelf()
+    shelf.open.clear()
+    keeper = Keeper(shelf.add, RELAXED)
+    await keeper.keep([span(1)])
+    flushing = asyncio.create_task(keeper.flush())
+    await shelf.called.wait()
+    await keeper.keep([span(2)])
+    shelf.open.set()
+    assert await flushing
+    assert shelf.numbers == [1]
+    await keeper.aclose()
+    assert shelf.numbers == [1, 2]
+
+
+async def test_a_store_takes_a_record_that_it_has_only_once() -> None:
+    store = MemoryStore()
+    rollout = await store.start_rollout("task")
+    record = nouns.span(rollout_id=rollout.rollout_id, attempt_id=rollout.attempt.attempt_id, sequence_id=0)
+    keeper = Keeper(store.add_many_spans)
+    assert await keeper.keep([record])
+    assert await keeper.keep([record])
+    assert len(await store.query_spans(rollout.rollout_id)) == 1
+    await store.close()
+    assert not await keeper.keep([record])
+
+
+@pytest.mark.parametrize("wrong", [{"within": -1.0}, {"within": 2.5}, {"max_spans": 0}, {"max_bytes": 0}])
+def test_limits_that_make_no_sense_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(UsageError):
+        KeeperLimits(**wrong)  # pyright: ignore[reportArgumentType]  # wrong on purpose
