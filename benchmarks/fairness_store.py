@@ -33,8 +33,8 @@ from stores.material import make_spans
 from stores.places import TOKEN
 
 from leyden.core.data.rollout import Attempt
-from leyden.core.store.access import Access
-from leyden.core.store.client import HttpStore
+from leyden.core.store.http.access import Access
+from leyden.core.store.http.client import HttpStore
 
 HERE = Path(__file__).parent
 HONEST, SPANS, PAUSE_SECONDS, WARM_SECONDS = 7, 10, 0.05, 0.5

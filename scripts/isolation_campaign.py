@@ -28,8 +28,8 @@ from leyden.core.gateway.calls.served_policy import ServedPolicy
 from leyden.core.gateway.http.server import GatewayServer
 from leyden.core.runner.pool import WorkerPool
 from leyden.core.runner.worker_spec import WorkerSpec
+from leyden.core.store.http.server import store_app
 from leyden.core.store.memory import MemoryStore
-from leyden.core.store.server import store_app
 from leyden.core.testing.byte_codec import VOCABULARY, ByteCodec
 from leyden.core.testing.gateway_bench import turns
 from leyden.core.testing.scripted_engine import Scripted, ScriptedAnswer, ScriptedEngine

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from leyden.core.data.rollout import Attempt
-from leyden.core.store.wire import Part, methods
+from leyden.core.store.rpc import Part, methods
 from stores.material import make_spans
 
 MSGPACK, PROTOBUF = "application/msgpack", "application/x-protobuf"

@@ -42,10 +42,10 @@ from leyden.core.data.rollout import FINISHED_ATTEMPT
 from leyden.core.gateway.app import Gateway
 from leyden.core.gateway.calls.served_policy import ServedPolicy
 from leyden.core.gateway.production.captures import PATH, capture_app
-from leyden.core.store.access import Access, worker_token
+from leyden.core.store.http.access import Access, worker_token
+from leyden.core.store.http.server import store_app
 from leyden.core.store.memory import MemoryStore
-from leyden.core.store.server import store_app
-from leyden.core.store.wire import methods
+from leyden.core.store.rpc import methods
 from leyden.core.testing.byte_codec import ByteCodec
 from leyden.core.testing.scripted_engine import ScriptedEngine
 from leyden.core.trainer.config import RunConfig

@@ -20,12 +20,13 @@ from leyden.core.data.production import CaptureBegin, CaptureBegun, CaptureEnd, 
 from leyden.core.data.rollout import Attempt
 from leyden.core.data.span import Span
 from leyden.core.gateway.production import captures
-from leyden.core.store import otlp, server
-from leyden.core.store.client import HttpStore
-from leyden.core.store.intake import SMALL_PIECE, AgentLimits, ServerLimits
+from leyden.core.store.http import server
+from leyden.core.store.http.admission import SMALL_PIECE, AgentLimits, ServerLimits
+from leyden.core.store.http.client import HttpStore
+from leyden.core.store.http.long_work import LARGE
+from leyden.core.store.http.otlp import reading
 from leyden.core.store.memory import MemoryStore
-from leyden.core.store.turns import LARGE
-from leyden.core.store.wire import Part, methods
+from leyden.core.store.rpc import Part, methods
 from leyden.core.testing.scripted_engine import ScriptedAnswer
 from leyden.core.testing.scripted_gateway import scripted_gateway
 from leyden.core.testing.store_contract.shared import claimed, span_of
@@ -187,7 +188,7 @@ async def test_five_million_empty_spans_by_otlp(
     http: StoreServer, store: Held, own: Attempt, other: Attempt, monkeypatch: pytest.MonkeyPatch, who: str
 ) -> None:
     """Ten kilobytes of gzip hold five million spans without anything in them: refused before any of them is made."""
-    made = counting(monkeypatch, otlp, "_decoded")
+    made = counting(monkeypatch, reading, "_decoded")
     url = http.add(store)
     token = token_of(own) if who == "agent" else TOKEN
     status, said, _ = await post(
@@ -213,7 +214,7 @@ async def test_one_span_with_a_million_attributes_by_otlp(
     http: StoreServer, store: Held, own: Attempt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An agent sends one span whose attributes, or one of them, are a million values: refused before they are made."""
-    made = counting(monkeypatch, otlp, "_decoded")
+    made = counting(monkeypatch, reading, "_decoded")
     request: Any = ExportTraceServiceRequest()
     spans = request.resource_spans.add().scope_spans.add().spans
     spans.add().attributes.add(key="x").value.array_value.values.add()
@@ -279,7 +280,7 @@ async def test_large_bodies_are_not_read_where_all_requests_are_answered(
 ) -> None:
     """An agent sends bodies that take long to decompress and to decode: neither is done on the event loop."""
     loop = next(thread.name for thread in threading.enumerate() if "leyden test server" in thread.name)
-    decoded, read = counting(monkeypatch, server, "_decoded"), counting(monkeypatch, otlp, "read_request")
+    decoded, read = counting(monkeypatch, server, "_decoded"), counting(monkeypatch, reading, "read_request")
     inflated: list[str] = []
     push = Inflater.push
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from leyden.core.errors import UsageError
-from leyden.core.store.sql import SqlStore
+from leyden.core.store.sql.store import SqlStore
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.folder import RunFolder
 from leyden.core.trainer.storing import kept_token

@@ -29,10 +29,10 @@ from leyden.core.runner.loaded import LoadedAgent
 from leyden.core.runner.pool import WorkerPool
 from leyden.core.runner.worker_spec import WorkerSpec
 from leyden.core.store.base import LightningStore
-from leyden.core.store.client import HttpStore
+from leyden.core.store.http.client import HttpStore
+from leyden.core.store.http.server import store_app
 from leyden.core.store.memory import MemoryStore
 from leyden.core.store.open import open_store
-from leyden.core.store.server import store_app
 from leyden.core.testing.byte_codec import ByteCodec
 from leyden.core.testing.running import run_one
 from leyden.core.testing.scripted_engine import ScriptedAnswer, ScriptedEngine

@@ -25,9 +25,9 @@ from leyden.core.data.identity import mint
 from leyden.core.data.rollout import AttemptedRollout
 from leyden.core.gateway.calls.served_policy import ServedPolicy
 from leyden.core.runner.command import CommandAgent
-from leyden.core.store.access import Access, machine_name, worker_token
 from leyden.core.store.base import LightningStore
-from leyden.core.store.client import HttpStore
+from leyden.core.store.http.access import Access, machine_name, worker_token
+from leyden.core.store.http.client import HttpStore
 from leyden.core.store.open import open_store
 from leyden.core.testing.byte_codec import ByteCodec
 from leyden.core.testing.running import error_of, rewards_in, running

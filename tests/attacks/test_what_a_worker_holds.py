@@ -18,8 +18,8 @@ from leyden.core.data.rollout import Attempt, AttemptedRollout
 from leyden.core.errors import CallRefused
 from leyden.core.gateway.calls.served_policy import ServedPolicy
 from leyden.core.runner.pool import WorkerPool
-from leyden.core.store.access import Access, Worker, machine_name, worker_token
-from leyden.core.store.client import HttpStore
+from leyden.core.store.http.access import Access, Worker, machine_name, worker_token
+from leyden.core.store.http.client import HttpStore
 from leyden.core.store.memory import MemoryStore
 from leyden.core.testing.byte_codec import ByteCodec
 from leyden.core.testing.nouns import span

@@ -19,7 +19,7 @@ from leyden.core.data.resources import PromptTemplate
 from leyden.core.data.rollout import EnqueueRollout
 from leyden.core.data.run import PolicyVersion, Run, StepMetrics
 from leyden.core.data.span import Attributes, Span
-from leyden.core.store.wire import WAITING, Part, methods
+from leyden.core.store.rpc import WAITING, Part, methods
 
 IN_ORDER = ("own", "other", "forged", "reward", "ending", "compressed")
 FAULTY = ("empty", "wrong type", "random", "huge", "badly compressed", "unknown encoding")

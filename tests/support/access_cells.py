@@ -25,7 +25,7 @@ from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Message
 
 from leyden.core.data import semconv
-from leyden.core.store.wire import TOGETHER, methods
+from leyden.core.store.rpc import TOGETHER, methods
 
 FAULTS = frozenset({400, 404, 409, 413, 415, 422})
 """Statuses of requests that are not in order."""

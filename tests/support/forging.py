@@ -13,7 +13,7 @@ from leyden.core.data import semconv
 from leyden.core.data.encoding.tokens import pack_ids, pack_log_probs
 from leyden.core.data.sampling import Sampling
 from leyden.core.data.span import Attributes, Span
-from leyden.core.store.client import HttpStore
+from leyden.core.store.http.client import HttpStore
 from leyden.core.tracing.context import current_attempt
 from leyden.core.tracing.spans.export import start_span
 

@@ -14,8 +14,8 @@ from leyden.core.engine.base import GenerateRequest, ModelInfo
 from leyden.core.gateway.app import Gateway
 from leyden.core.gateway.calls.served_policy import ServedPolicy
 from leyden.core.gateway.http.server import GatewayServer
+from leyden.core.store.http.server import store_app
 from leyden.core.store.memory import MemoryStore
-from leyden.core.store.server import store_app
 from leyden.core.testing.byte_codec import BEGIN, END, VOCABULARY, ByteCodec
 from leyden.core.testing.gateway_bench import turns as finished_turns
 from leyden.core.testing.scripted_engine import Scripted, ScriptedAnswer, ScriptedEngine

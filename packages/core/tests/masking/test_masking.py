@@ -14,7 +14,7 @@ from leyden.core.data.identity import mint
 from leyden.core.gateway.http.server import GatewayServer
 from leyden.core.gateway.upstream.relay import Upstream
 from leyden.core.masking import MaskingFilter, mask_json, mask_text, mask_values, remember_secret, visible
-from leyden.core.store.access import Access, worker_token
+from leyden.core.store.http.access import Access, worker_token
 
 ACCESS = Access("opens-the-store-7")
 MACHINE = ACCESS.machine_token("node-")

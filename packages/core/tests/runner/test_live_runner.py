@@ -15,9 +15,9 @@ from leyden.core.runner.adapters import AgentSource
 from leyden.core.runner.isolation.live import LiveProcesses
 from leyden.core.runner.live import run_live
 from leyden.core.runner.loaded import LoadedAgent
-from leyden.core.store.client import HttpStore
+from leyden.core.store.http.client import HttpStore
+from leyden.core.store.http.server import store_app
 from leyden.core.store.memory import MemoryStore
-from leyden.core.store.server import store_app
 from leyden.core.testing.byte_codec import ByteCodec
 from leyden.core.testing.running import TEST_KEY, finished, rewards_in
 from leyden.core.testing.scripted_engine import ScriptedEngine

@@ -25,9 +25,9 @@ from leyden.core.runner import ray_pool
 from leyden.core.runner.ray_cluster import Cluster, ray_cluster
 from leyden.core.runner.ray_pool import NoRoom, RayPool
 from leyden.core.runner.worker_spec import WorkerSpec
-from leyden.core.store.access import Access, new_machine
+from leyden.core.store.http.access import Access, new_machine
+from leyden.core.store.http.server import store_app
 from leyden.core.store.memory import MemoryStore
-from leyden.core.store.server import store_app
 from leyden.core.testing.byte_codec import ByteCodec
 from leyden.core.testing.running import finished
 from leyden.core.testing.scripted_engine import ScriptedEngine

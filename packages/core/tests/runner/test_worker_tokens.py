@@ -6,7 +6,7 @@ import pytest
 
 from leyden.core.runner.config import RunnerConfig
 from leyden.core.runner.pool import worker_prefix
-from leyden.core.store.access import Access, Worker, machine_name, new_machine, worker_token
+from leyden.core.store.http.access import Access, Worker, machine_name, new_machine, worker_token
 from leyden.core.testing.running import NO_GATEWAY, error_of, run_one
 
 ACCESS = Access("opens-the-store")

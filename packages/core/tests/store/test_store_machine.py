@@ -13,9 +13,9 @@ import pytest
 from leyden.core.data.rollout import Attempt, AttemptedRollout, EnqueueRollout, RolloutConfig
 from leyden.core.data.worker import Worker
 from leyden.core.store.base import LightningStore
-from leyden.core.store.client import HttpStore
+from leyden.core.store.http.client import HttpStore
 from leyden.core.store.memory import MemoryStore
-from leyden.core.store.sql import SqlStore
+from leyden.core.store.sql.store import SqlStore
 from leyden.core.testing.store_machine import Clock, Opened, StoreMachine, check_store
 from leyden.core.testing.store_machine import operations as ops
 from leyden.core.testing.store_machine.naming import AttemptNames

@@ -8,9 +8,9 @@ from uuid import uuid4
 import pytest
 
 from leyden.core.store.base import LightningStore
-from leyden.core.store.client import HttpStore
-from leyden.core.store.postgres import PostgresStore
-from leyden.core.store.redis_store import RedisStore
+from leyden.core.store.http.client import HttpStore
+from leyden.core.store.postgres.store import PostgresStore
+from leyden.core.store.redis.store import RedisStore
 from leyden.core.testing.postgres_server import PostgresServer
 from leyden.core.testing.redis_server import RedisServer
 from leyden.core.testing.store_machine import Clock, Opened, check_store

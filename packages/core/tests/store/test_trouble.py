@@ -20,7 +20,7 @@ from leyden.core.data import semconv
 from leyden.core.data.rollout import RolloutConfig
 from leyden.core.data.run import Run
 from leyden.core.store.base import LightningStore
-from leyden.core.store.client import HttpStore
+from leyden.core.store.http.client import HttpStore
 from leyden.core.store.memory import MemoryStore
 from leyden.core.store.open import open_store
 from leyden.core.testing.postgres_server import PostgresServer

@@ -17,7 +17,7 @@ from starlette.routing import Route
 from leyden.core.errors import LeydenError, UsageError
 from leyden.core.gateway.calls.served_policy import ServedPolicy
 from leyden.core.gateway.http.server import GatewayServer
-from leyden.core.store.access import machine_name
+from leyden.core.store.http.access import machine_name
 from leyden.core.store.memory import MemoryStore
 from leyden.core.testing.byte_codec import ByteCodec
 from leyden.core.testing.running import finished, rewards_in

@@ -20,9 +20,9 @@ from leyden.core.gateway.calls.served_policy import ServedPolicy
 from leyden.core.gateway.http.server import GatewayServer
 from leyden.core.runner.pool import WorkerPool
 from leyden.core.runner.worker_spec import WorkerSpec
-from leyden.core.store.access import Access, new_machine
+from leyden.core.store.http.access import Access, new_machine
+from leyden.core.store.http.server import store_app
 from leyden.core.store.memory import MemoryStore
-from leyden.core.store.server import store_app
 from leyden.core.testing.byte_codec import ByteCodec
 from leyden.core.testing.running import error_of, rewards_in
 from leyden.core.testing.scripted_engine import ScriptedEngine

@@ -83,7 +83,7 @@ _ATTEMPT = re.compile(rf"{_ALONE}([\w-]{{2,400}})\.([\w-]{{2,400}}){_SIGNATURE}"
 _SCOPED = re.compile(
     rf"{_ALONE}(?:agent|agent-reward|workers?)\.([\w-]{{2,400}})\.([\w-]{{0,400}}){_SIGNATURE}", re.ASCII
 )
-"""Tokens of a store's agents, workers and machines: see `store.access`."""
+"""Tokens of a store's agents, workers and machines: see `store.http.access`."""
 
 
 def _first(found: "re.Match[str]") -> str:

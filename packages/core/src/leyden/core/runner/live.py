@@ -12,8 +12,8 @@ from leyden.core.runner.isolation.live import LiveProcesses
 from leyden.core.runner.loaded import LoadedAgent
 from leyden.core.runner.runner import Runner
 from leyden.core.runner.threads import AgentThreads
-from leyden.core.store.access import machine_name
-from leyden.core.store.client import HttpStore
+from leyden.core.store.http.access import machine_name
+from leyden.core.store.http.client import HttpStore
 from leyden.core.tracing import context_propagation
 from leyden.core.tracing.spans.export import start_recording
 from leyden.core.tracing.wire import gateway_pool, routing

@@ -20,8 +20,8 @@ from leyden.core.runner.lost_workers import LostWorkers
 from leyden.core.runner.masked_log import MaskedLog
 from leyden.core.runner.worker_process import WorkerKilled, WorkerProcess
 from leyden.core.runner.worker_spec import WorkerSpec
-from leyden.core.store.access import machine_name, worker_token
-from leyden.core.store.client import HttpStore
+from leyden.core.store.http.access import machine_name, worker_token
+from leyden.core.store.http.client import HttpStore
 
 SHORT_LIFE_SECONDS = 10.0
 SHARED = "; attempts shared its process, and one of them may have ended it"

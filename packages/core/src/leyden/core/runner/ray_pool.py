@@ -25,7 +25,7 @@ from leyden.core.runner.ray_cluster import Cluster
 from leyden.core.runner.runner_host import RunnerHost
 from leyden.core.runner.worker_process import same_error
 from leyden.core.runner.worker_spec import WorkerSpec
-from leyden.core.store.client import HttpStore
+from leyden.core.store.http.client import HttpStore
 
 PLACE_SECONDS = 60.0
 """How long Ray may take to find room for an actor before somebody is told."""

@@ -25,7 +25,7 @@ from leyden.core.runner.loop_watch import LoopWatch
 from leyden.core.runner.lost_workers import LostWorkers
 from leyden.core.runner.reward import check_reward_function
 from leyden.core.store.base import LightningStore
-from leyden.core.store.client import HttpStore
+from leyden.core.store.http.client import HttpStore
 from leyden.core.tracing.context import OpenAttempt
 from leyden.core.tracing.spans.export import Recorder
 

@@ -15,7 +15,7 @@ from leyden.core.errors import LeydenError, StoreError, UsageError
 from leyden.core.runner.pipes import Refused
 from leyden.core.runner.pool import WorkerPool
 from leyden.core.runner.worker_spec import WorkerSpec
-from leyden.core.store.client import HttpStore
+from leyden.core.store.http.client import HttpStore
 
 MOST_PRINTED = 4 << 20
 """Bytes of output that wait to be fetched; beyond it the oldest go, and are counted."""

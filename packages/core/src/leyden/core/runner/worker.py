@@ -26,7 +26,7 @@ from leyden.core.runner.pipes import Beat, ParentPipes, Ready, Refused, flush_ou
 from leyden.core.runner.runner import Runner
 from leyden.core.runner.threads import AgentThreads
 from leyden.core.runner.worker_spec import WorkerSpec
-from leyden.core.store.client import HttpStore
+from leyden.core.store.http.client import HttpStore
 from leyden.core.tracing import context_propagation
 from leyden.core.tracing.spans.export import start_recording
 from leyden.core.tracing.wire import routing

@@ -15,10 +15,8 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from leyden.core.data.rollout import FINISHED_ATTEMPT
-from leyden.core.store.local import LocalStore
-from leyden.core.store.memory_records import MemoryRecords
-from leyden.core.store.query import Query, evaluate
-from leyden.core.store.rows import (
+from leyden.core.store.common.local import LocalStore
+from leyden.core.store.common.rows import (
     AttemptKey,
     AttemptRow,
     Changes,
@@ -30,7 +28,9 @@ from leyden.core.store.rows import (
     SpanTarget,
     WorkerRow,
 )
-from leyden.core.store.rules import OPEN_ATTEMPT, heard
+from leyden.core.store.memory_records import MemoryRecords
+from leyden.core.store.query import Query, evaluate
+from leyden.core.store.state_rules import OPEN_ATTEMPT, heard
 
 logger = logging.getLogger(__name__)
 

@@ -3,9 +3,9 @@
 from collections import OrderedDict
 from collections.abc import Sequence
 
+from leyden.core.store.common.record_rows import MetricsRow, RunRow, VersionKey, VersionRow
+from leyden.core.store.common.rows import KEPT_SECONDS, Rows
 from leyden.core.store.query import Query, evaluate
-from leyden.core.store.record_rows import MetricsRow, RunRow, VersionKey, VersionRow
-from leyden.core.store.rows import KEPT_SECONDS, Rows
 
 
 class MemoryRecords(Rows):

@@ -33,7 +33,7 @@ async def open_store(uri: str, *, clock: Callable[[], float] = time.time) -> Lig
     if scheme == "memory":
         return _open_memory(rest, clock)
     if scheme == "sqlite":
-        from leyden.core.store.sql import SqlStore
+        from leyden.core.store.sql.store import SqlStore
 
         path = rest.removeprefix("/")
         if path == rest or path in ("", ":memory:"):
@@ -61,7 +61,7 @@ def _open_memory(options: str, clock: Callable[[], float]) -> LightningStore:
 
 async def _open_postgres(uri: str, clock: Callable[[], float]) -> LightningStore:
     try:
-        from leyden.core.store.postgres import PostgresStore
+        from leyden.core.store.postgres.store import PostgresStore
     except ImportError as error:
         raise UsageError(f"a store in PostgreSQL needs pip install 'leyden-core[postgresql]' ({error})") from error
     return await PostgresStore.open(uri, clock)
@@ -69,7 +69,7 @@ async def _open_postgres(uri: str, clock: Callable[[], float]) -> LightningStore
 
 async def _open_redis(uri: str, clock: Callable[[], float]) -> LightningStore:
     try:
-        from leyden.core.store.redis_store import RedisStore
+        from leyden.core.store.redis.store import RedisStore
     except ModuleNotFoundError as error:
         raise UsageError("a store in Redis needs redis-py: pip install 'leyden-core[redis]'") from error
     return await RedisStore.open(uri, clock)
@@ -77,7 +77,7 @@ async def _open_redis(uri: str, clock: Callable[[], float]) -> LightningStore:
 
 async def _open_server(scheme: str, rest: str) -> LightningStore:
     """Open the store of a server, which must know the token."""
-    from leyden.core.store.client import HttpStore
+    from leyden.core.store.http.client import HttpStore
 
     userinfo, _, place = rest.rpartition("@")
     named = next((part for part in reversed(userinfo.split(":")) if part), None)

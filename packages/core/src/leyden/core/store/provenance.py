@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from leyden.core.data import semconv
 from leyden.core.data.span import Attributes, Span, SpanEvent, SpanLink
-from leyden.core.store.span_entry import entered
+from leyden.core.store.common.span_entry import entered
 
 Part = TypeVar("Part", SpanEvent, SpanLink)
 

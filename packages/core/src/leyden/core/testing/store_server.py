@@ -11,10 +11,10 @@ from types import TracebackType
 import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from leyden.core.store.access import Access
 from leyden.core.store.base import LightningStore
-from leyden.core.store.intake import ServerLimits
-from leyden.core.store.server import store_app
+from leyden.core.store.http.access import Access
+from leyden.core.store.http.admission import ServerLimits
+from leyden.core.store.http.server import store_app
 
 TOKEN = "a-token-for-tests"
 """What the server accepts."""

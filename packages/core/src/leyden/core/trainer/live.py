@@ -89,7 +89,7 @@ class AgentThread(threading.Thread):
 
     async def _work(self) -> None:
         from leyden.core.runner.live import run_live
-        from leyden.core.store.client import HttpStore
+        from leyden.core.store.http.client import HttpStore
 
         stopped, loop = asyncio.Event(), asyncio.get_running_loop()
         store = HttpStore(f"{self._address.url}/store", self._address.token)

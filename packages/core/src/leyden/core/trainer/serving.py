@@ -18,8 +18,8 @@ from leyden.core.data.route import Route
 from leyden.core.engine.base import Engine, EngineRecord
 from leyden.core.errors import EngineError
 from leyden.core.runner.loading import importing
-from leyden.core.store.access import Access, new_machine
 from leyden.core.store.base import LightningStore
+from leyden.core.store.http.access import Access, new_machine
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.desk import PATH, Desk
 from leyden.core.trainer.determinism import engine_config
@@ -288,9 +288,9 @@ async def open_gateway(
     """
     from leyden.core.gateway.app import Gateway
     from leyden.core.gateway.http.server import GatewayServer
-    from leyden.core.store.intake import Intake, ServerLimits
-    from leyden.core.store.server import store_app
-    from leyden.core.store.server_metrics import StoreMetrics
+    from leyden.core.store.http.admission import Intake, ServerLimits
+    from leyden.core.store.http.metrics import StoreMetrics
+    from leyden.core.store.http.server import store_app
 
     key, token = new_key(), secrets.token_urlsafe(24)
     access = Access(token)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from leyden.core.errors import UsageError
 from leyden.core.masking import remember_secret
-from leyden.core.store.intake import SCALE_AT
+from leyden.core.store.http.admission import SCALE_AT
 from leyden.core.store.open import open_store
 
 
@@ -36,9 +36,9 @@ async def serve_store(plan: StorePlan, started: Callable[[str], None], stopped: 
     Raises UsageError for a plan that cannot work, and GatewayError when the port is taken.
     """
     from leyden.core.gateway.http.server import GatewayServer
-    from leyden.core.store.access import Access
-    from leyden.core.store.intake import ServerLimits
-    from leyden.core.store.server import store_app
+    from leyden.core.store.http.access import Access
+    from leyden.core.store.http.admission import ServerLimits
+    from leyden.core.store.http.server import store_app
 
     async with AsyncExitStack() as closing:
         store = await open_store(plan.uri)

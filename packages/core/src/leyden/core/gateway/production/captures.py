@@ -41,10 +41,10 @@ from leyden.core.gateway.http.metrics import CONTENT_TYPE
 from leyden.core.gateway.production.span_sampling import DROPPED, Thinning
 from leyden.core.gateway.refusal import Refusal, invalid
 from leyden.core.store.base import LightningStore
-from leyden.core.store.intake import AgentLimits, Intake, ServerLimits, check_values, too_many
+from leyden.core.store.http.admission import AgentLimits, Intake, ServerLimits, check_values, too_many
+from leyden.core.store.http.long_work import WRITE_SECONDS
+from leyden.core.store.http.refused import Refused
 from leyden.core.store.provenance import without_call_records
-from leyden.core.store.refused import Refused
-from leyden.core.store.turns import WRITE_SECONDS
 from leyden.core.trajectory.assemble import last_reward
 
 PATH = "/capture"

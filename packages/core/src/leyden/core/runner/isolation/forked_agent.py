@@ -33,8 +33,8 @@ from leyden.core.runner.own_failures import own_failure
 from leyden.core.runner.registry import installed_adapters
 from leyden.core.runner.runner import Runner
 from leyden.core.runner.threads import AgentThreads
-from leyden.core.store.client import HttpStore
-from leyden.core.store.span_entry import ready
+from leyden.core.store.common.span_entry import ready
+from leyden.core.store.http.client import HttpStore
 from leyden.core.tracing.context import OpenAttempt
 from leyden.core.tracing.spans.export import Recorder, start_recording
 

@@ -14,7 +14,7 @@ import msgspec
 from leyden.core.data.production import CaptureSpans
 from leyden.core.data.span import Span
 from leyden.core.errors import REFUSALS
-from leyden.core.store.span_entry import ready_now
+from leyden.core.store.common.span_entry import ready_now
 
 log = logging.getLogger("leyden.production")
 

@@ -22,8 +22,8 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 from leyden.core.data import semconv
 from leyden.core.data.span import Span
 from leyden.core.errors import REFUSALS
-from leyden.core.store.otel import span_from_otel
 from leyden.core.store.provenance import without_call_records
+from leyden.core.store.sdk_spans import span_from_otel
 from leyden.core.tracing.context import current_attempt
 from leyden.core.tracing.spans.lightweight_spans import RESOURCE, OwnSpan, OwnTracer
 

@@ -1,0 +1,1 @@
+"""What every store that keeps rows itself has in common. A backend adds rows and transactions."""

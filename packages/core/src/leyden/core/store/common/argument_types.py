@@ -1,0 +1,320 @@
+"""`Checked`: whatever a store's methods are called with, its own code gets the types that the interface says.
+
+Every backend, and the HTTP client, takes the same arguments and refuses the same: what a rollout, a worker or a run may
+hold is read by `data.plain.values`, with what could not be kept whole noted beside it, and an id, a number or a status
+that is none is refused with one line before anything is written.
+"""
+
+import asyncio
+import inspect
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, wraps
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeAlias, Union, cast, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from leyden.core.data import semconv
+from leyden.core.data.plain.class_members import class_of, fields_of
+from leyden.core.data.plain.own_methods import type_name
+from leyden.core.data.plain.reading import FULL, QUICK, Limits, OverLimits
+from leyden.core.data.plain.values import FEW_MEMBERS, MOST_MEMBERS, Kept, is_plain, listed, plain, reading, shown
+from leyden.core.errors import CallRefused, WrongType
+from leyden.core.store.arguments import UNSET
+from leyden.core.store.rpc import methods
+
+_NOT_CHECKED = frozenset({"add_span", "add_many_spans"})
+"""Spans have an entry of their own."""
+_METADATA = "metadata"
+"""Where it is noted what of a document beside it is not whole."""
+_MOST = 1 << 63
+"""Whole numbers are below this: every store can count so far."""
+_MAY_BE_INFINITE = frozenset({"timeout"})
+
+Check: TypeAlias = "Callable[[Any, str, Limits], Any]"
+"""`check(value, place, limits)` returns what is passed on, or raises CallRefused."""
+
+
+class Checked:
+    """Checks the arguments of the interface's methods that a subclass defines."""
+
+    def __init_subclass__(cls, **named: Any) -> None:
+        super().__init_subclass__(**named)
+        for name, function in list(vars(cls).items()):
+            is_own = inspect.iscoroutinefunction(function) and not getattr(function, "__isabstractmethod__", False)
+            if is_own and name in methods() and name not in _NOT_CHECKED:
+                setattr(cls, name, _checked(name, function))
+
+
+def _checked(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(function)
+    async def call(self: object, *args: Any, **named: Any) -> Any:
+        plan = _plan(name)
+        if plan.takes_text_alone and not named and all(type(arg) is str for arg in args):
+            return await function(self, *args)  # as with every model call
+        given = plan.signature.bind(*args, **named).arguments
+        try:
+            checked = plan.check(given, QUICK)
+        except OverLimits:
+            checked = await asyncio.to_thread(plan.check, given, FULL)
+        return await function(self, **checked)
+
+    return call
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """How one method's arguments are checked."""
+
+    signature: inspect.Signature
+    takes_text_alone: bool
+    checks: Mapping[str, Check]
+
+    def check(self, given: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
+        """Return the arguments to pass on."""
+        if _METADATA in self.checks and _METADATA not in given:
+            given = {**given, _METADATA: self.signature.parameters[_METADATA].default}
+        return _checked_fields(given, self.checks, "", limits)
+
+
+@cache
+def _plan(name: str) -> _Plan:
+    method = methods()[name]
+    hints = get_type_hints(method.function)
+    checks = {name: _check_of(hints[name], name) for name in method.signature.parameters}
+    return _Plan(method.signature, all(hints[name] is str for name in checks), checks)
+
+
+# --- Documents: what is kept for its owner, who alone knows what it holds
+
+
+def _document(value: Any, place: str, limits: Limits) -> Any:
+    """Return a document and why it is not whole, to be noted beside it."""
+    most = FEW_MEMBERS if limits.raises else MOST_MEMBERS
+    return Kept(value, []) if is_plain(value, most) else plain(value, _field(place), limits, all_fields=True)
+
+
+def _notes(value: Any, place: str, limits: Limits) -> Any:
+    """Return a dict of plain values, in which it is noted what of it is not whole."""
+    kept = _document(value, place, limits)
+    found: Any = kept.value
+    if type(found) is not dict:
+        raise WrongType(f"{place} is {shown(value)}; it must be a dict")
+    return _with_reasons(cast("dict[Any, Any]", found), kept.reasons)
+
+
+def _texts(value: Any, place: str, limits: Limits) -> Any:
+    """Return a dict of text, in which it is noted what of it is not whole."""
+    notes = _notes(value, place, limits)
+    return {name: note if type(note) is str else _joined(note) for name, note in notes.items()}
+
+
+def _joined(note: Any) -> str:
+    return "; ".join(map(str, cast("list[Any]", note))) if type(note) is list else str(note)
+
+
+def _field(place: str) -> str:
+    """Return the name of the field at a place: what is noted beside a document names that alone."""
+    return place.rpartition(".")[2]
+
+
+def _with_reasons(notes: dict[Any, Any], reasons: Sequence[str]) -> dict[str, Any]:
+    keys = {key: str(key) for key in notes if type(key) is int}
+    if keys:
+        notes = {keys.get(key, key): item for key, item in notes.items()}
+    if not reasons:
+        return notes
+    known = notes.get(semconv.REDUCED)
+    return {**notes, semconv.REDUCED: [*(cast("list[Any]", known) if isinstance(known, list) else ()), *reasons]}
+
+
+def _checked_fields(
+    given: Mapping[str, Any], checks: Mapping[str, Check], place: str, limits: Limits
+) -> dict[str, Any]:
+    """Return checked fields; what of a document is not whole is noted in the `metadata` beside it."""
+    checked = {
+        name: value if value is UNSET else checks[name](value, f"{place}{name}", limits)
+        for name, value in given.items()
+    }
+    reasons: list[str] = []
+    for name, value in checked.items():
+        if type(value) is Kept:
+            checked[name] = value.value
+            reasons += value.reasons
+    if not reasons:
+        return checked
+    notes = checked.get(_METADATA, UNSET)
+    if notes is UNSET:
+        raise CallRefused(f"{reasons[0]}; give the metadata, too, in which that can be noted")
+    return {**checked, _METADATA: _with_reasons(notes or {}, reasons)}
+
+
+# --- Everything else: what it must be
+
+
+def _text(value: Any, place: str, limits: Limits) -> str:
+    if not issubclass(class_of(value), str):
+        raise WrongType(f"{place} is {shown(value)}, a {type_name(value)}; it must be text")
+    return str.__str__(value)
+
+
+def _whole(value: Any, place: str, limits: Limits) -> int:
+    number = _scalar(value)
+    if type(number) is not int:
+        raise WrongType(f"{place} is {shown(value)}, a {type_name(value)}; it must be a whole number")
+    if not -_MOST <= number < _MOST:
+        raise CallRefused(f"{place} is {shown(value)}; it must be below 2^63")
+    return number
+
+
+def _truth(value: Any, place: str, limits: Limits) -> bool:
+    if type(value) is not bool:
+        raise WrongType(f"{place} is {shown(value)}, a {type_name(value)}; it must be True or False")
+    return value
+
+
+def _real(value: Any, place: str, limits: Limits) -> float:
+    number = _scalar(value)
+    if type(number) is not int and type(number) is not float:
+        raise WrongType(f"{place} is {shown(value)}, a {type_name(value)}; it must be a number")
+    try:
+        return float(number)
+    except OverflowError:  # a whole number beyond all floats
+        return math.inf if number > 0 else -math.inf
+
+
+def _scalar(value: Any) -> Any:
+    return value if type(value) is int or type(value) is float else reading(_ONE, all_fields=False).read(value, "")
+
+
+_ONE = Limits(depth=1, items=2, bytes=1000, seconds=0.0)
+
+
+def _finite(value: Any, place: str, limits: Limits) -> float:
+    number = _real(value, place, limits)
+    if math.isnan(number) or (math.isinf(number) and place not in _MAY_BE_INFINITE):
+        raise CallRefused(f"{place} is {number}; it must be a finite number")
+    return number
+
+
+def _one_of(allowed: Sequence[str]) -> Check:
+    def check(value: Any, place: str, limits: Limits) -> str:
+        text = _text(value, place, limits)
+        if text not in allowed:
+            raise CallRefused(f"{place} is {shown(value)}; it must be one of {', '.join(allowed)}")
+        return text
+
+    return check
+
+
+def _each(check: Check) -> Check:
+    def each(value: Any, place: str, limits: Limits) -> list[Any]:
+        members = listed(value, limits)
+        if members is None:
+            raise WrongType(f"{place} is {shown(value)}; it must be a list")
+        return [check(item, f"{place}[{number}]", limits) for number, item in enumerate(members)]
+
+    return each
+
+
+def _tuple_of(checks: Sequence[Check]) -> Check:
+    def several(value: Any, place: str, limits: Limits) -> tuple[Any, ...]:
+        items = tuple(value) if issubclass(class_of(value), (list, tuple)) else ()
+        if len(items) != len(checks):
+            raise WrongType(f"{place} is {shown(value)}; it must be {len(checks)} values")
+        pairs = zip(checks, items, strict=True)
+        return tuple(check(item, f"{place}[{number}]", limits) for number, (check, item) in enumerate(pairs))
+
+    return several
+
+
+def _by_name(check: Check) -> Check:
+    def each(value: Any, place: str, limits: Limits) -> dict[str, Any]:
+        if not issubclass(class_of(value), dict):
+            raise WrongType(f"{place} is {shown(value)}; it must be a dict")
+        pairs = list(cast("dict[Any, Any]", value).items())
+        return {
+            _text(name, f"a name in {place}", limits): check(item, f"{place}.{name}", limits) for name, item in pairs
+        }
+
+    return each
+
+
+def _struct(kind: type[msgspec.Struct]) -> Check:
+    def check(value: Any, place: str, limits: Limits) -> Any:
+        if not issubclass(class_of(value), kind):
+            raise WrongType(f"{place} is {shown(value)}; it must be a {kind.__name__}")
+        given = {name: item for name, item in fields_of(value).items() if name in _fields(kind)}
+        fields = _checked_fields(given, _fields(kind), f"{place}.", limits)
+        return value if class_of(value) is kind and _is_same(given, fields) else kind(**fields)
+
+    return check
+
+
+def _is_same(given: Mapping[str, Any], checked: Mapping[str, Any]) -> bool:
+    return all(given.get(name) is value for name, value in checked.items())
+
+
+@cache
+def _fields(kind: type[msgspec.Struct]) -> Mapping[str, Check]:
+    hints = get_type_hints(kind)
+    return {name: _check_of(hints[name], name) for name in kind.__struct_fields__}
+
+
+def _any_of(kinds: Sequence[type[msgspec.Struct]]) -> Check:
+    def check(value: Any, place: str, limits: Limits) -> Any:
+        for kind in kinds:
+            if issubclass(class_of(value), kind):
+                return _exactly(_struct(kind)(value, place, limits), place)
+        raise WrongType(f"{place} is {shown(value)}; it must be one of {', '.join(kind.__name__ for kind in kinds)}")
+
+    return check
+
+
+def _exactly(resource: Any, place: str) -> Any:
+    """Return what an agent works with, which must be whole: there is no place to note what is not."""
+    for name in resource.__struct_fields__:
+        value = getattr(resource, name)
+        reasons: Any = cast("dict[str, Any]", value).get(semconv.REDUCED) if isinstance(value, dict) else None
+        if reasons:
+            raise CallRefused(f"{reasons[0]}; what agents work with must be what JSON can hold")
+    return resource
+
+
+def _check_of(hint: Any, name: str) -> Check:
+    """Return the check for an annotation."""
+    parts = [part for part in _parts(hint) if part is not msgspec.UnsetType]
+    kinds = [part for part in parts if part is not NoneType]
+    check = _any_of(kinds) if len(kinds) > 1 else _check_of_one(kinds[0], name)
+    if NoneType not in parts:
+        return check
+    return lambda value, place, limits: None if value is None else check(value, place, limits)
+
+
+def _parts(hint: Any) -> tuple[Any, ...]:
+    return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+
+
+def _check_of_one(hint: Any, name: str) -> Check:
+    origin, inner = get_origin(hint), get_args(hint)
+    if hint is Any:
+        return _document
+    if hint in _SCALARS:
+        return _SCALARS[hint]
+    if origin is Literal:
+        return _one_of(inner)
+    if origin is dict:
+        return _DICTS[inner[1]] if inner[1] in _DICTS else _by_name(_check_of(inner[1], name))
+    if origin is tuple and inner[-1] is not Ellipsis:
+        return _tuple_of([_check_of(one, name) for one in inner])
+    if origin is tuple:
+        each = _each(_check_of(inner[0], name))
+        return lambda value, place, limits: tuple(each(value, place, limits))
+    return _struct(hint) if origin is None else _each(_check_of(inner[0], name))
+
+
+_SCALARS: Mapping[Any, Check] = {str: _text, int: _whole, float: _finite, bool: _truth}
+_DICTS: Mapping[Any, Check] = {Any: _notes, str: _texts, float: _by_name(_real)}
+"""By the type of the values; whether a measured number is finite is looked at where its name and step are known."""

@@ -1,0 +1,382 @@
+"""`LocalStore`: the whole interface on top of one transaction; a backend adds rows. Decides nothing about states.
+
+Waiting never polls: whoever commits rings a bell, and a waiting caller also looks again when the next attempt is due
+for the health check, or when another process may have written.
+"""
+
+import time
+from abc import abstractmethod
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+from uuid import uuid4
+
+from leyden.core.data.resources import NamedResources, ResourcesUpdate
+from leyden.core.data.rollout import (
+    FINISHED_ROLLOUT,
+    Attempt,
+    AttemptedRollout,
+    AttemptStatus,
+    EnqueueRollout,
+    Rollout,
+    RolloutConfig,
+    RolloutMode,
+    RolloutStatus,
+    Task,
+)
+from leyden.core.data.span import Span
+from leyden.core.data.worker import Worker
+from leyden.core.errors import CallRefused, StoreError
+from leyden.core.store.arguments import UNSET, Unset
+from leyden.core.store.common import lifecycle, span_ingest
+from leyden.core.store.common.group_commit import Answer, result_of
+from leyden.core.store.common.local_records import LocalRecords
+from leyden.core.store.common.named_requests import attempts_once, resources_once
+from leyden.core.store.common.notifier import Bell
+from leyden.core.store.common.reading import ReadingStore, rollout_nouns
+from leyden.core.store.common.rows import Changes, ResourcesRow, Rows, encode, resources_noun, worker_noun
+from leyden.core.store.common.span_codec import LatestCalls
+from leyden.core.store.common.span_entry import MENDABLE, entered, mended
+from leyden.core.store.state_rules import check_config, check_mode
+from leyden.core.store.text import check_ids, check_text, check_texts
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import ReadableSpan
+
+T = TypeVar("T")
+
+_FEW = 8
+"""Rollouts that are queued or claimed as quickly as can be; more are no few rows."""
+_SOONEST = 0.001
+"""Seconds; a deadline that has just passed is not waited for in a busy loop."""
+
+
+class LocalStore(LocalRecords, ReadingStore):
+    """A store in this process.
+
+    `clock` gives Unix seconds; `recheck` is after how many seconds a waiting caller looks for what another process may
+    have written, None where there is no other.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.time, recheck: float | None = None) -> None:
+        super().__init__()
+        self._clock = clock
+        self._recheck = recheck
+        self._bell = Bell()
+        self._closed = False
+        self._latest_calls = LatestCalls()
+
+    @abstractmethod
+    async def _transact(self, work: Callable[[Rows], T], *, write: bool) -> T:
+        """Run `work` in a transaction, then ring what it rang. Without `write`, nothing `work` does may be kept."""
+
+    @abstractmethod
+    async def _release(self) -> None:
+        """Let go of files and threads."""
+
+    async def close(self) -> None:
+        """Release everything; callers that wait get a StoreError."""
+        if not self._closed:
+            self._closed = True
+            self._bell.ring_all()
+            await self._release()
+
+    async def _write(self, work: Callable[[Rows], T]) -> T:
+        self._check_open()
+        return await self._transact(lambda rows: healthy(rows, work), write=True)
+
+    async def _write_little(self, work: Callable[[Rows], T]) -> T:
+        """Like `_write`, for work of a few rows that comes with every rollout or attempt."""
+        return await self._write(work)
+
+    async def _write_along(self, work: Callable[[Rows], T]) -> T:
+        """Like `_write_little`, for what whole crowds ask for at once; it may be done together with theirs."""
+        return await self._write_little(work)
+
+    async def _read(self, work: Callable[[Rows], T]) -> T:
+        self._check_open()
+        found = await self._transact(unless_due(work), write=False)
+        return await self._write(work) if found is None else found[0]
+
+    async def _read_little(self, work: Callable[[Rows], T]) -> T:
+        """Like `_read`, for work of a few rows that comes with every wait."""
+        return await self._read(work)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreError("this store is closed")
+
+    # --- Rollouts and the queue
+
+    async def start_rollout(
+        self,
+        input: Task,
+        mode: RolloutMode | None = None,
+        resources_id: str | None = None,
+        config: RolloutConfig | None = None,
+        metadata: dict[str, Any] | None = None,
+        worker_id: str | None = None,
+        request_id: str | None = None,
+    ) -> AttemptedRollout:
+        """Create a rollout with its first attempt."""
+        request = EnqueueRollout(input=input, mode=mode, resources_id=resources_id, config=config, metadata=metadata)
+        check_text(resources_id=resources_id)
+        check_ids(worker_id=worker_id, request_id=request_id)
+        return await self._begin(request_id, lambda rows: lifecycle.start(rows, request, worker_id))
+
+    async def _begin(self, request_id: str | None, work: Callable[[Rows], AttemptedRollout]) -> AttemptedRollout:
+        """Begin an attempt; once, where the request has a name."""
+        made = await self._write_little(lambda rows: attempts_once(rows, request_id, lambda rows: [work(rows)]))
+        if not made:
+            raise CallRefused(f"the attempt that request {request_id} began is over, or another has taken its place")
+        return made[0]
+
+    async def enqueue_rollout(
+        self,
+        input: Task,
+        mode: RolloutMode | None = None,
+        resources_id: str | None = None,
+        config: RolloutConfig | None = None,
+        metadata: dict[str, Any] | None = None,
+        rollout_id: str | None = None,
+    ) -> Rollout:
+        """Queue one rollout."""
+        request = EnqueueRollout(
+            input=input, mode=mode, resources_id=resources_id, config=config, metadata=metadata, rollout_id=rollout_id
+        )
+        return (await self.enqueue_many_rollouts([request]))[0]
+
+    async def enqueue_many_rollouts(self, rollouts: Sequence[EnqueueRollout]) -> list[Rollout]:
+        """Queue rollouts, all or none."""
+        for request in rollouts:
+            check_text(resources_id=request.resources_id)
+            check_ids(rollout_id=request.rollout_id)
+        write = self._write_little if len(rollouts) <= _FEW else self._write
+        return await write(lambda rows: lifecycle.enqueue(rows, rollouts))
+
+    async def dequeue_rollout(
+        self, worker_id: str | None = None, request_id: str | None = None
+    ) -> AttemptedRollout | None:
+        """Claim the oldest queued rollout."""
+        return next(iter(await self.dequeue_many_rollouts(worker_id=worker_id, request_id=request_id)), None)
+
+    async def dequeue_many_rollouts(
+        self,
+        *,
+        limit: int = 1,
+        worker_id: str | None = None,
+        timeout: float = 0.0,
+        request_id: str | None = None,
+    ) -> list[AttemptedRollout]:
+        """Claim rollouts, waiting for the first one."""
+        check_ids(worker_id=worker_id, request_id=request_id)
+        write = self._write_little if limit <= _FEW else self._write
+
+        def claim(rows: Rows) -> list[AttemptedRollout]:
+            return attempts_once(rows, request_id, lambda rows: lifecycle.claim(rows, limit, worker_id))
+
+        claimed = await write(claim)
+        if claimed or limit <= 0 or timeout <= 0:
+            return claimed
+
+        async def look() -> list[AttemptedRollout] | None:
+            if not await self._read_little(lambda rows: rows.head(1)):
+                return None
+            return await write(claim) or None
+
+        return await self._wait(look, {lifecycle.QUEUE}, timeout) or []
+
+    async def start_attempt(
+        self, rollout_id: str, worker_id: str | None = None, request_id: str | None = None
+    ) -> AttemptedRollout:
+        """Start a further attempt by hand."""
+        check_text(rollout_id=rollout_id)
+        check_ids(worker_id=worker_id, request_id=request_id)
+        return await self._begin(request_id, lambda rows: lifecycle.start_attempt(rows, rollout_id, worker_id))
+
+    async def update_rollout(
+        self,
+        rollout_id: str,
+        input: Task | Unset = UNSET,
+        mode: RolloutMode | Unset | None = UNSET,
+        resources_id: str | Unset | None = UNSET,
+        status: RolloutStatus | Unset = UNSET,
+        config: RolloutConfig | Unset = UNSET,
+        metadata: dict[str, Any] | Unset | None = UNSET,
+    ) -> Rollout:
+        """Change fields of a rollout."""
+        check_text(rollout_id=rollout_id, resources_id=resources_id)
+        changes = _given(mode=mode, resources_id=resources_id, status=_not_none(status=status))
+        if mode is not UNSET:
+            check_mode(mode)
+        if input is not UNSET:
+            changes["input"] = encode(input, "the input of a rollout")
+        if config is not UNSET:
+            check_config(_not_none(config=config))
+            changes["config"] = encode(config, "the config of a rollout")
+        if metadata is not UNSET:
+            changes["metadata"] = encode(metadata or {}, "the metadata of a rollout")
+        return await self._write_little(lambda rows: lifecycle.update_rollout(rows, rollout_id, dict(changes)))
+
+    async def wait_for_rollouts(self, *, rollout_ids: Sequence[str], timeout: float | None = None) -> list[Rollout]:
+        """Wait until all are finished."""
+        check_texts("rollout_id", rollout_ids)
+        pending = dict.fromkeys(rollout_ids)
+        finished: dict[str, Rollout] = {}
+
+        def work(rows: Rows) -> list[Rollout]:
+            found = rows.rollouts(list(pending))
+            for unknown in pending.keys() - found.keys():
+                del pending[unknown]
+            return rollout_nouns(rows, [row for row in found.values() if row.status in FINISHED_ROLLOUT])
+
+        async def look() -> bool | None:
+            for rollout in await self._read(work):
+                finished[rollout.rollout_id] = rollout
+                del pending[rollout.rollout_id]
+            return None if pending else True
+
+        await self._wait(look, list(pending), timeout)
+        return [finished[rollout_id] for rollout_id in dict.fromkeys(rollout_ids) if rollout_id in finished]
+
+    async def _wait(
+        self, look: Callable[[], Awaitable[T | None]], topics: Iterable[str], timeout: float | None
+    ) -> T | None:
+        """Call `look` whenever there may be news until it returns something or `timeout` seconds are over."""
+        end = None if timeout is None else time.monotonic() + timeout
+        with self._bell.listen({lifecycle.CLOCK, *topics}) as ear:
+            while True:
+                found = await look()
+                left = None if end is None else end - time.monotonic()
+                if found is not None or (left is not None and left <= 0):
+                    return found
+                due = await self._read_little(lambda rows: rows.next_deadline())
+                until_due = None if due is None else max(due - self._clock(), _SOONEST)
+                await ear.wait(min((s for s in (left, until_due, self._recheck) if s is not None), default=None))
+
+    # --- Attempts
+
+    async def update_attempt(
+        self,
+        rollout_id: str,
+        attempt_id: str,
+        status: AttemptStatus | Unset = UNSET,
+        worker_id: str | Unset = UNSET,
+        last_heartbeat_time: float | Unset = UNSET,
+        metadata: dict[str, Any] | Unset = UNSET,
+    ) -> Attempt:
+        """Change fields of an attempt."""
+        check_text(rollout_id=rollout_id, attempt_id=attempt_id)
+        check_ids(worker_id=worker_id)
+        changes = _given(status=_not_none(status=status), worker_id=worker_id, last_heartbeat_time=last_heartbeat_time)
+        if metadata is not UNSET:
+            changes["metadata"] = encode(metadata or {}, "the metadata of an attempt")
+        return await self._write_along(
+            lambda rows: lifecycle.update_attempt(rows, rollout_id, attempt_id, dict(changes))
+        )
+
+    # --- Spans
+
+    async def add_span(self, span: Span) -> Span | None:
+        """Store a span."""
+        return next(iter(await self.add_many_spans([span])), None)
+
+    async def add_many_spans(self, spans: Sequence[Span]) -> list[Span]:
+        """Store spans, all or none."""
+        spans = await entered(spans)
+        try:
+            stored = await self._add_spans(spans)
+        except MENDABLE as error:
+            stored = await self._add_spans(await mended(spans, error))
+        self._latest_calls.note(stored)
+        return stored
+
+    async def _add_spans(self, spans: Sequence[Span]) -> list[Span]:
+        return await self._write(lambda rows: result_of(self._add(rows, [spans])[0]))
+
+    def _add(self, rows: Rows, batches: Sequence[Sequence[Span]], size: int | None = None) -> list[Answer]:
+        return span_ingest.add_spans(rows, batches, self._latest_calls, size)
+
+    async def add_otel_span(
+        self, rollout_id: str, attempt_id: str, readable_span: "ReadableSpan", sequence_id: int | None = None
+    ) -> Span | None:
+        """Store a span of the OpenTelemetry SDK."""
+        from leyden.core.store.sdk_spans import span_from_otel
+
+        return await self.add_span(span_from_otel(readable_span, rollout_id, attempt_id, sequence_id or 0))
+
+    async def get_next_span_sequence_id(self, rollout_id: str, attempt_id: str) -> int:
+        """Take the rollout's next span number."""
+        return (await self.get_many_span_sequence_ids([(rollout_id, attempt_id)]))[0]
+
+    async def get_many_span_sequence_ids(self, rollout_attempt_ids: Sequence[tuple[str, str]]) -> list[int]:
+        """Take a number for each pair."""
+        rollout_ids = [rollout_id for rollout_id, _ in rollout_attempt_ids]
+        check_texts("rollout_id", rollout_ids)
+        return await self._write(lambda rows: span_ingest.next_numbers(rows, rollout_ids))
+
+    async def drop_spans(self, rollout_id: str) -> int:
+        """Remove the spans of a finished rollout."""
+        check_text(rollout_id=rollout_id)
+        return await self._write(lambda rows: span_ingest.drop(rows, rollout_id))
+
+    # --- Resources
+
+    async def add_resources(self, resources: NamedResources, request_id: str | None = None) -> ResourcesUpdate:
+        """Store resources under a new id."""
+        return await self.update_resources(f"rs-{uuid4().hex[:16]}", resources, request_id)
+
+    async def update_resources(
+        self, resources_id: str, resources: NamedResources, request_id: str | None = None
+    ) -> ResourcesUpdate:
+        """Store a new version of resources."""
+        check_ids(resources_id=resources_id, request_id=request_id)
+        payload = encode(resources, "resources")
+
+        def work(rows: Rows) -> ResourcesUpdate:
+            old = rows.resources(resources_id)
+            row = ResourcesRow(
+                resources_id=resources_id,
+                version=1 if old is None else old.version + 1,
+                create_time=rows.now if old is None else old.create_time,
+                update_time=rows.now,
+                resources=payload,
+            )
+            rows.insert_resources(row)
+            return resources_noun(row)
+
+        return await self._write(lambda rows: resources_once(rows, request_id, work))
+
+    # --- Workers
+
+    async def update_worker(self, worker_id: str, heartbeat_stats: dict[str, Any] | Unset = UNSET) -> Worker:
+        """Record a heartbeat."""
+        check_ids(worker_id=worker_id)
+        stats = None if heartbeat_stats is UNSET else encode(heartbeat_stats, "the statistics of a worker")
+        return await self._write(lambda rows: worker_noun(lifecycle.record_heartbeat(rows, worker_id, stats)))
+
+
+def unless_due(work: Callable[[Rows], T]) -> Callable[[Rows], tuple[T] | None]:
+    """Return `work`, its result in a tuple, that does nothing where the health check has to write something first."""
+
+    def look(rows: Rows) -> tuple[T] | None:
+        due = rows.next_deadline()
+        return (work(rows),) if due is None or due > rows.now else None
+
+    return look
+
+
+def healthy(rows: Rows, work: Callable[[Rows], T]) -> T:
+    """Return what `work` does to rows in which nothing is overdue."""
+    lifecycle.check_health(rows)
+    return work(rows)
+
+
+def _given(**fields: Any) -> Changes:
+    return {name: value for name, value in fields.items() if value is not UNSET}
+
+
+def _not_none(**field: T) -> T:
+    ((name, value),) = field.items()
+    if value is None:
+        raise CallRefused(f"{name} cannot be None; leave it out to keep it")
+    return value

@@ -1,0 +1,74 @@
+"""Writes that their caller has named: one that is sent again is answered as it was the first time, and made once.
+
+What a named write made is noted in its own transaction, so that this holds across the death of the server that made
+it. Notes are kept for `rows.KEPT_SECONDS`.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from leyden.core.data.resources import ResourcesUpdate
+from leyden.core.data.rollout import AttemptedRollout
+from leyden.core.errors import CallRefused
+from leyden.core.store.common.rows import Rows, attempted_noun, resources_noun
+from leyden.core.store.state_rules import OPEN_ATTEMPT
+
+T = TypeVar("T")
+
+_Keys = list[tuple[str, str | int]]
+_KEYS = msgspec.msgpack.Decoder(_Keys)
+
+
+def attempts_once(
+    rows: Rows, request_id: str | None, work: Callable[[Rows], Sequence[AttemptedRollout]]
+) -> list[AttemptedRollout]:
+    """Do `work`, or return those of the attempts it made the first time that nothing has become of since."""
+
+    def found(keys: _Keys) -> list[AttemptedRollout]:
+        wanted = [(rollout_id, str(attempt_id)) for rollout_id, attempt_id in keys]
+        rollouts, attempts = rows.rollouts([rollout_id for rollout_id, _ in wanted]), rows.attempts(wanted)
+        return [
+            attempted_noun(rollouts[key[0]], attempt)
+            for key, attempt in attempts.items()
+            if attempt.status in OPEN_ATTEMPT and attempt.sequence_id == rollouts[key[0]].attempts
+        ]
+
+    return _once(rows, request_id, lambda: list(work(rows)), _attempt_keys, found)
+
+
+def resources_once(rows: Rows, request_id: str | None, work: Callable[[Rows], ResourcesUpdate]) -> ResourcesUpdate:
+    """Do `work`, or return the version it made the first time."""
+
+    def found(keys: _Keys) -> ResourcesUpdate:
+        ((resources_id, version),) = keys
+        row = rows.resources(resources_id, int(version))
+        if row is None:
+            raise CallRefused(f"request {request_id} was another one's: give every request an id of its own")
+        return resources_noun(row)
+
+    return _once(rows, request_id, lambda: work(rows), lambda made: [(made.resources_id, made.version)], found)
+
+
+def _attempt_keys(made: Sequence[AttemptedRollout]) -> _Keys:
+    return [(rollout.rollout_id, rollout.attempt.attempt_id) for rollout in made]
+
+
+def _once(
+    rows: Rows,
+    request_id: str | None,
+    work: Callable[[], T],
+    keys_of: Callable[[T], _Keys],
+    found: Callable[[_Keys], T],
+) -> T:
+    if request_id is None:
+        return work()
+    known = rows.answered(request_id)
+    if known is not None:
+        return found(_KEYS.decode(known))
+    made = work()
+    keys = keys_of(made)
+    if keys:  # a claim that found nothing made nothing
+        rows.note_answer(request_id, msgspec.msgpack.encode(keys))
+    return made

@@ -1,0 +1,305 @@
+"""Spans at rest: what a call has in common with an earlier call of its attempt is kept once. Knows no tables.
+
+An agent of thirty turns sends its conversation thirty times. At rest, a span that begins as an earlier one does, be it
+in its prompt's ids, its messages or its tools, names that span and keeps the rest. Readers see whole spans. Spans of an
+attempt stay or go together, so what is named is always there.
+"""
+
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
+
+import msgspec
+
+from leyden.core.data import semconv
+from leyden.core.data.span import Attributes, Span, SpanEvent, SpanLink, SpanStatus
+from leyden.core.errors import StoreError
+from leyden.core.store.common.rows import AttemptKey, SpanKey, SpanRow, encode
+
+LIMIT_BYTES = 64 << 20
+"""Of what is remembered of attempts; beyond it, those that were silent for longest keep their next call whole."""
+LATEST = 8
+"""Calls of an attempt that are remembered: several agents take turns, or work at once."""
+LEAST = 64
+"""Bytes, or characters, that are worth naming a span for."""
+
+T = TypeVar("T", bytes, str)
+
+
+class Link(msgspec.Struct, frozen=True, array_like=True):
+    """The beginnings of attributes, which are kept with an earlier span of the same attempt."""
+
+    span_id: str
+    shared: dict[str, int]
+    """How many bytes, or characters, of each attribute are that span's; of a prompt's ids, of its prompt and answer."""
+
+
+class SpanBody(msgspec.Struct, frozen=True, array_like=True):
+    """The fields of a span that no query looks at."""
+
+    status: SpanStatus
+    attributes: Attributes
+    events: list[SpanEvent]
+    links: list[SpanLink]
+    resource: Attributes
+    base: Link | None = None
+    twin: bool = False
+    """Tokens were drawn from the raw distribution: both kinds of log-probabilities are the same, and kept once."""
+
+
+_BODY = msgspec.msgpack.Decoder(SpanBody)
+
+
+class _Known(NamedTuple):
+    """A stored call that later ones may begin like."""
+
+    span_id: str
+    attributes: Attributes
+    said: bytes | str | None
+    """Its prompt's ids and its answer's, which are in the prompts that follow it."""
+
+    def part(self, name: str) -> bytes | str | None:
+        """What an attribute of a later call may begin with."""
+        value = self.said if name == semconv.PROMPT_IDS else self.attributes.get(name)
+        return value if isinstance(value, (bytes, str)) else None
+
+
+def _known(span_id: str, attributes: Attributes) -> _Known:
+    prompt, answer = attributes.get(semconv.PROMPT_IDS), attributes.get(semconv.RESPONSE_IDS)
+    if isinstance(prompt, bytes) and isinstance(answer, bytes):
+        prompt += answer
+    return _Known(span_id, attributes, prompt if isinstance(prompt, (bytes, str)) else None)
+
+
+class _Attempt:
+    """The latest calls of one attempt, and about how many bytes they hold."""
+
+    def __init__(self) -> None:
+        self.calls: deque[_Known] = deque(maxlen=LATEST)
+        self.size = 0
+
+    def add(self, span: Span) -> int:
+        """Remember a call; returns by how much this has grown."""
+        before = self.size
+        if len(self.calls) == LATEST:
+            self.size -= _size(self.calls[0].attributes)
+        self.calls.append(_known(span.span_id, span.attributes))
+        self.size += _size(span.attributes)
+        return self.size - before
+
+
+class LatestCalls:
+    """Calls that were stored lately, by attempt. Forgetting one costs space, never an answer. Safe from any thread."""
+
+    def __init__(self, limit: int = LIMIT_BYTES) -> None:
+        self._limit = limit
+        self._size = 0
+        self._lock = threading.Lock()
+        self._attempts: OrderedDict[AttemptKey, _Attempt] = OrderedDict()
+
+    def note(self, stored: Iterable[Span]) -> None:
+        """Remember the calls among spans whose transaction is committed."""
+        calls = [span for span in stored if semconv.PROMPT_IDS in span.attributes]
+        if not calls:
+            return
+        with self._lock:
+            for span in calls:
+                key = (span.rollout_id, span.attempt_id)
+                self._size += self._attempts.setdefault(key, _Attempt()).add(span)
+                self._attempts.move_to_end(key)
+            while self._size > self._limit:
+                _, oldest = self._attempts.popitem(last=False)
+                self._size -= oldest.size
+
+    def row(self, span: Span) -> SpanRow:
+        """The span at rest, without what an earlier call has."""
+        return self.rows([(span, False)])[0]
+
+    def rows(self, spans: Iterable[tuple[Span, bool]]) -> list[SpanRow]:
+        """Spans of one transaction at rest, each without what an earlier call has, be it one of them.
+
+        With each comes whether the attempt's calls of before may be gone, so that nothing may rest on them.
+        """
+        known: dict[AttemptKey, list[_Known]] = {}
+        rows: list[SpanRow] = []
+        for span, alone in spans:
+            if semconv.PROMPT_IDS not in span.attributes:
+                rows.append(_at_rest(span, span.attributes))
+                continue
+            key = (span.rollout_id, span.attempt_id)
+            if key not in known:
+                known[key] = [] if alone else self._calls_of(key)
+            rows.append(_row(span, known[key]))
+            known[key] = [*known[key], _known(span.span_id, span.attributes)][-LATEST:]
+        return rows
+
+    def _calls_of(self, key: AttemptKey) -> list[_Known]:
+        with self._lock:
+            attempt = self._attempts.get(key)
+            return [] if attempt is None else list(attempt.calls)
+
+
+def _row(span: Span, known: Sequence[_Known]) -> SpanRow:
+    attributes, base = span.attributes, None
+    logprobs = attributes.get(semconv.RESPONSE_LOGPROBS)
+    twin = logprobs is not None and attributes.get(semconv.SAMPLING_LOGPROBS) == logprobs
+    if twin:
+        attributes = {name: value for name, value in attributes.items() if name != semconv.SAMPLING_LOGPROBS}
+    if known:
+        nearest = _nearest(attributes[semconv.PROMPT_IDS], known)
+        shared = {name: _common(value, nearest.part(name)) for name, value in attributes.items() if _is_long(value)}
+        shared = {name: length for name, length in shared.items() if length >= LEAST}
+        if shared:
+            base = Link(nearest.span_id, shared)
+            attributes = attributes | {name: _rest(attributes[name], length) for name, length in shared.items()}
+    return _at_rest(span, attributes, base, twin=twin)
+
+
+def _nearest(prompt: object, known: Sequence[_Known]) -> _Known:
+    """The newest call that `prompt` goes on from, answer and all; else the one that it has most in common with."""
+    for call in reversed(known):
+        if isinstance(prompt, bytes) and isinstance(call.said, bytes) and prompt.startswith(call.said):
+            return call
+    return max(known, key=lambda call: _common(prompt, call.said))
+
+
+def _at_rest(span: Span, attributes: Attributes, base: Link | None = None, *, twin: bool = False) -> SpanRow:
+    body = SpanBody(span.status, attributes, span.events, span.links, span.resource, base, twin)
+    return SpanRow(
+        rollout_id=span.rollout_id,
+        attempt_id=span.attempt_id,
+        sequence_id=span.sequence_id,
+        trace_id=span.trace_id,
+        span_id=span.span_id,
+        parent_id=span.parent_id,
+        name=span.name,
+        start_time=span.start_time,
+        end_time=span.end_time,
+        body=encode(body, f"span {span.span_id}"),
+    )
+
+
+def whole_spans(rows: Sequence[SpanRow], all_of: Callable[[AttemptKey], Sequence[SpanRow]]) -> list[Span]:
+    """Return spans as readers see them; `all_of` gives an attempt's rows, where one names a span that is not here.
+
+    Raises StoreError when there is no such span: something has been removed by other means than the store's.
+    """
+    bodies = {_key(row): _BODY.decode(row.body) for row in rows}
+    named = {(*key[:2], body.base.span_id) for key, body in bodies.items() if body.base is not None}
+    for attempt in {key[:2] for key in named - bodies.keys()}:
+        bodies |= {_key(row): _BODY.decode(row.body) for row in all_of(attempt)}
+    attributes = _Attributes(bodies)
+    return [_whole(row, bodies[_key(row)], attributes.of(_key(row))) for row in rows]
+
+
+class _Attributes:
+    """Whole attributes of spans, each put together once."""
+
+    def __init__(self, bodies: Mapping[SpanKey, SpanBody]) -> None:
+        self._bodies = bodies
+        self._known: dict[SpanKey, Attributes] = {}
+
+    def of(self, key: SpanKey) -> Attributes:
+        """Put a span's attributes together; not by recursion: a conversation may be longer than Python's stack."""
+        chain = [key]
+        while chain[-1] not in self._known and (base := self._body(chain[-1]).base) is not None:
+            chain.append((*key[:2], base.span_id))
+        for one in reversed(chain):
+            if one not in self._known:
+                self._known[one] = self._put_together(one)
+        return self._known[key]
+
+    def _body(self, key: SpanKey) -> SpanBody:
+        body = self._bodies.get(key)
+        if body is None:
+            raise StoreError(f"span {key[2]} of attempt {key[1]}, on which later ones are based, is not in the store")
+        return body
+
+    def _put_together(self, key: SpanKey) -> Attributes:
+        body = self._body(key)
+        if body.base is None and not body.twin:
+            return body.attributes
+        attributes = dict(body.attributes)
+        if body.base is not None:
+            base = _known(body.base.span_id, self._known[*key[:2], body.base.span_id])
+            for name, length in body.base.shared.items():
+                attributes[name] = _joined(base.part(name), length, attributes[name])
+        if body.twin:
+            attributes[semconv.SAMPLING_LOGPROBS] = attributes[semconv.RESPONSE_LOGPROBS]
+        return attributes
+
+
+def _whole(row: SpanRow, body: SpanBody, attributes: Attributes) -> Span:
+    return Span(
+        rollout_id=row.rollout_id,
+        attempt_id=row.attempt_id,
+        sequence_id=row.sequence_id,
+        trace_id=row.trace_id,
+        span_id=row.span_id,
+        parent_id=row.parent_id,
+        name=row.name,
+        status=body.status,
+        attributes=attributes,
+        events=body.events,
+        links=body.links,
+        start_time=row.start_time,
+        end_time=row.end_time,
+        resource=body.resource,
+    )
+
+
+def _key(row: SpanRow) -> SpanKey:
+    return (row.rollout_id, row.attempt_id, row.span_id)
+
+
+def _rest(value: object, length: int) -> bytes | str:
+    assert isinstance(value, (bytes, str))
+    return value[length:]
+
+
+def _joined(begin: object, length: int, rest: object) -> bytes | str:
+    if isinstance(begin, bytes) and isinstance(rest, bytes):
+        return begin[:length] + rest
+    assert isinstance(begin, str)
+    assert isinstance(rest, str)
+    return begin[:length] + rest
+
+
+def _common(value: object, begin: object) -> int:
+    """How much of its beginning `value` has in common with `begin`: less than `LEAST` is nothing."""
+    if isinstance(value, bytes) and isinstance(begin, bytes):
+        return _common_length(value, begin) if value[:LEAST] == begin[:LEAST] else 0
+    if isinstance(value, str) and isinstance(begin, str):
+        return _common_length(value, begin) if value[:LEAST] == begin[:LEAST] else 0
+    return 0
+
+
+def _common_length(one: T, other: T) -> int:
+    """By halving: comparing slices is quick, and characters one by one is not. What is less than `LEAST` is nothing."""
+    if one[:LEAST] != other[:LEAST]:
+        return 0
+    low, high = 0, min(len(one), len(other))
+    if one[:high] == other[:high]:
+        return high
+    if high and one[: high - 1] == other[: high - 1]:  # a list of messages that goes on where the other is closed
+        return high - 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def _is_long(value: object) -> bool:
+    return isinstance(value, (bytes, str)) and len(value) >= LEAST
+
+
+def _size(attributes: Mapping[str, object]) -> int:
+    size = 0
+    for value in attributes.values():  # with every call; a generator takes twice as long
+        if isinstance(value, (bytes, str)):
+            size += len(value)
+    return size

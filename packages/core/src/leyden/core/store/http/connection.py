@@ -1,0 +1,151 @@
+"""`Connection`: requests to a store server, sent again when no answer came or the server was busy.
+
+Knows nothing of what they say.
+"""
+
+import asyncio
+import io
+import time
+from collections.abc import AsyncGenerator
+from uuid import uuid4
+from weakref import WeakKeyDictionary
+
+import aiohttp
+
+from leyden.core.errors import StoreError
+from leyden.core.store.http.loop_delay import LoopDelay
+from leyden.core.store.http.request_batching import LARGEST, Answer, Together
+from leyden.core.store.rpc import CAPABILITIES, MINIMAL, PREFER, REQUEST_ID, SMALL, writes
+
+PATIENCE = 15.0
+"""Seconds for which an unreachable server is tried again. Those in which the event loop was blocked do not count."""
+CONNECT_SECONDS = 10.0
+"""Seconds after which a connection that is not made is given up."""
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
+_IDLE = 3.0
+"""Seconds an unused connection is kept; servers commonly close theirs after five."""
+_SILENCE = 90.0
+"""Seconds without a byte after which an answer is given up; longer than any wait the server grants."""
+
+_BUSY = frozenset({429, 503})
+_UNSAID = 1.0
+"""Seconds after which a busy server is asked again that does not say when."""
+
+_NOT_SENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
+"""Errors of a request of which nothing can have reached a server."""
+_DOUBT = "; what was to be stored may be there or not"
+
+_LARGE = 1 << 20
+"""Bytes of a body."""
+
+_Session = tuple[aiohttp.ClientSession, AsyncGenerator[aiohttp.ClientSession]]
+
+
+class Connection:
+    """A server at `url`, called with a bearer token. Every event loop gets a session of its own."""
+
+    def __init__(self, url: str, token: str, patience: float) -> None:
+        self.token = token
+        self.url = url.rstrip("/")
+        self._headers = {
+            "authorization": f"Bearer {token}",
+            "content-type": "application/msgpack",
+            PREFER: MINIMAL,
+        }
+        self._patience = patience
+        self._sessions: dict[asyncio.AbstractEventLoop, _Session] = {}
+        self._together: WeakKeyDictionary[asyncio.AbstractEventLoop, Together] = WeakKeyDictionary()
+        self._delays: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopDelay] = WeakKeyDictionary()
+        self._closed = False
+        self.capabilities: frozenset[str] = frozenset()
+        """What the server's answers have said so far."""
+
+    async def close(self) -> None:
+        """Close the session of this event loop; those of others close with their loops."""
+        self._closed = True
+        _, keeper = self._sessions.pop(asyncio.get_running_loop(), (None, None))
+        if keeper is not None:
+            await keeper.aclose()
+
+    async def call(self, method: str, body: bytes) -> Answer:
+        """Call a method. Raises StoreError when there is no answer in time."""
+        if method not in SMALL or len(body) > LARGEST:
+            return await self.post(method, body, uuid4().hex)
+        loop = asyncio.get_running_loop()
+        if loop not in self._together:
+            self._together[loop] = Together(self.post)
+        return await self._together[loop].call(method, body)
+
+    async def post(self, name: str, body: bytes, request_id: str) -> Answer:
+        """Send a request, again under the same id where no answer comes, and return its answer.
+
+        Raises StoreError when there is none in time, which says so where a call that writes may have been made.
+        """
+        headers = {**self._headers, REQUEST_ID: request_id}
+        delay = self._delay()
+        begun, pause = time.monotonic() - delay.seconds, _FIRST_PAUSE
+        doubt = ""
+
+        def is_last(pause: float) -> bool:
+            return time.monotonic() - delay.seconds + pause > begun + self._patience
+
+        with delay:
+            while True:
+                if self._closed:
+                    raise StoreError("this store is closed")
+                try:
+                    status, answer, later = await self._post_once(name, body, headers)
+                    if later is None or (is_last(later) and not doubt):
+                        return Answer(status, answer, bool(doubt))
+                    if is_last(later):
+                        raise StoreError(f"the store at {self.url} answers {status} at last{doubt}")
+                except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError) as error:
+                    if writes(name) and not isinstance(error, _NOT_SENT):
+                        doubt = _DOUBT
+                    if is_last(pause):
+                        why = f"{error or type(error)}{doubt}"
+                        raise StoreError(f"the store at {self.url} does not answer: {why}") from error
+                    later = pause
+                    pause = min(2 * pause, _LONGEST_PAUSE)
+                await asyncio.sleep(later)
+
+    def _delay(self) -> LoopDelay:
+        loop = asyncio.get_running_loop()
+        if loop not in self._delays:
+            self._delays[loop] = LoopDelay()
+        return self._delays[loop]
+
+    async def _post_once(self, name: str, body: bytes, headers: dict[str, str]) -> tuple[int, bytes, float | None]:
+        """Return status and body, and in how many seconds a server that is busy wants to be asked again."""
+        session = await self._session()
+        data = body if len(body) < _LARGE else io.BytesIO(body)  # which is sent in pieces, other calls in between
+        async with session.post(f"{self.url}/{name}", data=data, headers=headers, allow_redirects=False) as response:
+            answer = await response.read()
+            if CAPABILITIES in response.headers:
+                self.capabilities = frozenset(response.headers[CAPABILITIES].split(","))
+            busy = response.status in _BUSY
+            return response.status, answer, _seconds(response.headers.get("retry-after")) if busy else None
+
+    async def _session(self) -> aiohttp.ClientSession:
+        loop = asyncio.get_running_loop()
+        if loop not in self._sessions:
+            for ended in [other for other in list(self._sessions) if other.is_closed()]:
+                self._sessions.pop(ended, None)
+            keeper = _kept_session()
+            self._sessions[loop] = (await anext(keeper), keeper)
+        return self._sessions[loop][0]
+
+
+def _seconds(retry_after: str | None) -> float:
+    """Read a `Retry-After` header in seconds, as ours have it; proxies may write a date."""
+    return float(retry_after) if retry_after is not None and retry_after.isdecimal() else _UNSAID
+
+
+async def _kept_session() -> AsyncGenerator[aiohttp.ClientSession]:
+    """Yield a session; a loop that is shut down closes its generators, and so the session."""
+    async with aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE),
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=_SILENCE),
+        skip_auto_headers=("user-agent",),
+    ) as session:
+        yield session

@@ -1,0 +1,125 @@
+"""`StoreMetrics`: what a store's server counts, in Prometheus' text format. Knows nothing of how calls are answered.
+
+Labels come from us, never from a request, and nothing in here names a rollout.
+"""
+
+import time
+from collections.abc import Iterable, Sequence
+
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import Metric
+
+from leyden.core.data.rollout import AttemptedRollout, RolloutStatus
+from leyden.core.store.base import LightningStore
+from leyden.core.store.http.admission import Intake
+
+CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
+LATENCY = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+"""Upper bounds in seconds: up to the longest wait that a request may ask for."""
+AGE = (0.1, 1, 10, 60, 300, 900, 3_600, 4 * 3_600, 24 * 3_600)
+"""Upper bounds in seconds: from a rollout that somebody waits for to one that was left overnight."""
+_KEPT = 2.0
+"""Seconds for which what was asked of the store is shown again: many scrapers cost no more than one."""
+_STATES: dict[str, tuple[RolloutStatus, ...]] = {
+    "queued": ("queuing", "requeuing"),
+    "running": ("preparing", "running"),
+}
+
+
+class StoreMetrics:
+    """The numbers of one server, in a registry of their own."""
+
+    def __init__(self, intake: Intake) -> None:
+        self.intake = intake
+        self._registry = registry = CollectorRegistry()
+        self._asked = float("-inf")
+        self._of_call: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
+        self._seconds = Histogram(
+            "leyden_store_call_seconds",
+            "From a whole request to its answer; waiting for rollouts is part of it.",
+            ["method"],
+            buckets=LATENCY,
+            registry=registry,
+        )
+        self._calls = Counter(
+            "leyden_store_calls", "Calls answered, by HTTP status.", ["method", "status"], registry=registry
+        )
+        self._refused = Counter(
+            "leyden_store_refused", "Requests refused before they were a call.", ["status"], registry=registry
+        )
+        self._claims = Counter("leyden_store_claims", "Rollouts claimed.", registry=registry)
+        self._age = Histogram(
+            "leyden_store_claim_age_seconds",
+            "How old a rollout was when it was claimed.",
+            buckets=AGE,
+            registry=registry,
+        )
+        self._spans = Counter("leyden_store_spans", "Spans stored, duplicates not counted.", registry=registry)
+        self._refused_spans = Counter(
+            "leyden_store_refused_spans", "Spans that came by OTLP and were refused.", registry=registry
+        )
+        self._counts = Gauge("leyden_store_stored", "What the store holds.", ["what"], registry=registry)
+        self._queued = Gauge("leyden_store_queue_length", "Rollouts that wait to be claimed.", registry=registry)
+        self._oldest = Gauge(
+            "leyden_store_oldest_rollout_seconds", "Age of the oldest rollout.", ["state"], registry=registry
+        )
+        for name, about, value in (
+            (
+                "span_queue_length",
+                "Spans that this server has taken and that wait to be written.",
+                lambda: intake.spans,
+            ),
+            ("leyden_store_span_queue_threshold", "Waiting spans that ask for more.", lambda: intake.limits.scale_at),
+            ("leyden_store_held_bytes", "Bytes of requests being read or worked on.", lambda: intake.held),
+        ):
+            Gauge(name, about, registry=registry).set_function(value)
+        Gauge(
+            "leyden_store_scale_out", "1 while span_queue_length is at or over its threshold.", registry=registry
+        ).set_function(lambda: intake.spans >= intake.limits.scale_at)
+
+    def call(self, method: str, status: int, seconds: float) -> None:
+        """Count a call that was answered; `method` is one of ours."""
+        known = self._of_call.get((method, status))
+        if known is None:
+            known = self._calls.labels(method, str(status)), self._seconds.labels(method)
+            self._of_call[method, status] = known
+        known[0].inc()
+        known[1].observe(seconds)
+
+    def refused(self, status: int) -> None:
+        """Count a request that was refused."""
+        self._refused.labels(str(status)).inc()
+
+    def claimed(self, rollouts: Sequence[AttemptedRollout]) -> None:
+        """Count rollouts that were handed out."""
+        self._claims.inc(len(rollouts))
+        for rollout in rollouts:
+            self._age.observe(max(time.time() - rollout.start_time, 0.0))
+
+    def stored(self, spans: int, refused: int = 0) -> None:
+        """Count spans."""
+        self._spans.inc(spans)
+        self._refused_spans.inc(refused)
+
+    async def render(self, store: LightningStore) -> bytes:
+        """Text for a scraper, of `CONTENT_TYPE`, the store asked for its counts."""
+        await self.collect(store)
+        return generate_latest(self._registry)
+
+    async def collect(self, store: LightningStore) -> Iterable[Metric]:
+        """The numbers, the store asked for its counts, for a page that has others beside them."""
+        if time.monotonic() - self._asked > _KEPT:
+            self._asked = time.monotonic()
+            await self._ask(store)
+        return self._registry.collect()
+
+    async def _ask(self, store: LightningStore) -> None:
+        counts = await store.statistics()
+        self._queued.set(counts["queue_length"])
+        for name, count in counts.items():
+            if name.startswith("total_") and isinstance(count, int):
+                self._counts.labels(name.removeprefix("total_")).set(count)
+        for state, statuses in _STATES.items():
+            page = await store.query_rollouts(status_in=statuses, sort_by="start_time", limit=1)
+            ages = [time.time() - rollout.start_time for rollout in page]
+            self._oldest.labels(state).set(max(ages, default=0.0))

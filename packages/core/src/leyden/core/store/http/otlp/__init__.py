@@ -1,0 +1,1 @@
+"""Spans that come by OTLP, OpenTelemetry's protocol."""

@@ -1,0 +1,144 @@
+"""`OtlpEndpoint`: `POST /v1/traces` of a store's server, as the OTLP specification has it, for any ordinary exporter.
+
+What is valid in a request is stored in one transaction and the rest refused, with a reason, as a partial success.
+"""
+
+import logging
+from collections.abc import Callable
+from functools import cache
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import PlainTextResponse, Response
+
+from leyden.core.errors import REFUSALS
+from leyden.core.store.base import LightningStore
+from leyden.core.store.http import access, worker_access
+from leyden.core.store.http.access import Agent, Worker
+from leyden.core.store.http.admission import Intake, Place, too_large
+from leyden.core.store.http.long_work import WRITE_SECONDS
+from leyden.core.store.http.metrics import StoreMetrics
+from leyden.core.store.http.refused import Refused
+from leyden.core.store.provenance import without_call_records
+
+if TYPE_CHECKING:
+    from leyden.core.store.http.otlp.reading import Taken
+
+logger = logging.getLogger(__name__)
+
+PATH = "/v1/traces"
+_JSON = "application/json"
+_KINDS = ("application/x-protobuf", _JSON)
+_WEIGHT = 32
+"""Bytes of our own calls that take as long to read as a byte of OTLP, in which a span may have two."""
+
+
+@cache
+def can_read_otlp() -> bool:
+    """Whether the packages are installed that OTLP needs."""
+    return all(find_spec(name) for name in ("opentelemetry.proto", "google.protobuf", "google.rpc"))
+
+
+class OtlpEndpoint:
+    """Takes spans into `store`.
+
+    `who` returns the agent or worker that sent a request, None for a trainer; `trusts`, whether that sender may store
+    records of model calls.
+    """
+
+    def __init__(
+        self,
+        store: LightningStore,
+        intake: Intake,
+        metrics: StoreMetrics,
+        who: Callable[[Request], Agent | Worker | None],
+        trusts: Callable[[Agent | Worker | None], bool],
+    ) -> None:
+        self._store, self._intake, self._metrics, self._who = store, intake, metrics, who
+        self._trusts = trusts
+
+    async def answer(self, request: Request) -> Response:
+        """Answer one request."""
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        try:
+            return await self._stored(request, kind)
+        except Refused as refused:
+            self._metrics.refused(refused.status)
+            return _refusal(refused, kind)
+        except ClientDisconnect:
+            return PlainTextResponse("the caller has gone", 400)
+
+    async def _stored(self, request: Request, kind: str) -> Response:
+        sender = self._who(request)
+        if not can_read_otlp():
+            raise Refused(501, "this server takes no OTLP: it needs pip install 'leyden-core[otlp]'")
+        if kind not in _KINDS:
+            raise Refused(415, f"OTLP comes as {' or '.join(_KINDS)}")
+        async with self._intake.place(access.limited_as(sender)) as place:
+            if isinstance(sender, Agent):
+                await access.check_open(self._store, sender)
+            self._intake.check_room()
+            async with place.body(request) as body, place.turn(_WEIGHT * len(body)):
+                if kind == _JSON and len(body) > self._intake.limits.max_json:
+                    raise too_large(self._intake.limits.max_json, "JSON ")
+                taken = await self._read(body, kind, sender, place)
+                place.charge(WRITE_SECONDS * len(taken.spans))
+                with self._intake.writing(len(taken.spans)):
+                    stored = await self._write(taken, trusted=self._trusts(sender))
+        self._metrics.stored(stored, taken.refused)
+        return Response(taken.answer(kind), 200, media_type=kind)
+
+    async def _read(self, body: bytes, kind: str, sender: Agent | Worker | None, place: Place) -> "Taken":
+        from leyden.core.store.http.otlp.reading import Most, read_request
+
+        agent = sender if isinstance(sender, Agent) else None
+        limits = self._intake.limits
+        of = limits if agent is None else limits.agent
+        most = Most(of.max_spans, of.max_values, limits.max_span)
+
+        def read(sender: Agent | None = agent) -> "Taken":
+            if sender is None:
+                return read_request(body, kind, most)
+            taken = read_request(body, kind, most, attempt=sender.key)
+            taken.keep(lambda span: access.span_problem(sender, span))
+            return taken
+
+        taken = await place.do(_WEIGHT * len(body), read)
+        if agent is None:
+            worker = sender if isinstance(sender, Worker) else None
+            problems = {key: await self._problem(*key, worker) for key in taken.attempts()}
+            taken.keep(lambda span: problems[span.rollout_id, span.attempt_id])
+        return taken
+
+    async def _problem(self, rollout_id: str, attempt_id: str, worker: Worker | None) -> str | None:
+        """Why spans of an attempt cannot be stored; None where it is there, and claimed by `worker`, if any."""
+        if worker is not None:
+            return await worker_access.claim_problem(self._store, worker, rollout_id, attempt_id)
+        if await self._store.find_attempt(rollout_id, attempt_id) is not None:
+            return None
+        if await self._store.get_rollout_by_id(rollout_id) is not None:
+            return f"rollout {rollout_id} has no attempt {attempt_id}"
+        return f"there is no rollout {rollout_id}"
+
+    async def _write(self, taken: "Taken", *, trusted: bool) -> int:
+        """Store the spans, all or none; whatever keeps the store from it may be over when the exporter comes again."""
+        if not taken.spans:
+            return 0
+        try:
+            spans = taken.spans if trusted else await without_call_records(taken.spans)
+            return len(await self._store.add_many_spans(spans))
+        except REFUSALS as error:
+            raise Refused(400, str(error)) from error
+        except Exception:
+            logger.exception("spans that came by OTLP could not be stored")
+            again = {"retry-after": str(self._intake.limits.retry_seconds)}
+            raise Refused(503, "the store failed; its log says why", again) from None
+
+
+def _refusal(refused: Refused, kind: str) -> Response:
+    if kind not in _KINDS or not can_read_otlp():
+        return PlainTextResponse(str(refused), refused.status, refused.headers)
+    from leyden.core.store.http.otlp.reading import failure
+
+    return Response(failure(str(refused), kind), refused.status, refused.headers, kind)

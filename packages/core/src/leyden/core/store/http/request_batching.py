@@ -1,0 +1,104 @@
+"""`Together`: small calls that are made at once travel in one request. Knows nothing of what they say.
+
+A lone call goes by itself, at once. What is called while a request is on its way waits for its answer and goes with
+the next: a request costs several times what a call in it does, so a crowd is served sooner for having waited.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
+from uuid import uuid4
+
+import msgspec
+
+from leyden.core.errors import StoreError
+from leyden.core.store.rpc import TOGETHER, Part, PartAnswer
+
+MOST = 128
+"""Calls of one request."""
+LARGEST = 64 << 10
+"""Bytes of a call that goes with others; nobody waits for a larger one."""
+
+
+class Answer(NamedTuple):
+    """What a server answered."""
+
+    status: int
+    body: bytes
+    was_sent_again: bool
+    """Whether the request may have been made before it was answered."""
+
+
+Post: TypeAlias = Callable[[str, bytes, str], Awaitable[Answer]]
+"""Sends a request to a path, with its body and id; returns the answer, or raises StoreError."""
+
+_ANSWERS = msgspec.msgpack.Decoder(list[PartAnswer])
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    part: Part
+    answer: "asyncio.Future[Answer]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+
+class Together:
+    """Sends calls through `post`. Belongs to one event loop."""
+
+    def __init__(self, post: Post) -> None:
+        self._post = post
+        self._waiting: list[_Waiting] = []
+        self._sender: asyncio.Task[None] | None = None
+
+    async def call(self, method: str, body: bytes) -> Answer:
+        """Return the answer; raises StoreError when there is none in time."""
+        waiting = _Waiting(Part(method, uuid4().hex, body))
+        self._waiting.append(waiting)
+        if self._sender is None:
+            self._sender = asyncio.create_task(self._send(), name="leyden calls")
+        return await waiting.answer
+
+    async def _send(self) -> None:
+        try:
+            while self._waiting:
+                batch, self._waiting = self._waiting[:MOST], self._waiting[MOST:]
+                await self._send_batch([waiting for waiting in batch if not waiting.answer.cancelled()])
+        finally:
+            self._sender = None
+            left, self._waiting = self._waiting, []
+            _fail(left, "this store is closed")
+
+    async def _send_batch(self, batch: Sequence[_Waiting]) -> None:
+        try:
+            answers = await self._answers([waiting.part for waiting in batch])
+        except asyncio.CancelledError:
+            _fail(batch, "this store is closed")
+            raise
+        except Exception as error:
+            _fail(batch, str(error) if isinstance(error, StoreError) else repr(error))
+            return
+        for waiting, answer in zip(batch, answers, strict=True):
+            if not waiting.answer.done():
+                waiting.answer.set_result(answer)
+
+    async def _answers(self, parts: Sequence[Part]) -> list[Answer]:
+        if not parts:
+            return []
+        if len(parts) == 1:
+            return [await self._post(parts[0].method, parts[0].call, parts[0].id)]
+        status, body, again = await self._post(TOGETHER, msgspec.msgpack.encode(parts), uuid4().hex)
+        if status != 200:
+            return [Answer(status, body, again) for _ in parts]
+        try:
+            answers = _ANSWERS.decode(body)
+        except msgspec.MsgspecError as error:
+            raise StoreError(f"the store's answer to several calls makes no sense: {error}") from error
+        if len(answers) != len(parts):
+            raise StoreError(f"the store answered {len(answers)} of {len(parts)} calls")
+        return [Answer(answer.status, answer.body, again) for answer in answers]
+
+
+def _fail(batch: Sequence[_Waiting], why: str) -> None:
+    for waiting in batch:
+        if not waiting.answer.done():
+            waiting.answer.set_exception(StoreError(why))

@@ -1,0 +1,371 @@
+"""`store_app`: a store over HTTP. `POST /{method}`, a map of arguments in, a value out: MessagePack, or JSON if asked.
+
+`POST /together` takes several calls, `POST /v1/traces` OTLP. 400 not a call · 401 wrong token · 403 not this token's to
+do · 404 unknown method · 413 too large · 429 come again · 422 the store's own error, which the client raises again.
+Knows nothing of who runs it: it is mounted into any ASGI server.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, cast
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from leyden.core.data.rollout import AttemptedRollout, ClaimedRollout
+from leyden.core.masking import mask_logs
+from leyden.core.store.base import LightningStore
+from leyden.core.store.http import access, streaming, worker_access
+from leyden.core.store.http.access import Agent, Worker
+from leyden.core.store.http.admission import Intake, Place, ServerLimits, check_values, too_many
+from leyden.core.store.http.body_counting import msgpack_length
+from leyden.core.store.http.idempotency import Once
+from leyden.core.store.http.long_work import WRITE_SECONDS
+from leyden.core.store.http.metrics import StoreMetrics
+from leyden.core.store.http.otlp import endpoint
+from leyden.core.store.http.pages import page_routes
+from leyden.core.store.http.refused import Refused
+from leyden.core.store.provenance import without_call_records
+from leyden.core.store.rpc import (
+    CAPABILITIES,
+    ERRORS,
+    LONGEST_WAIT,
+    MINIMAL,
+    NUMBERED,
+    PREFER,
+    REQUEST_ID,
+    TOGETHER,
+    WAITING,
+    Failure,
+    Method,
+    Part,
+    PartAnswer,
+    methods,
+    numbers_of,
+)
+
+logger = logging.getLogger(__name__)
+_LOGS = tuple(f"leyden.core.store.{name}" for name in ("server", "otlp_endpoint", "pages", "spans"))
+"""Who tells of what a request held, or of what a backend said: its words may name where the store is and as whom."""
+
+_MSGPACK, _JSON = "application/msgpack", "application/json"
+_PARTS = msgspec.msgpack.Decoder(list[Part])
+_Name = tuple[str, int]
+"""Of a call that may come again: what its caller has named it, and a hash of it, as people reuse names."""
+_CLAIMS = frozenset({"dequeue_rollout", "dequeue_many_rollouts"})
+_BEGUN_AT_ONCE = 8
+"""Parts of an agent's request that are begun before others have their turn."""
+_PART_SECONDS = 1e-4
+"""About what it takes to answer a part."""
+
+
+def store_app(
+    store: LightningStore,
+    *,
+    authorize: Callable[[str], bool],
+    agents: Callable[[str], Agent | Worker | None] | None = None,
+    limits: ServerLimits | None = None,
+    metrics: StoreMetrics | None = None,
+    trusted: bool = True,
+    attempt_token: Callable[[str, str], str] | None = None,
+) -> Starlette:
+    """Serve `store`; `authorize` is asked about the bearer token of every request, `agents` whose it is otherwise.
+
+    `attempt_token` makes the token with which the gateway knows an attempt, of its rollout's id and its own: each claim
+    is answered with it, so that workers need no signing key.
+    `trusted`: whether callers that `authorize` lets in may store records of model calls, as a remote gateway does;
+    False where the only gateway has `store` itself. An agent never may (see `store.provenance`).
+    `metrics`, where somebody else wants to show them too, come with the intake whose limits hold: give one of the two.
+    """
+    if metrics is not None and limits is not None:
+        raise ValueError("the limits are those of the metrics' intake: give one of the two")
+    mask_logs(*_LOGS)
+    metrics = metrics or StoreMetrics(Intake(limits or ServerLimits()))
+    intake = metrics.intake
+    door = _Door(authorize, agents, trusted)
+    calls = _Calls(store, door, intake, metrics, attempt_token)
+    traces = endpoint.OtlpEndpoint(store, intake, metrics, door.who, door.trusts)
+    return Starlette(
+        routes=[
+            *page_routes(store, metrics),
+            Route(endpoint.PATH, traces.answer, methods=["POST"]),
+            Route("/{method}", calls.answer, methods=["POST"]),
+        ]
+    )
+
+
+class _Door:
+    """Authenticates callers, and decides which of them may store records of model calls."""
+
+    def __init__(
+        self, authorize: Callable[[str], bool], agents: Callable[[str], Agent | Worker | None] | None, trusted: bool
+    ) -> None:
+        self._authorize, self._agents, self._trusted = authorize, agents, trusted
+
+    def trusts(self, holder: Agent | Worker | None) -> bool:
+        """Whether `holder`, None for a trainer, may store records of model calls."""
+        return holder is None and self._trusted
+
+    def who(self, request: Request) -> Agent | Worker | None:
+        """Whose token a request has, None for a trainer's; raises Refused with status 401 or 403."""
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer":
+            if self._authorize(token):
+                return None
+            holder = self._agents(token) if self._agents is not None else None
+            if holder is not None:
+                return holder
+        raise Refused(401, "the store wants a valid bearer token", {"www-authenticate": "Bearer"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """How a request wants to be answered, and who asks."""
+
+    holder: Agent | Worker | None
+    """Whose token it is; None: a trainer's."""
+    json: bool
+    minimal: bool
+
+    def encode(self, value: object) -> bytes:
+        """Encode an answer."""
+        return msgspec.json.encode(value) if self.json else msgspec.msgpack.encode(value)
+
+
+class _Calls:
+    """The methods of a store."""
+
+    def __init__(
+        self,
+        store: LightningStore,
+        door: _Door,
+        intake: Intake,
+        metrics: StoreMetrics,
+        attempt_token: Callable[[str, str], str] | None,
+    ) -> None:
+        self._store, self._door, self._intake, self._metrics = store, door, intake, metrics
+        self._attempt_token = attempt_token
+        self._once = Once()
+
+    async def answer(self, request: Request) -> Response:
+        """Answer one request."""
+        given, accepted = request.headers.get("content-type", ""), request.headers.get("accept", "")
+        json_in = given.startswith(_JSON)
+        json = accepted.startswith(_JSON) or (json_in and _MSGPACK not in accepted)
+        try:
+            asked = _Asked(self._door.who(request), json, request.headers.get(PREFER) == MINIMAL)
+            return await self._answer(request, asked, json_in=json_in)
+        except Refused as refused:
+            self._metrics.refused(refused.status)
+            if json:
+                body = msgspec.json.encode(Failure("Refused", str(refused)))
+                return Response(body, refused.status, refused.headers, _JSON)
+            return PlainTextResponse(str(refused), refused.status, refused.headers)
+        except ClientDisconnect:
+            return PlainTextResponse("the caller has gone", 400)
+
+    async def _answer(self, request: Request, asked: _Asked, *, json_in: bool) -> Response:
+        name = request.path_params["method"]
+        async with self._intake.place(access.limited_as(asked.holder)) as place:
+            if name == TOGETHER or name in NUMBERED:
+                self._intake.check_room()
+            began = time.perf_counter()
+            async with place.body(request) as body, place.turn(len(body)):
+                if name == TOGETHER:
+                    answer = PartAnswer(200, msgspec.msgpack.encode(await self._parts(body, asked, place)))
+                else:
+                    method = _method(name)
+                    given = request.headers.get(REQUEST_ID)
+                    call, name_of_call = await self._call(method, body, given, asked, place, json=json_in)
+                    if name == streaming.METHOD:
+                        return await self._spans(method, call, asked)
+                    answer = await self._answered(method, call, name_of_call, asked, request)
+        self._metrics.call(name, answer.status, time.perf_counter() - began)
+        return self._response(answer, asked)
+
+    def _response(self, answer: PartAnswer, asked: _Asked) -> Response:
+        return Response(answer.body, answer.status, self._headers(), _JSON if asked.json else _MSGPACK)
+
+    def _headers(self) -> dict[str, str]:
+        able = {**self._store.capabilities, "otlp_traces": endpoint.can_read_otlp()}
+        return {CAPABILITIES: ",".join(name for name, has in able.items() if has)}
+
+    async def _parts(self, body: bytes, asked: _Asked, place: Place) -> list[PartAnswer]:
+        """Run several calls side by side; those of an agent are begun a few at a time."""
+        limits, agent = self._intake.limits, isinstance(asked.holder, Agent)
+        if asked.json:
+            raise Refused(415, "several calls together travel as MessagePack alone")
+        count, most = msgpack_length(body) or 0, limits.agent.max_parts if agent else limits.max_parts
+        if count > most:
+            raise too_many(str(count), most, "calls")
+
+        def read() -> list[Part]:
+            try:
+                parts = _PARTS.decode(body)
+            except (msgspec.MsgspecError, RecursionError) as error:
+                raise Refused(400, f"not a list of calls: {error}") from error
+            if agent:
+                check_values([part.call for part in parts], limits.agent.max_values)
+            return parts
+
+        parts = await place.do(len(body), read)
+        place.charge(_PART_SECONDS * len(parts))
+        step = _BEGUN_AT_ONCE if agent else max(len(parts), 1)
+        running: list[asyncio.Task[PartAnswer]] = []
+        try:
+            for first in range(0, len(parts), step):
+                some = parts[first : first + step]
+                running += [asyncio.create_task(self._part(part, asked, place)) for part in some]
+                await asyncio.sleep(0)
+            return await asyncio.gather(*running)
+        finally:
+            for task in running:
+                task.cancel()
+
+    async def _part(self, part: Part, asked: _Asked, place: Place) -> PartAnswer:
+        try:
+            method = _method(part.method)
+            if method.name in WAITING:
+                raise Refused(400, f"{method.name} may wait, and is not called together with others")
+            call, name = await self._call(method, part.call, part.id, asked, place)
+            return await self._answered(method, call, name, asked)
+        except Refused as refused:
+            return PartAnswer(refused.status, str(refused).encode())
+
+    async def _call(
+        self, method: Method, body: bytes, given: str | None, asked: _Asked, place: Place, *, json: bool = False
+    ) -> tuple[dict[str, Any], _Name | None]:
+        """Return the arguments of a call that the sender may make, and its name, where one is `given`."""
+        is_agent, most = isinstance(asked.holder, Agent), self._intake.limits.agent
+
+        def read() -> tuple[dict[str, Any], _Name | None]:
+            if is_agent:
+                check_values([body], most.max_values, json=json)
+            call = _decoded(method, body, json=json)
+            if is_agent:
+                lists = [cast("list[object]", value) for value in call.values() if isinstance(value, list)]
+                items = max(map(len, lists), default=0)
+                if items > most.max_spans:
+                    raise too_many(str(items), most.max_spans, "spans")
+            _check_call(method, call, asked)
+            return call, _named(given, body)
+
+        call, name = await place.do(len(body), read)
+        place.charge(WRITE_SECONDS * len(_spans_of(method, call)))
+        return call, name
+
+    async def _check_attempts(self, method: Method, call: dict[str, Any], asked: _Asked) -> None:
+        """Raise Refused where an agent's attempt has ended, or an attempt is not a worker's."""
+        if isinstance(asked.holder, Agent):
+            await access.check_open(self._store, asked.holder)
+        elif asked.holder is not None:
+            await worker_access.check_claimed(self._store, asked.holder, method.name, call)
+
+    async def _answered(
+        self, method: Method, call: dict[str, Any], name: _Name | None, asked: _Asked, request: Request | None = None
+    ) -> PartAnswer:
+        """Run the call, or join it when the same, by `name`, has come before; `request` has it alone."""
+        known = (name, method.name, asked) if name and method.writes else None
+        if not self._once.knows(known):
+            await self._check_attempts(method, call, asked)
+        waits = request is not None and method.name in WAITING
+        gone = request.receive if request is not None and waits else None
+        answer = await self._once.answer(known, lambda: self._performed(method, call, asked), gone)
+        if answer is None:
+            raise ClientDisconnect
+        return answer
+
+    async def _performed(self, method: Method, call: dict[str, Any], asked: _Asked) -> PartAnswer:
+        spans = _spans_of(method, call)
+        try:
+            if spans and not self._door.trusts(asked.holder):
+                spans = await without_call_records(spans)
+                call |= {"span": spans[0]} if method.name == "add_span" else {"spans": spans}
+            with self._intake.writing(len(spans)):
+                result = await getattr(self._store, method.name)(**call)
+        except Exception as error:
+            return _failed(method, error, asked)
+        if isinstance(asked.holder, Worker):
+            result = await worker_access.own_part(self._store, asked.holder, method.name, result)
+        if method.name in NUMBERED:
+            stored = result if method.name == "add_many_spans" else [result] if result else []
+            self._metrics.stored(len(stored))
+            if asked.minimal:
+                return PartAnswer(200, asked.encode(numbers_of(spans, stored)))
+        elif method.name in _CLAIMS and result:
+            claimed: list[AttemptedRollout] = [result] if method.name == "dequeue_rollout" else result
+            self._metrics.claimed(claimed)
+            claimed = [*map(self._with_token, claimed)]
+            result = claimed[0] if method.name == "dequeue_rollout" else claimed
+        return PartAnswer(200, asked.encode(result))
+
+    def _with_token(self, rollout: AttemptedRollout) -> AttemptedRollout:
+        """A claimed rollout with its attempt's token, where this server makes them."""
+        if self._attempt_token is None:
+            return rollout
+        given = {name: getattr(rollout, name) for name in AttemptedRollout.__struct_fields__}
+        return ClaimedRollout(**given, token=self._attempt_token(rollout.rollout_id, rollout.attempt.attempt_id))
+
+    async def _spans(self, method: Method, call: dict[str, Any], asked: _Asked) -> Response:
+        """Answer a query for spans, in one piece or, where they are many, while they are read."""
+        await self._check_attempts(method, call, asked)
+        began = time.perf_counter()
+        try:
+            page = await streaming.small(self._store, call)
+            answer = None if page is None else PartAnswer(200, asked.encode(page))
+        except Exception as error:
+            answer = _failed(method, error, asked)
+        self._metrics.call(method.name, 200 if answer is None else answer.status, time.perf_counter() - began)
+        if answer is not None:
+            return self._response(answer, asked)
+        pieces = streaming.whole(self._store, call, json=asked.json)
+        return StreamingResponse(pieces, 200, self._headers(), _JSON if asked.json else _MSGPACK)
+
+
+def _check_call(method: Method, call: dict[str, Any], asked: _Asked) -> None:
+    if isinstance(asked.holder, Agent):
+        access.check_call(asked.holder, method.name, call)
+    elif asked.holder is not None:
+        worker_access.check_call(asked.holder, method.name, call)
+
+
+def _named(given: str | None, body: bytes) -> _Name | None:
+    return (given, hash(body)) if given else None
+
+
+def _spans_of(method: Method, call: dict[str, Any]) -> list[Any]:
+    if method.name not in NUMBERED:
+        return []
+    return [call["span"]] if method.name == "add_span" else call["spans"]
+
+
+def _failed(method: Method, error: Exception, asked: _Asked) -> PartAnswer:
+    kind = next((kind.__name__ for kind in type(error).__mro__ if kind.__name__ in ERRORS), None)
+    if kind is not None:
+        return PartAnswer(422, asked.encode(Failure(kind, str(error))))
+    logger.error("the store failed in %s", method.name, exc_info=error)
+    line = "the store failed; its log says why"
+    return PartAnswer(500, asked.encode(Failure("StoreError", line)) if asked.json else line.encode())
+
+
+def _method(name: str) -> Method:
+    if name not in methods():
+        raise Refused(404, f"the store has no method {name[:64]!r}")
+    return methods()[name]
+
+
+def _decoded(method: Method, body: bytes, *, json: bool = False) -> dict[str, Any]:
+    try:
+        call = method.decode_call(body, json=json)
+    except (ValueError, RecursionError) as error:  # the latter for what is nested too deep
+        raise Refused(400, f"not a call of {method.name}: {error}") from error
+    if method.name in WAITING:
+        wanted = call["timeout"]
+        call["timeout"] = LONGEST_WAIT if wanted is None else min(wanted, LONGEST_WAIT)
+    return call

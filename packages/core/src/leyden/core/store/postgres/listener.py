@@ -1,0 +1,49 @@
+"""`Listener`: hears what other processes tell on PostgreSQL's channel, over a connection and a thread of its own.
+
+Connects again as long as it takes. Knows nothing of what is told.
+"""
+
+import select
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import psycopg
+from psycopg.sql import SQL, Identifier
+
+from leyden.core.store.common.listening import ListeningThread
+
+_PAUSE = 0.2
+"""Seconds before it connects again."""
+
+
+class Listener(ListeningThread):
+    """`heard` is given every payload; `missed` is called when some may have been lost: whenever it has connected."""
+
+    def __init__(
+        self,
+        connect: "Callable[[], psycopg.Connection[Any]]",
+        channel: str,
+        heard: Callable[[str], None],
+        missed: Callable[[], None],
+    ) -> None:
+        self._connect, self._channel = connect, channel
+        self._heard, self._missed = heard, missed
+        super().__init__()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            with suppress(psycopg.Error), self._connect() as connection:
+                connection.execute(SQL("LISTEN {}").format(Identifier(self._channel)))
+                self._missed()
+                self._listen(connection)
+            self._stopping.wait(_PAUSE)
+
+    def _listen(self, connection: "psycopg.Connection[Any]") -> None:
+        while True:
+            readable, _, _ = select.select([connection.fileno(), self._theirs], [], [])
+            if self._theirs in readable:
+                return
+            connection.pgconn.consume_input()
+            while (told := connection.pgconn.notifies()) is not None:
+                self._heard(told.extra.decode())

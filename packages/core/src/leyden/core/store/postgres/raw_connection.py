@@ -1,0 +1,216 @@
+"""`Line`: a connection on which an event loop itself has the server store spans, without the hop to a thread and back.
+
+One statement at a time, which is a transaction by itself: a function of the migrations, with parameters as
+PostgreSQL writes them. Knows nothing of who waits for the spans, nor of what to do when they were not stored.
+"""
+
+import asyncio
+import struct
+from collections import Counter
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import Any, TypeAlias
+
+import psycopg
+from psycopg.pq import ConnStatus, ExecStatus, Format
+from psycopg.pq.abc import PGresult
+
+from leyden.core.store.common.rows import AttemptKey, SpanRow
+
+LOCK_SECONDS = 0.1
+"""How long the server waits for another's transaction, and all who come after with it, before a thread is to wait."""
+_BOOL, _BYTEA, _INT4, _TEXT, _FLOAT8 = 16, 17, 23, 25, 701
+_BYTEAS, _INT4S, _TEXTS, _FLOAT8S = 1001, 1007, 1009, 1022
+_ONE = _FLOAT8, _TEXT, _TEXT, _TEXT, _TEXT, _TEXT, _TEXT, _FLOAT8, _FLOAT8, _BYTEA
+_SEVERAL = _FLOAT8, _TEXTS, _TEXTS, _INT4S, _INT4S, _TEXTS, _TEXTS, _TEXTS, _TEXTS, _FLOAT8S, _FLOAT8S, _BYTEAS
+"""Types of the functions' parameters, by PostgreSQL's numbers for them."""
+_FUNCTIONS = {b"leyden_add_span": _ONE, b"leyden_add_spans": _SEVERAL}
+_BINARY = {name: [Format.BINARY] * len(types) for name, types in _FUNCTIONS.items()}
+_double, _length, _number = struct.Struct("!d").pack, struct.Struct("!i").pack, struct.Struct("!q")
+_DOUBLE, _INT = struct.Struct("!id").pack, struct.Struct("!ii").pack
+_NULL = _length(-1)
+_ARRAY = struct.Struct("!iiIii")
+"""Before the elements: dimensions, whether any is NULL, their type, their number, and where counting begins."""
+_ELEMENT = struct.Struct("!iq")
+"""Of an array of numbers: its length, and itself."""
+
+
+class Outcome(Enum):
+    """What became of spans whose numbers did not come."""
+
+    NOT_STORED = "not stored"
+    IN_DOUBT = "in doubt"
+
+
+Answer: TypeAlias = Sequence[int] | Outcome
+
+
+class Line:
+    """Belongs to one event loop; made by any thread, then attached by the loop's own."""
+
+    def __init__(self, connection: "psycopg.Connection[Any]") -> None:
+        """Prepare the statements; raises psycopg.Error."""
+        # A plan is kept for the connection's life: one that reads a whole table, small as it now is, would be too.
+        words = f"SET lock_timeout = {round(1000 * LOCK_SECONDS)}; SET enable_seqscan = off"
+        connection.execute(words.encode(), prepare=False)
+        self._connection, self._driver = connection, connection.pgconn
+        for name, types in _FUNCTIONS.items():
+            wanted = b", ".join(b"$%d" % (place + 1) for place in range(len(types)))
+            prepared = self._driver.prepare(name, b"SELECT %s(%s)" % (name, wanted), types)
+            if prepared.status != ExecStatus.COMMAND_OK:
+                raise psycopg.OperationalError(prepared.get_error_message())
+        self._driver.nonblocking = 1
+        self._socket = self._driver.socket
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._told: Callable[[Answer], None] | None = None
+        self._ranks: list[tuple[int, int]] = []
+        """Of the spans under way, where they are several: see `_several`."""
+        self._writing = False
+
+    def attach(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Have the running `loop` listen; raises NotImplementedError where it cannot."""
+        loop.add_reader(self._socket, self._read)
+        self._loop = loop
+
+    @property
+    def is_open(self) -> bool:
+        """Whether anything can be sent."""
+        return self._loop is not None and not self._connection.closed
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a statement is under way."""
+        return self._told is not None
+
+    def send(self, rows: Sequence[SpanRow], now: float, told: Callable[[Answer], None]) -> None:
+        """Have spans stored at `now`, and call `told`, never from within, with their numbers or what became of them.
+
+        Raises UnicodeEncodeError for text that cannot be sent; then nothing was.
+        """
+        if len(rows) == 1:
+            self._ranks = []
+            name, parameters = b"leyden_add_span", _one(rows[0], now)
+        else:
+            name = b"leyden_add_spans"
+            parameters, self._ranks = _several(rows, now)
+        self._told = told
+        try:
+            self._driver.send_query_prepared(name, parameters, _BINARY[name], Format.BINARY)
+            self._flush()
+        except psycopg.OperationalError:
+            assert self._loop is not None, "only what is attached is sent on"
+            self._loop.call_soon(self.close)
+
+    def close(self) -> None:
+        """Close the connection; who waits is told that the outcome is in doubt. On the loop's own thread."""
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.remove_reader(self._socket)
+            self._loop.remove_writer(self._socket)
+        self._loop = None
+        self._connection.close()
+        self._tell(Outcome.IN_DOUBT)
+
+    def _flush(self) -> None:
+        """Send on; what does not fit now is sent when the socket takes more."""
+        assert self._loop is not None, "only what is attached is sent on"
+        left = self._driver.flush() == 1
+        if left and not self._writing:
+            self._loop.add_writer(self._socket, self._write)
+        elif self._writing and not left:
+            self._loop.remove_writer(self._socket)
+        self._writing = left
+
+    def _write(self) -> None:
+        try:
+            self._flush()
+        except psycopg.OperationalError:
+            self.close()
+
+    def _read(self) -> None:
+        try:
+            self._driver.consume_input()
+            if self._told is None or self._driver.is_busy():
+                return
+            results: list[PGresult] = []
+            while (result := self._driver.get_result()) is not None:
+                results.append(result)
+        except psycopg.OperationalError:
+            self.close()
+            return
+        # What fails while it is committed has given its numbers before.
+        if not results or self._driver.status != ConnStatus.OK:
+            self.close()
+        elif any(result.status != ExecStatus.TUPLES_OK for result in results):
+            self._tell(Outcome.NOT_STORED)
+        else:
+            self._tell(self._numbers(results[0].get_value(0, 0)))
+
+    def _numbers(self, value: bytes | None) -> Answer:
+        if value is None:
+            return Outcome.NOT_STORED
+        if not self._ranks:
+            return _number.unpack(value)
+        highest = [number for _, number in _ELEMENT.iter_unpack(value[_ARRAY.size :])]
+        return [highest[place] + rank for place, rank in self._ranks]
+
+    def _tell(self, answer: Answer) -> None:
+        told, self._told = self._told, None
+        if told is not None:
+            told(answer)
+
+
+def _one(row: SpanRow, now: float) -> list[bytes | None]:
+    parent, ended = row.parent_id, row.end_time
+    return [
+        _double(now),
+        row.rollout_id.encode(),
+        row.attempt_id.encode(),
+        row.trace_id.encode(),
+        row.span_id.encode(),
+        None if parent is None else parent.encode(),
+        row.name.encode(),
+        _double(row.start_time),
+        None if ended is None else _double(ended),
+        row.body,
+    ]
+
+
+def _several(rows: Sequence[SpanRow], now: float) -> tuple[list[bytes | None], list[tuple[int, int]]]:
+    """The parameters; and of each span the place of its attempt, from 0, and the so many-th of its rollout's it is."""
+    places: dict[AttemptKey, int] = {}
+    seen = Counter[str]()
+    ranks: list[tuple[int, int]] = []
+    for row in rows:
+        seen[row.rollout_id] += 1
+        ranks.append((places.setdefault((row.rollout_id, row.attempt_id), len(places)), seen[row.rollout_id]))
+    parameters: list[bytes | None] = [
+        _double(now),
+        _texts([rollout_id for rollout_id, _ in places]),
+        _texts([attempt_id for _, attempt_id in places]),
+        _array(_INT4, len(rows), [_INT(4, place + 1) for place, _ in ranks]),
+        _array(_INT4, len(rows), [_INT(4, rank) for _, rank in ranks]),
+        _texts([row.trace_id for row in rows]),
+        _texts([row.span_id for row in rows]),
+        _texts([row.parent_id for row in rows]),
+        _texts([row.name for row in rows]),
+        _array(_FLOAT8, len(rows), [_DOUBLE(8, row.start_time) for row in rows]),
+        _array(_FLOAT8, len(rows), [_NULL if row.end_time is None else _DOUBLE(8, row.end_time) for row in rows]),
+        _array(_BYTEA, len(rows), [part for row in rows for part in (_length(len(row.body)), row.body)]),
+    ]
+    return parameters, ranks
+
+
+def _texts(texts: Sequence[str | None]) -> bytes:
+    parts: list[bytes] = []
+    for text in texts:
+        if text is None:
+            parts.append(_NULL)
+        else:
+            encoded = text.encode()
+            parts += (_length(len(encoded)), encoded)
+    return _array(_TEXT, len(texts), parts)
+
+
+def _array(kind: int, count: int, parts: Sequence[bytes]) -> bytes:
+    """An array of elements that were written before; that one may be NULL does no harm where none is."""
+    return b"".join((_ARRAY.pack(1, 1, kind, count, 1), *parts))

@@ -1,0 +1,237 @@
+"""`PostgresRows`: rows in PostgreSQL, within one transaction that other processes' transactions run beside.
+
+Who writes locks first: rollouts, in the order of their ids; then workers; or runs, in the order of theirs. All else
+belongs to one of these, and needs no lock of its own. What writes travels in pipeline mode: only what is read costs a
+round trip. Knows nothing of lost connections, retries or waiting.
+"""
+
+import json
+import time
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec.structs import asdict, astuple
+from sqlalchemy import ClauseElement, Connection, Table
+
+from leyden.core.store.common.record_rows import RunRow
+from leyden.core.store.common.rows import AttemptKey, Changes, RolloutRow, SpanKey, SpanRow, SpanTarget, WorkerRow
+from leyden.core.store.postgres import statements as postgres
+from leyden.core.store.sql import schema
+from leyden.core.store.sql import statements as sql
+from leyden.core.store.sql.rows import SqlRows, made
+
+R = TypeVar("R", bound=msgspec.Struct)
+
+HELD_SECONDS = 0.25
+"""For how long a claim that finds only what others hold looks again; a transaction takes a few milliseconds."""
+_PAUSE = 0.001
+_FEW = 8
+"""Rows that are inserted one by one, all in one round trip; more are copied in, which costs two."""
+
+
+class PostgresRows(SqlRows):
+    """Rows in PostgreSQL, through a psycopg connection that commits by itself outside of `begin` and `commit`."""
+
+    _dialect = postgres.DIALECT
+
+    def __init__(self, connection: Connection, driver: Any, now: float, *, writes: bool) -> None:
+        super().__init__(connection, driver, now)
+        self._writes = writes
+        self._piped = ExitStack()
+        self._due: Any = None
+        """The answer, to come, to the question for the next deadline."""
+        self._targets: Any = None
+        self._stored: Any = None
+        self._claimed: dict[str, RolloutRow] = {}
+        self._commit: Any = None
+        self._known_due: float | None = None
+        self._soonest: float | None = None
+        """The earliest deadline that this transaction has set."""
+
+    # --- The transaction
+
+    def begin(self) -> None:
+        """Begin; who reads asks for the next deadline in the same breath."""
+        if self._writes:
+            self._pipe()
+            self._driver.execute(postgres.BEGIN)
+        else:
+            text, _ = sql.compiled(sql.NEXT_DEADLINE, self._dialect)
+            self._due = self._driver.execute(f"{postgres.BEGIN_TO_READ}; {text}", prepare=False)
+            self._due.nextset()
+
+    def commit(self, channel: str, payload: str | None) -> None:
+        """Commit, and then tell `payload`, if there is one, to who listens to `channel`."""
+        self._commit = self._driver.execute("COMMIT")
+        if payload is not None:
+            # Not before: those who commit something to tell would wait for one another's disk.
+            self._straight(postgres.NOTIFY, key=channel, payload=payload)
+        self._piped.close()
+
+    @property
+    def committed(self) -> bool:
+        """Whether the server has said so."""
+        return self._commit is not None and self._commit.statusmessage == "COMMIT"
+
+    def roll_back(self) -> None:
+        """Undo everything, whatever has failed."""
+        try:
+            self._piped.close()
+        finally:
+            self._driver.execute("ROLLBACK")
+
+    def _pipe(self) -> None:
+        self._piped.enter_context(self._driver.pipeline())
+
+    @contextmanager
+    def _unpiped(self) -> Generator[None]:
+        self._piped.close()
+        yield
+        self._pipe()
+
+    # --- Statements
+
+    def _straight(self, statement: ClauseElement, **parameters: Any) -> Any:
+        text, wanted = sql.compiled(statement, self._dialect)
+        values = [parameters.get(name, fixed) for name, fixed in wanted]
+        return self._driver.execute(text, values, binary=True)
+
+    def _insert(self, table: Table, rows: Sequence[msgspec.Struct], **more: Any) -> None:
+        if not rows:
+            return
+        names = (*rows[0].__struct_fields__, *more)
+        if len(rows) <= _FEW:
+            statement = sql.insert_into(table, names)
+            for row in rows:
+                self._straight(statement, **asdict(row), **more)
+            return
+        text, types = postgres.copy_into(table, names)
+        with self._unpiped(), self._driver.cursor() as cursor, cursor.copy(text) as copy:
+            copy.set_types(types)
+            for row in rows:
+                copy.write_row((*astuple(row), *more.values()))
+
+    # --- Rollouts
+
+    def rollouts(self, rollout_ids: Sequence[str]) -> dict[str, RolloutRow]:
+        """Locked by who writes."""
+        claimed, self._claimed = self._claimed, {}
+        if not self._writes or not rollout_ids:
+            return super().rollouts(rollout_ids)
+        if claimed.keys() >= set(rollout_ids):
+            return claimed
+        return {row.rollout_id: row for row in made(RolloutRow, self._by_ids(postgres.ROLLOUTS, rollout_ids))}
+
+    def _by_ids(self, pair: tuple[ClauseElement, ClauseElement], rollout_ids: Sequence[str]) -> Any:
+        one, several = pair
+        if len(rollout_ids) == 1:
+            return self._straight(one, key=rollout_ids[0])
+        return self._straight(several, keys=json.dumps(rollout_ids))
+
+    def overdue(self) -> list[RolloutRow]:
+        """Those that nobody else is changing; who does will leave them in order, or the next to look finds them."""
+        return self._straight_rows(RolloutRow, postgres.OVERDUE, now=self.now)
+
+    def expect_deadline(self) -> None:
+        """Ask for the next deadline."""
+        if self._due is None:
+            self._due = self._straight(sql.NEXT_DEADLINE)
+
+    def next_deadline(self) -> float | None:
+        """Asked when the transaction began, perhaps, which is soon enough."""
+        due, self._due = self._due, None
+        if due is None:
+            return super().next_deadline()
+        (self._known_due,) = due.fetchone()
+        return self._known_due
+
+    def update_rollout(self, rollout_id: str, changes: Changes) -> None:
+        """Only the changed columns."""
+        super().update_rollout(rollout_id, changes)
+        if changes.get("deadline") is not None:
+            soonest = self._soonest
+            self._soonest = changes["deadline"] if soonest is None else min(changes["deadline"], soonest)
+
+    def is_no_sooner(self) -> bool:
+        """Whether who waits for the next deadline will look before any that this transaction has set."""
+        return self._soonest is None or (self._known_due is not None and self._known_due <= self._soonest)
+
+    def push(self, rollout_ids: Sequence[str]) -> None:
+        """One statement."""
+        if rollout_ids:
+            self._straight(postgres.PUSH, keys=json.dumps(rollout_ids))
+
+    def head(self, limit: int) -> list[str]:
+        """For who writes: those that nobody else is claiming or changing, locked.
+
+        Whoever would go away empty-handed waits a little for those that are held: not all of them are to be claimed,
+        and who holds them may have queued others.
+        """
+        if not self._writes:
+            return super().head(limit)
+        rows = self._straight_rows(RolloutRow, postgres.HEAD, limit=limit)
+        give_up = time.monotonic() + HELD_SECONDS
+        while not rows and super().head(1) and time.monotonic() < give_up:
+            time.sleep(_PAUSE)
+            rows = self._straight_rows(RolloutRow, postgres.HEAD, limit=limit)
+        self._claimed = {row.rollout_id: row for row in rows}
+        return list(self._claimed)
+
+    # --- Spans
+
+    def expect_spans(self, keys: Sequence[SpanKey]) -> None:
+        """Lock, and ask, for all that storing these spans begins with, so that it costs one round trip."""
+        attempts = list(dict.fromkeys((rollout_id, attempt_id) for rollout_id, attempt_id, _ in keys))
+        self._by_ids(postgres.LOCK_ROLLOUTS, list({rollout_id for rollout_id, _ in attempts}))
+        self._targets = self._by_keys(sql.TARGETS, attempts)
+        self._stored = self._by_keys(sql.STORED_SPANS, _by_span(keys))
+
+    def span_targets(self, keys: Sequence[AttemptKey]) -> dict[AttemptKey, SpanTarget]:
+        """Asked before."""
+        return {(row[0], row[1]): SpanTarget(*row[2:]) for row in self._targets}
+
+    def stored_spans(self, keys: Sequence[SpanKey]) -> set[SpanKey]:
+        """Asked before, of more spans than these, perhaps."""
+        return {(row[0], row[1], row[2]) for row in self._stored}
+
+    def numbers(self, keys: Sequence[SpanKey]) -> dict[SpanKey, int]:
+        """The numbers of those of these spans that are stored."""
+        return {(row[0], row[1], row[2]): row[3] for row in self._by_keys(postgres.NUMBERS, _by_span(keys))}
+
+    def span_counters(self, rollout_ids: Sequence[str]) -> dict[str, int]:
+        """Locked before they are read."""
+        self._by_ids(postgres.LOCK_ROLLOUTS, rollout_ids)
+        return super().span_counters(rollout_ids)
+
+    def give_out(self, counters: Mapping[str, int]) -> None:
+        """All in one round trip."""
+        for rollout_id, number in counters.items():
+            self._straight(postgres.SET_COUNTER, key=rollout_id, number=number)
+
+    def insert_spans(self, rows: Sequence[SpanRow]) -> None:
+        """One round trip, or two."""
+        self._insert(schema.spans, rows)
+
+    # --- Runs and workers
+
+    def run(self, run_id: str) -> RunRow | None:
+        """Locked by who writes."""
+        if not self._writes:
+            return super().run(run_id)
+        return next(iter(self._straight_rows(RunRow, postgres.LOCKED_RUN, key=run_id)), None)
+
+    def worker(self, worker_id: str) -> WorkerRow | None:
+        """Locked by who writes, whether there is a row or not."""
+        if self._writes:
+            self._straight(postgres.LOCK_WORKER, key=worker_id)
+        return super().worker(worker_id)
+
+    def put_worker(self, row: WorkerRow) -> None:
+        """One statement."""
+        self._straight(postgres.PUT_WORKER, **asdict(row))
+
+
+def _by_span(keys: Sequence[SpanKey]) -> list[tuple[str, str, str]]:
+    return [(rollout_id, span_id, attempt_id) for rollout_id, attempt_id, span_id in keys]

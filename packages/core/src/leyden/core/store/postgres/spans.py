@@ -1,0 +1,307 @@
+"""`SpanLines`: spans of all who wait on an event loop, stored by one statement after another. Knows no SQL.
+
+A crowd's spans travel together: what comes while a statement is under way waits for its end, and goes with the next.
+What the statement does not take, and what comes before there is a connection for it, is stored by a thread.
+"""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Sequence, Set
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+
+import psycopg
+from msgspec.structs import replace
+
+from leyden.core.data.span import Span
+from leyden.core.errors import StoreError
+from leyden.core.store.common import group_commit
+from leyden.core.store.common.group_commit import MOST_BYTES_HERE, MOST_HERE
+from leyden.core.store.common.rows import AttemptKey
+from leyden.core.store.common.span_codec import LatestCalls
+from leyden.core.store.common.span_ingest import problem
+from leyden.core.store.postgres import raw_connection
+from leyden.core.store.postgres.raw_connection import Line, Outcome
+
+_MOST_LOOPS, _LINES = 4, 2
+"""Event loops with connections of their own, and how many each; others have their spans stored by threads."""
+_FULL_BYTES = 48 << 10
+"""Of several callers: after so many, others go with the next statement, which need not wait for this one's end."""
+_PAUSE = 1.0
+"""Seconds between two attempts to connect."""
+_MOST_JOBS = 4
+"""Of an event loop for threads, while it has no connection; who comes then waits, and goes with others."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """A caller whose spans, of about so many bytes, are to be stored."""
+
+    spans: Sequence[Span]
+    size: int
+    answer: "asyncio.Future[list[Span]]"
+
+
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """How a store's spans are stored where it takes more than a statement. All but `clock` run on threads and wait."""
+
+    clock: Callable[[], float]
+    connect: Callable[[], "psycopg.Connection[object]"]
+    store: group_commit.Store
+    """In a transaction of several statements."""
+    settle: group_commit.Store
+    """Where it is not known whether they are stored."""
+    began: Callable[[Set[AttemptKey]], None]
+    """Told, on any thread, of attempts that have stored a span by a statement, which may have begun to run with it."""
+
+
+class SpanLines:
+    """Safe from any number of event loops."""
+
+    def __init__(self, ways: Ways, latest: LatestCalls, threads: ThreadPoolExecutor) -> None:
+        self._ways, self._latest, self._threads = ways, latest, threads
+        self._lock = threading.Lock()
+        self._closed = False
+        self._of: dict[asyncio.AbstractEventLoop, _OfLoop] = {}
+
+    async def add(self, spans: Sequence[Span]) -> list[Span]:
+        """Store spans, all or none, with those of every other caller who waits."""
+        if not spans:
+            return []
+        loop = asyncio.get_running_loop()
+        mine = self._of.get(loop) or self._new(loop)
+        waiting = _Waiting(spans, sum(span.size() for span in spans), loop.create_future())
+        mine.add(waiting)
+        return await waiting.answer
+
+    async def close(self) -> None:
+        """Let what is under way come to its end, then close the connections; other loops do so by themselves."""
+        with self._lock:
+            self._closed = True
+            left, self._of = self._of, {}
+        here = asyncio.get_running_loop()
+        for loop, mine in left.items():
+            if loop is here or not loop.is_running():
+                mine.end()
+            else:
+                with suppress(RuntimeError):  # it has just been closed
+                    loop.call_soon_threadsafe(mine.end)
+        if here in left:
+            await left[here].ended.wait()
+
+    def _new(self, loop: asyncio.AbstractEventLoop) -> "_OfLoop":
+        with self._lock:
+            if self._closed:
+                raise StoreError("this store is closed")
+            for ended in [loop for loop in self._of if loop.is_closed()]:
+                self._of.pop(ended).end()
+            mine = _OfLoop(loop, self._ways, self._latest, self._threads, may_connect=len(self._of) < _MOST_LOOPS)
+            self._of[loop] = mine
+            return mine
+
+
+@dataclass(eq=False, slots=True)
+class _OfLoop:
+    """What one event loop's callers wait for; only ever touched on the loop's own thread."""
+
+    loop: asyncio.AbstractEventLoop
+    ways: Ways
+    latest: LatestCalls
+    threads: ThreadPoolExecutor
+    may_connect: bool
+    lines: list[Line] = field(default_factory=list[Line])
+    waiting: list[_Waiting] = field(default_factory=list[_Waiting])
+    called: bool = False
+    """Whether the loop will look at who waits."""
+    alone: bool = False
+    """Whether the last to be stored by a statement was one caller's, who then need not wait for others."""
+    jobs: int = 0
+    """How many of the threads' it waits for."""
+    connecting: "Future[Line | None] | None" = None
+    not_before: float = 0.0
+    """When to try again to connect, by the monotonic clock."""
+    ending: bool = False
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def add(self, waiting: _Waiting) -> None:
+        """Have spans stored: at once, at the end of the loop's turn, or when a statement under way is done."""
+        self.waiting.append(waiting)
+        if self.alone and self.lines and not self._is_busy():
+            self._look()
+        elif not self.called:
+            self.called = True
+            self.loop.call_soon(self._look)
+
+    def _is_busy(self) -> bool:
+        return any(line.is_busy for line in self.lines)
+
+    def _look(self) -> None:
+        """Send who waits; few of them wait for the end of what is under way, so that more go with them."""
+        self.called = False
+        self.lines = [line for line in self.lines if line.is_open]
+        if not self.lines:
+            self._connect()
+            if self.waiting and self.jobs < _MOST_JOBS:
+                taken, self.waiting = self.waiting, []
+                self._store_by_thread(taken, self.ways.store)
+            return
+        while self.waiting:
+            idle = next((line for line in self.lines if not line.is_busy), None)
+            number, is_full = self._together()
+            if not is_full and self._is_busy():
+                return
+            if idle is None:
+                self._connect()
+                return
+            taken, self.waiting = self.waiting[:number], self.waiting[number:]
+            self._send(idle, taken)
+
+    def _together(self) -> tuple[int, bool]:
+        """How many go together, and whether a statement takes no more."""
+        count = size = 0
+        for place, one in enumerate(self.waiting):
+            count, size = count + len(one.spans), size + one.size
+            if place and (count > MOST_HERE or size > MOST_BYTES_HERE):
+                return place, True
+            if size >= _FULL_BYTES:
+                return place + 1, True
+        return len(self.waiting), False
+
+    def _send(self, line: Line, taken: list[_Waiting]) -> None:
+        batch = [waiting for waiting in taken if not waiting.answer.cancelled()]
+        if not batch:
+            return
+        spans = [span for waiting in batch for span in waiting.spans]
+        keys = {(span.rollout_id, span.attempt_id) for span in spans}
+        size = sum(waiting.size for waiting in batch)
+        if (
+            len(spans) > MOST_HERE
+            or size > MOST_BYTES_HERE
+            or any(span.sequence_id for span in spans)
+            or problem(spans, keys, size) is not None
+        ):
+            self._store_by_thread(batch, self.ways.store)
+            return
+        self.alone = len(batch) == 1
+        try:
+            rows = self.latest.rows((span, False) for span in spans)
+            line.send(rows, self.ways.clock(), partial(self._told, batch, spans, keys))
+        except Exception:  # what cannot be packed: the thread finds out whose it is
+            self._store_by_thread(batch, self.ways.store)
+
+    def _told(
+        self,
+        batch: Sequence[_Waiting],
+        spans: Sequence[Span],
+        keys: Set[AttemptKey],
+        answer: raw_connection.Answer,
+    ) -> None:
+        if isinstance(answer, Outcome):
+            how = self.ways.settle if answer is Outcome.IN_DOUBT else self.ways.store
+            self._store_by_thread(batch, how)
+        else:
+            self.ways.began(keys)
+            stored = (replace(span, sequence_id=number) for span, number in zip(spans, answer, strict=True))
+            group_commit.settle((waiting.answer, [next(stored) for _ in waiting.spans]) for waiting in batch)
+        self._look_again()
+
+    def _look_again(self) -> None:
+        if self.waiting:
+            self._look()
+        if self.ending:
+            self._end()
+
+    def _store_by_thread(self, batch: Sequence[_Waiting], how: group_commit.Store) -> None:
+        wanted = [waiting for waiting in batch if not waiting.answer.cancelled()]
+        if not wanted:
+            return
+        self.jobs += 1
+        try:
+            job = self.threads.submit(how, [waiting.spans for waiting in wanted])
+        except RuntimeError:  # the threads are gone
+            self._stored(wanted, [StoreError("this store is closed") for _ in wanted])
+            return
+        job.add_done_callback(lambda done: self._call(partial(self._stored, wanted, _answers(done, len(wanted)))))
+
+    def _stored(self, batch: Sequence[_Waiting], answers: Sequence[group_commit.Answer]) -> None:
+        self.jobs -= 1
+        group_commit.settle((waiting.answer, answer) for waiting, answer in zip(batch, answers, strict=True))
+        self._look_again()
+
+    def _connect(self) -> None:
+        """Have a thread connect once more, unless one does."""
+        if not self.may_connect or self.connecting is not None or len(self.lines) == _LINES:
+            return
+        if time.monotonic() < self.not_before:
+            return
+        with suppress(RuntimeError):  # the threads are gone
+            self.connecting = job = self.threads.submit(_connected, self.ways.connect)
+            job.add_done_callback(lambda _: self._call(self._attach))
+
+    def _attach(self) -> None:
+        job, self.connecting = self.connecting, None
+        line = None if job is None else job.result()
+        if line is None:  # or it has ended
+            self.not_before = time.monotonic() + _PAUSE
+            return
+        try:
+            line.attach(self.loop)
+            self.lines.append(line)
+        except NotImplementedError:  # as on Windows
+            self.may_connect = False
+            line.close()
+
+    def _call(self, work: Callable[[], None]) -> None:
+        with suppress(RuntimeError):  # the loop is closed: nobody waits there any more
+            self.loop.call_soon_threadsafe(work)
+
+    def end(self) -> None:
+        """Tell who comes too late, and close the connections when what is under way is done, or nobody waits for it."""
+        self.may_connect = False
+        self.ending = True
+        left, self.waiting = self.waiting, []
+        for one in left:
+            if not self.loop.is_closed() and not one.answer.done():
+                one.answer.set_exception(StoreError("this store is closed"))
+        self._end()
+
+    def _end(self) -> None:
+        if self._is_busy() and self.loop.is_running():
+            return
+        job, self.connecting = self.connecting, None
+        if job is not None:
+            job.add_done_callback(lambda done: _close(done.result()))
+        lines, self.lines = self.lines, []
+        for line in lines:
+            line.close()
+        self.ended.set()
+
+
+def _answers(job: "Future[list[group_commit.Answer]]", callers: int) -> list[group_commit.Answer]:
+    """Return what came of a job for so many callers, who wait for nothing else: its own failure, too, is an answer."""
+    error = job.exception()
+    if error is None:
+        return job.result()
+    answer = error if isinstance(error, Exception) else StoreError(f"the spans could not be stored: {error!r}")
+    return [answer for _ in range(callers)]
+
+
+def _close(line: Line | None) -> None:
+    if line is not None:
+        line.close()
+
+
+def _connected(connect: "Callable[[], psycopg.Connection[object]]") -> Line | None:
+    try:
+        connection = connect()
+    except psycopg.Error:
+        return None
+    try:
+        return Line(connection)
+    except psycopg.Error:
+        connection.close()
+        return None

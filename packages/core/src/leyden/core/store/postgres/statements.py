@@ -1,0 +1,107 @@
+"""The statements of a PostgreSQL store that no other has: locks, and rows in bulk. Knows nothing of connections."""
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Dialect,
+    Float,
+    Integer,
+    LargeBinary,
+    Table,
+    Text,
+    bindparam,
+    cast,
+    func,
+    insert,
+    literal_column,
+    select,
+    update,
+)
+from sqlalchemy.dialects.postgresql import JSONB, psycopg
+from sqlalchemy.dialects.postgresql import insert as insert_or_else
+from sqlalchemy.types import TypeEngine
+
+from leyden.core.data.rollout import QUEUED
+from leyden.core.store.common.rows import SpanRow, WorkerRow
+from leyden.core.store.sql import schema
+from leyden.core.store.sql import statements as sql
+from leyden.core.store.sql.dialects import among
+from leyden.core.store.sql.records import RUN_BY_ID
+
+DIALECT: Dialect = psycopg.dialect(paramstyle="format")
+"""One for all stores: what is compiled stays, and must not keep a closed store's engine."""
+BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED, READ WRITE"
+"""Each statement sees what was committed when the statement began."""
+BEGIN_TO_READ = "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY"
+"""All statements see the same."""
+
+SPAN_FIELDS = SpanRow.__struct_fields__
+_rollouts, _queue = schema.rollouts.c, schema.queue.c
+_KEY, _KEYS = bindparam("key", type_=Text), bindparam("keys", type_=Text)
+
+
+def _locked(statement: Any, *, skip: bool = False) -> Any:
+    """Keys of rollouts do not change, so a lock that leaves them to be referred to is enough."""
+    return statement.with_for_update(of=schema.rollouts, key_share=True, skip_locked=skip)
+
+
+_EVERY_LOCK = select(literal_column("1", Integer)).select_from(schema.rollouts)
+_ONE, _SEVERAL = _rollouts.rollout_id == _KEY, among(_rollouts.rollout_id, _KEYS)
+ROLLOUTS = (
+    _locked(select(*sql.ROLLOUT).where(_ONE)),
+    _locked(select(*sql.ROLLOUT).where(_SEVERAL).order_by(_rollouts.rollout_id)),
+)
+LOCK_ROLLOUTS = _locked(_EVERY_LOCK.where(_ONE)), _locked(_EVERY_LOCK.where(_SEVERAL).order_by(_rollouts.rollout_id))
+"""In the order of their ids, as always, so that nobody waits in a circle."""
+OVERDUE = _locked(sql.OVERDUE, skip=True)
+_IS_QUEUED = " ".join(f"WHEN '{status}' THEN true" for status in sorted(QUEUED))
+# Who has claimed a rollout meanwhile took its status with it; its place in the queue may still be seen here. The status
+# is asked for in a form that no index answers, and that the planner takes to be as often true as not: where it last
+# looked when nothing was queued, it would begin with the few it expects, and read and sort all that are.
+HEAD = _locked(
+    select(*sql.ROLLOUT)
+    .join_from(schema.queue, schema.rollouts, _queue.rollout_id == _rollouts.rollout_id)
+    .where(literal_column(f"CASE rollouts.status {_IS_QUEUED} END"))
+    .order_by(_queue.position)
+    .limit(bindparam("limit", type_=Integer)),
+    skip=True,
+)
+LOCKED_RUN = RUN_BY_ID.with_for_update(key_share=True)
+LOCK_WORKER = select(func.pg_advisory_xact_lock(func.hashtextextended(_KEY, literal_column("1", Integer))))
+"""By name: there may be no row yet."""
+_listed = (
+    func.jsonb_array_elements_text(cast(_KEYS, JSONB)).table_valued("value", with_ordinality="place").render_derived()
+)
+SET_COUNTER = update(schema.rollouts).where(_ONE).values(span_counter=bindparam("number", type_=BigInteger))
+PUSH = insert(schema.queue).inline().from_select(["rollout_id"], select(_listed.c.value).order_by(_listed.c.place))
+_put = insert_or_else(schema.workers).inline().values({name: bindparam(name) for name in WorkerRow.__struct_fields__})
+PUT_WORKER = _put.on_conflict_do_update(
+    index_elements=["worker_id"],
+    set_={name: _put.excluded[name] for name in WorkerRow.__struct_fields__ if name != "worker_id"},
+)
+_one_span, _several_spans = sql.STORED_SPANS
+NUMBERS = (
+    _one_span.add_columns(schema.spans.c.sequence_id),
+    _several_spans.add_columns(schema.spans.c.sequence_id),
+)
+NOTIFY = select(func.pg_notify(_KEY, bindparam("payload", type_=Text)))
+
+_TYPES: Mapping[type[TypeEngine[Any]], str] = {
+    BigInteger: "int8",
+    Boolean: "bool",
+    Float: "float8",
+    Integer: "int4",
+    LargeBinary: "bytea",
+    Text: "text",
+}
+
+
+@cache
+def copy_into(table: Table, names: tuple[str, ...]) -> tuple[str, list[str]]:
+    """Copy rows of these fields in; returns the statement, and PostgreSQL's types of the fields."""
+    types = [_TYPES[type(table.c[name].type)] for name in names]
+    return f"COPY {table.name} ({', '.join(names)}) FROM STDIN (FORMAT BINARY)", types

@@ -1,0 +1,234 @@
+"""`PostgresStore`: rows in a PostgreSQL database, shared by any number of processes on any number of machines.
+
+Transactions run on the store's own threads, each with a connection of its own, so that several of a process are under
+way at once. What is committed is told to the other processes, which wake their own waiting callers. What was
+acknowledged survives the death of any process, and a power cut where the server writes to its disk as it does by
+default.
+"""
+
+import asyncio
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+from uuid import uuid4
+
+import msgspec
+from msgspec.structs import replace
+
+from leyden.core.data.rollout import Attempt, Rollout
+from leyden.core.data.span import Span
+from leyden.core.store.common.attempt_cache import RecentAttempts
+from leyden.core.store.common.group_commit import Answer, one_by_one
+from leyden.core.store.common.lifecycle import CLOCK, check_health
+from leyden.core.store.common.local import LocalStore, unless_due
+from leyden.core.store.common.reading import finding_attempt
+from leyden.core.store.common.rows import AttemptKey, Rows
+from leyden.core.store.postgres import opening
+from leyden.core.store.postgres.database import CHANNEL, PATIENCE, Database, InDoubt
+from leyden.core.store.postgres.listener import Listener
+from leyden.core.store.postgres.rows import PostgresRows
+from leyden.core.store.postgres.spans import SpanLines, Ways
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+RECHECK = 5.0
+"""Seconds after which a waiting caller looks for itself; that it has missed a word is rare."""
+_REMEMBER = 0.5
+"""Seconds for which an attempt that was looked up may be out of date, when another process has changed it."""
+_WRITERS, _READERS = 4, 2
+_MOST_RUNNING = 10_000
+_CHECKED_SECONDS = 2.0
+"""For how long what is overdue is waited for while others hold it."""
+_MOST_TOLD = 7000
+"""Bytes; PostgreSQL takes 8000."""
+
+
+class _Told(msgspec.Struct, frozen=True, array_like=True):
+    """What a commit tells the other stores."""
+
+    store: str
+    topics: list[str] | None
+    """What rang; None where anything may have."""
+
+
+_TOLD = msgspec.json.Decoder(_Told)
+
+
+class PostgresStore(LocalStore):
+    """A store in a PostgreSQL database. Use `await PostgresStore.open(uri)`, or `open_store`."""
+
+    name = "postgresql"
+
+    def __init__(self, database: Database, clock: Callable[[], float], recheck: float, *, durable: bool) -> None:
+        super().__init__(clock, recheck)
+        self._database = database
+        self._durable = durable
+        self._writers = ThreadPoolExecutor(_WRITERS, thread_name_prefix="leyden-store-write")
+        self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="leyden-store-read")
+        self._name = uuid4().hex
+        """By which the store knows its own words."""
+        self._listening = threading.Lock()
+        self._listener: Listener | None = None
+        ways = Ways(clock, database.connect_to_write, self._store_spans, self._settle_spans, self._run_now)
+        self._spans = SpanLines(ways, self._latest_calls, self._writers)
+        self._recent = RecentAttempts(_REMEMBER)
+        self._ran: set[AttemptKey] = set()
+        """Attempts that have begun to run; a span of theirs begins none."""
+
+    @classmethod
+    async def open(
+        cls,
+        uri: str,
+        clock: Callable[[], float] = time.time,
+        recheck: float = RECHECK,
+        patience: float = PATIENCE,
+    ) -> "PostgresStore":
+        """Open the database at `postgresql://user:password@host:port/name`, making the tables if there are none.
+
+        Waiting callers learn at once of what is written anywhere, and look for themselves every `recheck` seconds.
+        While the server is away, calls wait for `patience` seconds. Raises UsageError when it cannot be a store: no
+        server, a wrong password, no such database, somebody else's tables, a newer version.
+        """
+        url = opening.parsed(uri)
+        database = Database(url, _WRITERS + _READERS, clock, patience)
+        durable = await asyncio.to_thread(opening.prepare, database)
+        return cls(database, clock, recheck, durable=durable)
+
+    @property
+    def capabilities(self) -> Mapping[str, bool]:
+        """Shared between processes, and durable unless the server was told not to wait for its disk."""
+        return {"durable": self._durable, "multi_process": True, "otlp_traces": False}
+
+    def __repr__(self) -> str:
+        return f"PostgresStore({self._database.name!r})"
+
+    async def _transact(self, work: Callable[[Rows], T], *, write: bool) -> T:
+        threads = self._writers if write else self._readers
+        return await asyncio.wrap_future(threads.submit(self._run_healthy, work, write))
+
+    async def _write(self, work: Callable[[Rows], T]) -> T:
+        self._check_open()
+        return await self._transact(work, write=True)
+
+    async def _read(self, work: Callable[[Rows], T]) -> T:
+        self._check_open()
+        return await self._transact(work, write=False)
+
+    def _run_healthy(
+        self, work: Callable[[Rows], T], write: bool, ahead: Callable[[PostgresRows], None] | None = None
+    ) -> T:
+        """Run `work` on rows in which nothing is overdue; `ahead` asks for what it will need, before any answer.
+
+        The health check has a transaction of its own: together with it, `work` would wait for locks while it holds
+        those on what was overdue.
+        """
+
+        def asked(rows: PostgresRows, work: Callable[[Rows], R]) -> R:
+            rows.expect_deadline()
+            if ahead is not None:
+                ahead(rows)
+            return work(rows)
+
+        give_up = time.monotonic() + _CHECKED_SECONDS
+        while (done := self._run(lambda rows: asked(rows, unless_due(work)), write)) is None:
+            if time.monotonic() > give_up:
+                return self._run(lambda rows: asked(rows, work), write)
+            self._run(check_health, True)  # leaves out what others hold, who may be at the same: look whether they were
+        return done[0]
+
+    def _run(self, work: Callable[[PostgresRows], T], write: bool) -> T:
+        result, rows = self._database.run(work, self._payload, writes=write)
+        self._recent.forget(rows.changed)
+        self._bell.ring(rows.rung)
+        return result
+
+    def _payload(self, rows: PostgresRows) -> str | None:
+        """What to tell other processes: which topics rang, or, where that is too much, that any may have."""
+        topics = rows.rung - {CLOCK} if rows.is_no_sooner() else rows.rung
+        if not topics:
+            return None
+        payload = msgspec.json.encode(_Told(self._name, sorted(topics)))
+        return (payload if len(payload) <= _MOST_TOLD else msgspec.json.encode(_Told(self._name, None))).decode()
+
+    def _heard(self, payload: str) -> None:
+        try:
+            told = _TOLD.decode(payload)
+        except msgspec.DecodeError:  # somebody else's word, or a later version's
+            self._bell.ring_all()
+            return
+        if told.topics is None:
+            self._bell.ring_all()
+        elif told.store != self._name:
+            self._recent.forget(told.topics)
+            self._bell.ring(told.topics)
+
+    async def _wait(
+        self, look: Callable[[], Awaitable[T | None]], topics: Iterable[str], timeout: float | None
+    ) -> T | None:
+        """Wait, and have somebody listen from now on."""
+        with self._listening:
+            if self._listener is None and not self._closed:
+                self._listener = Listener(self._database.connect, CHANNEL, self._heard, self._bell.ring_all)
+        return await super()._wait(look, topics, timeout)
+
+    async def find_attempt(self, rollout_id: str, attempt_id: str) -> tuple[Rollout, Attempt] | None:
+        """Return an attempt with its rollout; without a transaction where it was looked at a moment ago."""
+        self._check_open()
+        looking = finding_attempt(rollout_id, attempt_id)
+        return await self._recent.find((rollout_id, attempt_id), lambda: self._read(looking))
+
+    async def _add_spans(self, spans: Sequence[Span]) -> list[Span]:
+        """Store spans in one transaction with those of every other caller of the event loop waiting to be written."""
+        self._check_open()
+        return await self._spans.add(spans)
+
+    def _store_spans(self, batches: Sequence[Sequence[Span]]) -> list[Answer]:
+        keys = [(span.rollout_id, span.attempt_id, span.span_id) for batch in batches for span in batch]
+        if not keys:
+            return [[] for _ in batches]
+        try:
+            return self._run_healthy(lambda rows: self._add(rows, batches), True, lambda rows: rows.expect_spans(keys))
+        except InDoubt:
+            return self._settle_spans(batches)
+        except Exception as error:
+            return one_by_one(batches, error, self._store_spans)
+
+    def _run_now(self, keys: Set[AttemptKey]) -> None:
+        """Note that attempts run, some of which this may be the first word of."""
+        if keys <= self._ran:
+            return
+        self._recent.forget({rollout_id for rollout_id, _ in keys - self._ran})
+        if len(self._ran) >= _MOST_RUNNING:
+            self._ran.clear()
+        self._ran |= keys
+
+    def _settle_spans(self, batches: Sequence[Sequence[Span]]) -> list[Answer]:
+        return [self._settled(batch) for batch in batches]
+
+    def _settled(self, batch: Sequence[Span]) -> Answer:
+        """Find out what came of spans whose connection was lost on the way, and store them if it was nothing."""
+        keys = [(span.rollout_id, span.attempt_id, span.span_id) for span in batch]
+        try:
+            numbers = self._run(lambda rows: rows.numbers(keys), False)
+        except Exception as error:
+            return error
+        if numbers.keys() < set(keys):
+            return self._store_spans([batch])[0]
+        spans = dict(zip(keys, batch, strict=True)).items()
+        return [replace(span, sequence_id=numbers[key]) for key, span in spans]
+
+    async def _release(self) -> None:
+        await self._spans.close()
+        await asyncio.to_thread(self._shut_down)
+
+    def _shut_down(self) -> None:
+        with self._listening:
+            listener, self._listener = self._listener, None
+        if listener is not None:
+            listener.stop()
+        for threads in (self._writers, self._readers):
+            threads.shutdown(wait=True)
+        self._database.close()

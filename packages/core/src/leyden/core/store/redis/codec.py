@@ -1,0 +1,137 @@
+"""How rows rest in Redis: packed fields of hashes, and back. Knows no transactions and no connections."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from msgspec.structs import astuple
+
+from leyden.core.store.common.rows import AttemptRow, ResourcesRow, RolloutRow, SpanRow, WorkerRow
+
+ABSENT = ""
+"""The version of what is not stored."""
+
+_pack = msgspec.msgpack.encode
+_unpack = msgspec.msgpack.Decoder(list[Any]).decode
+_BODIES = ("input", "config", "metadata")
+_STATE = tuple(name for name in RolloutRow.__struct_fields__ if name not in (*_BODIES, "rollout_id"))
+_ATTEMPT = tuple(name for name in AttemptRow.__struct_fields__ if name not in ("rollout_id", "attempt_id"))
+_SPAN = SpanRow.__struct_fields__[1:]
+UNORDERED = -1
+BETWEEN = "\0"
+"""Between the ids of a rollout and an attempt in a worker's open attempts."""
+
+
+class RolloutAtRest(msgspec.Struct, frozen=True, kw_only=True):
+    """A rollout with its attempts, as one hash of Redis holds them."""
+
+    version: str
+    """The commit that wrote it last."""
+    place: int
+    """In the order of creation; below 0 until the commit that creates it."""
+    row: RolloutRow
+    attempts: dict[str, AttemptRow]
+    """By id, in the order of creation."""
+    places: dict[str, int]
+    """Of the attempts, like `place`."""
+    counter: int = 0
+    """The highest span number given out or stored."""
+    tail: int = 0
+    """The number of the span that came last, or `UNORDERED` where spans did not come in the order of their numbers."""
+
+
+def read_rollout(rollout_id: str, flat: Sequence[bytes]) -> RolloutAtRest | None:
+    """Return what `HGETALL` found."""
+    if not flat:
+        return None
+    found = dict(zip(flat[::2], flat[1::2], strict=True))
+    attempts = [
+        AttemptRow(
+            rollout_id=rollout_id, attempt_id=name[2:].decode(), **dict(zip(_ATTEMPT, _unpack(value), strict=True))
+        )
+        for name, value in found.items()
+        if name.startswith(b"a:")
+    ]
+    attempts.sort(key=lambda row: row.sequence_id)
+    bodies: dict[str, Any] = {name: found[name.encode()] for name in _BODIES}
+    return RolloutAtRest(
+        version=found[b"v"].decode(),
+        place=int(found[b"n"]),
+        row=RolloutRow(rollout_id=rollout_id, **read_state(found[b"state"]), **bodies),
+        attempts={row.attempt_id: row for row in attempts},
+        places={name[2:].decode(): int(value) for name, value in found.items() if name.startswith(b"n:")},
+        counter=int(found[b"counter"]),
+        tail=int(found[b"tail"]),
+    )
+
+
+def read_state(packed: bytes) -> dict[str, Any]:
+    """Return the fields of a rollout that may be filtered and sorted on."""
+    return dict(zip(_STATE, _unpack(packed), strict=True))
+
+
+def row_without_bodies(rollout_id: str, packed: bytes) -> RolloutRow:
+    """Return a row to filter and sort."""
+    return RolloutRow(rollout_id=rollout_id, **read_state(packed), input=b"", config=b"", metadata=b"")
+
+
+def changed_fields(old: RolloutAtRest | None, new: RolloutAtRest) -> dict[str, bytes | str | int]:
+    """Return the fields of the hash to be written; an int is a place that is still to be given out."""
+    fields: dict[str, bytes | str | int] = {"v": new.version}
+    if old is None:
+        fields["n"] = place(new.place)
+    for name in _BODIES:
+        if old is None or getattr(old.row, name) != getattr(new.row, name):
+            fields[name] = getattr(new.row, name)
+    if old is None or old.row is not new.row:
+        fields["state"] = _pack([getattr(new.row, name) for name in _STATE])
+    for name in ("counter", "tail"):
+        if old is None or getattr(old, name) != getattr(new, name):
+            fields[name] = str(getattr(new, name))
+    for attempt_id, attempt in new.attempts.items():
+        if old is None or old.attempts.get(attempt_id) is not attempt:
+            fields[f"a:{attempt_id}"] = pack_attempt(attempt)
+        if old is None or attempt_id not in old.places:
+            fields[f"n:{attempt_id}"] = place(new.places[attempt_id])
+    return fields
+
+
+def pack_attempt(row: AttemptRow) -> bytes:
+    """Return the value of an attempt's field."""
+    return _pack([getattr(row, name) for name in _ATTEMPT])
+
+
+def place(number: int) -> str | int:
+    """Return a place as an argument of a commit: an int is counted from the commit's first serial."""
+    return -1 - number if number < 0 else str(number)
+
+
+def member(rollout: RolloutAtRest, attempt_id: str, span_id: str) -> str:
+    """Return what stands for a span in the set of its rollout's; nothing does where the attempt is not there."""
+    attempt = rollout.attempts.get(attempt_id)
+    return f"{0 if attempt is None else attempt.sequence_id}:{span_id}"
+
+
+def pack_span(row: SpanRow) -> bytes:
+    """Return a span without its rollout's id."""
+    return _pack(astuple(row)[1:])
+
+
+def read_span(rollout_id: str, packed: bytes) -> SpanRow:
+    """Return the span."""
+    return SpanRow(rollout_id=rollout_id, **dict(zip(_SPAN, _unpack(packed), strict=True)))
+
+
+def pack_row(row: ResourcesRow | WorkerRow) -> bytes:
+    """Return all fields."""
+    return _pack(astuple(row))
+
+
+def read_resources(packed: bytes) -> ResourcesRow:
+    """Return the version."""
+    return ResourcesRow(**dict(zip(ResourcesRow.__struct_fields__, _unpack(packed), strict=True)))
+
+
+def read_worker(packed: bytes) -> WorkerRow:
+    """Return the worker."""
+    return WorkerRow(**dict(zip(WorkerRow.__struct_fields__, _unpack(packed), strict=True)))

@@ -1,0 +1,73 @@
+"""One more span of an attempt that runs, as nearly all are: decided on memory alone, in the least time.
+
+Says nothing where the span, or what it belongs to, is in any way special; `spans.add_spans` knows all there is to know.
+Knows no connections.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from leyden.core.data.span import Span
+from leyden.core.store.common.span_codec import LatestCalls
+from leyden.core.store.common.span_ingest import problem
+from leyden.core.store.redis.cache import Memory
+from leyden.core.store.redis.codec import RolloutAtRest, member, pack_attempt, pack_span
+from leyden.core.store.redis.scripts import Keys
+from leyden.core.store.state_rules import heard
+
+
+@dataclass(frozen=True, slots=True)
+class OneMore:
+    """What the span changes."""
+
+    span: Span
+    """With its number."""
+    old: RolloutAtRest
+    new: RolloutAtRest
+    packed: bytes
+    """The span at rest."""
+
+    def arguments(self, keys: Keys) -> list[bytes | str]:
+        """Return those of the script `ONE_MORE` that say what is written, and on what it was decided."""
+        span, new = self.span, self.new
+        rollout_id, attempt = span.rollout_id, new.attempts[span.attempt_id]
+        return [
+            keys.rollout + rollout_id,
+            self.old.version,
+            new.version,
+            f"a:{span.attempt_id}",
+            pack_attempt(attempt),
+            str(span.sequence_id),
+            keys.span_ids + rollout_id,
+            keys.spans + rollout_id,
+            keys.counts,
+            member(new, span.attempt_id, span.span_id),
+            self.packed,
+        ]
+
+
+def one_more(
+    memory: Memory, latest: LatestCalls, batches: Sequence[Sequence[Span]], size: int, now: float, version: str
+) -> OneMore | None:
+    """Return what the only span of `batches` changes where it belongs to a running attempt of a running rollout."""
+    if len(batches) != 1 or len(batches[0]) != 1:
+        return None
+    span = batches[0][0]
+    old = memory.rollouts.get(span.rollout_id)
+    attempt = None if old is None else old.attempts.get(span.attempt_id)
+    if old is None or attempt is None or (old.row.status, attempt.status) != ("running", "running"):
+        return None
+    number = old.counter + 1
+    if (
+        span.sequence_id
+        or old.tail > old.counter
+        or old.tail < 0
+        or problem(batches[0], ((span.rollout_id, span.attempt_id),), size)
+    ):
+        return None
+    span = replace(span, sequence_id=number)
+    beaten = replace(attempt, last_heartbeat_time=heard(attempt.last_heartbeat_time, now))
+    new = replace(old, version=version, counter=number, tail=number, attempts={**old.attempts, span.attempt_id: beaten})
+    return OneMore(span, old, new, pack_span(latest.row(span)))

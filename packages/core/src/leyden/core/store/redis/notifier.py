@@ -1,0 +1,84 @@
+"""`Listener`: rings a store's bell for what other processes committed. Knows no rows.
+
+A commit publishes its topics within its script. What is published while the connection is lost is missed, so everyone
+is woken when it is back.
+"""
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from redis.exceptions import RedisError
+
+from leyden.core.store.common.notifier import Bell
+from leyden.core.store.redis.connection import Address, Link, Wire, closed_on_failure, packed
+
+_PAUSE = 0.1
+"""Seconds between two tries to connect."""
+_LEAVE_SECONDS = 2.0
+
+
+class News(msgspec.Struct, frozen=True, array_like=True):
+    """What is published."""
+
+    sender: str
+    topics: list[str]
+    """None are sent by a store that closes, to itself."""
+
+
+_READ = msgspec.msgpack.Decoder(News)
+
+
+class Listener:
+    """Listens on a thread of its own, from the moment it is made."""
+
+    def __init__(self, address: Address, channel: str, name: str, bell: Bell, closing: threading.Event) -> None:
+        self._address, self._channel, self._name = address, channel, name
+        self._bell, self._closing = bell, closing
+        self._wire = self._subscribed()
+        self._thread = threading.Thread(target=self._listen, name="leyden-store-listen", daemon=True)
+        self._thread.start()
+
+    def message(self, topics: Sequence[str]) -> bytes:
+        """Return what to publish."""
+        return msgspec.msgpack.encode(News(self._name, list(topics)))
+
+    def leave(self, link: Link) -> None:
+        """End, after `closing` was set."""
+        try:
+            link.once("PUBLISH", self._channel, self.message([]))
+        except (RedisError, OSError):
+            link.drop()  # the thread finds that, too
+        self._thread.join(_LEAVE_SECONDS)
+
+    def _subscribed(self) -> Wire:
+        wire = self._address.make()
+        with closed_on_failure(wire.disconnect):
+            wire.connect()
+            wire.send_packed_command([packed(("SUBSCRIBE", self._channel))], check_health=False)
+            wire.read_response()
+        return wire
+
+    def _listen(self) -> None:
+        while not self._closing.is_set():
+            try:
+                self._hear(self._wire.read_response())
+            except (RedisError, OSError):  # silence for long is taken for a lost connection, too
+                self._wire.disconnect()
+                self._again()
+        self._wire.disconnect()
+
+    def _again(self) -> None:
+        while not self._closing.wait(_PAUSE):
+            try:
+                self._wire = self._subscribed()
+            except (RedisError, OSError):
+                continue
+            self._bell.ring_all()
+            return
+
+    def _hear(self, answer: Any) -> None:
+        news = _READ.decode(answer[2])
+        if news.sender != self._name:
+            self._bell.ring(news.topics)

@@ -1,0 +1,87 @@
+"""What is looked at when a store in Redis is opened: version, durability, and whose keys are there. Knows no rows."""
+
+from typing import Any
+
+from leyden.core.errors import StoreError, UsageError
+from leyden.core.store.redis.connection import Address, Link
+from leyden.core.store.redis.scripts import VERSION, Keys
+
+OLDEST = (6, 2)
+"""The first Redis that has every command used."""
+_SCANNED = 10_000
+
+
+def check_server(link: Link, address: Address) -> bool:
+    """Return whether the file may be written after the answer; raises UsageError for a Redis that cannot be a store."""
+    server = _facts(link.call("INFO", "server"))
+    version = server.get("redis_version", "0")
+    if tuple(int(part) for part in version.split(".")[:2] if part.isdecimal()) < OLDEST:
+        oldest = ".".join(map(str, OLDEST))
+        raise UsageError(f"{address} is Redis {version}; Leyden needs {oldest} or newer")
+    if server.get("redis_mode") == "cluster":
+        raise UsageError(f"{address} is a Redis Cluster; a store needs a single Redis, with or without replicas")
+    if not address.allows_loss:
+        _check_durable(link, address)
+    return _setting(link, "appendfsync") not in ("always", "no")
+
+
+def is_durable(link: Link) -> bool:
+    """Whether what is written goes to a file."""
+    return _facts(link.call("INFO", "persistence")).get("aof_enabled") == "1"
+
+
+def _check_durable(link: Link, address: Address) -> None:
+    if not is_durable(link):
+        raise UsageError(
+            f"{address} keeps nothing on disk: set `appendonly yes` in redis.conf (CONFIG SET appendonly yes lasts "
+            "until the next restart), or add volatile=allow to the URI if what is stored may be lost"
+        )
+    memory = _facts(link.call("INFO", "memory"))
+    policy = memory.get("maxmemory_policy", "noeviction")
+    if memory.get("maxmemory", "0") != "0" and policy != "noeviction":
+        raise UsageError(
+            f"{address} throws keys away when its memory is full (maxmemory-policy {policy}): set `maxmemory-policy "
+            "noeviction`, or add volatile=allow to the URI if what is stored may be lost"
+        )
+
+
+def claim_namespace(link: Link, address: Address, keys: Keys) -> None:
+    """Note the version of the store; raises UsageError when it is newer, or the keys are somebody else's."""
+    kind = link.call("TYPE", keys.schema)
+    if kind == b"none":
+        _check_empty(link, address, keys)
+        link.call("SET", keys.schema, str(VERSION), "NX")
+    found: bytes = link.call("GET", keys.schema) if kind in (b"none", b"string") else b""
+    if not found.isdigit():
+        raise UsageError(_foreign(address, keys))
+    if int(found) > VERSION:
+        raise UsageError(f"the store {address} was written by a newer version of Leyden; update Leyden to open it")
+
+
+def _check_empty(link: Link, address: Address, keys: Keys) -> None:
+    """Look at every name, once in the life of a store."""
+    cursor = b"0"
+    while True:
+        cursor, names = link.call("SCAN", cursor, "MATCH", f"{keys.prefix}*", "COUNT", str(_SCANNED))
+        if any(name != keys.schema.encode() for name in names) and not link.call("EXISTS", keys.schema):
+            raise UsageError(_foreign(address, keys))
+        if cursor == b"0":
+            return
+
+
+def _foreign(address: Address, keys: Keys) -> str:
+    return f"{address} has keys under {keys.prefix} that are not of a store of Leyden; add ?namespace=name to the URI"
+
+
+def _facts(answer: bytes) -> dict[str, str]:
+    lines = (line.partition(":") for line in answer.decode(errors="replace").splitlines())
+    return {name: value for name, separator, value in lines if separator}
+
+
+def _setting(link: Link, name: str) -> str | None:
+    """Return a setting, or None where the user may not ask."""
+    try:
+        found: list[Any] = link.call("CONFIG", "GET", name)
+    except StoreError:
+        return None
+    return found[1].decode() if found else None

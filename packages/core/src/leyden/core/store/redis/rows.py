@@ -1,0 +1,304 @@
+"""`RedisRows`: rows in Redis, within one transaction. Knows nothing of connections, threads or retries."""
+
+from collections.abc import Mapping, Sequence
+
+from msgspec.structs import replace
+
+from leyden.core.store.common.rows import (
+    AttemptKey,
+    AttemptRow,
+    Changes,
+    ResourcesRow,
+    RolloutRow,
+    SpanKey,
+    SpanRow,
+    SpanTarget,
+    WorkerRow,
+)
+from leyden.core.store.query import Query, evaluate
+from leyden.core.store.redis.cache import Shelf
+from leyden.core.store.redis.codec import (
+    UNORDERED,
+    RolloutAtRest,
+    member,
+    read_resources,
+    read_span,
+    read_worker,
+)
+from leyden.core.store.redis.records import RedisRecords
+from leyden.core.store.redis.scripts import chunks
+from leyden.core.store.redis.select import page_of_rollouts
+from leyden.core.store.state_rules import heard
+
+_PULSE = frozenset({"last_heartbeat_time", "deadline"})
+"""Fields that change with every span and say nothing of a state."""
+
+
+class RedisRows(RedisRecords):
+    """Rows in Redis."""
+
+    def counts(self) -> dict[str, int]:
+        """Sizes of sorted sets, and two counters."""
+        keys = self.keys
+        *sizes, counted = self.ask(
+            *(("ZCARD", key) for key in (keys.rollouts, keys.shelf, keys.workers, keys.queue)),
+            ("HMGET", keys.counts, "attempts", "spans"),
+        )
+        attempts, spans = (int(value or 0) for value in counted)
+        return {
+            "total_rollouts": sizes[0],
+            "total_attempts": attempts,
+            "total_spans": spans,
+            "total_resources": sizes[1],
+            "total_workers": sizes[2],
+            "queue_length": sizes[3],
+        }
+
+    # --- Rollouts
+
+    def rollouts(self, rollout_ids: Sequence[str]) -> dict[str, RolloutRow]:
+        """A hash each."""
+        return {name: rollout.row for name, rollout in self.at_rest(rollout_ids).items()}
+
+    def select_rollouts(self, query: Query) -> tuple[list[RolloutRow], int]:
+        """By the sorted sets where they give the page; nothing was written before."""
+        return page_of_rollouts(self, query)
+
+    def insert_rollouts(self, rows: Sequence[RolloutRow]) -> None:
+        """A hash each."""
+        for row in rows:
+            rollout = RolloutAtRest(version=self.version, place=self.new_place(), row=row, attempts={}, places={})
+            self.write(rollout)
+
+    def update_rollout(self, rollout_id: str, changes: Changes) -> None:
+        """Replace."""
+        if not _PULSE.issuperset(changes):
+            self.changed.add(rollout_id)
+        rollout = self.known(rollout_id)
+        self.write(replace(rollout, version=self.version, row=replace(rollout.row, **changes)))
+
+    def overdue(self) -> list[RolloutRow]:
+        """By the sorted set, less those that another process has seen to before they were read."""
+        if not self.cures:
+            return []
+        (due,) = self.ask(("ZRANGEBYSCORE", self.keys.deadlines, "-inf", repr(self.now)))
+        found = self.at_rest([name.decode() for name in due]).values()
+        still = [
+            (rollout.row.deadline, rollout.place, rollout.row) for rollout in found if rollout.row.deadline is not None
+        ]
+        return [row for deadline, _, row in sorted(still, key=lambda each: each[:2]) if deadline <= self.now]
+
+    def next_deadline(self) -> float | None:
+        """By the sorted set."""
+        (first,) = self.ask(("ZRANGE", self.keys.deadlines, "0", "0", "WITHSCORES"))
+        return float(first[1]) if first else None
+
+    def push(self, rollout_ids: Sequence[str]) -> None:
+        """Take places."""
+        for name in rollout_ids:
+            self.queued[name] = self.new_place()
+
+    def drop(self, rollout_id: str) -> None:
+        """Take out."""
+        self.queued.pop(rollout_id, None)
+        self.dropped.add(rollout_id)
+
+    def head(self, limit: int) -> list[str]:
+        """Hold the first ones; nothing was written before."""
+        return self.hold(limit)
+
+    # --- Attempts
+
+    def attempts(self, keys: Sequence[AttemptKey]) -> dict[AttemptKey, AttemptRow]:
+        """In the hashes of their rollouts."""
+        rollouts = self.at_rest([key[0] for key in keys])
+        found = ((key, rollouts[key[0]].attempts.get(key[1])) for key in keys if key[0] in rollouts)
+        return {key: row for key, row in found if row is not None}
+
+    def latest_attempts(self, rows: Sequence[RolloutRow]) -> dict[str, AttemptRow]:
+        """The last one of each."""
+        rollouts = self.at_rest([row.rollout_id for row in rows])
+        return {
+            name: next(reversed(rollout.attempts.values())) for name, rollout in rollouts.items() if rollout.attempts
+        }
+
+    def attempts_of(self, rollout_id: str) -> list[AttemptRow]:
+        """As they were added."""
+        return [row for rollout in self.at_rest([rollout_id]).values() for row in rollout.attempts.values()]
+
+    def select_attempts(self, query: Query) -> tuple[list[AttemptRow], int]:
+        """Evaluate over one rollout's."""
+        found = self.at_rest([query.within["rollout_id"]]).values()
+        return evaluate((row for rollout in found for row in rollout.attempts.values()), query)
+
+    def insert_attempt(self, row: AttemptRow) -> None:
+        """Into the hash of its rollout."""
+        rollout = self.known(row.rollout_id)
+        number = self.new_place()
+        self.write(
+            replace(
+                rollout,
+                version=self.version,
+                attempts={**rollout.attempts, row.attempt_id: row},
+                places={**rollout.places, row.attempt_id: number},
+            )
+        )
+        self.note_open(None, row, number)
+
+    def update_attempt(self, key: AttemptKey, changes: Changes) -> None:
+        """Replace."""
+        if not _PULSE.issuperset(changes):
+            self.changed.add(key[0])
+        rollout = self.known(key[0])
+        old = rollout.attempts[key[1]]
+        new = replace(old, **changes)
+        self.write(replace(rollout, version=self.version, attempts={**rollout.attempts, key[1]: new}))
+        self.note_open(old, new, rollout.places[key[1]])
+
+    def open_attempt_of(self, worker_id: str) -> AttemptRow | None:
+        """By the sorted set."""
+        bench = self.bench(worker_id)
+        if not bench.open and not bench.whole:
+            bench = self.whole_bench(worker_id)
+        if not bench.open:
+            return None
+        key = max(bench.open, key=lambda name: _newness(bench.open[name]))
+        return self.attempts([key])[key]
+
+    # --- Spans
+
+    def span_targets(self, keys: Sequence[AttemptKey]) -> dict[AttemptKey, SpanTarget]:
+        """In the hashes of their rollouts."""
+        rollouts = self.at_rest([key[0] for key in keys])
+        targets: dict[AttemptKey, SpanTarget] = {}
+        for key in keys:
+            rollout = rollouts.get(key[0])
+            attempt = None if rollout is None else rollout.attempts.get(key[1])
+            if rollout is not None and attempt is not None:
+                targets[key] = SpanTarget(
+                    attempt.sequence_id, attempt.status, rollout.row.attempts, rollout.row.status, rollout.counter
+                )
+        return targets
+
+    def beat(self, keys: Sequence[AttemptKey]) -> None:
+        """Replace each."""
+        for key in keys:
+            before = self.known(key[0]).attempts[key[1]].last_heartbeat_time
+            self.update_attempt(key, {"last_heartbeat_time": heard(before, self.now)})
+
+    def span_counters(self, rollout_ids: Sequence[str]) -> dict[str, int]:
+        """In the hashes."""
+        return {name: rollout.counter for name, rollout in self.at_rest(rollout_ids).items()}
+
+    def give_out(self, counters: Mapping[str, int]) -> None:
+        """Into the hashes."""
+        for name, rollout in self.at_rest(list(counters)).items():
+            self.write(replace(rollout, version=self.version, counter=counters[name]))
+
+    def stored_spans(self, keys: Sequence[SpanKey]) -> set[SpanKey]:
+        """By a set for each rollout; while it believes, the commit asks instead."""
+        if self.believes:
+            return set()
+        rollouts = self.at_rest([key[0] for key in keys])
+        wanted: dict[str, list[SpanKey]] = {}
+        for key in keys:
+            wanted.setdefault(key[0], []).append(key)
+        parts = [(name, part) for name, mine in wanted.items() for part in chunks(mine)]
+        commands = [
+            ("SMISMEMBER", self.keys.span_ids + name, *(member(rollouts[name], *key[1:]) for key in part))
+            for name, part in parts
+        ]
+        found = zip(parts, self.ask(*commands), strict=True)
+        return {key for (_, part), known in found for key, is_in in zip(part, known, strict=True) if is_in}
+
+    def insert_spans(self, rows: Sequence[SpanRow]) -> None:
+        """To the end of the list of their rollout."""
+        groups: dict[str, list[SpanRow]] = {}
+        for row in rows:
+            groups.setdefault(row.rollout_id, []).append(row)
+        for name in groups:
+            rollout = self.known(name)
+            self.new_spans.setdefault(name, []).extend(groups[name])
+            numbers = [row.sequence_id for row in groups[name]]
+            in_order = rollout.tail != UNORDERED and [rollout.tail, *numbers] == sorted([rollout.tail, *numbers])
+            self.write(
+                replace(
+                    rollout,
+                    version=self.version,
+                    counter=max(rollout.counter, *numbers),
+                    tail=numbers[-1] if in_order else UNORDERED,
+                )
+            )
+
+    def delete_spans(self, rollout_id: str) -> int:
+        """With the list and the set of its ids."""
+        (count,) = self.ask(("LLEN", self.keys.spans + rollout_id))
+        self.write(replace(self.at_rest([rollout_id])[rollout_id], version=self.version, tail=0))
+        self.gone_spans[rollout_id] = count
+        return count
+
+    def select_spans(self, query: Query) -> tuple[list[SpanRow], int]:
+        """The list, or a part of it where spans came in the order of their numbers."""
+        rollout_id = query.within["rollout_id"]
+        key = self.keys.spans + rollout_id
+        first, last = _part(query)
+        (tail,), total, packed = self.ask(
+            ("HMGET", self.keys.rollout + rollout_id, "tail"), ("LLEN", key), ("LRANGE", key, str(first), str(last))
+        )
+        if (first, last) == (0, -1):
+            return evaluate([read_span(rollout_id, span) for span in packed], query)
+        if tail is None or int(tail) != UNORDERED:
+            return [read_span(rollout_id, span) for span in packed], total
+        (packed,) = self.ask(("LRANGE", key, "0", "-1"))
+        return evaluate([read_span(rollout_id, span) for span in packed], query)
+
+    # --- Resources and workers
+
+    def resources(self, resources_id: str | None, version: int | None = None) -> ResourcesRow | None:
+        """A field of a hash."""
+        if resources_id is not None and version is not None:
+            (packed,) = self.ask(("HGET", self.keys.versions + resources_id, str(version)))
+            return None if packed is None else read_resources(packed)
+        shelf = self.shelf(resources_id)
+        return shelf.latest if resources_id is None else shelf.current[resources_id]
+
+    def insert_resources(self, row: ResourcesRow) -> None:
+        """Into the hash of its id."""
+        shelf = self.shelf(row.resources_id)
+        self.new_resources.append((row, self.new_place()))
+        current = {**shelf.current, row.resources_id: row}
+        self.written_shelf = Shelf(version=self.version, latest=row, current=current)
+
+    def select_resources(self, query: Query) -> tuple[list[ResourcesRow], int]:
+        """Evaluate over the current versions."""
+        keys = self.keys
+        (found,) = self.ask(("EACH", "0", "-1", keys.versions, keys.shelf, "HGET", "current"))
+        return evaluate([read_resources(packed) for _, packed in found], query)
+
+    def worker(self, worker_id: str) -> WorkerRow | None:
+        """A hash."""
+        return self.bench(worker_id).row
+
+    def put_worker(self, row: WorkerRow) -> None:
+        """Replace."""
+        bench = self.bench(row.worker_id)
+        number = self.new_place() if bench.row is None else bench.place
+        self.write_bench(row.worker_id, bench, row=row, place=number)
+
+    def select_workers(self, query: Query) -> tuple[list[WorkerRow], int]:
+        """Evaluate over all."""
+        keys = self.keys
+        (found,) = self.ask(("EACH", "0", "-1", keys.worker, keys.workers, "HGET", "row"))
+        return evaluate([read_worker(packed) for _, packed in found], query)
+
+
+def _newness(place: int) -> tuple[bool, int]:
+    return place < 0, abs(place)
+
+
+def _part(query: Query) -> tuple[int, int]:
+    """First and last place of the spans that the query wants, where they are stored in the order of their numbers."""
+    in_order = query.sort_by == "sequence_id" and query.order == "asc"
+    if query.conditions or len(query.within) > 1 or not in_order or query.limit <= 0:
+        return 0, -1
+    return query.offset, query.offset + query.limit - 1

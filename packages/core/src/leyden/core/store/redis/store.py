@@ -1,0 +1,373 @@
+"""`RedisStore`: rows in Redis, shared by any number of processes on any number of machines.
+
+Transactions are optimistic: one reads, decides, and commits all it writes by one script that Redis makes only if what
+was read is as it was; else the work is done again. Nobody holds a lock, so nobody who dies leaves one. A rollout at the
+head of the queue is left to who looks at it first for a moment, so that many who claim at once take different ones.
+
+Transactions run on the store's own threads, one that writes and a few that read. With `appendonly yes`, what was
+acknowledged survives the death of any process, that of Redis included.
+"""
+
+import asyncio
+import random
+import re
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from typing import Any, TypeVar, cast
+from uuid import uuid4
+
+from leyden.core.data.rollout import Attempt, Rollout
+from leyden.core.data.span import Span
+from leyden.core.errors import StoreError
+from leyden.core.store.common.attempt_cache import RecentAttempts
+from leyden.core.store.common.group_commit import Answer, GroupCommit, one_by_one
+from leyden.core.store.common.lifecycle import check_health
+from leyden.core.store.common.local import LocalStore
+from leyden.core.store.common.reading import finding_attempt
+from leyden.core.store.common.rows import Rows
+from leyden.core.store.common.writing_thread import WritingThread
+from leyden.core.store.redis.cache import Memory
+from leyden.core.store.redis.changes import message, remember
+from leyden.core.store.redis.connection import Address, Link, Outage, address_of, connected
+from leyden.core.store.redis.decision import Decided, LinkSource, MustAsk, NoSource, Ready
+from leyden.core.store.redis.fast_insert import one_more
+from leyden.core.store.redis.notifier import Listener
+from leyden.core.store.redis.opening import check_server, claim_namespace, is_durable
+from leyden.core.store.redis.rows import RedisRows
+from leyden.core.store.redis.scripts import COMMIT, ONE_MORE, Due, Keys, Message, Stale
+
+T = TypeVar("T")
+
+RECHECK = 2.0
+"""Seconds after which a waiting caller looks for news it was not told of."""
+_RECENT_SECONDS = 0.5
+"""How long an attempt that was looked at is taken to be as it was."""
+_READERS = 2
+_GIVE_UP_SECONDS = 20.0
+"""How long a transaction is done again because others write the same."""
+_LONGEST_PAUSE = 0.05
+_LITTLE_BYTES = 16 << 10
+"""More is not sent from an event loop's thread: Redis takes longer for it than the hop to another thread does."""
+_SOON_SECONDS = 0.02
+"""How long an event loop waits for an answer at most."""
+_NEAR_SECONDS, _NEAR_ANSWERS, _FAR_SECONDS = 0.002, 8, 1.0
+"""Redis is near where it gave one of so many answers within the first, else far for the third: on a busy machine single
+answers take long from the nearest, and longer on another thread."""
+_FILE_SECONDS = 3.0
+"""Redis writes its file after two seconds in any case."""
+_WAITS = re.compile(rb"aof_pending_bio_fsync:[1-9]")
+
+
+class RedisStore(LocalStore):
+    """A store in Redis. Use `await RedisStore.open(uri)`, or `open_store`."""
+
+    name = "redis"
+
+    def __init__(self, address: Address, clock: Callable[[], float], recheck: float) -> None:
+        super().__init__(clock, recheck)
+        self._name = uuid4().hex[:16]
+        self._keys = Keys(f"leyden:{address.namespace}:")
+        self._channel = f"{self._keys.prefix}bell:{address.database}"
+        self._address, self._outage, self._closing = address, Outage(), threading.Event()
+        link = connected(address)
+        try:
+            self._asks_file = check_server(link, address)
+            self._durable = is_durable(link)
+            claim_namespace(link, address, self._keys)
+        finally:
+            link.drop()
+        self._memory, self._commits = Memory(), 0
+        self._writer = WritingThread()
+        self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="leyden-store-read")
+        self._write_link, self._idle_links = self._link(), [self._link() for _ in range(_READERS)]
+        self._write_link.load(COMMIT, ONE_MORE)
+        self._listener = Listener(address, self._channel, self._name, self._bell, self._closing)
+        self._turn = threading.Lock()
+        """Held by whoever writes, on whatever thread."""
+        self._unfinished: tuple[object, Ready[Any], bytes | None] | None = None
+        """Whose commit was not done at once, what it was, and its answer where only the file is waited for."""
+        self._late: tuple[object, Any] | None = None
+        """Whose commit that was, and what it was answered after all."""
+        self._took: deque[float] = deque(maxlen=_NEAR_ANSWERS)
+        """How long the last answers took that an event loop waited for."""
+        self._near_from = 0.0
+        self._spans = GroupCommit(self._store_spans, self._store_spans_here, self._writer.submit)
+        self._recent = RecentAttempts(_RECENT_SECONDS)
+
+    @classmethod
+    async def open(cls, uri: str, clock: Callable[[], float] = time.time, recheck: float = RECHECK) -> "RedisStore":
+        """Open the store in the Redis at `uri`, which is described in `docs/store-redis.md`.
+
+        Waiting callers learn of what any process writes at once, and after `recheck` seconds of what they were not told
+        of. Raises UsageError when there is no Redis, or it refuses the password, is too old, may lose what it is told,
+        or holds something else under the store's keys.
+        """
+        return await asyncio.to_thread(cls, address_of(uri), clock, recheck)
+
+    @property
+    def capabilities(self) -> Mapping[str, bool]:
+        """Shared between processes, and durable unless the user accepted a Redis that is not."""
+        return {"durable": self._durable, "multi_process": True, "otlp_traces": False}
+
+    def _link(self) -> Link:
+        return Link(self._address, self._outage, self._closing)
+
+    async def _transact(self, work: Callable[[Rows], T], *, write: bool) -> T:
+        if write:
+            return await asyncio.wrap_future(self._writer.submit(self._write_now, work))
+        return await asyncio.wrap_future(self._readers.submit(self._read_now, work))
+
+    async def _write(self, work: Callable[[Rows], T]) -> T:
+        self._check_open()
+        return await self._transact(work, write=True)  # the health check is made where the commit finds it due
+
+    async def _read(self, work: Callable[[Rows], T]) -> T:
+        self._check_open()
+        return await self._transact(work, write=False)
+
+    def _read_now(self, work: Callable[[Rows], T]) -> T:
+        link = self._idle_links.pop()
+        try:
+            return self._run(link, work, write=False)
+        finally:
+            self._idle_links.append(link)
+
+    def _write_now(self, work: Callable[[Rows], T]) -> T:
+        with self._turn:
+            self._finish()
+            late = self._late
+            if late is not None and late[0] is work:
+                self._late = None
+                return late[1]
+            return self._run(self._write_link, work, write=True)
+
+    def _run(self, link: Link, work: Callable[[Rows], T], *, write: bool) -> T:
+        """Do `work` until what it was decided on has not changed before it is committed."""
+        give_up = time.monotonic() + _GIVE_UP_SECONDS
+        tries = 0
+        while True:
+            try:
+                return self._try(link, work, write=write, believes=write and tries == 0)
+            except Due:
+                if write:
+                    self._check(link)
+                else:
+                    self._writer.submit(self._check_now).result()
+            except Stale:
+                if time.monotonic() > give_up:
+                    raise StoreError(f"{self._address}: others write the same all the time") from None
+                if tries:
+                    time.sleep(random.random() * min(0.0005 * 2**tries, _LONGEST_PAUSE))
+            tries += 1
+
+    def _check_now(self) -> None:
+        with self._turn:
+            self._finish()
+            self._check(self._write_link)
+
+    def _check(self, link: Link) -> None:
+        """Make the health check, unless another process has just made it."""
+        with suppress(Stale):
+            self._try(link, check_health, write=True, believes=False, cures=True)
+
+    def _try(self, link: Link, work: Callable[[Rows], T], *, write: bool, believes: bool, cures: bool = False) -> T:
+        now = self._clock()
+        source = LinkSource(link, self._keys, "" if cures else repr(now), self._name if write else None)
+        decided = self._decide(now, source, work, write=write, believes=believes, cures=cures)
+        if decided.is_checked:
+            self._settle(decided, self._committed(link, _sent(link, decided.message)))
+        if decided.problem is not None:
+            raise decided.problem
+        return cast("T", decided.result)
+
+    def _decide(
+        self,
+        now: float,
+        source: LinkSource | NoSource,
+        work: Callable[[Rows], T],
+        *,
+        write: bool,
+        believes: bool,
+        cures: bool = False,
+    ) -> Decided[T]:
+        """Do `work`, and return what is to be committed."""
+        version = f"{self._name}.{self._commits + 1}"
+        rows = RedisRows(now, self._keys, source, self._memory, version, believes=believes, cures=cures)
+        decided = Decided[T](rows, write)
+        try:
+            decided.result = work(rows)
+        except (Due, Stale, MustAsk):
+            raise
+        except Exception as error:
+            decided.problem = error
+        if decided.is_checked:
+            decided.message = self._message(decided, source.now)
+        return decided
+
+    def _message(self, decided: Decided[Any], now: str) -> Message:
+        """Return a commit, or a look whether what was read is as it was."""
+        keys, rows = self._keys, decided.rows
+        news, number = b"", "0"
+        if decided.keeps:
+            self._commits += 1
+            number = str(self._commits)
+            news = self._listener.message(sorted(rows.rung)) if rows.rung else b""
+        first = (keys.deadlines, keys.serial, keys.last + self._name, number, now, self._channel, news)
+        return message(first, rows, keep=decided.keeps, asks_file=self._asks_file)
+
+    def _committed(self, link: Link, answer: bytes) -> int:
+        """Return the first place given out, when what was answered cannot be lost any more."""
+        became, _, base = answer.partition(b" ")
+        if became == b"due":
+            raise Due
+        if became == b"stale":
+            raise Stale
+        if became == b"wait" and self._asks_file:
+            give_up = time.monotonic() + _FILE_SECONDS
+            while _WAITS.search(link.call("INFO", "persistence")) and time.monotonic() < give_up:
+                time.sleep(0.001)
+        return int(base)
+
+    def _settle(self, decided: Decided[Any], base: int) -> None:
+        if decided.writes and decided.problem is None:
+            remember(decided.rows, self._memory, base)
+            self._recent.forget(decided.rows.changed)
+            self._bell.ring(decided.rows.rung)
+
+    # --- What comes with every model call
+
+    def _at_once(self, decide: Callable[[], Ready[T] | None], name: object) -> Ready[T] | None:
+        """Commit what is decided on the calling thread, from memory; None where another must, which may ask and wait.
+
+        What was sent, and not done at once, is finished there; `name` says whose it is.
+        """
+        if self._writer.is_busy or time.monotonic() < self._near_from or not self._turn.acquire(blocking=False):
+            return None
+        try:
+            if self._closed or self._unfinished is not None:
+                return None
+            ready = decide()
+            return ready if ready is not None and self._commit_soon(ready, name) else None
+        except Exception:  # the other thread says what fails; `MustAsk` nearly always
+            return None
+        finally:
+            self._turn.release()
+
+    def _from_memory(self, work: Callable[[Rows], T]) -> Ready[T] | None:
+        now = self._clock()
+        decided = self._decide(now, NoSource(repr(now)), work, write=True, believes=True)
+        if not decided.keeps or decided.message.ahead:
+            return None
+        return Ready(COMMIT, decided.message.arguments, cast("T", decided.result), partial(self._settle, decided))
+
+    def _one_more(self, batches: Sequence[Sequence[Span]], size: int) -> Ready[list[Answer]] | None:
+        now, number = self._clock(), str(self._commits + 1)
+        added = one_more(self._memory, self._latest_calls, batches, size, now, f"{self._name}.{number}")
+        if added is None:
+            return None
+        self._commits += 1
+        first = (self._keys.deadlines, self._keys.last + self._name, number, repr(now))
+        arguments = [*first, *added.arguments(self._keys), "1" if self._asks_file else "0"]
+        return Ready(ONE_MORE, arguments, [[added.span]], lambda _base: self._memory.keep(added.new))
+
+    def _commit_soon(self, ready: Ready[Any], name: object) -> bool:
+        began = time.monotonic()
+        answer = self._write_link.run_soon(_SOON_SECONDS, ready.script, *ready.arguments)
+        if answer is None or answer.startswith(b"wait"):
+            self._unfinished = (name, ready, answer)
+            if answer is None:
+                self._near_from = time.monotonic() + _FAR_SECONDS
+            return False
+        self._took.append(time.monotonic() - began)
+        if len(self._took) == _NEAR_ANSWERS and min(self._took) > _NEAR_SECONDS:
+            self._took.clear()
+            self._near_from = time.monotonic() + _FAR_SECONDS
+        if answer.startswith(b"done"):
+            ready.settle(self._committed(self._write_link, answer))
+            return True
+        return False
+
+    def _finish(self) -> None:
+        """End a commit that was not done at once, and keep what it was answered for its caller, who comes soon."""
+        unfinished, self._unfinished = self._unfinished, None
+        if unfinished is None:
+            return
+        name, ready, answer = unfinished
+        try:
+            answer = answer or self._write_link.run(ready.script, *ready.arguments)
+            ready.settle(self._committed(self._write_link, answer))
+        except (Due, Stale):
+            return  # it was not made, and is decided again
+        self._late = (name, ready.result)
+
+    async def _write_little(self, work: Callable[[Rows], T]) -> T:
+        """Write on the calling thread where Redis is near: the hop costs more than a few rows."""
+        self._check_open()
+        done = self._at_once(lambda: self._from_memory(work), work)
+        return await self._write(work) if done is None else done.result
+
+    async def find_attempt(self, rollout_id: str, attempt_id: str) -> tuple[Rollout, Attempt] | None:
+        """Return an attempt with its rollout; without a question where it was looked at a moment ago."""
+        self._check_open()
+        looking = finding_attempt(rollout_id, attempt_id)
+        return await self._recent.find((rollout_id, attempt_id), lambda: self._read(looking))
+
+    async def _add_spans(self, spans: Sequence[Span]) -> list[Span]:
+        """Store spans in one commit with those of every other caller waiting to be written."""
+        self._check_open()
+        return await self._spans.add(spans)
+
+    def _store_spans_here(self, batches: Sequence[Sequence[Span]], size: int) -> list[Answer] | None:
+        if size > _LITTLE_BYTES:
+            return None
+        done = self._at_once(
+            lambda: self._one_more(batches, size) or self._from_memory(lambda rows: self._add(rows, batches, size)),
+            batches,
+        )
+        return None if done is None else done.result
+
+    def _store_spans(self, batches: Sequence[Sequence[Span]]) -> list[Answer]:
+        try:
+            with self._turn:
+                self._finish()
+                late, self._late = self._late, None
+        except Exception as error:
+            return [error] * len(batches)
+        known: dict[int, Answer] = {}
+        if late is not None and isinstance(late[0], list):
+            known = {id(batch): answer for batch, answer in zip(cast("list[Any]", late[0]), late[1], strict=True)}
+        rest = [batch for batch in batches if id(batch) not in known]
+        answers = iter(self._store_asked(rest) if rest else [])
+        return [known[id(batch)] if id(batch) in known else next(answers) for batch in batches]
+
+    def _store_asked(self, batches: Sequence[Sequence[Span]]) -> list[Answer]:
+        try:
+            return self._write_now(lambda rows: self._add(rows, batches))
+        except Exception as error:
+            if isinstance(error, StoreError):
+                return [error] * len(batches)
+            return one_by_one(batches, error, self._store_asked)
+
+    async def _release(self) -> None:
+        await asyncio.to_thread(self._shut_down)
+
+    def _shut_down(self) -> None:
+        self._closing.set()  # who waits for a lost connection gives up
+        self._readers.shutdown(wait=True)
+        self._writer.shutdown()
+        with self._turn:
+            self._listener.leave(self._write_link)
+            for link in (self._write_link, *self._idle_links):
+                link.drop()
+
+
+def _sent(link: Link, commit: Message) -> Any:
+    """Send a commit and return the answer."""
+    if commit.ahead:
+        return link.run_behind(commit.ahead, COMMIT, *commit.arguments)
+    return link.run(COMMIT, *commit.arguments)

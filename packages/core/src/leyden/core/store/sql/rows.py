@@ -1,0 +1,358 @@
+"""`SqlRows`: rows in SQL tables, within one transaction of one connection. Knows nothing of files, threads or locks."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec.structs import asdict
+from sqlalchemy import (
+    ClauseElement,
+    Column,
+    ColumnElement,
+    Connection,
+    FromClause,
+    Select,
+    Table,
+    and_,
+    func,
+    or_,
+    select,
+    true,
+)
+
+from leyden.core.store.common.rows import (
+    AttemptKey,
+    AttemptRow,
+    Changes,
+    ResourcesRow,
+    RolloutRow,
+    SpanKey,
+    SpanRow,
+    SpanTarget,
+    WorkerRow,
+)
+from leyden.core.store.query import Condition, Query
+from leyden.core.store.sql import schema
+from leyden.core.store.sql import statements as sql
+from leyden.core.store.sql.dialects import among, holds
+from leyden.core.store.sql.records import SqlRecords
+
+R = TypeVar("R", bound=msgspec.Struct)
+
+
+def _renamed(changes: Changes) -> Changes:
+    """Parameters named like a column would stand for the column itself."""
+    return {f"new_{name}": value for name, value in changes.items()}
+
+
+def made(kind: type[R], rows: Iterable[Sequence[Any]]) -> list[R]:
+    """Return rows, their columns in the order of the fields, as what rests in a store."""
+    names = kind.__struct_fields__
+    return [kind(**dict(zip(names, row, strict=True))) for row in rows]
+
+
+def _count(table: FromClause) -> Select[int]:
+    return select(func.count()).select_from(table)
+
+
+_PULSE = frozenset({"last_heartbeat_time", "deadline"})
+"""Fields that change with every span and say nothing of a state."""
+
+
+class SqlRows(SqlRecords):
+    """Rows in SQL tables. Table rows are made in the order of creation, so `id` is that order."""
+
+    _dialect = sql.SQLITE
+
+    def __init__(self, connection: Connection, driver: Any, now: float, *, believes: bool = False) -> None:
+        """`driver` is the one of `connection`; who believes takes several spans for new: to insert them finds out."""
+        super().__init__(now)
+        self._connection, self._driver, self._believes = connection, driver, believes
+        self._preparing: set[AttemptKey] = set()
+        """Attempts that were read, and have no spans of which the time counts."""
+        self.changed: set[str] = set()
+        """Rollouts of which, or of whose attempts, more than the pulse was written."""
+
+    def _straight(self, statement: ClauseElement, **parameters: Any) -> Any:
+        """Run a statement that was compiled once, without SQLAlchemy's own work for each run.
+
+        For the few statements that every model call pays for; none of their columns needs a conversion.
+        """
+        text, wanted = sql.compiled(statement, self._dialect)
+        return self._driver.execute(text, [parameters.get(name, fixed) for name, fixed in wanted])
+
+    def _straight_rows(self, kind: type[R], statement: ClauseElement, **parameters: Any) -> list[R]:
+        return made(kind, self._straight(statement, **parameters))
+
+    def _by_keys(self, pair: tuple[ClauseElement, ClauseElement], keys: Sequence[tuple[str, ...]], **more: Any) -> Any:
+        """Run the first for one key, as there nearly always is, which costs less without a list; else the second."""
+        one, several = pair
+        if len(keys) == 1:
+            return self._straight(one, **dict(zip(sql.KEY_NAMES, keys[0], strict=False)), **more)
+        return self._straight(several, keys=json.dumps(keys), **more)
+
+    def _rows(self, kind: type[R], statement: Select[Any], **parameters: Any) -> list[R]:
+        return [kind(**row) for row in self._connection.execute(statement, parameters).mappings()]
+
+    def _insert(self, table: Table, rows: Sequence[msgspec.Struct], **more: Any) -> None:
+        if rows:
+            self._insert_all(table, (*rows[0].__struct_fields__, *more), [{**asdict(row), **more} for row in rows])
+
+    def _insert_all(self, table: Table, names: tuple[str, ...], rows: Iterable[Mapping[str, Any]]) -> None:
+        text, wanted = sql.compiled(sql.insert_into(table, names), self._dialect)
+        self._driver.executemany(text, [[row[name] for name, _ in wanted] for row in rows])
+
+    def _page(
+        self, kind: type[R], columns: sql.Columns, query: Query, *extra: ColumnElement[bool]
+    ) -> tuple[list[R], int]:
+        table: Any = columns[0].table
+        passing = and_(true(), *extra, *_filters(table, query))
+        statement = select(*columns).where(passing).order_by(*_order(columns, query), table.c.id)
+        if query.limit >= 0:
+            statement = statement.limit(query.limit)
+        rows = self._rows(kind, statement.offset(query.offset) if query.offset else statement)
+        if query.limit < 0 and not query.offset:
+            return rows, len(rows)
+        return rows, self._connection.execute(_count(table).where(passing)).scalar_one()
+
+    def counts(self) -> dict[str, int]:
+        """Count rows."""
+        counted: dict[str, Select[int]] = {
+            "total_rollouts": _count(schema.rollouts),
+            "total_attempts": _count(schema.attempts),
+            "total_spans": _count(schema.spans),
+            "total_resources": _count(schema.resources).where(schema.resources.c.current),
+            "total_workers": _count(schema.workers),
+            "queue_length": _count(schema.queue),
+        }
+        return {name: self._connection.execute(statement).scalar_one() for name, statement in counted.items()}
+
+    # --- Rollouts
+
+    def rollouts(self, rollout_ids: Sequence[str]) -> dict[str, RolloutRow]:
+        """By the unique index."""
+        if not rollout_ids:
+            return {}
+        if len(rollout_ids) == 1:
+            found = self._straight_rows(RolloutRow, sql.ROLLOUT_BY_ID, key=rollout_ids[0])
+        else:
+            found = self._straight_rows(RolloutRow, sql.ROLLOUTS_BY_ID, keys=json.dumps(rollout_ids))
+        return {row.rollout_id: row for row in found}
+
+    def select_rollouts(self, query: Query) -> tuple[list[RolloutRow], int]:
+        """One statement."""
+        return self._page(RolloutRow, sql.ROLLOUT, query)
+
+    def insert_rollouts(self, rows: Sequence[RolloutRow]) -> None:
+        """One statement, executed many times."""
+        self._insert(schema.rollouts, rows, span_counter=0)
+
+    def update_rollout(self, rollout_id: str, changes: Changes) -> None:
+        """Only the changed columns."""
+        if not _PULSE.issuperset(changes):
+            self.changed.add(rollout_id)
+        if changes:
+            self._straight(sql.update_rollout(tuple(changes)), **_renamed(changes), key=rollout_id)
+
+    def overdue(self) -> list[RolloutRow]:
+        """By the partial index."""
+        return self._straight_rows(RolloutRow, sql.OVERDUE, now=self.now)
+
+    def next_deadline(self) -> float | None:
+        """By the partial index."""
+        return self._straight(sql.NEXT_DEADLINE).fetchone()[0]
+
+    def push(self, rollout_ids: Sequence[str]) -> None:
+        """Insert; the position grows by itself."""
+        self._insert_all(schema.queue, ("rollout_id",), [{"rollout_id": name} for name in rollout_ids])
+
+    def drop(self, rollout_id: str) -> None:
+        """Delete."""
+        self._straight(sql.DROP_FROM_QUEUE, key=rollout_id)
+
+    def head(self, limit: int) -> list[str]:
+        """By position."""
+        return [rollout_id for (rollout_id,) in self._straight(sql.HEAD_OF_QUEUE, limit=limit)]
+
+    # --- Attempts
+
+    def attempts(self, keys: Sequence[AttemptKey]) -> dict[AttemptKey, AttemptRow]:
+        """By the unique index."""
+        rows = made(AttemptRow, self._by_keys(sql.ATTEMPTS_BY_KEY, keys))
+        found = {(row.rollout_id, row.attempt_id): row for row in rows}
+        self._preparing.update(key for key, row in found.items() if row.status == "preparing")
+        return {key: found[key] for key in keys if key in found}
+
+    def latest_attempts(self, rows: Sequence[RolloutRow]) -> dict[str, AttemptRow]:
+        """The last of each rollout's attempts wins."""
+        ids = [row.rollout_id for row in rows if row.attempts]
+        if not ids:
+            return {}
+        found = self._straight_rows(AttemptRow, sql.ATTEMPTS_OF, keys=json.dumps(ids))
+        return {row.rollout_id: row for row in found}
+
+    def attempts_of(self, rollout_id: str) -> list[AttemptRow]:
+        """By the unique index."""
+        return self._straight_rows(AttemptRow, sql.ATTEMPTS_OF, keys=json.dumps([rollout_id]))
+
+    def select_attempts(self, query: Query) -> tuple[list[AttemptRow], int]:
+        """One statement."""
+        return self._page(AttemptRow, sql.ATTEMPT, query)
+
+    def insert_attempt(self, row: AttemptRow) -> None:
+        """Insert."""
+        self._insert(schema.attempts, [row])
+
+    def update_attempt(self, key: AttemptKey, changes: Changes) -> None:
+        """Only the changed columns."""
+        if not _PULSE.issuperset(changes):
+            self.changed.add(key[0])
+        if changes:
+            self._straight(sql.update_attempt(tuple(changes)), **_renamed(changes), key=key[0], second_key=key[1])
+        heard = changes.get("last_heartbeat_time")
+        if heard is not None and key not in self._preparing:
+            self._straight(sql.OUTDATE_LAST_SPAN, key=key[0], second_key=key[1], now=heard)
+        if "status" in changes:
+            self._preparing.discard(key)
+
+    def open_attempt_of(self, worker_id: str) -> AttemptRow | None:
+        """By the index on workers."""
+        return next(iter(self._straight_rows(AttemptRow, sql.OPEN_ATTEMPT_OF, key=worker_id)), None)
+
+    def at_a_glance(self, key: AttemptKey) -> tuple[RolloutRow, AttemptRow] | None:
+        """A rollout and its latest attempt, in one statement; None where `key` is not that, or something is due."""
+        found = self._straight(sql.AT_A_GLANCE, **dict(zip(sql.KEY_NAMES, key, strict=False))).fetchone()
+        if found is None or (found[-1] is not None and found[-1] <= self.now):
+            return None
+        columns = len(RolloutRow.__struct_fields__)
+        (row,), (attempt,) = made(RolloutRow, [found[:columns]]), made(AttemptRow, [found[columns:-1]])
+        return (row, attempt) if attempt.sequence_id == row.attempts else None
+
+    # --- Spans
+
+    def span_targets(self, keys: Sequence[AttemptKey]) -> dict[AttemptKey, SpanTarget]:
+        """One statement."""
+        return {(row[0], row[1]): SpanTarget(*row[2:]) for row in self._by_keys(sql.TARGETS, keys)}
+
+    def beat(self, keys: Sequence[AttemptKey]) -> None:
+        """One statement, whatever their number."""
+        self._by_keys(sql.BEAT, keys, now=self.now)
+
+    def add_to_running(self, row: SpanRow) -> int | None:
+        """Store a span of an attempt that runs, as nearly all do, in one statement; returns its number.
+
+        None where the span, or what it belongs to, is in any way special; then nothing was done.
+        """
+        stored = self._straight(sql.ADD_SPAN, now=self.now, **asdict(row)).fetchall()  # all: then it is committed
+        return stored[0][0] if stored else None
+
+    def begin_to_run(self, key: AttemptKey) -> bool:
+        """Let an attempt run that was claimed, and its rollout; False, and nothing, where it is in any way special."""
+        begun = self._straight(sql.BEGIN_ATTEMPT, key=key[0], second_key=key[1], now=self.now).rowcount == 1
+        if begun:
+            self._straight(sql.BEGIN_ROLLOUT, key=key[0])
+            self.changed.add(key[0])
+        return begun
+
+    def span_counters(self, rollout_ids: Sequence[str]) -> dict[str, int]:
+        """One statement, by the index of spans in order."""
+        return dict(self._straight(sql.SPAN_COUNTERS, keys=json.dumps(rollout_ids)).fetchall())
+
+    def give_out(self, counters: Mapping[str, int]) -> None:
+        """One statement."""
+        self._straight(sql.SET_COUNTERS, counters=json.dumps(counters))
+
+    def stored_spans(self, keys: Sequence[SpanKey]) -> set[SpanKey]:
+        """By the unique index, in one statement.
+
+        Who believes looks for a single one alone, which comes here where `add_to_running` did not store it.
+        """
+        if self._believes and len(keys) > 1:
+            return set()
+        wanted = [(rollout_id, span_id, attempt_id) for rollout_id, attempt_id, span_id in keys]
+        return {(row[0], row[1], row[2]) for row in self._by_keys(sql.STORED_SPANS, wanted)}
+
+    def insert_spans(self, rows: Sequence[SpanRow]) -> None:
+        """One statement, executed many times."""
+        text, wanted = sql.compiled(sql.insert_into(schema.spans, SpanRow.__struct_fields__), self._dialect)
+        self._driver.executemany(text, list(map(attrgetter(*(name for name, _ in wanted)), rows)))
+
+    def delete_spans(self, rollout_id: str) -> int:
+        """By the index of spans in order."""
+        count = self._straight(sql.COUNT_SPANS, key=rollout_id).fetchone()[0]
+        self._straight(sql.KEEP_HEARTBEATS, key=rollout_id)
+        self._straight(sql.DELETE_SPANS, key=rollout_id)
+        return count
+
+    def select_spans(self, query: Query) -> tuple[list[SpanRow], int]:
+        """One statement; built once for all spans of a rollout in their order, which is what learning reads."""
+        rollout_id = query.within.get("rollout_id", "")
+        if query == _spans_in_order(rollout_id):
+            rows = self._straight_rows(SpanRow, sql.SPANS_IN_ORDER, key=rollout_id)
+            return rows, len(rows)
+        return self._page(SpanRow, sql.SPAN, query)
+
+    # --- Resources and workers
+
+    def resources(self, resources_id: str | None, version: int | None = None) -> ResourcesRow | None:
+        """By the unique index, or the newest row."""
+        statement = sql.RESOURCES_LATEST
+        if resources_id is not None:
+            statement = sql.RESOURCES_BY_ID if version is None else sql.RESOURCES_OF_VERSION
+        return next(iter(self._straight_rows(ResourcesRow, statement, key=resources_id, version=version)), None)
+
+    def select_resources(self, query: Query) -> tuple[list[ResourcesRow], int]:
+        """Current versions."""
+        return self._page(ResourcesRow, sql.RESOURCES, query, schema.resources.c.current)
+
+    def insert_resources(self, row: ResourcesRow) -> None:
+        """Insert, and retire the version before."""
+        self._straight(sql.RETIRE_RESOURCES, key=row.resources_id)
+        self._insert(schema.resources, [row], current=True)
+
+    def worker(self, worker_id: str) -> WorkerRow | None:
+        """By the unique index."""
+        return next(iter(self._straight_rows(WorkerRow, sql.WORKER_BY_ID, key=worker_id)), None)
+
+    def put_worker(self, row: WorkerRow) -> None:
+        """Update, or insert where there was nothing to update."""
+        changed = self._straight(sql.PUT_WORKER, **_renamed(asdict(row)), key=row.worker_id)
+        if not changed.rowcount:
+            self._insert(schema.workers, [row])
+
+    def select_workers(self, query: Query) -> tuple[list[WorkerRow], int]:
+        """One statement."""
+        return self._page(WorkerRow, sql.WORKER, query)
+
+
+def _spans_in_order(rollout_id: str) -> Query:
+    return Query(within={"rollout_id": rollout_id}, sort_by="sequence_id")
+
+
+def _filters(table: Any, query: Query) -> list[ColumnElement[bool]]:
+    tests = [_test(table.c[condition.field], condition) for condition in query.conditions]
+    within: list[ColumnElement[bool]] = [table.c[name] == value for name, value in query.within.items()]
+    if tests:
+        within.append(or_(*tests) if query.logic == "or" else and_(*tests))
+    return within
+
+
+def _test(column: Column[Any], condition: Condition) -> ColumnElement[bool]:
+    if condition.test == "equals":
+        return column == condition.value
+    if condition.test == "contains":
+        return holds(column, str(condition.value))
+    return among(column, json.dumps(sorted(condition.value)))
+
+
+def _order(columns: sql.Columns, query: Query) -> list[ColumnElement[Any]]:
+    if query.sort_by is None:
+        return []
+    column = next(column for column in columns if column.name == query.sort_by)
+    descending = query.order == "desc"
+    ordered: list[ColumnElement[Any]] = [column.desc() if descending else column]
+    if isinstance(column, Column) and not column.nullable:  # an index in this order is of use
+        return ordered
+    return [column.is_(None).desc() if descending else column.is_(None), *ordered]

@@ -1,0 +1,239 @@
+"""The statements of a SQL store, built once: building one costs more than running it. Knows nothing of connections."""
+
+from collections.abc import Iterable, Sequence
+from functools import cache
+from typing import Any
+
+import msgspec
+from sqlalchemy import (
+    BindParameter,
+    ClauseElement,
+    Column,
+    ColumnElement,
+    Dialect,
+    Float,
+    Insert,
+    Integer,
+    Table,
+    Text,
+    Update,
+    bindparam,
+    case,
+    delete,
+    exists,
+    func,
+    insert,
+    literal_column,
+    select,
+    type_coerce,
+    update,
+)
+from sqlalchemy.dialects import sqlite
+
+from leyden.core.store.common.rows import AttemptRow, ResourcesRow, RolloutRow, SpanRow, WorkerRow
+from leyden.core.store.sql import schema
+from leyden.core.store.sql.dialects import among, greatest, tuples_among
+
+Columns = Sequence[ColumnElement[Any]]
+
+
+def _columns(table: Table, row: type[msgspec.Struct]) -> Sequence[Column[Any]]:
+    return [table.c[name] for name in row.__struct_fields__]
+
+
+def _new(names: Iterable[str]) -> dict[str, BindParameter[Any]]:
+    return {name: bindparam(f"new_{name}") for name in names}
+
+
+_rollouts, _attempts, _spans, _queue = schema.rollouts.c, schema.attempts.c, schema.spans.c, schema.queue.c
+_resources, _workers = schema.resources.c, schema.workers.c
+_others = schema.rollouts.alias("others").c
+_RUNNING = literal_column("'running'", Text)
+_IS_RUNNING = _attempts.status == _RUNNING
+# Numbers of spans only grow where a span's own time counts, so the last by its number tells of the attempt's last.
+_LAST_OF_ATTEMPT = (
+    select(_spans.heartbeat_time)
+    .where((_spans.rollout_id == _attempts.rollout_id) & (_spans.attempt_id == _attempts.attempt_id))
+    .order_by(_spans.sequence_id.desc())
+    .limit(1)
+    .correlate(schema.attempts)
+    .scalar_subquery()
+)
+_NOTED = _attempts.last_heartbeat_time
+HEARTBEAT = type_coerce(
+    case((_IS_RUNNING & _NOTED.is_not(None), greatest(_NOTED, func.coalesce(_LAST_OF_ATTEMPT, _NOTED))), else_=_NOTED),
+    Float,
+)
+"""When an attempt was heard of last: as noted, or by the last span that it stored while it ran."""
+ROLLOUT = _columns(schema.rollouts, RolloutRow)
+ATTEMPT = [
+    HEARTBEAT.label(column.name) if column is _NOTED else column for column in _columns(schema.attempts, AttemptRow)
+]
+SPAN, RESOURCES = _columns(schema.spans, SpanRow), _columns(schema.resources, ResourcesRow)
+WORKER = _columns(schema.workers, WorkerRow)
+
+KEY_NAMES = "key", "second_key", "third_key"
+"""Parameters of a statement for one key; where it is one of a pair, the other is for several, as JSON, in `keys`."""
+_KEY, _SECOND_KEY, _THIRD_KEY = (bindparam(name, type_=Text) for name in KEY_NAMES)
+_KEYS = bindparam("keys", type_=Text)
+ROLLOUT_BY_ID = select(*ROLLOUT).where(_rollouts.rollout_id == _KEY)
+ROLLOUTS_BY_ID = select(*ROLLOUT).where(among(_rollouts.rollout_id, _KEYS))
+OVERDUE = (
+    select(*ROLLOUT)
+    .where(_rollouts.deadline <= bindparam("now", type_=Float))
+    .order_by(_rollouts.deadline, schema.rollouts.c.id)
+)
+DROP_FROM_QUEUE = delete(schema.queue).where(_queue.rollout_id == _KEY)
+HEAD_OF_QUEUE = select(_queue.rollout_id).order_by(_queue.position).limit(bindparam("limit", type_=Integer))
+ATTEMPTS_OF = select(*ATTEMPT).where(among(_attempts.rollout_id, _KEYS)).order_by(_attempts.sequence_id)
+OPEN_ATTEMPT_OF = (
+    select(*ATTEMPT).where((_attempts.worker_id == _KEY) & schema.OPEN).order_by(_attempts.id.desc()).limit(1)
+)
+_EVERY_STORED_SPAN = select(_spans.rollout_id, _spans.attempt_id, _spans.span_id)
+STORED_SPANS = (
+    _EVERY_STORED_SPAN.where(
+        (_spans.rollout_id == _KEY) & (_spans.span_id == _SECOND_KEY) & (_spans.attempt_id == _THIRD_KEY)
+    ),
+    _EVERY_STORED_SPAN.where(tuples_among(_spans.rollout_id, _spans.span_id, _spans.attempt_id)),
+)
+COUNT_SPANS = select(func.count()).select_from(schema.spans).where(_spans.rollout_id == _KEY)
+KEEP_HEARTBEATS = (
+    update(schema.attempts).where((_attempts.rollout_id == _KEY) & _IS_RUNNING).values(last_heartbeat_time=HEARTBEAT)
+)
+DELETE_SPANS = delete(schema.spans).where(_spans.rollout_id == _KEY)
+SPANS_IN_ORDER = select(*SPAN).where(_spans.rollout_id == _KEY).order_by(_spans.sequence_id, schema.spans.c.id)
+_THIS_ATTEMPT = (_attempts.rollout_id == _KEY) & (_attempts.attempt_id == _SECOND_KEY)
+_THESE_ATTEMPTS = tuples_among(_attempts.rollout_id, _attempts.attempt_id)
+ATTEMPTS_BY_KEY = select(*ATTEMPT).where(_THIS_ATTEMPT), select(*ATTEMPT).where(_THESE_ATTEMPTS)
+# The least of all is asked for as the first in order: for it a planner that expects few deadlines would read them all.
+_NEXT_OF_ALL = (
+    select(_others.deadline)
+    .where(_others.deadline.is_not(None))
+    .order_by(_others.deadline)
+    .limit(literal_column("1", Integer))
+    .correlate(None)
+    .scalar_subquery()
+)
+NEXT_DEADLINE = select(_NEXT_OF_ALL)
+AT_A_GLANCE = (
+    select(*ROLLOUT, *ATTEMPT, _NEXT_OF_ALL.label("due"))
+    .join_from(schema.attempts, schema.rollouts, _attempts.rollout_id == _rollouts.rollout_id)
+    .where(_THIS_ATTEMPT)
+)
+"""A rollout, one of its attempts, and when the health check is due: what every new attempt's first call asks for."""
+_LAST_SPAN = select(func.max(_spans.sequence_id)).where(_spans.rollout_id == _rollouts.rollout_id).scalar_subquery()
+_SPAN_COUNTER = greatest(_rollouts.span_counter, func.coalesce(_LAST_SPAN, 0))
+SPAN_COUNTERS = select(_rollouts.rollout_id, _SPAN_COUNTER).where(among(_rollouts.rollout_id, _KEYS))
+_EVERY_TARGET = select(
+    _attempts.rollout_id,
+    _attempts.attempt_id,
+    _attempts.sequence_id,
+    _attempts.status,
+    _rollouts.attempts,
+    _rollouts.status,
+    _SPAN_COUNTER,
+).join_from(schema.attempts, schema.rollouts, _attempts.rollout_id == _rollouts.rollout_id)
+TARGETS = _EVERY_TARGET.where(_THIS_ATTEMPT), _EVERY_TARGET.where(_THESE_ATTEMPTS)
+_NOW = bindparam("now", type_=Float)
+_EVERY_BEAT = update(schema.attempts).values(last_heartbeat_time=greatest(func.coalesce(HEARTBEAT, _NOW), _NOW))
+BEAT = _EVERY_BEAT.where(_THIS_ATTEMPT), _EVERY_BEAT.where(_THESE_ATTEMPTS)
+_LAST_SPAN_OF_ATTEMPT = (
+    select(schema.spans.c.id)
+    .where((_spans.rollout_id == _KEY) & (_spans.attempt_id == _SECOND_KEY))
+    .order_by(_spans.sequence_id.desc())
+    .limit(1)
+    .scalar_subquery()
+)
+OUTDATE_LAST_SPAN = (
+    update(schema.spans)
+    .where((schema.spans.c.id == _LAST_SPAN_OF_ATTEMPT) & (_spans.heartbeat_time > _NOW))
+    .values(heartbeat_time=None)
+)
+"""Where an attempt is said to have been heard of last before its last span came."""
+_COUNTERS = func.json_each(bindparam("counters", type_=Text)).table_valued("key", "value")
+SET_COUNTERS = (
+    update(schema.rollouts).where(_rollouts.rollout_id == _COUNTERS.c.key).values(span_counter=_COUNTERS.c.value)
+)
+RESOURCES_LATEST = select(*RESOURCES).order_by(_resources.id.desc()).limit(1)
+RESOURCES_BY_ID = RESOURCES_LATEST.where(_resources.resources_id == _KEY)
+RESOURCES_OF_VERSION = RESOURCES_BY_ID.where(_resources.version == bindparam("version", type_=Integer))
+RETIRE_RESOURCES = (
+    update(schema.resources)
+    .where((_resources.resources_id == _KEY) & _resources.current)
+    .values(current=literal_column("false"))
+)
+WORKER_BY_ID = select(*WORKER).where(_workers.worker_id == _KEY)
+PUT_WORKER = update(schema.workers).where(_workers.worker_id == _KEY).values(_new(WorkerRow.__struct_fields__))
+_OF_ROLLOUT, _OF_ATTEMPT = bindparam("rollout_id", type_=Text), bindparam("attempt_id", type_=Text)
+_PREPARING = literal_column("'preparing'", Text)
+_NOTHING_DUE = ~exists(literal_column("1")).where(_others.deadline <= _NOW)
+_WAITING = exists(literal_column("1")).where(
+    (_rollouts.rollout_id == _attempts.rollout_id) & (_rollouts.status == _PREPARING),
+    _rollouts.attempts == _attempts.sequence_id,
+)
+BEGIN_ATTEMPT = (
+    update(schema.attempts)
+    .where(_THIS_ATTEMPT & (_attempts.status == _PREPARING) & _WAITING & _NOTHING_DUE)
+    .values(status=_RUNNING, last_heartbeat_time=greatest(func.coalesce(_NOTED, _NOW), _NOW))
+)
+BEGIN_ROLLOUT = update(schema.rollouts).where(_rollouts.rollout_id == _KEY).values(status=_RUNNING)
+"""An attempt, and then its rollout, run, as nearly every attempt's first span has it: the latest one, that was claimed.
+
+The deadline stays, which may now be too early: whoever looks moves it.
+"""
+_NEXT_NUMBER = (
+    select(_SPAN_COUNTER + literal_column("1", Integer))
+    .join_from(schema.rollouts, schema.attempts, _attempts.rollout_id == _rollouts.rollout_id)
+    .where(
+        (_rollouts.rollout_id == _OF_ROLLOUT) & (_rollouts.status == _RUNNING),
+        (_attempts.attempt_id == _OF_ATTEMPT) & _IS_RUNNING & _NOTED.is_not(None),
+        func.coalesce(_LAST_OF_ATTEMPT, _NOW) <= _NOW,
+        _NOTHING_DUE,
+    )
+    .scalar_subquery()
+)
+ADD_SPAN = (
+    insert(schema.spans)
+    .prefix_with("OR IGNORE", dialect="sqlite")
+    .values({name: bindparam(name) for name in SpanRow.__struct_fields__ if name != "sequence_id"})
+    .values(sequence_id=_NEXT_NUMBER, heartbeat_time=_NOW)
+    .returning(_spans.sequence_id)
+)
+"""Stores a span as nearly all come: a new one, without a number, of an attempt that runs while nothing is overdue.
+
+Any other is ignored, as there is none of the numbers that a span must have, or it is there already: what becomes of it
+is decided where the rules are. Nothing is written to the attempt: the span's own time is the heartbeat, unless the
+clock has gone back since the last one.
+"""
+
+SQLITE: Dialect = sqlite.dialect()
+"""One for all stores: what is compiled stays, and must not keep a closed store's engine."""
+
+
+@cache
+def compiled(statement: ClauseElement, dialect: Dialect) -> tuple[str, list[tuple[str, Any]]]:
+    """Return a statement as the driver takes it, and its parameters in order: names, and values that are fixed."""
+    compiled: Any = statement.compile(dialect=dialect)
+    names: list[str] = compiled.positiontup
+    return str(compiled), [(name, compiled.params[name]) for name in names]
+
+
+@cache
+def insert_into(table: Table, names: tuple[str, ...]) -> Insert:
+    """Insert a row of these fields."""
+    return insert(table).inline().values({name: bindparam(name) for name in names})
+
+
+@cache
+def update_rollout(names: tuple[str, ...]) -> Update:
+    """Write these fields of one rollout."""
+    return update(schema.rollouts).where(_rollouts.rollout_id == _KEY).values(_new(names))
+
+
+@cache
+def update_attempt(names: tuple[str, ...]) -> Update:
+    """Write these fields of one attempt; a status comes with the heartbeat, which its spans no longer tell then."""
+    values: dict[str, ColumnElement[Any]] = dict(_new(names))
+    if "status" in names:
+        values.setdefault("last_heartbeat_time", HEARTBEAT)
+    return update(schema.attempts).where(_THIS_ATTEMPT).values(values)

@@ -1,0 +1,417 @@
+"""`SqlStore`: rows in a SQLite file, shared by any number of processes on one machine.
+
+Transactions run on the store's own threads, one that writes and a few that read: a whole transaction costs the event
+loop one hop instead of one for every statement, and is never left half done by a cancelled caller. Spans, which come
+with every model call, are written without the hop where nobody else writes. The file is in WAL
+mode with `synchronous=NORMAL`: what was acknowledged survives the death of any process (a power cut may take the last
+moments, but never the order).
+"""
+
+import asyncio
+import logging
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
+
+from msgspec.structs import replace
+from sqlalchemy import URL, Connection, Engine, create_engine, event, inspect
+from sqlalchemy.exc import SQLAlchemyError
+
+from leyden.core.data.rollout import Attempt, Rollout
+from leyden.core.data.span import Span
+from leyden.core.errors import StoreError, UsageError
+from leyden.core.store.common.attempt_cache import RecentAttempts
+from leyden.core.store.common.group_commit import Answer, GroupCommit, one_by_one
+from leyden.core.store.common.lifecycle import CLOCK
+from leyden.core.store.common.little_writes import LittleWrites
+from leyden.core.store.common.local import LocalStore, healthy, unless_due
+from leyden.core.store.common.reading import finding_attempt
+from leyden.core.store.common.rows import AttemptRow, RolloutRow, Rows, attempt_noun, rollout_noun
+from leyden.core.store.common.span_ingest import problem
+from leyden.core.store.common.writing_thread import WritingThread
+from leyden.core.store.sql import file_notifier, schema
+from leyden.core.store.sql.file_notifier import FileBell
+from leyden.core.store.sql.rows import SqlRows
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+_Here: TypeAlias = tuple[Connection, Any]
+"""A connection, and its driver's."""
+
+RECHECK = 0.5
+"""Seconds after which a waiting caller looks for itself; that it has missed a ring is rare."""
+_READERS = 2
+_CHECKPOINT_BYTES = 16 << 20
+"""After so many in SQLite's log, and so many of spans stored on callers' own threads, a checkpoint is made."""
+_PAGE_BYTES = 4096
+_LITTLE_BYTES = 4 * _PAGE_BYTES
+"""What a change of a few rows adds to SQLite's log."""
+_BUSY_SECONDS = 20.0
+"""How long to wait for another process's transaction."""
+_ERRORS = (SQLAlchemyError, sqlite3.Error)
+"""The driver's own come through bare while a connection is being made."""
+
+
+class SqlStore(LocalStore):
+    """A store in a SQLite file. Use `await SqlStore.open(path)`, or `open_store`."""
+
+    name = "sqlite"
+
+    def __init__(self, engine: Engine, clock: Callable[[], float], recheck: float) -> None:
+        super().__init__(clock, recheck)
+        self._engine = engine
+        self._path = Path(engine.url.database or "")
+        self._listening = threading.Lock()
+        self._listener: FileBell | None = None
+        self._deaf = False
+        """Whether this system cannot tell of other processes' writes."""
+        self._writer = WritingThread()
+        self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="leyden-store-read")
+        self._turn = threading.Lock()
+        self._here: _Here | None = None
+        """For the one who holds `_turn`, on whatever thread; never waits for another process's transaction."""
+        self._uncheckpointed = 0
+        self._makes_checkpoint = False
+        """Whether a checkpoint is being made: two would keep each other from starting the log anew."""
+        self._spans = GroupCommit(self._store_spans, self._store_spans_here, self._writer.submit)
+        self._along = LittleWrites[Callable[[Rows], Any], Any](self._write_all_here)
+        self._recent = RecentAttempts(recheck)
+
+    @classmethod
+    async def open(
+        cls, path: str | Path, clock: Callable[[], float] = time.time, recheck: float = RECHECK
+    ) -> "SqlStore":
+        """Open the file, creating it for its owner alone if it is not there.
+
+        Waiting callers learn at once of what any process writes; after `recheck` seconds where the system cannot tell.
+        Raises UsageError when it cannot be a store: no such folder, another kind of file, a newer version.
+        """
+        return cls(await asyncio.to_thread(_open, Path(path)), clock, recheck)
+
+    @property
+    def capabilities(self) -> Mapping[str, bool]:
+        """Durable, and shared between processes of one machine."""
+        return {"durable": True, "multi_process": True, "otlp_traces": False}
+
+    async def _transact(self, work: Callable[[Rows], T], *, write: bool) -> T:
+        submit = self._writer.submit if write else self._readers.submit
+        return await asyncio.wrap_future(submit(self._run, work, write))
+
+    def _run(self, work: Callable[[SqlRows], T], write: bool) -> T:
+        try:
+            with self._engine.connect() as connection:
+                return self._work_on(connection, connection.connection.driver_connection, work, write)
+        except _ERRORS as error:
+            raise StoreError(f"{self._engine.url.database}: {_cause(error)}") from error
+
+    def _work_on(self, connection: Connection, driver: Any, work: Callable[[SqlRows], T], write: bool) -> T:
+        try:
+            rows, result = self._committed(connection, driver, work, write, believes=write)
+        except sqlite3.IntegrityError:  # some of the spans were there
+            rows, result = self._committed(connection, driver, work, write, believes=False)
+        self._recent.forget(rows.changed)
+        self._bell.ring(rows.rung)
+        if rows.rung - {CLOCK}:  # others look at the clock every `RECHECK` seconds
+            file_notifier.ring(self._path)
+        return result
+
+    def _committed(
+        self, connection: Connection, driver: Any, work: Callable[[SqlRows], T], write: bool, *, believes: bool
+    ) -> tuple[SqlRows, T]:
+        with _transaction(driver, write):
+            rows = SqlRows(connection, driver, self._clock(), believes=believes)
+            return rows, work(rows)
+
+    async def _wait(
+        self, look: Callable[[], Awaitable[T | None]], topics: Iterable[str], timeout: float | None
+    ) -> T | None:
+        """Wait, and listen to other processes from now on, where that can be done."""
+        with self._listening:
+            if self._listener is None and not self._deaf and not self._closed:
+                try:
+                    self._listener = FileBell(self._path, self._bell.ring_all)
+                except OSError as error:
+                    self._deaf = True
+                    logger.info("%s: other processes' writes are looked for, not heard: %s", self._path, error)
+        return await super()._wait(look, topics, timeout)
+
+    async def _write_little(self, work: Callable[[Rows], T]) -> T:
+        """Write on the calling thread where nobody else writes: the hop costs more than a few rows."""
+        self._check_open()
+        self._wrote(_LITTLE_BYTES)
+        if not self._writer.is_busy:
+            done = self._at_once(lambda rows: (healthy(rows, work),), write=True)
+            if done is not None:
+                return done[0]
+        return await self._write(work)
+
+    async def _write_along(self, work: Callable[[Rows], T]) -> T:
+        """Write in one transaction with what others ask for in the same turn of the event loop."""
+        self._check_open()
+        self._wrote(_LITTLE_BYTES)
+        if not self._writer.is_busy:
+            done: tuple[T] | None = await self._along.do(work)
+            if done is not None:
+                return done[0]
+        return await self._write(work)
+
+    def _write_all_here(self, works: Sequence[Callable[[Rows], Any]]) -> list[Any] | None:
+        """Do all in one transaction on the calling thread; None where that cannot be done, or one of them fails."""
+        return self._at_once(lambda rows: healthy(rows, lambda rows: [work(rows) for work in works]), write=True)
+
+    async def find_attempt(self, rollout_id: str, attempt_id: str) -> tuple[Rollout, Attempt] | None:
+        """Return an attempt with its rollout; without a transaction where it was looked at a moment ago."""
+        self._check_open()
+        return await self._recent.find((rollout_id, attempt_id), lambda: self._look_up(rollout_id, attempt_id))
+
+    async def _look_up(self, rollout_id: str, attempt_id: str) -> tuple[Rollout, Attempt] | None:
+        def glance(here: _Here) -> tuple[RolloutRow, AttemptRow] | None:
+            return SqlRows(*here, self._clock()).at_a_glance((rollout_id, attempt_id))
+
+        found = self._here_and_now(glance)
+        if found is None:
+            return await self._read(finding_attempt(rollout_id, attempt_id))
+        return rollout_noun(*found), attempt_noun(found[1])
+
+    async def _read_little(self, work: Callable[[Rows], T]) -> T:
+        """Read on the calling thread where that can be done at once."""
+        self._check_open()
+        done = self._at_once(unless_due(work), write=False)
+        return done[0] if done else await self._read(work)
+
+    async def _add_spans(self, spans: Sequence[Span]) -> list[Span]:
+        """Store spans in one transaction with those of every other caller waiting to be written."""
+        self._check_open()
+        return await self._spans.add(spans)
+
+    def _store_spans(self, batches: Sequence[Sequence[Span]]) -> list[Answer]:
+        try:
+            return self._run(self._adding(batches), True)
+        except Exception as error:
+            return one_by_one(batches, error, self._store_spans)
+
+    def _store_spans_here(self, batches: Sequence[Sequence[Span]], size: int) -> list[Answer] | None:
+        """Store on the calling thread, or return None where others write, or where the store is closed."""
+        if self._closed:
+            return None
+        self._wrote(size)
+        if self._writer.is_busy:
+            return None
+        if len(batches) == 1 == len(batches[0]) and (answer := self._at_once_alone(batches[0], size)) is not None:
+            return [answer]
+        return self._at_once(self._adding(batches, size), write=True)
+
+    def _adding(self, batches: Sequence[Sequence[Span]], size: int | None = None) -> Callable[[SqlRows], list[Answer]]:
+        """Who has a single span is served by a statement for each; the others, and what is special, together."""
+
+        def work(rows: SqlRows) -> list[Answer]:
+            several = len(batches) > 1
+            answers = [
+                (self._added_alone(rows, batch, size) if several else None)
+                or self._added_alone(rows, batch, size, begins=True)
+                for batch in batches
+            ]
+            left = [batch for batch, answer in zip(batches, answers, strict=True) if answer is None]
+            rest = iter(healthy(rows, lambda rows: self._add(rows, left, size)) if left else ())
+            return [next(rest) if answer is None else answer for answer in answers]
+
+        return work
+
+    def _added_alone(
+        self, rows: SqlRows, batch: Sequence[Span], size: int | None, *, begins: bool = False
+    ) -> list[Span] | None:
+        """Store a single span, of an attempt that runs, or that `begins` to, in the least time.
+
+        None where it is not as nearly all are.
+        """
+        if len(batch) != 1:
+            return None
+        (span,) = batch
+        key = span.rollout_id, span.attempt_id
+        if span.sequence_id or problem(batch, {key}, size) is not None:
+            return None
+        if begins and not rows.begin_to_run(key):
+            return None
+        number = rows.add_to_running(self._latest_calls.row(span))
+        return None if number is None else [replace(span, sequence_id=number)]
+
+    def _wrote(self, size: int) -> None:
+        """Count about how much was written on callers' own threads, and make a checkpoint when it is time."""
+        self._uncheckpointed += size
+        if self._uncheckpointed > _CHECKPOINT_BYTES and not self._makes_checkpoint:
+            self._makes_checkpoint, self._uncheckpointed = True, 0
+            self._readers.submit(self._checkpoint)
+
+    def _checkpoint(self) -> None:
+        """Bring SQLite's log into the file beside those who write, and what they add meanwhile while none of ours does.
+
+        The log starts anew only after all of it was brought in; that is quick when most of it was before.
+        """
+        self._checkpointed("PASSIVE")
+        with suppress(RuntimeError):  # the store closes
+            self._writer.submit(self._start_log_anew)
+
+    def _start_log_anew(self) -> None:
+        try:
+            self._checkpointed("RESTART")
+        finally:
+            self._makes_checkpoint = False
+
+    def _checkpointed(self, kind: str) -> None:
+        raw = self._engine.raw_connection()
+        try:
+            cursor: Any = raw.cursor()
+            cursor.execute("PRAGMA busy_timeout=0")  # a long query, or another process, is not waited for
+            cursor.execute(f"PRAGMA wal_checkpoint({kind})")
+            cursor.execute(f"PRAGMA busy_timeout={round(1000 * _BUSY_SECONDS)}")
+        except sqlite3.Error:
+            raw.invalidate()  # the next one goes on where this one stopped
+        finally:
+            raw.close()
+
+    def _at_once(self, work: Callable[[SqlRows], T | None], *, write: bool) -> T | None:
+        """Run `work` on the calling thread; None where another must, which may wait, and says what fails."""
+        return self._here_and_now(lambda here: self._work_on(*here, work, write))
+
+    def _at_once_alone(self, batch: Sequence[Span], size: int) -> list[Span] | None:
+        """Store a single span on the calling thread, by a statement that is a transaction by itself."""
+
+        def store(here: _Here) -> list[Span] | None:
+            return self._added_alone(SqlRows(*here, self._clock()), batch, size)
+
+        return self._here_and_now(store)
+
+    def _here_and_now(self, work: Callable[[_Here], T | None]) -> T | None:
+        if not self._turn.acquire(blocking=False):
+            return None
+        try:
+            return None if self._closed else work(self._here or self._connect_here())
+        except Exception:
+            return None
+        finally:
+            self._turn.release()
+
+    def _connect_here(self) -> _Here:
+        connection = self._engine.connect()
+        driver: Any = connection.connection.driver_connection
+        driver.execute("PRAGMA busy_timeout=0")
+        driver.execute("PRAGMA wal_autocheckpoint=0")
+        self._here = connection, driver
+        return self._here
+
+    async def _release(self) -> None:
+        await asyncio.to_thread(self._shut_down)
+
+    def _shut_down(self) -> None:
+        with self._listening:
+            listener, self._listener = self._listener, None
+        if listener is not None:
+            listener.stop()
+        self._writer.shutdown()
+        self._readers.shutdown(wait=True)
+        with self._turn:
+            if self._here is not None:
+                self._here[0].close()
+        self._engine.dispose()
+
+
+def _make_private(descriptor: int, path: Path) -> None:
+    """Take the rights of other users from a store of this process's user; of another user's, warn."""
+    found = os.fstat(descriptor)
+    if not found.st_mode & 0o077:
+        return
+    if found.st_uid == os.geteuid():
+        os.fchmod(descriptor, found.st_mode & 0o700)
+        logger.warning("the store %s was open to other users of this machine; now it is its owner's alone", path)
+    else:
+        logger.warning("the store %s belongs to another user, and is not its owner's alone", path)
+
+
+def _open(path: Path) -> Engine:
+    try:
+        descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
+        try:
+            _make_private(descriptor, path)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise UsageError(f"cannot open the store {path}: {error.strerror}") from error
+    engine = create_engine(
+        URL.create("sqlite", database=str(path)),
+        pool_size=_READERS + 2,
+        max_overflow=0,
+        isolation_level="AUTOCOMMIT",
+        connect_args={"timeout": _BUSY_SECONDS},
+    )
+    event.listen(engine, "connect", _configure)
+    try:
+        _use_wal(engine, path)
+        with engine.connect() as connection, _transaction(connection.connection.driver_connection, write=True):
+            _migrate(connection, path)
+    except _ERRORS as error:
+        engine.dispose()
+        raise UsageError(f"cannot open the store {path}: {_cause(error)}") from error
+    except UsageError:
+        engine.dispose()
+        raise
+    return engine
+
+
+def _configure(connection: Any, _record: object) -> None:
+    connection.execute("PRAGMA synchronous=NORMAL")
+    connection.execute(f"PRAGMA wal_autocheckpoint={_CHECKPOINT_BYTES // _PAGE_BYTES}")
+
+
+@contextmanager
+def _transaction(driver: Any, write: bool) -> Generator[None]:
+    """A transaction of the driver's own, which is in autocommit mode otherwise."""
+    driver.execute("BEGIN IMMEDIATE" if write else "BEGIN")
+    try:
+        yield
+        driver.commit()
+    except BaseException:
+        driver.rollback()
+        raise
+
+
+def _use_wal(engine: Engine, path: Path) -> None:
+    """Switch to WAL, which fails at once, without waiting, while another process does the same."""
+    give_up = time.monotonic() + _BUSY_SECONDS
+    while True:
+        raw = engine.raw_connection()
+        try:
+            (mode,) = raw.cursor().execute("PRAGMA journal_mode=WAL").fetchone()
+            if mode != "wal":
+                raise UsageError(f"the store {path} is on a file system without shared memory; put it on a local disk")
+            return
+        except sqlite3.OperationalError:
+            if time.monotonic() > give_up:
+                raise
+            time.sleep(0.02)
+        finally:
+            raw.close()
+
+
+def _migrate(connection: Connection, path: Path) -> None:
+    version: int = connection.exec_driver_sql("PRAGMA user_version").scalar_one()
+    if version > schema.VERSION:
+        raise UsageError(f"the store {path} was written by a newer version of Leyden; update Leyden to open it")
+    if version == schema.VERSION:
+        return
+    if version == 0 and inspect(connection).get_table_names():
+        raise UsageError(f"{path} is a database, but not a store of Leyden")
+    schema.metadata.create_all(connection)  # of an older store, the tables that it lacks
+    if 0 < version < schema.WITH_HEARTBEATS:
+        connection.exec_driver_sql("ALTER TABLE spans ADD COLUMN heartbeat_time FLOAT")
+    connection.exec_driver_sql(f"PRAGMA user_version={schema.VERSION}")
+
+
+def _cause(error: Exception) -> object:
+    return getattr(error, "orig", None) or error

@@ -1,0 +1,86 @@
+"""Large work of many senders is done in turn, and who had long work pauses while others send."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from leyden.core.store.http.long_work import ACTIVE_SECONDS, CREDIT, LONGEST_PAUSE, PAUSES, Turns
+from leyden.core.store.http.refused import Refused
+
+PATIENCE_SECONDS = 150.0
+
+
+class Work:
+    """Pieces of work that are noted in the order in which they are done, the first of them when it may."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+        self.begun, self.may_end = threading.Event(), threading.Event()
+
+    def piece(self, name: str, *, waits: bool = False) -> Callable[[], str]:
+        def work() -> str:
+            if waits:
+                self.begun.set()
+                assert self.may_end.wait(PATIENCE_SECONDS)
+            self.done.append(name)
+            return threading.current_thread().name
+
+        return work
+
+
+async def test_agents_take_turns_and_a_trainer_waits_for_none() -> None:
+    turns, work = Turns(), Work()
+    first, second, trainer = turns.sender(agent=True), turns.sender(agent=True), turns.sender(agent=False)
+    running = [asyncio.create_task(turns.do(first, work.piece("first 1", waits=True)))]
+    assert await asyncio.to_thread(work.begun.wait, PATIENCE_SECONDS)
+    running += [asyncio.create_task(turns.do(first, work.piece(f"first {n}"))) for n in (2, 3, 4)]
+    await asyncio.sleep(0)
+    running += [asyncio.create_task(turns.do(second, work.piece(f"second {n}"))) for n in (1, 2)]
+    assert await turns.do(trainer, work.piece("trainer")) != threading.current_thread().name
+    work.may_end.set()
+    await asyncio.gather(*running)
+    assert work.done == ["trainer", "first 1", "second 1", "first 2", "second 2", "first 3", "first 4"]
+
+
+async def test_a_refusal_in_the_work_is_raised() -> None:
+    turns = Turns()
+
+    def refuse() -> None:
+        raise Refused(413, "too large")
+
+    with pytest.raises(Refused, match="too large"):
+        await turns.do(turns.sender(agent=True), refuse)
+    assert await turns.do(turns.sender(agent=True), lambda: 3) == 3
+
+
+def test_who_had_long_work_pauses_but_for_short_bursts() -> None:
+    now = 100.0
+    turns = Turns(lambda: now)
+    agent, trainer = turns.sender(agent=True), turns.sender(agent=False)
+    agent.charge(CREDIT / PAUSES, now)
+    assert (agent.pause(now), agent.owes(now)) == (0.0, True)
+    agent.charge(1 / PAUSES, now)
+    assert agent.pause(now) == pytest.approx(1.0)
+    assert agent.pause(now + 1.0) == pytest.approx(0.0)
+    agent.charge(1e6, now)
+    assert agent.pause(now) == pytest.approx(LONGEST_PAUSE)
+    assert agent.owes(now + CREDIT + LONGEST_PAUSE + 1) is False
+    trainer.charge(1e6, now)
+    assert (trainer.pause(now), trainer.owes(now)) == (0.0, False)
+
+
+def test_who_sends_beside_a_sender() -> None:
+    now = 0.0
+    turns = Turns(lambda: now)
+    one, other = turns.sender(agent=True), turns.sender(agent=True)
+    turns.note(one)
+    assert not turns.others_send(one) and turns.others_send(other)
+    turns.note(other)
+    turns.note(one)
+    turns.note(one)
+    assert turns.others_send(one)
+    now += ACTIVE_SECONDS + 0.1
+    turns.note(one)
+    assert not turns.others_send(one) and turns.others_send(other)
