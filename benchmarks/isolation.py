@@ -25,8 +25,8 @@ sys.path.insert(0, str(HERE.parent / "scripts"))
 from isolation_campaign import AGENTS, KEY, KINDS, TOKEN, served  # noqa: E402  (the campaign's own stage)
 from leyden.core.data import semconv  # noqa: E402
 from leyden.core.data.rollout import AttemptedRollout, EnqueueRollout, RolloutConfig  # noqa: E402
-from leyden.core.runner.pool import WorkerPool  # noqa: E402
-from leyden.core.runner.worker_spec import WorkerSpec  # noqa: E402
+from leyden.core.runner.workers.pool import WorkerPool  # noqa: E402
+from leyden.core.runner.workers.spec import WorkerSpec  # noqa: E402
 
 SHAREABLE = ("graph", "plain", "session")
 """Agents that run, if wrongly, when they are shared."""

@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from leyden.core.runner.masked_log import MaskedLog
+from leyden.core.runner.workers.masked_log import MaskedLog
 
 LINES = {
     "http": "2025-11-25 12:00:00 INFO httpx: HTTP Request: POST https://api.openai.com/v1/chat/completions 200 OK",

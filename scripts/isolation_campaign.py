@@ -26,8 +26,8 @@ from leyden.core.engine.base import GenerateRequest, ModelInfo
 from leyden.core.gateway.app import Gateway
 from leyden.core.gateway.calls.served_policy import ServedPolicy
 from leyden.core.gateway.http.server import GatewayServer
-from leyden.core.runner.pool import WorkerPool
-from leyden.core.runner.worker_spec import WorkerSpec
+from leyden.core.runner.workers.pool import WorkerPool
+from leyden.core.runner.workers.spec import WorkerSpec
 from leyden.core.store.http.server import store_app
 from leyden.core.store.memory import MemoryStore
 from leyden.core.testing.byte_codec import VOCABULARY, ByteCodec

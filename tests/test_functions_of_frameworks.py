@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from leyden.core.data import semconv
-from leyden.core.runner.adapters import AgentSource
+from leyden.core.runner.adapters.finding import AgentSource
 from leyden.core.testing.adapter_contract.shared import API_KEY, PROVIDER, is_served
 from leyden.core.testing.gateway_bench import GatewayBench, Turn, only_this_machine
 from leyden.core.tracing.context import open_attempt

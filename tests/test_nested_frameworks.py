@@ -20,7 +20,7 @@ from pydantic import SecretStr
 
 from leyden.core.data import semconv
 from leyden.core.data.span import Span
-from leyden.core.runner.registry import installed_adapter
+from leyden.core.runner.adapters.registry import installed_adapter
 from leyden.core.testing.adapter_contract.shared import API_KEY, PROVIDER, ContractModel, Question, above, is_served
 from leyden.core.testing.gateway_bench import GatewayBench, only_this_machine, turns
 from leyden.core.tracing.context import OpenAttempt, open_attempt

@@ -9,7 +9,7 @@ from observing import node_program
 from warm_process import run_leyden
 
 from leyden.core.data import semconv
-from leyden.core.runner.command import CommandAgent
+from leyden.core.runner.commands.command import CommandAgent
 from leyden.core.testing.gateway_bench import GatewayBench, Turn
 from leyden.core.testing.running import rewards_in, running
 

@@ -18,7 +18,9 @@ def marked(folder: Path) -> list[int]:
 
 def workers(driver: int) -> list[int]:
     """The agent processes of a run's driver."""
-    return [pid for pid in _children(driver) if b"leyden.core.runner.worker" in _read(pid, "cmdline").split(b"\0")]
+    return [
+        pid for pid in _children(driver) if b"leyden.core.runner.workers.worker" in _read(pid, "cmdline").split(b"\0")
+    ]
 
 
 def is_alive(pid: int) -> bool:

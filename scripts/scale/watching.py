@@ -44,7 +44,7 @@ def kind_of(pid: int) -> str:
     """What a process is, by its command line."""
     words = _text(f"/proc/{pid}/cmdline").replace("\0", " ")
     for mark, kind in (
-        ("leyden.core.runner.worker", "workers"),
+        ("leyden.core.runner.workers.worker", "workers"),
         ("ray::RunnerHost", "actors"),
         ("supervise.py", "Ray"),
         ("ray", "Ray"),

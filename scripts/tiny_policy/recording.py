@@ -17,7 +17,7 @@ from leyden.core.gateway.calls.served_policy import ServedPolicy
 from leyden.core.gateway.codec import Forced, Message, ToolDefinition
 from leyden.core.gateway.codecs.messages import plain_messages
 from leyden.core.gateway.http.server import GatewayServer
-from leyden.core.runner.adapters import AgentSource
+from leyden.core.runner.adapters.finding import AgentSource
 from leyden.core.store.memory import MemoryStore
 from leyden.core.testing.byte_codec import VOCABULARY, ByteCodec
 from leyden.core.testing.scripted_engine import Scripted, ScriptedEngine

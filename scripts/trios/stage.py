@@ -8,7 +8,7 @@ from typing import Any, Protocol, cast
 from leyden.core.data.rollout import AttemptedRollout
 from leyden.core.data.span import Span
 from leyden.core.engine.base import EngineRecord
-from leyden.core.runner.adapter import Adapter
+from leyden.core.runner.adapters.base import Adapter
 from leyden.core.testing.gateway_bench import GatewayBench, only_this_machine
 from leyden.core.tracing.context import OpenAttempt, open_attempt
 from leyden.core.tracing.spans.export import Recorder

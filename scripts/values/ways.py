@@ -18,7 +18,7 @@ from leyden.core.data.rollout import Attempt, RolloutConfig
 from leyden.core.data.run import Run, StepMetrics
 from leyden.core.data.span import Span
 from leyden.core.errors import LeydenError, RewardError
-from leyden.core.runner.annotations import exception_span, result_span
+from leyden.core.runner.attempts.annotations import exception_span, result_span
 from leyden.core.store.base import LightningStore
 from leyden.core.testing.any_values import Draws
 from leyden.core.testing.any_values.checks import Taken, check_documents, check_span, same

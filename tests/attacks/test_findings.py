@@ -22,7 +22,7 @@ from leyden.core.data.production import CaptureBegin, CaptureBegun, CaptureEnd
 from leyden.core.data.rollout import AttemptedRollout
 from leyden.core.errors import UsageError
 from leyden.core.masking import mask_text
-from leyden.core.runner.command import CommandAgent
+from leyden.core.runner.commands.command import CommandAgent
 from leyden.core.store.base import LightningStore
 from leyden.core.store.memory import MemoryStore
 from leyden.core.testing.byte_codec import ByteCodec

@@ -22,12 +22,12 @@ from leyden.core.data.production import CaptureBegin, CaptureBegun, CaptureEnd, 
 from leyden.core.data.rollout import Attempt, AttemptedRollout
 from leyden.core.data.span import Span, SpanEvent, SpanLink
 from leyden.core.gateway.calls.served_policy import ServedPolicy
-from leyden.core.runner.adapters import AgentSource
+from leyden.core.runner.adapters.finding import AgentSource
 from leyden.core.runner.isolation.live import LiveProcesses
-from leyden.core.runner.live import run_live
-from leyden.core.runner.loaded import LoadedAgent
-from leyden.core.runner.pool import WorkerPool
-from leyden.core.runner.worker_spec import WorkerSpec
+from leyden.core.runner.user_code.loaded_agent import LoadedAgent
+from leyden.core.runner.workers.live import run_live
+from leyden.core.runner.workers.pool import WorkerPool
+from leyden.core.runner.workers.spec import WorkerSpec
 from leyden.core.store.base import LightningStore
 from leyden.core.store.http.client import HttpStore
 from leyden.core.store.http.server import store_app

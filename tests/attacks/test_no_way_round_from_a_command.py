@@ -20,7 +20,7 @@ from provider_endpoints import PROVIDERS
 
 from leyden.core.cli.main import run
 from leyden.core.data import semconv
-from leyden.core.runner.command import CommandAgent
+from leyden.core.runner.commands.command import CommandAgent
 from leyden.core.testing.byte_codec import ByteCodec
 from leyden.core.testing.chat_endpoint import chat_endpoint
 from leyden.core.testing.running import error_of, finished, running

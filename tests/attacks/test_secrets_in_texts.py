@@ -10,9 +10,9 @@ from leyden.core.cli.options import agent_name, held_out_name
 from leyden.core.data.plain.values import message_of, stack_of
 from leyden.core.errors import UsageError
 from leyden.core.masking import known_secrets, mask_own_logs, mask_text
-from leyden.core.runner.calling import TEXT_CHARACTERS, shortened
-from leyden.core.runner.command import CommandAgent
-from leyden.core.runner.error_text import LONGEST_TEXT, described
+from leyden.core.runner.attempts.error_text import LONGEST_TEXT, described
+from leyden.core.runner.commands.command import CommandAgent
+from leyden.core.runner.user_code.calls import TEXT_CHARACTERS, shortened
 from leyden.core.testing.running import error_of, run_one
 from leyden.core.trainer.config import RunConfig, check_in_clear
 from leyden.core.trainer.storing import kept_token

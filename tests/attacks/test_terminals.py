@@ -14,8 +14,8 @@ from leyden.core.data.rollout import Attempt, Rollout
 from leyden.core.data.span import SpanStatus
 from leyden.core.data.tally import Tally
 from leyden.core.masking import MaskingFilter
-from leyden.core.runner.command import CommandAgent
-from leyden.core.runner.error_text import described
+from leyden.core.runner.attempts.error_text import described
+from leyden.core.runner.commands.command import CommandAgent
 from leyden.core.testing import nouns
 from leyden.core.testing.running import error_of, run_one
 from leyden.core.trainer.display import Bars

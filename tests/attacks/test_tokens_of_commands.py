@@ -10,9 +10,9 @@ import pytest
 
 from leyden.core.errors import UsageError
 from leyden.core.gateway.calls.served_policy import ServedPolicy
-from leyden.core.runner.command import CommandAgent
-from leyden.core.runner.pool import WorkerPool
-from leyden.core.runner.worker_spec import WorkerSpec
+from leyden.core.runner.commands.command import CommandAgent
+from leyden.core.runner.workers.pool import WorkerPool
+from leyden.core.runner.workers.spec import WorkerSpec
 from leyden.core.store.memory import MemoryStore
 from leyden.core.testing.byte_codec import ByteCodec
 from leyden.core.testing.running import error_of, finished

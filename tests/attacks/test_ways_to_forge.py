@@ -24,7 +24,7 @@ from leyden.core.data import semconv
 from leyden.core.data.identity import mint
 from leyden.core.data.rollout import AttemptedRollout
 from leyden.core.gateway.calls.served_policy import ServedPolicy
-from leyden.core.runner.command import CommandAgent
+from leyden.core.runner.commands.command import CommandAgent
 from leyden.core.store.base import LightningStore
 from leyden.core.store.http.access import Access, machine_name, worker_token
 from leyden.core.store.http.client import HttpStore

@@ -17,7 +17,7 @@ from leyden.core.data.identity import mint, verify
 from leyden.core.data.rollout import Attempt, AttemptedRollout
 from leyden.core.errors import CallRefused
 from leyden.core.gateway.calls.served_policy import ServedPolicy
-from leyden.core.runner.pool import WorkerPool
+from leyden.core.runner.workers.pool import WorkerPool
 from leyden.core.store.http.access import Access, Worker, machine_name, worker_token
 from leyden.core.store.http.client import HttpStore
 from leyden.core.store.memory import MemoryStore

@@ -11,7 +11,7 @@ from pathlib import Path
 import forks
 
 LOADED = (
-    *("leyden.core.runner.worker", "leyden.core.trainer.child", "leyden.core.engine.embedded.engine"),
+    *("leyden.core.runner.workers.worker", "leyden.core.trainer.child", "leyden.core.engine.embedded.engine"),
     *("leyden.core.policy.update", "langchain_openai", "langchain.agents", "langgraph.graph"),
 )
 

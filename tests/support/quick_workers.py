@@ -18,7 +18,7 @@ def forked_python(request: pytest.FixtureRequest) -> Generator[str]:
     """A program that is Python, but for workers, which have loaded what the file's `LOADED_BY_WORKERS` names."""
     file = cast("ModuleType", request.module)  # pyright: ignore[reportUnknownMemberType]  # pytest gives it no type
     more: tuple[str, ...] = getattr(file, "LOADED_BY_WORKERS", ())
-    with forks.template(["leyden.core.runner.worker", "httpx", *more]) as python:
+    with forks.template(["leyden.core.runner.workers.worker", "httpx", *more]) as python:
         yield python
 
 

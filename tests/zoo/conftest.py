@@ -8,7 +8,7 @@ from zoo_harness.agent_file import ZooAgent
 from zoo_harness.campaign import Campaign, write_table
 from zoo_harness.warm import WarmWorker
 
-from leyden.core.runner import pool
+from leyden.core.runner.workers import pool
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -13,7 +13,7 @@ from opentelemetry import trace
 
 from leyden.autogen import AutoGenAdapter
 from leyden.core.data.reasons import NOT_SELECTED
-from leyden.core.runner.adapter import Adapter
+from leyden.core.runner.adapters.base import Adapter
 from leyden.core.testing.adapter_contract import API_KEY, AdapterContract
 from leyden.core.testing.adapter_contract.shared import PROVIDER
 from leyden.core.testing.gateway_bench import GatewayBench

@@ -26,8 +26,8 @@ from crewai.tools import tool
 from pydantic import BaseModel
 
 from leyden.core.errors import TaskError, UnknownAgent
-from leyden.core.runner.adapters import AgentSource
-from leyden.core.runner.task_input import MadeInput
+from leyden.core.runner.adapters.finding import AgentSource
+from leyden.core.runner.user_code.task_input import MadeInput
 from leyden.crewai import CrewAIAdapter
 
 ADAPTER = CrewAIAdapter()

@@ -15,7 +15,7 @@ from crewai.flow.flow import Flow, start
 from crewai.hooks import InterceptionPoint, register_hook, unregister_hook
 from crewai.tools import BaseTool, tool
 
-from leyden.core.runner.adapters import AgentSource
+from leyden.core.runner.adapters.finding import AgentSource
 from leyden.core.runner.isolation.shared_state import shared_objects
 from leyden.crewai._isolated import STORAGE, own_storage
 

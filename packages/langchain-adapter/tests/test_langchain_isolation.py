@@ -17,7 +17,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.store.memory import InMemoryStore
 
-from leyden.core.runner.adapters import AgentSource
+from leyden.core.runner.adapters.finding import AgentSource
 from leyden.core.runner.isolation.shared_state import shared_objects
 
 model = ChatOpenAI(model="gpt-4o-mini", api_key="any")  # type: ignore[arg-type]

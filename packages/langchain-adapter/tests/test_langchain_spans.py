@@ -25,7 +25,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
 from leyden.core.data import semconv
-from leyden.core.runner.adapters import AgentSource
+from leyden.core.runner.adapters.finding import AgentSource
 from leyden.core.testing import nouns
 from leyden.core.testing.otlp_sink import otlp_sink
 from leyden.core.testing.span_tape import SpanTape

@@ -19,7 +19,7 @@ from agents import (
 from agents.mcp import MCPServerStdio
 from openai import AsyncOpenAI
 
-from leyden.core.runner.adapters import AgentSource
+from leyden.core.runner.adapters.finding import AgentSource
 from leyden.core.runner.isolation import alone
 from leyden.core.runner.isolation.shared_state import shared_objects
 from leyden.openai_agents import OpenAIAgentsAdapter

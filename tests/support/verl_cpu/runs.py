@@ -23,7 +23,7 @@ from scale.watching import below
 MISSING = [name for name in ("verl", "ray", "transfer_queue") if importlib.util.find_spec(name) is None]
 ROOT = Path(__file__).parents[3]
 STEPS = 3
-ACTOR, WORKER, REPLICA = "ray::RunnerHost", "leyden.core.runner.worker", "ray::CpuServer"
+ACTOR, WORKER, REPLICA = "ray::RunnerHost", "leyden.core.runner.workers.worker", "ray::CpuServer"
 """Marks of processes: an actor of the runners on Ray, an agent worker, a replica."""
 MOST = 12
 """Of the sixteen rollouts of a step."""

@@ -108,7 +108,7 @@ class Campaign:
 
     async def _start(self, family: str) -> tuple[WarmServer, WarmServer]:
         server = WarmServer.start(FAMILIES[family])
-        return server, await server.with_more(["leyden.core.runner.worker"])
+        return server, await server.with_more(["leyden.core.runner.workers.worker"])
 
 
 def write_table(outcomes: Sequence[Outcome], path: Path) -> None:

@@ -12,8 +12,8 @@ from leyden.core.data.rollout import EnqueueRollout, RolloutConfig, RolloutMode
 from leyden.core.data.span import Span
 from leyden.core.engine.base import EngineRecord
 from leyden.core.errors import LeydenError
-from leyden.core.runner.pool import WorkerPool
-from leyden.core.runner.worker_spec import WorkerSpec
+from leyden.core.runner.workers.pool import WorkerPool
+from leyden.core.runner.workers.spec import WorkerSpec
 from leyden.core.trainer.recorded import RecordedRollout, read_rollout
 from zoo_harness.agent_file import AgentFile, ZooAgent
 from zoo_harness.gateway import STORE_TOKEN, Served, gateway

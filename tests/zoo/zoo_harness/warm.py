@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-from leyden.core.runner.worker_process import WorkerProcess
-from leyden.core.runner.worker_spec import WorkerSpec
+from leyden.core.runner.workers.process import WorkerProcess
+from leyden.core.runner.workers.spec import WorkerSpec
 
 HERE = Path(__file__).parent
 NO_TELEMETRY = {

@@ -84,7 +84,7 @@ def _become(order: dict[str, Any], streams: list[int]) -> None:
         sys.argv = ["agent.py"]
         gc.unfreeze()
         if order["what"] == "worker":
-            from leyden.core.runner import worker
+            from leyden.core.runner.workers import worker
 
             sys.modules["__main__"] = worker
             worker.main()

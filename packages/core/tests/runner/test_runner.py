@@ -11,9 +11,9 @@ from leyden.core.data.identity import verify
 from leyden.core.data.resources import LLM, NamedResources, PromptTemplate
 from leyden.core.data.rollout import AttemptedRollout, AttemptStatus, RolloutConfig
 from leyden.core.data.span import Span
-from leyden.core.runner.adapters import AgentSource
-from leyden.core.runner.hooks import Hook
-from leyden.core.runner.rollout_function import rollout
+from leyden.core.runner.adapters.finding import AgentSource
+from leyden.core.runner.adapters.rollout_function import rollout
+from leyden.core.runner.attempts.hooks import Hook
 from leyden.core.runner.runner import Runner
 from leyden.core.store.memory import MemoryStore
 from leyden.core.testing.running import (

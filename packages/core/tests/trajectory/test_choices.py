@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from leyden.core.data import semconv
 from leyden.core.data.span import Attributes, Span
-from leyden.core.runner.annotations import shortened
+from leyden.core.runner.attempts.annotations import shortened
 from leyden.core.testing import nouns
 from leyden.core.trajectory.choices import unused_choices
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from leyden.core.data.resources import Resource
 from leyden.core.data.rollout import Task
-from leyden.core.runner.adapter import Adapter
-from leyden.core.runner.instrumentor_switch import InstrumentorSwitch
-from leyden.core.runner.task_input import text_for
+from leyden.core.runner.adapters.base import Adapter
+from leyden.core.runner.adapters.instrumentor_switch import InstrumentorSwitch
+from leyden.core.runner.user_code.task_input import text_for
 from leyden_toy._instrumentor import ToyInstrumentor
 
 

@@ -12,8 +12,8 @@ from weakref import WeakSet
 from leyden.autogen._instrumentor import AutoGenInstrumentor
 from leyden.core.data.resources import Resource
 from leyden.core.data.rollout import Task
-from leyden.core.runner.adapter import Adapter
-from leyden.core.runner.instrumentor_switch import InstrumentorSwitch
+from leyden.core.runner.adapters.base import Adapter
+from leyden.core.runner.adapters.instrumentor_switch import InstrumentorSwitch
 from leyden.core.runner.isolation.alone import is_alone
 from leyden.core.runner.isolation.shared_state import code_held_by
 

@@ -7,7 +7,7 @@ from autogen_agentchat.messages import BaseChatMessage, TextMessage
 
 from leyden.core.data.rollout import Task
 from leyden.core.errors import TaskError
-from leyden.core.runner.task_input import text_for
+from leyden.core.runner.user_code.task_input import text_for
 
 
 def input_for(task: Task) -> Any:

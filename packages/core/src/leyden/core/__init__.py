@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from leyden.core.engine.vllm.options import VllmOptions
     from leyden.core.errors import LeydenError, UsageError
     from leyden.core.policy.options import LoraOptions
-    from leyden.core.runner.adapter import Adapter
-    from leyden.core.runner.command import CommandAgent
-    from leyden.core.runner.hooks import Hook
-    from leyden.core.runner.lit_agent import LitAgent
-    from leyden.core.runner.rollout_function import rollout
+    from leyden.core.runner.adapters.base import Adapter
+    from leyden.core.runner.adapters.lit_agent import LitAgent
+    from leyden.core.runner.adapters.rollout_function import rollout
+    from leyden.core.runner.attempts.hooks import Hook
+    from leyden.core.runner.commands.command import CommandAgent
     from leyden.core.store.base import LightningStore
     from leyden.core.store.open import open_store
     from leyden.core.tracing.emit import (
@@ -48,24 +48,24 @@ if TYPE_CHECKING:
 
 _HOME = {
     "DPO": "algorithm.dpo",
-    "Adapter": "runner.adapter",
+    "Adapter": "runner.adapters.base",
     "Algorithm": "algorithm.base",
     "Attempt": "data.rollout",
     "AttemptedRollout": "data.rollout",
     "CheckReport": "trainer.preflight.report",
-    "CommandAgent": "runner.command",
+    "CommandAgent": "runner.commands.command",
     "Context": "algorithm.base",
     "DPOConfig": "algorithm.dpo",
     "Engine": "engine.base",
     "EnqueueRollout": "data.rollout",
     "Exported": "trainer.export.export",
-    "Hook": "runner.hooks",
+    "Hook": "runner.attempts.hooks",
     "LLM": "data.resources",
     "LeydenError": "errors",
     "LightningRL": "algorithm.lightning_rl",
     "LightningRLConfig": "algorithm.lightning_rl",
     "LightningStore": "store.base",
-    "LitAgent": "runner.lit_agent",
+    "LitAgent": "runner.adapters.lit_agent",
     "LoraOptions": "policy.options",
     "NamedResources": "data.resources",
     "PromptTemplate": "data.resources",
@@ -103,7 +103,7 @@ _HOME = {
     "export_run": "trainer.export.export",
     "open_store": "store.open",
     "operation": "tracing.emit",
-    "rollout": "runner.rollout_function",
+    "rollout": "runner.adapters.rollout_function",
 }
 """Public name to the module it lives in."""
 

@@ -18,8 +18,8 @@ from leyden.core.data.rollout import AttemptedRollout, RolloutConfig
 from leyden.core.gateway.app import Gateway
 from leyden.core.gateway.calls.served_policy import ServedPolicy
 from leyden.core.gateway.http.server import GatewayServer
-from leyden.core.runner.pool import WorkerPool
-from leyden.core.runner.worker_spec import WorkerSpec
+from leyden.core.runner.workers.pool import WorkerPool
+from leyden.core.runner.workers.spec import WorkerSpec
 from leyden.core.store.http.access import Access, new_machine
 from leyden.core.store.http.server import store_app
 from leyden.core.store.memory import MemoryStore

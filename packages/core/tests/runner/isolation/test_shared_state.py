@@ -17,11 +17,11 @@ import httpx
 import pytest
 from openai import AsyncOpenAI, OpenAI
 
-from leyden.core.runner.adapters import AgentSource
+from leyden.core.runner.adapters.finding import AgentSource
+from leyden.core.runner.adapters.lit_agent import LitAgent
+from leyden.core.runner.adapters.rollout_function import rollout
 from leyden.core.runner.isolation import code_reading
 from leyden.core.runner.isolation.shared_state import shared_objects
-from leyden.core.runner.lit_agent import LitAgent
-from leyden.core.runner.rollout_function import rollout
 
 client = OpenAI(api_key="any")
 history: list[Any] = []

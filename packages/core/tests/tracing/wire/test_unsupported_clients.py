@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from leyden.core.runner.command import CommandAgent
+from leyden.core.runner.commands.command import CommandAgent
 from leyden.core.testing import nouns
 from leyden.core.testing.running import NO_GATEWAY, run_one
 from leyden.core.tracing import context_propagation

@@ -13,7 +13,7 @@ import pytest
 
 from leyden.core.engine.embedded.engine import EmbeddedEngine
 from leyden.core.runner.isolation.live import LiveProcesses
-from leyden.core.runner.loaded import LoadedAgent
+from leyden.core.runner.user_code.loaded_agent import LoadedAgent
 from leyden.core.testing.policies import TinyShape, tiny_policy
 from leyden.core.testing.tiny_tokenizers import save_tiny_tokenizer
 from leyden.core.tracing.context import Caller, set_caller

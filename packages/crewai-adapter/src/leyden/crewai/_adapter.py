@@ -13,10 +13,10 @@ from typing import Any
 from leyden.core.data.resources import Resource
 from leyden.core.data.rollout import Task
 from leyden.core.errors import UnknownAgent
-from leyden.core.runner.adapter import Adapter
-from leyden.core.runner.instrumentor_switch import InstrumentorSwitch
-from leyden.core.runner.task_input import text_for
-from leyden.core.runner.threads import in_thread
+from leyden.core.runner.adapters.base import Adapter
+from leyden.core.runner.adapters.instrumentor_switch import InstrumentorSwitch
+from leyden.core.runner.attempts.threads import in_thread
+from leyden.core.runner.user_code.task_input import text_for
 from leyden.crewai._fresh import fresh, kind_of, made, makes_crew, refusals
 from leyden.crewai._input import crew_inputs, flow_inputs
 from leyden.crewai._instrumentor import CrewAIInstrumentor

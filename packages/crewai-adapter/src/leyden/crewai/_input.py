@@ -6,7 +6,7 @@ from typing import Any
 
 from leyden.core.data.rollout import Task
 from leyden.core.errors import TaskError
-from leyden.core.runner.task_input import ANSWER_KEYS, TEXT_KEYS, MadeInput, mapping_for, row_of, text_of
+from leyden.core.runner.user_code.task_input import ANSWER_KEYS, TEXT_KEYS, MadeInput, mapping_for, row_of, text_of
 
 PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_\-]*)}")
 """What CrewAI fills in; other braces it leaves alone."""

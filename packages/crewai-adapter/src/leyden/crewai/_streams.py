@@ -3,7 +3,7 @@
 from contextlib import aclosing, suppress
 from typing import Any
 
-from leyden.core.runner.threads import in_thread
+from leyden.core.runner.attempts.threads import in_thread
 
 MODULE = "crewai.types.streaming"
 

@@ -9,9 +9,9 @@ from uuid import uuid4
 from leyden.core.data.resources import Resource
 from leyden.core.data.rollout import Task
 from leyden.core.errors import UnknownAgent
-from leyden.core.runner.adapter import Adapter
-from leyden.core.runner.instrumentor_switch import InstrumentorSwitch
-from leyden.core.runner.threads import in_thread
+from leyden.core.runner.adapters.base import Adapter
+from leyden.core.runner.adapters.instrumentor_switch import InstrumentorSwitch
+from leyden.core.runner.attempts.threads import in_thread
 from leyden.langchain._input import input_for
 from leyden.langchain._instrumentor import LangChainInstrumentor, handler_class
 from leyden.langchain._parts import stateless_parts

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from leyden.core.data.rollout import Task
-from leyden.core.runner.task_input import mapping_for, row_of, text_for, text_of
+from leyden.core.runner.user_code.task_input import mapping_for, row_of, text_for, text_of
 
 WHOLE = "root"
 """The field of pydantic's `RootModel`, by which LangChain describes an input that is no mapping."""

@@ -7,8 +7,8 @@ from typing import Any
 from leyden.core.data.resources import Resource
 from leyden.core.data.rollout import Task
 from leyden.core.errors import UnknownAgent
-from leyden.core.runner.adapter import Adapter
-from leyden.core.runner.instrumentor_switch import InstrumentorSwitch
+from leyden.core.runner.adapters.base import Adapter
+from leyden.core.runner.adapters.instrumentor_switch import InstrumentorSwitch
 from leyden.openai_agents._instrumentor import OpenAIAgentsInstrumentor
 from leyden.openai_agents._parts import parts_not_copied, stateless_parts
 from leyden.openai_agents._runs import Run, forget, fresh, input_for, run_of, team_of, why_not

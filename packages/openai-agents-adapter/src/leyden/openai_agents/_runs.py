@@ -13,7 +13,7 @@ from uuid import uuid4
 from leyden.core.data.rollout import Task
 from leyden.core.errors import TaskError, UnknownAgent
 from leyden.core.runner.isolation.alone import is_alone
-from leyden.core.runner.task_input import text_for
+from leyden.core.runner.user_code.task_input import text_for
 
 RUNNERS = ("run", "run_sync", "run_streamed")
 SESSION = "leyden-"

@@ -17,7 +17,7 @@ from leyden.core.algorithm.side_by_side import SideBySide
 from leyden.core.algorithm.stages import Stages
 from leyden.core.algorithm.verl.algorithm import VERL
 from leyden.core.errors import UsageError
-from leyden.core.runner.loading import load_object
+from leyden.core.runner.user_code.loading import load_object
 
 ALGORITHMS: dict[str, type[Algorithm]] = {kind.name: kind for kind in (LightningRL, SFT, DPO, Stages, SideBySide, VERL)}
 GROUP = "leyden.algorithm"

@@ -86,7 +86,7 @@ def dev(
 
 def _failures(results: "list[RecordedRollout]") -> str:
     """How many rollouts failed, and of what, in one line; empty where none did."""
-    from leyden.core.runner.error_text import with_key_advice
+    from leyden.core.runner.attempts.error_text import with_key_advice
 
     tally = Tally()
     for result in results:

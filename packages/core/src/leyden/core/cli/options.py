@@ -18,7 +18,7 @@ from leyden.core.data.rollout import Task
 from leyden.core.engine.vllm.options import VllmOptions
 from leyden.core.errors import UsageError
 from leyden.core.masking import mask_text
-from leyden.core.runner.loading import AgentReference
+from leyden.core.runner.user_code.loading import AgentReference
 
 RunsOption = Annotated[Path, typer.Option("--runs", help="Folder that holds the runs.", envvar="LEYDEN_RUNS")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
@@ -68,7 +68,7 @@ def chosen_agent(agent: str | None, command: tuple[str, ...]) -> AgentReference 
         return agent
     if agent is not None:
         raise UsageError("give an agent, or a command after --, but not both")
-    from leyden.core.runner.command import CommandAgent
+    from leyden.core.runner.commands.command import CommandAgent
 
     return CommandAgent(command).arguments
 
@@ -80,7 +80,7 @@ def read_env(names: list[str], command: tuple[str, ...], *, here: bool = True) -
     """
     if not names:
         return ()
-    from leyden.core.runner.command import check_env, check_set
+    from leyden.core.runner.commands.command import check_env, check_set
 
     if not command:
         raise UsageError("--env has no effect without a command after --: an agent in Python has the whole environment")

@@ -42,7 +42,7 @@ from leyden.core.data.rollout import Task
 from leyden.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from leyden.core.runner.loading import AgentReference
+    from leyden.core.runner.user_code.loading import AgentReference
     from leyden.core.trainer.config import RunConfig
     from leyden.core.trainer.launch import Changes
     from leyden.core.trainer.runners import Runners

@@ -9,9 +9,9 @@ import numpy as np
 from leyden.core.credit.base import Floats
 from leyden.core.data.transition import Trajectory
 from leyden.core.errors import TrainingError, UsageError
-from leyden.core.runner.calling import shortened
-from leyden.core.runner.error_text import raised
-from leyden.core.runner.loading import load_object
+from leyden.core.runner.attempts.error_text import raised
+from leyden.core.runner.user_code.calls import shortened
+from leyden.core.runner.user_code.loading import load_object
 
 
 def check_gamma(name: str, gamma: float, *, lowest: float | None = None) -> None:

@@ -11,7 +11,7 @@ from leyden.core.credit.base import Floats
 from leyden.core.credit.checks import check_finite, load_function
 from leyden.core.data.transition import Outcome, OutcomeKind, Transition
 from leyden.core.errors import TrainingError, UsageError
-from leyden.core.runner.error_text import raised
+from leyden.core.runner.attempts.error_text import raised
 
 _reader = functools.cache(load_function)
 

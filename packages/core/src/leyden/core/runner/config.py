@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from leyden.core.data.route import Route
-from leyden.core.runner.hooks import Hook
-from leyden.core.runner.input_function import InputFunction
-from leyden.core.runner.reward import RewardFunction
+from leyden.core.runner.attempts.hooks import Hook
+from leyden.core.runner.user_code.input_function import InputFunction
+from leyden.core.runner.user_code.reward import RewardFunction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any
 from leyden.core.data.failure import Failure
 from leyden.core.data.rollout import FINISHED_ATTEMPT, AttemptedRollout, Rollout
 from leyden.core.errors import StoreError
-from leyden.core.runner.adapters import AgentSource
-from leyden.core.runner.agent_run import Resources
-from leyden.core.runner.attempt import AttemptRun
+from leyden.core.runner.adapters.finding import AgentSource
+from leyden.core.runner.attempts.agent_run import Resources
+from leyden.core.runner.attempts.attempt import AttemptRun
+from leyden.core.runner.attempts.loop_watch import LoopWatch
+from leyden.core.runner.attempts.resource_cache import KnownResources
 from leyden.core.runner.config import RunnerConfig
-from leyden.core.runner.input_function import check_input_function
 from leyden.core.runner.isolation.forked_run import ForkedRun
-from leyden.core.runner.known_resources import KnownResources
-from leyden.core.runner.loaded import LoadedAgent
-from leyden.core.runner.loop_watch import LoopWatch
-from leyden.core.runner.lost_workers import LostWorkers
-from leyden.core.runner.reward import check_reward_function
+from leyden.core.runner.user_code.input_function import check_input_function
+from leyden.core.runner.user_code.loaded_agent import LoadedAgent
+from leyden.core.runner.user_code.reward import check_reward_function
+from leyden.core.runner.workers.orphaned_attempts import LostWorkers
 from leyden.core.store.base import LightningStore
 from leyden.core.store.http.client import HttpStore
 from leyden.core.tracing.context import OpenAttempt

@@ -14,7 +14,7 @@ from leyden.core.data.identity import mint
 from leyden.core.data.rollout import AttemptedRollout, RolloutMode, Task
 from leyden.core.data.span import Span
 from leyden.core.engine.base import EngineRecord, GenerateRequest
-from leyden.core.runner.builtin_adapters import ROLLOUT
+from leyden.core.runner.adapters.builtin import ROLLOUT
 from leyden.core.store.memory import MemoryStore
 from leyden.core.testing.byte_codec import BEGIN, END
 from leyden.core.testing.scripted_engine import Scripted, ScriptedAnswer

@@ -12,7 +12,7 @@ from typing import Any
 from leyden.core.data import semconv
 from leyden.core.data.rollout import AttemptedRollout, RolloutConfig, RolloutMode, Task
 from leyden.core.data.span import Span
-from leyden.core.runner.adapters import AgentSource
+from leyden.core.runner.adapters.finding import AgentSource
 from leyden.core.runner.config import RunnerConfig
 from leyden.core.runner.runner import Runner
 from leyden.core.store.base import LightningStore

@@ -14,14 +14,14 @@ import msgspec
 from leyden.core.data.isolation import Isolation
 from leyden.core.data.resources import LLM, NamedResources
 from leyden.core.errors import RunError, UsageError
-from leyden.core.runner.loading import AgentReference
+from leyden.core.runner.user_code.loading import AgentReference
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.desk import TOKEN
 from leyden.core.trainer.folder import RunFolder
 from leyden.core.trainer.serving import Address
 
 if TYPE_CHECKING:
-    from leyden.core.runner.worker_spec import WorkerSpec
+    from leyden.core.runner.workers.spec import WorkerSpec
 
 PARENT_SECONDS = 10.0
 """How long the parent may take to stop its runner."""
@@ -56,7 +56,7 @@ def worker_agents(plan: AgentPlan) -> AgentSide:
 
     @asynccontextmanager
     async def side(address: Address) -> AsyncGenerator[CheckAgents]:
-        from leyden.core.runner.pool import WorkerPool
+        from leyden.core.runner.workers.pool import WorkerPool
 
         pool = WorkerPool(worker_spec(plan, address), plan.workers)
         await pool.start()
@@ -70,7 +70,7 @@ def worker_agents(plan: AgentPlan) -> AgentSide:
 
 def worker_spec(plan: AgentPlan, address: Address) -> "WorkerSpec":
     """What each of the worker processes is told that run `plan` at `address`."""
-    from leyden.core.runner.worker_spec import WorkerSpec
+    from leyden.core.runner.workers.spec import WorkerSpec
 
     address = address.machine()
     return WorkerSpec(

@@ -17,7 +17,7 @@ from leyden.core.errors import RunError, UsageError
 from leyden.core.gateway.calls.span_writer import KeeperLimits
 from leyden.core.masking import MASK, PASSWORD_IN_URL, mask_text, mask_values
 from leyden.core.policy.device import check_device_name
-from leyden.core.runner.loading import AgentReference
+from leyden.core.runner.user_code.loading import AgentReference
 from leyden.core.trainer.runners import Runners
 from leyden.core.trainer.tracker import tracker_names
 from leyden.core.trajectory.select import Selector

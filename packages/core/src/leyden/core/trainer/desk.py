@@ -22,7 +22,7 @@ from starlette.types import ASGIApp
 
 from leyden.core.data.isolation import Isolation
 from leyden.core.data.route import Route as CallRoute
-from leyden.core.runner.loading import AgentReference
+from leyden.core.runner.user_code.loading import AgentReference
 from leyden.core.trainer.run_proof import PROOF, PROTOCOL, Challenges, Exchange, challenge, read_proof, same
 from leyden.core.trainer.runners import Runners
 

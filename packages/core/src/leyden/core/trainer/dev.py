@@ -14,10 +14,10 @@ from leyden.core.data.isolation import Isolation
 from leyden.core.data.resources import LLM, NamedResources
 from leyden.core.data.rollout import EnqueueRollout, RolloutConfig, Task
 from leyden.core.errors import TaskError, UsageError
-from leyden.core.runner.command import CommandAgent
+from leyden.core.runner.commands.command import CommandAgent
 from leyden.core.runner.isolation.live import LiveProcesses
-from leyden.core.runner.loaded import LoadedAgent
-from leyden.core.runner.loading import AgentReference
+from leyden.core.runner.user_code.loaded_agent import LoadedAgent
+from leyden.core.runner.user_code.loading import AgentReference
 from leyden.core.store.base import LightningStore
 from leyden.core.trainer.agents import AgentPlan, served_resources, worker_agents
 from leyden.core.trainer.event_loop import run_loop, together

@@ -10,8 +10,8 @@ from typing import Any
 
 from leyden.core.data.rollout import Task
 from leyden.core.errors import LeydenError, RewardError, UsageError
-from leyden.core.runner.command import CommandAgent, CommandFailed, Tail, environment, run_process, task_json
-from leyden.core.runner.command_process import GRACE_SECONDS, CommandProcess, Exit, Streams
+from leyden.core.runner.commands.command import CommandAgent, CommandFailed, Tail, environment, run_process, task_json
+from leyden.core.runner.commands.process import GRACE_SECONDS, CommandProcess, Exit, Streams
 from leyden.core.tracing.context import OpenAttempt
 from leyden.core.tracing.wire.unsupported_clients import COMMAND
 from leyden.core.trainer.recorded import RecordedRollout

@@ -13,7 +13,7 @@ import msgspec
 from leyden.core import errors
 from leyden.core.errors import LeydenError, TrainingError
 from leyden.core.runner.isolation.live import LiveProcesses
-from leyden.core.runner.loaded import LoadedAgent
+from leyden.core.runner.user_code.loaded_agent import LoadedAgent
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.folder import RunFolder
 from leyden.core.trainer.preflight.report import CheckReport, load_report
@@ -88,7 +88,7 @@ class AgentThread(threading.Thread):
             raise self._failure
 
     async def _work(self) -> None:
-        from leyden.core.runner.live import run_live
+        from leyden.core.runner.workers.live import run_live
         from leyden.core.store.http.client import HttpStore
 
         stopped, loop = asyncio.Event(), asyncio.get_running_loop()

@@ -19,8 +19,8 @@ def ray_agents(plan: AgentPlan, runners: Runners) -> AgentSide:
 
     @asynccontextmanager
     async def side(address: Address) -> AsyncGenerator[CheckAgents]:
-        from leyden.core.runner.ray_cluster import ray_cluster
-        from leyden.core.runner.ray_pool import RayPool
+        from leyden.core.runner.workers.ray_cluster import ray_cluster
+        from leyden.core.runner.workers.ray_pool import RayPool
 
         needed = math.ceil(plan.workers * runners.ray_cpus)
         async with ray_cluster(runners.ray_address, needed) as cluster:

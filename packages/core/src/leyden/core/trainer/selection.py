@@ -6,9 +6,9 @@ from typing import Any, TypedDict, cast
 
 from leyden.core.data.span import Span
 from leyden.core.errors import UsageError
-from leyden.core.runner.calling import name_of
-from leyden.core.runner.error_text import raised
-from leyden.core.runner.loading import load_object
+from leyden.core.runner.attempts.error_text import raised
+from leyden.core.runner.user_code.calls import name_of
+from leyden.core.runner.user_code.loading import load_object
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trajectory.select import Predicate, Selector
 

@@ -17,7 +17,7 @@ from leyden.core.data.rollout import Task
 from leyden.core.data.route import Route
 from leyden.core.engine.base import Engine, EngineRecord
 from leyden.core.errors import EngineError
-from leyden.core.runner.loading import importing
+from leyden.core.runner.user_code.loading import importing
 from leyden.core.store.base import LightningStore
 from leyden.core.store.http.access import Access, new_machine
 from leyden.core.trainer.config import RunConfig

@@ -25,7 +25,7 @@ from leyden.core.trainer.selection import Selection, read_selection
 from leyden.core.trainer.tracker import tracker_names
 
 if TYPE_CHECKING:
-    from leyden.core.runner.hooks import Hook
+    from leyden.core.runner.attempts.hooks import Hook
     from leyden.core.trainer.recorded import RecordedRollout
 
 Dataset = Iterable[Task]
@@ -186,7 +186,7 @@ class Trainer:
             return sit_here(make_display(quiet=self.quiet), self.initial_resources)
 
         def sit(folder: RunFolder, config: RunConfig) -> RunReport:
-            from leyden.core.runner.loaded import LoadedAgent
+            from leyden.core.runner.user_code.loaded_agent import LoadedAgent
             from leyden.core.trainer.live import sit_with_live_agent
 
             loaded = LoadedAgent.of(
@@ -203,7 +203,7 @@ class Trainer:
             return look_here(make_display(quiet=self.quiet), self.initial_resources)
 
         def look(folder: RunFolder, config: RunConfig) -> CheckReport:
-            from leyden.core.runner.loaded import LoadedAgent
+            from leyden.core.runner.user_code.loaded_agent import LoadedAgent
             from leyden.core.trainer.live import check_with_live_agent
 
             loaded = LoadedAgent.of(

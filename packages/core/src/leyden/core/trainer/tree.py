@@ -14,7 +14,7 @@ from leyden.core.data.failure import Failure, failure_of
 from leyden.core.data.span import Span
 from leyden.core.errors import UnknownAgent
 from leyden.core.masking import visible
-from leyden.core.runner.error_text import key_advice
+from leyden.core.runner.attempts.error_text import key_advice
 from leyden.core.trainer.recorded import RecordedRollout
 
 if TYPE_CHECKING:

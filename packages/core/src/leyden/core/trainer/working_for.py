@@ -15,9 +15,9 @@ import msgspec
 from leyden.core.data.encoding.base_url import is_loopback
 from leyden.core.data.isolation import Isolation
 from leyden.core.errors import LeydenError, UsageError
-from leyden.core.runner.loading import AgentReference
-from leyden.core.runner.pool import WorkerPool
-from leyden.core.runner.worker_spec import WorkerSpec
+from leyden.core.runner.user_code.loading import AgentReference
+from leyden.core.runner.workers.pool import WorkerPool
+from leyden.core.runner.workers.spec import WorkerSpec
 from leyden.core.trainer.desk import HOLD_SECONDS, OFFER, PATH, TOKEN, Offer, Standing, standing_of
 from leyden.core.trainer.run_proof import PROOF, PROTOCOL, Exchange, read_challenge, same
 

@@ -269,7 +269,7 @@ def _two() -> int:
 
 
 async def _try_ray(address: str | None) -> str:
-    from leyden.core.runner.ray_cluster import ray_cluster
+    from leyden.core.runner.workers.ray_cluster import ray_cluster
 
     async with ray_cluster(address) as cluster:
         task: Any = cluster.ray.remote(_two)

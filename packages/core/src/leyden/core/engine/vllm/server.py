@@ -1,6 +1,7 @@
 """`VllmServer`: a vLLM server in processes of its own: started, waited for, ended. Knows nothing of versions.
 
-A small process stands between (`runner/supervise.py`), which ends the server and all it has started when we are killed.
+A small process stands between (`runner/commands/supervise.py`), which ends the server and all it has started when we
+are killed.
 It listens on the loopback alone and takes a random key, which only its environment holds. It runs in a folder that only
 its user can open, and imports nothing from there.
 """

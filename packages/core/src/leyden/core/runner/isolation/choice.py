@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 from leyden.core.data.isolation import Isolation
-from leyden.core.runner.command import CommandAgent
+from leyden.core.runner.commands.command import CommandAgent
 from leyden.core.runner.isolation.shared_state import SharedObject, shared_objects
-from leyden.core.runner.loaded import LoadedAgent
+from leyden.core.runner.user_code.loaded_agent import LoadedAgent
 
 ALL_SHARE = "all rollouts share"
 NOTHING_SHARED = "nothing in the agent can pass from one rollout to another"

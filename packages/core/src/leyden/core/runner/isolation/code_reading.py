@@ -12,8 +12,8 @@ from functools import cache
 from types import CodeType, FunctionType
 from typing import Any, TypeAlias
 
-from leyden.core.runner.loading import agent_packages
-from leyden.core.runner.registry import installed_adapters
+from leyden.core.runner.adapters.registry import installed_adapters
+from leyden.core.runner.user_code.loading import agent_packages
 
 _READING_METHODS = frozenset({"count", "index", "keys"})
 _ITEM_METHODS = frozenset({"copy", "intersection", "items", "union", "values"})

@@ -14,8 +14,8 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
+from leyden.core.runner.adapters.registry import installed_adapters
 from leyden.core.runner.isolation.code_reading import is_library
-from leyden.core.runner.registry import installed_adapters
 
 _HARMLESS = ("/dev/null", "/dev/urandom", "/dev/random")
 _HARMLESS_THREADS = ("tqdm_monitor",)

@@ -25,9 +25,9 @@ from typing import NoReturn
 import msgspec
 
 from leyden.core.errors import LeydenError
-from leyden.core.runner.leftovers import end_children
-from leyden.core.runner.pipes import flush_output
-from leyden.core.runner.supervise import adopt_orphans
+from leyden.core.runner.commands.supervise import adopt_orphans
+from leyden.core.runner.workers.leftovers import end_children
+from leyden.core.runner.workers.pipes import flush_output
 
 ServeChild = Callable[[socket.socket], None]
 """What a forked process does with its socket; the process ends when it returns."""

@@ -10,11 +10,13 @@ from typing import Any
 
 from leyden.core.data.resources import NamedResources
 from leyden.core.data.span import Span
-from leyden.core.runner.adapter import Adapter
-from leyden.core.runner.agent_run import AgentRun
-from leyden.core.runner.builtin_adapters import ROLLOUT
+from leyden.core.runner.adapters.base import Adapter
+from leyden.core.runner.adapters.builtin import ROLLOUT
+from leyden.core.runner.adapters.registry import installed_adapters
+from leyden.core.runner.attempts.agent_run import AgentRun
+from leyden.core.runner.attempts.own_failures import own_failure
+from leyden.core.runner.attempts.threads import AgentThreads
 from leyden.core.runner.config import RunnerConfig
-from leyden.core.runner.event_loop import loop_factory, on_sigterm
 from leyden.core.runner.isolation import alone
 from leyden.core.runner.isolation.code_reading import libraries_loaded_since
 from leyden.core.runner.isolation.messages import (
@@ -28,11 +30,9 @@ from leyden.core.runner.isolation.messages import (
     receive,
     send,
 )
-from leyden.core.runner.loaded import LoadedAgent
-from leyden.core.runner.own_failures import own_failure
-from leyden.core.runner.registry import installed_adapters
 from leyden.core.runner.runner import Runner
-from leyden.core.runner.threads import AgentThreads
+from leyden.core.runner.user_code.loaded_agent import LoadedAgent
+from leyden.core.runner.workers.event_loop import loop_factory, on_sigterm
 from leyden.core.store.common.span_entry import ready
 from leyden.core.store.http.client import HttpStore
 from leyden.core.tracing.context import OpenAttempt

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from leyden.core.data.failure import Failure
 from leyden.core.data.rollout import AttemptedRollout
 from leyden.core.data.span import Span
-from leyden.core.runner.agent_run import Resources, Stage
-from leyden.core.runner.annotations import failed_span
+from leyden.core.runner.attempts.agent_run import Resources, Stage
+from leyden.core.runner.attempts.annotations import failed_span
+from leyden.core.runner.attempts.own_failures import own_failure
 from leyden.core.runner.isolation.messages import (
     Begin,
     End,
@@ -23,7 +24,6 @@ from leyden.core.runner.isolation.messages import (
     report_decoder,
     send,
 )
-from leyden.core.runner.own_failures import own_failure
 from leyden.core.tracing.context import OpenAttempt
 
 if TYPE_CHECKING:

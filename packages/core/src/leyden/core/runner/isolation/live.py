@@ -4,14 +4,14 @@ import gc
 
 from leyden.core.data.isolation import Isolation
 from leyden.core.errors import UsageError
-from leyden.core.runner.first_use import prepare_first_use
-from leyden.core.runner.instrumenting import instrument_all
+from leyden.core.runner.adapters.auto_instrument import instrument_all
+from leyden.core.runner.attempts.thread_safety import prepare_first_use
 from leyden.core.runner.isolation.choice import choose
 from leyden.core.runner.isolation.fork_hazards import ForkHazards
 from leyden.core.runner.isolation.fork_server import ForkServer
 from leyden.core.runner.isolation.forked_agent import serve_attempt
 from leyden.core.runner.isolation.processes import import_safely
-from leyden.core.runner.loaded import LoadedAgent
+from leyden.core.runner.user_code.loaded_agent import LoadedAgent
 from leyden.core.tracing import context_propagation
 from leyden.core.tracing.wire import routing
 

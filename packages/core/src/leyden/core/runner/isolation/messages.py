@@ -11,7 +11,7 @@ from leyden.core.data.resources import NamedResources
 from leyden.core.data.rollout import AttemptedRollout, RolloutMode
 from leyden.core.data.route import Route
 from leyden.core.data.span import Span
-from leyden.core.runner.agent_run import Stage
+from leyden.core.runner.attempts.agent_run import Stage
 
 T = TypeVar("T")
 

@@ -18,7 +18,7 @@ from leyden.core.runner.isolation.code_reading import libraries_loaded_since
 from leyden.core.runner.isolation.fork_hazards import ForkHazards
 from leyden.core.runner.isolation.fork_server import ForkServer
 from leyden.core.runner.isolation.forked_agent import Load, serve_attempt
-from leyden.core.runner.loaded import LoadedAgent
+from leyden.core.runner.user_code.loaded_agent import LoadedAgent
 
 TRIAL_SECONDS = 10.0
 """How long it is looked for what can be imported before a fork; rollouts import the rest themselves."""

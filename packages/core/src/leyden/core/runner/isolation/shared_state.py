@@ -22,12 +22,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from leyden.core.runner.adapter import Adapter
-from leyden.core.runner.adapters import BUILT_IN, AgentSource
+from leyden.core.runner.adapters.base import Adapter
+from leyden.core.runner.adapters.finding import BUILT_IN, AgentSource
+from leyden.core.runner.adapters.lit_agent import LitAgent
+from leyden.core.runner.adapters.registry import installed_adapters
 from leyden.core.runner.isolation.code_reading import Reading, is_library, read_code
 from leyden.core.runner.isolation.process_state import changed_by
-from leyden.core.runner.lit_agent import LitAgent
-from leyden.core.runner.registry import installed_adapters
 
 _DYNAMIC = frozenset({"__import__", "delattr", "eval", "exec", "globals", "setattr", "vars"})
 """Builtin functions by which code reaches what cannot be read from it."""

@@ -10,7 +10,7 @@ from opentelemetry import trace
 
 from leyden.core.data import semconv
 from leyden.core.data.span import Span
-from leyden.core.runner.adapter import Adapter
+from leyden.core.runner.adapters.base import Adapter
 from leyden.core.testing.adapter_contract.shared import PROVIDER, STREAMED, AdapterTests, ContractModel, check_tree
 from leyden.core.testing.capturing import captures, capturing_bench
 from leyden.core.testing.gateway_bench import GatewayBench

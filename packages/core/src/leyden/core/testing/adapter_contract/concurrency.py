@@ -6,7 +6,7 @@ import asyncio
 
 from leyden.core.data import semconv
 from leyden.core.data.reasons import NOT_SELECTED
-from leyden.core.runner.adapter import Adapter
+from leyden.core.runner.adapters.base import Adapter
 from leyden.core.testing.adapter_contract.shared import (
     CROWD,
     PROVIDER,

@@ -3,7 +3,7 @@
 # ruff: noqa: D102 (a test's name is its documentation)
 
 from leyden.core.data import semconv
-from leyden.core.runner.adapter import Adapter
+from leyden.core.runner.adapters.base import Adapter
 from leyden.core.testing.adapter_contract.shared import PROVIDER, AdapterTests, is_served
 from leyden.core.testing.gateway_bench import GatewayBench
 from leyden.core.tracing.spans.export import Recorder

@@ -7,7 +7,7 @@ from typing import Any
 
 from leyden.core.data import semconv
 from leyden.core.data.span import Span
-from leyden.core.runner.adapter import Adapter
+from leyden.core.runner.adapters.base import Adapter
 from leyden.core.testing.adapter_contract.shared import (
     CROWD,
     PROVIDER,

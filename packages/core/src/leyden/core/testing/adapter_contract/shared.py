@@ -14,7 +14,7 @@ import pytest
 from leyden.core.data import semconv
 from leyden.core.data.span import Span
 from leyden.core.errors import EngineError
-from leyden.core.runner.adapter import Adapter
+from leyden.core.runner.adapters.base import Adapter
 from leyden.core.testing.gateway_bench import GatewayBench, Late, Turn, only_this_machine
 from leyden.core.tracing.context import OpenAttempt, current_caller, open_attempt
 from leyden.core.tracing.spans.export import Recorder

@@ -4,7 +4,7 @@
 
 from contextlib import suppress
 
-from leyden.core.runner.adapter import Adapter
+from leyden.core.runner.adapters.base import Adapter
 from leyden.core.testing.adapter_contract.shared import (
     PROVIDER,
     STREAMED,

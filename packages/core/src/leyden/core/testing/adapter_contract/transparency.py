@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from leyden.core.errors import TaskError
-from leyden.core.runner.adapter import Adapter
+from leyden.core.runner.adapters.base import Adapter
 from leyden.core.testing.adapter_contract.shared import PROVIDER, STREAMED, UNLUCKY, AdapterTests, AgentTests
 from leyden.core.testing.gateway_bench import GatewayBench, only_this_machine, turns
 from leyden.core.tracing.context import open_attempt
@@ -100,7 +100,7 @@ class RecognisingTests(AdapterTests):
     def test_importing_the_adapter_loads_no_framework(self) -> None:
         code = (
             f"import sys, {self.package} as package\n"
-            "from leyden.core.runner.registry import installed_adapters\n"
+            "from leyden.core.runner.adapters.registry import installed_adapters\n"
             "adapters = installed_adapters()\n"
             f"found = [name for name in {self.framework!r} if name in sys.modules]\n"
             "assert not found, found\n"

@@ -13,7 +13,7 @@ from leyden.core.data.reasons import (
     SAMPLING_NOT_TRAINABLE,
     UNKNOWN_VERSION,
 )
-from leyden.core.runner.error_text import with_key_advice
+from leyden.core.runner.attempts.error_text import with_key_advice
 from leyden.core.trainer.preflight.evidence import Evidence
 from leyden.core.trainer.preflight.report import CheckResult, failure, ok, unchecked, warning
 

@@ -1,0 +1,1 @@
+"""How an agent of any framework is found and run."""

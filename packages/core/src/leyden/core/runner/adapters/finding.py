@@ -1,0 +1,210 @@
+"""Finds the adapter for what a user gives as an agent, and says where each attempt's agent comes from."""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from leyden.core.data.resources import Resource
+from leyden.core.data.rollout import Task
+from leyden.core.errors import LeydenError, UnknownAgent
+from leyden.core.runner.adapters.auto_instrument import try_again
+from leyden.core.runner.adapters.base import Adapter
+from leyden.core.runner.adapters.builtin import (
+    CommandAdapter,
+    FunctionAdapter,
+    LitAgentAdapter,
+    PlainAdapter,
+    function_of,
+    is_unbound,
+)
+from leyden.core.runner.adapters.lit_agent import LitAgent, runs_nothing
+from leyden.core.runner.adapters.registry import installed_adapters, supports
+from leyden.core.runner.attempts.error_text import key_advice, raised
+from leyden.core.runner.attempts.own_failures import own_work
+from leyden.core.runner.commands.command import CommandAgent
+from leyden.core.runner.user_code.arguments import for_task, has_signature, shown, signature_of
+from leyden.core.runner.user_code.calls import name_of
+from leyden.core.runner.user_code.loading import AgentReference, load_object
+from leyden.core.tracing.context import agent_name
+
+BUILT_IN: tuple[Adapter, ...] = (LitAgentAdapter(), CommandAdapter(), FunctionAdapter())
+METHODS = ("invoke", "ainvoke", "kickoff", "arun", "ask", "answer", "chat", "solve", "respond", "generate", "execute")
+"""Names under which objects of users' own keep what runs them."""
+
+
+def find_adapter(agent: object, *, called: str | None = None, instead: str | None = None) -> Adapter:
+    """The adapter that supports `agent`: an installed one before a built-in one, of several the first by name.
+
+    Raises UnknownAgent, naming the object (`called`), its type, the adapters, and what could be given `instead`; for a
+    `LitAgent` without a method that runs it, too.
+    """
+    adapters = (*installed_adapters(), *BUILT_IN)
+    for adapter in adapters:
+        if supports(adapter, agent):
+            if isinstance(adapter, LitAgentAdapter) and runs_nothing(agent):
+                said = f"{called}: " if called else ""
+                kind = type(agent).__name__
+                raise UnknownAgent(f"{said}{kind} overrides neither rollout nor rollout_async: there is nothing to run")
+            return adapter
+    kind = f"{type(agent).__module__}.{type(agent).__qualname__}"
+    names = ", ".join(adapter.name for adapter in adapters)
+    subject = f"{called} is" if called else "the agent is"
+    raise UnknownAgent(
+        f"{subject} of type {kind.removeprefix('builtins.')}, which none of the installed adapters ({names}) runs: "
+        f"{instead or _instead(agent, called)}"
+    )
+
+
+def _instead(agent: object, called: str | None) -> str:
+    """What to give in the place of `agent`, which no adapter runs."""
+    function = function_of(agent)
+    if function is not None:
+        if not has_signature(function):
+            return "Python knows no signature of it; give a function of a task that calls it"
+        if is_unbound(function):
+            return f"it is the method {shown(function)} of a class; name that of an object"
+        return f"{shown(function)} has no parameter for a task"
+    methods = [(name, found) for name in METHODS if callable(found := getattr(agent, name, None))]
+    if methods and called:
+        name, method = methods[0]
+        return f"its method {shown(method)} could run it: name {called}.{name}"
+    return "give a framework's agent, a LitAgent, a CommandAgent, a function of a task, or a function that makes one"
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSource:
+    """Gives every attempt its agent: a factory's result, or what the adapter makes of one object."""
+
+    agent: Any
+    """The object, or the factory's first result: what the adapter was chosen for."""
+    adapter: Adapter
+    factory: Callable[[], Any] | None = None
+    name: str | None = None
+    """What the user calls the agent, where that is known."""
+
+    @classmethod
+    def of(cls, given: Any, *, called: str | None = None) -> "AgentSource":
+        """Source for an agent, or for a function or a class that is called without arguments to make one.
+
+        Raises UnknownAgent when no adapter runs it, or when the factory fails.
+        """
+        if not is_factory(given):
+            name = called.rpartition(":")[2].rpartition(".")[2] if called else None
+            return cls(given, find_adapter(given, called=called), name=name)
+        factory = called or name_of(given)
+        if inspect.iscoroutinefunction(given):
+            return cls(given, MadeByCoroutine(factory))
+        try:
+            agent = given()
+        except (LeydenError, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            raise UnknownAgent(_made_nothing(factory, given, error)) from error
+        return cls(agent, _adapter_of_made(agent, factory, given), given)
+
+    @classmethod
+    def load(cls, reference: AgentReference, env: Sequence[str] = ()) -> "AgentSource":
+        """Source for an import string, or for a command line, which gets the secrets that `env` names.
+
+        Raises AgentNotFound or UnknownAgent.
+        """
+        if not isinstance(reference, str):
+            return cls.of(CommandAgent(reference, env))
+        return cls.of(load_object(reference), called=reference)
+
+    def fresh(self) -> Any:
+        """An agent for one attempt. Raises what the factory raises, and OwnFailure when the adapter fails."""
+        try_again()
+        agent_name.set(self.name)
+        agent = self.agent if self.factory is None else self.factory()
+        with own_work(f"adapter {self.adapter.name!r} cannot make a fresh agent"):
+            return self.adapter.fresh(agent)
+
+
+class MadeByCoroutine(PlainAdapter):
+    """Runs what an async function makes: it is awaited in each attempt, on the event loop that the agent runs on.
+
+    What an attempt opens there (clients, connections to tool servers) belongs to that loop.
+    """
+
+    name = "factory"
+
+    def __init__(self, called: str) -> None:
+        self._called = called
+        self._adapter: Adapter | None = None
+
+    def supports(self, agent: object) -> bool:
+        """Whether `agent` is an async function that is called without arguments."""
+        return inspect.iscoroutinefunction(agent) and is_factory(agent)
+
+    def fresh(self, agent: Any) -> Any:
+        """The function itself: `run` awaits it."""
+        return agent
+
+    async def run(self, agent: Any, task: Task, resources: Mapping[str, Resource]) -> Any:
+        """Await the function and run what it makes; raises UnknownAgent when that is no agent."""
+        try:
+            made = await agent()
+        except LeydenError:
+            raise
+        except Exception as error:
+            raise UnknownAgent(_made_nothing(self._called, agent, error)) from error
+        adapter = self._adapter = _adapter_of_made(made, self._called, agent)
+        with own_work(f"adapter {adapter.name!r} cannot make a fresh agent"):
+            made = adapter.fresh(made)
+        with own_work(f"adapter {adapter.name!r} cannot check the task"):
+            adapter.check(made, task)
+        return await adapter.run(made, task, resources)
+
+    def returned_reward(self, result: Any) -> Any:
+        """What the agent's own adapter finds."""
+        return None if self._adapter is None else self._adapter.returned_reward(result)
+
+
+def is_factory(given: object) -> bool:
+    """Whether `given` is a function, or a class that no adapter runs itself, to be called without arguments.
+
+    A function whose parameters all have defaults is one, unless a parameter is named as what is asked in a task is.
+    """
+    if inspect.isclass(given):
+        return issubclass(given, LitAgent) or not any(supports(adapter, given) for adapter in installed_adapters())
+    if not inspect.isfunction(given) or inspect.isgeneratorfunction(given) or inspect.isasyncgenfunction(given):
+        return False
+    parameters = signature_of(given).parameters.values()
+    variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return not any(one.kind in variable or one.default is one.empty or for_task(one) for one in parameters)
+
+
+def _adapter_of_made(agent: Any, factory: str, given: Callable[[], Any]) -> Adapter:
+    instead = None
+    if not inspect.isclass(given):
+        instead = _is_called(given)
+    elif methods := [name for name in METHODS if callable(getattr(agent, name, None))]:
+        instead = (
+            f"make an object of it, and name that object's method, as in file.py:{given.__name__.lower()}.{methods[0]}"
+        )
+    return find_adapter(agent, called=f"what {factory}() returns", instead=instead)
+
+
+def _made_nothing(factory: str, given: Any, error: BaseException) -> str:
+    """Why `given`, which the user calls `factory`, made no agent."""
+    if inspect.isclass(given) and has_signature(given):
+        try:
+            inspect.signature(given).bind()
+        except TypeError:
+            return (
+                f"{factory} is a class, and its objects are made by {shown(given)}: "
+                "give an object, or a function without parameters that makes one"
+            )
+    text = raised(error)
+    advice = key_advice(text) or ("" if inspect.isclass(given) else f"; {_is_called(given)}")
+    return f"the factory {factory} failed: {text}{advice}"
+
+
+def _is_called(function: Callable[[], Any]) -> str:
+    """What to say of a function without parameters, which may be meant as the agent itself."""
+    return (
+        f"a function that needs no argument, as {shown(function)}, is called to make the agent; "
+        "if it is the agent, give it a parameter for the task"
+    )

@@ -1,0 +1,89 @@
+"""`@rollout`: a function as a `LitAgent`. Arguments are given by name, as in Agent Lightning.
+
+The first argument is the task; the others are asked for by name: `resources` (all of them), `llm` (the first LLM
+among them), `prompt_template` (the first template), `rollout`. Knows nothing of how attempts are run.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from leyden.core.data.resources import LLM, NamedResources, PromptTemplate, Resource
+from leyden.core.data.rollout import AttemptedRollout, Task
+from leyden.core.errors import UsageError
+from leyden.core.runner.adapters.lit_agent import LitAgent, RolloutResult
+
+OFFERED = ("resources", "llm", "prompt_template", "rollout")
+
+
+class RolloutFunction(LitAgent[Task]):
+    """The agent that `@rollout` makes of a function; calling it calls the function."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        self._asked = asked_arguments(function)
+        self._async = inspect.iscoroutinefunction(function)
+        self.__name__ = getattr(function, "__name__", type(function).__name__)
+        self.__doc__ = function.__doc__
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function itself."""
+        return self.function(*args, **kwargs)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "RolloutFunction":
+        return self  # it holds nothing but the function
+
+    def is_async(self) -> bool:
+        """Whether the function is a coroutine function."""
+        return self._async
+
+    def rollout(self, task: Task, resources: NamedResources, rollout: AttemptedRollout) -> RolloutResult:
+        """Call the function with what it asks for."""
+        return self.function(task, **self._given(resources, rollout))
+
+    async def rollout_async(self, task: Task, resources: NamedResources, rollout: AttemptedRollout) -> RolloutResult:
+        """Call the function with what it asks for, and await it."""
+        return await self.function(task, **self._given(resources, rollout))
+
+    def _given(self, resources: NamedResources, rollout: AttemptedRollout) -> dict[str, Any]:
+        choose: dict[str, Callable[[], Any]] = {
+            "resources": lambda: resources,
+            "llm": lambda: first_resource(resources, LLM),
+            "prompt_template": lambda: first_resource(resources, PromptTemplate),
+            "rollout": lambda: rollout,
+        }
+        return {name: choose[name]() for name in self._asked}
+
+
+def rollout(function: Callable[..., Any]) -> RolloutFunction:
+    """Make a `LitAgent` of `function`, sync or async.
+
+    Raises UsageError when it takes no task, or asks for an argument that is not offered.
+    """
+    return RolloutFunction(function)
+
+
+def asked_arguments(function: Callable[..., Any]) -> tuple[str, ...]:
+    """Names of the arguments after the task that `function` wants; raises UsageError for one that is not offered."""
+    kinds = inspect.Parameter
+    parameters = list(inspect.signature(function).parameters.values())
+    name = getattr(function, "__name__", repr(function))
+    if not parameters or parameters[0].kind not in (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD):
+        raise UsageError(f"@rollout: {name} must take the task as its first argument")
+    asked: list[str] = []
+    for parameter in parameters[1:]:
+        if parameter.kind is kinds.VAR_KEYWORD:
+            continue
+        if parameter.name in OFFERED and parameter.kind in (kinds.POSITIONAL_OR_KEYWORD, kinds.KEYWORD_ONLY):
+            asked.append(parameter.name)
+        elif parameter.default is kinds.empty and parameter.kind is not kinds.VAR_POSITIONAL:
+            raise UsageError(f"@rollout: {name} asks for {parameter.name!r}; it can have {', '.join(OFFERED)}")
+    return tuple(asked)
+
+
+def first_resource(resources: Mapping[str, Resource], kind: type[Resource]) -> Resource:
+    """The first resource of a kind; raises UsageError when there is none."""
+    for resource in resources.values():
+        if isinstance(resource, kind):
+            return resource
+    raise UsageError(f"the agent asks for a resource of type {kind.__name__}, but the rollout has {sorted(resources)}")

@@ -1,0 +1,104 @@
+"""Spans that the runner itself writes: what the agent returned, its reward, what it raised."""
+
+import asyncio
+import reprlib
+import secrets
+import time
+from typing import Any
+
+from leyden.core.data import semconv
+from leyden.core.data.failure import Failure
+from leyden.core.data.plain.own_methods import short_name
+from leyden.core.data.plain.reading import FULL, QUICK, Limits, OverLimits
+from leyden.core.data.plain.values import Kept, message_of, plain, stack_of
+from leyden.core.data.span import Attributes, Span, SpanStatus
+from leyden.core.runner.user_code.reward import Reward
+from leyden.core.tracing.context import OpenAttempt
+
+RESULT_CHARACTERS = 2000
+STACK_CHARACTERS = 8000
+
+_SHORT = reprlib.Repr()
+_SHORT.maxdict = _SHORT.maxlist = _SHORT.maxtuple = 20
+_SHORT.maxstring = _SHORT.maxother = 500
+
+
+async def result_span(attempt: OpenAttempt, result: Any, began: float) -> Span:
+    """The time from the agent's start to now, and what the agent returned.
+
+    What takes long to read, or needs an object's own methods, is read on another thread.
+    """
+    try:
+        kept = shortened(result, QUICK)
+    except OverLimits:
+        kept = await asyncio.to_thread(shortened, result)
+    attributes: Attributes = {semconv.RESULT: kept.value}
+    if kept.reasons:
+        attributes[semconv.REDUCED] = kept.reasons
+    return _span(attempt, semconv.RESULT, attributes, SpanStatus(code="ok"), began)
+
+
+def failed_span(attempt: OpenAttempt, began: float, failure: Failure) -> Span:
+    """The time from the agent's start to now, and why the agent returned nothing."""
+    status = SpanStatus(code="error", description=failure.metadata()["message"])
+    return _span(attempt, semconv.RESULT, {semconv.ERROR_TYPE: failure.type}, status, began)
+
+
+def reward_span(attempt: OpenAttempt, reward: Reward) -> Span:
+    """A reward and its dimensions."""
+    parts = {f"{semconv.REWARD_DIMENSION}{name}": value for name, value in reward.dimensions.items()}
+    return _span(attempt, semconv.REWARD, {semconv.REWARD_VALUE: reward.value, **parts})
+
+
+def emitted_value(span: Span) -> object:
+    """What a reward span says: its dimensions, or its value where it has none."""
+    prefix = semconv.REWARD_DIMENSION
+    parts = {key.removeprefix(prefix): part for key, part in span.attributes.items() if key.startswith(prefix)}
+    return parts or span.attributes.get(semconv.REWARD_VALUE)
+
+
+async def exception_span(attempt: OpenAttempt, error: BaseException, message: str) -> Span:
+    """What was raised, and where."""
+    stack = await asyncio.to_thread(stack_of, error)
+    attributes: Attributes = {
+        semconv.ERROR_TYPE: short_name(error),
+        "exception.stacktrace": stack[-STACK_CHARACTERS:],
+    }
+    return _span(attempt, semconv.EXCEPTION, attributes, SpanStatus(code="error", description=message))
+
+
+def shortened(result: Any, limits: Limits = FULL) -> Kept:
+    """Return a result as text of at most `RESULT_CHARACTERS`, as Python writes it unless it is text."""
+    found, reasons = plain(result, semconv.RESULT, limits)
+    text = found if type(found) is str else _SHORT.repr(found)
+    if len(text) > RESULT_CHARACTERS:
+        reasons = [*reasons, f"{semconv.RESULT}: {RESULT_CHARACTERS} of {len(text)} characters are kept"]
+        text = f"{text[:RESULT_CHARACTERS]}…"
+    return Kept(text, reasons)
+
+
+def text_of(error: BaseException) -> str:
+    """Return an exception's message, of at most `RESULT_CHARACTERS`."""
+    return message_of(error, RESULT_CHARACTERS)
+
+
+def _span(
+    attempt: OpenAttempt,
+    name: str,
+    attributes: Attributes,
+    status: SpanStatus | None = None,
+    began: float | None = None,
+) -> Span:
+    now = time.time()
+    return Span(
+        rollout_id=attempt.rollout_id,
+        attempt_id=attempt.attempt_id,
+        sequence_id=0,
+        trace_id=attempt.trace_id,
+        span_id=secrets.token_hex(8),
+        name=name,
+        status=status or SpanStatus(),
+        attributes=attributes,
+        start_time=now if began is None else began,
+        end_time=now,
+    )

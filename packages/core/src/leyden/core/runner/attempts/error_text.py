@@ -1,0 +1,104 @@
+"""The text of an exception that the user's own code raised: one line, the line of theirs that raised it, and advice."""
+
+import re
+import sysconfig
+import traceback
+from pathlib import Path
+from typing import cast
+
+from leyden.core.data.plain.own_methods import short_name
+from leyden.core.masking import mask_text
+from leyden.core.tracing.patching.hidden_frames import HIDDEN
+from leyden.core.tracing.wire.routing_decision import Stopped
+
+LONGEST_TEXT = 600
+"""Characters of one error."""
+MOST_ERRORS = 3
+"""Errors of an exception group that are named; the others are counted."""
+_NOISE = re.compile(r"\s*For further information visit \S+")
+"""Ends every problem that pydantic lists."""
+_WANTS_KEY = re.compile(r"api[ _-]?key|credential|access[ _-]?token", re.IGNORECASE)
+_MISSING = re.compile(r"missing|must|\bset\b|required|not found|did not find|\bno\b|KeyError", re.IGNORECASE)
+_KEY_VARIABLE = re.compile(r"\b[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*_(?:KEY|TOKEN|SECRET)\b")
+_OURS = (str(Path(__file__).parents[2]), HIDDEN)
+_INSTALLED = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+
+
+def described(error: BaseException) -> str:
+    """The type and the message of `error` on one line, secrets masked; the errors inside a group in its place.
+
+    Never raises.
+    """
+    if isinstance(error, BaseExceptionGroup):
+        found = _leaves(cast("BaseExceptionGroup[BaseException]", error))
+        named = "; ".join(described(leaf) for leaf in found[:MOST_ERRORS])
+        return f"{named}; and {len(found) - MOST_ERRORS} more" if len(found) > MOST_ERRORS else named
+    name = short_name(error)
+    try:
+        text = _NOISE.sub("", error.msg if isinstance(error, SyntaxError) else str(error))
+        notes = [str(note) for note in getattr(error, "__notes__", ())]
+        text = " ".join(" ".join([text, *notes]).split())
+    except BaseException as broken:  # the exception's own __str__
+        text = f"(its text cannot be read: {type(broken).__name__})"
+    text = mask_text(text)  # before it is cut: the first half of a secret has no shape
+    text = text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]}…"
+    return f"{name}: {text}" if text else name
+
+
+def raised(error: BaseException) -> str:
+    """`described`, and the file and line that raised it: the innermost of the user's own, as far as there is one."""
+    where = _place(error)
+    return f"{described(error)} ({where[0]}, line {where[1]})" if where else described(error)
+
+
+def key_advice(text: str) -> str:
+    """What to do where `text` says that a provider's key is missing, as the rest of a sentence; else nothing."""
+    variable = _KEY_VARIABLE.search(text)
+    if not _MISSING.search(text) or (variable is None and not _WANTS_KEY.search(text)):
+        return ""
+    name = variable.group() if variable else "OPENAI_API_KEY"
+    return f"; where Leyden answers the agent's calls any value will do, such as {name}=unused: no provider sees it"
+
+
+def with_key_advice(text: str) -> str:
+    """Return `text`, which ends a line, without its full stop, and `key_advice` behind it."""
+    text = text.rstrip(".")
+    return text + key_advice(text)
+
+
+def import_advice(error: BaseException) -> str:
+    """What to do where a module cannot be imported because of what it does meanwhile, as the rest of a sentence."""
+    if isinstance(error, EOFError):
+        return "; it reads from the keyboard while it is imported, and there is none: read an environment variable"
+    cause: BaseException | None = error
+    seen: set[int] = set()
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        if isinstance(cause, Stopped):
+            return "; it calls its model while it is imported: make the call in the agent's own function"
+        cause = cause.__cause__ or cause.__context__
+    return ""
+
+
+def _leaves(group: "BaseExceptionGroup[BaseException]") -> list[BaseException]:
+    found: list[BaseException] = []
+    for error in group.exceptions:
+        found.extend(_leaves(error) if isinstance(error, BaseExceptionGroup) else [error])  # pyright: ignore[reportUnknownArgumentType]  # the type of a nested group's errors
+    return found
+
+
+def _place(error: BaseException) -> tuple[str, int | None] | None:
+    if isinstance(error, SyntaxError) and error.filename:
+        return error.filename, error.lineno
+    if isinstance(error, BaseExceptionGroup):
+        return _place(_leaves(cast("BaseExceptionGroup[BaseException]", error))[0])
+    frames = traceback.extract_tb(error.__traceback__)
+    theirs = [frame for frame in frames if not is_library(frame.filename)]
+    foreign = [frame for frame in frames if not frame.filename.startswith((*_OURS, "<frozen importlib"))]
+    last = (theirs or foreign or [None])[-1]
+    return None if last is None else (last.filename, last.lineno)
+
+
+def is_library(filename: str) -> bool:
+    """Whether a file is Python's, an installed library's or Leyden's, rather than the user's own."""
+    return filename.startswith(("<frozen", *_OURS, *_INSTALLED))

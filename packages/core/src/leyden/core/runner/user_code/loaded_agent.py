@@ -1,0 +1,76 @@
+"""`LoadedAgent`: an agent and what its user gives with it, as objects of this process. Knows not how they run."""
+
+import inspect
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from leyden.core.errors import UsageError
+from leyden.core.runner.adapters.finding import AgentSource
+from leyden.core.runner.attempts.error_text import raised
+from leyden.core.runner.attempts.hooks import Hook
+from leyden.core.runner.user_code.calls import name_of
+from leyden.core.runner.user_code.input_function import InputFunction, check_input_function
+from leyden.core.runner.user_code.loading import AgentReference, load_object
+from leyden.core.runner.user_code.reward import RewardFunction, check_reward_function
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedAgent:
+    """The agent, how it is scored, what it is given, and what runs around it."""
+
+    source: AgentSource
+    reward: RewardFunction | None = None
+    reward_weights: Mapping[str, float] | None = None
+    input: InputFunction | None = None
+    hooks: tuple[Hook, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        agent: Any,
+        reward: Any = None,
+        *,
+        reward_weights: Mapping[str, float] | None = None,
+        input: Any = None,
+        hooks: Iterable[Any] = (),
+        env: Sequence[str] = (),
+    ) -> "LoadedAgent":
+        """Take each as it is, or load what an import string names; the words of a command line are an agent, too.
+
+        Raises the UsageError that says what cannot be found, or is not what it should be.
+        """
+        if isinstance(agent, str | tuple):
+            source = AgentSource.load(cast(AgentReference, agent), env)
+        else:
+            source = AgentSource.of(agent)
+        score, make = _found(reward), _found(input)
+        if score is not None:
+            check_reward_function(score)
+        if make is not None:
+            check_input_function(make)
+        return cls(
+            source=source,
+            reward=score,
+            reward_weights=reward_weights,
+            input=make,
+            hooks=tuple(_hook(given) for given in hooks),
+        )
+
+
+def _found(given: Any) -> Any:
+    return load_object(given) if isinstance(given, str) else given
+
+
+def _hook(given: Any) -> Hook:
+    found = _found(given)
+    try:
+        hook = found() if inspect.isclass(found) else found
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        raise UsageError(f"hook {name_of(found)} cannot be made: {raised(error)}; give an object of it") from error
+    if not isinstance(hook, Hook):
+        subject = given if isinstance(given, str) else "a hook"
+        raise UsageError(f"{subject} is of type {type(hook).__name__}, not a Hook")
+    return hook

@@ -1,0 +1,201 @@
+"""`WorkerPool`: keeps a number of worker processes alive. Knows nothing of what they run.
+
+When one dies, the attempts it held become `unresponsive` at once, so that the store can give their rollouts to
+another worker if they may be tried again. Where attempts shared the process, one of them may have ended it, and would
+end the next one with all that is tried again there: from then on each attempt has a process of its own.
+"""
+
+import asyncio
+import logging
+import os
+import secrets
+import sys
+import time
+
+import msgspec
+
+from leyden.core.errors import LeydenError
+from leyden.core.masking import known_secrets, remember_words
+from leyden.core.runner.workers.masked_log import MaskedLog
+from leyden.core.runner.workers.orphaned_attempts import LostWorkers
+from leyden.core.runner.workers.process import WorkerKilled, WorkerProcess
+from leyden.core.runner.workers.spec import WorkerSpec
+from leyden.core.store.http.access import machine_name, worker_token
+from leyden.core.store.http.client import HttpStore
+
+SHORT_LIFE_SECONDS = 10.0
+SHARED = "; attempts shared its process, and one of them may have ended it"
+"""Follows why a worker was lost, in the failure of each of its attempts."""
+SHORT_LIVES = 10
+"""So many workers in a row that died young, without finishing one attempt: no further one is started."""
+
+logger = logging.getLogger(__name__)
+
+
+def worker_prefix(token: str, name: str | None) -> str:
+    """What the ids of a pool's workers begin with that works with this token; `name` tells pools of one token apart."""
+    machine = machine_name(token)
+    if machine is None:
+        return f"worker-{name or secrets.token_hex(3)}-"
+    return f"{machine}{name}-" if name else machine
+
+
+class WorkerPool:
+    """`size` workers that run the agent of `spec`, as long as `start` and `stop` say.
+
+    Their ids in the store begin with `worker-NAME-`; a name is made up if none is given. With a machine's token in the
+    spec they begin with its name, `NAME-` after it if one is given, and each worker gets a token of its own. What they
+    print goes to the spec's `log_file`, masked.
+    """
+
+    def __init__(self, spec: WorkerSpec, size: int = 1, *, name: str | None = None) -> None:
+        self._size = size
+        self._store = HttpStore(spec.store_url, spec.store_token)
+        self._spec = msgspec.structs.replace(spec, python_path=(*spec.python_path, *filter(None, sys.path)))
+        self._prefix = worker_prefix(spec.store_token, name)
+        self._started = 0
+        self._workers: dict[int, WorkerProcess] = {}
+        self._keeping: list[asyncio.Task[None]] = []
+        self._lost = LostWorkers(self._store)
+        if not isinstance(spec.agent, str):
+            remember_words(list(spec.agent))
+        self._log = MaskedLog(spec.log_file, self._secrets)
+        self._broken: LeydenError | None = None
+        self._set_aside = set[str]()
+        """Workers that were stopped because attempts no longer share a process."""
+
+    @property
+    def worker_ids(self) -> list[str]:
+        """Names of the live workers, as the store knows them."""
+        return [worker.worker_id for worker in self._workers.values()]
+
+    async def start(self) -> None:
+        """Start the workers and wait until each is ready.
+
+        Raises the UsageError that a worker met while loading the agent, reward or hooks, or LeydenError when one
+        cannot start, or its output cannot be written; none is left running then.
+        """
+        try:
+            await self._log.start()
+        except BaseException:
+            await self.stop()
+            raise
+        starts = [self._start_one(place) for place in range(self._size)]
+        try:
+            ended = await asyncio.gather(*starts, return_exceptions=True)
+        except asyncio.CancelledError:
+            await self.stop()
+            raise
+        failures = [error for error in ended if isinstance(error, BaseException)]
+        if failures:
+            await self.stop()
+            raise failures[0]
+        self._keeping = [asyncio.create_task(self._keep(place)) for place in range(self._size)]
+
+    async def check(self) -> None:
+        """Raise LeydenError when no worker can be kept alive."""
+        if self._broken is not None and not self._workers:
+            raise self._broken
+
+    async def stop(self) -> None:
+        """Stop every worker; what they were running goes back to the queue. Takes about two seconds, at most five."""
+        for task in self._keeping:
+            task.cancel()
+        await asyncio.gather(*self._keeping, return_exceptions=True)
+        await self._lost.stop()
+        workers, self._workers = list(self._workers.values()), {}
+        await asyncio.gather(*(worker.stop() for worker in workers))
+        await self._log.stop()
+        await self._store.close()
+
+    def _secrets(self) -> set[str]:
+        """What is masked in the workers' output by its value."""
+        given = {value for name in self._spec.env if (value := os.environ.get(name))}
+        return {*known_secrets(), *given, *filter(None, (self._spec.store_token, self._spec.key))}
+
+    async def _start_one(self, place: int) -> None:
+        """Start a worker; one that is killed meanwhile is not the agent's fault, unless it happens again and again."""
+        for lives_left in reversed(range(SHORT_LIVES)):
+            self._started += 1
+            worker_id = f"{self._prefix}{self._started}"
+            token = worker_token(self._spec.store_token, worker_id)
+            spec = msgspec.structs.replace(self._spec, worker_id=worker_id, store_token=token)
+            try:
+                self._workers[place] = await self._start_worker(spec)
+            except WorkerKilled as error:
+                if not lives_left:
+                    raise
+                logger.warning("worker %s is replaced: %s", worker_id, error)
+                continue
+            worker = self._workers[place]
+            if self._spec.isolation == "process" and self._shares(worker):  # another was lost while this one started
+                await worker.stop()
+                await self._start_one(place)
+            return
+
+    async def _start_worker(self, spec: WorkerSpec) -> WorkerProcess:
+        output = self._log.open_pipe()
+        try:
+            return await WorkerProcess.start(spec, output)
+        finally:
+            os.close(output)
+
+    def _shares(self, worker: WorkerProcess) -> bool:
+        """Whether several attempts may have run in the process of `worker` itself."""
+        return self._spec.concurrency > 1 and worker.ready is not None and worker.ready.shares
+
+    async def _isolate(self, lost: WorkerProcess, why: str) -> None:
+        """After the loss of a worker whose attempts shared it: give attempts processes of their own, where possible.
+
+        Workers that share are stopped first, which puts what they run back into the queue: else one of them might
+        take up the attempt that ended `lost`.
+        """
+        if self._spec.isolation != "auto" or lost.ready is None:
+            return
+        if lost.ready.keeps_open:
+            logger.warning(
+                "attempts go on sharing a process, although one may have ended worker %s: the agent's import leaves %s "
+                "open; --isolation process imports it anew for each",
+                lost.worker_id,
+                lost.ready.keeps_open,
+            )
+            return
+        self._spec = msgspec.structs.replace(self._spec, isolation="process")
+        logger.warning(
+            "from now on each attempt runs in a process of its own: attempts shared worker %s, which was lost (%s), "
+            "and one that ends its process would take the others with it again",
+            lost.worker_id,
+            why,
+        )
+        others = [worker for worker in self._workers.values() if self._shares(worker) and not worker.has_ended]
+        self._set_aside.update(worker.worker_id for worker in others)
+        await asyncio.gather(*(worker.stop() for worker in others))
+
+    async def _keep(self, place: int) -> None:
+        """Replace the worker of one place whenever it dies."""
+        short_lives = 0
+        while True:
+            worker = self._workers[place]
+            why = await worker.ended()
+            del self._workers[place]
+            await worker.kill()
+            if worker.worker_id in self._set_aside:  # stopped by `_isolate`: what it ran is in the queue again
+                self._set_aside.discard(worker.worker_id)
+                why = "attempts no longer share a process"
+            else:
+                logger.warning("worker %s is replaced: %s", worker.worker_id, why)
+                if self._shares(worker):
+                    await self._isolate(worker, why)
+                    why += SHARED
+            self._lost.sweep_worker(f"worker {worker.worker_id}", why, worker.worker_id.__eq__)
+            short = worker.finished == 0 and time.monotonic() - worker.began < SHORT_LIFE_SECONDS
+            short_lives = short_lives + 1 if short else 0
+            if short_lives >= SHORT_LIVES:
+                log = f"; see {self._spec.log_file}" if self._spec.log_file else ""
+                self._broken = LeydenError(f"{short_lives} workers in a row died at once, the last because {why}{log}")
+                return
+            try:
+                await self._start_one(place)
+            except LeydenError as error:
+                self._broken = error
+                return

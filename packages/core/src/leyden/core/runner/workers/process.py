@@ -1,0 +1,176 @@
+"""`WorkerProcess`: one worker process as its parent sees it. Knows nothing of the store."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import time
+
+import msgspec
+
+from leyden.core import errors
+from leyden.core.errors import LeydenError, UsageError
+from leyden.core.masking import without_own_tokens
+from leyden.core.runner.workers.pipes import Beat, Ready, Refused, decode_news
+from leyden.core.runner.workers.spec import WorkerSpec
+
+START_SECONDS = 120.0
+"""How long loading the agent may take."""
+STOP_SECONDS = 3.0
+"""How long a worker may take to stop before it is killed."""
+LOOK_SECONDS = 1.0
+
+
+class WorkerKilled(LeydenError):
+    """A signal ended a worker before it was ready."""
+
+
+class WorkerProcess:
+    """A started process. In a session of its own, so that a terminal's Ctrl-C reaches only the parent."""
+
+    def __init__(self, spec: WorkerSpec, process: asyncio.subprocess.Process) -> None:
+        self.worker_id = spec.worker_id
+        self.finished = 0
+        """Attempts that it has run to their end, as of its last beat."""
+        self.ready: Ready | None = None
+        """What it said once the agent was loaded."""
+        self.began = self._heard = time.monotonic()
+        self._spec, self._process = spec, process
+        self._first: asyncio.Future[Ready | Refused] = asyncio.get_running_loop().create_future()
+        self._reading = asyncio.create_task(self._read())
+
+    @classmethod
+    async def start(cls, spec: WorkerSpec, output: int | None = None) -> "WorkerProcess":
+        """Start a process that prints to `output`, or our standard error, and wait until it claims rollouts.
+
+        Raises the UsageError that the worker met (AgentNotFound, UnknownAgent, RewardError), or LeydenError when it
+        ends or says nothing: WorkerKilled when that was a signal's doing.
+        """
+        pipe = asyncio.subprocess.PIPE
+        command = (sys.executable, "-m", "leyden.core.runner.workers.worker")
+        starting = asyncio.ensure_future(
+            asyncio.create_subprocess_exec(
+                *command,
+                stdin=pipe,
+                stdout=pipe,
+                stderr=output,
+                env=without_own_tokens(os.environ),  # an agent has no use for them
+                start_new_session=True,
+            )
+        )
+        try:
+            process = await asyncio.shield(starting)
+        except asyncio.CancelledError:  # a half-started process would be left to the event loop's end
+            with contextlib.suppress(OSError):
+                await cls(spec, await starting).kill()
+            raise
+        worker = cls(spec, process)
+        try:
+            await worker._begin()
+        except BaseException:
+            await worker.kill()
+            raise
+        return worker
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the process is gone, as far as is known."""
+        return self._process.returncode is not None
+
+    async def ended(self) -> str:
+        """Wait until the worker is of no more use, and say why."""
+        waiting = asyncio.create_task(self._process.wait())
+        looked = time.monotonic()
+        try:
+            while not waiting.done():
+                await asyncio.wait({waiting}, timeout=LOOK_SECONDS)
+                now = time.monotonic()
+                if now - looked > 2 * LOOK_SECONDS:  # this loop was held up itself, and has news to read first
+                    self._heard = now
+                looked = now
+                if now - self._heard > self._spec.stall_seconds and not waiting.done():
+                    return blocked(self._spec.stall_seconds)
+        finally:
+            waiting.cancel()
+        return self._how_it_ended()
+
+    async def stop(self) -> None:
+        """Ask the worker to stop, and kill it when it does not."""
+        if self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.terminate()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._process.wait(), STOP_SECONDS)
+        await self.kill()
+
+    async def kill(self) -> None:
+        """End the worker and every process it has started, and release the pipes."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # one that has died may have left some behind
+            os.killpg(self._process.pid, signal.SIGKILL)
+        await self._process.wait()
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+            with contextlib.suppress(OSError):
+                await self._process.stdin.wait_closed()
+        await self._reading
+
+    async def _begin(self) -> None:
+        stdin = self._process.stdin
+        assert stdin is not None  # a pipe was asked for
+        spec = msgspec.structs.replace(self._spec, store_token="")
+        stdin.write(b"%b\n%b\n" % (msgspec.json.encode(spec), self._spec.store_token.encode()))
+        with contextlib.suppress(OSError):  # a process that is gone already is met below
+            await stdin.drain()
+        await asyncio.wait({self._first, self._reading}, timeout=START_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        if not self._first.done():
+            seconds = f"within {START_SECONDS:.0f} s"
+            why = seconds if not self._reading.done() else f"but {await self._last_words()}"
+            kind = WorkerKilled if (self._process.returncode or 0) < 0 else LeydenError
+            raise kind(f"a worker did not start {why}{self._see_log()}")
+        first = self._first.result()
+        if isinstance(first, Refused):
+            raise same_error(first, self._see_log())
+        self.ready = first
+
+    async def _last_words(self) -> str:
+        await self._process.wait()
+        return self._how_it_ended()
+
+    async def _read(self) -> None:
+        """Take the worker's news until its end."""
+        stdout = self._process.stdout
+        assert stdout is not None  # a pipe was asked for
+        async for line in stdout:
+            self._heard = time.monotonic()
+            with contextlib.suppress(msgspec.MsgspecError):
+                news = decode_news(line)
+                if isinstance(news, Beat):
+                    self.finished = news.finished
+                elif not self._first.done():
+                    self._first.set_result(news)
+
+    def _how_it_ended(self) -> str:
+        code = self._process.returncode
+        if code is not None and code < 0:
+            return f"it was killed by {signal.Signals(-code).name}"
+        return f"it ended with code {code}"
+
+    def _see_log(self) -> str:
+        return f"; see {self._spec.log_file}" if self._spec.log_file else ""
+
+
+def same_error(refused: Refused, see_log: str = "") -> LeydenError:
+    """The error that a process met which could not start, to be raised in another one."""
+    kind = getattr(errors, refused.kind, None)
+    if isinstance(kind, type) and issubclass(kind, UsageError):
+        return kind(refused.message)
+    return LeydenError(f"a worker could not start: {refused.kind}: {refused.message}{see_log}")
+
+
+def blocked(seconds: float) -> str:
+    """Why a worker was lost whose event loop did nothing for so long, and what to do."""
+    return (
+        f"its event loop has been blocked for {seconds:.0f} s, by an async agent that makes blocking calls: make it a "
+        "plain `def`, use the async client, or give --isolation process"
+    )

@@ -1,0 +1,248 @@
+"""`RayPool`: workers on the nodes of a Ray cluster, hosted by actors. Knows nothing of how the cluster came up.
+
+An actor does no work itself: it is a `RunnerHost`, so workers are kept, replaced and stopped as on one machine. When an
+actor or its node dies, its attempts become `unresponsive` at once, and another actor takes its place where there is
+room.
+"""
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from leyden.core.errors import LeydenError, UsageError
+from leyden.core.runner.workers.masked_log import open_log
+from leyden.core.runner.workers.orphaned_attempts import LostWorkers
+from leyden.core.runner.workers.pipes import Refused
+from leyden.core.runner.workers.pool import SHORT_LIFE_SECONDS, SHORT_LIVES, worker_prefix
+from leyden.core.runner.workers.process import same_error
+from leyden.core.runner.workers.ray_cluster import Cluster
+from leyden.core.runner.workers.runner_host import RunnerHost
+from leyden.core.runner.workers.spec import WorkerSpec
+from leyden.core.store.http.client import HttpStore
+
+PLACE_SECONDS = 60.0
+"""How long Ray may take to find room for an actor before somebody is told."""
+ALONE_SECONDS = 300.0
+"""How long a run goes on without any actor."""
+END_SECONDS = 15.0
+
+logger = logging.getLogger(__name__)
+
+
+class NoRoom(LeydenError):
+    """Ray has found no place for an actor in time."""
+
+
+class ActorLost(LeydenError):
+    """An actor died."""
+
+
+class RayPool:
+    """`size` workers in `hosts` actors, each of which asks Ray for `cpus` processors a worker.
+
+    With `here_only`, all are on this machine's node: what they need to reach listens on its loopback address.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        spec: WorkerSpec,
+        size: int,
+        *,
+        hosts: int,
+        cpus: float = 1.0,
+        here_only: bool = False,
+    ) -> None:
+        self._cluster, self._cpus, self._here_only = cluster, cpus, here_only
+        self._spec = msgspec.structs.replace(spec, python_path=(*spec.python_path, *filter(None, sys.path)))
+        self._shares = [size // hosts + (place < size % hosts) for place in range(hosts)]
+        self._store = HttpStore(spec.store_url, spec.store_token)
+        self._lost = LostWorkers(self._store)
+        self._actors: dict[int, _Actor] = {}
+        self._keeping: list[asyncio.Task[None]] = []
+        self._broken: LeydenError | None = None
+        self._seen = time.monotonic()
+
+    async def workers(self) -> list[str]:
+        """Names of the live workers, as the store knows them."""
+        return [worker for actor in list(self._actors.values()) for worker in await actor.workers()]
+
+    async def start(self) -> None:
+        """Start the actors and wait until each one's workers are ready.
+
+        Raises the UsageError that a worker met, or that Ray has no room or a node cannot reach the run.
+        """
+        starts = [self._start_one(place) for place in range(len(self._shares))]
+        failures = [e for e in await asyncio.gather(*starts, return_exceptions=True) if isinstance(e, BaseException)]
+        if failures:
+            await self.stop()
+            raise failures[0]
+        self._keeping = [asyncio.create_task(self._keep(place)) for place in range(len(self._shares))]
+
+    async def check(self) -> None:
+        """Raise LeydenError when no worker can be kept alive."""
+        now = time.monotonic()
+        if self._actors:
+            self._seen = now
+        elif self._broken is not None:
+            raise self._broken
+        elif now - self._seen > ALONE_SECONDS:
+            raise LeydenError(f"Ray has had no room for a runner for {ALONE_SECONDS:.0f} s; see `ray status`")
+
+    async def stop(self) -> None:
+        """Stop every worker; what they were running goes back to the queue."""
+        for task in self._keeping:
+            task.cancel()
+        await asyncio.gather(*self._keeping, return_exceptions=True)
+        actors, self._actors = list(self._actors.values()), {}
+        await asyncio.gather(*(actor.end() for actor in actors))
+        await self._lost.stop()
+        await self._store.close()
+
+    async def _start_one(self, place: int) -> None:
+        actor = _Actor(self._cluster.ray, self._spec, self._shares[place], self._options(self._shares[place]))
+        try:
+            await actor.begin()
+        except BaseException:
+            await actor.end()
+            raise
+        self._actors[place] = actor
+
+    async def _keep(self, place: int) -> None:
+        """Replace the actor of one place whenever it dies."""
+        short_lives = 0
+        while True:
+            actor = self._actors[place]
+            try:
+                self._broken = LeydenError(await actor.ended())
+                del self._actors[place]
+                await actor.end()
+                return
+            except ActorLost as error:
+                del self._actors[place]
+                logger.warning("%s is replaced: %s", actor, error)
+                self._lost.sweep_worker(str(actor), str(error), actor.has_worker)
+                await actor.end()
+                short_lives = short_lives + 1 if time.monotonic() - actor.began < SHORT_LIFE_SECONDS else 0
+                if short_lives >= SHORT_LIVES:
+                    self._broken = LeydenError(f"{short_lives} actors in a row died at once, the last because {error}")
+                    return
+            if not await self._replace(place):
+                return
+
+    async def _replace(self, place: int) -> bool:
+        """Start another actor as soon as there is room; returns whether there can be one at all."""
+        while True:
+            try:
+                await self._start_one(place)
+            except (NoRoom, ActorLost) as error:
+                logger.warning("still no actor in the place of one that was lost: %s", error)
+                await asyncio.sleep(1.0)
+            except LeydenError as error:
+                self._broken = error
+                return False
+            else:
+                return True
+
+    def _options(self, share: int) -> dict[str, Any]:
+        ray = self._cluster.ray
+        options: dict[str, Any] = {"num_cpus": self._cpus * share, "max_restarts": 0, "scheduling_strategy": "SPREAD"}
+        if self._here_only:
+            strategies = ray.util.scheduling_strategies
+            options["scheduling_strategy"] = strategies.NodeAffinitySchedulingStrategy(
+                node_id=self._cluster.this_node, soft=False
+            )
+        return options
+
+
+class _Actor:
+    """One actor as the run sees it. Its workers' output goes to the end of the run's log."""
+
+    def __init__(self, ray: Any, spec: WorkerSpec, share: int, options: dict[str, Any]) -> None:
+        self._ray, self._share, self._options = ray, share, options
+        self._name = secrets.token_hex(3)
+        self._prefix = worker_prefix(spec.store_token, self._name)
+        self._node = ""
+        self._log = Path(spec.log_file) if spec.log_file else None
+        self._following: asyncio.Task[None] | None = None
+        self.began = time.monotonic()
+        remote: Any = ray.remote(RunnerHost)
+        given = msgspec.json.encode(spec), share, self._name, str(Path.cwd())
+        self._handle: Any = remote.options(**options).remote(*given)
+
+    def __str__(self) -> str:
+        return f"runner {self._name}" + (f" on {self._node}" if self._node else "")
+
+    def has_worker(self, worker_id: str) -> bool:
+        """Whether the actor is, or was, the host of this worker."""
+        return worker_id.startswith(self._prefix)
+
+    async def begin(self) -> None:
+        """Wait until its workers are ready; raises what they met, NoRoom or ActorLost."""
+        try:
+            self._node = await asyncio.wait_for(self._call("where"), PLACE_SECONDS)
+        except (TimeoutError, self._ray.exceptions.ActorUnschedulableError):
+            free = self._ray.available_resources().get("CPU", 0.0)
+            raise NoRoom(
+                f"Ray has no room for {self._share} workers that take {self._options['num_cpus']:g} CPUs of one node "
+                f"({free:g} are free in all): give fewer --workers, more --ray-actors or a smaller --ray-cpus"
+            ) from None
+        refused: Refused | None = await self._call("begin")
+        if refused is not None:
+            raise same_error(refused)
+        self.began = time.monotonic()
+        if self._log is not None:
+            self._following = asyncio.create_task(self._follow())
+
+    async def workers(self) -> list[str]:
+        """Names of its live workers."""
+        return await self._call("workers")
+
+    async def ended(self) -> str:
+        """Wait until it cannot keep a worker alive, and say why; raises ActorLost when it died itself."""
+        return await self._call("ended")
+
+    async def end(self) -> None:
+        """Stop its workers, take what they printed last, and let Ray end it."""
+        if self._node:
+            try:
+                async with asyncio.timeout(END_SECONDS):
+                    last = await self._call("end")
+                    if self._following is not None:
+                        await self._following
+                self._print(last)
+            except (LeydenError, TimeoutError) as error:
+                logger.info("%s did not end in order: %r", self, error)
+        self._ray.kill(self._handle)
+
+    async def _follow(self) -> None:
+        """Copy what the workers print; ends with the actor, and who waits for that says why."""
+        with contextlib.suppress(LeydenError):
+            while (piece := await self._call("printed")) is not None:
+                self._print(piece)
+
+    def _print(self, piece: bytes) -> None:
+        if piece and self._log is not None:
+            with open(open_log(str(self._log)), "ab") as file:  # masked where it was printed
+                file.write(piece)
+
+    async def _call(self, method: str) -> Any:
+        """Call a method of the host. Raises ActorLost when there is nobody left to answer."""
+        try:
+            return await getattr(self._handle, method).remote()
+        except self._ray.exceptions.RuntimeEnvSetupError as error:
+            raise UsageError(f"{self} cannot be set up: {_first_line(error)}") from None
+        except (self._ray.exceptions.RayActorError, self._ray.exceptions.RayTaskError) as error:
+            raise ActorLost(_first_line(error)) from None
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,174 @@
+"""The worker process, `python -m` of this module: a `WorkerPool` starts it and sends it what to do on its input.
+
+It loads the agent before its event loop starts, as a script would; then runs attempts on that one loop until SIGTERM
+or its parent's end. Knows nothing of learning.
+"""
+
+import asyncio
+import gc
+import logging
+import os
+import sys
+
+import msgspec
+
+from leyden.core.errors import LeydenError, UsageError
+from leyden.core.masking import MaskingFilter, mask_text, remember_secret
+from leyden.core.runner.adapters.auto_instrument import instrument_all
+from leyden.core.runner.attempts.thread_safety import prepare_first_use
+from leyden.core.runner.attempts.threads import AgentThreads
+from leyden.core.runner.config import RunnerConfig
+from leyden.core.runner.isolation.choice import choose
+from leyden.core.runner.isolation.fork_server import ForkServer
+from leyden.core.runner.isolation.processes import Processes
+from leyden.core.runner.runner import Runner
+from leyden.core.runner.user_code.loaded_agent import LoadedAgent
+from leyden.core.runner.workers.event_loop import loop_factory, on_sigterm
+from leyden.core.runner.workers.pipes import Beat, ParentPipes, Ready, Refused, flush_output
+from leyden.core.runner.workers.spec import WorkerSpec
+from leyden.core.store.http.client import HttpStore
+from leyden.core.tracing import context_propagation
+from leyden.core.tracing.spans.export import start_recording
+from leyden.core.tracing.wire import routing
+
+NO_TELEMETRY = {
+    "CREWAI_DISABLE_TELEMETRY": "true",
+    "CREWAI_TRACING_ENABLED": "false",
+    "LANGCHAIN_TRACING_V2": "false",
+    "LANGSMITH_TRACING": "false",
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+}
+"""Frameworks phone home unless told not to."""
+BEAT_SECONDS = 1.0
+MESSAGE_CHARACTERS = 4000
+GRACE_SECONDS = 3.0
+"""How long the process may live after its parent."""
+
+logger = logging.getLogger(__name__)
+
+
+def main() -> None:
+    """Run until told to stop. Exits with 0, or with 2 when the agent or what is given with it cannot be loaded."""
+    pipes = ParentPipes()
+    code, is_command = 1, False
+    try:
+        spec = msgspec.json.decode(pipes.read_line(), type=WorkerSpec)
+        _prepare(spec)
+        isolated = Processes(lambda: _load(spec), pipes.close)
+        loaded = isolated.load()
+        choice = choose(spec.isolation, loaded)
+        is_command = choice.is_command
+        shares = not choice.processes and not choice.is_command
+        left_open = isolated.left_open() if shares else ""
+        processes = isolated.keep(loaded) if choice.processes else isolated.discard()
+        token = pipes.read_line().decode().strip()  # only now: processes that are forked for attempts do not have it
+        remember_secret(token)
+        spec = msgspec.structs.replace(spec, store_token=token)
+        ready = Ready(loaded.source.adapter.name, choice.reason(isolated.imports_again), shares, left_open)
+        asyncio.Runner(loop_factory=loop_factory()).run(_serve(spec, loaded, pipes, ready, processes))
+        code = 0
+    except UsageError as error:
+        pipes.tell(_refused(error))
+        code = 2
+    except BaseException as error:
+        logger.critical("the worker ends", exc_info=True)
+        pipes.tell(_refused(error))
+    flush_output()
+    # Threads and tasks that an agent left behind would keep the process alive; a command ends by its supervisor.
+    pipes.leave(code, alone=is_command)
+
+
+def _refused(error: BaseException) -> Refused:
+    """The error under its own name, or that of the nearest error of ours it derives from."""
+    ours = (kind.__name__ for kind in type(error).__mro__ if kind.__module__ == UsageError.__module__)
+    return Refused(next(ours, type(error).__name__), mask_text(str(error))[:MESSAGE_CHARACTERS])
+
+
+def _prepare(spec: WorkerSpec) -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter(f"%(asctime)s {spec.worker_id} %(levelname)s %(name)s: %(message)s"))
+    handler.addFilter(MaskingFilter())
+    if spec.key:
+        remember_secret(spec.key)
+    ours = logging.getLogger("leyden")  # the root logger is the agent's to configure
+    ours.addHandler(handler)
+    ours.setLevel(logging.INFO if spec.log_file else logging.WARNING)
+    ours.propagate = False
+    os.environ.update(NO_TELEMETRY)
+    sys.path.extend(entry for entry in spec.python_path if entry not in sys.path)
+    context_propagation.install()
+    routing.install(fail_closed=True)
+
+
+def _load(spec: WorkerSpec) -> LoadedAgent:
+    loaded = LoadedAgent.of(
+        spec.agent, spec.reward, reward_weights=spec.reward_weights, input=spec.input, hooks=spec.hooks, env=spec.env
+    )
+    prepare_first_use()
+    instrument_all(loaded.source.adapter)
+    _set_aside()
+    return loaded
+
+
+def _set_aside() -> None:
+    """Have Python's collector leave alone what is loaded by now, libraries above all: to go through them is slow.
+
+    How often it looks for an agent's own garbage stays as it is, for that may hold connections.
+    """
+    gc.collect()
+    gc.freeze()
+
+
+async def _serve(
+    spec: WorkerSpec, loaded: LoadedAgent, pipes: ParentPipes, ready: Ready, processes: ForkServer | None
+) -> None:
+    loop, stopped = asyncio.get_running_loop(), asyncio.Event()
+    loop.set_default_executor(AgentThreads())  # frameworks run sync agents here: the usual pool would limit how many
+    on_sigterm(stopped.set)
+    pipes.when_parent_ends(lambda: loop.call_soon_threadsafe(stopped.set), grace_seconds=GRACE_SECONDS)
+    store = HttpStore(spec.store_url, spec.store_token)
+    recorder = await start_recording(store.add_many_spans)
+    config = RunnerConfig(
+        worker_id=spec.worker_id,
+        gateway_url=spec.gateway_url,
+        key=bytes.fromhex(spec.key) or None,
+        routes=spec.routes,
+        concurrency=spec.concurrency,
+        reward=loaded.reward,
+        reward_weights=loaded.reward_weights,
+        input=loaded.input,
+        hooks=loaded.hooks,
+        isolation=ready.isolation,
+    )
+    runner = Runner(store, loaded.source, config=config, recorder=recorder, processes=processes)
+    pipes.tell(ready)
+    beating = asyncio.create_task(_beat(runner, pipes))
+    watching = None if processes is None else asyncio.create_task(_stop_without(processes, stopped))
+    try:
+        await runner.run_until(stopped)
+        if processes is not None and processes.gone.is_set():
+            raise LeydenError("the process that forks the agents' processes has ended")
+    finally:
+        beating.cancel()
+        if watching is not None:
+            watching.cancel()
+        if processes is not None:
+            processes.end()
+        await recorder.stop()
+        await store.close()
+
+
+async def _stop_without(processes: ForkServer, stopped: asyncio.Event) -> None:
+    """Stop the worker when nothing can be forked any more: its pool starts another."""
+    await processes.gone.wait()
+    stopped.set()
+
+
+async def _beat(runner: Runner, pipes: ParentPipes) -> None:
+    while True:
+        pipes.tell(Beat(runner.finished))
+        await asyncio.sleep(BEAT_SECONDS)
+
+
+if __name__ == "__main__":
+    main()
