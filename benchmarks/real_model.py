@@ -30,11 +30,11 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from leyden.core.data.sampling import Sampling
 from leyden.core.engine.base import GenerateRequest
 from leyden.core.engine.embedded.engine import EmbeddedConfig, EmbeddedEngine
-from leyden.core.policy.checkpoint import PendingCheckpoint
-from leyden.core.policy.config import UpdateConfig
-from leyden.core.policy.entries import WeightedTransition
+from leyden.core.policy.checkpoints.checkpoint import PendingCheckpoint
 from leyden.core.policy.model import PolicyModel
-from leyden.core.policy.update import Updater
+from leyden.core.policy.update.config import UpdateConfig
+from leyden.core.policy.update.entries import WeightedTransition
+from leyden.core.policy.update.updater import Updater
 from leyden.core.testing.policies import RolloutShape, synthetic_rollouts
 
 SYSTEM, QUESTION, ANSWER, GROUP = 22, 14, 13, 8

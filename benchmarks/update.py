@@ -16,9 +16,9 @@ from pathlib import Path
 
 import torch
 
-from leyden.core.policy.config import UpdateConfig
-from leyden.core.policy.entries import WeightedTransition
-from leyden.core.policy.update import Updater, UpdateReport
+from leyden.core.policy.update.config import UpdateConfig
+from leyden.core.policy.update.entries import WeightedTransition
+from leyden.core.policy.update.updater import Updater, UpdateReport
 from leyden.core.testing.policies import RolloutShape, TinyShape, synthetic_rollouts, tiny_policy
 
 MODEL = TinyShape(vocab=623, hidden=96, intermediate=288, layers=3, heads=4, key_value_heads=2, head_dim=24)

@@ -20,11 +20,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from leyden.core.policy.config import UpdateConfig
-from leyden.core.policy.entries import WeightedTransition
 from leyden.core.policy.model import PolicyModel
 from leyden.core.policy.options import LoraOptions
-from leyden.core.policy.update import Updater
+from leyden.core.policy.update.config import UpdateConfig
+from leyden.core.policy.update.entries import WeightedTransition
+from leyden.core.policy.update.updater import Updater
 from leyden.core.testing.policies import RolloutShape, TinyShape, synthetic_rollouts, tiny_policy
 
 PROMPT, RESPONSE = 16, 256

@@ -8,8 +8,8 @@ from subprocess import CompletedProcess
 import pytest
 import torch
 
-from leyden.core.policy.checkpoint import latest_checkpoint
-from leyden.core.policy.checkpoint_state import read_training
+from leyden.core.policy.checkpoints.checkpoint import latest_checkpoint
+from leyden.core.policy.checkpoints.state import read_training
 
 Arguments = Callable[..., list[str]]
 Leyden = Callable[..., "CompletedProcess[str]"]

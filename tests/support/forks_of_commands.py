@@ -12,7 +12,7 @@ import forks
 
 LOADED = (
     *("leyden.core.runner.workers.worker", "leyden.core.trainer.child", "leyden.core.engine.embedded.engine"),
-    *("leyden.core.policy.update", "langchain_openai", "langchain.agents", "langgraph.graph"),
+    *("leyden.core.policy.update.updater", "langchain_openai", "langchain.agents", "langgraph.graph"),
 )
 
 _folder = Path(tempfile.mkdtemp(prefix="leyden-forks-"))

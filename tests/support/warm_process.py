@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 PRELOADED = [
     "leyden.core.cli.main",
     "leyden.core.engine.embedded.engine",
-    "leyden.core.policy.update",
+    "leyden.core.policy.update.updater",
     "leyden.core.trainer.session",
 ]
 FORKS = "LEYDEN_TEST_FORKS"

@@ -63,8 +63,8 @@ def _update_problems(groups: list[TrajectoryGroup]) -> list[str]:
 
 
 def _update(groups: list[TrajectoryGroup]) -> list[str]:
-    from leyden.core.policy.config import UpdateConfig
-    from leyden.core.policy.update import Updater
+    from leyden.core.policy.update.config import UpdateConfig
+    from leyden.core.policy.update.updater import Updater
     from leyden.core.testing.policies import TinyShape, tiny_policy
 
     weighed = weigh(groups, CREDIT.make("uniform"), ADVANTAGE.make("grpo"))

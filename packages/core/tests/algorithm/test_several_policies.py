@@ -12,12 +12,12 @@ from leyden.core.algorithm.lightning_rl import LightningRL, LightningRLConfig
 from leyden.core.algorithm.sft import SFT, SFTConfig
 from leyden.core.data.transition import TrajectoryGroup, Transition
 from leyden.core.errors import TrainingError
-from leyden.core.policy.config import UpdateConfig
-from leyden.core.policy.entries import WeightedTransition
 from leyden.core.policy.logprobs import score
 from leyden.core.policy.model import PolicyModel
 from leyden.core.policy.options import LoraOptions
-from leyden.core.policy.update import Updater
+from leyden.core.policy.update.config import UpdateConfig
+from leyden.core.policy.update.entries import WeightedTransition
+from leyden.core.policy.update.updater import Updater
 from leyden.core.testing.nouns import trajectory, transition
 from leyden.core.testing.policies import TinyShape, tiny_policy
 from leyden.core.testing.scripted_context import ScriptedContext

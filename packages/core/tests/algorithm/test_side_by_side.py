@@ -15,10 +15,10 @@ from leyden.core.algorithm.registry import ALGORITHMS, make_algorithm
 from leyden.core.algorithm.side_by_side import SideBySide
 from leyden.core.data.transition import TrajectoryGroup
 from leyden.core.errors import NothingToLearn, UsageError
-from leyden.core.policy.checkpoint import latest_checkpoint, load_checkpoint, save_checkpoint, step_of
+from leyden.core.policy.checkpoints.checkpoint import latest_checkpoint, load_checkpoint, save_checkpoint, step_of
 from leyden.core.policy.logprobs import score
 from leyden.core.policy.model import PolicyModel
-from leyden.core.policy.update import Updater
+from leyden.core.policy.update.updater import Updater
 from leyden.core.testing.nouns import trajectory, transition
 from leyden.core.testing.policies import TinyShape, tiny_policy
 from leyden.core.testing.scripted_context import ScriptedContext

@@ -16,14 +16,14 @@ from torch import Tensor
 from leyden.core.algorithm.registry import make_algorithm
 from leyden.core.engine.embedded.engine import EmbeddedEngine
 from leyden.core.errors import PolicyError, UsageError
-from leyden.core.policy.checkpoint import load_checkpoint, load_trained, save_checkpoint
-from leyden.core.policy.checkpoint_state import MODEL
-from leyden.core.policy.config import UpdateConfig, UpdateOptions
-from leyden.core.policy.export import adapter_folder, export_policy
+from leyden.core.policy.checkpoints.checkpoint import load_checkpoint, load_trained, save_checkpoint
+from leyden.core.policy.checkpoints.export import adapter_folder, export_policy
+from leyden.core.policy.checkpoints.state import MODEL
 from leyden.core.policy.logprobs import score
 from leyden.core.policy.model import PolicyModel
 from leyden.core.policy.options import LoraOptions
-from leyden.core.policy.update import Updater
+from leyden.core.policy.update.config import UpdateConfig, UpdateOptions
+from leyden.core.policy.update.updater import Updater
 from leyden.core.testing.policies import TinyShape, synthetic_rollouts, tiny_policy
 from leyden.core.testing.tiny_models import tiny_model
 

@@ -7,11 +7,11 @@ import safetensors.torch
 import torch
 
 from leyden.core.errors import PolicyError
-from leyden.core.policy.config import UpdateConfig
-from leyden.core.policy.export import export_policy
+from leyden.core.policy.checkpoints.export import export_policy
 from leyden.core.policy.logprobs import score
 from leyden.core.policy.model import PolicyModel
-from leyden.core.policy.update import Updater
+from leyden.core.policy.update.config import UpdateConfig
+from leyden.core.policy.update.updater import Updater
 from leyden.core.testing.policies import TinyShape, synthetic_rollouts, tiny_policy
 
 FILES: Any = safetensors.torch

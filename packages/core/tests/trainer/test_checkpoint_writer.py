@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from leyden.core.errors import TrainingError
-from leyden.core.policy.checkpoint import latest_checkpoint
-from leyden.core.policy.config import UpdateConfig
-from leyden.core.policy.update import Updater
+from leyden.core.policy.checkpoints.checkpoint import latest_checkpoint
+from leyden.core.policy.update.config import UpdateConfig
+from leyden.core.policy.update.updater import Updater
 from leyden.core.testing.policies import synthetic_rollouts, tiny_policy
 from leyden.core.trainer.checkpoint_writer import CheckpointWriter
 from leyden.core.trainer.config import RunConfig

@@ -10,12 +10,12 @@ import torch
 import transformers
 
 from leyden.core.cli.main import run
-from leyden.core.policy.checkpoint import save_checkpoint
-from leyden.core.policy.config import UpdateConfig
+from leyden.core.policy.checkpoints.checkpoint import save_checkpoint
 from leyden.core.policy.logprobs import score
 from leyden.core.policy.model import PolicyModel
 from leyden.core.policy.options import LoraOptions
-from leyden.core.policy.update import Updater
+from leyden.core.policy.update.config import UpdateConfig
+from leyden.core.policy.update.updater import Updater
 from leyden.core.testing.policies import TinyShape, synthetic_rollouts, tiny_policy
 from leyden.core.testing.tiny_tokenizers import save_tiny_tokenizer
 from leyden.core.trainer.config import RunConfig

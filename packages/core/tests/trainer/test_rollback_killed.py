@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from leyden.core.errors import RunError
-from leyden.core.policy.atomic import whole_folder
+from leyden.core.policy.checkpoints.atomic import whole_folder
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.folder import RunFolder
 from leyden.core.trainer.models import Models

@@ -9,10 +9,10 @@ import pytest
 from leyden.core.data.route import POLICY
 from leyden.core.engine.embedded.engine import EmbeddedEngine
 from leyden.core.errors import EngineError
-from leyden.core.policy.config import UpdateConfig
 from leyden.core.policy.model import PolicyModel
 from leyden.core.policy.options import LoraOptions
-from leyden.core.policy.update import Updater
+from leyden.core.policy.update.config import UpdateConfig
+from leyden.core.policy.update.updater import Updater
 from leyden.core.testing.policies import synthetic_rollouts, tiny_policy
 from leyden.core.trainer.serving import Served, Serving
 

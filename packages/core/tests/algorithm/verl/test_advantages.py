@@ -13,7 +13,7 @@ from leyden.core.algorithm.weighing import WeighedBatch, weigh
 from leyden.core.credit.registry import CREDIT
 from leyden.core.data.transition import TrajectoryGroup
 from leyden.core.errors import TrainingError
-from leyden.core.policy.entries import Normalisation, step_weights
+from leyden.core.policy.update.entries import Normalisation, step_weights
 from leyden.core.testing.nouns import trajectory, transition
 
 LIMITS = RowLimits(prompt=9, response=9)

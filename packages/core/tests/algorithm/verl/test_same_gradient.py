@@ -24,9 +24,9 @@ from leyden.core.algorithm.verl.rows import RowLimits, training_rows
 from leyden.core.algorithm.weighing import WeighedBatch, weigh
 from leyden.core.credit.registry import CREDIT
 from leyden.core.data.transition import Outcome, TrajectoryGroup, Transition
-from leyden.core.policy.config import UpdateConfig
 from leyden.core.policy.model import PolicyModel
-from leyden.core.policy.update import Updater
+from leyden.core.policy.update.config import UpdateConfig
+from leyden.core.policy.update.updater import Updater
 from leyden.core.testing.nouns import trajectory, transition
 from leyden.core.testing.policies import tiny_policy
 from leyden.core.testing.ports import free_port

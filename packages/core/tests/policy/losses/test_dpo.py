@@ -5,13 +5,13 @@ import torch
 import torch.nn.functional
 
 from leyden.core.errors import UsageError
-from leyden.core.policy.entries import step_weights
-from leyden.core.policy.exactness import Exactness
-from leyden.core.policy.gradient import accumulate
+from leyden.core.policy.capability_checks import Exactness
 from leyden.core.policy.losses.base import LossEntries
 from leyden.core.policy.losses.dpo import DPO, pair_weights
-from leyden.core.policy.merge import merged, unmerged
-from leyden.core.policy.objective import Objective
+from leyden.core.policy.update.entries import step_weights
+from leyden.core.policy.update.gradient import accumulate
+from leyden.core.policy.update.merge import merged, unmerged
+from leyden.core.policy.update.objective import Objective
 from leyden.core.testing.policies import synthetic_rollouts, tiny_policy
 
 

@@ -17,7 +17,7 @@ from leyden.core.errors import UsageError
 
 if TYPE_CHECKING:
     from leyden.core.policy.model import PolicyModel
-    from leyden.core.policy.update import Updater
+    from leyden.core.policy.update.updater import Updater
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -19,11 +19,11 @@ from leyden.core.algorithm.loops import Pace
 from leyden.core.algorithm.sharing import shared_out
 from leyden.core.data.transition import TrajectoryGroup
 from leyden.core.errors import NothingToLearn, TrainingError
-from leyden.core.policy.config import UpdateOptions
+from leyden.core.policy.update.config import UpdateOptions
 
 if TYPE_CHECKING:
     from leyden.core.policy.model import PolicyModel
-    from leyden.core.policy.update import Updater
+    from leyden.core.policy.update.updater import Updater
 
 log = logging.getLogger(__name__)
 

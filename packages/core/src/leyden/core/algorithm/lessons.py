@@ -22,12 +22,12 @@ from leyden.core.data.order import drawn
 from leyden.core.data.reasons import SET_APART
 from leyden.core.data.transition import TrajectoryGroup, Transition
 from leyden.core.errors import UsageError
-from leyden.core.policy.config import update_config
-from leyden.core.policy.entries import WeightedTransition
+from leyden.core.policy.update.config import update_config
+from leyden.core.policy.update.entries import WeightedTransition
 
 if TYPE_CHECKING:
     from leyden.core.policy.model import PolicyModel
-    from leyden.core.policy.update import Updater, UpdateReport
+    from leyden.core.policy.update.updater import Updater, UpdateReport
 
 log = logging.getLogger(__name__)
 
@@ -143,7 +143,7 @@ class LessonLoop(Learner[Options, list[WeightedTransition]], Generic[Options]):
 
     def make_updater(self, model: "PolicyModel", steps: int, seed: int) -> "Updater":
         """The policy with its optimizer."""
-        from leyden.core.policy.update import Updater
+        from leyden.core.policy.update.updater import Updater
 
         return Updater(model, update_config(self.config, steps=steps, seed=seed))
 

@@ -19,13 +19,13 @@ from leyden.core.credit.registry import CREDIT
 from leyden.core.data.scheme import SchemeSettings
 from leyden.core.data.transition import TrajectoryGroup, Transition
 from leyden.core.errors import UsageError
-from leyden.core.policy.config import update_config
-from leyden.core.policy.critic_options import CRITICS
+from leyden.core.policy.critic.options import CRITICS
+from leyden.core.policy.update.config import update_config
 
 if TYPE_CHECKING:
+    from leyden.core.policy.critic.value_update import ActorCriticReport
     from leyden.core.policy.model import PolicyModel
-    from leyden.core.policy.update import Updater, UpdateReport
-    from leyden.core.policy.value_update import ActorCriticReport
+    from leyden.core.policy.update.updater import Updater, UpdateReport
 
 log = logging.getLogger(__name__)
 
@@ -91,8 +91,8 @@ class LightningRL(Learner[LightningRLConfig, WeighedPart]):
 
     def make_updater(self, model: "PolicyModel", steps: int, seed: int) -> "Updater":
         """The policy with its optimizer, and the critic with its own where there is one."""
-        from leyden.core.policy.update import Updater
-        from leyden.core.policy.value_update import ActorCritic
+        from leyden.core.policy.critic.value_update import ActorCritic
+        from leyden.core.policy.update.updater import Updater
 
         if self.critic is None:
             return Updater(model, update_config(self.config, steps=steps, seed=seed))
@@ -117,7 +117,7 @@ class LightningRL(Learner[LightningRLConfig, WeighedPart]):
         self, context: Context, updaters: "Mapping[str, Updater]", groups: list[TrajectoryGroup]
     ) -> WeighedBatch:
         """What the calls of `groups` are worth, by the values of their states where there is a critic."""
-        from leyden.core.policy.value_update import ActorCritic
+        from leyden.core.policy.critic.value_update import ActorCritic
 
         critics = {name: updater for name, updater in updaters.items() if isinstance(updater, ActorCritic)}
         if not critics:
@@ -134,7 +134,7 @@ class LightningRL(Learner[LightningRLConfig, WeighedPart]):
 
     def update(self, updater: "Updater", part: WeighedPart) -> "UpdateReport | ActorCriticReport":
         """One step of the policy, of the critic, or of both."""
-        from leyden.core.policy.value_update import ActorCritic
+        from leyden.core.policy.critic.value_update import ActorCritic
 
         if isinstance(updater, ActorCritic):
             return updater.learn(part.transitions, part.value_targets)

@@ -26,7 +26,7 @@ from leyden.core.errors import UsageError
 
 if TYPE_CHECKING:
     from leyden.core.policy.model import PolicyModel
-    from leyden.core.policy.update import Updater
+    from leyden.core.policy.update.updater import Updater
 
 TURNS = "turns"
 _MOST_EMPTY = LearnerOptions().max_empty_batches

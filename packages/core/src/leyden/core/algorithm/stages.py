@@ -18,7 +18,7 @@ from leyden.core.errors import UsageError
 
 if TYPE_CHECKING:
     from leyden.core.policy.model import PolicyModel
-    from leyden.core.policy.update import Updater
+    from leyden.core.policy.update.updater import Updater
 
 _SHARED = {"lora": None, "precision": "float32"}
 """Options that say what the policy is, with their defaults."""

@@ -12,9 +12,9 @@ from leyden.core.credit.nesting import expected_returns, needs_values
 from leyden.core.data.reasons import NO_VALUE
 from leyden.core.data.transition import Trajectory, TrajectoryGroup, Transition
 from leyden.core.errors import UsageError
-from leyden.core.policy.config import UpdateOptions
-from leyden.core.policy.critic_options import CriticOptions
-from leyden.core.policy.value_loss import ValueTarget
+from leyden.core.policy.critic.options import CriticOptions
+from leyden.core.policy.critic.value_loss import ValueTarget
+from leyden.core.policy.update.config import UpdateOptions
 
 Critic = Callable[[Sequence[Transition]], NDArray[np.float64]]
 """Transitions -> what is to be expected of the rollout in the state before each."""

@@ -12,8 +12,8 @@ from leyden.core.algorithm.sharing import shared_out
 from leyden.core.credit.base import Credit, CreditAssigner, roles_of
 from leyden.core.data.transition import Trajectory, TrajectoryGroup, Transition
 from leyden.core.errors import TrainingError
-from leyden.core.policy.entries import WeightedTransition
-from leyden.core.policy.value_loss import ValueTarget
+from leyden.core.policy.critic.value_loss import ValueTarget
+from leyden.core.policy.update.entries import WeightedTransition
 
 
 @dataclass(frozen=True, slots=True)

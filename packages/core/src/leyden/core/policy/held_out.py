@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from leyden.core.policy.entries import Floats, WeightedTransition
 from leyden.core.policy.losses.base import Loss, LossEntries
 from leyden.core.policy.losses.dpo import pair_weights
+from leyden.core.policy.update.entries import Floats, WeightedTransition
 
 
 def token_numbers(own: Sequence[Floats]) -> dict[str, float]:

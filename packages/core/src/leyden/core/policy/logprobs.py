@@ -12,9 +12,9 @@ import torch.utils.checkpoint
 from torch import Tensor
 
 from leyden.core.data.encoding.tokens import token_ids
-from leyden.core.policy.batch import MicroBatch
 from leyden.core.policy.model import PolicyModel
-from leyden.core.policy.prefix import SharedPrefix
+from leyden.core.policy.update.micro_batches import MicroBatch
+from leyden.core.policy.update.shared_prefix import SharedPrefix
 
 CHUNK_ELEMENTS = 1 << 24
 """Logits held at once: 64 MiB in float32. Beyond one chunk, each is computed again in the backward pass."""
@@ -34,7 +34,7 @@ def entry_logprobs(
     """Return log-probability and entropy of each entry of `batch`, at the temperature its target was drawn at.
 
     `prefix` is what the batch's rows have read before. `plain_head` says that the model's logits are its output head's
-    and nothing more, so that they may be computed in chunks (`policy.exactness` proves it). The entropy carries a
+    and nothing more, so that they may be computed in chunks (`capability_checks` proves it). The entropy carries a
     gradient only where it is asked for.
     """
     return read_entries(model, batch, prefix, plain_head=plain_head, entropy_gradient=entropy_gradient)[1]

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from leyden.core.data.transition import Transition
-from leyden.core.policy.entries import Floats, WeightedTransition, behaviour
-from leyden.core.policy.exactness import prove
+from leyden.core.policy.capability_checks import prove
 from leyden.core.policy.model import PolicyModel
 from leyden.core.policy.replay import replay
+from leyden.core.policy.update.entries import Floats, WeightedTransition, behaviour
 
 SPREAD = 0.02
 """Standard deviation that weights are taken to have where they have less: those of a fresh adapter are 0."""

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from leyden.core.policy.batch import micro_batches, shared_prefix
-from leyden.core.policy.entries import Floats, WeightedTransition
-from leyden.core.policy.exactness import Exactness
+from leyden.core.policy.capability_checks import Exactness
 from leyden.core.policy.logprobs import entry_logprobs
-from leyden.core.policy.merge import TokenSequence, merged, unmerged
 from leyden.core.policy.model import PolicyModel
-from leyden.core.policy.prefix import SharedPrefix
+from leyden.core.policy.update.entries import Floats, WeightedTransition
+from leyden.core.policy.update.merge import TokenSequence, merged, unmerged
+from leyden.core.policy.update.micro_batches import micro_batches, shared_prefix
+from leyden.core.policy.update.shared_prefix import SharedPrefix
 
 WORTH_SHARING = 16
 """Shorter prefixes cost more to share than to read again."""

@@ -6,9 +6,9 @@ from typing import Any
 
 import torch.random
 
-from leyden.core.policy.entries import WeightedTransition
 from leyden.core.policy.model import PolicyModel
 from leyden.core.policy.options import LoraOptions
+from leyden.core.policy.update.entries import WeightedTransition
 from leyden.core.testing.nouns import transition
 
 

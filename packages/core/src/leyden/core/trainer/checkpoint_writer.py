@@ -10,7 +10,7 @@ from leyden.core.errors import TrainingError
 from leyden.core.trainer.standing import Standing
 
 if TYPE_CHECKING:
-    from leyden.core.policy.checkpoint import Trained
+    from leyden.core.policy.checkpoints.checkpoint import Trained
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ class CheckpointWriter:
 
         Raises TrainingError where that one could not be written.
         """
-        from leyden.core.policy.checkpoint import PendingCheckpoint
+        from leyden.core.policy.checkpoints.checkpoint import PendingCheckpoint
 
         await self.finish()
         pending = PendingCheckpoint(self._folder, step, trained, progress, self._keep, mark=mark)

@@ -32,9 +32,9 @@ from leyden.core.trainer.usage import Usage
 from leyden.core.trainer.versions import Evaluation, VersionFile, earned
 
 if TYPE_CHECKING:
-    from leyden.core.policy.checkpoint import Trained
+    from leyden.core.policy.checkpoints.checkpoint import Trained
     from leyden.core.policy.model import PolicyModel
-    from leyden.core.policy.update import Updater
+    from leyden.core.policy.update.updater import Updater
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -110,14 +110,14 @@ class RunContext(Context):
     @property
     def goes_on_after(self) -> int:
         """The step of the last checkpoint; 0 where there is none."""
-        from leyden.core.policy.checkpoint import latest_checkpoint, step_of
+        from leyden.core.policy.checkpoints.checkpoint import latest_checkpoint, step_of
 
         latest = latest_checkpoint(self.folder.checkpoints)
         return 0 if latest is None else step_of(latest)
 
     async def restore(self, updaters: "Mapping[str, Updater]") -> None:
         """Go on from the last checkpoint, if there is one, and serve its weights."""
-        from leyden.core.policy.checkpoint import latest_checkpoint, load_checkpoint
+        from leyden.core.policy.checkpoints.checkpoint import latest_checkpoint, load_checkpoint
 
         latest = latest_checkpoint(self.folder.checkpoints)
         if latest is None:

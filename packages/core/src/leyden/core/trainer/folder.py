@@ -18,7 +18,7 @@ from leyden.core.data.resources import LLM, NamedResources
 from leyden.core.data.rollout import Task
 from leyden.core.errors import RunError
 from leyden.core.masking import mask_text, mask_values
-from leyden.core.policy.atomic import remove_unfinished, whole_folder
+from leyden.core.policy.checkpoints.atomic import remove_unfinished, whole_folder
 from leyden.core.trainer.config import RunConfig, check_name, load_config, save_config
 from leyden.core.trainer.moves import end_moves, is_under_way
 from leyden.core.trainer.tasks import load_tasks, save_tasks

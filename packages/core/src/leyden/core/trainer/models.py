@@ -170,7 +170,7 @@ def _check_free(target: Path) -> None:
 
 def _export(models: Models, version: ModelVersion, target: Path) -> Path:
     from leyden.core.algorithm.registry import make_algorithm
-    from leyden.core.policy.export import adapter_folder
+    from leyden.core.policy.checkpoints.export import adapter_folder
     from leyden.core.policy.model import PolicyModel
 
     config = models.config

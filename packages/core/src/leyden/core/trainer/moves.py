@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from leyden.core.policy.atomic import remove_unfinished, sync
+from leyden.core.policy.checkpoints.atomic import remove_unfinished, sync
 
 SET_ASIDE = "set_aside"
 LIST = "moves.json"

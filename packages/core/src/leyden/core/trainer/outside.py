@@ -194,7 +194,7 @@ class OutsideRun(RecordedRun, OutsideContext):
         return tuple(sorted({kept, self.step}))
 
     def _adopt(self, version: int, folder: Path) -> None:
-        from leyden.core.policy.checkpoint import save_trained
+        from leyden.core.policy.checkpoints.checkpoint import save_trained
         from leyden.core.policy.model import PolicyModel
 
         (name,) = self.policies

@@ -24,7 +24,7 @@ from leyden.core.trainer.tracker import numbers
 from leyden.core.trainer.versions import ModelVersion, VersionFile, is_checkpoint
 
 if TYPE_CHECKING:
-    from leyden.core.policy.update import Updater
+    from leyden.core.policy.update.updater import Updater
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from leyden.core.errors import NotFound, RunError, StoreError, UsageError
-from leyden.core.policy.atomic import whole_folder
+from leyden.core.policy.checkpoints.atomic import whole_folder
 from leyden.core.store.open import open_store
 from leyden.core.trainer.abandoned import set_aside
 from leyden.core.trainer.folder import LEARNED, RunFolder

@@ -210,7 +210,7 @@ class Standing:
 
     def _mark(self) -> None:
         """Let the mark that keeps a checkpoint lie on the kept version's alone."""
-        from leyden.core.policy.checkpoint import MARK, mark_checkpoint
+        from leyden.core.policy.checkpoints.checkpoint import MARK, mark_checkpoint
 
         kept = None if self._state.kept is None else self._records.get(self._state.kept.version)
         own = None if kept is None or kept.weights is None else self._folder.path / kept.weights

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from leyden.core.errors import RunError
-from leyden.core.policy.atomic import replaced_folder
+from leyden.core.policy.checkpoints.atomic import replaced_folder
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.versions import ModelVersion, VersionFile
 
@@ -24,7 +24,7 @@ def with_version(model: "PolicyModel", versions: VersionFile, number: int, name:
     found = versions.read().get(number)
     if found is None:
         raise RunError(f"there is no version {number} in {versions.path}")
-    checkpoints: Any = import_module("leyden.core.policy.checkpoint")
+    checkpoints: Any = import_module("leyden.core.policy.checkpoints.checkpoint")
     path = weights_of(versions, found)
     checkpoints.load_trained(path if name is None else path / name, model)
     return model
@@ -36,7 +36,7 @@ def export_policies(models: "Mapping[str, PolicyModel]", config: RunConfig, fold
     That is the folder of the only one where it was given no name; of others each has a folder of its name in it, and
     all of them make way for new ones at once.
     """
-    from leyden.core.policy.export import export_policy
+    from leyden.core.policy.checkpoints.export import export_policy
 
     if not config.has_names:
         (model,) = models.values()

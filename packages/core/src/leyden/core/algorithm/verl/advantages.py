@@ -11,7 +11,7 @@ import numpy as np
 
 from leyden.core.advantage.base import AdvantageEstimator, CreditedRollout, Floats, GroupAdvantages
 from leyden.core.errors import TrainingError
-from leyden.core.policy.entries import Normalisation, normalised
+from leyden.core.policy.update.entries import Normalisation, normalised
 
 Places = list[int]
 """Numbers of a rollout's rows, in the order in which its calls were made."""

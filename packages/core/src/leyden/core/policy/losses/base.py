@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
-from leyden.core.policy.ratios import LOG_RATIO_LIMIT
+from leyden.core.policy.update.ratios import LOG_RATIO_LIMIT
 
 if TYPE_CHECKING:
     from torch import Tensor

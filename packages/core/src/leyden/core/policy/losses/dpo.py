@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from leyden.core.errors import UsageError
-from leyden.core.policy.entries import WeightedTransition
 from leyden.core.policy.losses.base import EntryLosses, Loss, LossEntries
 from leyden.core.policy.losses.segments import transition_sums
+from leyden.core.policy.update.entries import WeightedTransition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

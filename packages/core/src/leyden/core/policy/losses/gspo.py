@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from leyden.core.policy.losses.base import EntryLosses, Loss, LossEntries, clipped_surrogate
 from leyden.core.policy.losses.checks import check_clip
 from leyden.core.policy.losses.segments import transition_means
-from leyden.core.policy.ratios import LOG_RATIO_LIMIT
+from leyden.core.policy.update.ratios import LOG_RATIO_LIMIT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

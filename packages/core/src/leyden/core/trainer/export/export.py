@@ -16,7 +16,7 @@ from leyden.core.data import semconv
 from leyden.core.data.rollout import Rollout
 from leyden.core.errors import UsageError
 from leyden.core.masking import mask_text
-from leyden.core.policy.atomic import remove_unfinished, replaced_folder, whole_folder
+from leyden.core.policy.checkpoints.atomic import remove_unfinished, replaced_folder, whole_folder
 from leyden.core.store.base import LightningStore
 from leyden.core.store.open import open_store
 from leyden.core.trainer.export.files import FORMATS, Format, RowFile, check_installed, open_files

@@ -28,7 +28,7 @@ from leyden.core.trainer.serving import SERVED_GAP
 
 if TYPE_CHECKING:
     from leyden.core.policy.model import PolicyModel
-    from leyden.core.policy.update import Updater
+    from leyden.core.policy.update.updater import Updater
     from leyden.core.trainer.context import RunContext
 
 P = ParamSpec("P")

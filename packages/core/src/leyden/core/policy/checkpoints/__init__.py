@@ -1,0 +1,1 @@
+"""Checkpoints and exported policies on disk."""

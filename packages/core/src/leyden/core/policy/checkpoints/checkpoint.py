@@ -1,0 +1,195 @@
+"""Checkpoints: everything needed to go on exactly where a run was, written while the run goes on.
+
+A checkpoint is a folder `step-00000012` (`.2`, `.3` when the same step was saved again), written whole or not at all:
+the files of `checkpoint_state` and `progress.json`. Of several policies each has the first in a folder of its name: all
+of them are of one step, or there is no checkpoint.
+"""
+
+import json
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import safetensors
+import safetensors.torch
+
+from leyden.core.errors import RunError, TrainingError
+from leyden.core.policy.checkpoints.atomic import remove_unfinished, whole_folder
+from leyden.core.policy.checkpoints.state import (
+    LORA,
+    MODEL,
+    PolicyState,
+    described,
+    put_back,
+    read_state,
+    write_weights,
+)
+from leyden.core.policy.model import PolicyModel
+from leyden.core.policy.options import LoraOptions
+from leyden.core.policy.update.updater import Updater
+
+PROGRESS, MARK = "progress.json", "KEEP"
+_SAFETENSORS: Any = safetensors
+_FILES: Any = safetensors.torch
+Trained = Updater | Mapping[str, Updater]
+"""One policy that is trained, or several by their names."""
+_NAME = re.compile(r"step-(\d{8})(?:\.(\d+))?")
+
+
+class PendingCheckpoint:
+    """A checkpoint of what is `trained` at `step`, whose contents are fixed when this is made, and yet to be written.
+
+    From then until `write` ends, the updaters compute gradients and wait before they change weights or optimizers. So
+    nothing is copied. `progress` is the caller's own and must be JSON. Of the checkpoints in `folder` that are not
+    marked, the `keep` latest stay.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        step: int,
+        trained: Trained,
+        progress: Mapping[str, Any],
+        keep: int = 2,
+        *,
+        mark: bool = False,
+    ) -> None:
+        self._folder, self._step, self._keep, self._mark = folder, step, keep, mark
+        self._progress = json.dumps(dict(progress))
+        self._updaters = {"": trained} if isinstance(trained, Updater) else dict(trained)
+        for updater in self._updaters.values():
+            updater.changing.acquire()
+        try:
+            self._states = {name: PolicyState.of(updater) for name, updater in self._updaters.items()}
+        except BaseException:
+            self._release()
+            raise
+
+    def write(self) -> Path:
+        """Write it, on any thread, once, and return its folder; raises TrainingError where that fails."""
+        target = _unused(self._folder, self._step)
+        try:
+            with whole_folder(target) as pending:
+                for name, state in self._states.items():
+                    (pending / name).mkdir(exist_ok=True)
+                    state.write(pending / name)
+                (pending / PROGRESS).write_text(self._progress, encoding="utf-8")
+                if self._mark:
+                    (pending / MARK).touch()
+        except Exception as error:  # the libraries that write have errors of their own for a full disk
+            raise TrainingError(f"the checkpoint {target} could not be written: {error}") from error
+        finally:
+            self._release()
+        _prune(self._folder, self._keep)
+        return target
+
+    def _release(self) -> None:
+        for updater in self._updaters.values():
+            updater.changing.release()
+
+
+def save_checkpoint(
+    folder: Path, step: int, trained: Trained, progress: Mapping[str, Any], keep: int = 2, *, mark: bool = False
+) -> Path:
+    """Write a checkpoint, as `PendingCheckpoint` does, and return its folder."""
+    return PendingCheckpoint(folder, step, trained, progress, keep, mark=mark).write()
+
+
+def save_trained(folder: Path, step: int, model: PolicyModel, progress: Mapping[str, Any]) -> Path:
+    """Write a checkpoint that has no more than the weights of `model` at `step`, and return its folder.
+
+    It can be served, exported and compared; what trained it goes on elsewhere. It takes no other's place.
+    """
+    target = _unused(folder, step)
+    with whole_folder(target) as pending:
+        write_weights(model.trained_weights(), described(model), pending)
+        (pending / PROGRESS).write_text(json.dumps(dict(progress)), encoding="utf-8")
+    return target
+
+
+def load_checkpoint(path: Path, trained: Trained) -> dict[str, Any]:
+    """Put models, optimizers and random states back as they were saved, and return the caller's progress.
+
+    The optimizer's settings, its learning rate included, are those saved. A reference policy is not saved: it is the
+    policy the updater was made with, which a run loads anew from where it began. Raises RunError when the checkpoint
+    cannot be read, PolicyError when it is of another model.
+    """
+    try:
+        progress: dict[str, Any] = json.loads((path / PROGRESS).read_text(encoding="utf-8"))
+        found = [(updater, *read_state(place, updater)) for place, updater in _places(path, trained)]
+    except Exception as error:
+        raise RunError(f"checkpoint {path} cannot be read: {error}") from error
+    for updater, weights, state in found:
+        put_back(updater, weights, state)
+    return progress
+
+
+def load_trained(path: Path, model: PolicyModel) -> None:
+    """Make `model`, the policy that a run began with, the one whose weights or adapters the checkpoint holds.
+
+    Of a checkpoint of several policies, `path` is the folder of one. Raises RunError when the checkpoint cannot be
+    read, PolicyError when it is of another model.
+    """
+    try:
+        with _SAFETENSORS.safe_open(path / MODEL, framework="pt") as file:
+            described: dict[str, str] = file.metadata()
+        weights = _FILES.load_file(path / MODEL, device=str(model.device))
+    except Exception as error:
+        raise RunError(f"checkpoint {path} cannot be read: {error}") from error
+    if LORA in described:
+        model.adapt(msgspec.json.decode(described[LORA], type=LoraOptions))
+    model.load_weights(weights)
+
+
+def mark_checkpoint(path: Path) -> None:
+    """Keep this checkpoint whatever comes after it."""
+    (path / MARK).touch()
+
+
+def latest_checkpoint(folder: Path) -> Path | None:
+    """The checkpoint of the highest step, the last saved where there are several; None when there is none."""
+    found = _checkpoints(folder)
+    return found[-1] if found else None
+
+
+def step_of(checkpoint: Path) -> int:
+    """The step that a checkpoint was saved after, by its name."""
+    return _order(checkpoint)[0]
+
+
+def _places(path: Path, trained: Trained) -> list[tuple[Path, Updater]]:
+    """Where in a checkpoint each policy lies."""
+    if isinstance(trained, Updater):
+        return [(path, trained)]
+    return [(path / name, updater) for name, updater in trained.items()]
+
+
+def _checkpoints(folder: Path) -> list[Path]:
+    """Whole checkpoints, oldest first."""
+    if not folder.is_dir():
+        return []
+    whole = [path for path in folder.iterdir() if _NAME.fullmatch(path.name) and (path / PROGRESS).is_file()]
+    return sorted(whole, key=_order)
+
+
+def _order(path: Path) -> tuple[int, int]:
+    match = _NAME.fullmatch(path.name)
+    return (int(match[1]), int(match[2] or 1)) if match else (-1, -1)
+
+
+def _unused(folder: Path, step: int) -> Path:
+    name = f"step-{step:08d}"
+    times = [_order(path)[1] for path in _checkpoints(folder) if _order(path)[0] == step]
+    return folder / (f"{name}.{max(times) + 1}" if times else name)
+
+
+def _prune(folder: Path, keep: int) -> None:
+    remove_unfinished(folder)
+    unmarked = [path for path in _checkpoints(folder) if not (path / MARK).exists()]
+    for path in unmarked[: -max(1, keep)]:
+        # The file that makes it whole goes first, so that a removal cut short leaves nothing to be picked.
+        (path / PROGRESS).unlink(missing_ok=True)
+        shutil.rmtree(path, ignore_errors=True)

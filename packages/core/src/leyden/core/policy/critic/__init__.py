@@ -1,0 +1,1 @@
+"""The critic: what to expect of a rollout, and how that is learned."""

@@ -1,0 +1,1 @@
+"""What changes a policy's weights: from transitions to a gradient and a step."""

@@ -1,0 +1,78 @@
+"""The gradient of a loss over token sequences, accumulated in micro-batches. Knows nothing of optimizers.
+
+Invariant: the gradient is the same, up to rounding, whatever the token budget and whichever short cuts are taken.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from leyden.core.policy.capability_checks import Exactness
+from leyden.core.policy.logprobs import read_entries
+from leyden.core.policy.losses.base import LossEntries
+from leyden.core.policy.model import PolicyModel
+from leyden.core.policy.replay import read_prefix
+from leyden.core.policy.update.diagnostics import Diagnostics
+from leyden.core.policy.update.merge import TokenSequence
+from leyden.core.policy.update.micro_batches import micro_batches
+from leyden.core.policy.update.objective import Objective
+
+StateLoss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+"""`transition_N` and `hidden_NH` of a batch's entries -> a loss of the states they were written in, to be added."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accumulated:
+    """What one accumulation computed, beside the gradients it left in the model."""
+
+    loss: float
+    diagnostics: Diagnostics
+    tokens_read: int
+    """Tokens the model ran over, padding included."""
+
+
+def accumulate(
+    model: PolicyModel,
+    sequences: Sequence[TokenSequence],
+    objective: Objective,
+    token_budget: int | None,
+    exactness: Exactness,
+    state_loss: StateLoss | None = None,
+) -> Accumulated:
+    """Add the gradient of `objective` over all entries of `sequences` to the model's gradients.
+
+    `state_loss` is a second objective on the same forward pass: one backward for both, and the loss returned is the
+    first's alone. A transition's entries lie together; what the head receives for the first is the state it was
+    written in. Where a loss takes several transitions together, each must be a sequence of its own, in order.
+    """
+    prefix, length = read_prefix(model, sequences, exactness)
+    total, tokens_read = 0.0, length
+    diagnostics: list[Diagnostics] = []
+    width = model.width if exactness.branches else None
+    for batch in micro_batches(sequences, token_budget, length, objective.loss.together, width):
+        part = batch.to(model.device, model.dtype)
+        hidden_NH, (logprobs_N, entropy_N) = read_entries(
+            model, part, prefix, plain_head=exactness.plain_head, entropy_gradient=objective.entropy > 0
+        )
+        found = objective.of(
+            LossEntries(
+                transition_N=part.transition_N,
+                logprobs_N=logprobs_N,
+                entropy_N=entropy_N,
+                proximal_N=part.proximal_N,
+                reference_N=part.reference_N,
+                advantages_N=part.advantage_N,
+                weights_N=part.weight_N,
+            )
+        )
+        beside = () if state_loss is None else (state_loss(part.transition_N, hidden_NH),)
+        torch.autograd.backward([found.value, *beside])
+        total += found.value.item()
+        tokens_read += part.ids_BT.numel()
+        diagnostics.append(found.diagnostics)
+    if prefix is not None:
+        prefix.backward()
+    return Accumulated(loss=total, diagnostics=Diagnostics.combined(diagnostics), tokens_read=tokens_read)

@@ -1,0 +1,165 @@
+"""Token sequences → right-padded micro-batches under a token budget. Knows nothing of losses.
+
+A prefix that every sequence shares can be left out of the batches: it is then read once, by whoever runs the model.
+What some of them share can stand once in a row of several (`rows`), where the model can be told what each sees.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from leyden.core.policy.options import TOKEN_BUDGET
+from leyden.core.policy.update.entries import Ints, joined
+from leyden.core.policy.update.merge import TokenSequence
+from leyden.core.policy.update.rows import Row, branching, single
+
+PASS_TOKENS = 256
+"""What one more pass of the model costs beside its tokens, as tokens that are read in the same time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MicroBatch:
+    """B rows of at most T tokens, and the N entries trained on them."""
+
+    ids_BT: Tensor
+    """Token ids after the shared prefix, padded with 0 on the right: no real token ever sees the padding."""
+    row_N: Tensor
+    column_N: Tensor
+    """`ids_BT[row, column]` is the token whose output predicts the entry's target."""
+    target_N: Tensor
+    transition_N: Tensor
+    proximal_N: Tensor
+    reference_N: Tensor
+    advantage_N: Tensor
+    weight_N: Tensor
+    temperature_N: Tensor
+    depth_BT: Tensor | None = None
+    """Each token's place after the shared prefix, where that is not its column: a row has branches."""
+    until_BT: Tensor | None = None
+    """Then also the first column after each token that does not see it."""
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> "MicroBatch":
+        """Return the batch on `device`, its real numbers as `dtype`."""
+        depth_BT, until_BT = self.depth_BT, self.until_BT
+        return MicroBatch(
+            ids_BT=self.ids_BT.to(device),
+            depth_BT=None if depth_BT is None else depth_BT.to(device),
+            until_BT=None if until_BT is None else until_BT.to(device),
+            row_N=self.row_N.to(device),
+            column_N=self.column_N.to(device),
+            target_N=self.target_N.to(device),
+            transition_N=self.transition_N.to(device),
+            proximal_N=self.proximal_N.to(device, dtype),
+            reference_N=self.reference_N.to(device, dtype),
+            advantage_N=self.advantage_N.to(device, dtype),
+            weight_N=self.weight_N.to(device, dtype),
+            temperature_N=self.temperature_N.to(device, dtype),
+        )
+
+
+def shared_prefix(sequences: Sequence[TokenSequence]) -> int:
+    """Return how many leading tokens all sequences have in common, up to the first that predicts a target."""
+    first = sequences[0].ids
+    length = min(int(sequence.entries.position_N.min()) for sequence in sequences)
+    for sequence in sequences[1:]:
+        if sequence.ids[:length] != first[:length]:
+            length = next(at for at in range(length) if sequence.ids[at] != first[at])
+    return length
+
+
+def budget_for(sequences: Sequence[TokenSequence], token_budget: int | None, prefix: int) -> int:
+    """Return the tokens of one pass over `sequences`: those given, or else enough for twice the longest of them."""
+    if token_budget is not None:
+        return token_budget
+    return max(TOKEN_BUDGET, 2 * max(int(sequence.entries.position_N.max()) + 1 - prefix for sequence in sequences))
+
+
+def micro_batches(
+    sequences: Sequence[TokenSequence],
+    token_budget: int | None,
+    prefix: int = 0,
+    together: int = 1,
+    width: int | None = None,
+) -> list[MicroBatch]:
+    """Return batches of similar lengths, at most `token_budget` tokens each, padding included and prefix left out.
+
+    Each run of `together` sequences, in the order given, stays in one batch, and so does all of a sequence: a loss sees
+    whole units. A unit larger than the budget is a batch of its own; `budget_for` says what None stands for. Tokens
+    after a sequence's last entry are not read.
+    `width` is the model's, where sequences may share a row: a loss that takes several together has a row for each.
+    """
+    if together > 1 and not _one_transition_each(sequences):
+        raise ValueError(f"{together} transitions are taken together, so each must be a sequence of its own, in order")
+    budget = budget_for(sequences, token_budget, prefix)
+    if together == 1 and width is not None:
+        units = [[row] for row in branching(sequences, prefix, width, budget)]
+    else:
+        rows = [single(sequence, prefix) for sequence in sequences]
+        units = [rows[at : at + together] for at in range(0, len(rows), together)]
+    by_length = sorted(units, key=_longest, reverse=True)
+    columns = [_longest(unit) for unit in by_length]
+    return [
+        _padded(list(chain.from_iterable(by_length[start:end])), columns[start])
+        for start, end in _parted([together * width for width in columns], budget)
+    ]
+
+
+def _parted(sizes: Sequence[int], budget: int) -> list[tuple[int, int]]:
+    """Return where to part units, given their tokens in falling order, so that the least is read, padding included.
+
+    All units of a batch are as large as its first, and together at most `budget`, unless one alone is larger.
+    """
+    best = [0] * (len(sizes) + 1)
+    """By the first unit that is left: what these cost at least."""
+    ends = [0] * len(sizes)
+    for start in reversed(range(len(sizes))):
+        most = start + max(1, budget // sizes[start])
+        reading = {
+            end: best[end] + PASS_TOKENS + sizes[start] * (end - start)
+            for end in range(start + 1, min(most, len(sizes)) + 1)
+        }
+        ends[start] = min(reading, key=reading.__getitem__)
+        best[start] = reading[ends[start]]
+    parts: list[tuple[int, int]] = []
+    while not parts or parts[-1][1] < len(sizes):
+        start = parts[-1][1] if parts else 0
+        parts.append((start, ends[start]))
+    return parts
+
+
+def _one_transition_each(sequences: Sequence[TokenSequence]) -> bool:
+    return all(bool((sequence.entries.transition_N == at).all()) for at, sequence in enumerate(sequences))
+
+
+def _longest(unit: Sequence[Row]) -> int:
+    return max(map(len, unit))
+
+
+def _padded(rows: Sequence[Row], columns: int) -> MicroBatch:
+    def filled(part: Callable[[Row], Ints], padding: Ints) -> Tensor:
+        found_BT: Ints = np.tile(padding, (len(rows), 1))
+        for row, values_T in zip(found_BT, map(part, rows), strict=True):
+            row[: len(values_T)] = values_T
+        return torch.as_tensor(found_BT)
+
+    nothing, places = np.zeros(columns, dtype=np.int64), np.arange(columns, dtype=np.int64)
+    entries = joined([row.entries for row in rows])
+    branches = any(row.branches for row in rows)
+    return MicroBatch(
+        ids_BT=filled(lambda row: row.ids_T, nothing),
+        row_N=torch.as_tensor(np.repeat(np.arange(len(rows)), [len(row.entries) for row in rows])),
+        column_N=torch.as_tensor(entries.position_N),
+        target_N=torch.as_tensor(entries.target_N),
+        transition_N=torch.as_tensor(entries.transition_N),
+        proximal_N=torch.as_tensor(entries.proximal_N),
+        reference_N=torch.as_tensor(entries.reference_N),
+        advantage_N=torch.as_tensor(entries.advantage_N),
+        weight_N=torch.as_tensor(entries.weight_N),
+        temperature_N=torch.as_tensor(entries.temperature_N),
+        depth_BT=filled(lambda row: row.depth_T, nothing) if branches else None,
+        until_BT=filled(lambda row: row.until_T, places + 1) if branches else None,
+    )

@@ -1,0 +1,269 @@
+"""`Updater`: trained transitions in, better weights out. Knows nothing of rewards, rollouts' origin or engines."""
+
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from leyden.core.errors import PolicyError, TrainingError
+from leyden.core.policy.capability_checks import prove
+from leyden.core.policy.held_out import pair_numbers, token_numbers
+from leyden.core.policy.losses.dpo import pair_weights
+from leyden.core.policy.model import PolicyModel
+from leyden.core.policy.replay import replay
+from leyden.core.policy.update.config import UpdateConfig
+from leyden.core.policy.update.diagnostics import Diagnostics
+from leyden.core.policy.update.entries import WeightedTransition, step_weights
+from leyden.core.policy.update.gradient import Accumulated, accumulate
+from leyden.core.policy.update.importance_stats import Mismatch, measure
+from leyden.core.policy.update.merge import TokenSequence, merged, unmerged
+from leyden.core.policy.update.objective import Objective
+from leyden.core.policy.update.schedule import learning_rate_share
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateReport:
+    """What one step did."""
+
+    loss: float
+    """Mean over the optimizer steps."""
+    grad_norm: float
+    """Before clipping; the largest of the optimizer steps."""
+    learning_rate: float
+    mismatch: Mismatch
+    """Of all tokens where a correction measures it, else of the first minibatch, before any weight changed."""
+    diagnostics: Diagnostics
+    """Over all optimizer steps."""
+    tokens: int
+    """Response tokens trained, each counted once however many epochs."""
+    tokens_read: int
+    """Tokens the model ran over, padding included, in all epochs."""
+    transitions: int
+    sequences: int
+    """Token sequences they were read as, in one epoch."""
+    rollouts: int
+    optimizer_steps: int
+    optimizer_steps_masked: int
+    """Steps that were not taken, since the correction had masked every token."""
+    skipped: dict[str, int]
+    """Transitions that could not be trained, by reason."""
+
+    @property
+    def importance_ratio_deviation(self) -> float:
+        """Largest |π / π_behaviour - 1| before any weight changed: rounding, where what it served is replayed."""
+        return self.mismatch.ratios.deviation
+
+    def metrics(self) -> dict[str, float]:
+        """The report as flat numbers, for a log."""
+        return {
+            "loss": self.loss,
+            "grad_norm": self.grad_norm,
+            "learning_rate": self.learning_rate,
+            **({"importance_ratio_deviation": self.importance_ratio_deviation} if self.mismatch.ratios.count else {}),
+            **self.diagnostics.metrics(),
+            **self.mismatch.metrics(),
+            "tokens_trained": self.tokens,
+            "tokens_read": self.tokens_read,
+            "transitions_trained": self.transitions,
+            "transitions_skipped": sum(self.skipped.values()),
+            "sequences": self.sequences,
+            "optimizer_steps": self.optimizer_steps,
+            "optimizer_steps_masked": self.optimizer_steps_masked,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pass:
+    """One optimizer step."""
+
+    accumulated: Accumulated
+    grad_norm: float
+    is_masked: bool
+    """There was nothing to learn, so the optimizer was left alone: its momentum alone would move the weights."""
+    sequences: int
+
+
+class Updater:
+    """Trains one policy with AdamW, a step of transitions at a time.
+
+    Memory: the weights, their gradients and AdamW's two moments, 16 bytes a parameter in float32; 4 more for a frozen
+    copy of the weights it began with, kept only where a KL coefficient is above 0. With `config.lora`, which puts
+    adapters into `model`: 4 bytes a weight, and 16 for each of an adapter.
+    """
+
+    def __init__(self, model: PolicyModel, config: UpdateConfig) -> None:
+        self.model = model
+        self.config = config
+        model.precision = config.precision
+        if config.lora is not None:
+            model.adapt(config.lora, config.seed)
+        self.steps_taken = 0
+        """Calls of `step` that succeeded; the learning rate's schedule goes by them."""
+        self.reference = model.frozen_copy() if config.compares_with_reference else None
+        """The policy as it was given, which KL is taken to."""
+        self.optimizer: torch.optim.Optimizer = torch.optim.AdamW(
+            model.parameters(),
+            lr=config.learning_rate,
+            betas=config.betas,
+            weight_decay=config.weight_decay,
+            fused=True,
+        )
+        for group in self.optimizer.param_groups:
+            group["initial_lr"] = config.learning_rate
+        self.changing = threading.Lock()
+        """Held while weights and optimizer change, and while a checkpoint needs them unchanged until it is written."""
+        self.generator = torch.Generator().manual_seed(config.seed)
+        proved = prove(model)
+        self._exactness = proved if config.share_prefix else replace(proved, shared_prefix=False, branches=False)
+        self._objective = Objective(
+            loss=config.make_loss(),
+            kl=config.kl_loss,
+            kl_estimator="k3" if config.kl_estimator == "k3" else "k2",
+            entropy=config.entropy_bonus,
+        )
+
+    def step(self, trained: Sequence[WeightedTransition]) -> UpdateReport:
+        """Update the weights from `trained`.
+
+        Raises TrainingError when there is nothing to train on, and when a loss or gradient is not finite: the weights
+        are then those of the last optimizer step that was sound.
+        """
+        usable, skipped = self._usable(trained)
+        if not usable:
+            raise TrainingError(f"no transition to train on: {len(trained)} given, skipped {skipped}")
+        measured, mismatch = measure(self.model, self.reference, usable, self.config, self._exactness)
+        learning_rate = self._set_learning_rate()
+        per_epoch = [[self._optimize(part) for part in self._minibatches(measured)] for _ in range(self.config.epochs)]
+        passes = [done for epoch in per_epoch for done in epoch]
+        self.steps_taken += 1
+        return UpdateReport(
+            loss=sum(done.accumulated.loss for done in passes) / len(passes),
+            grad_norm=max(done.grad_norm for done in passes),
+            learning_rate=learning_rate,
+            mismatch=mismatch or Mismatch(ratios=passes[0].accumulated.diagnostics.ratios),
+            diagnostics=Diagnostics.combined([done.accumulated.diagnostics for done in passes]),
+            tokens=sum(len(item.transition.response_ids) for item in usable),
+            tokens_read=sum(done.accumulated.tokens_read for done in passes),
+            transitions=len(usable),
+            sequences=sum(done.sequences for done in per_epoch[0]),
+            rollouts=len({item.rollout for item in usable}),
+            optimizer_steps=sum(not done.is_masked for done in passes),
+            optimizer_steps_masked=sum(done.is_masked for done in passes),
+            skipped=skipped,
+        )
+
+    def extra_state(self) -> dict[str, Any]:
+        """What a checkpoint keeps beside model, optimizer and random states: tensors and plain values, or nothing."""
+        return {}
+
+    def load_extra_state(self, state: dict[str, Any]) -> None:
+        """Take back what `extra_state` gave. Raises PolicyError when it is not of such an updater."""
+        if state:
+            raise PolicyError(f"the checkpoint holds {', '.join(sorted(state))}, which this run does not train")
+
+    def held_out(self, trained: Sequence[WeightedTransition]) -> dict[str, float]:
+        """What the policy, as it is, makes of those of `trained` that fit it; changes nothing.
+
+        `loss`, the mean -log π over response tokens; of a loss of pairs its mean over pairs, `accuracy` and `margin`.
+        Raises TrainingError when none fits.
+        """
+        usable, skipped = self._usable(trained)
+        if not usable:
+            raise TrainingError(f"no transition to measure: {len(trained)} given, skipped {skipped}")
+        config, loss = self.config, self._objective.loss
+        own = replay(self.model, usable, config.token_budget, self._exactness, merge=config.merge)
+        if loss.together == 1:
+            return token_numbers(own)
+        first = [own_T + np.nan for own_T in own]
+        if self.reference is not None:
+            first = replay(self.reference, usable, config.token_budget, self._exactness, merge=config.merge)
+        return pair_numbers(loss, usable, own, first)
+
+    def _set_learning_rate(self) -> float:
+        """Set and return the learning rate of the step about to be taken."""
+        config = self.config
+        share = learning_rate_share(
+            self.steps_taken, config.schedule, config.warmup_steps, config.steps, config.decay_to or 0.0
+        )
+        for group in self.optimizer.param_groups:
+            group["lr"] = group["initial_lr"] * share
+        return self.optimizer.param_groups[0]["lr"]
+
+    def _usable(self, trained: Sequence[WeightedTransition]) -> tuple[list[WeightedTransition], dict[str, int]]:
+        """What can be trained, and how many transitions cannot, by reason; the rest of their units goes with them."""
+        limit, size = self.model.context_length, self._objective.loss.together
+        drawn = self._objective.loss.reads_ratios or self.config.correction is not None
+        usable: list[WeightedTransition] = []
+        skipped: Counter[str] = Counter()
+        for at in range(0, len(trained), size):
+            unit = trained[at : at + size]
+            reasons = [reason for item in unit if (reason := _unusable(item, limit, drawn=drawn))]
+            if reasons:
+                skipped[reasons[0]] += len(unit)
+            else:
+                usable += unit
+        return usable, dict(skipped)
+
+    def _minibatches(self, trained: Sequence[WeightedTransition]) -> Iterator[list[WeightedTransition]]:
+        if self.config.minibatches == 1:
+            yield list(trained)
+            return
+        dealt = _dealt(trained, self._objective.loss.together)
+        order = torch.randperm(len(dealt), generator=self.generator)
+        for part in order.tensor_split(min(self.config.minibatches, len(dealt))):
+            yield [item for index in part.numpy() for item in dealt[int(index)]]
+
+    def _optimize(self, trained: Sequence[WeightedTransition]) -> _Pass:
+        self.optimizer.zero_grad(set_to_none=True)
+        if self._objective.loss.together > 1:
+            sequences = unmerged(trained, pair_weights(trained))
+        else:
+            weights = step_weights(trained, self.config.normalisation, self.config.tokens_per_rollout)
+            sequences = (merged if self.config.merge else unmerged)(trained, weights)
+        accumulated = self._accumulate(trained, sequences)
+        norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.config.max_grad_norm).item()
+        if not torch.isfinite(torch.tensor([accumulated.loss, norm])).all():
+            self.optimizer.zero_grad(set_to_none=True)
+            raise TrainingError(
+                f"loss {accumulated.loss} and gradient norm {norm} must be finite; the weights were not changed"
+            )
+        is_masked = norm == 0.0 and not any(sequence.entries.weight_N.any() for sequence in sequences)
+        if not is_masked:
+            with self.changing:
+                self.optimizer.step()
+        return _Pass(accumulated=accumulated, grad_norm=norm, is_masked=is_masked, sequences=len(sequences))
+
+    def _accumulate(self, trained: Sequence[WeightedTransition], sequences: Sequence[TokenSequence]) -> Accumulated:
+        """Leave the gradient of `sequences`, which `trained` are read as, in the model."""
+        return accumulate(self.model, sequences, self._objective, self.config.token_budget, self._exactness)
+
+
+def _dealt(trained: Sequence[WeightedTransition], together: int) -> list[Sequence[WeightedTransition]]:
+    """What minibatches are made of: whole rollouts, or the units of a loss that takes several transitions."""
+    if together > 1:
+        return [trained[at : at + together] for at in range(0, len(trained), together)]
+    by_rollout: dict[tuple[str, str], list[WeightedTransition]] = {}
+    for item in trained:
+        by_rollout.setdefault(item.rollout, []).append(item)
+    return list(by_rollout.values())
+
+
+def _unusable(item: WeightedTransition, context_length: int | None, *, drawn: bool) -> str | None:
+    """Why a transition cannot be trained, or None; `drawn`: it matters how its tokens were drawn."""
+    transition = item.transition
+    if not transition.prompt_ids:
+        return "empty prompt"
+    if not transition.response_ids:
+        return "empty response"
+    if len(transition.logprobs) != len(transition.response_ids) and (drawn or transition.logprobs):
+        return "log-probabilities do not match the response"
+    if transition.temperature <= 0:
+        return "greedy sampling"
+    if context_length is not None and len(transition.prompt_ids) + len(transition.response_ids) > context_length:
+        return "longer than the model's context"
+    return None
