@@ -35,7 +35,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from leyden.core.algorithm.outside import Door
+from leyden.core.algorithm.external_loop import Door
 from leyden.core.data.identity import mint, new_key
 from leyden.core.data.production import PRODUCTION
 from leyden.core.data.rollout import FINISHED_ATTEMPT

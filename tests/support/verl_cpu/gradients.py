@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from leyden.core.algorithm.verl import bridge
+from leyden.core.algorithm.verl.inside_verl import bridge
 
 MICRO_BATCH = 4
 """Rows; what VERL fills its batches up to a multiple of."""

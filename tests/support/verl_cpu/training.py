@@ -14,7 +14,7 @@ from verl_cpu.environment import ENVIRONMENT
 from verl_cpu.tutorial import TUTORIAL
 
 from leyden.core.algorithm.verl.algorithm import VERL, VERLConfig
-from leyden.core.algorithm.verl.settings import merged
+from leyden.core.algorithm.verl.driver.settings import merged
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.display import make_display
 from leyden.core.trainer.launch import Changes, resume, sit_here

@@ -3,7 +3,7 @@
 import threading
 
 from leyden.core.advantage.registry import ADVANTAGE
-from leyden.core.algorithm.weighing import weigh
+from leyden.core.algorithm.advantage_pipeline import weigh
 from leyden.core.credit.registry import CREDIT
 from leyden.core.data.transition import Trajectory, TrajectoryGroup
 from leyden.core.testing.byte_codec import VOCABULARY

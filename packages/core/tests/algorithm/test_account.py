@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from leyden.core.advantage.base import DropReason
 from leyden.core.advantage.registry import ADVANTAGE
 from leyden.core.algorithm.account import Account, account_of, failed_line, lacking
+from leyden.core.algorithm.advantage_pipeline import weigh
 from leyden.core.algorithm.dpo import DPO, DPOConfig
 from leyden.core.algorithm.sft import SFT, SFTConfig
 from leyden.core.algorithm.verl.rows import RowLimits, training_rows
-from leyden.core.algorithm.weighing import weigh
 from leyden.core.credit.registry import CREDIT
 from leyden.core.data import reasons
 from leyden.core.data.failure import Failure

@@ -15,7 +15,7 @@ import pytest
 from leyden.core.advantage.base import AdvantageEstimator, Floats, GroupEstimator
 from leyden.core.advantage.baselines import minus_mean_of_others
 from leyden.core.advantage.registry import ADVANTAGE
-from leyden.core.algorithm.valuing import Critic
+from leyden.core.algorithm.critic_targets import Critic
 from leyden.core.credit.registry import CREDIT
 from leyden.core.testing import stopping_game as game
 from leyden.core.testing.stopping_game import Bias

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from leyden.core.algorithm.base import Algorithm, Context, StoredRollouts
-from leyden.core.algorithm.loops import Pace
 from leyden.core.algorithm.registry import ALGORITHMS, make_algorithm
 from leyden.core.algorithm.stages import Stages
+from leyden.core.algorithm.staleness import Pace
 from leyden.core.data.transition import TrajectoryGroup
 from leyden.core.errors import UsageError
 from leyden.core.policy.checkpoints.checkpoint import latest_checkpoint, load_checkpoint, save_checkpoint, step_of

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from leyden.core.algorithm.loops import Pace, staleness
+from leyden.core.algorithm.staleness import Pace, staleness
 from leyden.core.data import semconv
 from leyden.core.data.encoding.tokens import pack_ids, pack_log_probs
 from leyden.core.data.rollout import AttemptedRollout

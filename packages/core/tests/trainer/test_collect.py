@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from leyden.core.algorithm.outside import Asked
+from leyden.core.algorithm.external_loop import Asked
 from leyden.core.data import semconv
 from leyden.core.data.encoding.tokens import pack_ids, pack_log_probs
 from leyden.core.data.reasons import EARLIER_ATTEMPT

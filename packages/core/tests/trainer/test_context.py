@@ -3,7 +3,7 @@ from typing import Any, cast
 
 import pytest
 
-from leyden.core.algorithm.loops import Pace
+from leyden.core.algorithm.staleness import Pace
 from leyden.core.errors import UsageError
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.context import RunContext, held_out_curve

@@ -17,7 +17,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Mount
 from starlette.routing import Route as Answered
 
-from leyden.core.algorithm.outside import Door
+from leyden.core.algorithm.external_loop import Door
 from leyden.core.algorithm.verl.algorithm import VERL
 from leyden.core.data.route import Route
 from leyden.core.errors import EngineError, PolicyError, TrainingError, UsageError

@@ -7,7 +7,7 @@ import pytest
 
 from leyden.core.algorithm.registry import make_algorithm
 from leyden.core.algorithm.verl.algorithm import VERL
-from leyden.core.algorithm.verl.rules import CHANGEABLE
+from leyden.core.algorithm.verl.driver.owned_settings import CHANGEABLE
 from leyden.core.errors import RunError, UsageError
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.folder import RunFolder
@@ -99,7 +99,7 @@ def test_what_others_learn_by_stays() -> None:
 
 def test_verl_has_every_key_that_may_change() -> None:
     pytest.importorskip("verl")
-    from leyden.core.algorithm.verl.bridge import default_config
+    from leyden.core.algorithm.verl.inside_verl.bridge import default_config
 
     config = default_config()
     for path in CHANGEABLE:

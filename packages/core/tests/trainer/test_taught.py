@@ -2,7 +2,7 @@
 
 import pytest
 
-from leyden.core.algorithm.outside import Asked, Used
+from leyden.core.algorithm.external_loop import Asked, Used
 from leyden.core.errors import NothingToLearn
 from leyden.core.trainer.taught import MOST_EMPTY, Taught
 

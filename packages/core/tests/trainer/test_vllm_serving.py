@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from leyden.core.algorithm.loops import Pace
+from leyden.core.algorithm.staleness import Pace
 from leyden.core.data.route import POLICY
 from leyden.core.engine.base import Engine
 from leyden.core.engine.vllm.options import VllmOptions

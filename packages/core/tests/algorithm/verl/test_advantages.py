@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from leyden.core.advantage.registry import ADVANTAGE
+from leyden.core.algorithm.advantage_pipeline import WeighedBatch, weigh
 from leyden.core.algorithm.verl.advantages import Estimation, RowCredit, is_row, row_advantages
 from leyden.core.algorithm.verl.rows import PromptRows, RowLimits, training_rows
-from leyden.core.algorithm.weighing import WeighedBatch, weigh
 from leyden.core.credit.registry import CREDIT
 from leyden.core.data.transition import TrajectoryGroup
 from leyden.core.errors import TrainingError

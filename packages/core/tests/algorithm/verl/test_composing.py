@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 from verl_cpu.tutorial import TUTORIAL
 
+from leyden.core.algorithm.verl.driver.owned_settings import ESTIMATORS, INSTEAD, REPLACED, RULES, UNSCALED
 from leyden.core.algorithm.verl.options import compose
-from leyden.core.algorithm.verl.rules import ESTIMATORS, INSTEAD, REPLACED, RULES, UNSCALED
 from leyden.core.errors import UsageError
 from leyden.core.testing.policies import tiny_policy
 from leyden.core.testing.tiny_tokenizers import save_tiny_tokenizer
@@ -46,7 +46,7 @@ def test_the_tutorials_dictionary_composes_and_validates_unedited() -> None:
     assert composed["algorithm.leyden.credit.name"] == "uniform"
     assert composed["critic.enable"] is False
     manager = "actor_rollout_ref.rollout.agent.agent_loop_manager_class"
-    assert composed[manager] == "leyden.core.algorithm.verl.collection.RolloutCollection"
+    assert composed[manager] == "leyden.core.algorithm.verl.inside_verl.rollout_manager.RolloutCollection"
 
 
 def test_where_tasks_are_read_is_for_who_reads_them_and_an_override_of_it_is_refused() -> None:
@@ -170,7 +170,7 @@ def test_what_cannot_be_is_refused_by_its_path_in_one_line(path: str, value: obj
 
 
 def test_the_rules_are_about_what_this_verl_has() -> None:
-    from leyden.core.algorithm.verl import bridge
+    from leyden.core.algorithm.verl.inside_verl import bridge
 
     defaults = leaves(bridge.resolved(bridge.default_config()))
     assert {path: defaults[path] for path in RULES} == {path: allowed for path, (allowed, _) in RULES.items()}

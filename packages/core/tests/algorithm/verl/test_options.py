@@ -10,10 +10,11 @@ import pytest
 
 from leyden.core.advantage.registry import ADVANTAGE
 from leyden.core.algorithm.registry import make_algorithm
-from leyden.core.algorithm.verl import options, versions
+from leyden.core.algorithm.verl import options
 from leyden.core.algorithm.verl.algorithm import VERL, VERLConfig
+from leyden.core.algorithm.verl.driver import versions
+from leyden.core.algorithm.verl.driver.owned_settings import ESTIMATORS, INSTEAD
 from leyden.core.algorithm.verl.options import LeydenOptions, compose
-from leyden.core.algorithm.verl.rules import ESTIMATORS, INSTEAD
 from leyden.core.cli.options import read_settings
 from leyden.core.errors import UsageError
 

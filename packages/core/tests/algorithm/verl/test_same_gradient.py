@@ -19,9 +19,9 @@ from torch import Tensor
 from verl_cpu.environment import ENVIRONMENT
 
 from leyden.core.advantage.registry import ADVANTAGE
-from leyden.core.algorithm.valuing import valued
+from leyden.core.algorithm.advantage_pipeline import WeighedBatch, weigh
+from leyden.core.algorithm.critic_targets import valued
 from leyden.core.algorithm.verl.rows import RowLimits, training_rows
-from leyden.core.algorithm.weighing import WeighedBatch, weigh
 from leyden.core.credit.registry import CREDIT
 from leyden.core.data.transition import Outcome, TrajectoryGroup, Transition
 from leyden.core.policy.model import PolicyModel

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from leyden.core.algorithm.base import Algorithm
-from leyden.core.algorithm.loops import Pace
 from leyden.core.algorithm.registry import ALGORITHMS, make_algorithm
+from leyden.core.algorithm.staleness import Pace
 from leyden.core.data.route import POLICY
 from leyden.core.data.transition import TrajectoryGroup
 from leyden.core.testing.nouns import trajectory, transition

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 import msgspec
 
 from leyden.core.algorithm.account import Account
-from leyden.core.algorithm.loops import Pace
+from leyden.core.algorithm.staleness import Pace
 from leyden.core.data.route import POLICY
 from leyden.core.data.transition import TrajectoryGroup
 from leyden.core.errors import UsageError
@@ -168,7 +168,7 @@ class Algorithm(ABC):
 
     @property
     def serves_itself(self) -> bool:
-        """Whether its loop runs in processes of its own, which serve the policy: see `algorithm.outside`."""
+        """Whether its loop runs in processes of its own, which serve the policy: see `algorithm.external_loop`."""
         return False
 
     @property

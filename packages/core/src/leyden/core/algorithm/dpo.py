@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from leyden.core.algorithm.account import account_of
-from leyden.core.algorithm.lessons import LessonLoop, LessonOptions, Lessons
-from leyden.core.algorithm.pairs import pairs_of
+from leyden.core.algorithm.preference_pairs import pairs_of
+from leyden.core.algorithm.supervised_loop import LessonLoop, LessonOptions, Lessons
 from leyden.core.credit.registry import CREDIT
 from leyden.core.data.reasons import IN_NO_PAIR
 from leyden.core.data.scheme import SchemeSettings

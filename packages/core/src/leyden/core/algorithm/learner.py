@@ -15,8 +15,8 @@ import numpy as np
 
 from leyden.core.algorithm.account import Account, failed_line
 from leyden.core.algorithm.base import Algorithm, Context
-from leyden.core.algorithm.loops import Pace
-from leyden.core.algorithm.sharing import shared_out
+from leyden.core.algorithm.policy_partition import shared_out
+from leyden.core.algorithm.staleness import Pace
 from leyden.core.data.transition import TrajectoryGroup
 from leyden.core.errors import NothingToLearn, TrainingError
 from leyden.core.policy.update.config import UpdateOptions

@@ -1,6 +1,6 @@
 """LightningRL (arXiv 2508.03680, section 3): credit over an attempt's calls first, then any single-turn update on each.
 
-Each step learns from rollouts of the policy it starts with, unless collecting runs ahead: see `algorithm.loops`.
+Each step learns from rollouts of the policy it starts with, unless collecting runs ahead: see `algorithm.staleness`.
 """
 
 import logging
@@ -9,12 +9,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from leyden.core.advantage.registry import ADVANTAGE
+from leyden.core.algorithm.advantage_pipeline import WeighedBatch, WeighedPart, absent_roles, weigh
 from leyden.core.algorithm.base import Context
+from leyden.core.algorithm.critic_targets import check_critic, unvalued, value_targets, valued
 from leyden.core.algorithm.learner import Batch, Learner, LearnerOptions, collected_numbers
-from leyden.core.algorithm.loops import Loop, Pace, staleness
-from leyden.core.algorithm.sharing import each_its_own, owner
-from leyden.core.algorithm.valuing import check_critic, unvalued, value_targets, valued
-from leyden.core.algorithm.weighing import WeighedBatch, WeighedPart, absent_roles, weigh
+from leyden.core.algorithm.policy_partition import each_its_own, owner
+from leyden.core.algorithm.staleness import Loop, Pace, staleness
 from leyden.core.credit.registry import CREDIT
 from leyden.core.data.scheme import SchemeSettings
 from leyden.core.data.transition import TrajectoryGroup, Transition

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from leyden.core.algorithm.account import account_of
-from leyden.core.algorithm.lessons import LessonLoop, LessonOptions, Lessons, Unit
+from leyden.core.algorithm.supervised_loop import LessonLoop, LessonOptions, Lessons, Unit
 from leyden.core.data.reasons import (
     FAILED,
     NO_CALL_TO_IMITATE,

@@ -13,7 +13,7 @@ import msgspec
 from leyden.core.algorithm.base import Algorithm, Context
 from leyden.core.algorithm.configured import make_learner
 from leyden.core.algorithm.learner import Learner
-from leyden.core.algorithm.loops import Pace
+from leyden.core.algorithm.staleness import Pace
 from leyden.core.errors import UsageError
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from leyden.core.cli.command import Command
 from leyden.core.cli.options import RUNS, JsonOption, RunsOption
 
 if TYPE_CHECKING:
-    from leyden.core.algorithm.verl.doctor import Finding
+    from leyden.core.algorithm.verl.driver.doctor import Finding
 
 app = typer.Typer(
     help="Training with VERL and vLLM on Ray.",
@@ -36,7 +36,7 @@ def doctor(
     json: JsonOption = False,
 ) -> int:
     """Look at versions, GPUs, ports, memory, disk, policy and Ray; the exit code is 1 unless all is well."""
-    from leyden.core.algorithm.verl.doctor import Patient, examine
+    from leyden.core.algorithm.verl.driver.doctor import Patient, examine
 
     patient = Patient(policy=str(policy) if policy else None, runs=runs, ray_address=ray_address, smoke=smoke)
     findings: list[Finding] = []

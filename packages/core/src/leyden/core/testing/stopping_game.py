@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from leyden.core.advantage.base import AdvantageEstimator
-from leyden.core.algorithm.valuing import Critic, valued
-from leyden.core.algorithm.weighing import weigh
+from leyden.core.algorithm.advantage_pipeline import weigh
+from leyden.core.algorithm.critic_targets import Critic, valued
 from leyden.core.credit.base import Credit, CreditAssigner
 from leyden.core.data.transition import Outcome, Trajectory, TrajectoryGroup, Transition
 from leyden.core.testing.nouns import trajectory, transition

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from leyden.core.algorithm.loops import Pace, Window, restore_window, window_state
+from leyden.core.algorithm.staleness import Pace, Window, restore_window, window_state
 from leyden.core.trainer.collect import Collected, Collector
 
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from leyden.core.algorithm.outside import Asked
+from leyden.core.algorithm.external_loop import Asked
 from leyden.core.data import semconv
 from leyden.core.data.failure import failure_of
 from leyden.core.data.reasons import EARLIER_ATTEMPT

@@ -12,7 +12,7 @@ import msgspec
 
 from leyden.core.algorithm.account import FOUND_WHILE_LEARNING, Account
 from leyden.core.algorithm.base import Context, StoredRollouts
-from leyden.core.algorithm.loops import Pace
+from leyden.core.algorithm.staleness import Pace
 from leyden.core.data.route import POLICY
 from leyden.core.data.transition import TrajectoryGroup
 from leyden.core.errors import TrainingError, UsageError

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from leyden.core.algorithm.base import Algorithm
-from leyden.core.algorithm.outside import Door
+from leyden.core.algorithm.external_loop import Door
 from leyden.core.engine.base import ModelInfo
 from leyden.core.errors import TrainingError, UsageError
 from leyden.core.trainer.config import RunConfig

@@ -1,4 +1,4 @@
-"""`OutsideRun`: the verbs of `algorithm.outside.OutsideContext` over a real store, gateway and run folder."""
+"""`OutsideRun`: the verbs of `algorithm.external_loop.OutsideContext` over a real store, gateway and run folder."""
 
 import asyncio
 import math
@@ -10,8 +10,8 @@ import msgspec
 from starlette.types import ASGIApp
 
 from leyden.core.algorithm.account import Account
+from leyden.core.algorithm.external_loop import Asked, Door, LoopPlan, OutsideContext, Taken, Used
 from leyden.core.algorithm.learner import collected_numbers
-from leyden.core.algorithm.outside import Asked, Door, LoopPlan, OutsideContext, Taken, Used
 from leyden.core.data.reasons import LEFT_OUT_BY_LOOP
 from leyden.core.data.transition import TrajectoryGroup
 from leyden.core.errors import TrainingError

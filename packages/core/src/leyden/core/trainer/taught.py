@@ -4,8 +4,8 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 
+from leyden.core.algorithm.external_loop import Used
 from leyden.core.algorithm.learner import LearnerOptions, counts
-from leyden.core.algorithm.outside import Used
 from leyden.core.errors import NothingToLearn
 
 log = logging.getLogger(__name__)

@@ -15,13 +15,13 @@ from typing import Any
 import msgspec
 
 from leyden.core.algorithm.base import Algorithm, Context
-from leyden.core.algorithm.outside import OutsideContext
-from leyden.core.algorithm.verl.collecting import Collecting
-from leyden.core.algorithm.verl.datasets import write_held_out, write_training
-from leyden.core.algorithm.verl.launch import METRICS, MODULES, TOKEN, URL, Launch
-from leyden.core.algorithm.verl.process import StepNumbers, TrainerProcess, trainer_process
-from leyden.core.algorithm.verl.rules import CHANGEABLE, POLICY, REPLACED
-from leyden.core.algorithm.verl.settings import (
+from leyden.core.algorithm.external_loop import OutsideContext
+from leyden.core.algorithm.verl.driver.datasets import write_held_out, write_training
+from leyden.core.algorithm.verl.driver.launch import METRICS, MODULES, TOKEN, URL, Launch
+from leyden.core.algorithm.verl.driver.owned_settings import CHANGEABLE, POLICY, REPLACED
+from leyden.core.algorithm.verl.driver.process import StepNumbers, TrainerProcess, trainer_process
+from leyden.core.algorithm.verl.driver.run_server import Collecting
+from leyden.core.algorithm.verl.driver.settings import (
     Files,
     asked,
     batch_size,
@@ -51,7 +51,7 @@ OURS = {
 """Numbers of a step that every algorithm logs, and VERL's names of them. The gap is one of probabilities."""
 OLDEST = "training/off_policy/trajectory_staleness_worst/max"
 """VERL's name of how many updates the oldest tokens of a step are behind."""
-PLUGIN = "leyden.core.algorithm.verl.plugin"
+PLUGIN = "leyden.core.algorithm.verl.inside_verl.plugin"
 HUGGINGFACE = "actor/huggingface"
 """The weights in a checkpoint, whole; VERL's own merger of shards would round them to bfloat16."""
 LATEST = "latest_checkpointed_iteration.txt"

@@ -13,9 +13,17 @@ from leyden.core.advantage.base import AdvantageEstimator
 from leyden.core.advantage.registry import ADVANTAGE
 from leyden.core.algorithm.registry import nested
 from leyden.core.algorithm.verl.advantages import Estimation
-from leyden.core.algorithm.verl.rules import ESTIMATORS, INSTEAD, OWNED, POLICY, REPLACED, RULES, UNSCALED
-from leyden.core.algorithm.verl.shares import check_shares
-from leyden.core.algorithm.verl.versions import check_versions
+from leyden.core.algorithm.verl.driver.batch_size_checks import check_shares
+from leyden.core.algorithm.verl.driver.owned_settings import (
+    ESTIMATORS,
+    INSTEAD,
+    OWNED,
+    POLICY,
+    REPLACED,
+    RULES,
+    UNSCALED,
+)
+from leyden.core.algorithm.verl.driver.versions import check_versions
 from leyden.core.credit.nesting import needs_values
 from leyden.core.credit.registry import CREDIT
 from leyden.core.data.scheme import SchemeSettings
@@ -24,7 +32,7 @@ from leyden.core.policy.update.entries import Normalisation
 
 SECTION = "leyden"
 """Section of the user's dictionary, and of `algorithm` in what is composed, that is Leyden's own."""
-MANAGER = "leyden.core.algorithm.verl.collection.RolloutCollection"
+MANAGER = "leyden.core.algorithm.verl.inside_verl.rollout_manager.RolloutCollection"
 """What VERL makes its rollouts with."""
 
 Plain = dict[str, Any]
@@ -81,7 +89,7 @@ def compose(config: Mapping[str, Any], overrides: Sequence[str] = (), owned: Map
     contradiction, and whatever VERL's own validation refuses.
     """
     check_versions()
-    from leyden.core.algorithm.verl import bridge
+    from leyden.core.algorithm.verl.inside_verl import bridge
 
     wanted = nested(config)
     options = LeydenOptions.of(wanted.pop(SECTION, {}))

@@ -13,7 +13,7 @@ import numpy as np
 
 from leyden.core.advantage.base import AdvantageEstimator, CreditedRollout, GroupEstimator
 from leyden.core.algorithm.account import Account, account_of
-from leyden.core.algorithm.weighing import credit_of
+from leyden.core.algorithm.advantage_pipeline import credit_of
 from leyden.core.credit.base import CreditAssigner
 from leyden.core.data.encoding.tokens import LogProbs, TokenIds
 from leyden.core.data.reasons import (

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from leyden.core.algorithm.outside import Asked, Taken, Used
+from leyden.core.algorithm.external_loop import Asked, Taken, Used
 from leyden.core.data.encoding.tokens import pack_ids, pack_log_probs, unpack_ids, unpack_log_probs
 from leyden.core.data.failure import Failure
 from leyden.core.data.transition import Outcome, Trajectory, TrajectoryGroup, Transition

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from leyden.core.algorithm.base import Algorithm, Context, StoredRollouts
-from leyden.core.algorithm.loops import Pace
+from leyden.core.algorithm.staleness import Pace
 from leyden.core.data.route import POLICY
 from leyden.core.data.transition import Trajectory, TrajectoryGroup
 from leyden.core.errors import EngineError, TrainingError

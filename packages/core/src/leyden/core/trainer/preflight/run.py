@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from leyden.core.algorithm.sharing import shared_out
+from leyden.core.algorithm.policy_partition import shared_out
 from leyden.core.errors import CheckFailed
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.folder import RunFolder

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from leyden.core.algorithm.outside import Asked, OutsideContext
+from leyden.core.algorithm.external_loop import Asked, OutsideContext
 from leyden.core.algorithm.verl.wire import (
     FAILED,
     LONGEST_WAIT,

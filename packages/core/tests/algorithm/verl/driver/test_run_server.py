@@ -9,9 +9,9 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from leyden.core.algorithm.outside import Asked, Door, OutsideContext, Taken, Used
-from leyden.core.algorithm.verl.asking import Driver
-from leyden.core.algorithm.verl.collecting import Collecting
+from leyden.core.algorithm.external_loop import Asked, Door, OutsideContext, Taken, Used
+from leyden.core.algorithm.verl.driver.run_server import Collecting
+from leyden.core.algorithm.verl.inside_verl.run_client import Driver
 from leyden.core.algorithm.verl.wire import ROLLOUTS, Failed, Pause, Replicas, Said, decode_group, encode_group
 from leyden.core.data.transition import Outcome, TrajectoryGroup
 from leyden.core.errors import EngineError, NothingToLearn, RewardError, TrainingError

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leyden.core.algorithm.sharing import each_its_own, owner, shared_out
+from leyden.core.algorithm.policy_partition import each_its_own, owner, shared_out
 from leyden.core.errors import TrainingError
 from leyden.core.testing.nouns import transition
 

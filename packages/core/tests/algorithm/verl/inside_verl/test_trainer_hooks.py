@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from leyden.core.algorithm.verl.told import ToldColocated, ToldSeparate, ToldSync
+from leyden.core.algorithm.verl.inside_verl.trainer_hooks import ToldColocated, ToldSeparate, ToldSync
 
 if TYPE_CHECKING:  # it imports VERL, for seconds, in every process that collects tests
-    from leyden.core.algorithm.verl.collection import RolloutCollection
+    from leyden.core.algorithm.verl.inside_verl.rollout_manager import RolloutCollection
 
 FIRST = ["add", "begin 0", "watch"]
 SAMPLED = "sampled 1 train [{'seq_len': 3}]"

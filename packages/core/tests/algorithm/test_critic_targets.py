@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from leyden.core.advantage.registry import ADVANTAGE
+from leyden.core.algorithm.advantage_pipeline import weigh
+from leyden.core.algorithm.critic_targets import unvalued, value_targets, valued
 from leyden.core.algorithm.registry import make_algorithm
-from leyden.core.algorithm.valuing import unvalued, value_targets, valued
-from leyden.core.algorithm.weighing import weigh
 from leyden.core.credit.nesting import expected_returns, needs_values
 from leyden.core.credit.registry import CREDIT
 from leyden.core.data.reasons import NO_VALUE

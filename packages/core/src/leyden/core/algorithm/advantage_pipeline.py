@@ -8,7 +8,7 @@ import numpy as np
 
 from leyden.core.advantage.base import AdvantageEstimator, CreditedRollout
 from leyden.core.algorithm.account import Account, account_of
-from leyden.core.algorithm.sharing import shared_out
+from leyden.core.algorithm.policy_partition import shared_out
 from leyden.core.credit.base import Credit, CreditAssigner, roles_of
 from leyden.core.data.transition import Trajectory, TrajectoryGroup, Transition
 from leyden.core.errors import TrainingError

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from leyden.core.algorithm.verl.launch import TOKEN, URL
+from leyden.core.algorithm.verl.driver.launch import TOKEN, URL
 
 pytestmark = [pytest.mark.skipif(find_spec("verl") is None, reason="VERL is not installed")]
 
@@ -22,7 +22,7 @@ PROMPT = {"uid": "task", "global_steps": 1, "extra_info": {"row": 0, "held_out":
 @pytest.fixture
 def failing(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, list[str]]]:
     """A collection of a queue that is closed, and the reasons that it sends to the run."""
-    from leyden.core.algorithm.verl import bridge, collection
+    from leyden.core.algorithm.verl.inside_verl import bridge, rollout_manager
 
     async def closed(*_: object) -> None:
         raise AssertionError("TransferQueueController has not been initialized yet")
@@ -47,7 +47,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, list[str]]]:
         data=SimpleNamespace(max_prompt_length=8, max_response_length=8),
         trainer=SimpleNamespace(v1=SimpleNamespace(trainer_mode="colocate_async")),
     )
-    made: Any = collection.RolloutCollection(config, SimpleNamespace(_load_balancer=None))
+    made: Any = rollout_manager.RolloutCollection(config, SimpleNamespace(_load_balancer=None))
     monkeypatch.setattr(made, "_driver", SimpleNamespace(failed=fails))
     yield made, said
     loop: asyncio.AbstractEventLoop = made._loop

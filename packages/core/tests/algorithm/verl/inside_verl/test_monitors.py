@@ -5,7 +5,7 @@ from collections.abc import Callable, Set
 
 import pytest
 
-from leyden.core.algorithm.verl.watching import told_of, watched
+from leyden.core.algorithm.verl.inside_verl.monitors import told_of, watched
 
 BOTH = frozenset({"controller", "unit"})
 ONE = frozenset({"unit"})

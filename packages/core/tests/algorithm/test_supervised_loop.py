@@ -10,9 +10,9 @@ import pytest
 
 from leyden.core.algorithm.base import StoredRollouts
 from leyden.core.algorithm.dpo import DPO, DPOConfig
-from leyden.core.algorithm.lessons import LessonLoop
 from leyden.core.algorithm.registry import make_algorithm
 from leyden.core.algorithm.sft import SFT, SFTConfig
+from leyden.core.algorithm.supervised_loop import LessonLoop
 from leyden.core.data.transition import Trajectory, TrajectoryGroup
 from leyden.core.errors import NothingToLearn, UsageError
 from leyden.core.policy.logprobs import score

@@ -3,7 +3,7 @@
 import pytest
 
 from leyden.core.advantage.registry import ADVANTAGE
-from leyden.core.algorithm.verl.missing import Missing, complaint, missing
+from leyden.core.algorithm.verl.driver.empty_prompts import Missing, complaint, missing
 from leyden.core.algorithm.verl.rows import RowLimits, training_rows
 from leyden.core.credit.registry import CREDIT
 from leyden.core.data.reasons import reason_of

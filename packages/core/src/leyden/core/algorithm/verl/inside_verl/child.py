@@ -1,4 +1,4 @@
-"""The process that starts VERL: `python -m leyden.core.algorithm.verl.child`, told a `Launch` on its first line.
+"""The process that starts VERL, as `python -m` of this module. The first line of its input is a `Launch`.
 
 It ends when VERL does, or when its standard input ends: whoever started it is gone then. What cannot work is said in
 the last line of its output, after `REFUSED`, and the exit code is 2.
@@ -10,7 +10,7 @@ import threading
 
 import msgspec
 
-from leyden.core.algorithm.verl.launch import REFUSED, Launch
+from leyden.core.algorithm.verl.driver.launch import REFUSED, Launch
 from leyden.core.errors import UsageError
 
 
@@ -26,7 +26,7 @@ def main() -> int:
     except UsageError as error:
         sys.stderr.write(f"\n{REFUSED}{error}\n")
         return 2
-    from leyden.core.algorithm.verl import bridge
+    from leyden.core.algorithm.verl.inside_verl import bridge
 
     bridge.train(config, launch.environment, launch.ray_address)
     return 0

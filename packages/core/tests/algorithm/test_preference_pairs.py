@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leyden.core.algorithm.pairs import Answer, Pair, by_state, pairs_of, pairs_of_state
+from leyden.core.algorithm.preference_pairs import Answer, Pair, by_state, pairs_of, pairs_of_state
 from leyden.core.credit.base import Credit, CreditAssigner
 from leyden.core.credit.uniform import UniformCredit
 from leyden.core.data.reasons import NO_BETTER_ANSWER, NO_STATE_TWICE, TOO_FEW_REWARDS

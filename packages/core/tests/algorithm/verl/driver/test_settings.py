@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from leyden.core.algorithm.outside import LoopPlan
-from leyden.core.algorithm.verl.settings import (
+from leyden.core.algorithm.external_loop import LoopPlan
+from leyden.core.algorithm.verl.driver.settings import (
     Files,
     asked,
     batch_size,

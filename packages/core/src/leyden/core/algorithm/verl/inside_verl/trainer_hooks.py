@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import wrapt
 
 if TYPE_CHECKING:
-    from leyden.core.algorithm.verl.collection import RolloutCollection
+    from leyden.core.algorithm.verl.inside_verl.rollout_manager import RolloutCollection
 
 _Proxy: Any = wrapt.ObjectProxy
 

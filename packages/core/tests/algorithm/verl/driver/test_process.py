@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from leyden.core.algorithm.verl import process
-from leyden.core.algorithm.verl.launch import REFUSED, Launch
-from leyden.core.algorithm.verl.process import StepNumbers, trainer_process
+from leyden.core.algorithm.verl.driver import process
+from leyden.core.algorithm.verl.driver.launch import REFUSED, Launch
+from leyden.core.algorithm.verl.driver.process import StepNumbers, trainer_process
 from leyden.core.errors import TrainingError, UsageError
 
 LAUNCH = Launch(config={}, settings={}, ray_address=None, environment={"GREETING": "hello"})

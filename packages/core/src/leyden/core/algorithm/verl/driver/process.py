@@ -12,10 +12,10 @@ from typing import Any
 
 import msgspec
 
-from leyden.core.algorithm.verl.launch import REFUSED, Launch
+from leyden.core.algorithm.verl.driver.launch import REFUSED, Launch
 from leyden.core.errors import TrainingError, UsageError
 
-CHILD = "leyden.core.algorithm.verl.child"
+CHILD = "leyden.core.algorithm.verl.inside_verl.child"
 ENDING_SECONDS = 20.0
 """How long VERL may take to end when it is told to."""
 LAST_BYTES = 65536

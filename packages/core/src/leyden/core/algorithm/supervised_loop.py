@@ -17,7 +17,7 @@ import msgspec
 from leyden.core.algorithm.account import Account
 from leyden.core.algorithm.base import Context, StoredRollouts
 from leyden.core.algorithm.learner import Batch, Learner, LearnerOptions, collected_numbers, counts
-from leyden.core.algorithm.sharing import shared_out
+from leyden.core.algorithm.policy_partition import shared_out
 from leyden.core.data.order import drawn
 from leyden.core.data.reasons import SET_APART
 from leyden.core.data.transition import TrajectoryGroup, Transition

@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow.parquet
 import pytest
 
-from leyden.core.algorithm.verl.datasets import RowOrigin, write_held_out, write_training
+from leyden.core.algorithm.verl.driver.datasets import RowOrigin, write_held_out, write_training
 
 TASKS = [{"question": "2 + 2"}, "how much is 2 + 3?"]
 

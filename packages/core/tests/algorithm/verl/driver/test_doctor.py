@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from leyden.core.algorithm.verl import doctor
-from leyden.core.algorithm.verl.doctor import Finding, Patient, examine
+from leyden.core.algorithm.verl.driver import doctor
+from leyden.core.algorithm.verl.driver.doctor import Finding, Patient, examine
 from leyden.core.cli.main import run
 
 

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from leyden.core.algorithm.verl.versions import BESIDE, SERIES, TESTED, installed
+from leyden.core.algorithm.verl.driver.versions import BESIDE, SERIES, TESTED, installed
 from leyden.core.errors import LeydenError
 
 Status = Literal["ok", "failed", "unknown"]

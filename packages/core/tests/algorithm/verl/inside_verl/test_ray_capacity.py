@@ -1,6 +1,6 @@
 """What VERL waits for, in words."""
 
-from leyden.core.algorithm.verl.room import waiting
+from leyden.core.algorithm.verl.inside_verl.ray_capacity import waiting
 
 
 def test_nothing_is_waited_for() -> None:

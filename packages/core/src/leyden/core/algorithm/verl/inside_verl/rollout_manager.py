@@ -14,15 +14,15 @@ from typing import Any
 
 import msgspec
 
-from leyden.core.algorithm.outside import Asked, Door, Taken, Used
-from leyden.core.algorithm.verl import bridge
-from leyden.core.algorithm.verl.asking import Driver
-from leyden.core.algorithm.verl.datasets import RowOrigin
-from leyden.core.algorithm.verl.launch import TOKEN, URL
-from leyden.core.algorithm.verl.missing import Missing, complaint, missing
+from leyden.core.algorithm.external_loop import Asked, Door, Taken, Used
+from leyden.core.algorithm.verl.driver.datasets import RowOrigin
+from leyden.core.algorithm.verl.driver.empty_prompts import Missing, complaint, missing
+from leyden.core.algorithm.verl.driver.launch import TOKEN, URL
+from leyden.core.algorithm.verl.inside_verl import bridge
+from leyden.core.algorithm.verl.inside_verl.monitors import watched
+from leyden.core.algorithm.verl.inside_verl.run_client import Driver
 from leyden.core.algorithm.verl.options import SECTION, LeydenOptions
 from leyden.core.algorithm.verl.rows import PromptRows, Row, RowLimits, training_rows, validation_rows
-from leyden.core.algorithm.verl.watching import watched
 from leyden.core.algorithm.verl.wire import Failed, Pause, Replicas
 from leyden.core.credit.registry import CREDIT
 from leyden.core.data.encoding.tokens import log_probs, token_ids

@@ -9,7 +9,7 @@ import time
 import aiohttp
 import msgspec
 
-from leyden.core.algorithm.outside import Asked, Door, Taken, Used
+from leyden.core.algorithm.external_loop import Asked, Door, Taken, Used
 from leyden.core.algorithm.verl.wire import (
     FAILED,
     LONGEST_WAIT,

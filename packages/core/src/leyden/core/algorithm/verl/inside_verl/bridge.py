@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from leyden.core.algorithm.outside import Door
+from leyden.core.algorithm.external_loop import Door
 from leyden.core.algorithm.verl.advantages import RowCredit, is_row, row_advantages
-from leyden.core.algorithm.verl.asking import Driver
-from leyden.core.algorithm.verl.launch import TOKEN, URL
+from leyden.core.algorithm.verl.driver.launch import TOKEN, URL
+from leyden.core.algorithm.verl.inside_verl.monitors import told_of
+from leyden.core.algorithm.verl.inside_verl.ray_capacity import waiting
+from leyden.core.algorithm.verl.inside_verl.run_client import Driver
+from leyden.core.algorithm.verl.inside_verl.trainer_hooks import ToldColocated, ToldSeparate, ToldSync
 from leyden.core.algorithm.verl.options import SECTION, LeydenOptions
-from leyden.core.algorithm.verl.room import waiting
 from leyden.core.algorithm.verl.rows import CREDIT_FIELD
-from leyden.core.algorithm.verl.told import ToldColocated, ToldSeparate, ToldSync
-from leyden.core.algorithm.verl.watching import told_of
 from leyden.core.algorithm.verl.wire import Said
 from leyden.core.errors import TrainingError, UsageError
 

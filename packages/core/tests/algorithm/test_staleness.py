@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leyden.core.algorithm.lightning_rl import LightningRLConfig
-from leyden.core.algorithm.loops import DEFAULT_STALENESS, Window, restore_window, staleness, window_state
+from leyden.core.algorithm.staleness import DEFAULT_STALENESS, Window, restore_window, staleness, window_state
 from leyden.core.data.transition import Transition
 from leyden.core.errors import UsageError
 from leyden.core.testing.nouns import transition

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from leyden.core.algorithm.outside import LoopPlan
+from leyden.core.algorithm.external_loop import LoopPlan
 from leyden.core.errors import UsageError
 
 PROMPT, RESPONSE = 512, 512

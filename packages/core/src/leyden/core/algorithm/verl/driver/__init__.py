@@ -1,0 +1,1 @@
+"""The run's side: it configures VERL, starts it and watches it. Imports nothing of VERL."""

@@ -1,0 +1,1 @@
+"""What runs in VERL's own processes."""
