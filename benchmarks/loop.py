@@ -30,7 +30,7 @@ from steps.meter import Step
 from steps.sides import Ours, Plan, Trl, our_sides, trl_sides
 from steps.task import TOOL, messages_of
 
-from leyden.core.trainer.tasks import batch, load_tasks
+from leyden.core.trainer.rollouts.tasks import batch, load_tasks
 
 EXAMPLE = Path(__file__).parents[1] / "examples/calculator_langgraph"
 COLUMNS = {

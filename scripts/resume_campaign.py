@@ -21,7 +21,7 @@ from rich.progress import Progress
 from kills import resuming
 from kills.showing import Findings, show
 from kills.training import EXAMPLE, GROUP_SIZE, GROUPS, ROOT, VICTIMS, TrainingCampaign
-from leyden.core.trainer.folder import RunFolder
+from leyden.core.trainer.run_folder.folder import RunFolder
 
 UNDISTURBED = "undisturbed"
 

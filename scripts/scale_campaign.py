@@ -30,11 +30,11 @@ from leyden.core.store.base import LightningStore
 from leyden.core.store.open import open_store
 from leyden.core.testing.byte_codec import ByteCodec
 from leyden.core.testing.scripted_engine import ScriptedAnswer, ScriptedEngine
-from leyden.core.trainer.agents import AgentPlan, CheckAgents
+from leyden.core.trainer.agents.local import AgentPlan, CheckAgents
+from leyden.core.trainer.agents.placement import Runners
+from leyden.core.trainer.agents.ray import ray_agents
 from leyden.core.trainer.event_loop import run_loop
-from leyden.core.trainer.ray_agents import ray_agents
-from leyden.core.trainer.runners import Runners
-from leyden.core.trainer.serving import open_gateway
+from leyden.core.trainer.serving.serving import open_gateway
 from scale.accounts import Accounts, read_accounts, unaccounted
 from scale.watching import Look, growing, look
 

@@ -7,7 +7,7 @@ from typing import Protocol
 import pytest
 
 from leyden.core.cli.main import run
-from leyden.core.trainer.folder import is_free
+from leyden.core.trainer.run_folder.folder import is_free
 
 ROOT = Path(__file__).parents[1]
 EXAMPLE = Path("examples/calculator_langgraph")

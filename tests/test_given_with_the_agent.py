@@ -11,7 +11,7 @@ import yaml
 from openai import AsyncOpenAI
 
 import leyden.core as agl
-from leyden.core.trainer.folder import is_free
+from leyden.core.trainer.run_folder.folder import is_free
 
 EXAMPLE = Path("examples/calculator_langgraph")
 

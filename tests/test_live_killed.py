@@ -80,7 +80,7 @@ def learner(parent: "subprocess.Popen[str]") -> int | None:
     """The process in which the agent's process has learning done, once there is one."""
     for child in children(parent.pid) if parent.poll() is None else []:
         with suppress(OSError):  # it has ended meanwhile
-            if b"leyden.core.trainer.child" in Path(f"/proc/{child}/cmdline").read_bytes():
+            if b"leyden.core.trainer.agents.learner_process" in Path(f"/proc/{child}/cmdline").read_bytes():
                 return child
     return None
 

@@ -12,7 +12,7 @@ import torch
 
 from kills import resuming
 from leyden.core.store.open import open_store
-from leyden.core.trainer.folder import RunFolder
+from leyden.core.trainer.run_folder.folder import RunFolder
 from resume_campaign import UNDISTURBED, kill_and_compare
 
 FILES: Any = safetensors.torch

@@ -42,7 +42,7 @@ from verl_cpu.runs import (
 from verl_cpu.training import CONFIG, GROUP_SIZE, TASKS_PER_STEP, command_line
 
 from leyden.core.algorithm.verl.driver.settings import merged
-from leyden.core.trainer.serving import embedded_policy
+from leyden.core.trainer.serving.serving import embedded_policy
 
 SEPARATE = (
     "trainer.n_gpus_per_node=2",

@@ -11,7 +11,7 @@ import pytest
 from warm_process import run_leyden
 
 from leyden.core.cli.main import run
-from leyden.core.trainer.tasks import batch
+from leyden.core.trainer.rollouts.tasks import batch
 
 ROOT = Path(__file__).parents[1]
 EXAMPLE = Path("examples/calculator_langgraph")

@@ -12,7 +12,7 @@ import torch
 
 from kills.training_checks import Kept, read_kept
 from leyden.core.data.transition import Trajectory
-from leyden.core.trainer.folder import Metrics, RunFolder
+from leyden.core.trainer.run_folder.folder import Metrics, RunFolder
 
 COMPARED = ("reward", "loss", "grad_norm", "entropy", "tokens_trained", "transitions_trained")
 """What `metrics.jsonl` says of a step that does not depend on the time it took."""

@@ -16,8 +16,8 @@ from random import Random
 from kills.processes import ENVIRONMENT, kill, wait_until, workers
 from leyden.core.data.rollout import FINISHED_ROLLOUT, AttemptedRollout
 from leyden.core.store.open import open_store
-from leyden.core.trainer.abandoned import ABANDONED
-from leyden.core.trainer.folder import RunFolder
+from leyden.core.trainer.rollouts.interrupted import ABANDONED
+from leyden.core.trainer.run_folder.folder import RunFolder
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "calculator_langgraph"

@@ -16,7 +16,7 @@ from leyden.core.data.rollout import AttemptedRollout
 from leyden.core.data.span import Span
 from leyden.core.data.transition import Trajectory
 from leyden.core.store.open import open_store
-from leyden.core.trainer.folder import RunFolder
+from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trajectory.assemble import assemble
 from leyden.core.trajectory.calls import is_recorded_call
 from leyden.core.trajectory.group import group_by_task

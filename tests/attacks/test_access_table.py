@@ -48,10 +48,10 @@ from leyden.core.store.memory import MemoryStore
 from leyden.core.store.rpc import methods
 from leyden.core.testing.byte_codec import ByteCodec
 from leyden.core.testing.scripted_engine import ScriptedEngine
+from leyden.core.trainer.agents.runner_api import TOKEN, Desk
 from leyden.core.trainer.config import RunConfig
-from leyden.core.trainer.desk import TOKEN, Desk
-from leyden.core.trainer.elsewhere import Elsewhere
-from leyden.core.trainer.serving import open_gateway
+from leyden.core.trainer.serving.external import Elsewhere
+from leyden.core.trainer.serving.serving import open_gateway
 
 if TYPE_CHECKING:
     from leyden.core.engine.vllm.replicas import ReplicaEngine

@@ -13,8 +13,8 @@ from leyden.core.errors import UsageError
 from leyden.core.gateway.http.host_check import MOST_SEEN, HostCheck
 from leyden.core.testing.byte_codec import ByteCodec
 from leyden.core.testing.scripted_gateway import scripted_gateway
-from leyden.core.trainer.runners import Runners
-from leyden.core.trainer.storing import StorePlan, serve_store
+from leyden.core.trainer.agents.placement import Runners
+from leyden.core.trainer.services.store import StorePlan, serve_store
 
 LOCAL = ["localhost", "LOCALHOST:80", "localhost.", "127.0.0.1:8765", "127.9.9.9", "[::1]:8765", "[::1]"]
 FOREIGN = ["evil.example", "evil.example:8765", "127.0.0.1.evil.example", "localhost.evil.example", "xlocalhost", ""]

@@ -9,8 +9,8 @@ import pytest
 from leyden.core.errors import UsageError
 from leyden.core.store.sql.store import SqlStore
 from leyden.core.trainer.config import RunConfig
-from leyden.core.trainer.folder import RunFolder
-from leyden.core.trainer.storing import kept_token
+from leyden.core.trainer.run_folder.folder import RunFolder
+from leyden.core.trainer.services.store import kept_token
 
 
 def test_a_token_file_of_another_user_is_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

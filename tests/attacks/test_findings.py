@@ -30,9 +30,9 @@ from leyden.core.testing.running import finished, running
 from leyden.core.testing.scripted_gateway import ScriptedGateway, scripted_gateway
 from leyden.core.testing.store_server import ACCESS, StoreServer
 from leyden.core.tracing.context import current_attempt
+from leyden.core.trainer.agents.remote_workers import ElsewherePlan
+from leyden.core.trainer.agents.runner_api import Offer
 from leyden.core.trainer.config import RunConfig, save_config
-from leyden.core.trainer.desk import Offer
-from leyden.core.trainer.working_for import ElsewherePlan
 from leyden.core.trajectory.assemble import assemble
 from leyden.core.trajectory.select import Selector
 

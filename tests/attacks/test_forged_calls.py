@@ -41,8 +41,8 @@ from leyden.core.testing.store_contract.shared import claimed
 from leyden.core.testing.store_server import ACCESS, TOKEN, StoreServer
 from leyden.core.tracing.context import current_attempt
 from leyden.core.trainer.config import RunConfig
-from leyden.core.trainer.folder import RunFolder
-from leyden.core.trainer.serving import Address, open_gateway
+from leyden.core.trainer.run_folder.folder import RunFolder
+from leyden.core.trainer.serving.serving import Address, open_gateway
 from leyden.core.trajectory.assemble import assemble
 from leyden.core.trajectory.select import Selector
 

@@ -23,12 +23,12 @@ from leyden.core.gateway.http.server import GatewayServer
 from leyden.core.store.memory import MemoryStore
 from leyden.core.testing.byte_codec import ByteCodec
 from leyden.core.testing.scripted_engine import ScriptedEngine
+from leyden.core.trainer.agents.placement import Runners
+from leyden.core.trainer.agents.remote_workers import MOST_ANSWERED, ElsewherePlan, work_for
+from leyden.core.trainer.agents.run_proof import PROOF, Exchange, challenge, read_challenge
+from leyden.core.trainer.agents.runner_api import TOKEN, Desk, Offer
 from leyden.core.trainer.config import RunConfig
-from leyden.core.trainer.desk import TOKEN, Desk, Offer
-from leyden.core.trainer.run_proof import PROOF, Exchange, challenge, read_challenge
-from leyden.core.trainer.runners import Runners
-from leyden.core.trainer.serving import open_gateway
-from leyden.core.trainer.working_for import MOST_ANSWERED, ElsewherePlan, work_for
+from leyden.core.trainer.serving.serving import open_gateway
 
 NAMED = Offer(sitting="s", run="r", store_token="t")
 GIVEN = "the-token-of-the-run"

@@ -15,7 +15,7 @@ from leyden.core.runner.commands.command import CommandAgent
 from leyden.core.runner.user_code.calls import TEXT_CHARACTERS, shortened
 from leyden.core.testing.running import error_of, run_one
 from leyden.core.trainer.config import RunConfig, check_in_clear
-from leyden.core.trainer.storing import kept_token
+from leyden.core.trainer.services.store import kept_token
 
 KEY = "ghp_0123456789abcdefABCDEF0123456789"
 BODY = "0123456789abcdefABCDEF0123456789"

@@ -18,11 +18,11 @@ from leyden.core.runner.attempts.error_text import described
 from leyden.core.runner.commands.command import CommandAgent
 from leyden.core.testing import nouns
 from leyden.core.testing.running import error_of, run_one
-from leyden.core.trainer.display import Bars
+from leyden.core.trainer.monitoring.display import Bars
 from leyden.core.trainer.preflight.report import CheckReport, check_table, failure
-from leyden.core.trainer.recorded import RecordedRollout
-from leyden.core.trainer.report import HeldOutResult, RaisedAlert, RunReport, closing_table
-from leyden.core.trainer.tree import rollout_tree
+from leyden.core.trainer.rollouts.recorded import RecordedRollout
+from leyden.core.trainer.rollouts.tree import rollout_tree
+from leyden.core.trainer.run_folder.report import HeldOutResult, RaisedAlert, RunReport, closing_table
 
 KEY = "ghp_0123456789abcdefABCDEF0123456789"
 SCRIPT = f"printf '\\033]0;title\\007\\033[2Jcleared {KEY}\\roverwritten\\n' >&2; exit 3"

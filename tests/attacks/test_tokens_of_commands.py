@@ -17,10 +17,10 @@ from leyden.core.store.memory import MemoryStore
 from leyden.core.testing.byte_codec import ByteCodec
 from leyden.core.testing.running import error_of, finished
 from leyden.core.testing.scripted_engine import ScriptedEngine
+from leyden.core.trainer.agents.run_proof import Exchange, read_challenge
+from leyden.core.trainer.agents.runner_api import TOKEN, Desk
 from leyden.core.trainer.config import RunConfig
-from leyden.core.trainer.desk import TOKEN, Desk
-from leyden.core.trainer.run_proof import Exchange, read_challenge
-from leyden.core.trainer.serving import open_gateway
+from leyden.core.trainer.serving.serving import open_gateway
 
 PLANTED = {
     TOKEN: "planted-run-token",
@@ -36,7 +36,7 @@ THIEF = """
 import json, os, sys, urllib.error, urllib.request
 from urllib.parse import urlsplit
 
-from leyden.core.trainer.run_proof import Exchange, read_challenge
+from leyden.core.trainer.agents.run_proof import Exchange, read_challenge
 
 seen, process = [dict(os.environ)], os.getppid()
 for _ in range(2):  # what supervises it, and the worker

@@ -26,9 +26,9 @@ from leyden.core.testing.nouns import span
 from leyden.core.testing.running import error_of
 from leyden.core.testing.scripted_engine import ScriptedEngine
 from leyden.core.testing.store_contract.shared import attempt_now, taken
-from leyden.core.trainer import agents
-from leyden.core.trainer.agents import AgentPlan, parent_agents, worker_spec
-from leyden.core.trainer.serving import Address, open_gateway
+from leyden.core.trainer.agents import local
+from leyden.core.trainer.agents.local import AgentPlan, parent_agents, worker_spec
+from leyden.core.trainer.serving.serving import Address, open_gateway
 
 PATIENCE_SECONDS = 150.0
 SEARCHES = '''
@@ -263,8 +263,8 @@ async def test_the_process_of_a_live_agent_is_given_no_key(site: Site, monkeypat
     async def closed() -> None:
         return
 
-    monkeypatch.setattr(agents, "tell_parent", send)
-    monkeypatch.setattr(agents, "_input_closed", closed)
+    monkeypatch.setattr(local, "tell_parent", send)
+    monkeypatch.setattr(local, "_input_closed", closed)
     async with parent_agents(-1, os.getppid())(site.address):
         pass
     said = b"\n".join(sent)

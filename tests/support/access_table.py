@@ -12,7 +12,7 @@ ENDED = frozenset({"ended attempt", "ended capture", "ended agent"})
 AGENTS = frozenset({"agent", "agent-reward"})
 TRAINER = frozenset({"store"})
 NOBODY = frozenset({"none", "garbage", "altered", "of another run", "run"})
-"""Kinds that open nothing anywhere. The run's token is never sent: who has it proves that (`trainer.run_proof`)."""
+"""Kinds that open nothing anywhere. The run's token is never sent: who has it proves that (`agents/run_proof`)."""
 WORKER = frozenset({"worker"})
 """A worker that has claimed nothing."""
 _OF_ATTEMPTS = OPEN_ATTEMPTS | {"ended attempt", "ended capture", "unknown attempt"}

@@ -14,7 +14,7 @@ import sys
 import time
 
 START_SECONDS = 60.0
-MODULES = ("leyden.core.runner.workers.worker", "leyden.core.trainer.child")
+MODULES = ("leyden.core.runner.workers.worker", "leyden.core.trainer.agents.learner_process")
 XDIST = ["-u", "-c", "import sys;exec(eval(sys.stdin.readline()))"]
 """A process that runs tests, as execnet starts it."""
 RAY = ("setup_worker.py", "default_worker.py")

@@ -11,7 +11,11 @@ from pathlib import Path
 import forks
 
 LOADED = (
-    *("leyden.core.runner.workers.worker", "leyden.core.trainer.child", "leyden.core.engine.embedded.engine"),
+    *(
+        "leyden.core.runner.workers.worker",
+        "leyden.core.trainer.agents.learner_process",
+        "leyden.core.engine.embedded.engine",
+    ),
     *("leyden.core.policy.update.updater", "langchain_openai", "langchain.agents", "langgraph.graph"),
 )
 

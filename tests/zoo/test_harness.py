@@ -18,7 +18,7 @@ from leyden.core.data.rollout import Attempt, Rollout
 from leyden.core.data.span import Attributes, Span
 from leyden.core.engine.base import EngineRecord
 from leyden.core.testing.nouns import span
-from leyden.core.trainer.recorded import RecordedRollout
+from leyden.core.trainer.rollouts.recorded import RecordedRollout
 
 GOOD = """
 tasks:

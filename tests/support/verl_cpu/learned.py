@@ -24,9 +24,9 @@ from leyden.core.data.span import Span
 from leyden.core.policy.logprobs import score
 from leyden.core.policy.model import PolicyModel
 from leyden.core.store.open import open_store
-from leyden.core.trainer.folder import RunFolder
-from leyden.core.trainer.lost import LOST
-from leyden.core.trainer.serving import SERVED_GAP
+from leyden.core.trainer.context.discarded_versions import LOST
+from leyden.core.trainer.run_folder.folder import RunFolder
+from leyden.core.trainer.serving.serving import SERVED_GAP
 from leyden.core.trajectory.assemble import assemble
 from leyden.core.trajectory.calls import is_recorded_call, newest_version
 from leyden.core.trajectory.group import group_by_task

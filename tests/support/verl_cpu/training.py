@@ -16,9 +16,9 @@ from verl_cpu.tutorial import TUTORIAL
 from leyden.core.algorithm.verl.algorithm import VERL, VERLConfig
 from leyden.core.algorithm.verl.driver.settings import merged
 from leyden.core.trainer.config import RunConfig
-from leyden.core.trainer.display import make_display
 from leyden.core.trainer.launch import Changes, resume, sit_here
-from leyden.core.trainer.tasks import load_tasks
+from leyden.core.trainer.monitoring.display import make_display
+from leyden.core.trainer.rollouts.tasks import load_tasks
 from leyden.core.trainer.trainer import Trainer
 
 EXAMPLES = Path(__file__).parents[3] / "examples"

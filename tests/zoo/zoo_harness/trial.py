@@ -14,7 +14,7 @@ from leyden.core.engine.base import EngineRecord
 from leyden.core.errors import LeydenError
 from leyden.core.runner.workers.pool import WorkerPool
 from leyden.core.runner.workers.spec import WorkerSpec
-from leyden.core.trainer.recorded import RecordedRollout, read_rollout
+from leyden.core.trainer.rollouts.recorded import RecordedRollout, read_rollout
 from zoo_harness.agent_file import AgentFile, ZooAgent
 from zoo_harness.gateway import STORE_TOKEN, Served, gateway
 from zoo_harness.observing import task_key

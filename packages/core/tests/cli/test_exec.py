@@ -20,7 +20,7 @@ from leyden.core.errors import UsageError
 from leyden.core.runner.commands.command import CommandAgent
 from leyden.core.testing.echo_endpoint import Endpoint, echo_endpoint
 from leyden.core.trainer.config import RunConfig, load_config, save_config
-from leyden.core.trainer.dev import DevPlan, dry_run
+from leyden.core.trainer.services.dev import DevPlan, dry_run
 
 ROOT = Path(__file__).parents[4]
 EXAMPLES = ROOT / "examples"

@@ -8,8 +8,8 @@ import pytest
 
 from leyden.core.cli.main import run
 from leyden.core.trainer.config import RunConfig
-from leyden.core.trainer.folder import RunFolder
-from leyden.core.trainer.versions import ModelVersion, VersionFile
+from leyden.core.trainer.run_folder.folder import RunFolder
+from leyden.core.trainer.run_folder.versions import ModelVersion, VersionFile
 
 
 def trained(runs: Path, name: str, experiment: str | None) -> None:

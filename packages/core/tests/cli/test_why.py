@@ -14,7 +14,7 @@ from leyden.core.data.rollout import EnqueueRollout, RolloutConfig
 from leyden.core.store.open import open_store
 from leyden.core.testing.running import finished, running
 from leyden.core.trainer.config import RunConfig
-from leyden.core.trainer.folder import RunFolder
+from leyden.core.trainer.run_folder.folder import RunFolder
 
 
 async def agent(task: Any) -> str:

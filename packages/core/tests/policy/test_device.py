@@ -10,8 +10,8 @@ from leyden.core.cli.main import run
 from leyden.core.errors import UsageError
 from leyden.core.policy.device import check_device
 from leyden.core.trainer.config import RunConfig
-from leyden.core.trainer.folder import RunFolder
 from leyden.core.trainer.launch import Changes, begin, resume
+from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trainer.trainer import Trainer
 
 WITHOUT_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU that PyTorch can use")

@@ -7,7 +7,7 @@ import pytest
 
 from leyden.core.data.resources import LLM, NamedResources
 from leyden.core.testing.chat_endpoint import ChatEndpoint, chat_endpoint
-from leyden.core.trainer.dev import DevPlan, dry_run
+from leyden.core.trainer.services.dev import DevPlan, dry_run
 
 PROVIDER = "https://api.provider.invalid/v1"
 AGENT = f'''

@@ -9,10 +9,10 @@ from leyden.core.algorithm.registry import make_algorithm
 from leyden.core.algorithm.verl.algorithm import VERL
 from leyden.core.algorithm.verl.driver.owned_settings import CHANGEABLE
 from leyden.core.errors import RunError, UsageError
+from leyden.core.trainer.agents.placement import Runners
 from leyden.core.trainer.config import RunConfig
-from leyden.core.trainer.folder import RunFolder
 from leyden.core.trainer.launch import Changes, changed, resume
-from leyden.core.trainer.runners import Runners
+from leyden.core.trainer.run_folder.folder import RunFolder
 
 LIMIT = "config.data.max_prompt_length"
 

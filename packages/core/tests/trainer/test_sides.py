@@ -14,19 +14,19 @@ from leyden.core.data.route import ANSWERED_BY, parse_routes
 from leyden.core.data.transition import TrajectoryGroup
 from leyden.core.errors import RunError, UsageError
 from leyden.core.testing.nouns import trajectory
-from leyden.core.trainer.collect import Collected, Collector
 from leyden.core.trainer.config import EvaluationSet, RunConfig, load_config, save_config
-from leyden.core.trainer.context import RunContext, held_out_curve
-from leyden.core.trainer.display import Display
-from leyden.core.trainer.folder import RunFolder
+from leyden.core.trainer.context.run_context import RunContext, held_out_curve
 from leyden.core.trainer.launch import check_run, with_sides
-from leyden.core.trainer.models import Models, compare_versions, find_version
+from leyden.core.trainer.monitoring.display import Display
+from leyden.core.trainer.monitoring.trackers import Trackers
 from leyden.core.trainer.preflight.report import CheckReport, ok
-from leyden.core.trainer.report import closing_table
-from leyden.core.trainer.standing import Scores, Standing
-from leyden.core.trainer.tracker import Trackers
-from leyden.core.trainer.usage import Usage
-from leyden.core.trainer.versions import Evaluation
+from leyden.core.trainer.rollouts.collector import Collected, Collector
+from leyden.core.trainer.run_folder.folder import RunFolder
+from leyden.core.trainer.run_folder.model_selection import Scores, Standing
+from leyden.core.trainer.run_folder.models import Models, compare_versions, find_version
+from leyden.core.trainer.run_folder.report import closing_table
+from leyden.core.trainer.run_folder.timing import Usage
+from leyden.core.trainer.run_folder.versions import Evaluation
 
 SIDES: list[dict[str, Any]] = [
     {"name": "grpo", "algorithm": "lightning_rl"},

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from leyden.core.tracing.production.capture import capture
     from leyden.core.trainer.export.export import Exported, export_run
     from leyden.core.trainer.preflight.report import CheckReport
-    from leyden.core.trainer.report import RunReport
+    from leyden.core.trainer.run_folder.report import RunReport
     from leyden.core.trainer.trainer import Trainer
     from leyden.core.trajectory.select import Selector
 
@@ -72,7 +72,7 @@ _HOME = {
     "ResourcesUpdate": "data.resources",
     "Rollout": "data.rollout",
     "RolloutConfig": "data.rollout",
-    "RunReport": "trainer.report",
+    "RunReport": "trainer.run_folder.report",
     "SFT": "algorithm.sft",
     "SFTConfig": "algorithm.sft",
     "Side": "algorithm.side_by_side",

@@ -17,13 +17,13 @@ from leyden.core.runner.user_code.loaded_agent import LoadedAgent
 from leyden.core.testing.policies import TinyShape, tiny_policy
 from leyden.core.testing.tiny_tokenizers import save_tiny_tokenizer
 from leyden.core.tracing.context import Caller, set_caller
-from leyden.core.trainer.agents import CheckAgents
+from leyden.core.trainer.agents.live import AgentThread
+from leyden.core.trainer.agents.local import CheckAgents
 from leyden.core.trainer.config import RunConfig
-from leyden.core.trainer.display import Display
-from leyden.core.trainer.folder import RunFolder
-from leyden.core.trainer.live import AgentThread
+from leyden.core.trainer.monitoring.display import Display
 from leyden.core.trainer.preflight.report import CheckReport
-from leyden.core.trainer.serving import Address
+from leyden.core.trainer.run_folder.folder import RunFolder
+from leyden.core.trainer.serving.serving import Address
 from leyden.core.trainer.session import check
 
 TEMPLATE = """{%- for m in messages -%}<|im_start|>{{ m.role }}

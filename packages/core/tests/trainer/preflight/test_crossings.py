@@ -10,7 +10,7 @@ from leyden.core.runner.isolation.choice import NOTHING_SHARED
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.preflight.crossings import check_isolation, crossings, own_words
 from leyden.core.trainer.preflight.evidence import Evidence
-from leyden.core.trainer.recorded import RecordedRollout
+from leyden.core.trainer.rollouts.recorded import RecordedRollout
 
 PARIS = {"question": "Which river flows through Paris in France?", "answer": "Seine"}
 OSLO = {"question": "What is the currency of Norway?", "answer": "krone"}

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from leyden.core.errors import UsageError
-from leyden.core.trainer.folder import RunFolder
+from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trainer.trainer import Trainer
 
 TASKS = [{"question": f"one and {word}?"} for word in ("two", "one", "calculator", "naive")]

@@ -14,8 +14,8 @@ from leyden.core.data.rollout import Attempt, AttemptedRollout, Rollout
 from leyden.core.data.sampling import Sampling
 from leyden.core.data.span import Span, SpanStatus
 from leyden.core.testing import nouns
-from leyden.core.trainer.abandoned import ABANDONED
-from leyden.core.trainer.lost import LOST
+from leyden.core.trainer.context.discarded_versions import LOST
+from leyden.core.trainer.rollouts.interrupted import ABANDONED
 from leyden.core.trainer.why.fates import Circumstances, RolloutFate, fate_of
 from leyden.core.trainer.why.learning import Learning, Step
 

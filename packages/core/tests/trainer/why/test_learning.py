@@ -4,7 +4,7 @@ import pytest
 
 from leyden.core.algorithm.account import Account
 from leyden.core.trainer.config import RunConfig
-from leyden.core.trainer.folder import LEARNED, RunFolder
+from leyden.core.trainer.run_folder.folder import LEARNED, RunFolder
 from leyden.core.trainer.why.learning import Learning, Step, joined
 
 

@@ -22,8 +22,8 @@ def check(given: RunOptions) -> int:
     A policy is loaded, an update is taken, served and taken back. What the check saw is kept only where a check or a
     rollout failed, until the next check of the same agent or --name.
     """
-    from leyden.core.trainer.display import make_display
     from leyden.core.trainer.launch import check_run, look_here
+    from leyden.core.trainer.monitoring.display import make_display
 
     config, rows, _ = given.read()
     if given.name is None and (agent := given.named_agent()) is not None:
@@ -52,8 +52,8 @@ def _show(report: "CheckReport", *, quiet: bool, json: bool) -> None:
         return
     from rich.console import Console
 
-    from leyden.core.trainer.folder import RunFolder
     from leyden.core.trainer.preflight.report import check_table
+    from leyden.core.trainer.run_folder.folder import RunFolder
 
     Console().print(check_table(report))
     if report.kept is not None:

@@ -30,7 +30,7 @@ from leyden.core.errors import UsageError
 from leyden.core.masking import mask_text, visible
 
 if TYPE_CHECKING:
-    from leyden.core.trainer.recorded import RecordedRollout
+    from leyden.core.trainer.rollouts.recorded import RecordedRollout
 
 
 def dev(
@@ -56,8 +56,8 @@ def dev(
     json: JsonOption = False,
 ) -> int:
     """Run AGENT, or COMMAND, on a few tasks and show each rollout as a tree. Exit code 1 when a rollout failed."""
-    from leyden.core.trainer.dev import DevPlan, dry_run
-    from leyden.core.trainer.tasks import load_tasks
+    from leyden.core.trainer.rollouts.tasks import load_tasks
+    from leyden.core.trainer.services.dev import DevPlan, dry_run
 
     named = chosen_agent(agent, given_command(context))
     if named is None:

@@ -49,8 +49,8 @@ def run_command(
     resources = answering(policy, endpoint, model, api_key_env)
     check_policy_device(device, policy)
     given: Task = {} if task is None else read_task(task)
-    from leyden.core.trainer.dev import DevPlan, dry_run
-    from leyden.core.trainer.foreground import ForegroundCommand
+    from leyden.core.trainer.services.command_run import ForegroundCommand
+    from leyden.core.trainer.services.dev import DevPlan, dry_run
 
     agent = ForegroundCommand(command, secrets, has_task=task is not None, keep_output=reward is not None)
     plan = DevPlan(policy=policy, device=device, resources=resources, timeout_seconds=timeout)
@@ -85,6 +85,6 @@ def _show(recorded: Any, *, json: bool) -> None:
         return
     from rich.console import Console
 
-    from leyden.core.trainer.tree import rollout_tree
+    from leyden.core.trainer.rollouts.tree import rollout_tree
 
     Console(stderr=True).print(rollout_tree(recorded), highlight=False)

@@ -61,8 +61,8 @@ def gateway(
     sampling = ProductionSampling(
         base_rate=base_rate, reward_threshold=reward_threshold, max_span_per_minute=max_span_per_minute
     )
-    from leyden.core.trainer.capturing import CapturePlan, serve_captures
     from leyden.core.trainer.event_loop import run_loop, stopped_by_sigterm
+    from leyden.core.trainer.services.captures import CapturePlan, serve_captures
 
     by = named[0] if named else str(policy)
     plan = CapturePlan(

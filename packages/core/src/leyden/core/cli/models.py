@@ -16,9 +16,9 @@ from leyden.core.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from leyden.core.trainer.comparison import PairedComparison
-    from leyden.core.trainer.models import Comparison, Models
-    from leyden.core.trainer.versions import Evaluation
+    from leyden.core.trainer.run_folder.comparison import PairedComparison
+    from leyden.core.trainer.run_folder.models import Comparison, Models
+    from leyden.core.trainer.run_folder.versions import Evaluation
 
 app = typer.Typer(
     help="The versions of runs: list, compare, roll back, export.",
@@ -43,7 +43,7 @@ def list_versions(
     json: JsonOption = False,
 ) -> None:
     """List the versions of RUN, or what every run has kept."""
-    from leyden.core.trainer.models import Models, open_all
+    from leyden.core.trainer.run_folder.models import Models, open_all
 
     if run is not None:
         if experiment is not None:
@@ -82,7 +82,7 @@ def list_versions(
 @app.command("compare", cls=Command)
 def compare(a: NamedVersion, b: NamedVersion, *, runs: RunsOption = RUNS, json: JsonOption = False) -> None:
     """Compare two versions: their steps' numbers, and the held-out tasks that both were asked, one by one."""
-    from leyden.core.trainer.models import compare_versions, find_version
+    from leyden.core.trainer.run_folder.models import compare_versions, find_version
 
     found = compare_versions(find_version(runs, a), find_version(runs, b))
     if json:
@@ -109,8 +109,8 @@ def rollback(
     json: JsonOption = False,
 ) -> None:
     """Take RUN back to VERSION; what came after is set aside, and `leyden train --resume` goes on from there."""
-    from leyden.core.trainer.models import Models
-    from leyden.core.trainer.rollback import roll_back
+    from leyden.core.trainer.run_folder.models import Models
+    from leyden.core.trainer.run_folder.rollback import roll_back
 
     models = Models.open(runs, run)
     done = roll_back(models, models.find(version))
@@ -136,7 +136,7 @@ def export(
     json: JsonOption = False,
 ) -> None:
     """Write a version of RUN as a plain Hugging Face folder, which must not be there yet, or be empty."""
-    from leyden.core.trainer.models import KEPT, Models, export_version
+    from leyden.core.trainer.run_folder.models import KEPT, Models, export_version
 
     if len(to) > 2:
         raise UsageError(f"export takes RUN [VERSION] FOLDER, and {' '.join(to[2:])!r} is too much")
@@ -180,7 +180,7 @@ def _show_versions(models: "Models", *, json: bool) -> None:
 
 
 def _compared(name: str, paired: "PairedComparison") -> tuple[str, ...]:
-    from leyden.core.trainer.versions import earned
+    from leyden.core.trainer.run_folder.versions import earned
 
     low, high = paired.difference
     counts = (str(paired.wins), str(paired.losses), str(paired.ties))
@@ -203,7 +203,7 @@ def _successes(scores: "Mapping[str, Evaluation]") -> dict[str, float | None]:
 
 def _means(held_out: "Mapping[str, Evaluation]", sides: "Mapping[str, Mapping[str, Evaluation]]") -> str:
     """Mean reward by held-out set; of a run with sides, of each of them."""
-    from leyden.core.trainer.versions import earned
+    from leyden.core.trainer.run_folder.versions import earned
 
     if sides:
         held_out = {f"{name} of {side}": own[name] for name in held_out for side, own in sides.items() if name in own}
@@ -223,7 +223,7 @@ def _print_table(title: str, columns: tuple[str, ...], rows: list[tuple[str, ...
     from rich.console import Console
     from rich.table import Table
 
-    from leyden.core.trainer.as_it_is import TITLE, as_it_is
+    from leyden.core.trainer.monitoring.as_it_is import TITLE, as_it_is
 
     table = Table(title=as_it_is(title, TITLE) if title else None, title_justify="left")
     for number, column in enumerate(columns):

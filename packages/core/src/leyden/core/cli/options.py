@@ -247,7 +247,7 @@ def read_vllm(pairs: list[str]) -> VllmOptions:
 
 def read_held_out(paths: list[Path]) -> dict[str, list[Task]]:
     """Held-out sets by the stem of their files; raises UsageError when two share one."""
-    from leyden.core.trainer.tasks import load_tasks
+    from leyden.core.trainer.rollouts.tasks import load_tasks
 
     sets: dict[str, list[Task]] = {}
     for path in paths:

@@ -60,9 +60,9 @@ def run_workers(
     given is as the run has it; files are looked for in the current folder of this machine. An agent, reward, input or
     hook that only the server names is run with --trust-server alone.
     """
-    from leyden.core.trainer.desk import TOKEN
+    from leyden.core.trainer.agents.remote_workers import ElsewherePlan, work_for
+    from leyden.core.trainer.agents.runner_api import TOKEN
     from leyden.core.trainer.event_loop import run_loop, stopped_by_sigterm
-    from leyden.core.trainer.working_for import ElsewherePlan, work_for
 
     check_base_url(server, "--server")
     token = os.environ.get(TOKEN, "")

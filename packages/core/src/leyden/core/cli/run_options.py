@@ -43,9 +43,9 @@ from leyden.core.errors import UsageError
 
 if TYPE_CHECKING:
     from leyden.core.runner.user_code.loading import AgentReference
+    from leyden.core.trainer.agents.placement import Runners
     from leyden.core.trainer.config import RunConfig
     from leyden.core.trainer.launch import Changes
-    from leyden.core.trainer.runners import Runners
 
 USUAL, VERL = "lightning_rl", "verl"
 RESUMED = ("resume", "steps", "device", "ray_address", "set_", "runs", "quiet", "json")
@@ -154,7 +154,7 @@ class RunOptions:
     def read(self) -> "tuple[RunConfig, list[Task], dict[str, list[Task]]]":
         """The run's configuration, its training tasks and its held-out sets; raises UsageError in one line."""
         from leyden.core.algorithm.registry import make_algorithm
-        from leyden.core.trainer.tasks import load_tasks
+        from leyden.core.trainer.rollouts.tasks import load_tasks
 
         named = self.named_agent()
         algorithm = make_algorithm(self._algorithm(), self._algorithm_config())
@@ -244,7 +244,7 @@ class RunOptions:
         return VERL if self.backend == VERL else self.algorithm
 
     def _runners(self) -> "Runners":
-        from leyden.core.trainer.runners import Runners, read_where
+        from leyden.core.trainer.agents.placement import Runners, read_where
 
         return Runners(
             where=read_where(self.runners),

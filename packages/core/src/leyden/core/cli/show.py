@@ -19,7 +19,7 @@ def show(
     json: JsonOption = False,
 ) -> None:
     """Show RUN's steps and result, or one ROLLOUT of it as a tree of agents, calls, tools and rewards."""
-    from leyden.core.trainer.folder import RunFolder
+    from leyden.core.trainer.run_folder.folder import RunFolder
 
     folder, config = RunFolder.open(runs, run)
     if rollout is None:
@@ -36,9 +36,9 @@ def _show_run(folder: Any, experiment: str | None, *, json: bool) -> None:
         return
     from rich.console import Console
 
-    from leyden.core.trainer.as_it_is import as_it_is
-    from leyden.core.trainer.curve import terminal_curve
-    from leyden.core.trainer.report import RunReport, closing_table
+    from leyden.core.trainer.monitoring.as_it_is import as_it_is
+    from leyden.core.trainer.monitoring.curve import terminal_curve
+    from leyden.core.trainer.run_folder.report import RunReport, closing_table
 
     console = Console()
     console.print(_steps_table(folder.path.name, experiment, metrics))
@@ -57,7 +57,7 @@ def _show_run(folder: Any, experiment: str | None, *, json: bool) -> None:
 def _steps_table(name: str, experiment: str | None, metrics: list[dict[str, Any]]) -> Any:
     from rich.table import Table
 
-    from leyden.core.trainer.as_it_is import TITLE, as_it_is
+    from leyden.core.trainer.monitoring.as_it_is import TITLE, as_it_is
 
     among = "" if experiment is None else f" of experiment {experiment}"
     table = Table(title=as_it_is(f"Run {name}{among}: {len(metrics)} steps", TITLE), title_justify="left")
@@ -85,7 +85,7 @@ def _largest(line: dict[str, Any], key: str) -> float:
 
 async def _show_rollout(folder: Any, wanted: str, *, json: bool) -> None:
     from leyden.core.store.open import open_store
-    from leyden.core.trainer.recorded import find_rollout, no_rollout, read_rollout
+    from leyden.core.trainer.rollouts.recorded import find_rollout, no_rollout, read_rollout
 
     if not folder.store_file.exists():
         raise RunError(f"run {folder.path.name!r} has no store yet")
@@ -103,6 +103,6 @@ async def _show_rollout(folder: Any, wanted: str, *, json: bool) -> None:
         return
     from rich.console import Console
 
-    from leyden.core.trainer.tree import rollout_tree
+    from leyden.core.trainer.rollouts.tree import rollout_tree
 
     Console().print(rollout_tree(recorded), highlight=False)

@@ -34,7 +34,7 @@ def store(
     """
     from leyden.core.store.open import TOKEN
     from leyden.core.trainer.event_loop import run_loop, stopped_by_sigterm
-    from leyden.core.trainer.storing import StorePlan, serve_store
+    from leyden.core.trainer.services.store import StorePlan, serve_store
 
     given = os.environ.get(TOKEN)
     kept = f"in {TOKEN}" if given else f"in {token_file}"

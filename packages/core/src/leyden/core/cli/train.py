@@ -15,7 +15,7 @@ from leyden.core.errors import CheckFailed, LeydenError, NothingToLearn, UsageEr
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from leyden.core.trainer.report import RunReport
+    from leyden.core.trainer.run_folder.report import RunReport
 
 
 @takes_run
@@ -26,9 +26,9 @@ def train(
     check: Annotated[bool, typer.Option(help="Prove on the first batch that the run can learn.")] = True,
 ) -> None:
     """Train the model inside AGENT, or COMMAND, on TASKS, without changing the agent."""
-    from leyden.core.trainer.display import make_display
     from leyden.core.trainer.launch import begin, sit_here
     from leyden.core.trainer.launch import resume as go_on
+    from leyden.core.trainer.monitoring.display import make_display
 
     sit = sit_here(make_display(quiet=given.quiet, json=given.json))
     if resume is not None:
@@ -43,7 +43,7 @@ def train(
 
 def _finish(given: RunOptions, work: "Callable[[], RunReport]", name: str) -> None:
     """Do the work; say how to go on when it is stopped or fails, and show what it came to."""
-    from leyden.core.trainer.folder import RunFolder
+    from leyden.core.trainer.run_folder.folder import RunFolder
 
     where = "" if given.runs == RUNS else f" --runs {given.runs}"
     try:
@@ -68,10 +68,10 @@ def _finish(given: RunOptions, work: "Callable[[], RunReport]", name: str) -> No
 def _show(report: "RunReport", folder: Path) -> None:
     from rich.console import Console
 
-    from leyden.core.trainer.as_it_is import as_it_is
-    from leyden.core.trainer.curve import terminal_curve
-    from leyden.core.trainer.folder import RunFolder
-    from leyden.core.trainer.report import closing_table
+    from leyden.core.trainer.monitoring.as_it_is import as_it_is
+    from leyden.core.trainer.monitoring.curve import terminal_curve
+    from leyden.core.trainer.run_folder.folder import RunFolder
+    from leyden.core.trainer.run_folder.report import closing_table
 
     console = Console()
     curve = terminal_curve(RunFolder(folder).metrics())

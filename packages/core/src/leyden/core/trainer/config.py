@@ -18,8 +18,8 @@ from leyden.core.gateway.calls.span_writer import KeeperLimits
 from leyden.core.masking import MASK, PASSWORD_IN_URL, mask_text, mask_values
 from leyden.core.policy.device import check_device_name
 from leyden.core.runner.user_code.loading import AgentReference
-from leyden.core.trainer.runners import Runners
-from leyden.core.trainer.tracker import tracker_names
+from leyden.core.trainer.agents.placement import Runners
+from leyden.core.trainer.monitoring.trackers import tracker_names
 from leyden.core.trajectory.select import Selector
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")

@@ -19,14 +19,14 @@ from leyden.core.masking import MASK, mask_own_logs, remember_secret
 from leyden.core.policy.device import check_device
 from leyden.core.policy.repeatable import repeatable
 from leyden.core.store.open import open_store
-from leyden.core.trainer.agents import AgentPlan, AgentSide, no_agents, remote_agents, worker_agents
+from leyden.core.trainer.agents.local import AgentPlan, AgentSide, no_agents, remote_agents, worker_agents
 from leyden.core.trainer.config import RunConfig, check_in_clear, save_config
-from leyden.core.trainer.display import Display
 from leyden.core.trainer.event_loop import run_loop
-from leyden.core.trainer.folder import RunFolder, is_free
+from leyden.core.trainer.monitoring.display import Display
 from leyden.core.trainer.preflight.rehearsal import ENOUGH_ROLLOUTS, MOST_BATCHES
 from leyden.core.trainer.preflight.report import CheckReport
-from leyden.core.trainer.report import RunReport
+from leyden.core.trainer.run_folder.folder import RunFolder, is_free
+from leyden.core.trainer.run_folder.report import RunReport
 from leyden.core.trainer.session import check, train
 
 T = TypeVar("T")
@@ -286,7 +286,7 @@ def _agents(folder: RunFolder, config: RunConfig) -> AgentSide:
         log_file=str(folder.worker_log),
     )
     if config.runners.where == "ray":
-        from leyden.core.trainer.ray_agents import ray_agents
+        from leyden.core.trainer.agents.ray import ray_agents
 
         return ray_agents(plan, config.runners)
     return worker_agents(plan)

@@ -11,25 +11,25 @@ from leyden.core.algorithm.registry import make_algorithm
 from leyden.core.data.resources import NamedResources
 from leyden.core.data.rollout import Task
 from leyden.core.errors import CheckFailed, UsageError
-from leyden.core.trainer.abandoned import set_aside
-from leyden.core.trainer.agents import AgentSide, CheckAgents, agents_output, served_resources
-from leyden.core.trainer.collect import Collector
+from leyden.core.trainer.agents.local import AgentSide, CheckAgents, agents_output, served_resources
 from leyden.core.trainer.config import RunConfig
-from leyden.core.trainer.context import held_out_curve
-from leyden.core.trainer.curve import save_curve
-from leyden.core.trainer.display import Display
-from leyden.core.trainer.elsewhere import serve_elsewhere
-from leyden.core.trainer.folder import RunFolder
-from leyden.core.trainer.outside import OutsideRun
+from leyden.core.trainer.context.external_loop import OutsideRun
+from leyden.core.trainer.context.run_context import held_out_curve
+from leyden.core.trainer.monitoring.curve import save_curve
+from leyden.core.trainer.monitoring.display import Display
+from leyden.core.trainer.monitoring.trackers import Trackers, open_trackers
 from leyden.core.trainer.preflight.memory import Memory
 from leyden.core.trainer.preflight.report import CheckReport, CheckResult, save_report
 from leyden.core.trainer.preflight.run import before_loading, conclude, is_due, measure_memory, not_loaded, preflight
-from leyden.core.trainer.recording import RecordedRun
-from leyden.core.trainer.report import RunReport
-from leyden.core.trainer.serving import Serving, serve_policies
-from leyden.core.trainer.tracker import Trackers, open_trackers
-from leyden.core.trainer.usage import Usage
-from leyden.core.trainer.weights import export_policies, with_version
+from leyden.core.trainer.rollouts.collector import Collector
+from leyden.core.trainer.rollouts.interrupted import set_aside
+from leyden.core.trainer.run_folder.folder import RunFolder
+from leyden.core.trainer.run_folder.report import RunReport
+from leyden.core.trainer.run_folder.run_sync import RecordedRun
+from leyden.core.trainer.run_folder.timing import Usage
+from leyden.core.trainer.run_folder.weights import export_policies, with_version
+from leyden.core.trainer.serving.external import serve_elsewhere
+from leyden.core.trainer.serving.serving import Serving, serve_policies
 
 EXAMPLE: Task = "What is learned here was collected elsewhere."
 """What a run without tasks compares engine and trainer on."""

@@ -14,19 +14,19 @@ from leyden.core.data.sampling import Sampling
 from leyden.core.engine.vllm.options import VllmOptions
 from leyden.core.errors import UsageError
 from leyden.core.policy.device import check_device
+from leyden.core.trainer.agents.placement import Runners
 from leyden.core.trainer.config import EvaluationSet, RunConfig, check_name
-from leyden.core.trainer.display import make_display
-from leyden.core.trainer.folder import RunFolder
 from leyden.core.trainer.launch import Changes, begin, check_run, look_here, resume, sit_here
+from leyden.core.trainer.monitoring.display import make_display
+from leyden.core.trainer.monitoring.trackers import tracker_names
 from leyden.core.trainer.preflight.report import CheckReport
-from leyden.core.trainer.report import RunReport
-from leyden.core.trainer.runners import Runners
-from leyden.core.trainer.selection import Selection, read_selection
-from leyden.core.trainer.tracker import tracker_names
+from leyden.core.trainer.rollouts.selection import Selection, read_selection
+from leyden.core.trainer.run_folder.folder import RunFolder
+from leyden.core.trainer.run_folder.report import RunReport
 
 if TYPE_CHECKING:
     from leyden.core.runner.attempts.hooks import Hook
-    from leyden.core.trainer.recorded import RecordedRollout
+    from leyden.core.trainer.rollouts.recorded import RecordedRollout
 
 Dataset = Iterable[Task]
 RewardFunction = Callable[..., Any]
@@ -154,7 +154,7 @@ class Trainer:
 
         Its calls are answered by the policy, or by the endpoint of an LLM among `initial_resources`.
         """
-        from leyden.core.trainer.dev import DevPlan, dry_run
+        from leyden.core.trainer.services.dev import DevPlan, dry_run
 
         device = self.device or "cpu"
         check_device(device)
@@ -187,7 +187,7 @@ class Trainer:
 
         def sit(folder: RunFolder, config: RunConfig) -> RunReport:
             from leyden.core.runner.user_code.loaded_agent import LoadedAgent
-            from leyden.core.trainer.live import sit_with_live_agent
+            from leyden.core.trainer.agents.live import sit_with_live_agent
 
             loaded = LoadedAgent.of(
                 agent, reward, reward_weights=config.reward_weights or None, input=self.input, hooks=self.hooks
@@ -204,7 +204,7 @@ class Trainer:
 
         def look(folder: RunFolder, config: RunConfig) -> CheckReport:
             from leyden.core.runner.user_code.loaded_agent import LoadedAgent
-            from leyden.core.trainer.live import check_with_live_agent
+            from leyden.core.trainer.agents.live import check_with_live_agent
 
             loaded = LoadedAgent.of(
                 agent, reward, reward_weights=config.reward_weights or None, input=self.input, hooks=self.hooks

@@ -22,7 +22,7 @@ from leyden.core.store.open import open_store
 from leyden.core.trainer.export.files import FORMATS, Format, RowFile, check_installed, open_files
 from leyden.core.trainer.export.records import RECORDS, record_rows
 from leyden.core.trainer.export.rows import ROWS, Table, Told
-from leyden.core.trainer.stored import locate, run_of
+from leyden.core.trainer.rollouts.offline import locate, run_of
 from leyden.core.trainer.why.fates import Circumstances, fate_of
 from leyden.core.trainer.why.reading import circumstances_of
 

@@ -12,7 +12,7 @@ from leyden.core.data import semconv
 from leyden.core.runner.isolation.choice import ALL_SHARE
 from leyden.core.trainer.preflight.evidence import Evidence
 from leyden.core.trainer.preflight.report import CheckResult, failure, ok, unchecked, warning
-from leyden.core.trainer.recorded import RecordedRollout
+from leyden.core.trainer.rollouts.recorded import RecordedRollout
 from leyden.core.trajectory.messages import read_messages, text_of
 
 WORD = re.compile(r"[^\W_]{4,}")

@@ -9,9 +9,9 @@ from leyden.core.data import semconv
 from leyden.core.data.span import Span
 from leyden.core.data.tally import Tally
 from leyden.core.data.transition import Trajectory, TrajectoryGroup, Transition
-from leyden.core.trainer.collect import Collected
 from leyden.core.trainer.config import RunConfig
-from leyden.core.trainer.recorded import RecordedRollout
+from leyden.core.trainer.rollouts.collector import Collected
+from leyden.core.trainer.rollouts.recorded import RecordedRollout
 from leyden.core.trajectory.calls import is_recorded_call
 
 

@@ -13,7 +13,6 @@ from leyden.core.algorithm.staleness import Pace
 from leyden.core.data.route import POLICY
 from leyden.core.data.transition import Trajectory, TrajectoryGroup
 from leyden.core.errors import EngineError, TrainingError
-from leyden.core.trainer.collect import Collected
 from leyden.core.trainer.preflight.calls import (
     check_calls,
     check_prompts,
@@ -23,13 +22,14 @@ from leyden.core.trainer.preflight.calls import (
 )
 from leyden.core.trainer.preflight.evidence import Evidence, Rehearsal
 from leyden.core.trainer.preflight.rewards import check_rewards
-from leyden.core.trainer.recorded import read_rollout
-from leyden.core.trainer.serving import SERVED_GAP
+from leyden.core.trainer.rollouts.collector import Collected
+from leyden.core.trainer.rollouts.recorded import read_rollout
+from leyden.core.trainer.serving.serving import SERVED_GAP
 
 if TYPE_CHECKING:
     from leyden.core.policy.model import PolicyModel
     from leyden.core.policy.update.updater import Updater
-    from leyden.core.trainer.context import RunContext
+    from leyden.core.trainer.context.run_context import RunContext
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from leyden.core.masking import mask_values
-from leyden.core.trainer.as_it_is import TITLE, as_it_is
+from leyden.core.trainer.monitoring.as_it_is import TITLE, as_it_is
 
 if TYPE_CHECKING:
     from rich.table import Table

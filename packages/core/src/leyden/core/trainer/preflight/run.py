@@ -10,7 +10,6 @@ import numpy as np
 from leyden.core.algorithm.policy_partition import shared_out
 from leyden.core.errors import CheckFailed
 from leyden.core.trainer.config import RunConfig
-from leyden.core.trainer.folder import RunFolder
 from leyden.core.trainer.preflight.calls import (
     check_calls,
     check_prompts,
@@ -28,11 +27,12 @@ from leyden.core.trainer.preflight.options import Watched, check_options
 from leyden.core.trainer.preflight.rehearsal import rehearse
 from leyden.core.trainer.preflight.report import CheckReport, CheckResult, save_report, unchecked, worst_first
 from leyden.core.trainer.preflight.rewards import check_rewards, check_spread
-from leyden.core.trainer.serving import SERVED_GAP
+from leyden.core.trainer.run_folder.folder import RunFolder
+from leyden.core.trainer.serving.serving import SERVED_GAP
 
 if TYPE_CHECKING:
     from leyden.core.policy.model import PolicyModel
-    from leyden.core.trainer.context import RunContext
+    from leyden.core.trainer.context.run_context import RunContext
 
 MOST_CALLS = 128
 """Calls whose log-probabilities are computed again."""

@@ -33,8 +33,8 @@ from leyden.core.data.reasons import (
 from leyden.core.data.rollout import FINISHED_ROLLOUT, Attempt, AttemptedRollout, Rollout, RolloutStatus
 from leyden.core.data.span import Span
 from leyden.core.data.transition import Trajectory
-from leyden.core.trainer.abandoned import ABANDONED
-from leyden.core.trainer.lost import LOST
+from leyden.core.trainer.context.discarded_versions import LOST
+from leyden.core.trainer.rollouts.interrupted import ABANDONED
 from leyden.core.trainer.why.learning import Learning, Step
 from leyden.core.trajectory.assemble import assemble
 from leyden.core.trajectory.calls import is_recorded_call

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import msgspec
 
-from leyden.core.trainer.folder import LEARNED, Learned, RunFolder, read_learned
-from leyden.core.trainer.moves import SET_ASIDE
+from leyden.core.trainer.run_folder.folder import LEARNED, Learned, RunFolder, read_learned
+from leyden.core.trainer.run_folder.move_journal import SET_ASIDE
 
 
 class Step(msgspec.Struct, frozen=True, order=True):

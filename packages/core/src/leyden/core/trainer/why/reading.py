@@ -12,10 +12,10 @@ from leyden.core.errors import LeydenError, RunError, UsageError
 from leyden.core.store.base import LightningStore
 from leyden.core.store.open import open_store
 from leyden.core.trainer.config import RunConfig, load_config
-from leyden.core.trainer.folder import RunFolder
-from leyden.core.trainer.recorded import find_rollout, no_rollout
-from leyden.core.trainer.report import RunReport
-from leyden.core.trainer.stored import locate, objection
+from leyden.core.trainer.rollouts.offline import locate, objection
+from leyden.core.trainer.rollouts.recorded import find_rollout, no_rollout
+from leyden.core.trainer.run_folder.folder import RunFolder
+from leyden.core.trainer.run_folder.report import RunReport
 from leyden.core.trainer.why.fates import Circumstances, RolloutFate, fate_of
 from leyden.core.trainer.why.learning import Learning
 from leyden.core.trajectory.select import Selector

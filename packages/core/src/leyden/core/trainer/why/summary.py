@@ -9,7 +9,7 @@ import msgspec
 from leyden.core.data.reasons import HELD_OUT, reason_of
 from leyden.core.data.tally import Counted, Tally
 from leyden.core.errors import RunError
-from leyden.core.trainer.agents import agents_output
+from leyden.core.trainer.agents.local import agents_output
 from leyden.core.trainer.why.fates import NO_GATEWAY_WROTE, CallFate, RolloutFate
 from leyden.core.trainer.why.reading import Record
 

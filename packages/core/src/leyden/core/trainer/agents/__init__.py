@@ -1,0 +1,1 @@
+"""Where a run's agents work: worker processes, a live object, Ray, other machines."""

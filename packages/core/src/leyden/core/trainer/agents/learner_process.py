@@ -1,0 +1,42 @@
+"""The spawned half of `Trainer.fit` with a live agent: learning, gateway and engine, while the parent runs the agent.
+
+Started as `python -m` of this module with `WORK FOLDER DESCRIPTOR DISPLAY PARENT`, by the process of id `PARENT`:
+it may be gone before we can ask. `WORK` is `train` or `check`. Answers through the pipe: the address agents need,
+`{"finished": true}` when they may stop, then `{"done": true}` or `{"error": ...}`.
+"""
+
+import sys
+from pathlib import Path
+
+from leyden.core import errors
+from leyden.core.policy.repeatable import repeatable
+from leyden.core.trainer.agents.local import parent_agents, tell_parent
+from leyden.core.trainer.event_loop import run_loop
+from leyden.core.trainer.monitoring.display import make_display
+from leyden.core.trainer.run_folder.folder import RunFolder
+from leyden.core.trainer.session import check, train
+
+INTERRUPTED = 130
+
+
+def main(arguments: list[str]) -> int:
+    """Do one sitting; the exit code is 0, or 1 after an error was sent through the pipe."""
+    work = {"train": train, "check": check}[arguments[0]]
+    path, descriptor, shown, parent = Path(arguments[1]), int(arguments[2]), arguments[3], int(arguments[4])
+    folder, config = RunFolder.open(path.parent, path.name)
+    resources = folder.resources()
+    display = make_display(quiet=shown == "quiet", json=shown == "json")
+    try:
+        with folder.locked(), repeatable(config.deterministic):
+            run_loop(work(folder, config, parent_agents(descriptor, parent), display, resources))
+    except errors.LeydenError as error:
+        tell_parent(descriptor, {"error": {"class": type(error).__name__, "message": str(error)}})
+        return 1
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    tell_parent(descriptor, {"done": True})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,184 @@
+"""The calling half of `Trainer.fit` with a live agent: spawns the learning side and runs the agent here meanwhile."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import msgspec
+
+from leyden.core import errors
+from leyden.core.errors import LeydenError, TrainingError
+from leyden.core.runner.isolation.live import LiveProcesses
+from leyden.core.runner.user_code.loaded_agent import LoadedAgent
+from leyden.core.trainer.config import RunConfig
+from leyden.core.trainer.preflight.report import CheckReport, load_report
+from leyden.core.trainer.run_folder.folder import RunFolder
+from leyden.core.trainer.run_folder.report import RunReport
+from leyden.core.trainer.serving.serving import Address
+
+
+class _Message(msgspec.Struct, frozen=True):
+    address: Address | None = None
+    finished: bool = False
+    done: bool = False
+    error: dict[str, str] | None = None
+
+
+def sit_with_live_agent(folder: RunFolder, config: RunConfig, agent: LoadedAgent, shown: str) -> RunReport:
+    """Train while the agent object runs in this process, on an event loop of its own."""
+    _run_child("train", folder, config, agent, shown)
+    return msgspec.json.decode(folder.report_file.read_bytes(), type=RunReport)
+
+
+def check_with_live_agent(folder: RunFolder, config: RunConfig, agent: LoadedAgent, shown: str) -> CheckReport:
+    """The same for a check."""
+    _run_child("check", folder, config, agent, shown)
+    return load_report(folder.check_file)
+
+
+def _run_child(work: str, folder: RunFolder, config: RunConfig, agent: LoadedAgent, shown: str) -> None:
+    processes = LiveProcesses(config.isolation, agent)
+    run = _Child(work, folder, shown)
+    try:
+        message = run.receive()
+        if message.address is not None:
+            run.finish(AgentThread(message.address, agent, config.concurrency, processes, run.ended))
+    finally:
+        run.close()
+        processes.end()
+
+
+class AgentThread(threading.Thread):
+    """Runs a live agent on an event loop of its own until `ended` is set; `check` raises what it failed with.
+
+    `address` is a machine's.
+
+    Set `is_lost` before, and nothing more is told to the store: its process is gone.
+    """
+
+    is_lost = False
+
+    def __init__(
+        self,
+        address: Address,
+        agent: LoadedAgent,
+        concurrency: int,
+        processes: LiveProcesses,
+        ended: threading.Event,
+    ) -> None:
+        super().__init__(name="leyden-live-agent")
+        self._address, self._agent, self._processes = address, agent, processes
+        self._concurrency, self._ended = concurrency, ended
+        self._failure: BaseException | None = None
+
+    def run(self) -> None:
+        """The thread's body."""
+        try:
+            asyncio.run(self._work())
+        except BaseException as error:
+            self._failure = error
+
+    def check(self) -> None:
+        """Raise what the runner failed with, if it did."""
+        if self._failure is not None:
+            raise self._failure
+
+    async def _work(self) -> None:
+        from leyden.core.runner.workers.live import run_live
+        from leyden.core.store.http.client import HttpStore
+
+        stopped, loop = asyncio.Event(), asyncio.get_running_loop()
+        store = HttpStore(f"{self._address.url}/store", self._address.token)
+
+        def watch() -> None:
+            self._ended.wait()
+            with contextlib.suppress(RuntimeError):  # the loop has ended by itself
+                if self.is_lost:
+                    asyncio.run_coroutine_threadsafe(store.close(), loop)
+                loop.call_soon_threadsafe(stopped.set)
+
+        threading.Thread(target=watch, daemon=True).start()
+        await run_live(
+            self._agent,
+            store,
+            gateway_url=self._address.url,
+            routes=self._address.routes,
+            concurrency=self._concurrency,
+            processes=self._processes,
+            stopped=stopped,
+        )
+
+
+class ChildLost(TrainingError):
+    """The learning process was killed."""
+
+
+class _Child:
+    """The learning side's process, and the pipe it answers through."""
+
+    def __init__(self, work: str, folder: RunFolder, shown: str) -> None:
+        reading, writing = os.pipe()
+        command = [
+            sys.executable,
+            "-m",
+            "leyden.core.trainer.agents.learner_process",
+            work,
+            str(folder.path),
+            str(writing),
+            shown,
+        ]
+        command.append(str(os.getpid()))
+        self._process = subprocess.Popen(command, pass_fds=[writing], stdin=subprocess.PIPE)
+        os.close(writing)
+        self._pipe = os.fdopen(reading, "rb")
+        self.ended = threading.Event()
+
+    def receive(self) -> _Message:
+        """The next message; raises the error that the child sent, or TrainingError when it died without one."""
+        line = self._pipe.readline()
+        if not line:
+            raise ChildLost(f"the learning process {self._how_it_ended()}; go on with `Trainer.resume`")
+        message = msgspec.json.decode(line, type=_Message)
+        if message.error is not None:
+            kind = getattr(errors, message.error.get("class", ""), LeydenError)
+            raise kind(message.error.get("message", ""))
+        return message
+
+    def finish(self, agent: AgentThread) -> None:
+        """Run the agent's thread until the child says that it may stop, then hear what came of it."""
+        agent.start()
+        try:
+            self.receive()
+        except ChildLost:
+            agent.is_lost = True
+            raise
+        finally:
+            self.ended.set()
+            agent.join()
+            self._let_go()
+        agent.check()
+        self.receive()
+
+    def _how_it_ended(self) -> str:
+        code = self._process.wait()
+        return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"said nothing and ended with code {code}"
+
+    def _let_go(self) -> None:
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+
+    def close(self) -> None:
+        """End the child if it still runs."""
+        self.ended.set()
+        self._let_go()
+        if self._process.poll() is None:
+            try:
+                self._process.wait(timeout=10)
+            except subprocess.TimeoutExpired:
+                self._process.terminate()
+                self._process.wait()
+        self._pipe.close()

@@ -1,0 +1,264 @@
+"""Workers for a run of another machine: they come and go as it says. Knows nothing of how the run learns."""
+
+import asyncio
+import sys
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import aiohttp
+import msgspec
+
+from leyden.core.data.encoding.base_url import is_loopback
+from leyden.core.data.isolation import Isolation
+from leyden.core.errors import LeydenError, UsageError
+from leyden.core.runner.user_code.loading import AgentReference
+from leyden.core.runner.workers.pool import WorkerPool
+from leyden.core.runner.workers.spec import WorkerSpec
+from leyden.core.trainer.agents.run_proof import PROOF, PROTOCOL, Exchange, read_challenge, same
+from leyden.core.trainer.agents.runner_api import HOLD_SECONDS, OFFER, PATH, TOKEN, Offer, Standing, standing_of
+
+T = TypeVar("T")
+PAUSE_SECONDS = 1.0
+MOST_ANSWERED = 4 << 20
+"""Bytes of an answer, whoever gives it: an offer has a few thousand."""
+OUTDATED = (
+    "{server} asks for the run's token itself (runner protocol 1), which is not sent any more: update leyden-core "
+    f"where the run is, to {version('leyden-core')} (protocol {PROTOCOL}) or later"
+)
+
+
+class NoAnswer(LeydenError):
+    """Nobody answers at the run's address."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ElsewherePlan:
+    """Which run the workers are for. What is None here is as the run has it.
+
+    What the run names (agent, reward, input, hooks) is code or a command to this machine: it is run only with
+    `trust_server`.
+    """
+
+    server: str
+    """The run's root URL."""
+    token: str = field(repr=False)
+    workers: int = 1
+    agent: AgentReference | None = None
+    reward: str | None = None
+    reward_weights: dict[str, float] | None = None
+    input: str | None = None
+    hooks: tuple[str, ...] = ()
+    env: tuple[str, ...] = ()
+    concurrency: int | None = None
+    isolation: Isolation | None = None
+    patience: float = 600.0
+    """Seconds for which a run that does not answer is waited for: it may be gone on with."""
+    trust_server: bool = False
+    """Whether whatever the run names may be run here."""
+    insecure: bool = False
+    """Whether the machine's token and calls may go unencrypted to another machine."""
+
+    def __post_init__(self) -> None:
+        """Raise UsageError for what cannot work."""
+        parts = urlsplit(self.server)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise UsageError(f"--server is the URL of a run, such as http://10.0.0.5:8765, not {self.server!r}")
+        if self.workers < 1 or (self.concurrency is not None and self.concurrency < 1):
+            raise UsageError("workers and concurrency must be at least 1")
+        if parts.scheme == "http" and not self.insecure and not is_loopback(parts.hostname):
+            raise UsageError(
+                f"--server {self.server} would carry tokens and model calls unencrypted to another machine: give an "
+                "https:// URL, or --insecure on a network that nobody else can read"
+            )
+        if self.agent is None and not self.trust_server:
+            raise UsageError(
+                "name the agent to run here, as file.py:agent or -- COMMAND, or give --trust-server to run whatever "
+                "the server names"
+            )
+
+    def spec(self, offer: Offer) -> WorkerSpec:
+        """The specification of each worker.
+
+        Raises UsageError where the run names no agent, and none is given here, or names code that is not trusted.
+        """
+        self._check_trust(offer)
+        agent = self.agent or offer.agent
+        if agent is None:
+            raise UsageError(f"run {offer.run} names no agent: give one, as file.py:agent")
+        if isinstance(agent, str) and agent.startswith("<"):
+            raise UsageError(f"the agent of run {offer.run} is a live object there, {agent}: give it as file.py:agent")
+        server = self.server.rstrip("/")
+        return WorkerSpec(
+            agent=agent,
+            store_url=f"{server}/store",
+            store_token=offer.store_token,
+            gateway_url=server,
+            routes=offer.routes,
+            reward=self.reward or offer.reward,
+            reward_weights=self.reward_weights or offer.reward_weights,
+            input=self.input or offer.input,
+            hooks=self.hooks or offer.hooks,
+            env=self.env or offer.env,
+            concurrency=self.concurrency or offer.concurrency,
+            isolation=self.isolation or offer.isolation,
+            python_path=tuple(filter(None, sys.path)),
+        )
+
+    def _check_trust(self, offer: Offer) -> None:
+        """Raise UsageError where the run names code, or secrets, that were neither given here nor are trusted."""
+        if self.trust_server:
+            return
+        code = "code to run here"
+        for option, given, named, what in (
+            ("--reward", self.reward, offer.reward, code),
+            ("--input", self.input, offer.input, code),
+            ("--hook", self.hooks, " ".join(offer.hooks), code),
+            ("--env", self.env, " ".join(offer.env), "secrets of this machine for the command"),
+        ):
+            if named and not given:
+                raise UsageError(
+                    f"run {offer.run} names {option} {named}, which is {what}: give {option} yourself, or "
+                    "--trust-server to take over whatever the server names"
+                )
+
+
+async def work_for(plan: ElsewherePlan, told: Callable[[str], None], stopped: asyncio.Event) -> None:
+    """Run workers until the run has ended, or `stopped` is set; `told` hears what happens.
+
+    Raises UsageError for a token or an agent that the run does not take, or a server that is not the run, LeydenError
+    when no worker can be kept alive, NoAnswer when nobody has answered for `plan.patience` seconds.
+    """
+    timeout = aiohttp.ClientTimeout(total=HOLD_SECONDS + 20.0, sock_connect=5.0)
+    async with aiohttp.ClientSession(timeout=timeout, auto_decompress=False) as session:
+        run = _Run(session, plan)
+        goes_on = True
+        while goes_on and not stopped.is_set():
+            offer = await _first(run.offer(), stopped)
+            if offer is None:
+                return
+            pool = WorkerPool(plan.spec(offer), plan.workers)
+            await pool.start()
+            told(f"{plan.workers} workers run {plan.agent or offer.agent} for {offer.run} at {plan.server}")
+            try:
+                goes_on = await _first(_while_it_lasts(run, offer, pool), stopped) or False
+            finally:
+                await pool.stop()
+            told(f"{offer.run} was gone on with" if goes_on else f"no more to do for {offer.run}")
+
+
+async def _while_it_lasts(run: "_Run", offer: Offer, pool: WorkerPool) -> bool:
+    """Wait for the end of a sitting; returns whether there is another."""
+
+    async def workers_live() -> None:
+        while True:
+            await pool.check()
+            await asyncio.sleep(PAUSE_SECONDS)
+
+    ending, living = asyncio.create_task(run.is_followed(offer.sitting)), asyncio.create_task(workers_live())
+    try:
+        done, _ = await asyncio.wait({ending, living}, return_when=asyncio.FIRST_COMPLETED)
+        if living in done:
+            living.result()
+        return ending.result()
+    finally:
+        for task in (ending, living):
+            task.cancel()
+        await asyncio.gather(ending, living, return_exceptions=True)
+
+
+async def _first(work: Coroutine[Any, Any, T], stopped: asyncio.Event) -> T | None:
+    """What `work` comes to; None when `stopped` is set before."""
+    doing, stopping = asyncio.create_task(work), asyncio.create_task(stopped.wait())
+    try:
+        await asyncio.wait({doing, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        return doing.result() if doing.done() else None
+    finally:
+        for task in (doing, stopping):
+            task.cancel()
+        await asyncio.gather(doing, stopping, return_exceptions=True)
+
+
+class _Run:
+    """A run's desk, as it is asked from here."""
+
+    def __init__(self, session: aiohttp.ClientSession, plan: ElsewherePlan) -> None:
+        self._session, self._plan = session, plan
+        self._url = plan.server.rstrip("/") + PATH
+
+    async def offer(self) -> Offer:
+        """What the run wants."""
+        return msgspec.json.decode(await self._get("offer", OFFER), type=Offer)
+
+    async def is_followed(self, sitting: str) -> bool:
+        """Wait until a sitting is over; returns whether another one goes on with the run."""
+        while True:
+            said = await self._get("standing", standing_of(sitting), sitting=sitting)
+            standing = msgspec.json.decode(said, type=Standing)
+            if standing.sitting != sitting:
+                return True
+            if standing.ended:
+                return False
+            await asyncio.sleep(PAUSE_SECONDS)  # one that stops answers at once, and then not at all
+
+    async def _get(self, what: str, asked: str, **query: str) -> bytes:
+        """Return an answer that the run has proved to be its own."""
+        give_up = time.monotonic() + self._plan.patience
+        while True:
+            try:
+                status, headers, _ = await self._send(what, query, {})
+                if status == 200:
+                    raise self._not_the_run("it answers without asking for a proof")
+                given = read_challenge(headers.get("www-authenticate", "")) if status == 401 else None
+                if given is not None:
+                    exchange = Exchange(asked, given[0])
+                    proof = {"authorization": exchange.authorization(self._plan.token)}
+                    status, headers, body = await self._send(what, query, proof)
+                    if status == 200:
+                        if not same(headers.get(PROOF, ""), exchange.answer_proof(self._plan.token, body)):
+                            raise self._not_the_run("its answer bears no proof that it has the token")
+                        return body
+                    again = read_challenge(headers.get("www-authenticate", ""))
+                    if again is None or not again[1]:
+                        self._refuse(status)
+                elif status == 401:
+                    raise UsageError(OUTDATED.format(server=self._plan.server))
+                else:
+                    self._refuse(status)
+                problem = f"status {status}"
+            except (aiohttp.ClientError, TimeoutError) as error:
+                problem = str(error) or type(error).__name__
+            if time.monotonic() > give_up:
+                raise NoAnswer(
+                    f"nobody has answered at {self._plan.server} for {self._plan.patience:.0f} s: {problem}; "
+                    "is the run up, and does it listen on --host 0.0.0.0?"
+                )
+            await asyncio.sleep(PAUSE_SECONDS)
+
+    async def _send(
+        self, what: str, query: dict[str, str], headers: dict[str, str]
+    ) -> tuple[int, Mapping[str, str], bytes]:
+        url = f"{self._url}/{what}"
+        headers = {**headers, "accept-encoding": "identity"}  # who has proved nothing yet could send gigabytes
+        async with self._session.get(url, params=query, headers=headers, allow_redirects=False) as answer:
+            body = b""
+            async for piece in answer.content.iter_chunked(1 << 16):
+                body += piece
+                if len(body) > MOST_ANSWERED:
+                    raise self._not_the_run(f"its answer has more than {MOST_ANSWERED} bytes")
+            return answer.status, answer.headers, body
+
+    def _not_the_run(self, why: str) -> UsageError:
+        return UsageError(
+            f"{self._plan.server} does not prove that it is the run: {why}; nothing that it says is believed. It is "
+            f"another server, or a run with another {TOKEN}"
+        )
+
+    def _refuse(self, status: int) -> None:
+        if status in (401, 403):
+            raise UsageError(f"{self._plan.server} does not take the token in {TOKEN}: set the one that the run has")
+        if status in (404, 405):
+            raise UsageError(f"{self._plan.server} is not a run of `leyden train`: it has no {PATH}")

@@ -1,0 +1,251 @@
+"""`OutsideRun`: the verbs of `algorithm.external_loop.OutsideContext` over a real store, gateway and run folder."""
+
+import asyncio
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from starlette.types import ASGIApp
+
+from leyden.core.algorithm.account import Account
+from leyden.core.algorithm.external_loop import Asked, Door, LoopPlan, OutsideContext, Taken, Used
+from leyden.core.algorithm.learner import collected_numbers
+from leyden.core.data.reasons import LEFT_OUT_BY_LOOP
+from leyden.core.data.transition import TrajectoryGroup
+from leyden.core.errors import TrainingError
+from leyden.core.trainer.config import RunConfig
+from leyden.core.trainer.context.discarded_versions import are_lost
+from leyden.core.trainer.context.empty_step_guard import Taught
+from leyden.core.trainer.monitoring.alerts import Watch
+from leyden.core.trainer.rollouts.collector import Collected
+from leyden.core.trainer.run_folder.model_selection import Scores
+from leyden.core.trainer.run_folder.report import HeldOutResult, RunReport
+from leyden.core.trainer.run_folder.run_sync import RecordedRun
+from leyden.core.trainer.run_folder.versions import Evaluation
+
+USED = "used"
+"""Key of a progress file: what of tasks' rollouts can be trained that no step was taken with."""
+LEARNED = "learned"
+"""Key of the same: the tasks that the step learned from."""
+
+
+class OutsideRun(RecordedRun, OutsideContext):
+    """One sitting of a run whose loop is elsewhere."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if self.serving.elsewhere is None:
+            raise TrainingError("the policy is served here, and its loop runs elsewhere")
+        self._elsewhere = self.serving.elsewhere
+        self.home, self.checkpoints = self.folder.path / "loop", self.folder.checkpoints / "loop"
+        self.tasks, self.held_out = self.collector.tasks, self.collector.held_out
+        self.plan = _plan(self.config)
+        self._first = 0
+        """The step that this sitting goes on after."""
+        self._repeats = True
+        """Whether the loop takes the steps after it as it did before."""
+        self._collected: dict[Asked, Collected] = {}
+        """What was collected of each task that no step was taken with."""
+        self._used: dict[Asked, Used] = {}
+        """What of it can be trained."""
+        self._taken: dict[int, tuple[Asked, ...]] = {}
+        """What steps learn from that were not taken yet, where it is told."""
+        self._measured: dict[int, dict[str, dict[int, Collected]]] = {}
+        """By version, held-out set and row."""
+        self._taught = Taught()
+
+    def open(self, app: ASGIApp) -> Door:
+        """Serve `app` beside the gateway."""
+        return self._elsewhere.open(app)
+
+    async def serve_from(self, addresses: Sequence[str], version: int) -> None:
+        """Have agents answered by the replicas at `addresses`, which serve `version`."""
+        await self._elsewhere.serve_from([f"http://{address}" for address in addresses], version)
+
+    async def pause(self, version: int) -> None:
+        """Have no call drawn until `serve_from`."""
+        await self._elsewhere.pause(version)
+
+    async def rollouts(self, asked: Asked) -> TrajectoryGroup:
+        """Run a task; what an earlier sitting has run is read from the store."""
+        if (collected := self._collected.get(asked)) is None:
+            collected = await self._collect(asked)
+        if asked.held_out is None:
+            self._collected[asked] = collected
+        else:
+            measured = self._measured.setdefault(asked.step, {}).setdefault(asked.held_out, {})
+            measured[asked.row] = collected
+            self._evaluate_when_complete(asked.step)
+        return collected.groups[0] if collected.groups else TrajectoryGroup(task_id="", trajectories=())
+
+    async def _collect(self, asked: Asked) -> Collected:
+        again = 0
+        while not self._repeats and await are_lost(
+            self.serving.store, self.collector.requests(asked, again), self._first
+        ):
+            again += 1
+        collected = await self.collector.task(asked, again)
+        if asked not in self._used:  # else an earlier sitting has counted it
+            self._count(collected)
+        return collected
+
+    def used(self, used: Used) -> None:
+        """Count what of a task's rollouts can be trained, and what cannot."""
+        known = used.asked in self._used
+        self._used[used.asked] = used
+        if known:
+            return
+        for reason, count in used.calls_left_out.items():
+            self.report.excluded_calls[reason] = self.report.excluded_calls.get(reason, 0) + count
+        if used.group_dropped is not None:
+            self.count_dropped({used.group_dropped: 1})
+
+    async def taken(self, taken: Taken) -> None:
+        """Note what a step learns from; what an earlier sitting collected of it is read from the store."""
+        for asked in taken.tasks:
+            if asked not in self._collected:
+                await self.rollouts(asked)
+        self._taken[taken.step] = taken.tasks
+        given_up: list[str] = []
+        for asked in taken.left_out:
+            collected = self._collected.pop(asked, None) or Collected()
+            given_up += [one.rollout_id for group in collected.groups for one in group.trajectories]
+            self._used.pop(asked, None)
+        if given_up:
+            self.account(taken.step, [Account(rollouts={LEFT_OUT_BY_LOOP: given_up})])
+        if taken.left_out:
+            self.count_dropped({LEFT_OUT_BY_LOOP: len(taken.left_out)})
+
+    @property
+    def noted_steps(self) -> tuple[int, ...]:
+        """The steps that a progress file tells of, in order."""
+        return tuple(sorted(int(file.stem.rpartition("-")[2]) for file in self.home.glob("progress-*.json")))
+
+    async def go_on_after(self, step: int, *, repeats: bool = True) -> None:
+        """Begin the sitting with what was noted when `step` was kept."""
+        self._repeats = repeats
+        self.home.mkdir(exist_ok=True)
+        if step == 0:
+            self.folder.rewind_metrics(-1)
+            self._standing.begin()
+        else:
+            progress = msgspec.json.decode(self._progress_file(step).read_bytes())
+            self.step = self._first = step
+            self.report = msgspec.convert(progress["report"], RunReport)
+            self.folder.rewind_metrics(step)
+            self._standing.restore(step, self.checkpoints / str(step), progress)
+            lines = [line for line in self.folder.metrics() if not line.keys() & {"held_out", "alert"}]
+            known = msgspec.convert(progress.get(USED, []), list[Used])
+            self._used = {used.asked: used for used in known}
+            self._watch = Watch(lines, self.policies, self.config.off_policy)
+            self.display.say(f"going on after step {step} of {self.steps}")
+        self.display.start(self.steps, step)
+        await self._recording.begin(step)
+
+    async def step_taken(self, step: int, metrics: Mapping[str, Any], *, kept: bool) -> None:
+        """Write the step's line, and what to go on with where the loop can."""
+        learned_from = self._learned_from(step)
+        collected, used = Collected(), [self._used.pop(asked) for asked in learned_from if asked in self._used]
+        for asked in learned_from:
+            collected.include(self._collected.pop(asked, Collected()))
+        self.step = step
+        self.account(step, [own.account for own in used])
+        self._rollout_seconds, self._rollout_tokens = collected.seconds, collected.tokens
+        trained = {
+            "tokens_trained": sum(own.tokens for own in used),
+            "transitions_trained": sum(own.calls for own in used),
+            "groups": len(collected.groups),
+        }
+        found = [trajectory for group in collected.groups for trajectory in group.trajectories]
+        tells = any(one.transitions for one in found) and any(one.reward is not None for one in found)
+        known = collected_numbers(collected.groups, self.policies) if tells else {}
+        self.log({**known, **trained, **metrics})
+        self._standing.record(step)
+        if kept:
+            self._write_progress(step, learned_from)
+        await self._recording.catch_up()
+        self._taught.note(step, used, is_last=step >= self.steps)
+
+    def _learned_from(self, step: int) -> Sequence[Asked]:
+        """The tasks that a step learns from."""
+        if (told := self._taken.pop(step, None)) is not None:
+            return told
+        return [asked for asked in {**self._collected, **self._used} if asked.step == step]
+
+    def _write_progress(self, step: int, learned_from: Sequence[Asked]) -> None:
+        """Keep what `go_on_after` needs beside the loop's own checkpoint of `step`."""
+        file = self._progress_file(step)
+        temporary = file.with_name(file.name + ".tmp")
+        told = {USED: list(self._used.values()), LEARNED: learned_from}
+        temporary.write_bytes(msgspec.json.encode({**self._progress(), **told}))
+        temporary.replace(file)
+
+    async def adopt(self, weights: Mapping[int, Path]) -> None:
+        """Keep the weights of versions as checkpoints of the run's own."""
+        for version, folder in sorted(weights.items()):
+            await asyncio.to_thread(self._adopt, version, folder)
+
+    @property
+    def versions_to_keep(self) -> tuple[int, ...]:
+        """The best version so far, and the last."""
+        kept = self._standing.kept(self.step).version
+        return tuple(sorted({kept, self.step}))
+
+    def _adopt(self, version: int, folder: Path) -> None:
+        from leyden.core.policy.checkpoints.checkpoint import save_trained
+        from leyden.core.policy.model import PolicyModel
+
+        (name,) = self.policies
+        model = self._models.get(name) or self.load_policy(name)
+        model.load_weights(PolicyModel.load(folder).trained_weights())
+        saved = save_trained(self.folder.checkpoints, version, model, self._progress())
+        self._standing.saved(version, saved)
+
+    def _progress_file(self, step: int) -> Path:
+        return self.home / f"progress-{step}.json"
+
+    def _evaluate_when_complete(self, version: int) -> None:
+        """Note what a version has earned when every row of every held-out set has been run."""
+        measured = self._measured[version]
+        if any(len(measured.get(name, ())) < len(rows) for name, rows in self.held_out.items()):
+            return
+        label = "before" if version == 0 else "after" if version >= self.steps else "during"
+        scores = Scores.none(version, ())
+        for name in self.held_out:
+            whole = Collected()
+            for _, collected in sorted(measured[name].items()):
+                whole.include(collected)
+            success = None if math.isnan(whole.success) else whole.success
+            scores.held_out[name] = Evaluation(success=success, rewards=whole.rewards)
+            self.report.held_out.setdefault(name, HeldOutResult(tasks=len(measured[name])))
+        self._standing.score(scores)
+        for name, found in scores.held_out.items():
+            self._tell_at(version, name, label, found)
+        if label != "during":
+            self.report.note_held_out(label, scores.held_out, scores.sampled)
+        del self._measured[version]
+
+    def _tell_at(self, version: int, name: str, label: str, found: Evaluation) -> None:
+        """As `_tell`, of a version that is not noted as taken yet."""
+        noted, self.step = self.step, version
+        try:
+            self._tell(name, label, sampled=False, found=found, sides={})
+        finally:
+            self.step = noted
+
+
+def _plan(config: RunConfig) -> LoopPlan:
+    (policy,) = config.policies.values()
+    return LoopPlan(
+        policy=policy,
+        steps=config.steps,
+        tasks_per_step=config.tasks_per_step,
+        group_size=config.group_size,
+        seed=config.seed,
+        temperature=config.sampling.temperature,
+        eval_every=config.eval_every,
+        checkpoint_every=config.checkpoint_every,
+        keep_checkpoints=config.keep_checkpoints,
+    )

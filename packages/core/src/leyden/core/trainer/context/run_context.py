@@ -1,0 +1,401 @@
+"""`RunContext`: the verbs of `algorithm.base.Context` over a real store, gateway, engine and run folder."""
+
+import asyncio
+import math
+import time
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+import msgspec
+
+from leyden.core.algorithm.account import FOUND_WHILE_LEARNING, Account
+from leyden.core.algorithm.base import Context, StoredRollouts
+from leyden.core.algorithm.staleness import Pace
+from leyden.core.data.route import POLICY
+from leyden.core.data.transition import TrajectoryGroup
+from leyden.core.errors import TrainingError, UsageError
+from leyden.core.trainer.config import RunConfig
+from leyden.core.trainer.monitoring.alerts import Watch
+from leyden.core.trainer.monitoring.display import Display
+from leyden.core.trainer.monitoring.trackers import Trackers
+from leyden.core.trainer.rollouts.collector import Collected, Collector
+from leyden.core.trainer.rollouts.offline import described, read_stored
+from leyden.core.trainer.rollouts.scheduler import Batches, make_batches
+from leyden.core.trainer.run_folder.checkpoint_writer import CheckpointWriter
+from leyden.core.trainer.run_folder.folder import RunFolder
+from leyden.core.trainer.run_folder.model_selection import Scores, Standing
+from leyden.core.trainer.run_folder.report import HeldOutResult, KeptVersion, PolicyTotals, RaisedAlert, RunReport
+from leyden.core.trainer.run_folder.timing import Usage
+from leyden.core.trainer.run_folder.versions import Evaluation, VersionFile, earned
+from leyden.core.trainer.serving.serving import Serving
+
+if TYPE_CHECKING:
+    from leyden.core.policy.checkpoints.checkpoint import Trained
+    from leyden.core.policy.model import PolicyModel
+    from leyden.core.policy.update.updater import Updater
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class RunContext(Context):
+    """One sitting of one run."""
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        config: RunConfig,
+        serving: Serving,
+        collector: Collector,
+        display: Display,
+        *,
+        trackers: Trackers,
+        began: Usage,
+    ) -> None:
+        self.folder, self.config, self.serving, self.collector = folder, config, serving, collector
+        self.display, self.trackers = display, trackers
+        self._began = began
+        self.steps, self.seed = config.steps, config.seed
+        self.policies = tuple(config.policies)
+        self.step = 0
+        self.batches: Batches = make_batches(Pace(), collector, self, {})
+        self.report = RunReport(name=config.name, seed=config.seed)
+        """What all sittings came to; its seconds are those of the earlier ones, see `report_now`."""
+        self._standing = Standing(folder, config)
+        self.writer = CheckpointWriter(folder.checkpoints, self._standing, config.keep_checkpoints)
+        self._watch = Watch((), self.policies, config.off_policy)
+        self._models: dict[str, PolicyModel] = {}
+        self._prepared: dict[str, PolicyModel] = {}
+        self._position: dict[str, Any] = {}
+        """Where the last checkpoint left the run's tasks."""
+        self._step_began = time.monotonic()
+        self._rollout_seconds = 0.0
+        self._rollout_tokens = 0
+        self._waited = self._engine_idle = 0.0
+
+    # --- The policy
+
+    def load_policy(self, name: str = POLICY) -> "PolicyModel":
+        """The policy of this name as the run begins with it, ready to train."""
+        from leyden.core.policy.model import PolicyModel
+
+        model = self._prepared.pop(name, None)
+        with self.phase("load"):
+            model = model or PolicyModel.load(self.config.policies[name], device=self.config.device)
+        self._models[name] = model
+        return model
+
+    def prepare(self, models: "Mapping[str, PolicyModel]") -> None:
+        """Let `models`, just loaded and unchanged, be the next ones that `load_policy` returns."""
+        self._prepared = dict(models)
+
+    def prepared(self) -> "Mapping[str, PolicyModel]":
+        """The models that `load_policy` returns next; raises TrainingError when none was prepared."""
+        if not self._prepared:
+            raise TrainingError("no policy was loaded ahead")
+        return self._prepared
+
+    def trained_policies(self) -> "Mapping[str, PolicyModel]":
+        """The policies as they are now. Raises TrainingError for one that the algorithm never loaded."""
+        if missing := [name for name in self.policies if name not in self._models]:
+            raise TrainingError(f"the algorithm ended without having loaded the policy {', '.join(missing)}")
+        return self._models
+
+    def _kept_together(self, updaters: "Mapping[str, Updater]") -> "Trained":
+        """As a checkpoint takes them: the one policy that has no name, or several by their names."""
+        return updaters if self.config.has_names else updaters[POLICY]
+
+    @property
+    def goes_on_after(self) -> int:
+        """The step of the last checkpoint; 0 where there is none."""
+        from leyden.core.policy.checkpoints.checkpoint import latest_checkpoint, step_of
+
+        latest = latest_checkpoint(self.folder.checkpoints)
+        return 0 if latest is None else step_of(latest)
+
+    async def restore(self, updaters: "Mapping[str, Updater]") -> None:
+        """Go on from the last checkpoint, if there is one, and serve its weights."""
+        from leyden.core.policy.checkpoints.checkpoint import latest_checkpoint, load_checkpoint
+
+        latest = latest_checkpoint(self.folder.checkpoints)
+        if latest is None:
+            self.folder.rewind_metrics(-1)
+            self._standing.begin()
+        else:
+            progress = load_checkpoint(latest, self._kept_together(updaters))
+            self.step, self._position = progress["step"], progress["position"]
+            self.batches = make_batches(Pace(), self.collector, self, self._position)
+            self.report = msgspec.convert(progress["report"], RunReport)
+            self.collector.lineage = progress.get("lineage", "")
+            if self._standing.restore(self.step, latest, progress):
+                self.steps = self.step
+            else:
+                self.report.stopped_early = None
+            evaluated = self.step < self.steps or self._standing.is_scored(self.step)
+            self.folder.rewind_metrics(self.step, evaluations=evaluated)
+            lines = [line for line in self.folder.metrics() if not line.keys() & {"held_out", "alert"}]
+            self._watch = Watch(lines, self.policies, self.config.off_policy)
+            self.display.say(f"going on after step {self.step} of {self.steps}")
+        await self.serving.serve({name: updater.model for name, updater in updaters.items()}, self.step)
+        self.display.start(self.steps, self.step)
+
+    async def compute(self, phase: str, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call `function` in a thread, its time counted under `phase`."""
+        self.display.phase(phase)
+        with self.phase(phase):
+            async with self.serving.asleep():
+                return await asyncio.to_thread(function, *args, **kwargs)
+
+    async def publish(self, models: "Mapping[str, PolicyModel]") -> dict[str, float]:
+        """Serve the models' weights as the next version and compare served with trained log-probabilities."""
+        await self._wait(self.batches.settle)
+        with self.phase("publish"):
+            gaps = await self.serving.serve(models, self.step + 1)
+        self.step += 1
+        self.batches.step_taken()
+        return gaps
+
+    async def checkpoint(self, updaters: "Mapping[str, Updater]") -> None:
+        """End the step: evaluate if it is time, and keep models, optimizers, random states and position.
+
+        They are kept every `checkpoint_every` steps, after the last, and where the version is the best so far, and
+        written while the next rollouts run.
+        """
+        if self._standing.is_due(self.step, self.steps):
+            await self.evaluate("during")
+            self._stop_early()
+        self._standing.record(self.step)
+        best = self._standing.is_best(self.step)
+        if self.step % self.config.checkpoint_every and self.step != self.steps and not best:
+            return
+        with self.phase("checkpoint"):
+            kept = self._kept_together(updaters)
+            await self.writer.begin(self.step, kept, self._progress(), mark=best)
+
+    def _progress(self) -> dict[str, Any]:
+        return {
+            "step": self.step,
+            "position": self.batches.position(),
+            "lineage": self.collector.lineage,
+            "report": msgspec.to_builtins(self.report_now()),
+            **self._standing.progress(self.step),
+        }
+
+    def _stop_early(self) -> None:
+        why = self._standing.stop_early(self.step, self.steps)
+        if why is not None:
+            self.steps, self.report.stopped_early = self.step, why
+            self.display.say(f"stopping early: {why}")
+
+    @property
+    def versions(self) -> VersionFile:
+        """The records of the run's versions."""
+        return self._standing.versions
+
+    def keep_for_good(self) -> KeptVersion:
+        """Decide, at the end, which version the run keeps, and put it into the report."""
+        self.report.kept = self._standing.kept(self.step)
+        return self.report.kept
+
+    # --- Rollouts
+
+    @asynccontextmanager
+    async def collecting(self, pace: Pace) -> AsyncGenerator[None]:
+        """Collect at `pace` inside the block, from where the last checkpoint left the run's tasks."""
+        if self.config.deterministic and pace.loop == "async":
+            raise UsageError(
+                "a deterministic run cannot have loop async, which learns from what finishes first; set loop=one_off"
+            )
+        if self.config.vllm.sleep and pace.loop != "sync":
+            raise UsageError(f"vllm.sleep stops all calls while the trainer computes; loop={pace.loop} needs them")
+        self.batches = make_batches(pace, self.collector, self, self._position)
+        try:
+            yield
+        finally:
+            await self.batches.close()
+
+    async def collect(self) -> list[TrajectoryGroup]:
+        """Run the agent on the next tasks; groups of a batch that an earlier sitting finished are not run again."""
+        self._step_began, self._waited = time.monotonic(), 0.0
+        self._engine_idle = self.collector.idle.seconds
+        collected = await self._wait(self.batches.next)
+        self._rollout_seconds, self._rollout_tokens = collected.seconds, collected.tokens
+        self._count(collected)
+        return collected.groups
+
+    async def stored(self, source: str) -> StoredRollouts:
+        """Read the rollouts that another run's folder, or a store, holds; a sitting reads those the first one read."""
+        with self.phase("read"):
+            found = await read_stored(source, self.folder, self.config)
+        self.report.stored[source] = described(found)
+        return found
+
+    async def _wait(self, function: Callable[[], Awaitable[R]]) -> R:
+        """Wait for rollouts, by way of `function`: learning stands still."""
+        began = time.monotonic()
+        with self.phase("rollouts"):
+            result = await function()
+        self._waited += time.monotonic() - began
+        return result
+
+    async def evaluate(self, label: str) -> None:
+        """Run every held-out task once with the agent's own sampling, and once with the training sampling.
+
+        One version answers all of it: whoever publishes waits for this. No training rollout is begun meanwhile.
+        """
+        with self.batches.paused():
+            await self._evaluate(label)
+
+    async def _evaluate(self, label: str) -> None:
+        if not self._standing.is_scored(self.step):
+            self._standing.score(await self._run_held_out(label))
+        scores = self._standing.scores
+        if scores is not None and label in ("before", "after"):
+            self.report.note_held_out(label, scores.held_out, scores.sampled)
+            self.report.note_sides(label, scores.sides)
+
+    async def _run_held_out(self, label: str) -> Scores:
+        scores = Scores.none(self.step, self.config.sides)
+        for held_out in self.config.held_out:
+            for sampled in (False, True) if self.config.evaluate_sampled else (False,):
+                own = scores.sampled if sampled else scores.held_out
+                sides: dict[str, Evaluation] = {}
+                if self.config.sides:
+                    sides = await self._measure_sides(held_out.name, label, sampled=sampled)
+                    scores.note(held_out.name, sides, sampled=sampled, acting=self.config.acting)
+                else:
+                    own[held_out.name] = await self._measure(held_out.name, label, sampled=sampled)
+                self._tell(held_out.name, label, sampled, own[held_out.name], sides)
+        return scores
+
+    async def _measure_sides(self, name: str, label: str, *, sampled: bool) -> dict[str, Evaluation]:
+        """What each side's policy earns. Before the first step they are the same, and one is asked for all."""
+        asked = self.config.sides if self.step else self.config.acting[:1]
+        found = {side: await self._measure(name, label, sampled=sampled, side=side) for side in asked}
+        return {side: found.get(side) or found[asked[0]] for side in self.config.sides}
+
+    async def _measure(self, name: str, label: str, *, sampled: bool, side: str | None = None) -> Evaluation:
+        with self.phase("evaluate"):
+            collected = await self.collector.evaluate(name, label, sampled=sampled, version=self.step, side=side)
+        self._count(collected)
+        self.report.held_out.setdefault(name, HeldOutResult(tasks=len(collected.groups)))
+        success = None if math.isnan(collected.success) else collected.success
+        return Evaluation(success=success, rewards=collected.rewards)
+
+    def _tell(self, name: str, label: str, sampled: bool, found: Evaluation, sides: Mapping[str, Evaluation]) -> None:
+        how, said = ("sampled", " (sampled, temperature 1)") if sampled else ("success", "")
+        when = f"after step {self.step}" if label == "during" else label
+        each = {side: own.success for side, own in sides.items()}
+        scores = {f"{side} ": own for side, own in sides.items()} or {"": found}
+        means = ", ".join(f"{side}{earned(own.success, is_share=own.is_share)}" for side, own in scores.items())
+        self.display.say(f"held out, {when}: {means} on {name}{said}")
+        line = {"step": self.step, "held_out": name, how: found.success}
+        self.folder.append_metrics({**line, "sides": each} if each else line)
+        tracked = {f"{side}/held_out/{name}/{how}": own for side, own in each.items()}
+        self.trackers.log(self.step, {f"held_out/{name}/{how}": found.success, **tracked})
+
+    def _count(self, collected: Collected) -> None:
+        report = self.report
+        report.rollouts += collected.rollouts
+        report.failed_rollouts += collected.failed
+        report.empty_rollouts += collected.empty
+        report.unrewarded_rollouts += collected.unrewarded
+        report.tokens_generated += collected.tokens
+        report.note_failures(collected.failures.most_common())
+        _add(report.excluded_calls, collected.excluded)
+
+    # --- Numbers
+
+    def report_now(self) -> RunReport:
+        """The report with this sitting's seconds added to those of the earlier ones."""
+        used = Usage.now().since(self._began)
+        return msgspec.structs.replace(
+            self.report,
+            seconds=self.report.seconds + used.seconds,
+            cpu_seconds=self.report.cpu_seconds + used.cpu_seconds,
+        )
+
+    def account(self, step: int, accounts: Sequence[Account]) -> None:
+        """Write down what became of a batch's rollouts and calls, and count it in the report."""
+        self.folder.append_learned(step, accounts)
+        for account in accounts:
+            self.report.rollouts_trained += len(account.trained)
+            _add(self.report.rollouts_left_out, {reason: len(ids) for reason, ids in account.rollouts.items()})
+            own = {reason: len(ids) for reason, ids in account.calls.items() if reason in FOUND_WHILE_LEARNING}
+            _add(self.report.excluded_calls, own)
+
+    def count_dropped(self, reasons: Mapping[str, int]) -> None:
+        """Count groups that were left out of a step."""
+        _add(self.report.dropped_groups, reasons)
+
+    def log(self, metrics: Mapping[str, Any]) -> None:
+        """Write the step's line, tell the tracker, move the bar."""
+        self.report.steps = self.step
+        self.report.tokens_trained += int(metrics["tokens_trained"])
+        self.report.transitions += int(metrics["transitions_trained"])
+        self._count_by_policy(metrics)
+        line = {
+            "step": self.step,
+            **metrics,
+            **(self._pace() if self._rollout_seconds else {}),
+            "seconds": time.monotonic() - self._step_began,
+        }
+        self._step_began = time.monotonic()
+        self.folder.append_metrics(line)
+        self._standing.note(line)
+        self.trackers.log(self.step, line | self._alerts(line))
+        self.display.step(self.step, line)
+
+    def _count_by_policy(self, metrics: Mapping[str, Any]) -> None:
+        for name in self.policies if len(self.policies) > 1 else ():
+            own = self.report.policies.setdefault(name, PolicyTotals())
+            trained = int(metrics.get(f"{name}/transitions_trained", 0))
+            own.steps += bool(trained)
+            own.transitions += trained
+            own.tokens += int(metrics.get(f"{name}/tokens_trained", 0))
+
+    def _pace(self) -> dict[str, float]:
+        """How the step's rollouts went by, where it had some."""
+        return {
+            "tokens_per_second": self._rollout_tokens / max(self._rollout_seconds, 1e-9),
+            "seconds_rollouts": self._rollout_seconds,
+            "seconds_trainer_idle": self._waited,
+            "seconds_engine_idle": self.collector.idle.seconds - self._engine_idle,
+        }
+
+    def _alerts(self, line: Mapping[str, Any]) -> dict[str, float]:
+        """Tell of the alerts that begin with the step; returns, for each there has been, whether it is on."""
+        begun = self._watch.see(line)
+        for alert in self.report.alerts:
+            if alert.until is None and alert.name not in self._watch.active:
+                alert.until = self.step
+        for name, message in begun.items():
+            self.report.alerts.append(RaisedAlert(name=name, since=self.step, message=message))
+            self.folder.append_metrics({"step": self.step, "alert": name, "message": message})
+            self.display.say(f"alert, step {self.step}: {message}")
+        return {f"alert/{alert.name}": float(alert.name in self._watch.active) for alert in self.report.alerts}
+
+    @contextmanager
+    def phase(self, name: str) -> Generator[None]:
+        """Count the block's time under `name`."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            _add(self.report.seconds_by_phase, {name: time.monotonic() - began})
+
+
+N = TypeVar("N", int, float)
+
+
+def _add(counts: dict[str, N], more: Mapping[str, N] | Counter[str]) -> None:
+    for reason, count in more.items():
+        counts[reason] = counts.get(reason, type(count)()) + count  # pyright: ignore[reportArgumentType]
+
+
+def held_out_curve(metrics: Sequence[Mapping[str, Any]]) -> list[tuple[int, float]]:
+    """(step, success) of the first held-out set with the agent's own sampling, from the lines of `metrics.jsonl`."""
+    lines = [line for line in metrics if "success" in line]
+    return [(line["step"], line["success"]) for line in lines if line["held_out"] == lines[0]["held_out"]]

@@ -1,0 +1,82 @@
+"""`RunMetrics`: what a run's folder says of its last step, for a page of Prometheus. Knows nothing of HTTP.
+
+The numbers keep their own names, VERL's among them, as far as the format has letters for them.
+"""
+
+import asyncio
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from leyden.core.trainer.config import RunConfig
+from leyden.core.trainer.monitoring.trackers import numbers
+from leyden.core.trainer.run_folder.folder import RunFolder
+
+
+class RunMetrics:
+    """The numbers of the run in `folder`, read again when its metrics have changed."""
+
+    def __init__(self, folder: RunFolder, config: RunConfig) -> None:
+        self._folder, self._config = folder, config
+        self._seen: tuple[int, int] | None = None
+        self._told: list[Metric] = []
+
+    async def measure(self) -> Iterable[Metric]:
+        """The run, its last step, its last evaluations, and the alerts there have been."""
+        file = self._folder.metrics_file
+        found = file.stat() if file.exists() else None
+        seen = None if found is None else (found.st_mtime_ns, found.st_size)
+        if seen != self._seen or not self._told:
+            lines = await asyncio.to_thread(self._folder.metrics)
+            self._told = [*_of_run(self._config, found and found.st_mtime), *_of_lines(lines)]
+            self._seen = seen
+        return self._told
+
+
+def _of_run(config: RunConfig, written: float | None) -> list[Metric]:
+    labels = {"run": config.name, "algorithm": config.algorithm}
+    info = GaugeMetricFamily("leyden_run_info", "The run whose numbers these are.", labels=list(labels))
+    info.add_metric(list(labels.values()), 1)
+    planned = GaugeMetricFamily("leyden_run_planned_steps", "Steps to take in all.", value=config.steps)
+    if written is None:
+        return [info, planned]
+    about = "When metrics.jsonl was written to last, in seconds since 1970."
+    return [info, planned, GaugeMetricFamily("leyden_run_written_timestamp_seconds", about, value=written)]
+
+
+def _of_lines(lines: Sequence[Mapping[str, Any]]) -> list[Metric]:
+    """What the lines of `metrics.jsonl` say."""
+    told = [line for line in lines if not line.keys() & {"held_out", "alert"}]
+    step = GaugeMetricFamily(
+        "leyden_run_step", "Steps taken, as far as they are written down.", value=told[-1]["step"] if told else 0
+    )
+    about = "Alerts that have begun."
+    alerts = CounterMetricFamily("leyden_run_alerts", about, labels=["alert"])
+    for name, count in Counter(str(line["alert"]) for line in lines if "alert" in line).items():
+        alerts.add_metric([name], count)
+    found = [step, alerts, _held_out(lines)]
+    for name, value in numbers(told[-1]).items() if told else ():
+        # the label keeps apart what is told by one name once its letters are those of the format
+        number = GaugeMetricFamily(f"leyden_step_{sanitised(name)}", f"Of the last step: {name}.", labels=["number"])
+        number.add_metric([name], value)
+        found.append(number)
+    return found
+
+
+def _held_out(lines: Sequence[Mapping[str, Any]]) -> Metric:
+    about = "Share of held-out tasks solved, when the set was evaluated last; sampled: with the training sampling."
+    shares = GaugeMetricFamily("leyden_run_held_out_success", about, labels=["set", "sampled"])
+    latest = {(str(line["held_out"]), "sampled" in line): line for line in lines if "held_out" in line}
+    for (name, sampled), line in latest.items():
+        share = line["sampled" if sampled else "success"]
+        if share is not None:
+            shares.add_metric([name, str(sampled).lower()], share)
+    return shares
+
+
+def sanitised(name: str) -> str:
+    """Return `name` with an underscore for all that a metric's name cannot hold."""
+    return re.sub(r"[^A-Za-z0-9_]+", "_", name)

@@ -1,0 +1,317 @@
+"""`Collector`: puts rollouts into the store, waits for them, and reads what became of them as trajectories."""
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from leyden.core.algorithm.external_loop import Asked
+from leyden.core.data import semconv
+from leyden.core.data.failure import failure_of
+from leyden.core.data.reasons import EARLIER_ATTEMPT
+from leyden.core.data.rollout import (
+    Attempt,
+    AttemptedRollout,
+    EnqueueRollout,
+    Rollout,
+    RolloutConfig,
+    RolloutMode,
+    Task,
+)
+from leyden.core.data.route import ANSWERED_BY
+from leyden.core.data.span import Span
+from leyden.core.data.tally import Tally
+from leyden.core.data.transition import Trajectory, TrajectoryGroup
+from leyden.core.store.base import LightningStore
+from leyden.core.trainer.config import RunConfig
+from leyden.core.trainer.monitoring.display import Display
+from leyden.core.trainer.rollouts.idle_timer import Idle
+from leyden.core.trainer.rollouts.interrupted import fatal_error, take_up
+from leyden.core.trainer.rollouts.selection import make_selector
+from leyden.core.trainer.rollouts.tasks import batch
+from leyden.core.trajectory.assemble import assemble
+from leyden.core.trajectory.calls import is_recorded_call
+from leyden.core.trajectory.group import group_by_task
+
+log = logging.getLogger(__name__)
+
+
+STALL_SECONDS = 30.0
+"""Beyond the limit of an attempt, how long no rollout may finish before somebody is told."""
+LOOK_SECONDS = 0.1
+"""How often the display and the workers are looked at while rollouts run, and those that have finished are read."""
+
+
+@dataclass(slots=True)
+class Collected:
+    """Rollouts that finished, as groups of trajectories, and what was left out."""
+
+    groups: list[TrajectoryGroup] = field(default_factory=list[TrajectoryGroup])
+    rollouts: int = 0
+    failed: int = 0
+    empty: int = 0
+    unrewarded: int = 0
+    tokens: int = 0
+    """Response tokens of every recorded call, trained or not."""
+    seconds: float = 0.0
+    """How long it took until all had finished."""
+    excluded: Counter[str] = field(default_factory=Counter[str])
+    failures: Tally = field(default_factory=Tally)
+    """Why rollouts failed, with an example's id each."""
+
+    def include(self, other: "Collected") -> None:
+        """Add what was collected apart from this."""
+        self.groups.extend(other.groups)
+        self.rollouts += other.rollouts
+        self.failed += other.failed
+        self.empty += other.empty
+        self.unrewarded += other.unrewarded
+        self.tokens += other.tokens
+        self.seconds += other.seconds
+        self.excluded.update(other.excluded)
+        self.failures.include(other.failures.most_common())
+
+    @property
+    def success(self) -> float:
+        """Mean reward over the rollouts; one that failed has earned 0.
+
+        Left out are those without a reward, and those in which Leyden itself failed, which says nothing of the policy.
+        """
+        rewards = [reward for group in self.groups for reward in _earned(group)]
+        return sum(rewards) / len(rewards) if rewards else float("nan")
+
+    @property
+    def rewards(self) -> dict[str, float]:
+        """The same for each task by its id, where it has been rewarded at all."""
+        earned = {group.task_id: _earned(group) for group in self.groups}
+        return {task: sum(rewards) / len(rewards) for task, rewards in earned.items() if rewards}
+
+
+def _earned(group: TrajectoryGroup) -> list[float]:
+    rewarded = [t for t in group.trajectories if t.reward is not None or not t.succeeded]
+    own = [t for t in rewarded if t.failure is None or t.failure.kind != "leyden"]
+    return [0.0 if t.reward is None else t.reward for t in own]
+
+
+class _Stall:
+    """Notices, once, that a count has stood still for longer than it should."""
+
+    def __init__(self, limit: float) -> None:
+        self.limit = limit
+        self._count, self._since, self._said = -1, time.monotonic(), False
+
+    def is_new(self, count: int) -> bool:
+        now = time.monotonic()
+        if count != self._count:
+            self._count, self._since, self._said = count, now, False
+        if self._said or now - self._since < self.limit:
+            return False
+        self._said = True
+        return True
+
+
+class Collector:
+    """Runs tasks through the store.
+
+    `check_workers` raises when no worker can be kept alive; `flush` returns when all answered calls are recorded;
+    `agents_output` says where what agents print can be read.
+    """
+
+    def __init__(
+        self,
+        store: LightningStore,
+        config: RunConfig,
+        *,
+        tasks: Sequence[Task],
+        held_out: dict[str, list[Task]],
+        display: Display,
+        check_workers: Callable[[], Awaitable[None]],
+        flush: Callable[[], Awaitable[None]],
+        agents_output: str = "see what the agents print",
+    ) -> None:
+        self.store, self.config, self.display = store, config, display
+        self.tasks, self.held_out = tasks, held_out
+        self.check_workers = check_workers
+        self.flush = flush
+        self.agents_output = agents_output
+        self.lineage = ""
+        """Begins the ids of rollouts: after a rollback the same steps are taken again, from rollouts of their own."""
+        self.idle = Idle()
+        """Time in which no rollout was waited for: the engine had nothing to do."""
+        self._took: dict[str, float] = {}
+        """Seconds by first rollout: what the check has run, and training reads again, took as long as it did."""
+        self.selector = make_selector(config)
+        self.rollout_config = RolloutConfig(
+            timeout_seconds=config.timeout_seconds,
+            unresponsive_seconds=max(30.0, config.timeout_seconds / 4),
+            max_attempts=config.max_attempts,
+            retry_condition=("timeout", "unresponsive"),
+        )
+
+    async def train(self, index: int, *, version: int, told: Callable[[int], None] | None = None) -> Collected:
+        """The rollouts of batch `index`, `group_size` of each task.
+
+        Their ids name batch and version: a batch that an earlier sitting began is finished, not begun again. `told`
+        hears in the place of the display how many have finished.
+        """
+        chosen = batch(self.tasks, index, self.config.tasks_per_step, self.config.seed)
+        first = index * self.config.tasks_per_step
+        requests = [
+            self._request(
+                f"train-v{version}-b{index}-{place}-{copy}",
+                task,
+                "train",
+                {"task": f"{index}/{place}", "row": row, **self._answered_by(first + place + copy)},
+            )
+            for place, (row, task) in enumerate(chosen)
+            for copy in range(self.config.group_size)
+        ]
+        if told is None:
+            self.display.phase("rollouts", len(requests))
+        return await self._run(requests, told or self.display.advance)
+
+    async def group(self, number: int, told: Callable[[int], None]) -> Collected:
+        """The `group_size` rollouts of the task at place `number` of the run; `told` hears how many have finished.
+
+        Their ids name the place alone: whenever an earlier sitting began them, they are not run again.
+        """
+        ((row, task),) = batch(self.tasks, number, 1, self.config.seed)
+        requests = [
+            self._request(
+                f"train-g{number}-{copy}",
+                task,
+                "train",
+                {"task": f"g{number}", "row": row, **self._answered_by(number + copy)},
+            )
+            for copy in range(self.config.group_size)
+        ]
+        return await self._run(requests, told)
+
+    async def task(self, asked: Asked, again: int = 0) -> Collected:
+        """The rollouts of one task that a loop of its own asks for.
+
+        Their ids say which task it is, where in which step: a sitting that comes to it again does not run them again,
+        unless it asks `again`.
+        """
+        return await self._run(self.requests(asked, again), _unseen)
+
+    def requests(self, asked: Asked, again: int = 0) -> list[EnqueueRollout]:
+        """What `task` puts into the store."""
+        if asked.held_out is None:
+            task, metadata = self.tasks[asked.row], self._answered_by(asked.place)
+            named = f"train-s{asked.step}-{asked.place}-r{asked.row}"
+        else:
+            task, metadata = self.held_out[asked.held_out][asked.row], {"sampling": "agent"}
+            named = f"val-{asked.held_out}-s{asked.step}-{asked.row}"
+        mode: RolloutMode = "train" if asked.held_out is None else "val"
+        label = f"{asked.step}/{asked.place}" if mode == "train" else asked.row
+        if again:
+            named += f"-again{again}"
+        return [
+            self._request(f"{named}-{copy}", task, mode, {"task": label, "row": asked.row, **metadata})
+            for copy in range(asked.copies)
+        ]
+
+    async def evaluate(
+        self, name: str, label: str, *, sampled: bool, version: int, side: str | None = None
+    ) -> Collected:
+        """Each task of a held-out set once, answered by the policy of `side` where the run has sides."""
+        how = "policy" if sampled else "agent"
+        # The first that acts has the ids of a run that trains it alone, and so the same draws where those follow ids.
+        named = "" if side in (None, *self.config.acting[:1]) else f"-{side}"
+        metadata = {"sampling": how} if side is None else {"sampling": how, ANSWERED_BY: side}
+        requests = [
+            self._request(f"val-{name}-{label}-v{version}-{how}-{row}{named}", task, "val", {"task": row, **metadata})
+            for row, task in enumerate(self.held_out[name])
+        ]
+        told = [f"held out, {label}", *([] if side is None else [side]), *(["sampled"] if sampled else [])]
+        self.display.phase(", ".join(told), len(requests))
+        return await self._run(requests, self.display.advance)
+
+    def _answered_by(self, turn: int) -> dict[str, str]:
+        """Who answers a training rollout, where the run has sides: those that act take turns.
+
+        Within a group turns follow each other, so that it has as many rollouts of each as it divides into; the next
+        group goes on one further, so that what is left over does not always go to the same.
+        """
+        acting = self.config.acting
+        return {ANSWERED_BY: acting[turn % len(acting)]} if acting else {}
+
+    def _request(self, rollout_id: str, task: Task, mode: RolloutMode, metadata: dict[str, Any]) -> EnqueueRollout:
+        return EnqueueRollout(
+            rollout_id=self.lineage + rollout_id, input=task, mode=mode, config=self.rollout_config, metadata=metadata
+        )
+
+    async def _run(self, requests: list[EnqueueRollout], told: Callable[[int], None]) -> Collected:
+        began = time.monotonic()
+        ids = [request.rollout_id or "" for request in requests]
+        collected = Collected()
+        with self.idle.busy():
+            await take_up(self.store, await self.store.enqueue_many_rollouts(requests))
+            trajectories = await self._finish(ids, told, collected)
+        tasks = {request.rollout_id or "": str((request.metadata or {})["task"]) for request in requests}
+        in_order = [trajectories[rollout_id] for rollout_id in ids if rollout_id in trajectories]
+        collected.groups = group_by_task(in_order, tasks)
+        collected.seconds = time.monotonic() - began
+        for first in ids[:1]:
+            collected.seconds = self._took[first] = collected.seconds + self._took.get(first, 0.0)
+        return collected
+
+    async def _finish(self, ids: list[str], told: Callable[[int], None], collected: Collected) -> dict[str, Trajectory]:
+        """Wait for rollouts, and read each as soon as it has finished, while the others still run."""
+        trajectories: dict[str, Trajectory] = {}
+        waiting = dict.fromkeys(ids)
+        stalled = _Stall(self.config.timeout_seconds + STALL_SECONDS)
+        while waiting:
+            finished = await self.store.wait_for_rollouts(rollout_ids=list(waiting), timeout=LOOK_SECONDS)
+            await self._read(finished, collected, trajectories)
+            for rollout in finished:
+                del waiting[rollout.rollout_id]
+            await self.check_workers()
+            told(len(ids) - len(waiting))
+            if stalled.is_new(len(ids) - len(waiting)):
+                log.warning("no rollout has finished for %.0f s; %s", stalled.limit, self.agents_output)
+        return trajectories
+
+    async def _read(
+        self, finished: Sequence[Rollout], collected: Collected, trajectories: dict[str, Trajectory]
+    ) -> None:
+        """Add what became of rollouts that have finished; raises what ends the run."""
+        for rollout in finished:
+            if (error := fatal_error(rollout)) is not None:
+                raise error
+        if finished:
+            await self.flush()
+        for rollout in finished:
+            collected.rollouts += 1
+            if rollout.status != "succeeded":
+                collected.failed += 1
+                collected.failures.add(failed_as(rollout), rollout.rollout_id)
+            if isinstance(rollout, AttemptedRollout):
+                spans = (await self.store.query_spans(rollout.rollout_id)).items
+                trajectories[rollout.rollout_id] = self._trajectory(rollout, rollout.attempt, spans, collected)
+
+    def _trajectory(self, rollout: Rollout, attempt: Attempt, spans: list[Span], collected: Collected) -> Trajectory:
+        trajectory = assemble(rollout, attempt, spans, self.selector)
+        calls = [span for span in spans if is_recorded_call(span)]
+        earlier = sum(span.attempt_id != attempt.attempt_id for span in calls)
+        collected.tokens += sum(int(str(span.attributes.get(semconv.OUTPUT_TOKENS, 0))) for span in calls)
+        collected.empty += not calls
+        collected.unrewarded += trajectory.reward is None and trajectory.succeeded
+        if rollout.mode == "train":
+            collected.excluded.update(trajectory.excluded)
+            collected.excluded.update({EARLIER_ATTEMPT: earlier} if earlier else {})
+        return trajectory
+
+
+def failed_as(rollout: Rollout) -> str:
+    """Why a rollout that ended did not succeed, in one line."""
+    failure = failure_of(rollout.attempt) if isinstance(rollout, AttemptedRollout) else None
+    return f"the rollout was {rollout.status}" if failure is None else failure.text
+
+
+def _unseen(_finished: int) -> None:
+    """Hears how many rollouts of one task have finished, where the display shows whole steps."""
+    return

@@ -1,0 +1,189 @@
+"""A rollout as a tree: agents, nodes, model calls with their tokens and policy version, tools, rewards, errors.
+
+What was said is cut to a line. An error is shown whole, where it comes first: the spans that it passes through as it
+is raised, and those that repeat it, name its type.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from leyden.core.data import semconv
+from leyden.core.data.failure import Failure, failure_of
+from leyden.core.data.span import Span
+from leyden.core.errors import UnknownAgent
+from leyden.core.masking import visible
+from leyden.core.runner.attempts.error_text import key_advice
+from leyden.core.trainer.rollouts.recorded import RecordedRollout
+
+if TYPE_CHECKING:
+    from rich.tree import Tree
+
+WIDTH = 72
+
+
+def rollout_tree(recorded: RecordedRollout) -> "Tree":
+    """The tree a person reads; one branch for each attempt."""
+    from rich.tree import Tree
+
+    rollout = recorded.rollout
+    root = Tree(f"[bold]{_safe(rollout.rollout_id)}[/]  {rollout.status}  {_safe(_short(rollout.input))}")
+    for attempt, spans in recorded.attempts:
+        note = "" if attempt.end_time is None else f"  {attempt.end_time - attempt.start_time:.2f} s"
+        branch = root.add(f"attempt {attempt.sequence_id}  {attempt.status}{note}")
+        shown = _Errors()
+        if (failure := failure_of(attempt)) is not None:
+            branch.add(f"[red]{failure.kind} error:[/] {_safe(_of_attempt(failure, shown))}")
+        if not spans:
+            branch.add("[dim]no spans: the agent called no model and no framework was recorded[/]")
+        _grow(branch, spans, shown)
+    return root
+
+
+class _Errors:
+    """The messages of one attempt that are shown already."""
+
+    def __init__(self) -> None:
+        self._shown: list[str] = []
+
+    def new(self, message: str) -> bool:
+        """Whether `message` is shown here for the first time, alone or as a part of a longer one."""
+        if any(message in shown for shown in self._shown):
+            return False
+        self._shown.append(message)
+        return True
+
+
+def _of_attempt(failure: Failure, shown: _Errors) -> str:
+    shown.new(_line(failure.message))
+    text = _line(failure.message) if failure.type == UnknownAgent.__name__ else failure.text
+    return text + key_advice(text)
+
+
+def _safe(text: str) -> str:
+    """Text of agents as rich prints it as it is: neither markup nor control characters are obeyed."""
+    from rich.markup import escape
+
+    return escape(visible(text))
+
+
+def _grow(branch: "Tree", spans: Sequence[Span], shown: _Errors) -> None:
+    known = {span.span_id for span in spans}
+    children: dict[str | None, list[Span]] = {}
+    for span in sorted(spans, key=_order):
+        children.setdefault(span.parent_id if span.parent_id in known else None, []).append(span)
+
+    def add(at: "Tree", parent: str | None) -> None:
+        for span in children.get(parent, []):
+            below = children.get(span.span_id, [])
+            if len(below) == 1 and _is_call(below[0]) and span.attributes.get(semconv.OPERATION) == "chat":
+                span = below[0]  # the framework's view of a call says no more than the gateway's record of it
+            text = _safe(describe(span, shown))
+            add(at.add(f"[red]{text}[/]" if span.status.code == "error" else text), span.span_id)
+
+    add(branch, None)
+
+
+def _order(span: Span) -> tuple[bool, float, int]:
+    """By start; what the agent returned comes after all it did, whenever its span began."""
+    last = span.name in (semconv.RESULT, semconv.REWARD)
+    return last, span.end_time or span.start_time if last else span.start_time, span.sequence_id
+
+
+def _is_call(span: Span) -> bool:
+    return semconv.CALL_ID in span.attributes
+
+
+def describe(span: Span, shown: _Errors | None = None) -> str:
+    """One line about a span; its error is whole, unless it is among those that were shown."""
+    attributes = span.attributes
+    text = _what(span, attributes)
+    if span.end_time is not None and span.end_time > span.start_time:
+        text += f"  {1000 * (span.end_time - span.start_time):,.0f} ms"
+    if span.status.code == "error":
+        text += f"  failed{_failed(span, shown or _Errors())}"
+    return text
+
+
+def _failed(span: Span, shown: _Errors) -> str:
+    message, kind = _line(span.status.description or ""), str(span.attributes.get(semconv.ERROR_TYPE) or "")
+    if message and shown.new(message):
+        return f": {message}"
+    return f": {kind}" if kind else ""
+
+
+def _what(span: Span, attributes: Mapping[str, Any]) -> str:
+    if _is_call(span):
+        return _call(attributes)
+    if span.name == semconv.REWARD:
+        parts = {
+            k.removeprefix(semconv.REWARD_DIMENSION): v
+            for k, v in attributes.items()
+            if k.startswith(semconv.REWARD_DIMENSION)
+        }
+        named = "  (" + ", ".join(f"{name} {value:g}" for name, value in parts.items()) + ")" if parts else ""
+        return f"reward {attributes.get(semconv.REWARD_VALUE)}{named}"
+    if attributes.get(semconv.OPERATION) == "execute_tool":
+        arguments, result = attributes.get(semconv.TOOL_ARGUMENTS, ""), attributes.get(semconv.TOOL_RESULT, "")
+        return f"tool {attributes.get(semconv.TOOL_NAME, '?')}({_short(arguments)}) → {_short(result)}"
+    for key in (semconv.CONTENT, semconv.RESULT):
+        if key in attributes:
+            return f"{span.name}  {_short(attributes[key])}"
+    return span.name
+
+
+def _call(attributes: Mapping[str, Any]) -> str:
+    tokens = f"{attributes.get(semconv.INPUT_TOKENS, '?')} → {attributes.get(semconv.OUTPUT_TOKENS, '?')} tokens"
+    reasons: Any = attributes.get(semconv.FINISH_REASONS) or []
+    text = f"chat  {tokens}  {_answered_by(attributes)}  {', '.join(reasons)}"
+    if semconv.NOT_TRAINED in attributes:
+        text += f"  (not trained: {attributes[semconv.NOT_TRAINED]})"
+    answer = _answer(attributes.get(semconv.OUTPUT_MESSAGES))
+    return text + (f"  {_short(answer)}" if answer else "")
+
+
+def _answered_by(attributes: Mapping[str, Any]) -> str:
+    """The policy and its versions, or the model of an upstream, with the one that was asked for if that is another."""
+    policy, version = attributes.get(semconv.POLICY), attributes.get(semconv.POLICY_VERSION)
+    if policy is not None or version is not None:
+        versions: Any = [] if version is None else attributes.get(semconv.POLICY_VERSIONS, [])[::2] or [version]
+        return f"{policy or 'policy'} {' → '.join(f'v{number}' for number in versions)}".rstrip()
+    asked, answered = attributes.get(semconv.REQUEST_MODEL), attributes.get(semconv.RESPONSE_MODEL)
+    if not answered or answered == asked:
+        return f"upstream {asked or ''}".rstrip()
+    return f"upstream {answered} (asked for {asked})"
+
+
+def _answer(messages: object) -> str:
+    """What a model said or asked for, from the recorded JSON; empty when there is none to read."""
+    try:
+        found = msgspec.json.decode(messages, type=list[_Said]) if isinstance(messages, str | bytes) else []
+    except msgspec.DecodeError:
+        return ""
+    said = [message.content for message in found if message.content]
+    called = [call.function for message in found for call in message.tool_calls or []]
+    return " ".join([*said, *(f"{call.name}({call.arguments})" for call in called)])
+
+
+class _Function(msgspec.Struct):
+    name: str
+    arguments: str = ""
+
+
+class _ToolCall(msgspec.Struct):
+    function: _Function
+
+
+class _Said(msgspec.Struct):
+    content: str | None = None
+    tool_calls: list[_ToolCall] | None = None
+
+
+def _line(value: object) -> str:
+    return " ".join(str(value).split())
+
+
+def _short(value: object) -> str:
+    text = _line(value)
+    return text if len(text) <= WIDTH else text[: WIDTH - 1] + "…"

@@ -1,0 +1,1 @@
+"""A run on disk: its files, its versions, and what can be done with them."""

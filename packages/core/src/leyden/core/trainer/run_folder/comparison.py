@@ -1,0 +1,73 @@
+"""Two versions side by side, task by task. Knows nothing of runs or files.
+
+Differences are paired, since both were asked the same tasks: what makes a task hard drops out.
+"""
+
+import math
+import random
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+
+import msgspec
+
+from leyden.core.trainer.run_folder.versions import is_share
+
+
+class PairedComparison(msgspec.Struct, frozen=True, kw_only=True):
+    """How `b` did against `a` on the tasks that both were asked."""
+
+    tasks: int
+    a: float
+    """Mean reward on these tasks."""
+    b: float
+    wins: int
+    """Tasks on which `b` earned more."""
+    losses: int
+    ties: int
+    p_value: float
+    """Of the two-sided sign test: how often wins and losses are at least as uneven, were `a` and `b` equally good."""
+    is_share: bool
+    """Whether both means are shares of tasks that were solved: each task earned 0 or 1."""
+    difference: tuple[float, float]
+    """95 % interval of the mean of `b - a`, by a paired bootstrap."""
+
+
+def compare(a: Mapping[str, float], b: Mapping[str, float]) -> PairedComparison | None:
+    """Compare the rewards by task of `a` and `b`; None where they have no task in common."""
+    common = sorted(a.keys() & b.keys())
+    if not common:
+        return None
+    differences = [b[task] - a[task] for task in common]
+    wins, losses = sum(d > 0 for d in differences), sum(d < 0 for d in differences)
+    return PairedComparison(
+        tasks=len(common),
+        a=fmean(a[task] for task in common),
+        b=fmean(b[task] for task in common),
+        wins=wins,
+        losses=losses,
+        ties=len(common) - wins - losses,
+        p_value=sign_test(wins, losses),
+        is_share=is_share([rewards[task] for rewards in (a, b) for task in common]),
+        difference=bootstrap_interval(differences),
+    )
+
+
+def sign_test(wins: int, losses: int) -> float:
+    """The exact two-sided sign test: P(an outcome as uneven or more) under Binomial(wins + losses, 1/2)."""
+    count, fewer = wins + losses, min(wins, losses)
+    tail = outcomes = 1  # C(count, 0); each binomial coefficient is made from the one before
+    for k in range(fewer):
+        outcomes = outcomes * (count - k) // (k + 1)
+        tail += outcomes
+    return min(1.0, 2 * tail / 2**count)
+
+
+def bootstrap_interval(
+    differences: Sequence[float], *, draws: int = 2000, level: float = 0.95, seed: int = 0
+) -> tuple[float, float]:
+    """The percentile bootstrap interval (Efron 1979) of the mean of `differences`; the same for the same numbers."""
+    chance = random.Random(seed)
+    count = len(differences)
+    means = sorted(fmean(chance.choices(differences, k=count)) for _ in range(draws))
+    low = math.floor((1 - level) / 2 * (draws - 1))
+    return means[low], means[draws - 1 - low]

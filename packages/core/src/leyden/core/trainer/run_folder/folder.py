@@ -1,0 +1,303 @@
+"""`RunFolder`: a run on disk. Knows the names of its files and how to write them without leaving halves."""
+
+import fcntl
+import os
+import shutil
+import time
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any
+from uuid import uuid4
+
+import msgspec
+import yaml
+
+from leyden.core.algorithm.account import Account
+from leyden.core.data.resources import LLM, NamedResources
+from leyden.core.data.rollout import Task
+from leyden.core.errors import RunError
+from leyden.core.masking import mask_text, mask_values
+from leyden.core.policy.checkpoints.atomic import remove_unfinished, whole_folder
+from leyden.core.trainer.config import RunConfig, check_name, load_config, save_config
+from leyden.core.trainer.rollouts.tasks import load_tasks, save_tasks
+from leyden.core.trainer.run_folder.move_journal import end_moves, is_under_way
+
+Metrics = dict[str, Any]
+LEARNED = "learned.jsonl"
+RUNS = "runs"
+"""Where runs are, unless a command is given another folder."""
+
+
+class Learned(msgspec.Struct, frozen=True, kw_only=True):
+    """A line of `learned.jsonl`: what became of the rollouts of one batch."""
+
+    step: int
+    """The step that learned from the batch; where it taught nothing, the one that it was collected for."""
+    account: Account
+
+
+class RunFolder:
+    """The files of one run, under `runs/<name>`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config_file = path / "config.yaml"
+        self.metrics_file = path / "metrics.jsonl"
+        self.learned_file = path / LEARNED
+        """What each step learned from, and what it left out and why: a line for each batch."""
+        self.report_file = path / "report.json"
+        self.curve_file = path / "reward_curve.png"
+        self.engine_log = path / "engine.jsonl"
+        self.check_file = path / "check.json"
+        self.failed_file = path / "failed.json"
+        """Why the run ended before it began; there only where it did."""
+        self.worker_log = path / "agents.log"
+        self.checkpoints = path / "checkpoints"
+        self.policy = path / "policy"
+        self.last_policy = path / "policy-last"
+        """Where the last version is, when another is kept."""
+        self.trackers = path / "trackers"
+        self.stored_file = path / "stored.json"
+        self.store_file = path / "store.db"
+        self._run_id_file = path / "run_id"
+
+    @property
+    def store_uri(self) -> str:
+        """URI of the run's store."""
+        return f"sqlite:///{self.store_file}"
+
+    @classmethod
+    def create(cls, runs: Path, config: RunConfig, tasks: list[Task], held_out: dict[str, list[Task]]) -> "RunFolder":
+        """Make the folder of a new run, whole or not at all; raises RunError when the name is taken.
+
+        Only its owner can open it: prompts, answers and logs lie in it.
+        The folder of a run that ended before it began makes way. What a process left in `runs` that was killed while it
+        made one is removed.
+        """
+        path = runs / config.name
+        if path.exists() and is_free(path):
+            shutil.rmtree(path)
+        if path.exists():
+            raise RunError(
+                f"run {config.name!r} exists in {runs}; resume it with `leyden train --resume {config.name}`, "
+                "or choose another --name"
+            )
+        try:
+            remove_unfinished(runs)
+            with whole_folder(path, private=True) as pending:
+                folder = cls(pending)
+                if tasks:
+                    save_tasks(tasks, folder.tasks_file())
+                for name, rows in held_out.items():
+                    save_tasks(rows, folder.tasks_file(name))
+                save_config(config, folder.config_file)
+        except OSError as error:
+            raise RunError(f"run folder {path} cannot be made: {error.strerror}") from None
+        return cls(path)
+
+    @classmethod
+    def open(cls, runs: Path, name: str) -> tuple["RunFolder", RunConfig]:
+        """Find an existing run by name or path; raises RunError when there is none.
+
+        A rollback that was killed once it was decided is ended first, unless another process has the run.
+        """
+        if "://" in name:
+            store = mask_text(name)
+            raise RunError(f"{store} is a store, not a run: leyden export {store} --to FOLDER writes what it holds")
+        path = Path(name) if Path(name).joinpath("config.yaml").exists() else runs / check_name(name)
+        if not path.is_dir():
+            known = sorted(p.parent.name for p in runs.glob("*/config.yaml"))
+            raise RunError(f"no run {name!r} in {runs}; there is {', '.join(known) if known else 'none yet'}")
+        folder = cls(path)
+        if is_under_way(path):
+            with suppress(RunError), folder.locked():
+                pass
+        return folder, load_config(path / "config.yaml")
+
+    def command(self, name: str) -> str:
+        """The command line of `leyden NAME` for this run."""
+        where = "" if self.path.parent == Path(RUNS) else f" --runs {self.path.parent}"
+        return f"leyden {name} {self.path.name}{where}"
+
+    def note_failure(self, error: Exception) -> None:
+        """Note that the run ended before it began: its folder stays to be looked at, and its name is free."""
+        failure = {"error": type(error).__name__, "message": str(error), "time": time.time()}
+        self._replace(self.failed_file, _readable(failure))
+
+    def failure(self) -> str | None:
+        """Why the run ended before it began; None where it did not."""
+        if not self.failed_file.exists():
+            return None
+        return str(msgspec.json.decode(self.failed_file.read_bytes())["message"])
+
+    def written_config(self) -> dict[str, Any]:
+        """The run's configuration as it lies in the folder, credentials masked; nothing if there is none."""
+        return yaml.safe_load(self.config_file.read_text()) if self.config_file.exists() else {}
+
+    def run_id(self, name: str) -> str:
+        """The id of the run called `name` in a store: that name, and letters that no other run of the name has."""
+        if (known := self.known_run_id()) is not None:
+            return known
+        made = f"{name}-{uuid4().hex[:8]}"
+        self._replace(self._run_id_file, f"{made}\n".encode())
+        return made
+
+    def known_run_id(self) -> str | None:
+        """The run's id in its store, once it has one."""
+        return self._run_id_file.read_text().strip() if self._run_id_file.exists() else None
+
+    def tasks_file(self, held_out: str | None = None) -> Path:
+        """Where the rows of the training tasks, or of a held-out set, are kept."""
+        return self.path / ("tasks.jsonl" if held_out is None else f"held_out.{held_out}.jsonl")
+
+    def tasks(self, held_out: str | None = None) -> list[Task]:
+        """The rows kept by `create`."""
+        return load_tasks(self.tasks_file(held_out))
+
+    def save_resources(self, resources: NamedResources) -> None:
+        """Keep what agents run with beside the endpoint; keys of LLMs are left out: the policy answers for them."""
+        bare = {n: msgspec.structs.replace(r, api_key=None) if isinstance(r, LLM) else r for n, r in resources.items()}
+        self._replace(self.path / "resources.json", msgspec.json.encode(bare))
+
+    def resources(self) -> NamedResources:
+        """What `save_resources` kept; nothing if it was never called."""
+        file = self.path / "resources.json"
+        return msgspec.json.decode(file.read_bytes(), type=NamedResources) if file.exists() else {}
+
+    def note_rollouts(self, source: str, ids: Sequence[str]) -> None:
+        """Keep which rollouts of another store, which goes on growing perhaps, the run learns from."""
+        known = {**self._stored(), mask_text(source): list(ids)}
+        self._replace(self.stored_file, msgspec.json.encode(known))
+
+    def read_rollouts(self, source: str) -> list[str] | None:
+        """What `note_rollouts` kept for `source`; None before it was called."""
+        known = self._stored()
+        return known.get(mask_text(source), known.get(source))  # runs of before had the source as it was given
+
+    def sources(self) -> list[str]:
+        """The stores, or other runs, that the run learns from, as it was given them, without secrets."""
+        return list(self._stored())
+
+    def _stored(self) -> dict[str, list[str]]:
+        file = self.stored_file
+        return msgspec.json.decode(file.read_bytes(), type=dict[str, list[str]]) if file.exists() else {}
+
+    @contextmanager
+    def locked(self) -> Generator[None]:
+        """Hold the run for this process; raises RunError when another one is training it.
+
+        What a killed process was writing is removed, and what it was moving is moved.
+        """
+        handle = (self.path / "run.lock").open("w")
+        if not _lock(handle):
+            handle.close()
+            raise RunError(f"run {self.path.name!r} is being trained by another process")
+        try:
+            remove_unfinished(self.path)
+            end_moves(self.path)
+            yield
+        finally:
+            handle.close()
+
+    def is_in_use(self) -> bool:
+        """Whether a process trains the run, or checks it, at this moment."""
+        lock = self.path / "run.lock"
+        if not lock.exists():
+            return False
+        with lock.open("r") as handle:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except OSError:
+                return True
+        return False
+
+    # --- Metrics and report
+
+    def append_metrics(self, metrics: Metrics) -> None:
+        """Add one line to `metrics.jsonl`, on disk before this returns."""
+        _append(self.metrics_file, [msgspec.json.encode(metrics)])
+
+    def metrics(self) -> list[Metrics]:
+        """All whole lines of `metrics.jsonl`; a line cut off by a crash is left out."""
+        return [msgspec.json.decode(line) for line in _whole_lines(self.metrics_file)]
+
+    def append_learned(self, step: int, accounts: Sequence[Account]) -> None:
+        """Add a line to `learned.jsonl` for each account of a batch that was collected for `step`."""
+        if accounts:
+            _append(self.learned_file, [msgspec.json.encode(Learned(step=step, account=one)) for one in accounts])
+
+    def learned(self) -> list["Learned"]:
+        """All whole lines of `learned.jsonl`."""
+        return read_learned(self.learned_file)
+
+    def rewind_metrics(self, step: int, *, evaluations: bool = True) -> None:
+        """Drop what `metrics.jsonl` and `learned.jsonl` hold after `step`: those steps are about to be taken again.
+
+        Without `evaluations`, the evaluations after `step` go too: they are about to be repeated.
+        """
+
+        def stays(line: Metrics) -> bool:
+            return line["step"] < step or (line["step"] == step and (evaluations or "held_out" not in line))
+
+        if self.metrics_file.exists():
+            kept = [msgspec.json.encode(line) + b"\n" for line in self.metrics() if stays(line)]
+            self._replace(self.metrics_file, b"".join(kept))
+        if self.learned_file.exists():
+            learned = [msgspec.json.encode(line) + b"\n" for line in self.learned() if line.step <= step]
+            self._replace(self.learned_file, b"".join(learned))
+
+    def write_report(self, report: msgspec.Struct) -> None:
+        """Write `report.json`."""
+        self._replace(self.report_file, _readable(msgspec.to_builtins(report)))
+
+    def _replace(self, path: Path, data: bytes) -> None:
+        temporary = path.with_name(path.name + ".tmp")
+        with temporary.open("wb") as file:
+            file.write(data)
+            _sync(file)
+        os.replace(temporary, path)
+
+
+def _readable(value: Any) -> bytes:
+    """`value` as JSON for people, without secrets."""
+    return msgspec.json.format(msgspec.json.encode(mask_values(value)), indent=2) + b"\n"
+
+
+def is_free(path: Path) -> bool:
+    """Whether a run can have its folder at `path`: nothing is there, or a run that ended before it began."""
+    return not path.exists() or RunFolder(path).failed_file.exists()
+
+
+def read_learned(file: Path) -> list[Learned]:
+    """All whole lines of a `learned.jsonl`; none where there is no such file."""
+    return [msgspec.json.decode(line, type=Learned) for line in _whole_lines(file)]
+
+
+def _append(path: Path, lines: Sequence[bytes]) -> None:
+    with path.open("ab") as file:
+        file.write(b"".join(line + b"\n" for line in lines))
+        _sync(file)
+
+
+def _whole_lines(path: Path) -> list[bytes]:
+    """The lines of a file that is written to; one cut off by a crash is left out."""
+    return [line for line in path.read_bytes().split(b"\n")[:-1] if line] if path.exists() else []
+
+
+def _lock(handle: IO[str]) -> bool:
+    """Lock a file for this process; returns whether that worked. Commands that only look hold it for a moment, too."""
+    for pause in (0.02, 0.1, None):
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            if pause is not None:
+                time.sleep(pause)
+        else:
+            return True
+    return False
+
+
+def _sync(file: IO[bytes]) -> None:
+    file.flush()
+    os.fsync(file.fileno())

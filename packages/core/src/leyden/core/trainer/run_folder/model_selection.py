@@ -1,0 +1,226 @@
+"""`Standing`: how the versions of a run stand: their records, the one that is kept, and whether to go on. Runs nothing.
+
+Invariant: the checkpoint of the kept version is marked, and no other is, from one checkpoint to the next.
+"""
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from leyden.core.errors import TrainingError
+from leyden.core.trainer.config import RunConfig
+from leyden.core.trainer.run_folder.early_stopping import Kept
+from leyden.core.trainer.run_folder.folder import RunFolder
+from leyden.core.trainer.run_folder.report import KeptVersion
+from leyden.core.trainer.run_folder.versions import Evaluation, ModelVersion, SideScores, VersionFile, earned
+
+
+@dataclass(slots=True)
+class Scores:
+    """What a version earned: by held-out set, with the agent's own sampling and with the training sampling."""
+
+    version: int
+    held_out: dict[str, Evaluation] = field(default_factory=dict[str, Evaluation])
+    sampled: dict[str, Evaluation] = field(default_factory=dict[str, Evaluation])
+    side: str | None = None
+    """Of a run with sides, the one that earned it: the first of those that act, or the best of them."""
+    sides: dict[str, SideScores] = field(default_factory=dict[str, SideScores])
+
+    @classmethod
+    def none(cls, version: int, sides: Sequence[str]) -> "Scores":
+        """Those of a version that nothing is known of yet, in a run with these sides."""
+        return cls(version, sides={side: SideScores() for side in sides})
+
+    def note(self, name: str, found: Mapping[str, Evaluation], *, sampled: bool, acting: Sequence[str]) -> None:
+        """Take what each side earned on the held-out set `name`; the first set says which of those that act is best."""
+        self.side = self.side or max(acting, key=lambda side: _rank(found[side]))
+        (self.sampled if sampled else self.held_out)[name] = found[self.side]
+        for side, evaluation in found.items():
+            own = self.sides[side]
+            (own.sampled if sampled else own.held_out)[name] = evaluation
+
+
+def _rank(evaluation: Evaluation) -> float:
+    return -math.inf if evaluation.success is None else evaluation.success
+
+
+class _State(msgspec.Struct, kw_only=True):
+    """What a checkpoint keeps of it."""
+
+    kept: Kept | None = None
+    evaluated: bool = False
+    """Whether the checkpoint's own version has been evaluated."""
+    stopped: int | None = None
+    """Steps that were planned when the run stopped early."""
+
+
+class Standing:
+    """Follows the versions of the run in `folder` from one to the next."""
+
+    def __init__(self, folder: RunFolder, config: RunConfig) -> None:
+        self.versions = VersionFile(folder.path)
+        self.scores: Scores | None = None
+        """Of the version that was evaluated last."""
+        self._folder, self._config = folder, config
+        self._state = _State()
+        self._records: dict[int, ModelVersion] = {}
+        """What the file holds, so that it is not read at every step."""
+        self._metrics: dict[str, float] = {}
+
+    # --- From sitting to sitting
+
+    def begin(self) -> None:
+        """There is no checkpoint: the versions begin with the policy as it was given."""
+        self.versions.rewind(-1)
+        self._records = {}
+        self.record(0)
+
+    def restore(self, version: int, checkpoint: Path, progress: Mapping[str, Any]) -> bool:
+        """Go on from `checkpoint`, whose progress is given; returns whether the run stopped early there and stays so.
+
+        It does not where more steps are planned than when it stopped: patience then begins anew.
+        """
+        self._state = msgspec.convert(progress.get("standing", {}), _State)
+        self.versions.rewind(version)
+        self._records = self.versions.read()
+        found = self._records.get(version) or self._new(version)
+        if found.weights is None:
+            self._keep(msgspec.structs.replace(found, weights=self._relative(checkpoint)))
+        if self._state.evaluated and found.held_out:
+            self.scores = Scores(version, found.held_out, found.sampled, found.side, found.sides)
+        stays = self._state.stopped is not None and self._config.steps <= self._state.stopped
+        if self._state.stopped is not None and not stays:
+            self._state.stopped = None
+            self._state.kept = self._state.kept and msgspec.structs.replace(self._state.kept, without_rise=0)
+        self._mark()
+        return stays
+
+    def progress(self, version: int) -> dict[str, Any]:
+        """What a checkpoint of `version` keeps for `restore`."""
+        self._state.evaluated = self.is_scored(version)
+        return {"standing": msgspec.to_builtins(self._state)}
+
+    # --- Evaluations
+
+    def is_due(self, version: int, steps: int) -> bool:
+        """Whether `version` is to be evaluated, `steps` being planned; never for runs that do not evaluate midway."""
+        every = self._config.eval_every
+        return bool(every) and (version % every == 0 or version == steps) and not self.is_scored(version)
+
+    def is_scored(self, version: int) -> bool:
+        """Whether `version` is the one that was evaluated last."""
+        return self.scores is not None and self.scores.version == version
+
+    def score(self, scores: Scores) -> None:
+        """Take the scores of a version, and note them in its record, if it has one yet.
+
+        Raises TrainingError where versions are compared by them, and not one task was rewarded.
+        """
+        self.scores = scores
+        if (found := self._records.get(scores.version)) is not None:
+            self._keep(msgspec.structs.replace(found, **_recorded(scores)))
+        if not self._config.eval_every:
+            return
+        headline = scores.held_out[self._config.held_out[0].name]
+        if headline.success is None:
+            raise TrainingError(
+                f"no rollout of the held-out set {self._config.held_out[0].name!r} was rewarded: there is nothing to "
+                "tell the best version by; let the reward function score its tasks, or leave --eval-every out"
+            )
+        kept, version = self._state.kept, scores.version
+        self._state.kept = Kept.first(version, headline) if kept is None else kept.judged(version, headline)
+
+    def stop_early(self, version: int, steps: int) -> str | None:
+        """Why the run should end with `version`; None when it should go on, or ends by itself."""
+        kept, patience = self._state.kept, self._config.patience
+        if kept is None or patience is None or version >= steps or kept.without_rise < patience:
+            return None
+        self._state.stopped = steps
+        name = self._config.held_out[0].name
+        return f"no noticeable rise on {name} in {patience} evaluations up to step {version}, of {steps} planned"
+
+    # --- Records and weights
+
+    def note(self, metrics: Mapping[str, Any]) -> None:
+        """Take the numbers of the step that made the next version."""
+        self._metrics = {
+            name: float(value)
+            for name, value in metrics.items()
+            if isinstance(value, int | float) and math.isfinite(value)
+        }
+
+    def record(self, version: int) -> None:
+        """Keep a record of `version`."""
+        self._keep(self._new(version))
+
+    def is_best(self, version: int) -> bool:
+        """Whether `version` is the one to keep."""
+        return self._state.kept is not None and self._state.kept.version == version
+
+    def saved(self, version: int, checkpoint: Path) -> None:
+        """The weights of `version` lie in `checkpoint`."""
+        found = self._records.get(version) or self._new(version)
+        self._keep(msgspec.structs.replace(found, weights=self._relative(checkpoint)))
+        self._mark()
+
+    def kept(self, last: int) -> KeptVersion:
+        """The version that `policy/` is to hold, `last` being the last one."""
+        kept = self._state.kept
+        if kept is None:
+            success = None
+            if self.is_scored(last) and self.scores is not None and self._config.held_out:
+                success = self.scores.held_out[self._config.held_out[0].name].success
+            hint = "; --eval-every keeps the best on held-out tasks" if self._config.held_out else ""
+            return KeptVersion(version=last, success=success, why=f"the last one{hint}")
+        name, found = self._config.held_out[0].name, self._records.get(kept.version)
+        own = None if found is None else found.held_out.get(name)
+        why = f"the best of {kept.evaluations} that were evaluated on {name}, "
+        why += f"with {earned(kept.success, is_share=own is None or own.is_share)}"
+        if found is not None and found.side is not None:
+            why += f" ({found.side})"
+        if kept.version != last:
+            why += f"; the last one, {last}, is in policy-last/"
+        return KeptVersion(version=kept.version, success=kept.success, why=why)
+
+    def _new(self, version: int) -> ModelVersion:
+        scores = self.scores if self.is_scored(version) else None
+        return ModelVersion(
+            run=self._config.name,
+            version=version,
+            parent=version - 1 if version else None,
+            created=time.time(),
+            algorithm=self._config.algorithm,
+            seed=self._config.seed,
+            policy=self._config.policy,
+            metrics=self._metrics,
+            **_recorded(scores or Scores.none(version, self._config.sides)),
+        )
+
+    def _relative(self, checkpoint: Path) -> str:
+        return str(checkpoint.relative_to(self._folder.path))
+
+    def _keep(self, version: ModelVersion) -> None:
+        self.versions.append(version)
+        self._records[version.version] = version
+
+    def _mark(self) -> None:
+        """Let the mark that keeps a checkpoint lie on the kept version's alone."""
+        from leyden.core.policy.checkpoints.checkpoint import MARK, mark_checkpoint
+
+        kept = None if self._state.kept is None else self._records.get(self._state.kept.version)
+        own = None if kept is None or kept.weights is None else self._folder.path / kept.weights
+        if own is not None:
+            mark_checkpoint(own)
+        for mark in self._folder.checkpoints.glob(f"step-*/{MARK}"):
+            if mark.parent != own:
+                mark.unlink(missing_ok=True)
+
+
+def _recorded(scores: Scores) -> dict[str, Any]:
+    """What the record of a version has of its scores."""
+    return {"held_out": scores.held_out, "sampled": scores.sampled, "side": scores.side, "sides": scores.sides}

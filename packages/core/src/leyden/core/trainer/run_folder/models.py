@@ -1,0 +1,187 @@
+"""What can be done with the versions of runs: find, compare and export them. Changes no run; `rollback` does."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from leyden.core.data.rollout import Task
+from leyden.core.errors import RunError
+from leyden.core.trainer.config import NAME, RunConfig
+from leyden.core.trainer.run_folder.comparison import PairedComparison, compare
+from leyden.core.trainer.run_folder.folder import RunFolder
+from leyden.core.trainer.run_folder.report import RunReport
+from leyden.core.trainer.run_folder.versions import ModelVersion, VersionFile
+from leyden.core.trainer.run_folder.weights import export_policies, weights_of, with_version
+
+KEPT, LAST = "kept", "last"
+
+
+class Models:
+    """The versions of one run."""
+
+    def __init__(self, folder: RunFolder, config: RunConfig) -> None:
+        self.folder, self.config = folder, config
+        self.file = VersionFile(folder.path)
+        self.versions = self.file.read()
+        if not self.versions:
+            raise RunError(f"run {folder.path.name!r} has no versions yet; they are noted as it is trained")
+
+    @classmethod
+    def open(cls, runs: Path, name: str) -> "Models":
+        """Those of a run, by its name or folder; raises RunError when there is no such run."""
+        return cls(*RunFolder.open(runs, name))
+
+    @property
+    def last(self) -> int:
+        """The newest version."""
+        return max(self.versions)
+
+    @property
+    def kept(self) -> int:
+        """The version in `policy/`; while the run is not finished, the newest."""
+        file = self.folder.report_file
+        report = msgspec.json.decode(file.read_bytes(), type=RunReport) if file.exists() else None
+        return self.last if report is None or report.kept is None else report.kept.version
+
+    def find(self, which: str) -> ModelVersion:
+        """The version of this number, or `kept` or `last`; raises RunError, which says what there is."""
+        number = {KEPT: self.kept, LAST: self.last}.get(which)
+        if number is None and which.isdecimal():
+            number = int(which)
+        if number not in self.versions:
+            numbers = f"0 to {self.last}" if len(self.versions) == self.last + 1 else str(sorted(self.versions))[1:-1]
+            name = self.folder.path.name
+            raise RunError(f"run {name!r} has no version {which!r}; it has {numbers}, {KEPT} and {LAST}")
+        return self.versions[number]
+
+    def rows(self, held_out: str) -> list[Task]:
+        """The tasks of a held-out set."""
+        return self.folder.tasks(held_out)
+
+
+def open_all(runs: Path, experiment: str | None = None) -> list[Models]:
+    """Those of every run in `runs`, or of every run of an experiment; raises RunError when there is none."""
+    found = [Models.open(runs, path.parent.name) for path in sorted(runs.glob("*/versions.jsonl"))]
+    if not found:
+        raise RunError(f"no run in {runs} has versions; `leyden train` makes them")
+    chosen = [models for models in found if experiment in (None, models.config.experiment)]
+    if not chosen:
+        known = sorted({models.config.experiment for models in found if models.config.experiment is not None})
+        there = f"there is {', '.join(known)}" if known else "none belongs to any"
+        raise RunError(f"no run in {runs} belongs to experiment {experiment!r}; {there}")
+    return chosen
+
+
+def find_version(runs: Path, named: str) -> tuple[Models, ModelVersion]:
+    """The version that `RUN:VERSION` names, or the kept one of `RUN`; what it is to one of its sides, with `:SIDE`."""
+    run, colon, which = named.rpartition(":")
+    if colon and (which in (KEPT, LAST) or which.isdecimal()):
+        models = Models.open(runs, run)
+        return models, models.find(which)
+    if colon and NAME.fullmatch(which) and not (runs / named).exists():
+        models, version = find_version(runs, run)
+        return models, version.of_side(which)
+    models = Models.open(runs, named)
+    return models, models.find(KEPT)
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """Two versions side by side."""
+
+    a: str
+    b: str
+    metrics: dict[str, tuple[float | None, float | None]]
+    """Of the steps that made them, each of its own run: only of one run are they of comparable tasks."""
+    held_out: dict[str, PairedComparison]
+    """On the tasks of a held-out set that both were asked, with the agent's own sampling."""
+    sampled: dict[str, PairedComparison]
+
+
+def compare_versions(a: tuple[Models, ModelVersion], b: tuple[Models, ModelVersion]) -> Comparison:
+    """Compare two versions, of the same run or of two.
+
+    Held-out sets are matched by name, and their tasks by what they say: runs may have had more or fewer of them. Sides
+    that both have are compared as well, each with itself.
+    """
+    (_, first), (_, second) = a, b
+    names = [*first.metrics, *(name for name in second.metrics if name not in first.metrics)]
+    return Comparison(
+        a=first.label,
+        b=second.label,
+        metrics={name: (first.metrics.get(name), second.metrics.get(name)) for name in names if name != "step"},
+        held_out=_paired(a, b, "held_out") | _each_side(a, b, "held_out"),
+        sampled=_paired(a, b, "sampled") | _each_side(a, b, "sampled"),
+    )
+
+
+def _each_side(
+    a: tuple[Models, ModelVersion], b: tuple[Models, ModelVersion], which: str
+) -> dict[str, PairedComparison]:
+    """By held-out set and side, but for the side that versions are compared by."""
+    (ours, first), (theirs, second) = a, b
+    return {
+        f"{name}, {side}": paired
+        for side in first.sides
+        if side in second.sides and not side == first.side == second.side
+        for name, paired in _paired((ours, first.of_side(side)), (theirs, second.of_side(side)), which).items()
+    }
+
+
+def _paired(a: tuple[Models, ModelVersion], b: tuple[Models, ModelVersion], which: str) -> dict[str, PairedComparison]:
+    found: dict[str, PairedComparison] = {}
+    for name in getattr(a[1], which):
+        if name in getattr(b[1], which):
+            paired = compare(_by_task(*a, which, name), _by_task(*b, which, name))
+            if paired is not None:
+                found[name] = paired
+    return found
+
+
+def _by_task(models: Models, version: ModelVersion, which: str, name: str) -> dict[str, float]:
+    """Rewards by what the task says; of tasks that are there several times, by their number among their like."""
+    rewards: dict[str, float] = getattr(version, which)[name].rewards
+    seen: dict[str, int] = {}
+    named: dict[str, float] = {}
+    for row, task in enumerate(models.rows(name)):
+        said = msgspec.json.encode(task, order="deterministic").decode()
+        seen[said] = seen.get(said, 0) + 1
+        if str(row) in rewards:
+            named[f"{seen[said]} {said}"] = rewards[str(row)]
+    return named
+
+
+async def export_version(models: Models, version: ModelVersion, target: Path) -> Path:
+    """Write a version as a plain Hugging Face folder; policies that have names, each into a folder in it.
+
+    Raises RunError when its weights are not kept, or something is in `target`, which may be an empty folder.
+    """
+    _check_free(target)
+    if version.version:
+        weights_of(models.file, version)
+    return await asyncio.to_thread(_export, models, version, target)
+
+
+def _check_free(target: Path) -> None:
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise RunError(f"{target} is there already; nothing was written")
+
+
+def _export(models: Models, version: ModelVersion, target: Path) -> Path:
+    from leyden.core.algorithm.registry import make_algorithm
+    from leyden.core.policy.checkpoints.export import adapter_folder
+    from leyden.core.policy.model import PolicyModel
+
+    config = models.config
+    algorithm = make_algorithm(config.algorithm, config.algorithm_config)
+    exported: dict[str, PolicyModel] = {}
+    for name, source in config.policies.items():
+        lora: Any = getattr(algorithm.options_of(name), "lora", None) if version.version > 0 else None
+        if lora is not None and not config.has_names:
+            _check_free(adapter_folder(target))
+        model = PolicyModel.load(source)
+        if lora is not None:
+            model.adapt(lora, config.seed)
+        exported[name] = with_version(model, models.file, version.version, name if config.has_names else None)
+    return export_policies(exported, config, target)

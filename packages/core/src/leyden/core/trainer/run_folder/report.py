@@ -1,0 +1,244 @@
+"""`RunReport`: what a run came to, and the table that closes it."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from leyden.core.data.tally import Counted, Tally
+from leyden.core.trainer.monitoring.as_it_is import CAPTION, TITLE, as_it_is
+from leyden.core.trainer.run_folder.versions import Evaluation, SideScores, earned
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+MOST_FAILURES = 50
+"""Different reasons of failed rollouts that a report keeps."""
+OTHERS = "for other reasons"
+LABEL_CHARACTERS = 72
+SHOWN_FAILURES = 3
+"""Of those, how many the closing table shows."""
+
+
+class HeldOutResult(msgspec.Struct, kw_only=True):
+    """Mean reward over the tasks of one held-out set, each run once."""
+
+    tasks: int
+    is_share: bool = True
+    """Whether every task earned 0 or 1 each time, so that the mean rewards are shares of tasks that were solved."""
+    before: float | None = None
+    """With the agent's own sampling, by the policy the run began with."""
+    after: float | None = None
+    sampled_before: float | None = None
+    """With the training sampling (temperature 1)."""
+    sampled_after: float | None = None
+
+    def note(self, field: str, evaluation: Evaluation) -> None:
+        """Put what was earned into the field that it belongs to."""
+        setattr(self, field, evaluation.success)
+        self.is_share = self.is_share and evaluation.is_share
+
+    def said(self, field: str) -> str:
+        """The mean reward in `field` as people read it."""
+        return earned(getattr(self, field), is_share=self.is_share)
+
+
+class KeptVersion(msgspec.Struct, frozen=True, kw_only=True):
+    """The version whose weights are in `policy/`."""
+
+    version: int
+    success: float | None
+    """On the first held-out set, with the agent's own sampling; the best of many is likely to be lucky, too."""
+    why: str
+
+
+class RaisedAlert(msgspec.Struct, kw_only=True):
+    """Something that ruins runs, seen in the numbers of the steps."""
+
+    name: str
+    since: int
+    """The step it began with."""
+    until: int | None = None
+    """The first step without it; None while it lasts."""
+    message: str
+
+
+class StoredResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What the spans that a run learned from held."""
+
+    rollouts: int
+    calls: int
+    """Those that could be learned from."""
+    retokenised: dict[str, int]
+    """Of these, whose ids were made from their text, by the reason why."""
+    rollouts_left_out: dict[str, int]
+    calls_left_out: dict[str, int]
+
+
+class PolicyTotals(msgspec.Struct, kw_only=True):
+    """What one of several policies was trained on."""
+
+    steps: int = 0
+    """Those that it had calls to learn from in."""
+    transitions: int = 0
+    tokens: int = 0
+
+
+class RunReport(msgspec.Struct, kw_only=True):
+    """What a run came to. Lives in `report.json`."""
+
+    name: str
+    seed: int
+    success_before: float | None = None
+    """Of the first held-out set; None when the run has none."""
+    success_after: float | None = None
+    sampled_before: float | None = None
+    sampled_after: float | None = None
+    steps: int = 0
+    rollouts: int = 0
+    """Training and held-out rollouts that finished, whatever their outcome."""
+    failed_rollouts: int = 0
+    failures: list[Counted] = []
+    """Why rollouts failed, the most frequent reason first, with an example's id; rare ones are counted together."""
+    empty_rollouts: int = 0
+    """Rollouts without a single model call."""
+    unrewarded_rollouts: int = 0
+    """Rollouts without a reward: left out, not scored 0."""
+    rollouts_trained: int = 0
+    """Rollouts of which a call was trained on; with algorithms side by side, those of each."""
+    rollouts_left_out: dict[str, int] = {}
+    """Rollouts of training batches of which none was, by the reason why."""
+    transitions: int = 0
+    """Transitions trained on."""
+    policies: dict[str, PolicyTotals] = {}
+    """Of several policies, what each was trained on."""
+    excluded_calls: dict[str, int] = {}
+    """Calls that could not be trained on, by the reason why."""
+    dropped_groups: dict[str, int] = {}
+    """Groups left out of a step, by the reason why."""
+    stored: dict[str, StoredResult] = {}
+    """By where they were: the spans learned from that no rollout of this run left."""
+    tokens_generated: int = 0
+    tokens_trained: int = 0
+    seconds: float = 0.0
+    """Wall-clock time, over all sittings of the run; one that was cut off counts up to its last checkpoint."""
+    cpu_seconds: float = 0.0
+    """CPU time, likewise, of learning and of worker processes; those of a sitting that was cut off are not in it."""
+    seconds_by_phase: dict[str, float] = {}
+    held_out: dict[str, HeldOutResult] = {}
+    sides: dict[str, dict[str, HeldOutResult]] = {}
+    """The same of each side, where a run has some; `held_out` is then that of the one that acts, or of the best."""
+    kept: KeptVersion | None = None
+    """None while the run is not finished."""
+    stopped_early: str | None = None
+    """Why the run ended before the steps planned were taken, if it did."""
+    alerts: list[RaisedAlert] = []
+
+    def note_failures(self, found: Sequence[Counted]) -> None:
+        """Add why rollouts failed; beyond `MOST_FAILURES` reasons, the rare ones are added up as others."""
+        tally = Tally()
+        tally.include([*self.failures, *found])
+        listed = [one for one in tally.most_common() if one.text != OTHERS]
+        rest = tally.total - sum(one.count for one in listed[:MOST_FAILURES])
+        self.failures = listed[:MOST_FAILURES]
+        if rest:
+            example = next((one.example for one in listed[MOST_FAILURES:]), "")
+            self.failures.append(Counted(rest, OTHERS, example))
+
+    def note_held_out(
+        self, when: Literal["before", "after"], own: Mapping[str, Evaluation], sampled: Mapping[str, Evaluation]
+    ) -> None:
+        """Put what was earned on the held-out sets, the first of which makes the headline, into its places."""
+        for field, found in ((when, own), (f"sampled_{when}", sampled)):
+            for number, (name, evaluation) in enumerate(found.items()):
+                self.held_out[name].note(field, evaluation)
+                if number == 0:
+                    setattr(self, field if found is sampled else f"success_{when}", evaluation.success)
+
+    def note_sides(self, when: Literal["before", "after"], sides: Mapping[str, SideScores]) -> None:
+        """Put what each side earned into its places."""
+        for side, scores in sides.items():
+            own = self.sides.setdefault(side, {})
+            for field, found in ((when, scores.held_out), (f"sampled_{when}", scores.sampled)):
+                for name, evaluation in found.items():
+                    result = own.setdefault(name, HeldOutResult(tasks=self.held_out[name].tasks))
+                    result.note(field, evaluation)
+
+
+def closing_table(report: RunReport) -> "Table":
+    """The table a person sees at the end of a run."""
+    from rich.table import Table
+
+    table = Table(title=as_it_is(f"Run {report.name}", TITLE), title_justify="left", show_header=True)
+    table.add_column("")
+    table.add_column("before", justify="right")
+    table.add_column("after", justify="right")
+    for said, result in _measured(report):
+        what = "success" if result.is_share else "mean reward"
+        on = as_it_is(f"{what} on {said} ({result.tasks} tasks)")
+        table.add_row(on, result.said("before"), result.said("after"))
+        if result.sampled_before is not None or result.sampled_after is not None:
+            table.add_row("   sampled, temperature 1", result.said("sampled_before"), result.said("sampled_after"))
+    if report.held_out:
+        table.add_section()
+    for label, value in _totals(report):
+        table.add_row(as_it_is(label), "", value)
+    table.add_section()
+    for phase, seconds in report.seconds_by_phase.items():
+        table.add_row(as_it_is(f"seconds: {phase}"), "", f"{seconds:,.1f}")
+    if remarks := _remarks(report):
+        table.caption = as_it_is("\n".join(remarks), CAPTION)
+    table.caption_justify = "left"
+    return table
+
+
+def _measured(report: RunReport) -> list[tuple[str, HeldOutResult]]:
+    """Held-out sets; of a run with sides, each side on each of them."""
+    if not report.sides:
+        return list(report.held_out.items())
+    return [(f"{name}, {side}", own[name]) for name in report.held_out for side, own in report.sides.items()]
+
+
+def _remarks(report: RunReport) -> list[str]:
+    """What a person has to know beside the numbers, a line each."""
+    remarks = [] if report.kept is None else [f"policy/ holds version {report.kept.version}: {report.kept.why}"]
+    if report.stopped_early is not None:
+        remarks.append(f"stopped early: {report.stopped_early}")
+    for alert in report.alerts:
+        when = f"from step {alert.since} on" if alert.until is None else f"steps {alert.since} to {alert.until - 1}"
+        remarks.append(f"alert {alert.name}, {when}: {alert.message}")
+    return remarks
+
+
+def _totals(report: RunReport) -> list[tuple[str, str]]:
+    rows = [
+        ("steps", f"{report.steps:,}"),
+        ("rollouts", f"{report.rollouts:,}"),
+        ("transitions trained", f"{report.transitions:,}"),
+        *((f"   by {name}, in {own.steps} steps", f"{own.transitions:,}") for name, own in report.policies.items()),
+        ("tokens generated", f"{report.tokens_generated:,}"),
+        ("tokens trained", f"{report.tokens_trained:,}"),
+        ("seconds", f"{report.seconds:,.0f}"),
+        ("CPU seconds", f"{report.cpu_seconds:,.0f}"),
+    ]
+    counted = {
+        "failed rollouts": report.failed_rollouts,
+        **{f"   {one.shortened(LABEL_CHARACTERS)}": one.count for one in _most_frequent(report.failures)},
+        "rollouts that never called a model": report.empty_rollouts,
+        "rollouts without a reward": report.unrewarded_rollouts,
+        **{f"groups left out: {reason}": count for reason, count in report.dropped_groups.items()},
+        **{f"calls left out: {reason}": count for reason, count in report.excluded_calls.items()},
+    }
+    for source, stored in report.stored.items():
+        counted[f"rollouts in {source}"] = stored.rollouts
+        counted |= {f"calls re-tokenised: {reason}": count for reason, count in stored.retokenised.items()}
+        counted |= {f"stored calls left out: {reason}": count for reason, count in stored.calls_left_out.items()}
+    return rows + [(label, f"{count:,}") for label, count in counted.items() if count]
+
+
+def _most_frequent(failures: Sequence[Counted]) -> list[Counted]:
+    """The reasons that the table has room for; `leyden why` shows all of them."""
+    tally = Tally()
+    tally.include(failures)
+    return tally.few(SHOWN_FAILURES)[:SHOWN_FAILURES]

@@ -1,0 +1,193 @@
+"""`Recording`: keeps what a run's folder says of metrics and versions in its store, for whoever looks from elsewhere.
+
+The folder is what a run is gone on with; the store follows it, from one step to the next. Whatever was written there
+before a crash, and not in the folder, is forgotten when the next sitting begins. Knows nothing of learning.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from leyden.core.data.run import PolicyVersion, Run, RunStatus, StepMetrics
+from leyden.core.errors import StoreError
+from leyden.core.store.base import LightningStore
+from leyden.core.trainer.config import RunConfig
+from leyden.core.trainer.context.run_context import RunContext
+from leyden.core.trainer.monitoring.trackers import numbers
+from leyden.core.trainer.run_folder.folder import RunFolder
+from leyden.core.trainer.run_folder.versions import ModelVersion, VersionFile, is_checkpoint
+
+if TYPE_CHECKING:
+    from leyden.core.policy.update.updater import Updater
+
+logger = logging.getLogger(__name__)
+
+
+class RecordedRun(RunContext):
+    """A sitting whose store follows its folder."""
+
+    @cached_property
+    def _recording(self) -> "Recording":
+        return Recording(self.serving.store, self.folder, self.config)
+
+    @asynccontextmanager
+    async def recorded(self) -> AsyncGenerator[None]:
+        """Note, after the block, how the sitting ended."""
+        try:
+            yield
+        except BaseException as error:
+            stopped = isinstance(error, asyncio.CancelledError | KeyboardInterrupt)
+            await self._recording.end_badly("stopped" if stopped else "failed")
+            raise
+        await self._recording.end()
+
+    async def restore(self, updaters: "Mapping[str, Updater]") -> None:
+        """Go on from the last checkpoint; the store then knows of nothing after it."""
+        await super().restore(updaters)
+        await self._recording.begin(self.step)
+
+    async def evaluate(self, label: str) -> None:
+        """Evaluate, and record what came of it."""
+        await super().evaluate(label)
+        await self._recording.catch_up()
+
+    async def checkpoint(self, updaters: "Mapping[str, Updater]") -> None:
+        """End the step, and record it."""
+        await super().checkpoint(updaters)
+        await self._recording.catch_up()
+
+
+class Recording:
+    """The records of the run in `folder`."""
+
+    def __init__(self, store: LightningStore, folder: RunFolder, config: RunConfig) -> None:
+        self._store, self._folder, self._config = store, folder, config
+        self._run_id = ""
+        self._metrics, self._versions = _Tail(folder.metrics_file), _Tail(VersionFile(folder.path).path)
+        self._kept: dict[int, Path] = {}
+        """Checkpoints of versions whose weights are kept."""
+
+    async def begin(self, step: int) -> None:
+        """Note that the run goes on after `step`, to which the folder has gone back."""
+        self._run_id = self._folder.run_id(self._config.name)
+        config, experiment = self._folder.written_config(), self._config.experiment
+        await self._store.add_run(
+            Run(run_id=self._run_id, name=self._config.name, experiment=experiment, config=config)
+        )
+        await self._store.update_run(self._run_id, experiment=experiment, status="running", config=config)
+        await self._store.rewind_run(self._run_id, step)
+        for tail in (self._metrics, self._versions):
+            tail.rewind()
+        self._kept.clear()
+        await self.catch_up()
+
+    async def catch_up(self) -> None:
+        """Write what the folder has got since; nothing before the run has begun."""
+        if not self._run_id:
+            return
+        lines = [step_metrics(msgspec.json.decode(line)) for line in self._metrics.read()]
+        if lines:
+            await self._store.add_metrics(self._run_id, lines)
+        latest = {v.version: v for v in (msgspec.json.decode(x, type=ModelVersion) for x in self._versions.read())}
+        await self._write_versions(list(latest.values()))
+        for number in [number for number, path in self._kept.items() if not is_checkpoint(path)]:
+            del self._kept[number]
+            for policy in self._config.policies:
+                await self._store.update_policy_version(self._run_id, number, policy, path=None)
+
+    async def _write_versions(self, changed: list[ModelVersion]) -> None:
+        wanted = [one for version in changed for one in self._records_of(version)]
+        if not wanted:
+            return
+        for new, stored in zip(wanted, await self._store.add_policy_versions(wanted), strict=True):
+            if (stored.path, stored.metrics) != (new.path, new.metrics):
+                key = (new.run_id, new.version, new.policy)
+                await self._store.update_policy_version(*key, path=new.path, metrics=new.metrics)
+
+    def _records_of(self, version: ModelVersion) -> list[PolicyVersion]:
+        """One for each policy; `path` is that of the checkpoint, or of the policy as it was given."""
+        checkpoint = None if version.weights is None else self._folder.path.resolve() / version.weights
+        if checkpoint is not None and is_checkpoint(checkpoint):
+            self._kept[version.version] = checkpoint
+        else:
+            checkpoint = None
+        records: list[PolicyVersion] = []
+        for policy, source in self._config.policies.items():
+            path = None if checkpoint is None else str(checkpoint / policy if self._config.has_names else checkpoint)
+            own = version.of_side(policy) if policy in version.sides else version
+            records.append(
+                PolicyVersion(
+                    run_id=self._run_id,
+                    policy=policy,
+                    version=version.version,
+                    parent=version.parent,
+                    path=source if version.version == 0 else path,
+                    metrics=version_metrics(own),
+                    metadata={"algorithm": version.algorithm, "seed": version.seed},
+                    create_time=version.created,
+                )
+            )
+        return records
+
+    async def end(self) -> None:
+        """Note that the run has done what it was to do."""
+        await self.catch_up()
+        if self._run_id:
+            await self._store.update_run(self._run_id, status="succeeded")
+
+    async def end_badly(self, status: RunStatus) -> None:
+        """Note how the run ended; what keeps that from being stored is logged, for something else went wrong first."""
+        try:
+            await self.catch_up()
+            if self._run_id:
+                await self._store.update_run(self._run_id, status=status)
+        except (StoreError, OSError) as error:
+            logger.warning("that run %s %s could not be stored: %s", self._run_id, status, error)
+
+
+def step_metrics(line: Mapping[str, Any]) -> StepMetrics:
+    """Return what a line of `metrics.jsonl` says of its step."""
+    step = int(line["step"])
+    if "alert" in line:
+        return StepMetrics(step=step, notes={f"alert/{line['alert']}": str(line["message"])})
+    if "held_out" not in line:
+        return StepMetrics(step=step, values=numbers(line))
+    how = "success" if "success" in line else "sampled"
+    name = f"held_out/{line['held_out']}/{how}"
+    sides = {f"{side}/{name}": success for side, success in line.get("sides", {}).items()}
+    return StepMetrics(step=step, values=numbers({name: line[how], **sides}))
+
+
+def version_metrics(version: ModelVersion) -> dict[str, float]:
+    """Return the numbers of the step that made a version, and what it earned."""
+    earned = {"success": version.held_out, "sampled": version.sampled}
+    scores = {f"held_out/{name}/{how}": own.success for how, sets in earned.items() for name, own in sets.items()}
+    return numbers({**version.metrics, **scores})
+
+
+class _Tail:
+    """Reads the whole lines that a file has got since it was read last."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._read = 0
+
+    def rewind(self) -> None:
+        self._read = 0
+
+    def read(self) -> list[bytes]:
+        if not self._path.exists():
+            return []
+        with self._path.open("rb") as file:
+            file.seek(self._read)
+            whole, _, _ = file.read().rpartition(b"\n")
+        if not whole:
+            return []
+        self._read += len(whole) + 1
+        return [line for line in whole.split(b"\n") if line]

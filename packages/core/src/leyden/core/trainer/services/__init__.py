@@ -1,0 +1,1 @@
+"""What `leyden` runs beside training: a store, captures, dry runs, one command."""

@@ -1,0 +1,81 @@
+"""A gateway that captures agents in production, until it is told to stop. Trains nothing, and knows of no agent."""
+
+import asyncio
+import secrets
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from leyden.core.data.identity import new_key
+from leyden.core.data.production import ProductionSampling
+from leyden.core.data.resources import LLM
+from leyden.core.store.open import open_store
+from leyden.core.trainer.serving.serving import embedded_policy
+
+if TYPE_CHECKING:
+    from leyden.core.gateway.calls.served_policy import ServedPolicy
+    from leyden.core.gateway.upstream.relay import Upstream
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapturePlan:
+    """What answers the agents, where it is recorded, and where they find it."""
+
+    answering: str | LLM
+    """A Hugging Face model for the embedded engine, or an endpoint."""
+    store: str
+    """The store's URI."""
+    device: str = "cpu"
+    """What the model lives on."""
+    token: str = field(repr=False)
+    """Lets a process begin rollouts."""
+    sampling: ProductionSampling = field(default_factory=ProductionSampling)
+    host: str = "127.0.0.1"
+    port: int = 0
+    allow_hosts: tuple[str, ...] = ()
+    """Further names that requests may call this machine by, in their Host header."""
+
+
+async def serve_captures(plan: CapturePlan, started: Callable[[str], None], stopped: asyncio.Event) -> None:
+    """Serve until `stopped` is set; `started` gets the root URL once connections are accepted.
+
+    Raises UsageError or PolicyError for a plan that cannot work, and GatewayError when the port is taken.
+    """
+    from leyden.core.gateway.app import Gateway
+    from leyden.core.gateway.http.server import GatewayServer
+    from leyden.core.gateway.production.captures import PATH, capture_app
+
+    async with AsyncExitStack() as closing:
+        store = await open_store(plan.store)
+        closing.push_async_callback(store.close)
+        answering = await closing.enter_async_context(_answering(plan))
+        key, token = new_key(), plan.token.encode()
+        captures = capture_app(
+            store,
+            key,
+            authorize=lambda given: secrets.compare_digest(given.encode(), token),
+            sampling=plan.sampling,
+        )
+        server = GatewayServer(
+            Gateway(store, answering, key, mounts={PATH: captures}).app,
+            plan.host,
+            plan.port,
+            allowed_hosts=plan.allow_hosts,
+        )
+        url = await server.start()
+        closing.push_async_callback(server.stop)
+        started(url)
+        await stopped.wait()
+
+
+@asynccontextmanager
+async def _answering(plan: CapturePlan) -> "AsyncGenerator[ServedPolicy | Upstream]":
+    from leyden.core.gateway.upstream.relay import Upstream
+
+    by = plan.answering
+    if isinstance(by, LLM):
+        yield Upstream(base_url=by.endpoint, api_key=by.api_key, model=by.model)
+    else:
+        async with embedded_policy(by, device=plan.device) as policy:
+            yield policy

@@ -1,0 +1,108 @@
+"""`ForegroundCommand`: a command as one rollout that a person watches. Knows nothing of what answers its calls."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Generator, Sequence
+from typing import Any
+
+from leyden.core.data.rollout import Task
+from leyden.core.errors import LeydenError, RewardError, UsageError
+from leyden.core.runner.commands.command import CommandAgent, CommandFailed, Tail, environment, run_process, task_json
+from leyden.core.runner.commands.process import GRACE_SECONDS, CommandProcess, Exit, Streams
+from leyden.core.tracing.context import OpenAttempt
+from leyden.core.tracing.wire.unsupported_clients import COMMAND
+from leyden.core.trainer.rollouts.recorded import RecordedRollout
+
+TIMED_OUT = 124
+"""The exit code of `timeout`, too."""
+PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+
+
+class ForegroundCommand(CommandAgent):
+    """Writes where this process writes, and gets the signals that it gets.
+
+    With `has_task`, placeholders are filled and the standard input is the task; without, arguments stay as they are
+    and the standard input is this process's own. With `keep_output`, what it prints is its result, too.
+    """
+
+    def __init__(self, arguments: Sequence[str], env: Sequence[str] = (), *, has_task: bool, keep_output: bool) -> None:
+        super().__init__(arguments, env)
+        self.ended: Exit | None = None
+        """How the command ended, once it has."""
+        self._has_task, self._keep_output = has_task, keep_output
+        self._process: CommandProcess | None = None
+
+    def filled(self, task: Task) -> list[str]:
+        """The arguments for `task`."""
+        return super().filled(task) if self._has_task else list(self.arguments)
+
+    async def run(self, task: Task, attempt: OpenAttempt) -> Any:
+        """Run the command; its result is what it printed if that is kept, else None."""
+        attempt.extra[COMMAND] = self.arguments[0]
+        kept = Tail()
+
+        def keep(piece: bytes) -> None:
+            kept(piece)
+            _write_out(piece)
+
+        streams = Streams(
+            stdin=task_json(task) if self._has_task else None,
+            stdout=keep if self._keep_output else None,
+            terminal=not self._has_task and _holds_terminal(),
+        )
+        sys.stdout.flush()
+        self._process = CommandProcess(self.filled(task), environment(task, attempt, env=self.env), streams)
+        with _passing_on(self._process):
+            self.ended = await run_process(self._process)
+        if self.ended.code != 0:
+            raise CommandFailed(f"{self.arguments[0]} {self.ended}")
+        return kept.text() if self._keep_output else None
+
+    def outcome(self, recorded: RecordedRollout) -> int:
+        """The exit code for `recorded`, once nothing of the command is left: its own, or 124 if it took too long.
+
+        Raises the UsageError or LeydenError that kept it from running, or its reward from being a number.
+        """
+        if self._process is not None:
+            self._process.wait_gone(2 * GRACE_SECONDS)
+        attempt, _ = recorded.attempts[-1]
+        error: dict[str, str] = attempt.metadata.get("error") or {}
+        kind, message = error.get("kind"), error.get("message", "")
+        if kind == "timeout" and (self.ended is None or self.ended.code != 0):
+            return TIMED_OUT
+        if kind == "reward":
+            raise RewardError(message)
+        if self.ended is None:
+            raise UsageError(message) if kind == "input" else LeydenError(message or "the command was not run")
+        return self.ended.shell_code
+
+
+@contextlib.contextmanager
+def _passing_on(process: CommandProcess) -> Generator[None]:
+    """Give the command the signals that this process gets; those that are ignored stay ignored."""
+    loop = asyncio.get_running_loop()
+    passed = [number for number in PASSED_ON if signal.getsignal(number) is not signal.SIG_IGN]
+    for number in passed:
+        loop.add_signal_handler(number, process.send, number)
+    try:
+        yield
+    finally:
+        for number in passed:
+            loop.remove_signal_handler(number)
+
+
+def _holds_terminal() -> bool:
+    """Whether our standard input is a terminal that is ours to lend: we are no background job."""
+    try:
+        return os.isatty(0) and os.tcgetpgrp(0) == os.getpgrp()
+    except OSError:  # another session's terminal
+        return False
+
+
+def _write_out(piece: bytes) -> None:
+    with contextlib.suppress(BrokenPipeError):  # whoever read us has seen enough
+        while piece:
+            piece = piece[os.write(1, piece) :]

@@ -1,0 +1,212 @@
+"""The dry run: an agent on a few tasks, every span shown, nothing trained."""
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import msgspec
+
+from leyden.core.data.bounds import check_bound
+from leyden.core.data.encoding.base_url import check_base_url
+from leyden.core.data.isolation import Isolation
+from leyden.core.data.resources import LLM, NamedResources
+from leyden.core.data.rollout import EnqueueRollout, RolloutConfig, Task
+from leyden.core.errors import TaskError, UsageError
+from leyden.core.runner.commands.command import CommandAgent
+from leyden.core.runner.isolation.live import LiveProcesses
+from leyden.core.runner.user_code.loaded_agent import LoadedAgent
+from leyden.core.runner.user_code.loading import AgentReference
+from leyden.core.store.base import LightningStore
+from leyden.core.trainer.agents.local import AgentPlan, served_resources, worker_agents
+from leyden.core.trainer.event_loop import run_loop, together
+from leyden.core.trainer.rollouts.recorded import RecordedRollout, read_rollout
+from leyden.core.trainer.rollouts.tasks import not_whole
+from leyden.core.trainer.serving.serving import Address, embedded_policy, open_gateway
+
+if TYPE_CHECKING:
+    from leyden.core.gateway.calls.served_policy import ServedPolicy
+    from leyden.core.gateway.upstream.relay import Upstream
+
+
+class DevPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What answers the agent's calls, and how the rollouts run."""
+
+    policy: str | None = None
+    """Hugging Face model for the embedded engine."""
+    device: str = "cpu"
+    """What it lives on."""
+    resources: NamedResources = {}
+    """An LLM among them is the endpoint that answers instead."""
+    concurrency: int = 4
+    isolation: Isolation = "auto"
+    timeout_seconds: float | None = 120.0
+    input: Any = None
+    """From a task to the agent's input: a function, or its import string."""
+    hooks: tuple[Any, ...] = ()
+    """Hooks, or import strings of such."""
+    env: tuple[str, ...] = ()
+    """Names of variables that hold secrets and that a command gets all the same."""
+
+    def __post_init__(self) -> None:
+        """Raise UsageError for what cannot work."""
+        check_bound("concurrency", self.concurrency)
+        if self.timeout_seconds is not None:
+            check_bound("timeout", self.timeout_seconds)
+        for name, resource in self.resources.items():
+            if isinstance(resource, LLM):
+                check_base_url(resource.endpoint, f"the endpoint of {name!r}")
+
+
+def dry_run(
+    plan: DevPlan, agent: Any, tasks: Sequence[Task], reward: Any = None, *, show: bool = True
+) -> list[RecordedRollout]:
+    """Run `agent` once on each task and return what was recorded; with `show`, print each rollout as a tree.
+
+    `agent` and `reward` are live objects, or import strings; the words of a command line are an agent, too.
+    Raises UsageError when nothing could answer, and TaskError when a task could not be kept whole, or lacks a key that
+    a command line asks for.
+    """
+    for number, task in enumerate(tasks, 1):
+        if why := not_whole(task):
+            raise TaskError(f"task {number}: {why}")
+    if plan.input is None and isinstance(agent, tuple | CommandAgent):
+        command = agent if isinstance(agent, CommandAgent) else CommandAgent(cast("tuple[str, ...]", agent))
+        for task in tasks:
+            command.filled(task)
+    live = None
+    if not isinstance(agent, str | tuple | CommandAgent):
+        loaded = LoadedAgent.of(agent, reward, input=plan.input, hooks=plan.hooks)
+        live = _Live(loaded, LiveProcesses(plan.isolation, loaded))
+    try:
+        results = run_loop(_dry_run(plan, agent, tasks, reward, live))
+    finally:
+        if live is not None:
+            live.processes.end()
+    if show:
+        from rich.console import Console
+
+        from leyden.core.trainer.rollouts.tree import rollout_tree
+
+        for result in results:
+            Console().print(rollout_tree(result), highlight=False)
+    return results
+
+
+class _Live(NamedTuple):
+    """An agent that exists in this process alone, and what its rollouts are forked from."""
+
+    loaded: LoadedAgent
+    processes: LiveProcesses
+
+
+async def _dry_run(
+    plan: DevPlan, agent: Any, tasks: Sequence[Task], reward: Any, live: _Live | None
+) -> list[RecordedRollout]:
+    from leyden.core.store.memory import MemoryStore
+
+    store = MemoryStore()
+    async with AsyncExitStack() as engines, open_gateway(store) as (address, door), AsyncExitStack() as agents:
+        loading = engines.enter_async_context(_answering(plan))
+        starting = agents.enter_async_context(_agents(plan, agent, reward, store, address, live))
+        policy, check = await together(loading, starting)
+        door.answer_with(policy)
+        ids = await _enqueue(plan, tasks, store, address)
+        while len(await store.wait_for_rollouts(rollout_ids=ids, timeout=0.5)) < len(ids):
+            await check()
+    return [await read_rollout(store, rollout_id) for rollout_id in ids]
+
+
+async def _enqueue(plan: DevPlan, tasks: Sequence[Task], store: LightningStore, address: Address) -> list[str]:
+    await store.add_resources(served_resources(plan.resources, address, os.path.basename(plan.policy or "policy")))
+    config = RolloutConfig(timeout_seconds=plan.timeout_seconds)
+    requests = [EnqueueRollout(rollout_id=f"dev-{n}", input=t, mode="test", config=config) for n, t in enumerate(tasks)]
+    await store.enqueue_many_rollouts(requests)
+    return [request.rollout_id or "" for request in requests]
+
+
+@asynccontextmanager
+async def _answering(plan: DevPlan) -> "AsyncGenerator[ServedPolicy | Upstream]":
+    from leyden.core.gateway.upstream.relay import Upstream
+
+    endpoint = next((r for r in plan.resources.values() if isinstance(r, LLM)), None)
+    if endpoint is not None:
+        yield Upstream(base_url=endpoint.endpoint, api_key=endpoint.api_key, model=endpoint.model)
+        return
+    if plan.policy is None:
+        raise UsageError("nothing could answer the agent: give a policy, or an endpoint and its model")
+    async with embedded_policy(plan.policy, device=plan.device) as policy:
+        yield policy
+
+
+def _agents(plan: DevPlan, agent: Any, reward: Any, store: LightningStore, address: Address, live: _Live | None) -> Any:
+    if live is not None:
+        return _live_agents(plan, live, address)
+    if isinstance(agent, str | tuple):
+        reference = cast(AgentReference, agent)
+        given = AgentPlan(
+            agent=reference,
+            reward=reward,
+            input=plan.input,
+            hooks=plan.hooks,
+            env=plan.env,
+            concurrency=plan.concurrency,
+            isolation=plan.isolation,
+        )
+        return worker_agents(given)(address)
+    return _commands(plan, agent, reward, store, address)
+
+
+@asynccontextmanager
+async def _commands(
+    plan: DevPlan, agent: CommandAgent, reward: Any, store: LightningStore, address: Address
+) -> AsyncGenerator[Any]:
+    """Commands on this very loop: an agent that is a process of its own cannot block it."""
+    from leyden.core.runner.config import RunnerConfig
+    from leyden.core.runner.runner import Runner
+
+    loaded = LoadedAgent.of(agent, reward, input=plan.input, hooks=plan.hooks)
+    config = RunnerConfig(
+        worker_id="commands",
+        gateway_url=address.url,
+        key=address.key,
+        concurrency=plan.concurrency,
+        reward=loaded.reward,
+        input=loaded.input,
+        hooks=loaded.hooks,
+        poll_seconds=0.1,
+    )
+    stopped = asyncio.Event()
+    running = asyncio.create_task(Runner(store, loaded.source, config=config).run_until(stopped))
+    try:
+
+        async def check() -> None:
+            if running.done():
+                await running
+
+        yield check
+    finally:
+        stopped.set()
+        await running
+
+
+@asynccontextmanager
+async def _live_agents(plan: DevPlan, live: _Live, address: Address) -> AsyncGenerator[Any]:
+    """The agent in this process, in a thread with a loop of its own: the gateway's loop is never the agent's."""
+    import threading
+
+    from leyden.core.trainer.agents.live import AgentThread
+
+    ended = threading.Event()
+    thread = AgentThread(address.machine("live"), live.loaded, plan.concurrency, live.processes, ended)
+    thread.start()
+    try:
+
+        async def check() -> None:
+            thread.check()
+
+        yield check
+    finally:
+        ended.set()
+        await asyncio.to_thread(thread.join)

@@ -1,0 +1,1 @@
+"""What serves a run's policies: store, engines and gateway."""

@@ -1,0 +1,355 @@
+"""`Serving`: store, engines and gateway of one run, up and reachable. Knows nothing of learning."""
+
+import asyncio
+import secrets
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from leyden.core.data.identity import mint, new_key
+from leyden.core.data.rollout import Task
+from leyden.core.data.route import Route
+from leyden.core.engine.base import Engine, EngineRecord
+from leyden.core.errors import EngineError
+from leyden.core.runner.user_code.loading import importing
+from leyden.core.store.base import LightningStore
+from leyden.core.store.http.access import Access, new_machine
+from leyden.core.trainer.agents.placement import Runners
+from leyden.core.trainer.agents.runner_api import PATH, Desk
+from leyden.core.trainer.config import RunConfig
+from leyden.core.trainer.event_loop import together
+from leyden.core.trainer.monitoring.run_metrics import RunMetrics
+from leyden.core.trainer.run_folder.folder import RunFolder
+from leyden.core.trainer.serving.determinism import engine_config
+from leyden.core.trainer.serving.vllm import server_options, vllm_policy
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
+    from leyden.core.engine.embedded.engine import EmbeddedConfig
+    from leyden.core.gateway.app import Gateway, GatewayLimits
+    from leyden.core.gateway.calls.served_policy import ServedPolicy
+    from leyden.core.gateway.codec import Codec
+    from leyden.core.gateway.http.metrics_page import Measure
+    from leyden.core.gateway.upstream.relay import Upstream
+    from leyden.core.policy.model import PolicyModel
+    from leyden.core.trainer.agents.local import AgentSide, CheckAgents
+    from leyden.core.trainer.serving.external import Elsewhere
+
+SERVED_GAP = {"float32": 1e-4, "bfloat16": 0.15}
+"""Largest difference of log-probabilities that rounding explains, by the precision that the trainer computes in; the
+engine computes in float32."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """Where a run is, and what opens it; agent processes get what `machine` returns."""
+
+    url: str
+    """Root URL of gateway and store, without a trailing slash."""
+    token: str
+    """Opens the store."""
+    key: bytes = b""
+    """Signs attempt tokens; it stays in the process of the gateway."""
+    routes: tuple[Route, ...] = ()
+    """Which of an agent's model calls go where."""
+
+    def machine(self, kind: str = "worker") -> "Address":
+        """Return what one machine is given for its workers: a token of its own, and no key."""
+        return replace(self, token=new_machine(Access(self.token), kind), key=b"")
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A policy that is trained, as it is served."""
+
+    engine: Engine
+    check_ids: list[int]
+    """The fixed prompt of the check, sent before and after every update, so that a stale cache shows."""
+
+
+class Serving:
+    """A store, and the policies that are trained, by their names, behind the gateway.
+
+    With `drain`, new weights wait until no call is in flight; calls that arrive meanwhile wait for them. `frozen` serve
+    policies that are not trained.
+    """
+
+    def __init__(
+        self,
+        store: LightningStore,
+        address: Address,
+        policies: Mapping[str, Served],
+        gateway: "Gateway",
+        *,
+        drain: bool = False,
+        frozen: Sequence[Engine] = (),
+        elsewhere: "Elsewhere | None" = None,
+    ) -> None:
+        self.store, self.address, self.policies = store, address, policies
+        self._frozen = frozen
+        self._gateway, self._drain = gateway, drain
+        self.elsewhere = elsewhere
+        """What serves the policy where its loop runs in processes of its own; None: the engines here do."""
+
+    async def serve(
+        self, models: "Mapping[str, PolicyModel]", version: int, *, first: bool = False
+    ) -> dict[str, float]:
+        """Serve the models' weights as `version`; returns the gap of each, see `check`.
+
+        `first`: they are those that the run begins with, which an engine of adapters has still.
+        """
+        updates: list[Callable[[], Awaitable[None]]] = []
+        for name, model in models.items():
+            served = self.policies[name]
+            await served.engine.score(served.check_ids)
+            if first and served.engine.takes_adapters:
+                updates.append(partial(served.engine.begin_again, version))
+            else:
+                updates.append(await asyncio.to_thread(_update, served.engine, model, version))
+        async with self._gateway.gate.closed() if self._drain else nullcontext():
+            for update in updates:
+                await update()
+        return {name: await self.check(name, model) for name, model in models.items()}
+
+    @asynccontextmanager
+    async def asleep(self) -> AsyncGenerator[None]:
+        """Inside the block, engines that were told to sleep leave the memory of their GPU to the trainer."""
+        async with AsyncExitStack() as sleeping:
+            for engine in (*(served.engine for served in self.policies.values()), *self._frozen):
+                await sleeping.enter_async_context(engine.asleep())
+            yield
+
+    async def flush(self) -> None:
+        """Return when all records of answered calls are in the store."""
+        await self._gateway.keeper.flush()
+
+    def check_engines(self) -> None:
+        """Raise EngineError when one of them answers no more."""
+        for served in self.policies.values():
+            served.engine.check()
+        if self.elsewhere is not None:
+            self.elsewhere.check()
+
+    @property
+    def context_length(self) -> int:
+        """The most tokens, prompt and answer together, that every policy can hold."""
+        return min(served.engine.model.context_length for served in self.policies.values())
+
+    async def check(self, name: str, model: "PolicyModel") -> float:
+        """Largest difference between served and trained log-probabilities of the fixed prompt.
+
+        Both in float32, whichever precision the trainer computes in: it is the weights that are compared.
+        Raises EngineError when rounding cannot explain it.
+        """
+        from leyden.core.policy.logprobs import score
+
+        policy = self.policies[name]
+        served = await policy.engine.score(policy.check_ids)
+        trained = await asyncio.to_thread(score, model.in_precision("float32"), policy.check_ids)
+        gap = max(abs(s - t) for s, t in zip(served, trained, strict=True))
+        limit = SERVED_GAP["float32"]
+        if not gap <= limit:
+            of = f"version {policy.engine.version}" + (f" of {name}" if len(self.policies) > 1 else "")
+            raise EngineError(
+                f"the engine does not serve what was trained: log-probabilities of {of} "
+                f"differ by {gap:.2g} (at most {limit:g} is rounding); the run stops before it learns from them"
+            )
+        return gap
+
+
+@asynccontextmanager
+async def serve_policies(
+    folder: RunFolder, config: RunConfig, example: Task, agents: "AgentSide"
+) -> "AsyncGenerator[tuple[Serving, CheckAgents]]":
+    """Bring store and gateway up, and load the policies while the agent processes start.
+
+    Yields them with the check of the agent side; everything is closed at the end, the agents first.
+    """
+    from leyden.core.gateway.app import GatewayLimits
+    from leyden.core.gateway.calls.span_writer import KeeperLimits
+    from leyden.core.gateway.http import gc_tuning
+    from leyden.core.store.open import open_store
+
+    async with AsyncExitStack() as closing:
+        record = closing.enter_context(_EngineLog(folder.engine_log)) if config.engine_log else None
+        engines = await closing.enter_async_context(AsyncExitStack())
+        store = await open_store(folder.store_uri)
+        closing.push_async_callback(store.close)
+        limits = GatewayLimits(records=KeeperLimits(within=config.record_within))
+        beside = {"run": RunMetrics(folder, config).measure}
+        opening = open_gateway(store, limits=limits, beside=beside, desk=Desk(config))
+        address, door = await closing.enter_async_context(opening)
+        address = replace(address, routes=config.routes)
+        starting = closing.enter_async_context(agents(address))
+        served, check_agents = await together(_serve_all(engines, folder, config, record), starting)
+        door.answer_with(served[config.usual], served)
+        gc_tuning.calm()
+        closing.callback(gc_tuning.restore)
+        serving = Serving(
+            store,
+            address,
+            {name: Served(served[name].engine, _check_ids(served[name].codec, example)) for name in config.policies},
+            door,
+            drain=config.update == "drain",
+            frozen=[served[name].engine for name in config.frozen],
+        )
+        yield serving, check_agents
+
+
+async def _serve_all(
+    engines: AsyncExitStack, folder: RunFolder, config: RunConfig, record: "_EngineLog | None"
+) -> "dict[str, ServedPolicy]":
+    """Load every policy of a run, one after the other, and serve it until `engines` is closed."""
+    from leyden.core.gateway.calls.seeds import Draws
+
+    decoding = engine_config(config)
+    draws = Draws(config.seed) if config.deterministic else None
+    served: dict[str, ServedPolicy] = {}
+    for name, source in {**config.policies, **config.frozen}.items():
+        trained = name in config.policies
+        if config.engine == "vllm":
+            log, options = folder.path / f"vllm-{name}.log", server_options(config, trained=trained)
+            serving = vllm_policy(source, options, device=config.device, log=log, on_finish=record)
+        else:
+            serving = embedded_policy(source, device=config.device, config=decoding, on_finish=record)
+        policy = await engines.enter_async_context(serving)
+        served[name] = replace(policy, name=name, sampling=config.sampling, trained=trained, draws=draws)
+    return served
+
+
+@asynccontextmanager
+async def embedded_policy(
+    source: str,
+    *,
+    device: str = "cpu",
+    config: "EmbeddedConfig | None" = None,
+    on_finish: Callable[[EngineRecord], None] | None = None,
+) -> AsyncGenerator["ServedPolicy"]:
+    """Load a Hugging Face model and serve it with an embedded engine inside the block.
+
+    Raises PolicyError, in one line, for a source that cannot be loaded or has no chat template.
+    """
+    policy = await asyncio.to_thread(_load_policy, source, device, config, on_finish)
+    try:
+        await policy.engine.start()
+        yield policy
+    finally:
+        await policy.engine.close()
+
+
+def _load_policy(
+    source: str,
+    device: str,
+    config: "EmbeddedConfig | None",
+    on_finish: Callable[[EngineRecord], None] | None,
+) -> "ServedPolicy":
+    """Import what serves a model, seconds of work that an event loop has no time for, and load it."""
+    with importing():
+        from leyden.core.engine.embedded.engine import EmbeddedEngine
+        from leyden.core.engine.embedded.weights import load_model
+        from leyden.core.gateway.calls.served_policy import ServedPolicy
+        from leyden.core.gateway.codecs.huggingface import HuggingFaceCodec
+
+        _hide_loading_bars()
+        codec = HuggingFaceCodec(source)
+        model = load_model(source, device)  # the engine keeps a copy, and the original is let go
+    engine = EmbeddedEngine(model, name=Path(source).name, config=config, on_finish=on_finish)
+    return ServedPolicy(name="policy", engine=engine, codec=codec)
+
+
+def _hide_loading_bars() -> None:
+    """Keep transformers from drawing bars across our own."""
+    transformers_logging: Any = import_module("transformers.utils.logging")
+    transformers_logging.disable_progress_bar()
+
+
+@asynccontextmanager
+async def open_gateway(
+    store: LightningStore,
+    policy: "ServedPolicy | Upstream | None" = None,
+    *,
+    others: "Mapping[str, ServedPolicy] | None" = None,
+    limits: "GatewayLimits | None" = None,
+    mounts: "Mapping[str, ASGIApp] | None" = None,
+    beside: "Mapping[str, Measure] | None" = None,
+    desk: Desk | None = None,
+) -> AsyncGenerator[tuple[Address, "Gateway"]]:
+    """Bring the gateway up on a free loopback port, with the store's server and what else is given beside it.
+
+    Yields it with its address. Without a policy it waits for one (`Gateway.answer_with`). With a desk, where it listens
+    is what the run's configuration says, and runners of other machines are told at the desk what they need.
+    """
+    from leyden.core.gateway.app import Gateway
+    from leyden.core.gateway.http.server import GatewayServer
+    from leyden.core.store.http.admission import Intake, ServerLimits
+    from leyden.core.store.http.metrics import StoreMetrics
+    from leyden.core.store.http.server import store_app
+
+    key, token = new_key(), secrets.token_urlsafe(24)
+    access = Access(token)
+    counted = StoreMetrics(Intake(ServerLimits()))
+    stores = store_app(
+        store,
+        authorize=access.is_trainer,
+        agents=access.holder,
+        metrics=counted,
+        trusted=False,
+        attempt_token=partial(mint, key),
+    )
+    desks = {} if desk is None else {PATH: desk.app(partial(new_machine, access))}
+    door = Gateway(
+        store,
+        policy,
+        key,
+        others=others,
+        mounts={"/store": stores, **(mounts or {}), **desks},
+        beside={"store": partial(counted.collect, store), **(beside or {})},
+        limits=limits,
+    )
+    where = Runners() if desk is None else desk.runners
+    server = GatewayServer(door.app, where.host, where.port, allowed_hosts=where.known_hosts)
+    url = where.url(await server.start())
+    ended = False
+    try:
+        yield Address(url=url, token=token, key=key), door
+        ended = True
+    finally:
+        if desk is not None:
+            desk.close(ended=ended)
+        await server.stop()
+
+
+def _update(engine: Engine, model: "PolicyModel", version: int) -> Callable[[], Awaitable[None]]:
+    """Return what gives `model` to its engine; to merge adapters into a large model first takes seconds."""
+    if model.adapters is not None and engine.takes_adapters:
+        return partial(engine.update_adapters, model.adapters.save, version)
+    return partial(engine.update_weights, model.weights(), version)
+
+
+def _check_ids(codec: "Codec", example: Task) -> list[int]:
+    text = msgspec.json.encode(example).decode()
+    return codec.encode([{"role": "user", "content": text}])[:256]
+
+
+class _EngineLog:
+    """Writes the engine's own record of every call as JSON Lines."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("ab")
+
+    def __call__(self, record: EngineRecord) -> None:
+        self._file.write(msgspec.json.encode(record) + b"\n")
+        self._file.flush()
+
+    def __enter__(self) -> "_EngineLog":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()

@@ -1,0 +1,204 @@
+"""Workers that come from elsewhere: `work_for`, and the desk of a run as its server answers."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import msgspec
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from leyden.core.errors import LeydenError, UsageError
+from leyden.core.gateway.calls.served_policy import ServedPolicy
+from leyden.core.gateway.http.server import GatewayServer
+from leyden.core.store.http.access import machine_name
+from leyden.core.store.memory import MemoryStore
+from leyden.core.testing.byte_codec import ByteCodec
+from leyden.core.testing.running import finished, rewards_in
+from leyden.core.testing.scripted_engine import ScriptedEngine
+from leyden.core.trainer.agents import remote_workers
+from leyden.core.trainer.agents.placement import Runners
+from leyden.core.trainer.agents.remote_workers import ElsewherePlan, NoAnswer, work_for
+from leyden.core.trainer.agents.run_proof import PROOF, Challenges, Exchange, read_challenge, same
+from leyden.core.trainer.agents.runner_api import TOKEN, Desk
+from leyden.core.trainer.config import RunConfig
+from leyden.core.trainer.serving.serving import open_gateway
+
+GIVEN = "the-token-of-the-run"
+AGENTS = """
+import httpx
+
+client = httpx.AsyncClient(base_url="https://api.openai.com/v1")
+
+
+async def asks(task):
+    answer = await client.post("/chat/completions", json={"model": "m", "messages": [{"role": "user", "content": "?"}]})
+    return answer.json()["choices"][0]["message"]["content"]
+
+
+def score(task, result):
+    return float(len(result))
+"""
+
+
+class Sitting:
+    """A run's store and gateway with its desk."""
+
+    def __init__(self, folder: Path, port: int) -> None:
+        self.agents = folder / "agents.py"
+        self.agents.write_text(AGENTS)
+        self.store, self._port = MemoryStore(), port
+        self.url = f"http://127.0.0.1:{port}"
+
+    @contextlib.asynccontextmanager
+    async def sits(self, **changes: Any) -> AsyncGenerator[str]:
+        codec = ByteCodec()
+        policy = ServedPolicy(name="policy", engine=ScriptedEngine(lambda request: codec.answer("hi")), codec=codec)
+        given: dict[str, Any] = {"agent": f"{self.agents}:asks", "reward": f"{self.agents}:score", **changes}
+        config = RunConfig(name="run", policy="p", runners=Runners(where="remote", port=self._port), **given)
+        async with open_gateway(self.store, policy, desk=Desk(config)) as (address, _):
+            yield address.url
+
+    async def runs(self, count: int) -> None:
+        """Queue rollouts and wait until they have succeeded, with the reward that the run says."""
+        ids = [(await self.store.enqueue_rollout(n, mode="train")).rollout_id for n in range(count)]
+        for rollout in await finished(self.store, ids):
+            assert rollout.status == "succeeded"
+            spans = (await self.store.query_spans(rollout.rollout_id)).items
+            assert rewards_in(spans) == [2.0]
+
+
+@pytest.fixture
+def sitting(tmp_path: Path, unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch) -> Sitting:
+    monkeypatch.setenv(TOKEN, GIVEN)
+    return Sitting(tmp_path, unused_tcp_port)
+
+
+def plan(url: str, **changes: Any) -> ElsewherePlan:
+    given: dict[str, Any] = {"server": url, "token": GIVEN, "patience": 20.0, "trust_server": True, **changes}
+    return ElsewherePlan(**given)
+
+
+async def test_workers_do_what_the_run_wants_and_end_with_it(sitting: Sitting) -> None:
+    told: list[str] = []
+    async with sitting.sits() as url:
+        working = asyncio.create_task(work_for(plan(url), told.append, asyncio.Event()))
+        await sitting.runs(5)
+    await asyncio.wait_for(working, 20)
+    assert told[-1] == "no more to do for run"
+
+
+async def test_workers_go_on_with_a_run_that_is_gone_on_with(sitting: Sitting) -> None:
+    told: list[str] = []
+    working = asyncio.create_task(work_for(plan(sitting.url), told.append, asyncio.Event()))
+    with pytest.raises(KeyError):
+        async with sitting.sits():
+            await sitting.runs(2)
+            raise KeyError("the run fails")
+    assert not working.done()
+    async with sitting.sits():
+        await sitting.runs(2)
+    await asyncio.wait_for(working, 20)
+    assert "run was gone on with" in told
+
+
+async def test_workers_stop_when_they_are_told_to(sitting: Sitting) -> None:
+    stopped = asyncio.Event()
+    async with sitting.sits() as url:
+        working = asyncio.create_task(work_for(plan(url), lambda text: stopped.set(), stopped))
+        await asyncio.wait_for(working, 30)
+
+
+async def test_a_run_that_is_gone_for_too_long_is_an_error(sitting: Sitting, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote_workers, "PAUSE_SECONDS", 0.05)
+    with pytest.raises(NoAnswer, match="nobody has answered at http://127"):
+        await work_for(plan("http://127.0.0.1:9", patience=0.3), lambda text: None, asyncio.Event())
+
+
+@pytest.mark.parametrize(
+    ("changes", "offer", "kind", "says"),
+    [
+        ({"token": "wrong"}, {}, UsageError, "does not take the token in LEYDEN_RUN_TOKEN"),
+        ({"agent": "nowhere.py:agent"}, {}, UsageError, "nowhere.py does not exist"),
+        ({}, {"agent": "<langgraph.Graph>"}, UsageError, "a live object there, <langgraph.Graph>: give it as file.py"),
+        ({}, {"agent": None}, UsageError, "run run names no agent"),
+    ],
+)
+async def test_what_cannot_work_is_said_at_once(
+    sitting: Sitting, changes: dict[str, Any], offer: dict[str, Any], kind: type[LeydenError], says: str
+) -> None:
+    async with sitting.sits(**offer) as url:
+        with pytest.raises(kind, match=says):
+            await work_for(plan(url, **changes), lambda text: None, asyncio.Event())
+
+
+async def test_the_desk_answers_nobody_without_a_proof_and_names_versions_to_older_runners(
+    sitting: Sitting, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with sitting.sits() as url, aiohttp.ClientSession() as session:
+        for path in ("offer", "standing"):
+            async with session.get(f"{url}/runners/{path}") as answer:
+                assert (answer.status, await answer.text()) == (401, "prove that you have the run's token")
+            for _ in range(2):
+                older = {"authorization": f"Bearer {GIVEN}"}
+                async with session.get(f"{url}/runners/{path}", headers=older) as answer:
+                    assert (answer.status, (await answer.text()).count("\n")) == (401, 0)
+                    assert "(runner protocol 2) and not the token itself (protocol 1)" in await answer.text()
+    assert caplog.text.count("a runner was refused that sends the run's token itself") == 1
+
+
+async def test_a_run_of_an_older_version_is_named(sitting: Sitting) -> None:
+    async def refuse(request: Request) -> Response:
+        return Response(status_code=401)
+
+    server = GatewayServer(Starlette(routes=[Route("/runners/offer", refuse)]))
+    url = await server.start()
+    with pytest.raises(UsageError, match=r"asks for the run's token itself \(runner protocol 1\).*update leyden-core"):
+        await work_for(plan(url), lambda text: None, asyncio.Event())
+    await server.stop()
+
+
+async def test_a_nonce_that_was_too_old_is_asked_for_again(sitting: Sitting, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote_workers, "PAUSE_SECONDS", 0.01)
+    real, uses = Challenges.use, list[str]()
+
+    def use(challenges: Challenges, nonce: str) -> bool:
+        uses.append(nonce)
+        return real(challenges, nonce) and len(uses) > 1
+
+    monkeypatch.setattr(Challenges, "use", use)
+    stopped = asyncio.Event()
+    async with sitting.sits() as url:
+        await work_for(plan(url), lambda text: stopped.set(), stopped)
+    assert len(uses) > 1
+
+
+async def test_machines_get_tokens_of_their_own_and_no_key(sitting: Sitting) -> None:
+    async with sitting.sits() as url, aiohttp.ClientSession() as session:
+        offers: list[dict[str, Any]] = []
+        for _ in range(2):
+            async with session.get(f"{url}/runners/offer") as answer:
+                given = read_challenge(answer.headers["www-authenticate"])
+            assert given is not None
+            exchange = Exchange("offer", given[0])
+            headers = {"authorization": exchange.authorization(GIVEN)}
+            async with session.get(f"{url}/runners/offer", headers=headers) as answer:
+                body = await answer.read()
+                assert same(answer.headers[PROOF], exchange.answer_proof(GIVEN, body))
+            offers.append(msgspec.json.decode(body))
+        names = {machine_name(offer["store_token"]) for offer in offers}
+        assert len(names) == 2
+        assert None not in names
+        assert all("key" not in offer for offer in offers)
+
+
+@pytest.mark.parametrize("server", ["10.0.0.5:8765", "ftp://box", "http://"])
+def test_a_server_is_a_url(server: str) -> None:
+    with pytest.raises(UsageError, match="--server is the URL of a run"):
+        plan(server)

@@ -1,0 +1,153 @@
+"""Calls that somebody else answered, told in the tokens of a codec: its own template, read by eye."""
+
+import json
+from typing import Any
+
+import pytest
+
+from leyden.core.data import semconv
+from leyden.core.data.encoding.tokens import pack_ids
+from leyden.core.data.reasons import (
+    CHANGED,
+    CONTINUED,
+    MORE_THAN_TEXT,
+    NO_ANSWER,
+    NOT_RENDERED,
+    SEVERAL_ANSWERS,
+    UPSTREAM,
+)
+from leyden.core.data.span import Span
+from leyden.core.testing import nouns
+from leyden.core.testing.byte_codec import BEGIN, END, ByteCodec
+from leyden.core.trainer.rollouts.retokenise import CannotTell, retold
+
+CODEC = ByteCodec()
+ASKED = [{"role": "user", "content": "Hi?"}]
+SAID = {"role": "assistant", "content": "Yes."}
+ADD = {"name": "add", "parameters": {"type": "object"}}
+TOOL = {"type": "function", "function": ADD}
+CALL = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
+
+
+def turn(role: str, text: str) -> list[int]:
+    return [BEGIN, *f"{role}\n{text}".encode(), END, *b"\n"]
+
+
+def span(asked: object = ASKED, said: object = (SAID,), **more: Any) -> Span:
+    attributes: dict[str, Any] = {
+        semconv.CALL_ID: "call-1",
+        semconv.INPUT_MESSAGES: json.dumps(asked),
+        semconv.OUTPUT_MESSAGES: json.dumps(said),
+        semconv.RESPONSE_MODEL: "teacher-large",
+        semconv.FINISH_REASONS: ["stop"],
+        semconv.NOT_TRAINED: UPSTREAM,
+        semconv.DIALECT: "chat",
+        **{getattr(semconv, name): value for name, value in more.items()},
+    }
+    return nouns.span("chat", {key: value for key, value in attributes.items() if value is not None}, end_time=1.0)
+
+
+def test_an_answer_becomes_what_the_policy_would_have_written_to_give_it() -> None:
+    told = retold(span(), CODEC)
+    assert list(told.prompt_ids) == [*turn("user", "Hi?"), BEGIN, *b"assistant\n"]
+    assert list(told.response_ids) == [*b"Yes.", END]
+    assert (told.retokenised, told.temperature, len(told.logprobs)) == (True, 1.0, 0)
+    assert (told.policy, told.call_id, told.finish_reason) == ("teacher-large", "call-1", "stop")
+
+
+def test_a_tool_call_is_written_as_the_policy_writes_them() -> None:
+    said = {"role": "assistant", "content": None, "tool_calls": [CALL]}
+    told = retold(span(said=[said], TOOL_DEFINITIONS=json.dumps([TOOL])), CODEC)
+    assert CODEC.decode(told.prompt_ids).startswith("system\n")
+    written = CODEC.decode(told.response_ids)
+    assert json.loads(written.removeprefix("<tool_call>").removesuffix("</tool_call>")) == {
+        "name": "add",
+        "arguments": {"a": 1},
+    }
+
+
+def test_a_forced_call_leaves_its_opening_to_the_prompt() -> None:
+    said = {"role": "assistant", "content": None, "tool_calls": [CALL]}
+    choice = json.dumps({"tool_choice": "required"})
+    other = {"type": "function", "function": {"name": "take", "parameters": {"type": "object"}}}
+    told = retold(span(said=[said], TOOL_DEFINITIONS=json.dumps([TOOL, other]), SAMPLING_ASKED=choice), CODEC)
+    assert CODEC.decode(told.prompt_ids).endswith('<tool_call>\n{"name": "')
+    assert CODEC.decode(told.response_ids).startswith('add"')
+    only = retold(span(said=[said], TOOL_DEFINITIONS=json.dumps([TOOL]), SAMPLING_ASKED=choice), CODEC)
+    assert CODEC.decode(only.prompt_ids).endswith('<tool_call>\n{"name": "add", "arguments":')
+
+
+def test_tools_that_the_agent_forbade_are_not_shown() -> None:
+    told = retold(span(TOOL_DEFINITIONS=json.dumps([TOOL]), SAMPLING_ASKED=json.dumps({"tool_choice": "none"})), CODEC)
+    assert list(told.prompt_ids) == [*turn("user", "Hi?"), BEGIN, *b"assistant\n"]
+
+
+def test_an_answer_that_was_cut_off_does_not_teach_to_end_there() -> None:
+    assert list(retold(span(FINISH_REASONS=["length"]), CODEC).response_ids) == [*b"Yes."]
+
+
+def test_the_responses_api_is_read_too() -> None:
+    items = [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hi?"}]}]
+    told = retold(
+        span(
+            asked=items,
+            DIALECT="responses",
+            TOOL_DEFINITIONS=json.dumps([{"type": "function", **ADD}]),
+            SAMPLING_ASKED=json.dumps({"instructions": "Be brief."}),
+        ),
+        CODEC,
+    )
+    chat = [{"role": "system", "content": "Be brief."}, *ASKED]
+    assert list(told.prompt_ids) == CODEC.encode(chat, [TOOL])
+    plain = retold(span(asked="Hi?", DIALECT="responses"), CODEC)
+    assert list(plain.prompt_ids) == [*turn("user", "Hi?"), BEGIN, *b"assistant\n"]
+
+
+def test_recorded_ids_are_kept_where_they_are_the_policys_own() -> None:
+    prompt = CODEC.encode(ASKED)
+    own = {"PROMPT_IDS": pack_ids(prompt), "RESPONSE_IDS": pack_ids([*b"Y", *b"es."]), "POLICY_VERSION": 3}
+    told = retold(span(**own, NOT_TRAINED=None, POLICY="policy"), CODEC)
+    assert (told.retokenised, list(told.response_ids), told.version, told.policy) == (
+        False,
+        [*b"Yes."],
+        3,
+        "policy",
+    )
+
+
+def test_ids_of_another_tokenizer_are_made_anew() -> None:
+    told = retold(span(PROMPT_IDS=pack_ids([7, 7]), RESPONSE_IDS=pack_ids([8])), CODEC)
+    assert (told.retokenised, list(told.response_ids)) == (True, [*b"Yes.", END])
+
+
+class Forgetful(ByteCodec):
+    """Writes what an assistant said in capitals, as templates that rewrite the history do."""
+
+    def encode(self, messages: Any, tools: Any = (), forced: Any = None) -> list[int]:
+        loud = any(message["role"] == "assistant" for message in messages)
+        return [*(b"!" if loud else b""), *super().encode(messages, tools, forced)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"said": []}, NO_ANSWER),
+        ({"said": [{"role": "assistant", "content": ""}]}, NO_ANSWER),
+        ({"said": [SAID, SAID]}, SEVERAL_ANSWERS),
+        ({"asked": []}, NOT_RENDERED),
+        ({"asked": "not messages"}, NOT_RENDERED),
+        ({"SAMPLING_ASKED": "{"}, NOT_RENDERED),
+        ({"SAMPLING_ASKED": json.dumps({"tool_choice": "required"})}, NOT_RENDERED),
+        ({"asked": [{"role": "user", "content": None}, {"content": "nobody"}]}, NOT_RENDERED),
+        ({"asked": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, MORE_THAN_TEXT),
+        ({"DIALECT": "responses", "SAMPLING_ASKED": json.dumps({"previous_response_id": "resp_1"})}, CONTINUED),
+    ],
+)
+def test_a_call_that_cannot_be_told_says_why(changes: dict[str, Any], reason: str) -> None:
+    with pytest.raises(CannotTell, match=reason):
+        retold(span(**changes), CODEC)
+
+
+def test_a_template_that_rewrites_answers_is_noticed() -> None:
+    with pytest.raises(CannotTell, match=CHANGED):
+        retold(span(), Forgetful())

@@ -1,0 +1,106 @@
+import json
+from collections import Counter
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leyden.core.errors import TaskError
+from leyden.core.store.memory import MemoryStore
+from leyden.core.trainer.rollouts.tasks import batch, load_tasks, save_tasks
+
+
+def test_rows_survive_their_file(tmp_path: Path) -> None:
+    rows = [{"question": "zwei\nZeilen"}, "plain text", {"n": [1, 2.5, None]}]
+    save_tasks(rows, tmp_path / "t.jsonl")
+    assert load_tasks(tmp_path / "t.jsonl") == rows
+
+
+@pytest.mark.parametrize("inside", ["\u2028", "\u2029", "\x85", "\x0b", "\x1c"])
+def test_only_a_newline_ends_a_row(tmp_path: Path, inside: str) -> None:
+    """Python's `str.splitlines` knows ten other ends of lines, which JSON allows in a text."""
+    rows = [{"question": f"one{inside}two"}, "last"]
+    (tmp_path / "t.jsonl").write_text("\n".join(json.dumps(row, ensure_ascii=False) for row in rows))
+    assert load_tasks(tmp_path / "t.jsonl") == rows
+
+
+def test_a_file_may_begin_with_a_byte_order_mark_and_have_ends_of_lines_of_windows(tmp_path: Path) -> None:
+    (tmp_path / "t.jsonl").write_bytes(b'\xef\xbb\xbf{"a": 1}\r\n\r\n{"a": 2}\r\n')
+    assert load_tasks(tmp_path / "t.jsonl") == [{"a": 1}, {"a": 2}]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('{"a": 1}\n{"a": \n', r"line 2: not JSON \(column \d+: "),
+        ('{"a": 1}\n\n[1, 2]\n', r"line 3: a task is a JSON object with at least one key, or a string that"),
+        ("\n \n", "has no rows"),
+        ('{"a": 1}\n{}\n', "line 2: a task is a JSON object with at least one key, or a string that is not empty"),
+        ('[\n {"a": 1}\n]\n', "line 1: not JSON .* write one object a line, without a list around them"),
+        (
+            '{"a": [1, 18446744073709551616]}',
+            r"line 1: task\.a\[1\]: a whole number of 65 bits is kept as text; agent and reward",
+        ),
+        ('{"a": "\\ud800"}', r"line 1: task\.a: half of a surrogate pair"),
+        ('{"a": ' + "[" * 150 + "]" * 150 + "}", r"line 1: task\.a.* nested deeper than 100"),
+        ('{"a": 1}\n{"a": {"b": 1, "b": 2}}\n', "line 2: the key 'b' occurs twice in one object"),
+        ('{"a": 1}\n{"a": ' + "[" * 100_000 + "\n", "line 2: its lists and objects are too deep"),
+        ('{"a": 1}\n{"a": ' + "9" * 5000 + "}\n", "line 2: a whole number of 5,000 digits: write it as text"),
+    ],
+)
+def test_a_malformed_row_is_named_by_its_line(tmp_path: Path, text: str, says: str) -> None:
+    (tmp_path / "t.jsonl").write_text(text)
+    with pytest.raises(TaskError, match=says):
+        load_tasks(tmp_path / "t.jsonl")
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(TaskError, match=r"none\.jsonl does not exist"):
+        load_tasks(tmp_path / "none.jsonl")
+
+
+def test_a_row_that_json_cannot_hold_is_named_by_its_number(tmp_path: Path) -> None:
+    with pytest.raises(TaskError, match="task 2"):
+        save_tasks([{"a": 1}, {"a": object()}], tmp_path / "t.jsonl")
+
+
+NUMBERS = st.integers() | st.integers(2**63, 2**65) | st.floats()
+VALUES = st.recursive(
+    st.none() | st.booleans() | NUMBERS | st.text() | st.characters(categories=["Cs"]) | st.dates(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+)
+
+
+@given(st.dictionaries(st.text(), VALUES, min_size=1, max_size=4))
+async def test_a_row_reaches_the_agent_as_it_was_given_or_is_refused(row: dict[str, Any]) -> None:
+    store = MemoryStore()
+    with TemporaryDirectory() as folder:
+        file = Path(folder, "t.jsonl")
+        try:
+            save_tasks([row], file)
+        except TaskError as refused:
+            assert str(refused).startswith("task 1: task")
+            return
+        (read,) = load_tasks(file)
+    started = await store.start_rollout(read)
+    await store.close()
+    assert repr(started.input) == repr(msgspec.to_builtins(row)), "NaN is not equal to itself"
+    assert "leyden.reduced" not in started.metadata
+
+
+@given(st.integers(1, 20), st.integers(1, 9), st.integers(0, 5))
+def test_each_time_through_takes_every_row_once(rows: int, size: int, seed: int) -> None:
+    tasks = list(range(rows))
+    taken = [row for index in range(rows) for row, _ in batch(tasks, index, size, seed)]
+    assert len(taken) == rows * size
+    assert Counter(taken) == dict.fromkeys(range(rows), size)
+
+
+def test_the_order_follows_from_the_seed() -> None:
+    tasks = list(range(50))
+    assert batch(tasks, 1, 8, seed=3) == batch(tasks, 1, 8, seed=3)
+    assert batch(tasks, 1, 8, seed=3) != batch(tasks, 1, 8, seed=4)

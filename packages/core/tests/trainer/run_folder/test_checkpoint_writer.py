@@ -1,0 +1,78 @@
+"""Checkpoints that are written while a run goes on: one at a time, noted once they are whole, failures told."""
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from leyden.core.errors import TrainingError
+from leyden.core.policy.checkpoints.checkpoint import latest_checkpoint
+from leyden.core.policy.update.config import UpdateConfig
+from leyden.core.policy.update.updater import Updater
+from leyden.core.testing.policies import synthetic_rollouts, tiny_policy
+from leyden.core.trainer.config import RunConfig
+from leyden.core.trainer.run_folder.checkpoint_writer import CheckpointWriter
+from leyden.core.trainer.run_folder.folder import RunFolder
+from leyden.core.trainer.run_folder.model_selection import Standing
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    return RunFolder.create(tmp_path, RunConfig(name="r", agent="a", policy="p"), [{"q": 1}], {})
+
+
+@pytest.fixture
+def standing(folder: RunFolder) -> Standing:
+    return Standing(folder, RunConfig(name="r", agent="a", policy="p"))
+
+
+@pytest.fixture
+def updater() -> Updater:
+    return Updater(tiny_policy(), UpdateConfig(learning_rate=1e-3))
+
+
+def kept(standing: Standing) -> dict[int, str | None]:
+    return {number: version.weights for number, version in standing.versions.read().items()}
+
+
+async def test_each_is_whole_and_noted_before_the_next_is_begun(
+    folder: RunFolder, standing: Standing, updater: Updater
+) -> None:
+    writer = CheckpointWriter(folder.checkpoints, standing, keep=2)
+    await writer.begin(1, updater, {}, mark=False)
+    await writer.begin(2, updater, {}, mark=False)
+    assert kept(standing)[1] == "checkpoints/step-00000001"
+    await writer.finish()
+    assert kept(standing) == {number: f"checkpoints/step-0000000{number}" for number in (1, 2)}
+    assert latest_checkpoint(folder.checkpoints) == folder.checkpoints / "step-00000002"
+
+
+async def test_an_update_follows_at_once_and_is_not_in_it(
+    folder: RunFolder, standing: Standing, updater: Updater
+) -> None:
+    writer = CheckpointWriter(folder.checkpoints, standing, keep=2)
+    await writer.begin(1, updater, {"step": 1}, mark=False)
+    updater.step(synthetic_rollouts(5, 64))  # waits for the writing thread, which needs nothing of this one
+    await writer.close()
+    assert kept(standing) == {1: "checkpoints/step-00000001"}
+
+
+@pytest.mark.parametrize("told_by", ["the next", "the end", "none of them"])
+async def test_one_that_cannot_be_written_ends_the_run(
+    told_by: str, folder: RunFolder, standing: Standing, updater: Updater, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder.checkpoints.touch()  # a file where a folder is wanted
+    writer = CheckpointWriter(folder.checkpoints, standing, keep=2)
+    await writer.begin(1, updater, {}, mark=False)
+    if told_by == "the next":
+        with pytest.raises(TrainingError, match="step-00000001 could not be written"):
+            await writer.begin(2, updater, {}, mark=False)
+    elif told_by == "the end":
+        with pytest.raises(TrainingError, match="step-00000001 could not be written"):
+            await writer.finish()
+    with caplog.at_level(logging.ERROR):
+        await writer.close()
+    logged = [record.getMessage() for record in caplog.records]
+    assert len(logged) == (told_by == "none of them")
+    assert all("step-00000001 could not be written" in message for message in logged)
+    assert kept(standing) == {}
