@@ -33,8 +33,8 @@ from leyden.core.store.base import LightningStore
 from leyden.core.store.open import open_store
 from leyden.core.testing.any_values import RELEASE, Draws
 from leyden.core.testing.any_values.hostile import ReprBlocks
-from leyden.core.testing.postgres_server import PostgresServer
-from leyden.core.testing.redis_server import RedisServer
+from leyden.core.testing.servers.postgres_server import PostgresServer
+from leyden.core.testing.servers.redis_server import RedisServer
 from values.raw import Raw
 from values.ways import WAYS
 

@@ -16,7 +16,7 @@ from leyden.core.data.span import Attributes
 from leyden.core.data.transition import Transition
 from leyden.core.engine.base import EngineRecord, GenerateRequest
 from leyden.core.engine.embedded.engine import EmbeddedEngine
-from leyden.core.testing.nouns import span, transition
+from leyden.core.testing.factories import span, transition
 from leyden.core.testing.tiny_models import tiny_model
 
 FILES: Any = safetensors.torch

@@ -11,7 +11,7 @@ from kills.gateway_checks import Records
 from leyden.core.data import semconv
 from leyden.core.data.encoding.tokens import pack_ids
 from leyden.core.data.span import Attributes, Span, SpanStatus
-from leyden.core.testing import nouns
+from leyden.core.testing import factories
 
 ANSWER = {"kind": "chat", "id": "c1", "text": "hi", "attempt": "r-a1", "time": 20.0, "question": "?"}
 
@@ -41,7 +41,7 @@ def span(call: str = "c1", text: str = "hi", **more: Any) -> Span:
         semconv.RESPONSE_IDS: pack_ids(list(text.encode())),
         **more,
     }
-    return nouns.span(
+    return factories.span(
         "chat",
         attributes,
         rollout_id="r",

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from leyden.core.testing import postgres_server
-from leyden.core.testing.redis_server import PROGRAM
+from leyden.core.testing.servers import postgres_server
+from leyden.core.testing.servers.redis_server import PROGRAM
 
 ROOT = Path(__file__).parents[1]
 SMALL = [

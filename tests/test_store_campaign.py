@@ -9,7 +9,7 @@ from kills import store_checks
 from kills.store_backends import BACKENDS, MISSING
 from kills.store_checks import Kept
 from leyden.core.data.rollout import Attempt, Rollout, RolloutConfig, RolloutStatus
-from leyden.core.testing import nouns
+from leyden.core.testing import factories
 from store_campaign import kill_store
 
 
@@ -45,7 +45,7 @@ def kept(status: RolloutStatus = "succeeded", numbers: tuple[int, ...] = (1, 2),
     rollout = Rollout(rollout_id="r", input=1, start_time=1.0, status=status, config=RolloutConfig(), metadata={})
     attempt = Attempt(rollout_id="r", attempt_id="r-a1", sequence_id=1, start_time=1.0, status="succeeded")
     spans = [
-        nouns.span("chat", {}, rollout_id="r", attempt_id="r-a1", span_id=f"s{n}", sequence_id=number)
+        factories.span("chat", {}, rollout_id="r", attempt_id="r-a1", span_id=f"s{n}", sequence_id=number)
         for n, number in enumerate(numbers, 1)
     ]
     return Kept({"r": rollout}, {"r": [attempt]}, {"r": spans}, {"queue_length": queue_length})

@@ -17,7 +17,7 @@ from leyden.core.data import semconv
 from leyden.core.data.reasons import NOT_SELECTED
 from leyden.core.data.rollout import AttemptedRollout
 from leyden.core.store.open import open_store
-from leyden.core.testing.chat_endpoint import chat_endpoint
+from leyden.core.testing.servers.chat_endpoint import chat_endpoint
 from leyden.core.trajectory.assemble import assemble
 from leyden.core.trajectory.select import Selector
 

@@ -27,7 +27,7 @@ from leyden.core.policy.model import PolicyModel
 from leyden.core.policy.options import LoraOptions
 from leyden.core.store.open import open_store
 from leyden.core.testing.policies import TinyShape, tiny_policy
-from leyden.core.testing.ports import free_port
+from leyden.core.testing.servers.ports import free_port
 
 ROOT = Path(__file__).parents[1]
 TOKENIZER = ROOT / "examples/calculator_langgraph/policy"

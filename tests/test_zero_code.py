@@ -18,7 +18,7 @@ from leyden.core.data import semconv
 from leyden.core.data.rollout import AttemptedRollout
 from leyden.core.testing.adapter_contract.shared import ContractModel, is_served
 from leyden.core.testing.gateway_bench import GatewayBench
-from leyden.core.testing.otlp_sink import OtlpSink, otlp_sink
+from leyden.core.testing.servers.otlp_sink import OtlpSink, otlp_sink
 from leyden.core.tracing.spans.export import CONTENT
 
 TOOL = '''

@@ -15,9 +15,9 @@ from itertools import count
 from pathlib import Path
 
 from leyden.core.errors import UsageError
-from leyden.core.testing import postgres_server
-from leyden.core.testing.postgres_server import PostgresServer
-from leyden.core.testing.redis_server import NO_REDIS, PROGRAM, RedisServer
+from leyden.core.testing.servers import postgres_server
+from leyden.core.testing.servers.postgres_server import PostgresServer
+from leyden.core.testing.servers.redis_server import NO_REDIS, PROGRAM, RedisServer
 
 BACKENDS = ("memory", "sqlite", "postgresql", "redis", "http")
 SHARED = ("sqlite", "postgresql", "redis", "http")

@@ -22,7 +22,7 @@ from kills.gateway_server import ServerPlan
 from kills.processes import ENVIRONMENT, wait_until
 from leyden.core.data.identity import mint, new_key
 from leyden.core.store.open import open_store
-from leyden.core.testing.ports import free_port
+from leyden.core.testing.servers.ports import free_port
 
 SCRIPTS = Path(__file__).parents[1]
 ATTEMPTS = 6

@@ -13,10 +13,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol
 
-from leyden.core.testing import postgres_server
-from leyden.core.testing.ports import free_port
-from leyden.core.testing.postgres_server import PostgresServer
-from leyden.core.testing.redis_server import NO_REDIS, PROGRAM, RedisServer
+from leyden.core.testing.servers import postgres_server
+from leyden.core.testing.servers.ports import free_port
+from leyden.core.testing.servers.postgres_server import PostgresServer
+from leyden.core.testing.servers.redis_server import NO_REDIS, PROGRAM, RedisServer
 
 _STARTING_SECONDS = 60.0
 

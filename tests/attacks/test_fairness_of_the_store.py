@@ -29,8 +29,8 @@ from leyden.core.store.memory import MemoryStore
 from leyden.core.store.rpc import Part, methods
 from leyden.core.testing.scripted_engine import ScriptedAnswer
 from leyden.core.testing.scripted_gateway import scripted_gateway
+from leyden.core.testing.servers.store_server import ACCESS, TOKEN, StoreServer
 from leyden.core.testing.store_contract.shared import claimed, span_of
-from leyden.core.testing.store_server import ACCESS, TOKEN, StoreServer
 
 PATIENCE_SECONDS = 150.0
 PROTOBUF, JSON, MSGPACK = "application/x-protobuf", "application/json", "application/msgpack"

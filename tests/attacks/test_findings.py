@@ -28,7 +28,7 @@ from leyden.core.store.memory import MemoryStore
 from leyden.core.testing.byte_codec import ByteCodec
 from leyden.core.testing.running import finished, running
 from leyden.core.testing.scripted_gateway import ScriptedGateway, scripted_gateway
-from leyden.core.testing.store_server import ACCESS, StoreServer
+from leyden.core.testing.servers.store_server import ACCESS, StoreServer
 from leyden.core.tracing.context import current_attempt
 from leyden.core.trainer.agents.remote_workers import ElsewherePlan
 from leyden.core.trainer.agents.runner_api import Offer

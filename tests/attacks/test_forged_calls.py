@@ -37,8 +37,8 @@ from leyden.core.testing.byte_codec import ByteCodec
 from leyden.core.testing.running import run_one
 from leyden.core.testing.scripted_engine import ScriptedAnswer, ScriptedEngine
 from leyden.core.testing.scripted_gateway import scripted_gateway
+from leyden.core.testing.servers.store_server import ACCESS, TOKEN, StoreServer
 from leyden.core.testing.store_contract.shared import claimed
-from leyden.core.testing.store_server import ACCESS, TOKEN, StoreServer
 from leyden.core.tracing.context import current_attempt
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.run_folder.folder import RunFolder

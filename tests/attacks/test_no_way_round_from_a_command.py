@@ -22,10 +22,10 @@ from leyden.core.cli.main import run
 from leyden.core.data import semconv
 from leyden.core.runner.commands.command import CommandAgent
 from leyden.core.testing.byte_codec import ByteCodec
-from leyden.core.testing.chat_endpoint import chat_endpoint
 from leyden.core.testing.running import error_of, finished, running
 from leyden.core.testing.scripted_gateway import ScriptedGateway, scripted_gateway
-from leyden.core.testing.serving import served
+from leyden.core.testing.servers.chat_endpoint import chat_endpoint
+from leyden.core.testing.servers.http_handler import served
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 PLANTED = {

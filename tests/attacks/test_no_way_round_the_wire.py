@@ -23,8 +23,8 @@ import urllib3
 from provider_endpoints import PROVIDERS
 from yarl import URL
 
-from leyden.core.testing import nouns
-from leyden.core.testing.echo_endpoint import Endpoint, echo_endpoint
+from leyden.core.testing import factories
+from leyden.core.testing.servers.echo_endpoint import Endpoint, echo_endpoint
 from leyden.core.tracing.context import open_attempt
 from leyden.core.tracing.wire import routing
 from leyden.core.tracing.wire.routing_decision import Outgoing, Stopped, decide
@@ -132,7 +132,10 @@ def gateway() -> Iterator[Endpoint]:
 def test_nothing_reaches_the_provider_however_it_is_written(send: Send, provider: Endpoint, gateway: Endpoint) -> None:
     """The agent compresses or rewrites bodies, leaves the model out, or uses paths that routing has no name for."""
     leaked: list[Any] = []
-    with open_attempt(nouns.attempt(gateway.url)), openai.OpenAI(base_url=f"{provider.url}/v1", api_key="sk-secret"):
+    with (
+        open_attempt(factories.attempt(gateway.url)),
+        openai.OpenAI(base_url=f"{provider.url}/v1", api_key="sk-secret"),
+    ):
         for path, body, headers in ATTACKS:
             with suppress(*ERRORS):
                 send(f"{provider.url}{path}", body, {**KEY, **headers})
@@ -147,7 +150,7 @@ def test_nothing_reaches_the_provider_however_it_is_written(send: Send, provider
 @pytest.mark.parametrize("send", LIBRARIES)
 def test_a_host_that_a_model_call_was_sent_to_is_a_providers(send: Send, provider: Endpoint, gateway: Endpoint) -> None:
     """The agent uses no SDK: after one ordinary call it sends another by a path that routing has no name for."""
-    with open_attempt(nouns.attempt(gateway.url)), echo_endpoint() as tools:
+    with open_attempt(factories.attempt(gateway.url)), echo_endpoint() as tools:
         send(f"{provider.url}/v1/chat/completions", BODY, KEY)
         with pytest.raises(ERRORS, match=r"does not take POST /v1/chat calls; .*,path=/v1/chat,to=provider"):
             send(f"{provider.url}/v1/chat", BODY, KEY)
@@ -162,7 +165,7 @@ def test_a_host_that_a_model_call_was_sent_to_is_a_providers(send: Send, provide
 def test_nor_from_what_has_lost_its_attempt(send: Send, provider: Endpoint, gateway: Endpoint) -> None:
     """The agent sends from a context that works for no attempt, to the host of a client that was made before."""
     client = openai.OpenAI(base_url=f"{provider.url}/v1", api_key="sk-secret")
-    with open_attempt(nouns.attempt(gateway.url)), suppress(*ERRORS):
+    with open_attempt(factories.attempt(gateway.url)), suppress(*ERRORS):
         send(f"{gateway.url}/v1/chat/completions", BODY, KEY)
     with client, pytest.raises(ERRORS, match="no attempt is open"):
         send(f"{provider.url}/v1/conversations", BODY, KEY)
@@ -176,7 +179,10 @@ IGNORED = ["\u00ad", "\u200b", "\u2060", "\ufe0f", "\ufeff", "\U000e0100"]
 def test_a_host_is_known_by_the_name_that_is_looked_up(ignored: str, provider: Endpoint, gateway: Endpoint) -> None:
     """The agent puts a character into the host's name that is left out before the name is looked up."""
     url = provider.url.replace("127.0.0.1", f"local{ignored}host")
-    with open_attempt(nouns.attempt(gateway.url)), openai.OpenAI(base_url=f"{provider.url}/v1", api_key="sk-secret"):
+    with (
+        open_attempt(factories.attempt(gateway.url)),
+        openai.OpenAI(base_url=f"{provider.url}/v1", api_key="sk-secret"),
+    ):
         for send in (by_httpx, by_requests, by_aiohttp, by_urllib):
             with suppress(*ERRORS, httpx.InvalidURL, requests.exceptions.InvalidURL, ValueError):
                 send(f"{url}/v1/something/new", NO_MODEL, KEY)
@@ -243,7 +249,7 @@ def test_what_is_sent_counts_and_not_what_was_asked(
 ) -> None:
     """The agent has httpx send another target than its URL's, or uses a transport by itself."""
     with (
-        open_attempt(nouns.attempt(gateway.url)),
+        open_attempt(factories.attempt(gateway.url)),
         openai.OpenAI(base_url=f"{provider.url}/v1", api_key="sk-secret"),
         pytest.raises(httpx.ConnectError, match="stopped by Leyden"),
     ):
@@ -258,7 +264,7 @@ def test_a_target_that_is_no_path_is_one_of_its_server(
 ) -> None:
     """The agent leaves out the slash, or names another server than that which it has connected to."""
     with (
-        open_attempt(nouns.attempt(gateway.url)),
+        open_attempt(factories.attempt(gateway.url)),
         openai.OpenAI(base_url=f"{provider.url}/v1", api_key="sk-secret"),
         pytest.raises((OSError, urllib3.exceptions.HTTPError)),
     ):
@@ -268,7 +274,7 @@ def test_a_target_that_is_no_path_is_one_of_its_server(
 
 def test_a_transport_by_itself_is_routed(provider: Endpoint, gateway: Endpoint) -> None:
     """The agent's call needs no client to reach the gateway."""
-    with open_attempt(nouns.attempt(gateway.url)):
+    with open_attempt(factories.attempt(gateway.url)):
         by_httpx_transport(f"{provider.url}/v1/chat/completions", BODY)
         by_async_httpx_transport(f"{provider.url}/v1/chat/completions", BODY)
     assert provider.seen == []
@@ -280,7 +286,7 @@ def test_clients_that_were_made_before_routing_are_seen_when_they_send(provider:
     routing.uninstall()
     with openai.OpenAI(base_url=f"{provider.url}/v1", api_key="sk-secret", max_retries=0) as client:
         routing.install(fail_closed=True)
-        with open_attempt(nouns.attempt(gateway.url)), pytest.raises(openai.APIConnectionError):
+        with open_attempt(factories.attempt(gateway.url)), pytest.raises(openai.APIConnectionError):
             client.post("/something/new", body={"input": "hi"}, cast_to=object)
     assert provider.seen == []
 
@@ -290,7 +296,7 @@ def test_a_base_url_of_the_environment_is_a_providers(
 ) -> None:
     """The agent reads its SDK's variable and sends with a library of its own."""
     monkeypatch.setenv("OPENAI_BASE_URL", f"{provider.url}/v1")
-    with open_attempt(nouns.attempt(gateway.url)), pytest.raises(httpx.ConnectError):
+    with open_attempt(factories.attempt(gateway.url)), pytest.raises(httpx.ConnectError):
         by_httpx(f"{provider.url}/v1/something", NO_MODEL, KEY)
     assert provider.seen == []
 
@@ -308,7 +314,7 @@ def outcome(method: str, url: str) -> str:
 def test_every_model_endpoint_of_a_provider_is_routed_or_stopped(name: str) -> None:
     """The agent uses the provider's whole API: only what its reference says is no model call is sent."""
     base, model_calls, other = PROVIDERS[name]
-    with open_attempt(nouns.attempt()):
+    with open_attempt(factories.attempt()):
         sent = [line for line in model_calls if outcome(line.split()[0], base + line.split()[1]) == "sent"]
         kept = [line for line in other if outcome(line.split()[0], base + line.split()[1]) != "sent"]
     assert (sent, kept) == ([], [])

@@ -16,7 +16,7 @@ from leyden.core.data.tally import Tally
 from leyden.core.masking import MaskingFilter
 from leyden.core.runner.attempts.error_text import described
 from leyden.core.runner.commands.command import CommandAgent
-from leyden.core.testing import nouns
+from leyden.core.testing import factories
 from leyden.core.testing.running import error_of, run_one
 from leyden.core.trainer.monitoring.display import Bars
 from leyden.core.trainer.preflight.report import CheckReport, check_table, failure
@@ -58,7 +58,7 @@ def test_the_tree_of_a_rollout_cannot_steer_a_terminal() -> None:
     attack = "\x1b[2J\x9b1mcleared"
     rollout = Rollout(rollout_id="r1", input={"question": attack}, start_time=0.0, status="succeeded")
     attempt = Attempt(rollout_id="r1", attempt_id="a1", sequence_id=1, start_time=0.0, status="failed")
-    span = nouns.span(
+    span = factories.span(
         f"name {attack}", {}, rollout_id="r1", attempt_id="a1", status=SpanStatus(code="error", description=attack)
     )
     console = Console(file=StringIO(), width=200)

@@ -22,7 +22,7 @@ from leyden.core.store.http.access import Access, Worker, machine_name, worker_t
 from leyden.core.store.http.client import HttpStore
 from leyden.core.store.memory import MemoryStore
 from leyden.core.testing.byte_codec import ByteCodec
-from leyden.core.testing.nouns import span
+from leyden.core.testing.factories import span
 from leyden.core.testing.running import error_of
 from leyden.core.testing.scripted_engine import ScriptedEngine
 from leyden.core.testing.store_contract.shared import attempt_now, taken

@@ -46,7 +46,7 @@ KEPT_FILES = (
     "torchinductor_",  # torch's cache
     "pymp-",  # of the fork server
     "crewai:",  # its lock, one for each store
-    "leyden-pg-programs-",  # see leyden.core.testing.postgres_server
+    "leyden-pg-programs-",  # see leyden.core.testing.servers.postgres_server
     "leyden-forks-",  # of the template that is among the processes above
 )
 """Beginnings of the names of temporary files of the same kind."""

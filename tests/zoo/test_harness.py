@@ -17,7 +17,7 @@ from leyden.core.data.encoding.tokens import pack_ids, pack_log_probs
 from leyden.core.data.rollout import Attempt, Rollout
 from leyden.core.data.span import Attributes, Span
 from leyden.core.engine.base import EngineRecord
-from leyden.core.testing.nouns import span
+from leyden.core.testing.factories import span
 from leyden.core.trainer.rollouts.recorded import RecordedRollout
 
 GOOD = """

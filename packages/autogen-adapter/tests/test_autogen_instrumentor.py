@@ -14,7 +14,7 @@ from autogen_ext.models.replay import ReplayChatCompletionClient
 from opentelemetry import trace
 
 from leyden.autogen import AutoGenAdapter, AutoGenInstrumentor
-from leyden.core.testing.chat_endpoint import chat_endpoint
+from leyden.core.testing.servers.chat_endpoint import chat_endpoint
 from leyden.core.testing.span_tape import SpanTape
 
 Replay = Callable[..., ReplayChatCompletionClient]

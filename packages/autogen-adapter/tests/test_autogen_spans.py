@@ -17,7 +17,7 @@ from autogen_ext.models.replay import ReplayChatCompletionClient
 from opentelemetry import trace
 
 from leyden.core.data import semconv
-from leyden.core.testing import nouns
+from leyden.core.testing import factories
 from leyden.core.testing.span_tape import SpanTape
 from leyden.core.tracing import context_propagation
 from leyden.core.tracing.context import Caller, current_caller, open_attempt, set_caller
@@ -289,7 +289,7 @@ async def test_a_root_hangs_from_whoever_speaks_and_others_hang_from_it(tape: Sp
 
 @recorded
 async def test_what_is_emitted_in_a_tool_hangs_from_the_tool(tape: SpanTape, replay: Replay) -> None:
-    attempt = nouns.attempt()
+    attempt = factories.attempt()
     context_propagation.install()  # AutoGen runs sync tools on threads
     try:
         with open_attempt(attempt):

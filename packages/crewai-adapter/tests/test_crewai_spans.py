@@ -29,7 +29,7 @@ from crews import (
 
 from leyden.core.data import semconv
 from leyden.core.data.rollout import AttemptedRollout
-from leyden.core.testing import nouns
+from leyden.core.testing import factories
 from leyden.core.testing.capturing import captured_by
 from leyden.core.testing.gateway_bench import GatewayBench
 from leyden.core.tracing.context import Caller, current_caller, open_attempt, set_caller
@@ -244,7 +244,7 @@ def rewarded(output: Any) -> None:
 def test_what_is_emitted_in_tools_callbacks_and_handlers_hangs_from_where_it_is(
     tape: Tape, instrumented: None, llm: Any
 ) -> None:
-    attempt = nouns.attempt()
+    attempt = factories.attempt()
 
     def handled(source: Any, event: Any) -> None:
         emit_reward(0.125)

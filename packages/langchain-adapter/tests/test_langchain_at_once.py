@@ -17,7 +17,7 @@ from langchain_core.runnables import RunnableLambda
 from langgraph.graph import START, MessagesState, StateGraph
 
 from leyden.core.data import semconv
-from leyden.core.testing import nouns
+from leyden.core.testing import factories
 from leyden.core.testing.span_tape import SpanTape
 from leyden.core.tracing.context import Caller, current_caller, open_attempt, set_caller
 from leyden.core.tracing.emit import emit_reward
@@ -64,7 +64,7 @@ def halving() -> Any:
 
 def test_the_runs_of_a_batch_stand_beside_one_another(tape: SpanTape) -> None:
     """LangChain starts all of them in one context, before the first does anything."""
-    with open_attempt(nouns.attempt()) as opened:
+    with open_attempt(factories.attempt()) as opened:
         halving().batch([2, 4, 6], {"run_name": "halve"})
         assert current_caller() is None
         saying().invoke("x")
@@ -104,7 +104,7 @@ def words(*said: str) -> Any:
 @pytest.mark.parametrize("streamed", ["graph", "chain", "model"])
 def test_a_run_between_the_steps_of_a_stream_is_not_inside_it(streamed: str, tape: SpanTape) -> None:
     planners = {"graph": words("plan", "again"), "chain": RunnableLambda(str) | saying("ab"), "model": saying("ab")}
-    with open_attempt(nouns.attempt()) as opened:
+    with open_attempt(factories.attempt()) as opened:
         stream = planners[streamed].stream("hi" if streamed == "model" else HI)
         next(stream)
         words("write").invoke(HI)

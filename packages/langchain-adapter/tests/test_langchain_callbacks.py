@@ -19,7 +19,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import interrupt
 
 from leyden.core.data import semconv
-from leyden.core.testing import nouns
+from leyden.core.testing import factories
 from leyden.core.testing.span_tape import SpanTape
 from leyden.core.tracing.context import Caller, current_caller, open_attempt, set_caller
 from leyden.core.tracing.emit import emit_reward
@@ -238,7 +238,7 @@ async def test_a_root_hangs_from_whoever_speaks(tape: SpanTape, instrumented: No
 
 
 async def test_what_is_emitted_in_a_tool_hangs_from_the_tool(tape: SpanTape, instrumented: None) -> None:
-    attempt = nouns.attempt()
+    attempt = factories.attempt()
     with open_attempt(attempt):
         await nested().ainvoke(HI)
     [reward] = attempt.notes

@@ -26,8 +26,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
 from leyden.core.data import semconv
 from leyden.core.runner.adapters.finding import AgentSource
-from leyden.core.testing import nouns
-from leyden.core.testing.otlp_sink import otlp_sink
+from leyden.core.testing import factories
+from leyden.core.testing.servers.otlp_sink import otlp_sink
 from leyden.core.testing.span_tape import SpanTape
 from leyden.core.tracing.context import OpenAttempt, current_caller, open_attempt
 from leyden.core.tracing.emit import emit_reward, operation
@@ -66,7 +66,7 @@ def graph(nodes: dict[str, Any], *edges: tuple[str, str], state: Any = MessagesS
 
 
 def attempt() -> OpenAttempt:
-    return nouns.attempt()
+    return factories.attempt()
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.graph.state import CompiledStateGraph
 
-from leyden.core.testing.nouns import attempt
+from leyden.core.testing.factories import attempt
 from leyden.core.testing.span_tape import SpanTape
 from leyden.core.tracing.context import current_attempt, open_attempt
 from leyden.langchain import LangChainAdapter, LangChainInstrumentor

@@ -25,8 +25,8 @@ from openai import AsyncOpenAI
 from leyden.core.data import semconv
 from leyden.core.testing.adapter_contract.shared import ContractModel, is_served
 from leyden.core.testing.capturing import captures, capturing_bench
-from leyden.core.testing.echo_endpoint import Endpoint, echo_endpoint
 from leyden.core.testing.gateway_bench import GatewayBench
+from leyden.core.testing.servers.echo_endpoint import Endpoint, echo_endpoint
 from leyden.core.tracing.context import current_attempt
 from leyden.core.tracing.emit import emit_reward
 from leyden.openai_agents import OpenAIAgentsInstrumentor

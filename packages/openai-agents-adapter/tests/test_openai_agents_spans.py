@@ -31,7 +31,7 @@ from agents.tracing.spans import NoOpSpan, SpanImpl
 from agents.tracing.traces import NoOpTrace, TraceImpl
 
 from leyden.core.data import semconv
-from leyden.core.testing import nouns
+from leyden.core.testing import factories
 from leyden.core.testing.span_tape import SpanTape
 from leyden.core.tracing.context import Caller, current_caller, open_attempt, set_caller
 from leyden.core.tracing.emit import emit_reward
@@ -323,7 +323,7 @@ async def test_a_root_hangs_from_whoever_speaks(tape: SpanTape, instrumented: No
 async def test_what_is_emitted_in_a_tool_hangs_from_the_tool(
     tape: SpanTape, instrumented: None, make_model: Make
 ) -> None:
-    attempt = nouns.attempt()
+    attempt = factories.attempt()
     with open_attempt(attempt):
         await Runner.run(school(make_model), "hi")
     [reward], [tool] = attempt.notes, tape.spans("execute_tool look_up")

@@ -17,7 +17,7 @@ from verl_cpu.training import VARIABLES
 
 from leyden.core.data.rollout import FINISHED_ROLLOUT
 from leyden.core.store.open import open_store
-from leyden.core.testing.ports import free_port
+from leyden.core.testing.servers.ports import free_port
 from scale.watching import below
 
 MISSING = [name for name in ("verl", "ray", "transfer_queue") if importlib.util.find_spec(name) is None]

@@ -18,7 +18,7 @@ from leyden.core.credit.registry import CREDIT
 from leyden.core.data import reasons
 from leyden.core.data.failure import Failure
 from leyden.core.data.transition import Trajectory, TrajectoryGroup
-from leyden.core.testing.nouns import trajectory, transition
+from leyden.core.testing.factories import trajectory, transition
 
 LIMITS = RowLimits(prompt=8, response=4)
 

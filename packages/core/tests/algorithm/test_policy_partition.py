@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from leyden.core.algorithm.policy_partition import each_its_own, owner, shared_out
 from leyden.core.errors import TrainingError
-from leyden.core.testing.nouns import transition
+from leyden.core.testing.factories import transition
 
 NAMES = ("planner", "reporter", "judge")
 

@@ -14,7 +14,7 @@ from leyden.core.credit.base import Credit, CreditAssigner
 from leyden.core.credit.uniform import UniformCredit
 from leyden.core.data.reasons import NO_BETTER_ANSWER, NO_STATE_TWICE, TOO_FEW_REWARDS
 from leyden.core.data.transition import Trajectory, TrajectoryGroup, Transition
-from leyden.core.testing.nouns import trajectory, transition
+from leyden.core.testing.factories import trajectory, transition
 
 
 def call(rollout: str, prompt: Sequence[int], response: Sequence[int], place: int = 0) -> Transition:

@@ -18,7 +18,7 @@ from leyden.core.policy.options import LoraOptions
 from leyden.core.policy.update.config import UpdateConfig
 from leyden.core.policy.update.entries import WeightedTransition
 from leyden.core.policy.update.updater import Updater
-from leyden.core.testing.nouns import trajectory, transition
+from leyden.core.testing.factories import trajectory, transition
 from leyden.core.testing.policies import TinyShape, tiny_policy
 from leyden.core.testing.scripted_context import ScriptedContext
 

@@ -17,7 +17,7 @@ from leyden.core.errors import UsageError
 from leyden.core.policy.checkpoints.checkpoint import latest_checkpoint, load_checkpoint, save_checkpoint, step_of
 from leyden.core.policy.model import PolicyModel
 from leyden.core.policy.update.updater import Updater
-from leyden.core.testing.nouns import trajectory, transition
+from leyden.core.testing.factories import trajectory, transition
 from leyden.core.testing.policies import TinyShape, tiny_policy
 from leyden.core.testing.scripted_context import ScriptedContext
 

@@ -11,7 +11,7 @@ from leyden.core.algorithm.lightning_rl import LightningRLConfig
 from leyden.core.algorithm.staleness import DEFAULT_STALENESS, Window, restore_window, staleness, window_state
 from leyden.core.data.transition import Transition
 from leyden.core.errors import UsageError
-from leyden.core.testing.nouns import transition
+from leyden.core.testing.factories import transition
 
 
 def call(*versions: tuple[int, int]) -> Transition:

@@ -17,7 +17,7 @@ from leyden.core.data.transition import Trajectory, TrajectoryGroup
 from leyden.core.errors import NothingToLearn, UsageError
 from leyden.core.policy.logprobs import score
 from leyden.core.policy.model import PolicyModel
-from leyden.core.testing.nouns import trajectory, transition
+from leyden.core.testing.factories import trajectory, transition
 from leyden.core.testing.policies import TinyShape, tiny_policy
 from leyden.core.testing.scripted_context import ScriptedContext
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from leyden.core.testing.echo_endpoint import Endpoint, echo_endpoint
+from leyden.core.testing.servers.echo_endpoint import Endpoint, echo_endpoint
 
 pytestmark = pytest.mark.integration
 FULL = Path("/dev/full")

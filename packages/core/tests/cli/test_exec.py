@@ -18,7 +18,7 @@ from leyden.core.cli.options import default_name
 from leyden.core.data.resources import LLM
 from leyden.core.errors import UsageError
 from leyden.core.runner.commands.command import CommandAgent
-from leyden.core.testing.echo_endpoint import Endpoint, echo_endpoint
+from leyden.core.testing.servers.echo_endpoint import Endpoint, echo_endpoint
 from leyden.core.trainer.config import RunConfig, load_config, save_config
 from leyden.core.trainer.services.dev import DevPlan, dry_run
 

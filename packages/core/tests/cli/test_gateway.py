@@ -18,7 +18,7 @@ from leyden.core.data.rollout import AttemptedRollout
 from leyden.core.data.span import Span
 from leyden.core.store.open import open_store
 from leyden.core.testing.capturing import forgetting_captures, wait_for_ends
-from leyden.core.testing.echo_endpoint import Endpoint, echo_endpoint
+from leyden.core.testing.servers.echo_endpoint import Endpoint, echo_endpoint
 
 POLICY = Path(__file__).parents[4] / "examples/calculator_langgraph/policy"
 NOBODY = "http://127.0.0.1:9"

@@ -11,7 +11,7 @@ from leyden.core.cli.main import run
 from leyden.core.data.resources import LLM
 from leyden.core.runner.attempts.hooks import Hook
 from leyden.core.runner.commands.command import CommandAgent
-from leyden.core.testing.chat_endpoint import ChatEndpoint, chat_endpoint
+from leyden.core.testing.servers.chat_endpoint import ChatEndpoint, chat_endpoint
 from leyden.core.trainer.trainer import Trainer
 
 LOADED_BY_WORKERS = ("openai.resources",)

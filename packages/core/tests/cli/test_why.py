@@ -147,13 +147,13 @@ def test_a_run_with_steps_and_no_record_of_them_says_that_it_is_not_known(
 ) -> None:
     async def rewarded() -> None:
         from leyden.core.data import semconv
-        from leyden.core.testing import nouns
+        from leyden.core.testing import factories
 
         store = await open_store(broken.store_uri)
         attempt = await store.get_latest_attempt("train-4")
         assert attempt is not None
         ids = {"rollout_id": "train-4", "attempt_id": attempt.attempt_id}
-        await store.add_span(nouns.span("chat", {semconv.CALL_ID: "c", semconv.NOT_TRAINED: "refused"}, **ids))
+        await store.add_span(factories.span("chat", {semconv.CALL_ID: "c", semconv.NOT_TRAINED: "refused"}, **ids))
         await store.close()
 
     broken.append_metrics({"step": 1, "reward": 0.5})

@@ -11,7 +11,7 @@ from leyden.core.credit.base import Credit, returns_to_go
 from leyden.core.credit.registry import CREDIT
 from leyden.core.data.transition import Outcome, Trajectory, Transition
 from leyden.core.errors import TrainingError, UsageError
-from leyden.core.testing.nouns import trajectory, transition
+from leyden.core.testing.factories import trajectory, transition
 
 RULES = [
     {"kind": "tool", "name": "sql", "succeeded": 0.5, "failed": -0.25},

@@ -9,7 +9,7 @@ import pytest
 from leyden.core.credit.rules import Rule, intermediate_rewards
 from leyden.core.data.transition import Outcome
 from leyden.core.errors import TrainingError, UsageError
-from leyden.core.testing.nouns import transition
+from leyden.core.testing.factories import transition
 
 
 def outcome(kind: Any, succeeded: bool | None, text: str | None = None, name: str = "sql") -> Outcome:

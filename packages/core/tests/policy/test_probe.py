@@ -7,7 +7,7 @@ from leyden.core.policy.logprobs import score
 from leyden.core.policy.model import PolicyModel
 from leyden.core.policy.options import LoraOptions
 from leyden.core.policy.probe import changed, fingerprint, recomputed, shake
-from leyden.core.testing.nouns import transition
+from leyden.core.testing.factories import transition
 from leyden.core.testing.policies import tiny_policy
 
 PROMPT, ANSWER = [3, 1, 4, 1, 5], [9, 2, 6]

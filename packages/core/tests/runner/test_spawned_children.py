@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from leyden.core.data.resources import LLM, NamedResources
-from leyden.core.testing.chat_endpoint import ChatEndpoint, chat_endpoint
+from leyden.core.testing.servers.chat_endpoint import ChatEndpoint, chat_endpoint
 from leyden.core.trainer.services.dev import DevPlan, dry_run
 
 PROVIDER = "https://api.provider.invalid/v1"

@@ -4,10 +4,10 @@ from collections.abc import Generator
 
 import pytest
 
-from leyden.core.testing import postgres_server
-from leyden.core.testing.postgres_server import PostgresServer
-from leyden.core.testing.redis_server import NO_REDIS, PROGRAM, RedisServer
-from leyden.core.testing.store_server import StoreServer
+from leyden.core.testing.servers import postgres_server
+from leyden.core.testing.servers.postgres_server import PostgresServer
+from leyden.core.testing.servers.redis_server import NO_REDIS, PROGRAM, RedisServer
+from leyden.core.testing.servers.store_server import StoreServer
 
 
 @pytest.fixture(scope="session")

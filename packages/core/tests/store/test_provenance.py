@@ -10,7 +10,7 @@ from leyden.core.data.plain.span_sizes import shortened
 from leyden.core.data.span import SpanEvent, SpanLink
 from leyden.core.errors import UsageError
 from leyden.core.store.provenance import without_call_records
-from leyden.core.testing.nouns import span
+from leyden.core.testing.factories import span
 
 ANNOTATED: dict[str, Any] = {
     semconv.OPERATION: "chat",

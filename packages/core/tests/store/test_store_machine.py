@@ -16,10 +16,10 @@ from leyden.core.store.base import LightningStore
 from leyden.core.store.http.client import HttpStore
 from leyden.core.store.memory import MemoryStore
 from leyden.core.store.sql.store import SqlStore
+from leyden.core.testing.servers.store_server import TOKEN, StoreServer
 from leyden.core.testing.store_machine import Clock, Opened, StoreMachine, check_store
 from leyden.core.testing.store_machine import operations as ops
 from leyden.core.testing.store_machine.naming import AttemptNames
-from leyden.core.testing.store_server import TOKEN, StoreServer
 
 RECHECK = 0.02
 KINDS = ["memory", "sqlite", "memory through HTTP", "sqlite through HTTP"]

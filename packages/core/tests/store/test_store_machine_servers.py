@@ -11,10 +11,10 @@ from leyden.core.store.base import LightningStore
 from leyden.core.store.http.client import HttpStore
 from leyden.core.store.postgres.store import PostgresStore
 from leyden.core.store.redis.store import RedisStore
-from leyden.core.testing.postgres_server import PostgresServer
-from leyden.core.testing.redis_server import RedisServer
+from leyden.core.testing.servers.postgres_server import PostgresServer
+from leyden.core.testing.servers.redis_server import RedisServer
+from leyden.core.testing.servers.store_server import TOKEN, StoreServer
 from leyden.core.testing.store_machine import Clock, Opened, check_store
-from leyden.core.testing.store_server import TOKEN, StoreServer
 
 RECHECK = 0.1
 

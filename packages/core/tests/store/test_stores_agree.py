@@ -17,9 +17,9 @@ from leyden.core.data.span import Span
 from leyden.core.store.base import LightningStore
 from leyden.core.store.memory import MemoryStore
 from leyden.core.store.open import open_store
-from leyden.core.testing.nouns import span
-from leyden.core.testing.postgres_server import PostgresServer
-from leyden.core.testing.redis_server import RedisServer
+from leyden.core.testing.factories import span
+from leyden.core.testing.servers.postgres_server import PostgresServer
+from leyden.core.testing.servers.redis_server import RedisServer
 
 OWN_TO_EACH = ("name", "uptime", "span_bytes", "evicted_attempts", "evicted_spans")
 """What only a store in memory counts."""

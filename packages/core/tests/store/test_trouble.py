@@ -23,10 +23,10 @@ from leyden.core.store.base import LightningStore
 from leyden.core.store.http.client import HttpStore
 from leyden.core.store.memory import MemoryStore
 from leyden.core.store.open import open_store
-from leyden.core.testing.postgres_server import PostgresServer
-from leyden.core.testing.redis_server import RedisServer
+from leyden.core.testing.servers.postgres_server import PostgresServer
+from leyden.core.testing.servers.redis_server import RedisServer
+from leyden.core.testing.servers.store_server import TOKEN, StoreServer
 from leyden.core.testing.store_contract.shared import RETRY, attempt_now, claimed, rollout_now, span_of, taken
-from leyden.core.testing.store_server import TOKEN, StoreServer
 
 KINDS = ["memory", "sqlite", "postgresql", "redis"]
 LARGE = 100 << 20

@@ -17,8 +17,8 @@ import pytest
 import requests
 import urllib3
 
-from leyden.core.testing.echo_endpoint import Endpoint, echo_endpoint
-from leyden.core.testing.serving import served
+from leyden.core.testing.servers.echo_endpoint import Endpoint, echo_endpoint
+from leyden.core.testing.servers.http_handler import served
 
 Send = Callable[..., tuple[int, str]]
 """Method, URL, then `body` (any JSON) and `headers`; returns the status and the answer's URL."""

@@ -1,6 +1,6 @@
 from contextvars import copy_context
 
-from leyden.core.testing import nouns
+from leyden.core.testing import factories
 from leyden.core.tracing.context import (
     Caller,
     current_attempt,
@@ -15,7 +15,7 @@ from leyden.core.tracing.context import (
 
 def test_another_context_moves_to_where_one_was_and_back() -> None:
     elsewhere = copy_context()
-    attempt = nouns.attempt()
+    attempt = factories.attempt()
     solver = Caller(agent="solver")
     with open_attempt(attempt):
         set_caller(solver)
@@ -30,7 +30,7 @@ def test_another_context_moves_to_where_one_was_and_back() -> None:
 
 
 def test_a_process_of_one_attempt_works_for_it_where_nothing_else_is_said() -> None:
-    attempt, another = nouns.attempt(), nouns.attempt()
+    attempt, another = factories.attempt(), factories.attempt()
     started_at_import = copy_context()
     with whole_process_for(attempt):
         assert started_at_import.run(current_attempt) is attempt

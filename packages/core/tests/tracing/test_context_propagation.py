@@ -11,7 +11,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from leyden.core.testing import nouns
+from leyden.core.testing import factories
 from leyden.core.tracing import context_propagation
 from leyden.core.tracing.context import OpenAttempt, current_attempt, is_outside, open_attempt, outside_attempt
 
@@ -24,7 +24,7 @@ def carried() -> Iterator[None]:
 
 
 def attempt(name: str) -> OpenAttempt:
-    return nouns.attempt(attempt_id=name)
+    return factories.attempt(attempt_id=name)
 
 
 def name() -> str | None:

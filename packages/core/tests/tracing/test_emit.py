@@ -9,7 +9,7 @@ import pytest
 
 from leyden.core.data import semconv
 from leyden.core.errors import RewardError
-from leyden.core.testing import nouns
+from leyden.core.testing import factories
 from leyden.core.tracing import context_propagation
 from leyden.core.tracing.context import Caller, OpenAttempt, current_caller, open_attempt, set_caller
 from leyden.core.tracing.emit import (
@@ -24,7 +24,7 @@ from leyden.core.tracing.emit import (
 
 @pytest.fixture
 def opened() -> Iterator[OpenAttempt]:
-    attempt = nouns.attempt()
+    attempt = factories.attempt()
     with open_attempt(attempt):
         yield attempt
 

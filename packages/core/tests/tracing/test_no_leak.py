@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
-from leyden.core.testing import nouns
-from leyden.core.testing.echo_endpoint import Endpoint
+from leyden.core.testing import factories
+from leyden.core.testing.servers.echo_endpoint import Endpoint
 from leyden.core.tracing import context_propagation
 from leyden.core.tracing.context import OpenAttempt, open_attempt
 from leyden.core.tracing.wire import routing
@@ -33,7 +33,7 @@ def runner() -> Iterator[None]:
 
 
 def attempt_at(gateway: str) -> OpenAttempt:
-    return nouns.attempt(gateway)
+    return factories.attempt(gateway)
 
 
 def outcome(send: Send, provider: Endpoint) -> int | Exception:

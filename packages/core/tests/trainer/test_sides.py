@@ -13,7 +13,7 @@ from leyden.core.data.rollout import Task
 from leyden.core.data.route import ANSWERED_BY, parse_routes
 from leyden.core.data.transition import TrajectoryGroup
 from leyden.core.errors import RunError, UsageError
-from leyden.core.testing.nouns import trajectory
+from leyden.core.testing.factories import trajectory
 from leyden.core.trainer.config import EvaluationSet, RunConfig, load_config, save_config
 from leyden.core.trainer.context.run_context import RunContext, held_out_curve
 from leyden.core.trainer.launch import check_run, with_sides

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from leyden.core.data import semconv
 from leyden.core.data.span import Attributes, Span, SpanStatus
 from leyden.core.data.transition import Outcome
-from leyden.core.testing import nouns
+from leyden.core.testing import factories
 from leyden.core.trajectory.all_outcomes import outcomes_by_call
 
 ERROR = SpanStatus(code="error", description="no such table")
@@ -18,7 +18,7 @@ ERROR = SpanStatus(code="error", description="no such table")
 
 def span(span_id: str, start: float, end: float, parent: str | None = None, **more: Any) -> Span:
     more.setdefault("name", span_id)
-    return nouns.span(span_id=span_id, parent_id=parent, start_time=start, end_time=end, **more)
+    return factories.span(span_id=span_id, parent_id=parent, start_time=start, end_time=end, **more)
 
 
 def call(span_id: str, start: float, parent: str | None = None, says: str = "", asks: str | None = None) -> Span:

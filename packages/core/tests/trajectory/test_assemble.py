@@ -10,7 +10,7 @@ from leyden.core.data.reasons import CHOICE_NOT_USED
 from leyden.core.data.rollout import Attempt, AttemptStatus, Rollout
 from leyden.core.data.sampling import Sampling
 from leyden.core.data.span import Attribute, Attributes, Span
-from leyden.core.testing import nouns
+from leyden.core.testing import factories
 from leyden.core.trajectory.assemble import assemble
 from leyden.core.trajectory.select import Selector
 
@@ -20,7 +20,7 @@ ALL = Selector()
 
 
 def span(sequence: int, name: str, attributes: Attributes, attempt_id: str = "at") -> Span:
-    return nouns.span(
+    return factories.span(
         name,
         attributes,
         attempt_id=attempt_id,

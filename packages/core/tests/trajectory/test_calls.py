@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from leyden.core.data import semconv
-from leyden.core.testing.nouns import span
+from leyden.core.testing.factories import span
 from leyden.core.trajectory.calls import newest_version
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from leyden.core.data import semconv
 from leyden.core.data.span import Attributes, Span
 from leyden.core.runner.attempts.annotations import shortened
-from leyden.core.testing import nouns
+from leyden.core.testing import factories
 from leyden.core.trajectory.choices import unused_choices
 
 Messages = list[dict[str, Any]]
@@ -17,7 +17,7 @@ WORDS = st.sampled_from(["Leiden", "Delft", "yes", "no", "4", "42", "it's \n Kö
 
 
 def span(place: int, attributes: Attributes) -> Span:
-    return nouns.span("chat", attributes, sequence_id=place, span_id=f"{place}", start_time=float(place))
+    return factories.span("chat", attributes, sequence_id=place, span_id=f"{place}", start_time=float(place))
 
 
 def call(place: int, read: object, wrote: object, *, answer: str | None = None) -> Span:

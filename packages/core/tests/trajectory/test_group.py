@@ -1,6 +1,6 @@
 import pytest
 
-from leyden.core.testing.nouns import trajectory
+from leyden.core.testing.factories import trajectory
 from leyden.core.trajectory.group import group_by_task
 
 

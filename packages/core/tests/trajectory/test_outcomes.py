@@ -8,7 +8,7 @@ from openai import OpenAI
 
 from leyden.core.data import semconv
 from leyden.core.data.span import Attributes, Span, SpanStatus
-from leyden.core.testing import nouns
+from leyden.core.testing import factories
 from leyden.core.testing.gateway_bench import GatewayBench, Turn
 from leyden.core.trajectory.outcomes import ToolOutcome, tool_outcomes
 
@@ -16,7 +16,7 @@ from leyden.core.trajectory.outcomes import ToolOutcome, tool_outcomes
 def span(
     span_id: str, start: float, parent: str | None, attributes: Attributes, status: SpanStatus | None = None
 ) -> Span:
-    return nouns.span(
+    return factories.span(
         span_id, attributes, span_id=span_id, parent_id=parent, status=status or SpanStatus(), start_time=start
     )
 

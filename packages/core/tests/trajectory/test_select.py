@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 from leyden.core.data import semconv
 from leyden.core.data.span import Attributes, Span
 from leyden.core.errors import UsageError
-from leyden.core.testing import nouns
+from leyden.core.testing import factories
 from leyden.core.trajectory.select import Selector, spans_above
 
 
 def named(span_id: str, name: str, parent: str | None = None, attributes: Attributes | None = None) -> Span:
-    return nouns.span(name, attributes, span_id=span_id, parent_id=parent)
+    return factories.span(name, attributes, span_id=span_id, parent_id=parent)
 
 
 def spoken_by(agent: str | None, node: str | None = None) -> Span:

@@ -14,7 +14,7 @@ from leyden.core.credit.registry import CREDIT
 from leyden.core.data.transition import TrajectoryGroup
 from leyden.core.errors import TrainingError
 from leyden.core.policy.update.entries import Normalisation, step_weights
-from leyden.core.testing.nouns import trajectory, transition
+from leyden.core.testing.factories import trajectory, transition
 
 LIMITS = RowLimits(prompt=9, response=9)
 ROLES = {"name": "role_decay", "gamma": {"planner": 0.5, "worker": 0.8}}

@@ -14,7 +14,7 @@ from leyden.core.credit.base import Credit, CreditAssigner
 from leyden.core.credit.registry import CREDIT
 from leyden.core.data.transition import Trajectory, TrajectoryGroup, Transition
 from leyden.core.errors import TrainingError
-from leyden.core.testing.nouns import trajectory, transition
+from leyden.core.testing.factories import trajectory, transition
 
 LIMITS = RowLimits(prompt=8, response=4)
 

@@ -27,9 +27,9 @@ from leyden.core.data.transition import Outcome, TrajectoryGroup, Transition
 from leyden.core.policy.model import PolicyModel
 from leyden.core.policy.update.config import UpdateConfig
 from leyden.core.policy.update.updater import Updater
-from leyden.core.testing.nouns import trajectory, transition
+from leyden.core.testing.factories import trajectory, transition
 from leyden.core.testing.policies import tiny_policy
-from leyden.core.testing.ports import free_port
+from leyden.core.testing.servers.ports import free_port
 from leyden.core.testing.tiny_tokenizers import save_tiny_tokenizer
 
 pytestmark = [

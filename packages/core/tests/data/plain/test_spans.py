@@ -11,7 +11,7 @@ from leyden.core.data.plain.span_sizes import LARGEST, shortened
 from leyden.core.data.plain.spans import is_plain_span, marked, plain_span
 from leyden.core.data.span import MOST_BYTES, Span, SpanEvent, SpanLink, SpanStatus
 from leyden.core.errors import UsageError
-from leyden.core.testing import nouns
+from leyden.core.testing import factories
 from leyden.core.testing.any_values import RELEASE, AnySpan, any_spans
 from leyden.core.testing.any_values.checks import small_attributes_lost
 from leyden.core.testing.any_values.hostile import SPOILED, OfHostileClass
@@ -37,7 +37,7 @@ FULL = Span(
 
 
 def test_a_plain_span_is_known_by_its_classes() -> None:
-    assert is_plain_span(FULL) and is_plain_span(nouns.span())
+    assert is_plain_span(FULL) and is_plain_span(factories.span())
     assert plain_span(FULL) == FULL
 
 

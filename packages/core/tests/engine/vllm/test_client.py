@@ -10,7 +10,7 @@ from leyden.core.engine.vllm.client import Drawn, ServerLost, VllmWire
 from leyden.core.engine.vllm.server import BASE
 from leyden.core.errors import EngineError
 from leyden.core.testing.engine_contract import until
-from leyden.core.testing.vllm_double import VllmDouble
+from leyden.core.testing.servers.vllm_double import VllmDouble
 
 PROMPT = [3, 1, 4]
 

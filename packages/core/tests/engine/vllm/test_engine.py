@@ -19,8 +19,8 @@ from leyden.core.engine.vllm.options import VllmOptions
 from leyden.core.engine.vllm.weights import SharedWeights, write_policy
 from leyden.core.errors import EngineError, PolicyError
 from leyden.core.testing.engine_contract import chunks_of, ids_of, until
+from leyden.core.testing.servers.vllm_double import CONTEXT, DoubleServer, VllmDouble
 from leyden.core.testing.tiny_models import tiny_model
-from leyden.core.testing.vllm_double import CONTEXT, DoubleServer, VllmDouble
 
 GREEDY = Sampling(temperature=0, max_tokens=40)
 

@@ -9,8 +9,8 @@ from leyden.core.engine.base import Engine, EngineRecord, ModelInfo
 from leyden.core.engine.vllm.engine import VllmEngine
 from leyden.core.engine.vllm.replicas import ReplicaEngine
 from leyden.core.testing.engine_contract import EngineContract
+from leyden.core.testing.servers.vllm_double import CONTEXT, VOCAB, DoubleServer, VllmDouble
 from leyden.core.testing.tiny_models import tiny_model
-from leyden.core.testing.vllm_double import CONTEXT, VOCAB, DoubleServer, VllmDouble
 
 
 class TestVllmEngineContract(EngineContract):

@@ -10,7 +10,7 @@ from leyden.core.engine.vllm.client import VllmWire
 from leyden.core.engine.vllm.replicas import ReplicaEngine
 from leyden.core.errors import EngineError
 from leyden.core.testing.engine_contract import chunks_of, ids_of, until
-from leyden.core.testing.vllm_double import CONTEXT, VOCAB, VllmDouble
+from leyden.core.testing.servers.vllm_double import CONTEXT, VOCAB, VllmDouble
 
 MODEL = ModelInfo(name="tiny", context_length=CONTEXT - 1, vocab_size=VOCAB)
 GREEDY = Sampling(temperature=0, max_tokens=40)

@@ -15,8 +15,8 @@ from leyden.core.engine.vllm.engine import VllmEngine
 from leyden.core.engine.vllm.options import VllmOptions
 from leyden.core.errors import EngineError
 from leyden.core.testing.engine_contract import chunks_of, ids_of, until
+from leyden.core.testing.servers.vllm_double import CONTEXT, DoubleServer
 from leyden.core.testing.tiny_models import tiny_model
-from leyden.core.testing.vllm_double import CONTEXT, DoubleServer
 
 OPTIONS = VllmOptions(lora_rank=4, sleep=True)
 

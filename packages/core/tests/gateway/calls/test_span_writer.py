@@ -8,13 +8,13 @@ from leyden.core.data.span import Span
 from leyden.core.errors import NotFound, StoreError, UsageError
 from leyden.core.gateway.calls.span_writer import Keeper, KeeperLimits
 from leyden.core.store.memory import MemoryStore
-from leyden.core.testing import nouns
+from leyden.core.testing import factories
 
 RELAXED = KeeperLimits(within=2.0)
 
 
 def span(number: int, text: str = "", attempt: str = "attempt") -> Span:
-    return nouns.span(
+    return factories.span(
         "chat", {"text": text}, rollout_id="rollout", attempt_id=attempt, sequence_id=0, span_id=f"{number:016x}"
     )
 
@@ -207,7 +207,7 @@ async def test_records_kept_while_others_are_written_are_stored_after_them() -> 
 async def test_a_store_takes_a_record_that_it_has_only_once() -> None:
     store = MemoryStore()
     rollout = await store.start_rollout("task")
-    record = nouns.span(rollout_id=rollout.rollout_id, attempt_id=rollout.attempt.attempt_id, sequence_id=0)
+    record = factories.span(rollout_id=rollout.rollout_id, attempt_id=rollout.attempt.attempt_id, sequence_id=0)
     keeper = Keeper(store.add_many_spans)
     assert await keeper.keep([record])
     assert await keeper.keep([record])

@@ -14,7 +14,7 @@ from leyden.core.errors import UsageError
 from leyden.core.gateway.production.captures import capture_app
 from leyden.core.gateway.production.span_sampling import Thinning
 from leyden.core.store.memory import MemoryStore
-from leyden.core.testing.nouns import span
+from leyden.core.testing.factories import span
 
 
 class Clock:

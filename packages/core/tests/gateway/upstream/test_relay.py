@@ -28,7 +28,7 @@ from leyden.core.gateway.upstream.answer_view import Seen, read_answer
 from leyden.core.gateway.upstream.relay import Upstream
 from leyden.core.gateway.upstream.token_ids import TokenIdFilter, without_ids
 from leyden.core.store.memory import MemoryStore
-from leyden.core.testing.vllm_double import CONTEXT, VOCAB, VllmDouble
+from leyden.core.testing.servers.vllm_double import CONTEXT, VOCAB, VllmDouble
 
 USER: list[ChatCompletionMessageParam] = [{"role": "user", "content": "hi"}]
 CALL = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}}

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from leyden.core.policy.update.entries import WeightedTransition, step_weights
 from leyden.core.policy.update.merge import TokenSequence, merged, unmerged
-from leyden.core.testing.nouns import transition
+from leyden.core.testing.factories import transition
 
 Entry = tuple[int, int, int, float, float, float, float, tuple[int, ...]]
 

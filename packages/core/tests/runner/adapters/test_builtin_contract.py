@@ -27,8 +27,8 @@ from leyden.core.runner.adapters.rollout_function import rollout
 from leyden.core.runner.commands.command import CommandAgent
 from leyden.core.testing.adapter_contract import API_KEY, ForeignContract, PlainContract
 from leyden.core.testing.adapter_contract.shared import ContractModel
+from leyden.core.testing.factories import span
 from leyden.core.testing.gateway_bench import Answer, GatewayBench
-from leyden.core.testing.nouns import span
 from leyden.core.testing.running import finished, running
 from leyden.core.tracing.context import current_attempt
 from leyden.core.tracing.emit import emit_reward

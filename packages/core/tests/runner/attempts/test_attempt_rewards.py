@@ -15,7 +15,7 @@ from leyden.core.runner.adapters.lit_agent import LitAgent
 from leyden.core.runner.adapters.rollout_function import rollout
 from leyden.core.runner.runner import Runner
 from leyden.core.store.memory import MemoryStore
-from leyden.core.testing import nouns
+from leyden.core.testing import factories
 from leyden.core.testing.running import error_of, finished, patient_store, rewards_in, run_one, runner_config, running
 from leyden.core.tracing.emit import emit_reward
 
@@ -87,7 +87,7 @@ async def test_an_emitted_reward_counts() -> None:
 
 
 async def test_spans_that_a_rollout_returns_are_stored_with_its_attempt() -> None:
-    span = nouns.span("mine", rollout_id="", attempt_id="", sequence_id=0, span_id="2" * 16)
+    span = factories.span("mine", rollout_id="", attempt_id="", sequence_id=0, span_id="2" * 16)
 
     @rollout
     def agent(task: Any) -> list[Span]:

@@ -19,7 +19,7 @@ from leyden.core.runner.adapters.lit_agent import LitAgent
 from leyden.core.runner.adapters.rollout_function import rollout
 from leyden.core.runner.attempts import results
 from leyden.core.runner.attempts.results import completed
-from leyden.core.testing.nouns import span
+from leyden.core.testing.factories import span
 from leyden.core.testing.running import error_of, rewards_in, run_one
 from leyden.core.tracing.context import current_attempt
 

@@ -21,7 +21,7 @@ from leyden.core.runner.commands.command import CommandAgent, environment
 from leyden.core.runner.workers.pool import WorkerPool
 from leyden.core.runner.workers.spec import WorkerSpec
 from leyden.core.store.memory import MemoryStore
-from leyden.core.testing import nouns
+from leyden.core.testing import factories
 from leyden.core.testing.running import (
     NO_GATEWAY,
     TEST_KEY,
@@ -33,7 +33,7 @@ from leyden.core.testing.running import (
     running,
 )
 from leyden.core.testing.scripted_gateway import ScriptedGateway, scripted_gateway
-from leyden.core.testing.store_server import TOKEN, StoreServer
+from leyden.core.testing.servers.store_server import TOKEN, StoreServer
 
 PATIENCE = 20.0
 LOOK = "import json, os, sys; print(json.dumps([sys.argv[1:], dict(os.environ), sys.stdin.read()]))"
@@ -140,7 +140,7 @@ PLAIN = {
 
 
 def test_a_command_gets_no_secrets_but_those_that_are_named() -> None:
-    attempt, base = nouns.attempt(NO_GATEWAY), {**SECRETS, **PLAIN}
+    attempt, base = factories.attempt(NO_GATEWAY), {**SECRETS, **PLAIN}
     variables = environment("task", attempt, base)
     assert not SECRETS.keys() & variables.keys()
     assert variables.items() >= PLAIN.items()
@@ -176,7 +176,7 @@ async def test_a_command_that_fails_for_want_of_a_variable_is_told_the_option(mo
 
 
 def test_a_long_task_is_on_the_standard_input_only() -> None:
-    attempt = nouns.attempt(NO_GATEWAY)
+    attempt = factories.attempt(NO_GATEWAY)
     inherited = {"LEYDEN_TASK": "of a rollout around this one"}
     assert "LEYDEN_TASK" not in environment("x" * 200_000, attempt, inherited)
     assert environment("x", attempt, inherited)["LEYDEN_TASK"] == '"x"'

@@ -10,10 +10,10 @@ import torch
 
 from leyden.core.errors import RewardError
 from leyden.core.runner.user_code.reward import as_reward, check_reward_function, score
-from leyden.core.testing import nouns
+from leyden.core.testing import factories
 from leyden.core.tracing.context import current_attempt, is_outside, open_attempt
 
-ATTEMPT = nouns.attempt()
+ATTEMPT = factories.attempt()
 
 
 @pytest.mark.parametrize(

@@ -19,9 +19,9 @@ from leyden.core.store.http.otlp.reading import Taken
 from leyden.core.store.http.server import store_app
 from leyden.core.store.memory import MemoryStore
 from leyden.core.store.rpc import PartAnswer
-from leyden.core.testing.nouns import span
+from leyden.core.testing.factories import span
+from leyden.core.testing.servers.store_server import ACCESS, TOKEN, LosesAnswers, StoreServer, accepts
 from leyden.core.testing.store_contract.shared import RETRY, attempt_now, claimed, counts_of, rollout_now, span_of
-from leyden.core.testing.store_server import ACCESS, TOKEN, LosesAnswers, StoreServer, accepts
 
 
 @dataclass(frozen=True)

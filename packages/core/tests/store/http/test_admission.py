@@ -14,8 +14,8 @@ from leyden.core.errors import StoreError
 from leyden.core.store.http.admission import ServerLimits
 from leyden.core.store.http.client import HttpStore
 from leyden.core.store.memory import MemoryStore
+from leyden.core.testing.servers.store_server import TOKEN, StoreServer
 from leyden.core.testing.store_contract.shared import claimed, span_of
-from leyden.core.testing.store_server import TOKEN, StoreServer
 from leyden.core.tracing.spans.export import Recorder
 
 

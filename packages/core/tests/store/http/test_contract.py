@@ -10,8 +10,8 @@ from leyden.core.store.base import LightningStore
 from leyden.core.store.http.client import HttpStore
 from leyden.core.store.memory import MemoryStore
 from leyden.core.store.sql.store import SqlStore
+from leyden.core.testing.servers.store_server import TOKEN, StoreServer
 from leyden.core.testing.store_contract import StoreContract
-from leyden.core.testing.store_server import TOKEN, StoreServer
 
 
 class ThroughHttp(StoreContract):

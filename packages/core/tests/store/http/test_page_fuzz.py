@@ -10,7 +10,7 @@ from hypothesis.errors import Unsatisfiable
 from fuzz.page import CHECKS, EVERY_HEALTH_CHECK, MODES, PATIENCE_SECONDS, SCHEMATHESIS
 from leyden.core.store.http import server as server_module
 from leyden.core.store.memory import MemoryStore
-from leyden.core.testing.store_server import TOKEN, StoreServer
+from leyden.core.testing.servers.store_server import TOKEN, StoreServer
 
 EXAMPLES = 8
 """For each operation, of data as the page wants them and of other data."""

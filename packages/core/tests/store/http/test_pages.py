@@ -14,8 +14,8 @@ from leyden.core.store.http.pages import docs_page, openapi_document
 from leyden.core.store.http.server import store_app
 from leyden.core.store.memory import MemoryStore
 from leyden.core.store.rpc import methods
+from leyden.core.testing.servers.store_server import TOKEN, StoreServer, accepts
 from leyden.core.testing.store_contract.shared import claimed, span_of
-from leyden.core.testing.store_server import TOKEN, StoreServer, accepts
 
 PAGE: dict[str, Any] = msgspec.json.decode(openapi_document())
 

@@ -14,8 +14,8 @@ from leyden.core.store.http.request_batching import MOST, Answer, Together
 from leyden.core.store.http.server import store_app
 from leyden.core.store.memory import MemoryStore
 from leyden.core.store.rpc import TOGETHER, Part, PartAnswer, methods
+from leyden.core.testing.servers.store_server import TOKEN, LosesAnswers, StoreServer, accepts
 from leyden.core.testing.store_contract.shared import MISSING, claimed, span_of
-from leyden.core.testing.store_server import TOKEN, LosesAnswers, StoreServer, accepts
 
 
 @pytest.fixture

@@ -23,8 +23,8 @@ from leyden.core.store.http.server import store_app
 from leyden.core.store.memory import MemoryStore
 from leyden.core.store.rpc import methods
 from leyden.core.store.sql.store import SqlStore
+from leyden.core.testing.servers.store_server import TOKEN, LosesAnswers, StoreServer, accepts
 from leyden.core.testing.store_contract.shared import MISSING, claimed, counts_of, queue_length, span_of
-from leyden.core.testing.store_server import TOKEN, LosesAnswers, StoreServer, accepts
 
 
 @asynccontextmanager

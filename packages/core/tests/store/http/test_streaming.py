@@ -16,8 +16,8 @@ from leyden.core.store.http import streaming
 from leyden.core.store.http.client import HttpStore
 from leyden.core.store.memory import MemoryStore
 from leyden.core.store.sql.store import SqlStore
+from leyden.core.testing.servers.store_server import TOKEN, StoreServer
 from leyden.core.testing.store_contract.shared import claimed, span_of
-from leyden.core.testing.store_server import TOKEN, StoreServer
 
 SPANS = 25
 CALL: dict[str, Any] = {"limit": -1, "offset": 0}

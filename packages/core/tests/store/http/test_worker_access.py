@@ -20,7 +20,8 @@ from leyden.core.store.http.client import HttpStore
 from leyden.core.store.http.server import store_app
 from leyden.core.store.memory import MemoryStore
 from leyden.core.store.rpc import methods
-from leyden.core.testing.nouns import span
+from leyden.core.testing.factories import span
+from leyden.core.testing.servers.store_server import ACCESS, TOKEN, StoreServer, accepts
 from leyden.core.testing.store_contract.shared import (
     RETRY,
     attempt_now,
@@ -30,7 +31,6 @@ from leyden.core.testing.store_contract.shared import (
     span_of,
     taken,
 )
-from leyden.core.testing.store_server import ACCESS, TOKEN, StoreServer, accepts
 
 OWN, OTHER = "worker-a-1", "worker-a-2"
 MACHINE = ACCESS.machine_token("worker-a-")

@@ -9,9 +9,9 @@ import pytest
 from leyden.core.store.base import LightningStore
 from leyden.core.store.http.client import HttpStore
 from leyden.core.store.postgres.store import PostgresStore
-from leyden.core.testing.postgres_server import PostgresServer
+from leyden.core.testing.servers.postgres_server import PostgresServer
+from leyden.core.testing.servers.store_server import TOKEN, StoreServer
 from leyden.core.testing.store_contract import StoreContract
-from leyden.core.testing.store_server import TOKEN, StoreServer
 
 
 class OnPostgres(StoreContract):

@@ -13,7 +13,7 @@ from leyden.core.data.rollout import Attempt, EnqueueRollout
 from leyden.core.store.postgres.database import PLANNED_SECONDS
 from leyden.core.store.postgres.raw_connection import Line
 from leyden.core.store.postgres.store import PostgresStore
-from leyden.core.testing.postgres_server import PostgresServer
+from leyden.core.testing.servers.postgres_server import PostgresServer
 from leyden.core.testing.store_contract.shared import span_of, taken
 
 _ADD_ONE = (

@@ -9,7 +9,7 @@ import pytest
 
 from leyden.core.data.rollout import EnqueueRollout
 from leyden.core.store.open import open_store
-from leyden.core.testing.postgres_server import PostgresServer
+from leyden.core.testing.servers.postgres_server import PostgresServer
 
 CLAIM = """
 import asyncio, sys

@@ -16,7 +16,7 @@ from leyden.core.store.common.rows import SpanRow
 from leyden.core.store.postgres.raw_connection import Answer, Line
 from leyden.core.store.postgres.rows import PostgresRows
 from leyden.core.store.postgres.store import PostgresStore
-from leyden.core.testing.postgres_server import PostgresServer
+from leyden.core.testing.servers.postgres_server import PostgresServer
 from leyden.core.testing.store_contract.shared import claimed, span_of, taken
 
 PATIENCE = 20.0

@@ -20,7 +20,7 @@ from leyden.core.store.postgres import rows
 from leyden.core.store.postgres.rows import PostgresRows
 from leyden.core.store.postgres.store import PostgresStore
 from leyden.core.store.sql import migrations, schema
-from leyden.core.testing.postgres_server import PostgresServer
+from leyden.core.testing.servers.postgres_server import PostgresServer
 from leyden.core.testing.store_contract.shared import RETRY, claimed, queue_length, span_of, taken
 
 PROMPT = 5.0

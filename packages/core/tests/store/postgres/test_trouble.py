@@ -22,8 +22,8 @@ from leyden.core.store.postgres.opening import parsed, prepare
 from leyden.core.store.postgres.raw_connection import Line
 from leyden.core.store.postgres.rows import PostgresRows
 from leyden.core.store.postgres.store import PostgresStore
-from leyden.core.testing import postgres_server
-from leyden.core.testing.postgres_server import QUOTED, PostgresServer
+from leyden.core.testing.servers import postgres_server
+from leyden.core.testing.servers.postgres_server import QUOTED, PostgresServer
 from leyden.core.testing.store_contract.shared import claimed, queue_length, span_of
 
 LOSE_ONCE = """

@@ -10,9 +10,9 @@ import pytest
 from leyden.core.store.base import LightningStore
 from leyden.core.store.http.client import HttpStore
 from leyden.core.store.open import open_store
-from leyden.core.testing.redis_server import RedisServer
+from leyden.core.testing.servers.redis_server import RedisServer
+from leyden.core.testing.servers.store_server import TOKEN, StoreServer
 from leyden.core.testing.store_contract import StoreContract
-from leyden.core.testing.store_server import TOKEN, StoreServer
 
 
 class OnRedis(StoreContract):

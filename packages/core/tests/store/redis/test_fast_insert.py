@@ -15,7 +15,7 @@ from leyden.core.data.span import Span
 from leyden.core.store.redis.connection import Link
 from leyden.core.store.redis.scripts import COMMIT, ONE_MORE
 from leyden.core.store.redis.store import RedisStore
-from leyden.core.testing.redis_server import NO_REDIS, PROGRAM, RedisServer
+from leyden.core.testing.servers.redis_server import NO_REDIS, PROGRAM, RedisServer
 from leyden.core.testing.store_contract.shared import claimed, span_of
 
 NAMES = {ONE_MORE: "one more", COMMIT: "commit"}

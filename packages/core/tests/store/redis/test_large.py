@@ -15,7 +15,7 @@ from leyden.core.data.span import Span
 from leyden.core.errors import StoreError
 from leyden.core.store.redis.connection import Link
 from leyden.core.store.redis.store import RedisStore
-from leyden.core.testing.redis_server import NO_REDIS, PROGRAM, RedisServer
+from leyden.core.testing.servers.redis_server import NO_REDIS, PROGRAM, RedisServer
 from leyden.core.testing.store_contract.shared import attempt_now, claimed, span_of
 
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason=NO_REDIS)

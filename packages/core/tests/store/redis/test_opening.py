@@ -13,7 +13,7 @@ from leyden.core.store.open import open_store
 from leyden.core.store.redis import connection, opening, scripts
 from leyden.core.store.redis.connection import Link, address_of, connected
 from leyden.core.store.redis.store import RedisStore
-from leyden.core.testing.redis_server import NO_REDIS, PROGRAM, RedisServer
+from leyden.core.testing.servers.redis_server import NO_REDIS, PROGRAM, RedisServer
 from leyden.core.testing.store_contract.shared import counts_of
 
 needs_redis = pytest.mark.skipif(PROGRAM is None, reason=NO_REDIS)

@@ -18,7 +18,7 @@ from leyden.core.store.redis import connection, scripts
 from leyden.core.store.redis.connection import Link
 from leyden.core.store.redis.notifier import Listener
 from leyden.core.store.redis.store import RedisStore
-from leyden.core.testing.redis_server import NO_REDIS, PROGRAM, RedisServer
+from leyden.core.testing.servers.redis_server import NO_REDIS, PROGRAM, RedisServer
 from leyden.core.testing.store_contract.shared import claimed, counts_of, queue_length, span_of, taken
 
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason=NO_REDIS)

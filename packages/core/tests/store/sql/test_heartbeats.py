@@ -15,7 +15,7 @@ from leyden.core.store.common.span_codec import LatestCalls
 from leyden.core.store.open import open_store
 from leyden.core.store.sql import migrations
 from leyden.core.store.sql.rows import SqlRows
-from leyden.core.testing.postgres_server import PostgresServer
+from leyden.core.testing.servers.postgres_server import PostgresServer
 from leyden.core.testing.store_contract.shared import counts_of, span_of, taken
 
 

@@ -17,7 +17,7 @@ from leyden.core.errors import UsageError
 from leyden.core.store.base import LightningStore
 from leyden.core.store.open import open_store
 from leyden.core.store.sql import migrations, schema
-from leyden.core.testing.postgres_server import PostgresServer
+from leyden.core.testing.servers.postgres_server import PostgresServer
 from leyden.core.testing.store_contract.shared import span_of
 
 FIRST = Path(__file__).with_name("first_store.sql")

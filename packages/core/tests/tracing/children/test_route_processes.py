@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from leyden.core.data import semconv
-from leyden.core.testing.echo_endpoint import Endpoint
+from leyden.core.testing.servers.echo_endpoint import Endpoint
 from leyden.core.tracing.wire import routing
 
 SCRIPT = """

@@ -14,8 +14,8 @@ import pytest
 import uvloop
 
 from leyden.core.data import semconv
-from leyden.core.testing import nouns
-from leyden.core.testing.echo_endpoint import Endpoint
+from leyden.core.testing import factories
+from leyden.core.testing.servers.echo_endpoint import Endpoint
 from leyden.core.tracing import context_propagation
 from leyden.core.tracing.children import environment
 from leyden.core.tracing.children.environment import HOOK
@@ -81,7 +81,7 @@ def child(tmp_path: Path) -> Path:
 
 
 def attempt_at(gateway: Endpoint, **more: Any) -> OpenAttempt:
-    return nouns.attempt(gateway.url, **more)
+    return factories.attempt(gateway.url, **more)
 
 
 def by_run(words: list[str]) -> None:
@@ -225,7 +225,7 @@ def test_production_capture_leaves_other_programs_as_they_are(
     child: Path, gateway: Endpoint, provider: Endpoint
 ) -> None:
     routing.install(fail_closed=False)
-    down = nouns.attempt("http://127.0.0.1:9", fail_open=True)
+    down = factories.attempt("http://127.0.0.1:9", fail_open=True)
     for attempt, received in ((attempt_at(gateway, fail_open=True), (1, 0)), (down, (1, 1))):
         with open_attempt(attempt):
             by_shell([sys.executable, str(child), "urllib", provider.url])

@@ -26,12 +26,12 @@ from leyden.core.gateway.calls.served_policy import ServedPolicy
 from leyden.core.gateway.http.server import GatewayServer
 from leyden.core.gateway.production.captures import PATH, CaptureLimits, capture_app
 from leyden.core.store.memory import MemoryStore
-from leyden.core.testing import nouns
+from leyden.core.testing import factories
 from leyden.core.testing.any_values.hostile import SPOILED, OfHostileClass, ReprRaises
 from leyden.core.testing.byte_codec import VOCABULARY, ByteCodec
 from leyden.core.testing.capturing import forgetting_captures, wait_for_ends
-from leyden.core.testing.echo_endpoint import Endpoint
 from leyden.core.testing.scripted_engine import ScriptedAnswer, ScriptedEngine
+from leyden.core.testing.servers.echo_endpoint import Endpoint
 from leyden.core.tracing.context import OpenAttempt, current_attempt, open_attempt, outside_attempt
 from leyden.core.tracing.production import capture
 from leyden.core.tracing.production.capture import root_agent
@@ -212,7 +212,7 @@ def test_only_the_root_opens_a_rollout(server: Production, monkeypatch: pytest.M
     routing.install(fail_closed=True)
     with leyden.core.capture() as in_a_runner:
         assert in_a_runner is None
-    runners = nouns.attempt(NOBODY)
+    runners = factories.attempt(NOBODY)
     with open_attempt(runners), root_agent("planner"):
         assert current_attempt() is runners
     assert server.run(server.store.statistics())["total_rollouts"] == 1

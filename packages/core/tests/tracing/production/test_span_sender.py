@@ -18,11 +18,11 @@ import leyden.core
 from leyden.core.data.production import CaptureSpans
 from leyden.core.data.span import MOST_BYTES, Span
 from leyden.core.gateway.calls import served_policy
-from leyden.core.testing import nouns
+from leyden.core.testing import factories
 from leyden.core.testing.any_values.hostile import SPOILED, ReprRaises
 from leyden.core.testing.capturing import TOKEN, capturing_bench, wait_for_ends
-from leyden.core.testing.echo_endpoint import Endpoint, echo_endpoint
 from leyden.core.testing.gateway_bench import GatewayBench
+from leyden.core.testing.servers.echo_endpoint import Endpoint, echo_endpoint
 from leyden.core.tracing.context import OpenAttempt
 from leyden.core.tracing.production import span_sender
 from leyden.core.tracing.production.span_sender import BATCH, SpanSender, SpansRefused
@@ -53,7 +53,7 @@ class Gateway:
 
 
 def spans(count: int, start: int = 0) -> list[Span]:
-    return [nouns.span(name=str(number)) for number in range(start, start + count)]
+    return [factories.span(name=str(number)) for number in range(start, start + count)]
 
 
 def test_a_long_run_sends_what_it_recorded_before_its_end() -> None:
@@ -109,8 +109,13 @@ def test_spans_of_any_values_are_sent_and_one_that_is_none_holds_up_no_other(cap
     gateway = Gateway()
     odd: Any = {"a": ReprRaises(), "b": SPOILED[str]("mine"), "c": "half \ud800", "d": 1 << 70}
     no_id: Any = ReprRaises()
-    large = nouns.span(name="large", attributes={"text": "x" * (MOST_BYTES + 1)})
-    waiting = [nouns.span(name="odd", attributes=odd), nouns.span(span_id=no_id), large, nouns.span(name="last")]
+    large = factories.span(name="large", attributes={"text": "x" * (MOST_BYTES + 1)})
+    waiting = [
+        factories.span(name="odd", attributes=odd),
+        factories.span(span_id=no_id),
+        large,
+        factories.span(name="last"),
+    ]
     sender = SpanSender(waiting, gateway.send)
     with caplog.at_level(logging.WARNING, "leyden.production"):
         assert sender.finish() == 1
@@ -125,7 +130,7 @@ def test_a_fork_sends_nothing_of_its_parents() -> None:
     sender = SpanSender(spans(2), gateway.send)
     child = os.fork()
     if child == 0:  # the child
-        sender.keep(nouns.span(name="mine"))
+        sender.keep(factories.span(name="mine"))
         sender.finish()
         os._exit(0 if gateway.names == ["mine"] else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from leyden.core.data.span import Span
 from leyden.core.errors import UsageError
-from leyden.core.testing import nouns
+from leyden.core.testing import factories
 from leyden.core.tracing.context import OpenAttempt, open_attempt
 from leyden.core.tracing.spans import export
 
@@ -50,7 +50,7 @@ async def recorder(store: Store) -> AsyncIterator[export.Recorder]:
 
 def attempt(number: int = 0) -> OpenAttempt:
     trace_id = f"{number + 1:032x}"
-    return nouns.attempt(rollout_id=f"ro-{number}", attempt_id=f"at-{number}", trace_id=trace_id)
+    return factories.attempt(rollout_id=f"ro-{number}", attempt_id=f"at-{number}", trace_id=trace_id)
 
 
 async def test_spans_of_an_attempt_arrive_whole_and_others_do_not(store: Store, recorder: export.Recorder) -> None:

@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 from leyden.core.data.plain.spans import plain_span
 from leyden.core.data.span import Span
 from leyden.core.store.sdk_spans import span_from_otel
-from leyden.core.testing import nouns
+from leyden.core.testing import factories
 from leyden.core.tracing.context import OpenAttempt, open_attempt
 from leyden.core.tracing.spans.lightweight_spans import RESOURCE, OwnTracer
 
@@ -20,7 +20,7 @@ SECOND = 1_000_000_000
 
 
 def attempt() -> OpenAttempt:
-    return nouns.attempt()
+    return factories.attempt()
 
 
 class _Keeping(SpanProcessor):

@@ -9,7 +9,7 @@ from opentelemetry.trace import StatusCode
 
 from leyden.core.data import semconv
 from leyden.core.data.span import Span
-from leyden.core.testing import nouns
+from leyden.core.testing import factories
 from leyden.core.tracing.context import OpenAttempt, current_caller, open_attempt
 from leyden.core.tracing.patching.safe_callback import quietly
 from leyden.core.tracing.spans import export, run_tree
@@ -31,7 +31,7 @@ async def recorder() -> AsyncIterator[Recorder]:
 
 
 def attempt(name: str = "a") -> OpenAttempt:
-    return nouns.attempt(attempt_id=name)
+    return factories.attempt(attempt_id=name)
 
 
 def begun(run: Run | None) -> Run:

@@ -4,7 +4,7 @@ import httpx
 import openai
 import pytest
 
-from leyden.core.testing import nouns
+from leyden.core.testing import factories
 from leyden.core.tracing.context import open_attempt
 from leyden.core.tracing.wire import provider_hosts, routing
 from leyden.core.tracing.wire.provider_hosts import Place, is_of_sdk, is_provider, place
@@ -65,7 +65,7 @@ def test_a_base_url_of_the_environment_counts_while_an_attempt_is_open(monkeypat
     monkeypatch.setenv("ANTHROPIC_BASE_URL", "https://proxy.invalid/anthropic")
     monkeypatch.setenv("OLLAMA_HOST", "127.0.0.1:7000")
     assert not is_provider("https://proxy.invalid/x")
-    with open_attempt(nouns.attempt()):
+    with open_attempt(factories.attempt()):
         assert is_provider("https://proxy.invalid/x")
         assert is_provider("http://localhost:7000/x")
     provider_hosts.forget()

@@ -12,8 +12,8 @@ import httpx2
 import pytest
 
 from leyden.core.data import semconv
-from leyden.core.testing import nouns
-from leyden.core.testing.echo_endpoint import Endpoint
+from leyden.core.testing import factories
+from leyden.core.testing.servers.echo_endpoint import Endpoint
 from leyden.core.tracing.context import Caller, OpenAttempt, open_attempt, outside_attempt, set_caller
 from leyden.core.tracing.wire import gateway_pool, routing
 
@@ -31,7 +31,7 @@ def routed() -> Iterator[None]:
 
 
 def attempt_at(gateway: Endpoint, number: int = 0) -> OpenAttempt:
-    return nouns.attempt(gateway.url, rollout_id=f"ro-{number}", attempt_id=f"at-{number}", token=f"token/{number}")
+    return factories.attempt(gateway.url, rollout_id=f"ro-{number}", attempt_id=f"at-{number}", token=f"token/{number}")
 
 
 def sink(http: Any, seen: list[Any], **more: Any) -> Any:
@@ -249,7 +249,7 @@ def test_what_a_closed_attempt_left_running_calls_nobody(fail_closed: bool, gate
 
 
 async def test_a_gateway_that_is_down_is_a_connection_error(gateway: Endpoint, routed: None) -> None:
-    down = nouns.attempt()
+    down = factories.attempt()
     with open_attempt(down):
         async with httpx.AsyncClient() as client:
             with pytest.raises(httpx.ConnectError):

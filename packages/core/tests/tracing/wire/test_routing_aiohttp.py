@@ -8,8 +8,8 @@ import pytest
 from aiohttp import web
 
 from leyden.core.data import semconv
-from leyden.core.testing import nouns
-from leyden.core.testing.echo_endpoint import Endpoint
+from leyden.core.testing import factories
+from leyden.core.testing.servers.echo_endpoint import Endpoint
 from leyden.core.tracing.context import Caller, OpenAttempt, open_attempt, outside_attempt, set_caller
 from leyden.core.tracing.wire import gateway_pool, routing
 
@@ -27,7 +27,7 @@ async def routed() -> AsyncIterator[None]:
 
 
 def attempt_at(gateway: Endpoint) -> OpenAttempt:
-    return nouns.attempt(gateway.url, token="t/0")
+    return factories.attempt(gateway.url, token="t/0")
 
 
 async def test_a_call_goes_to_the_gateway_and_the_agent_sees_its_provider(gateway: Endpoint) -> None:
@@ -205,7 +205,7 @@ async def test_what_has_no_attempt_fails_as_a_connection_error(gateway: Endpoint
 
 
 async def test_a_gateway_that_is_down_is_a_connection_error_about_the_provider() -> None:
-    down = nouns.attempt()
+    down = factories.attempt()
     async with aiohttp.ClientSession() as session:
         with open_attempt(down), pytest.raises(aiohttp.ClientConnectorError) as failure:
             await session.post(URL, json=CHAT)

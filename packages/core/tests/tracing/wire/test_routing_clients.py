@@ -12,8 +12,8 @@ import pytest
 import requests
 
 from leyden.core.data import semconv
-from leyden.core.testing import nouns
-from leyden.core.testing.echo_endpoint import Endpoint
+from leyden.core.testing import factories
+from leyden.core.testing.servers.echo_endpoint import Endpoint
 from leyden.core.tracing import context_propagation
 from leyden.core.tracing.context import Caller, OpenAttempt, open_attempt, set_caller
 from leyden.core.tracing.wire import gateway_pool, routing
@@ -34,7 +34,7 @@ def routed() -> Iterator[None]:
 
 
 def attempt_at(gateway: Endpoint, number: int = 0) -> OpenAttempt:
-    return nouns.attempt(gateway.url, attempt_id=f"at-{number}", token=f"t{number}")
+    return factories.attempt(gateway.url, attempt_id=f"at-{number}", token=f"t{number}")
 
 
 def tokens(gateway: Endpoint) -> list[str]:

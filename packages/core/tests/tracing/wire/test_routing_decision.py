@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from leyden.core.data.route import Route
-from leyden.core.testing import nouns
+from leyden.core.testing import factories
 from leyden.core.tracing.context import open_attempt
 from leyden.core.tracing.wire import routing
 from leyden.core.tracing.wire.routing_decision import Outgoing, Stopped, decide
@@ -85,13 +85,13 @@ def outcome(url: str, body: bytes | None, method: str = "POST", **headers: str) 
 )
 def test_a_request_in_a_runner(host: str, path: str, body: bytes | None, expected: str) -> None:
     zipped = {"content-encoding": "gzip"} if body is not None and body.startswith(b"\x1f\x8b") else {}
-    with open_attempt(nouns.attempt()):
+    with open_attempt(factories.attempt()):
         assert outcome(f"https://{host}{path}", body, **zipped) == expected
 
 
 def test_methods_are_compared_in_any_case_and_as_servers_are_asked_to_take_them() -> None:
     models = "https://generativelanguage.googleapis.com/v1beta/models"
-    with open_attempt(nouns.attempt()):
+    with open_attempt(factories.attempt()):
         assert outcome("https://api.openai.com/v1/chat/completions", CHAT, "post") == ROUTED
         assert outcome(models, b"", "GET") == SENT
         assert outcome(f"{models}/g:generateContent", b"", "GET", **{"x-http-method-override": "POST"}) == STOPPED
@@ -101,13 +101,13 @@ def test_methods_are_compared_in_any_case_and_as_servers_are_asked_to_take_them(
 
 def test_routes_let_a_provider_answer_what_the_gateway_does_not_take() -> None:
     routes = (Route(host="api.cohere.com", path="/v1/chat", to="provider"),)
-    with open_attempt(nouns.attempt(routes=routes)):
+    with open_attempt(factories.attempt(routes=routes)):
         assert outcome("https://api.cohere.com/v1/chat", OTHER) == SENT
         assert outcome("https://api.cohere.com/v1/generate", OTHER) == STOPPED
 
 
 def test_a_host_is_a_providers_once_a_model_call_went_there_and_its_port_on_this_machine_in_that_attempt_only() -> None:
-    with open_attempt(nouns.attempt()):
+    with open_attempt(factories.attempt()):
         for base in ("https://llm.invalid/v1", "http://127.0.0.1:8000/v1"):
             assert outcome(f"{base}/chat", OTHER) == SENT
             assert outcome(f"{base}/chat/completions", OTHER) == ROUTED
@@ -115,20 +115,20 @@ def test_a_host_is_a_providers_once_a_model_call_went_there_and_its_port_on_this
             assert outcome(f"{base}/embeddings", OTHER) == SENT
         assert outcome("http://[::1]:8000/v1/chat", OTHER) == STOPPED
         assert outcome("http://127.0.0.1:8001/v1/chat", OTHER) == SENT
-    with open_attempt(nouns.attempt()):
+    with open_attempt(factories.attempt()):
         assert outcome("https://llm.invalid/v1/chat", OTHER) == STOPPED
         assert outcome("http://127.0.0.1:8000/v1/chat", OTHER) == SENT
 
 
 def test_what_else_the_gateway_serves_is_never_stopped() -> None:
-    with open_attempt(nouns.attempt("http://127.0.0.1:8000")):
+    with open_attempt(factories.attempt("http://127.0.0.1:8000")):
         outcome("http://localhost:8000/v1/chat/completions", CHAT)
         assert outcome("http://127.0.0.1:8000/capture/begin", OTHER) == SENT
         assert outcome("http://localhost:8000/metrics", b"", "GET") == SENT
 
 
 def test_in_production_capture_only_what_is_known_as_a_model_call_is_one() -> None:
-    with open_attempt(nouns.attempt(fail_open=True)):
+    with open_attempt(factories.attempt(fail_open=True)):
         assert outcome("https://api.openai.com/v1/conversations", OTHER) == SENT
         assert outcome("https://api.openai.com/v1/responses", OTHER) == SENT
         assert outcome(

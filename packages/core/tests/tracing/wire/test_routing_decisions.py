@@ -11,8 +11,8 @@ import pytest
 
 from leyden.core.data import semconv
 from leyden.core.data.route import Route
-from leyden.core.testing import nouns
-from leyden.core.testing.echo_endpoint import Endpoint
+from leyden.core.testing import factories
+from leyden.core.testing.servers.echo_endpoint import Endpoint
 from leyden.core.tracing.context import Caller, OpenAttempt, open_attempt, set_caller
 from leyden.core.tracing.wire import gateway_pool, routing
 
@@ -28,7 +28,7 @@ def routed() -> Iterator[None]:
 
 
 def attempt_at(gateway: str, **more: Any) -> OpenAttempt:
-    return nouns.attempt(gateway, **more)
+    return factories.attempt(gateway, **more)
 
 
 def test_routes_choose_a_policy_or_the_provider(send: Send, gateway: Endpoint, provider: Endpoint) -> None:

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from leyden.core.data import semconv
-from leyden.core.testing import nouns
-from leyden.core.testing.echo_endpoint import Endpoint
+from leyden.core.testing import factories
+from leyden.core.testing.servers.echo_endpoint import Endpoint
 from leyden.core.tracing.context import Caller, OpenAttempt, open_attempt, outside_attempt, set_caller
 from leyden.core.tracing.wire import routing
 
@@ -37,7 +37,7 @@ def connection() -> Iterator[http.client.HTTPSConnection]:
 
 
 def attempt_at(gateway: Endpoint, **more: Any) -> OpenAttempt:
-    return nouns.attempt(gateway.url, token="t/0", **more)
+    return factories.attempt(gateway.url, token="t/0", **more)
 
 
 def asked(url: str = URL) -> urllib.request.Request:
@@ -162,7 +162,7 @@ def test_production_capture_sends_the_whole_request_on(
 ) -> None:
     routing.install(fail_closed=False)
     where = provider.url.removeprefix("http://")
-    refusing = nouns.attempt(answering(503), fail_open=True)
+    refusing = factories.attempt(answering(503), fail_open=True)
     with closing(http.client.HTTPConnection(where)) as own, open_attempt(refusing):
         for _ in range(2):
             own.request("POST", PATH, CHAT, {"authorization": "Bearer sk"})

@@ -12,9 +12,9 @@ from requests.adapters import BaseAdapter, HTTPAdapter
 from urllib3.util import Retry
 
 from leyden.core.data import semconv
-from leyden.core.testing import nouns
-from leyden.core.testing.echo_endpoint import Endpoint
-from leyden.core.testing.serving import served
+from leyden.core.testing import factories
+from leyden.core.testing.servers.echo_endpoint import Endpoint
+from leyden.core.testing.servers.http_handler import served
 from leyden.core.tracing.context import Caller, OpenAttempt, open_attempt, outside_attempt, set_caller
 from leyden.core.tracing.wire import routing
 
@@ -31,7 +31,7 @@ def routed() -> Iterator[None]:
 
 
 def attempt_at(gateway: Endpoint) -> OpenAttempt:
-    return nouns.attempt(gateway.url, token="t/0")
+    return factories.attempt(gateway.url, token="t/0")
 
 
 class Sink(BaseAdapter):
@@ -180,7 +180,7 @@ def test_a_mounted_adapter_tries_again_as_its_user_says(through: str) -> None:
             session.mount("https://", adapter)
             return session.post(URL, json=CHAT, timeout=5)
 
-    with served(Busy) as url, open_attempt(nouns.attempt(url, token="t/0")):
+    with served(Busy) as url, open_attempt(factories.attempt(url, token="t/0")):
         assert post(2).status_code == 200
         assert answered == [503, 503, 200]
         with pytest.raises(requests.exceptions.RetryError) as failure:
@@ -219,7 +219,7 @@ def test_what_has_no_attempt_fails_as_a_connection_error(gateway: Endpoint) -> N
 
 
 def test_a_gateway_that_is_down_is_a_connection_error_about_the_agents_own_request() -> None:
-    down = nouns.attempt()
+    down = factories.attempt()
     with open_attempt(down), pytest.raises(requests.exceptions.ConnectionError) as failure:
         requests.post(URL, json=CHAT)
     assert failure.value.request is not None

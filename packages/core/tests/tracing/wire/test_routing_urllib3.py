@@ -9,8 +9,8 @@ import urllib3
 from urllib3.connectionpool import HTTPConnectionPool
 from urllib3.exceptions import MaxRetryError, NewConnectionError, ReadTimeoutError
 
-from leyden.core.testing import nouns
-from leyden.core.testing.echo_endpoint import Endpoint
+from leyden.core.testing import factories
+from leyden.core.testing.servers.echo_endpoint import Endpoint
 from leyden.core.tracing.context import OpenAttempt, open_attempt
 from leyden.core.tracing.wire import gateway_pool, routing
 
@@ -34,7 +34,7 @@ def pools() -> Iterator[urllib3.PoolManager]:
 
 
 def attempt_at(gateway: str, **more: Any) -> OpenAttempt:
-    return nouns.attempt(gateway, **more)
+    return factories.attempt(gateway, **more)
 
 
 def test_a_call_goes_to_the_gateway_without_the_key(pools: urllib3.PoolManager, gateway: Endpoint) -> None:

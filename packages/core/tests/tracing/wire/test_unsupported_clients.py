@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from leyden.core.runner.commands.command import CommandAgent
-from leyden.core.testing import nouns
+from leyden.core.testing import factories
 from leyden.core.testing.running import NO_GATEWAY, run_one
 from leyden.core.tracing import context_propagation
 from leyden.core.tracing.context import open_attempt
@@ -50,7 +50,7 @@ def test_what_is_loaded_is_named(names: tuple[str, ...], word: str) -> None:
 
 def test_an_attempt_whose_model_call_passed_by_is_not_silent(silent: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(unsupported_clients.UNREACHED, "pytest", "pytest is loaded")
-    attempt = nouns.attempt(NO_GATEWAY)
+    attempt = factories.attempt(NO_GATEWAY)
     routing.install()
     try:
         with open_attempt(attempt), httpx.Client() as client:
@@ -109,7 +109,7 @@ async def test_other_programs_that_an_agent_started_are_named(silent: None, capl
 
 
 def test_what_a_client_asks_its_system_with_is_no_reason(silent: None) -> None:
-    attempt = nouns.attempt(extra={unsupported_clients.PROGRAMS: {"uname", "my_agent"}})
+    attempt = factories.attempt(extra={unsupported_clients.PROGRAMS: {"uname", "my_agent"}})
     said = unsupported_clients.untold(attempt)
     assert "my_agent is another program: its client must take its base URL from OPENAI_BASE_URL" in said
     assert not any("uname" in one for one in said)

@@ -8,7 +8,7 @@ from leyden.core.data import semconv
 from leyden.core.data.rollout import EnqueueRollout
 from leyden.core.data.span import Attributes
 from leyden.core.store.memory import MemoryStore
-from leyden.core.testing.nouns import span
+from leyden.core.testing.factories import span
 from leyden.core.trainer.context.discarded_versions import LOST, are_lost
 from leyden.core.trainer.rollouts.interrupted import ABANDONED
 

@@ -19,7 +19,7 @@ from leyden.core.data.span import Attributes
 from leyden.core.errors import UsageError
 from leyden.core.store.base import LightningStore
 from leyden.core.store.open import open_store
-from leyden.core.testing.nouns import span
+from leyden.core.testing.factories import span
 from leyden.core.trainer.export import files
 from leyden.core.trainer.export.export import MANIFEST, TABLES, Exported, export_run
 from leyden.core.trainer.export.files import Format

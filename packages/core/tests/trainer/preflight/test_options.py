@@ -11,7 +11,7 @@ from leyden.core.algorithm.registry import ALGORITHMS, make_algorithm
 from leyden.core.algorithm.staleness import Pace
 from leyden.core.data.route import POLICY
 from leyden.core.data.transition import TrajectoryGroup
-from leyden.core.testing.nouns import trajectory, transition
+from leyden.core.testing.factories import trajectory, transition
 from leyden.core.testing.policies import TinyShape, tiny_policy
 from leyden.core.testing.scripted_context import ScriptedContext
 from leyden.core.trainer.preflight.options import Watched

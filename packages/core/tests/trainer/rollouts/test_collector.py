@@ -17,7 +17,7 @@ from leyden.core.data.rollout import AttemptedRollout
 from leyden.core.data.span import Attributes, Span
 from leyden.core.errors import RewardError, TaskError
 from leyden.core.store.memory import MemoryStore
-from leyden.core.testing import nouns
+from leyden.core.testing import factories
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.monitoring.display import Display
 from leyden.core.trainer.rollouts import collector as module
@@ -27,7 +27,7 @@ CONFIG = RunConfig(name="r", agent="a", policy="p", tasks_per_step=2, group_size
 
 
 def span(rollout: AttemptedRollout, name: str, attributes: Attributes) -> Span:
-    return nouns.span(
+    return factories.span(
         name,
         attributes,
         rollout_id=rollout.rollout_id,

@@ -15,7 +15,7 @@ from leyden.core.errors import RunError, UsageError
 from leyden.core.store.base import LightningStore
 from leyden.core.store.open import open_store
 from leyden.core.testing.byte_codec import END, ByteCodec
-from leyden.core.testing.nouns import span
+from leyden.core.testing.factories import span
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.rollouts.offline import locate, read_store
 from leyden.core.trainer.run_folder.folder import RunFolder

@@ -17,7 +17,7 @@ from leyden.core.data.reasons import (
     UPSTREAM,
 )
 from leyden.core.data.span import Span
-from leyden.core.testing import nouns
+from leyden.core.testing import factories
 from leyden.core.testing.byte_codec import BEGIN, END, ByteCodec
 from leyden.core.trainer.rollouts.retokenise import CannotTell, retold
 
@@ -44,7 +44,7 @@ def span(asked: object = ASKED, said: object = (SAID,), **more: Any) -> Span:
         semconv.DIALECT: "chat",
         **{getattr(semconv, name): value for name, value in more.items()},
     }
-    return nouns.span("chat", {key: value for key, value in attributes.items() if value is not None}, end_time=1.0)
+    return factories.span("chat", {key: value for key, value in attributes.items() if value is not None}, end_time=1.0)
 
 
 def test_an_answer_becomes_what_the_policy_would_have_written_to_give_it() -> None:

@@ -18,7 +18,7 @@ from leyden.core.data.span import Attributes, Span
 from leyden.core.data.transition import Transition
 from leyden.core.errors import RewardError
 from leyden.core.store.memory import MemoryStore
-from leyden.core.testing import nouns
+from leyden.core.testing import factories
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.monitoring.display import Display
 from leyden.core.trainer.rollouts.collector import Collected, Collector
@@ -118,7 +118,7 @@ async def nothing() -> None:
 
 def span(ids: tuple[str, str], name: str, span_id: str, attributes: Attributes) -> Span:
     rollout_id, attempt_id = ids
-    return nouns.span(
+    return factories.span(
         name,
         attributes,
         rollout_id=rollout_id,

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from leyden.core.errors import AgentNotFound, UsageError
-from leyden.core.testing.nouns import span
+from leyden.core.testing.factories import span
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.rollouts.selection import make_selector, read_selection
 from leyden.core.trainer.trainer import Trainer

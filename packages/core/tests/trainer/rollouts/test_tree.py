@@ -6,7 +6,7 @@ from rich.console import Console
 from leyden.core.data import semconv
 from leyden.core.data.rollout import Attempt, Rollout
 from leyden.core.data.span import Attributes, Span, SpanStatus
-from leyden.core.testing import nouns
+from leyden.core.testing import factories
 from leyden.core.trainer.rollouts.recorded import RecordedRollout
 from leyden.core.trainer.rollouts.tree import describe, rollout_tree
 
@@ -15,7 +15,7 @@ ATTEMPT = Attempt(rollout_id="r1", attempt_id="a1", sequence_id=1, start_time=0.
 
 
 def span(number: int, name: str, parent: int | None = None, attributes: Attributes | None = None) -> Span:
-    return nouns.span(
+    return factories.span(
         name,
         attributes,
         rollout_id="r1",
@@ -158,5 +158,5 @@ def test_an_attempt_that_lacks_a_key_says_what_to_do() -> None:
 
 
 def test_a_failed_span_says_why() -> None:
-    failed = nouns.span("chat m", status=SpanStatus(code="error", description="boom"))
+    failed = factories.span("chat m", status=SpanStatus(code="error", description="boom"))
     assert describe(failed) == "chat m  failed: boom"

@@ -23,7 +23,7 @@ from leyden.core.data.route import Route
 from leyden.core.errors import EngineError, PolicyError, TrainingError, UsageError
 from leyden.core.gateway.http.server import GatewayServer
 from leyden.core.store.memory import MemoryStore
-from leyden.core.testing.vllm_double import VllmDouble
+from leyden.core.testing.servers.vllm_double import VllmDouble
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trainer.serving.external import Elsewhere, model_info, serve_elsewhere

@@ -13,7 +13,7 @@ from leyden.core.data.failure import Failure
 from leyden.core.data.rollout import Attempt, AttemptedRollout, Rollout
 from leyden.core.data.sampling import Sampling
 from leyden.core.data.span import Span, SpanStatus
-from leyden.core.testing import nouns
+from leyden.core.testing import factories
 from leyden.core.trainer.context.discarded_versions import LOST
 from leyden.core.trainer.rollouts.interrupted import ABANDONED
 from leyden.core.trainer.why.fates import Circumstances, RolloutFate, fate_of
@@ -38,11 +38,11 @@ def call(span_id: str = "s1", *, attempt_id: str = "a1", sampling: Sampling | No
     )
     if (why := attributes.pop("not_trained", None)) is not None:
         recorded[semconv.NOT_TRAINED] = why
-    return nouns.span("chat", recorded | attributes, span_id=span_id, attempt_id=attempt_id, status=status)
+    return factories.span("chat", recorded | attributes, span_id=span_id, attempt_id=attempt_id, status=status)
 
 
 def reward(value: float = 1.0, attempt_id: str = "a1") -> Span:
-    return nouns.span(semconv.REWARD, {semconv.REWARD_VALUE: value}, span_id="reward", attempt_id=attempt_id)
+    return factories.span(semconv.REWARD, {semconv.REWARD_VALUE: value}, span_id="reward", attempt_id=attempt_id)
 
 
 def attempt(status: Any = "succeeded", number: int = 1, failure: Failure | None = None, **metadata: Any) -> Attempt:

@@ -9,7 +9,7 @@ import torch.random
 from leyden.core.policy.model import PolicyModel
 from leyden.core.policy.options import LoraOptions
 from leyden.core.policy.update.entries import WeightedTransition
-from leyden.core.testing.nouns import transition
+from leyden.core.testing.factories import transition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,7 @@ from leyden.core.algorithm.advantage_pipeline import weigh
 from leyden.core.algorithm.critic_targets import Critic, valued
 from leyden.core.credit.base import Credit, CreditAssigner
 from leyden.core.data.transition import Outcome, Trajectory, TrajectoryGroup, Transition
-from leyden.core.testing.nouns import trajectory, transition
+from leyden.core.testing.factories import trajectory, transition
 
 Floats: TypeAlias = NDArray[np.float64]
 PLAIN, BOLD, TOOL = range(3)

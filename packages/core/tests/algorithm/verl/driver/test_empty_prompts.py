@@ -8,7 +8,7 @@ from leyden.core.algorithm.verl.rows import RowLimits, training_rows
 from leyden.core.credit.registry import CREDIT
 from leyden.core.data.reasons import reason_of
 from leyden.core.data.transition import Trajectory, TrajectoryGroup
-from leyden.core.testing.nouns import trajectory, transition
+from leyden.core.testing.factories import trajectory, transition
 
 CALL = transition([1, 2], [3, 4], [-0.5, -1.0], agent="a")
 LIMITS = RowLimits(prompt=8, response=4)

@@ -16,7 +16,7 @@ from leyden.core.algorithm.verl.wire import ROLLOUTS, Failed, Pause, Replicas, S
 from leyden.core.data.transition import Outcome, TrajectoryGroup
 from leyden.core.errors import EngineError, NothingToLearn, RewardError, TrainingError
 from leyden.core.gateway.http.server import GatewayServer
-from leyden.core.testing.nouns import trajectory, transition
+from leyden.core.testing.factories import trajectory, transition
 
 ASKED = Asked(step=1, place=0, row=3, copies=2)
 OUTCOME = Outcome(kind="tool", name="calculator", succeeded=True, text="4")

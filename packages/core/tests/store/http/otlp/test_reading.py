@@ -37,8 +37,8 @@ from leyden.core.store.http.otlp.reading import Most, read_request
 from leyden.core.store.http.refused import Refused
 from leyden.core.store.http.server import store_app
 from leyden.core.store.memory import MemoryStore
+from leyden.core.testing.servers.store_server import ACCESS, TOKEN, StoreServer
 from leyden.core.testing.store_contract.shared import attempt_now, claimed
-from leyden.core.testing.store_server import ACCESS, TOKEN, StoreServer
 
 PROTOBUF, JSON = "application/x-protobuf", "application/json"
 APP = """

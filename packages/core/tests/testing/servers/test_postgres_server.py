@@ -7,8 +7,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from leyden.core.testing import postgres_server
-from leyden.core.testing.server_programs import NO_POSTGRES, postgres_folder
+from leyden.core.testing.servers import postgres_server
+from leyden.core.testing.servers.server_programs import NO_POSTGRES, postgres_folder
 
 pytestmark = [pytest.mark.integration, pytest.mark.skipif(postgres_folder() is None, reason=NO_POSTGRES)]
 

@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 from types import TracebackType
 
-from leyden.core.testing.ports import free_port
-from leyden.core.testing.server_programs import NO_REDIS, redis_program
+from leyden.core.testing.servers.ports import free_port
+from leyden.core.testing.servers.server_programs import NO_REDIS, redis_program
 
 PROGRAM = redis_program()
 __all__ = ["DURABLE", "NO_REDIS", "PROGRAM", "RedisServer"]

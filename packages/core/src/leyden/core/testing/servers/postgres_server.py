@@ -21,8 +21,8 @@ from typing import Any
 import psycopg
 from psycopg.sql import SQL, Identifier
 
-from leyden.core.testing.ports import free_port
-from leyden.core.testing.server_programs import NO_POSTGRES, postgres_folder
+from leyden.core.testing.servers.ports import free_port
+from leyden.core.testing.servers.server_programs import NO_POSTGRES, postgres_folder
 
 USER, PASSWORD = "leyden", "p@ss/word"
 """Of the server's owner; the password has to be written otherwise in a URI."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from leyden.core.testing.serving import served
+from leyden.core.testing.servers.http_handler import served
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

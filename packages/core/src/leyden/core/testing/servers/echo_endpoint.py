@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 
-from leyden.core.testing.serving import served
+from leyden.core.testing.servers.http_handler import served
 
 
 @dataclass

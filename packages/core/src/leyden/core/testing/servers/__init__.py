@@ -1,0 +1,1 @@
+"""Servers for tests: real stores, and endpoints that stand in for providers."""
