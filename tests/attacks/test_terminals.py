@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from leyden.core.cli.run import _show  # pyright: ignore[reportPrivateUsage]  # what the command prints by
+from leyden.core.cli.commands.run import _show  # pyright: ignore[reportPrivateUsage]  # what the command prints by
 from leyden.core.data.encoding.json_line import json_line
 from leyden.core.data.failure import Failure
 from leyden.core.data.rollout import Attempt, Rollout

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from leyden.core.cli import main as cli
+from leyden.core.cli.commands.quickstart import find_example, quickstart_command
 from leyden.core.cli.options import default_name, read_held_out, read_policies, read_settings
-from leyden.core.cli.quickstart import find_example, quickstart_command
 from leyden.core.errors import CheckFailed, EngineError, NothingToLearn, TrainingError, UsageError
 from leyden.core.trainer import launch
 from leyden.core.trainer.config import NAME

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 import typer
 from typer.main import get_command
 
-from leyden.core.cli import (  # "exec": the command's name
+from leyden.core.cli.command import Command, TakesCommand
+from leyden.core.cli.commands import (
     check,
     dev,
     exec,
@@ -23,9 +24,8 @@ from leyden.core.cli import (  # "exec": the command's name
     verl,
     why,
 )
-from leyden.core.cli.command import Command, TakesCommand
+from leyden.core.cli.commands.run import run_workers
 from leyden.core.cli.descriptors import OutputError, give_up_output, guard_output, open_descriptors
-from leyden.core.cli.run import run_workers
 from leyden.core.errors import LeydenError, UsageError
 from leyden.core.masking import mask_own_logs, mask_text, remember_words, visible
 

@@ -20,7 +20,7 @@ from leyden.core.store.open import open_store
 from leyden.core.testing.capturing import forgetting_captures, wait_for_ends
 from leyden.core.testing.servers.echo_endpoint import Endpoint, echo_endpoint
 
-POLICY = Path(__file__).parents[4] / "examples/calculator_langgraph/policy"
+POLICY = Path(__file__).parents[5] / "examples/calculator_langgraph/policy"
 NOBODY = "http://127.0.0.1:9"
 CHAT: dict[str, Any] = {"model": "big", "max_tokens": 4, "messages": [{"role": "user", "content": "hello"}]}
 

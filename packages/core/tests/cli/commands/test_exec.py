@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from warm_process import run_leyden
 
-from leyden.core.cli.exec import read_task
+from leyden.core.cli.commands.exec import read_task
 from leyden.core.cli.main import run
 from leyden.core.cli.options import default_name
 from leyden.core.data.resources import LLM
@@ -22,7 +22,7 @@ from leyden.core.testing.servers.echo_endpoint import Endpoint, echo_endpoint
 from leyden.core.trainer.config import RunConfig, load_config, save_config
 from leyden.core.trainer.services.dev import DevPlan, dry_run
 
-ROOT = Path(__file__).parents[4]
+ROOT = Path(__file__).parents[5]
 EXAMPLES = ROOT / "examples"
 POLICY = EXAMPLES / "calculator_langgraph/policy"
 BODY = '{"model": "gpt", "messages": [{"role": "user", "content": "hello"}]}'
