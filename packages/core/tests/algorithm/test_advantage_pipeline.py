@@ -13,9 +13,10 @@ from leyden.core.advantage.registry import ADVANTAGE
 from leyden.core.algorithm.advantage_pipeline import absent_roles, weigh
 from leyden.core.algorithm.critic_targets import valued
 from leyden.core.algorithm.lightning_rl import LightningRL, LightningRLConfig
-from leyden.core.algorithm.registry import make_algorithm, nested
+from leyden.core.algorithm.registry import make_algorithm
 from leyden.core.credit.base import Credit, CreditAssigner
 from leyden.core.credit.registry import CREDIT
+from leyden.core.data.scheme import nested
 from leyden.core.data.transition import Trajectory, TrajectoryGroup
 from leyden.core.errors import TrainingError, UsageError
 from leyden.core.testing import stopping_game as game

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from leyden.core.algorithm.base import Algorithm, Context
-from leyden.core.algorithm.registry import ALGORITHMS, make_algorithm
+from leyden.core.algorithm.registry import algorithm_class, make_algorithm
 from leyden.core.algorithm.side_by_side import SideBySide
 from leyden.core.algorithm.staleness import Pace
 from leyden.core.data.transition import TrajectoryGroup
@@ -248,7 +248,11 @@ REFUSED: list[tuple[list[dict[str, Any]], dict[str, Any], str]] = [
     ([{"name": "a", **BEST}, {"name": "b", **PAIRS}], {"learning_rate": 1e-4}, "learning_rate has no effect"),
     ([{"name": "a", **BEST}, {"name": "b", "algorithm": "spam"}], {}, "side b: unknown algorithm 'spam'"),
     ([{"name": "a", **BEST}, {"name": "b", "algorithm": "sft", "config": {"keeps": 1}}], {}, "side b: .*keeps"),
-    ([{"name": "a", **BEST}, {"name": "b", "algorithm": "own"}], {}, "loop of its own, and cannot be a side"),
+    (
+        [{"name": "a", **BEST}, {"name": "b", "algorithm": f"{__file__}:OwnLoop"}],
+        {},
+        "loop of its own, and cannot be a side",
+    ),
     ([{"name": "a", **BEST}, {"name": "b", "algorithm": "stages"}], {}, "side b: .*stages"),
     (
         [{"name": "a", **BEST}, {"name": "b", "algorithm": "sft", "config": {"spans": "teacher"}}],
@@ -271,10 +275,7 @@ REFUSED: list[tuple[list[dict[str, Any]], dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("given", "more", "said"), REFUSED)
-def test_what_cannot_be_sides_is_refused(
-    given: list[dict[str, Any]], more: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(ALGORITHMS, "own", OwnLoop)
+def test_what_cannot_be_sides_is_refused(given: list[dict[str, Any]], more: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         make_algorithm("side_by_side", {"sides": given, **more})
 
@@ -310,7 +311,7 @@ class OwnLoop(Algorithm):
     """Keeps a loop of its own."""
 
     name = "own"
-    Config = ALGORITHMS["lightning_rl"].Config
+    Config = algorithm_class("lightning_rl").Config
 
     async def run(self, context: Context) -> None:
         raise AssertionError

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from leyden.core.algorithm.base import Algorithm, Context, StoredRollouts
-from leyden.core.algorithm.registry import ALGORITHMS, make_algorithm
+from leyden.core.algorithm.registry import algorithm_class, make_algorithm
 from leyden.core.algorithm.stages import Stages
 from leyden.core.algorithm.staleness import Pace
 from leyden.core.data.transition import TrajectoryGroup
@@ -165,15 +165,12 @@ REFUSED: list[tuple[list[dict[str, Any]], str]] = [
     ([for_steps(BEST, 1), {"algorithm": "dpo", "config": {"lora": {}}}], "lora must be the same"),
     ([for_steps(BEST, 1), {"algorithm": "dpo", "config": {"precision": "bfloat16"}}], "precision must be the same"),
     ([for_steps(BEST, 1), {"algorithm": "lightning_rl", "config": {"loop": "async"}}], "loop and max_staleness"),
-    ([for_steps(BEST, 1), for_steps({"algorithm": "own"}, 1)], "a loop of its own"),
+    ([for_steps(BEST, 1), for_steps({"algorithm": f"{__file__}:OwnLoop"}, 1)], "a loop of its own"),
 ]
 
 
 @pytest.mark.parametrize(("given", "said"), REFUSED)
-def test_what_cannot_be_stages_is_refused(
-    given: list[dict[str, Any]], said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(ALGORITHMS, "own", OwnLoop)
+def test_what_cannot_be_stages_is_refused(given: list[dict[str, Any]], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         stages(*given)
 
@@ -215,14 +212,14 @@ def test_settings_make_the_same_stages_again() -> None:
     algorithm = stages(for_steps(BEST, 2), REWARDED)
     again = make_algorithm("stages", algorithm.settings())
     assert again.settings() == algorithm.settings()
-    assert ALGORITHMS["stages"] is Stages
+    assert algorithm_class("stages") is Stages
 
 
 class OwnLoop(Algorithm):
     """Keeps a loop of its own."""
 
     name = "own"
-    Config = ALGORITHMS["lightning_rl"].Config
+    Config = algorithm_class("lightning_rl").Config
 
     async def run(self, context: Context) -> None:
         raise AssertionError

@@ -4,22 +4,27 @@ Installed packages add theirs under the entry-point group `leyden.algorithm`; a 
 """
 
 from collections.abc import Mapping
+from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any, cast
 
 import msgspec
 
 from leyden.core.algorithm.base import Algorithm
-from leyden.core.algorithm.dpo import DPO
-from leyden.core.algorithm.lightning_rl import LightningRL
-from leyden.core.algorithm.sft import SFT
-from leyden.core.algorithm.side_by_side import SideBySide
-from leyden.core.algorithm.stages import Stages
-from leyden.core.algorithm.verl.algorithm import VERL
+from leyden.core.algorithm.learner import Learner
+from leyden.core.data.scheme import nested
 from leyden.core.errors import UsageError
 from leyden.core.runner.user_code.loading import load_object
 
-ALGORITHMS: dict[str, type[Algorithm]] = {kind.name: kind for kind in (LightningRL, SFT, DPO, Stages, SideBySide, VERL)}
+ALGORITHMS = {
+    "lightning_rl": "leyden.core.algorithm.lightning_rl:LightningRL",
+    "sft": "leyden.core.algorithm.sft:SFT",
+    "dpo": "leyden.core.algorithm.dpo:DPO",
+    "stages": "leyden.core.algorithm.stages:Stages",
+    "side_by_side": "leyden.core.algorithm.side_by_side:SideBySide",
+    "verl": "leyden.core.algorithm.verl.algorithm:VERL",
+}
+"""Import strings, as some of these algorithms are made of others by their names."""
 GROUP = "leyden.algorithm"
 
 
@@ -30,14 +35,41 @@ def make_algorithm(name: str, config: Mapping[str, Any]) -> Algorithm:
     before it, so that a command line can override a part of what a file says. Raises UsageError for an unknown name, an
     unknown key or a value of the wrong type.
     """
-    kind: Any = ALGORITHMS.get(name) or (load_object(name) if ":" in name else _installed(name))
-    if not (isinstance(kind, type) and issubclass(kind, Algorithm)):
-        there = sorted({*ALGORITHMS, *(entry.name for entry in entry_points(group=GROUP))})
-        raise UsageError(f"unknown algorithm {name!r}; there is {', '.join(there)}, or an import string")
+    kind: Any = algorithm_class(name)
     try:
         return kind(msgspec.convert(nested(config), kind.Config))
     except msgspec.ValidationError as error:
         raise UsageError(f"configuration of algorithm {name!r}: {error}") from None
+
+
+def make_learner(
+    algorithm: str, config: Mapping[str, Any], *, learning_rate: float | None, place: str
+) -> Learner[Any, Any]:
+    """The learner called `algorithm`, a part of a larger algorithm; `learning_rate` is for one that names none.
+
+    Raises UsageError, which begins with the `place` that it is to have in the whole, for one that cannot have it.
+    """
+    given = {} if learning_rate is None else {"learning_rate": learning_rate}
+    try:
+        learner = make_algorithm(algorithm, {**given, **config})
+    except UsageError as error:
+        raise UsageError(f"{place}: {error}") from error
+    if not isinstance(learner, Learner):
+        kind = place.partition(" ")[0]
+        raise UsageError(f"{place}: {algorithm} keeps a loop of its own, and cannot be a {kind}")
+    return cast("Learner[Any, Any]", learner)
+
+
+def algorithm_class(name: str) -> type[Algorithm]:
+    """The class of the algorithm called `name`, or named by an import string; raises UsageError for any other."""
+    if name in ALGORITHMS:
+        module, _, attribute = ALGORITHMS[name].partition(":")
+        return getattr(import_module(module), attribute)
+    kind = load_object(name) if ":" in name else _installed(name)
+    if not (isinstance(kind, type) and issubclass(kind, Algorithm)):
+        there = sorted({*ALGORITHMS, *(entry.name for entry in entry_points(group=GROUP))})
+        raise UsageError(f"unknown algorithm {name!r}; there is {', '.join(there)}, or an import string")
+    return kind
 
 
 def _installed(name: str) -> object:
@@ -47,24 +79,3 @@ def _installed(name: str) -> object:
         return None if entry is None else entry.load()
     except Exception as error:
         raise UsageError(f"algorithm {name!r} cannot be loaded: {error}") from error
-
-
-def nested(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `config` with keys such as `credit.gamma` as mappings in mappings; later keys override earlier ones.
-
-    A name that is given options becomes a mapping: `credit` `discounted` and `credit.gamma` 0.9 are
-    `{"name": "discounted", "gamma": 0.9}`.
-    """
-    whole: dict[str, Any] = {}
-    for key, value in config.items():
-        *path, last = key.split(".")
-        inner = whole
-        for step in path:
-            found = inner.get(step)
-            if isinstance(found, Mapping):
-                inner[step] = dict(cast("Mapping[str, Any]", found))
-            else:
-                inner[step] = {} if found is None else {"name": found}
-            inner = inner[step]
-        inner[last] = value
-    return whole

@@ -17,8 +17,8 @@ import numpy as np
 
 from leyden.core.algorithm.account import Account
 from leyden.core.algorithm.base import Context
-from leyden.core.algorithm.configured import make_learner
 from leyden.core.algorithm.learner import Batch, BatchLoop, Learner, LearnerOptions, Report, collected_numbers
+from leyden.core.algorithm.registry import make_learner
 from leyden.core.algorithm.staleness import Pace
 from leyden.core.data.route import POLICY, PROVIDER
 from leyden.core.data.transition import TrajectoryGroup, Transition

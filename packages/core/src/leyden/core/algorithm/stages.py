@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from leyden.core.algorithm.base import Algorithm, Context
-from leyden.core.algorithm.configured import make_learner
 from leyden.core.algorithm.learner import Learner
+from leyden.core.algorithm.registry import make_learner
 from leyden.core.algorithm.staleness import Pace
 from leyden.core.errors import UsageError
 

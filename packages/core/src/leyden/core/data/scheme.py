@@ -108,3 +108,24 @@ class Schemes(Generic[T]):
         if isinstance(value, Mapping):
             return {key: self._plain(member) for key, member in cast("Mapping[str, Any]", value).items()}
         return msgspec.to_builtins(value)
+
+
+def nested(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `config` with keys such as `credit.gamma` as mappings in mappings; later keys override earlier ones.
+
+    A name that is given options becomes a mapping: `credit` `discounted` and `credit.gamma` 0.9 are
+    `{"name": "discounted", "gamma": 0.9}`.
+    """
+    whole: dict[str, Any] = {}
+    for key, value in config.items():
+        *path, last = key.split(".")
+        inner = whole
+        for step in path:
+            found = inner.get(step)
+            if isinstance(found, Mapping):
+                inner[step] = dict(cast("Mapping[str, Any]", found))
+            else:
+                inner[step] = {} if found is None else {"name": found}
+            inner = inner[step]
+        inner[last] = value
+    return whole

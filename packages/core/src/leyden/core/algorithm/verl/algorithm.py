@@ -31,6 +31,7 @@ from leyden.core.algorithm.verl.driver.settings import (
     trainer_mode,
     usual_settings,
 )
+from leyden.core.data.scheme import nested
 from leyden.core.errors import EngineError, UsageError
 
 log = logging.getLogger(__name__)
@@ -133,8 +134,6 @@ class VERL(Algorithm):
 
     def _given(self) -> dict[str, Any]:
         """VERL's dictionary as it was given, keys with dots as mappings in mappings."""
-        from leyden.core.algorithm.registry import nested  # it knows this algorithm, too
-
         return nested(self.config.config)
 
     async def _train(self, context: OutsideContext, step: int) -> None:

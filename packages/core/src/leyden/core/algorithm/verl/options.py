@@ -11,7 +11,6 @@ import msgspec
 
 from leyden.core.advantage.base import AdvantageEstimator
 from leyden.core.advantage.registry import ADVANTAGE
-from leyden.core.algorithm.registry import nested
 from leyden.core.algorithm.verl.advantages import Estimation
 from leyden.core.algorithm.verl.driver.batch_size_checks import check_shares
 from leyden.core.algorithm.verl.driver.owned_settings import (
@@ -26,7 +25,7 @@ from leyden.core.algorithm.verl.driver.owned_settings import (
 from leyden.core.algorithm.verl.driver.versions import check_versions
 from leyden.core.credit.nesting import needs_values
 from leyden.core.credit.registry import CREDIT
-from leyden.core.data.scheme import SchemeSettings
+from leyden.core.data.scheme import SchemeSettings, nested
 from leyden.core.errors import UsageError
 from leyden.core.policy.update.entries import Normalisation
 

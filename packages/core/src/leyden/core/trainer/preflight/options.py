@@ -6,8 +6,9 @@ from typing import Any
 import msgspec
 
 from leyden.core.algorithm.base import Algorithm
-from leyden.core.algorithm.registry import make_algorithm, nested
+from leyden.core.algorithm.registry import make_algorithm
 from leyden.core.data.route import Route
+from leyden.core.data.scheme import nested
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.preflight.evidence import Rehearsal
 from leyden.core.trainer.preflight.report import CheckResult, failure, ok
