@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from leyden.core.algorithm.verl.inside_verl import bridge
+from leyden.core.algorithm.verl.inside_verl import verl_queue, verl_trainer
 
 MICRO_BATCH = 4
 """Rows; what VERL fills its batches up to a multiple of."""
@@ -113,7 +113,8 @@ def weighed(keys: list[str], rows: Any, leyden: dict[str, Any]) -> Tensor:
     data = protocol.DataProto(batch=rows.select(*names).to_padded_tensor())
     data.batch["token_level_rewards"] = data.batch["rm_scores"]
     data.non_tensor_batch["uid"] = np.array(list(rows["uid"]), dtype=object)
-    bridge.tq = StoredRows(keys, rows)
+    verl_trainer.register()
+    verl_queue.tq = StoredRows(keys, rows)
     algorithm = omegaconf.OmegaConf.create({"adv_estimator": "leyden", "leyden": leyden})
     found = multi.compute_advantage_for_multi_trajectories(
         data, batch_keys=keys, adv_estimator=algorithm.adv_estimator, config=algorithm

@@ -170,12 +170,12 @@ def test_what_cannot_be_is_refused_by_its_path_in_one_line(path: str, value: obj
 
 
 def test_the_rules_are_about_what_this_verl_has() -> None:
-    from leyden.core.algorithm.verl.inside_verl import bridge
+    from leyden.core.algorithm.verl.inside_verl import verl_config, verl_trainer
 
-    defaults = leaves(bridge.resolved(bridge.default_config()))
+    defaults = leaves(verl_config.resolved(verl_config.default_config()))
     assert {path: defaults[path] for path in RULES} == {path: allowed for path, (allowed, _) in RULES.items()}
-    assert {*bridge.core_algos.ADV_ESTIMATOR_REGISTRY} == {*ESTIMATORS, *INSTEAD, "leyden"}
-    assert {*UNSCALED} <= {*bridge.core_algos.POLICY_LOSS_REGISTRY}
+    assert {*verl_trainer.core_algos.ADV_ESTIMATOR_REGISTRY} == {*ESTIMATORS, *INSTEAD, "leyden"}
+    assert {*UNSCALED} <= {*verl_trainer.core_algos.POLICY_LOSS_REGISTRY}
 
 
 def test_an_override_that_verl_does_not_take_is_refused() -> None:

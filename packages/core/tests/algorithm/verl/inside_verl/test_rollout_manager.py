@@ -22,7 +22,7 @@ PROMPT = {"uid": "task", "global_steps": 1, "extra_info": {"row": 0, "held_out":
 @pytest.fixture
 def failing(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, list[str]]]:
     """A collection of a queue that is closed, and the reasons that it sends to the run."""
-    from leyden.core.algorithm.verl.inside_verl import bridge, rollout_manager
+    from leyden.core.algorithm.verl.inside_verl import rollout_manager, verl_config, verl_queue
 
     async def closed(*_: object) -> None:
         raise AssertionError("TransferQueueController has not been initialized yet")
@@ -38,9 +38,9 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, list[str]]]:
     settings: dict[str, Any] = {"credit": "uniform", "advantage": "grpo"}
     monkeypatch.setenv(URL, "http://127.0.0.1:9")
     monkeypatch.setenv(TOKEN, "t")
-    monkeypatch.setattr(bridge, "plain", plain)
-    monkeypatch.setattr(bridge, "put_status", closed)
-    monkeypatch.setattr(bridge, "queue_parts", lambda: set[str]())
+    monkeypatch.setattr(verl_config, "plain", plain)
+    monkeypatch.setattr(verl_queue, "put_status", closed)
+    monkeypatch.setattr(verl_queue, "queue_parts", lambda: set[str]())
     config = SimpleNamespace(
         actor_rollout_ref=SimpleNamespace(rollout=SimpleNamespace(temperature=1.0, n=4)),
         algorithm={"leyden": settings},

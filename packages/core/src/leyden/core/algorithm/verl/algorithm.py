@@ -1,6 +1,6 @@
 """`VERL`: the run's agents, trained by VERL's own trainer on a Ray cluster. Owns no loop: VERL's is not changed.
 
-VERL asks the run for rollouts of its tasks and serves the policy to the run's gateway; see `bridge`.
+VERL asks the run for rollouts of its tasks and serves the policy to the run's gateway; see `inside_verl`.
 """
 
 import asyncio

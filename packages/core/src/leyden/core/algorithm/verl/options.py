@@ -88,29 +88,29 @@ def compose(config: Mapping[str, Any], overrides: Sequence[str] = (), owned: Map
     contradiction, and whatever VERL's own validation refuses.
     """
     check_versions()
-    from leyden.core.algorithm.verl.inside_verl import bridge
+    from leyden.core.algorithm.verl.inside_verl import verl_config
 
     wanted = nested(config)
     options = LeydenOptions.of(wanted.pop(SECTION, {}))
-    composed = bridge.default_config(overrides)
+    composed = verl_config.default_config(overrides)
     overridden = [_path(override) for override in overrides]
     leaves = ((path, value) for path, value in _leaves(wanted) if path not in REPLACED)
     given = {path: value for path, value in leaves if not _among(path, overridden)}
     for path, value in given.items():
-        _check_known(composed, path, value, bridge)
+        _check_known(composed, path, value, verl_config)
     for path, value in given.items():
         _put(composed, path, value)
     told = {*given, *overridden}
     settled = dict(_leaves(nested(owned or {})))
     _check_owned(composed, told, settled)
-    resolved = bridge.resolved(composed)
+    resolved = verl_config.resolved(composed)
     _check_rules(resolved, told)
     _check_loss(resolved, options)
     filled = _filled(resolved, told, options, settled)
     for path, value in {**filled, **settled}.items():
         _put(composed, path, value)
-    bridge.validate(composed)
-    check_shares(bridge.resolved(composed))
+    verl_config.validate(composed)
+    check_shares(verl_config.resolved(composed))
     return composed
 
 
@@ -191,7 +191,7 @@ def _check_loss(resolved: Plain, options: LeydenOptions) -> None:
         )
 
 
-def _check_known(composed: Plain, path: str, value: object, bridge: Any) -> None:
+def _check_known(composed: Plain, path: str, value: object, verl: Any) -> None:
     """Raise UsageError for a key that VERL does not have, and for a value where it has a section.
 
     A section may hold more keys than VERL's defaults show: those of its dataclass, or any where the default is empty.
@@ -204,7 +204,7 @@ def _check_known(composed: Plain, path: str, value: object, bridge: Any) -> None
             return
         section = cast("Plain", node)
         if key not in section:
-            known = {*section, *(bridge.field_names(section["_target_"]) if "_target_" in section else ())}
+            known = {*section, *(verl.field_names(section["_target_"]) if "_target_" in section else ())}
             if section and key not in known:
                 raise UsageError(_unknown(".".join(keys[: depth + 1]), key, known))
             return

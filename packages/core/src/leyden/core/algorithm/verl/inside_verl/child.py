@@ -26,9 +26,9 @@ def main() -> int:
     except UsageError as error:
         sys.stderr.write(f"\n{REFUSED}{error}\n")
         return 2
-    from leyden.core.algorithm.verl.inside_verl import bridge
+    from leyden.core.algorithm.verl.inside_verl.verl_trainer import train
 
-    bridge.train(config, launch.environment, launch.ray_address)
+    train(config, launch.environment, launch.ray_address)
     return 0
 
 

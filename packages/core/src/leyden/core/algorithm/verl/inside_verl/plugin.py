@@ -9,7 +9,7 @@ import wrapt
 
 
 def _trainers_imported(trainers: Any) -> None:
-    from leyden.core.algorithm.verl.inside_verl.bridge import register_trainers
+    from leyden.core.algorithm.verl.inside_verl.verl_trainer import register_trainers
 
     register_trainers(trainers)
 

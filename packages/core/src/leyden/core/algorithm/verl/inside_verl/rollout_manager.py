@@ -18,7 +18,7 @@ from leyden.core.algorithm.external_loop import Asked, Door, Taken, Used
 from leyden.core.algorithm.verl.driver.datasets import RowOrigin
 from leyden.core.algorithm.verl.driver.empty_prompts import Missing, complaint, missing
 from leyden.core.algorithm.verl.driver.launch import TOKEN, URL
-from leyden.core.algorithm.verl.inside_verl import bridge
+from leyden.core.algorithm.verl.inside_verl import verl_config, verl_queue
 from leyden.core.algorithm.verl.inside_verl.monitors import watched
 from leyden.core.algorithm.verl.inside_verl.run_client import Driver
 from leyden.core.algorithm.verl.options import SECTION, LeydenOptions
@@ -51,7 +51,7 @@ class RolloutCollection:
 
     def __init__(self, config: Any, llm_client: Any) -> None:
         self._rollout = config.actor_rollout_ref.rollout
-        options = LeydenOptions.of(bridge.plain(config.algorithm[SECTION]))
+        options = LeydenOptions.of(verl_config.plain(config.algorithm[SECTION]))
         self._credit, self._advantage = CREDIT.make(options.credit), options.estimation().estimator
         self._limits = RowLimits(
             prompt=config.data.max_prompt_length,
@@ -81,11 +81,11 @@ class RolloutCollection:
     def generate_sequences(self, prompts: Any) -> None:
         """Have the tasks of a batch run, for training or for validation."""
         validate = bool(prompts["validate"]) if "validate" in prompts else False
-        asyncio.run_coroutine_threadsafe(self._batch(bridge.rows_of(prompts), validate=validate), self._loop)
+        asyncio.run_coroutine_threadsafe(self._batch(verl_queue.rows_of(prompts), validate=validate), self._loop)
 
     def begin(self, version: int) -> None:
         """Say where the policy is served, for the first time; go on with the prompts in a queue that was restored."""
-        tags = bridge.prompt_tags(TRAIN)
+        tags = verl_queue.prompt_tags(TRAIN)
         self._by_uid = {uid: msgspec.json.decode(tag[ASKED], type=Asked) for uid, tag in tags.items() if ASKED in tag}
         self.serve(version)
 
@@ -105,7 +105,7 @@ class RolloutCollection:
         """Say which prompts a step learns from: those of the rows `keys`; rows that only fill the batch are of none."""
         uids = dict.fromkeys(key.partition("_")[0] for key in keys)
         asked = tuple(self._by_uid.pop(uid) for uid in uids if uid in self._by_uid)
-        waiting = bridge.prompt_tags(TRAIN)
+        waiting = verl_queue.prompt_tags(TRAIN)
         gone = [uid for uid in list(self._by_uid) if uid not in waiting]
         left_out = tuple(self._by_uid.pop(uid) for uid in gone)
         self._wait(self._driver.taken(Taken(step=step, tasks=asked, left_out=left_out)))
@@ -129,7 +129,7 @@ class RolloutCollection:
         VERL itself says why it ended.
         """
         try:
-            with watched(bridge.queue_parts, self._queue_lost):
+            with watched(verl_queue.queue_parts, self._queue_lost):
                 yield
         finally:
             self._has_ended = True
@@ -164,23 +164,23 @@ class RolloutCollection:
             asked = self._by_uid.get(uid) or self._asked(prompt, partition)
             if self._is_told and partition == TRAIN:
                 self._by_uid[uid] = asked
-            await bridge.put_status(uid, partition, "running", {ASKED: msgspec.json.encode(asked).decode()})
+            await verl_queue.put_status(uid, partition, "running", {ASKED: msgspec.json.encode(asked).decode()})
             group = await self._driver.rollouts(asked)
             found = self._found(group, uid, partition)
             if partition == TRAIN:
                 await self._driver.used(_used(found, asked))
-            await bridge.put_rows(partition, self._queued(found, prompt, partition, missing(found, group)))
-            await bridge.put_status(uid, partition, "finished")
+            await verl_queue.put_rows(partition, self._queued(found, prompt, partition, missing(found, group)))
+            await verl_queue.put_status(uid, partition, "finished")
         except Exception as error:
             if self._has_ended:
-                log.info("rollouts of a training that has ended are not given to VERL: %s", bridge.one_line(error))
+                log.info("rollouts of a training that has ended are not given to VERL: %s", verl_config.one_line(error))
                 return
             await self._give_up("rollouts cannot be given to VERL", error)
 
     async def _give_up(self, what: str, error: Exception) -> None:
         """Have the run end, and VERL with it, which takes a step without the prompts that it is told have failed."""
         log.error("%s", what, exc_info=error)
-        await self._tell(Failed(f"{what}: {type(error).__name__}: {bridge.one_line(error)}"))
+        await self._tell(Failed(f"{what}: {type(error).__name__}: {verl_config.one_line(error)}"))
 
     async def _tell(self, failed: Failed) -> None:
         try:
