@@ -34,7 +34,7 @@ from leyden.core.trainer.agents.local import AgentPlan, CheckAgents
 from leyden.core.trainer.agents.placement import Runners
 from leyden.core.trainer.agents.ray import ray_agents
 from leyden.core.trainer.event_loop import run_loop
-from leyden.core.trainer.serving.serving import open_gateway
+from leyden.core.trainer.serving.address import open_gateway
 from scale.accounts import Accounts, read_accounts, unaccounted
 from scale.watching import Look, growing, look
 

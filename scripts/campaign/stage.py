@@ -28,7 +28,8 @@ from leyden.core.engine.base import EngineRecord
 from leyden.core.engine.embedded.engine import EmbeddedConfig, EmbeddedEngine
 from leyden.core.store.base import LightningStore
 from leyden.core.store.open import open_store
-from leyden.core.trainer.serving.serving import Address, embedded_policy, open_gateway
+from leyden.core.trainer.serving.address import Address, open_gateway
+from leyden.core.trainer.serving.serving import embedded_policy
 
 SCRIPTS = Path(__file__).parents[1]
 SAMPLING = Sampling(temperature=0.9)

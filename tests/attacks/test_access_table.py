@@ -50,8 +50,8 @@ from leyden.core.testing.byte_codec import ByteCodec
 from leyden.core.testing.scripted_engine import ScriptedEngine
 from leyden.core.trainer.agents.runner_api import TOKEN, Desk
 from leyden.core.trainer.config import RunConfig
-from leyden.core.trainer.serving.external import Elsewhere
-from leyden.core.trainer.serving.serving import open_gateway
+from leyden.core.trainer.serving.address import open_gateway
+from leyden.core.trainer.serving.external_replicas import Elsewhere
 
 if TYPE_CHECKING:
     from leyden.core.engine.vllm.replicas import ReplicaEngine

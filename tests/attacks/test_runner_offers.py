@@ -28,7 +28,7 @@ from leyden.core.trainer.agents.remote_workers import MOST_ANSWERED, ElsewherePl
 from leyden.core.trainer.agents.run_proof import PROOF, Exchange, challenge, read_challenge
 from leyden.core.trainer.agents.runner_api import TOKEN, Desk, Offer
 from leyden.core.trainer.config import RunConfig
-from leyden.core.trainer.serving.serving import open_gateway
+from leyden.core.trainer.serving.address import open_gateway
 
 NAMED = Offer(sitting="s", run="r", store_token="t")
 GIVEN = "the-token-of-the-run"

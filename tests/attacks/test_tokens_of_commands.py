@@ -20,7 +20,7 @@ from leyden.core.testing.scripted_engine import ScriptedEngine
 from leyden.core.trainer.agents.run_proof import Exchange, read_challenge
 from leyden.core.trainer.agents.runner_api import TOKEN, Desk
 from leyden.core.trainer.config import RunConfig
-from leyden.core.trainer.serving.serving import open_gateway
+from leyden.core.trainer.serving.address import open_gateway
 
 PLANTED = {
     TOKEN: "planted-run-token",

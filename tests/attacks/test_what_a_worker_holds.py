@@ -28,7 +28,7 @@ from leyden.core.testing.scripted_engine import ScriptedEngine
 from leyden.core.testing.store_contract.shared import attempt_now, taken
 from leyden.core.trainer.agents import local
 from leyden.core.trainer.agents.local import AgentPlan, parent_agents, worker_spec
-from leyden.core.trainer.serving.serving import Address, open_gateway
+from leyden.core.trainer.serving.address import Address, open_gateway
 
 PATIENCE_SECONDS = 150.0
 SEARCHES = '''

@@ -31,7 +31,7 @@ from leyden.core.policy.options import LoraOptions
 from leyden.core.store.memory import MemoryStore
 from leyden.core.testing.engine_contract import EngineContract, chunks_of, ids_of
 from leyden.core.testing.policies import TinyShape, tiny_policy, with_adapters
-from leyden.core.trainer.serving.serving import open_gateway
+from leyden.core.trainer.serving.address import open_gateway
 
 EXAMPLE = Path(__file__).parents[5] / "examples/calculator_langgraph/policy"
 ROUNDING = 1e-4

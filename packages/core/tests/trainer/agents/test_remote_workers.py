@@ -28,7 +28,7 @@ from leyden.core.trainer.agents.remote_workers import ElsewherePlan, NoAnswer, w
 from leyden.core.trainer.agents.run_proof import PROOF, Challenges, Exchange, read_challenge, same
 from leyden.core.trainer.agents.runner_api import TOKEN, Desk
 from leyden.core.trainer.config import RunConfig
-from leyden.core.trainer.serving.serving import open_gateway
+from leyden.core.trainer.serving.address import open_gateway
 
 GIVEN = "the-token-of-the-run"
 AGENTS = """

@@ -23,7 +23,7 @@ from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.monitoring.display import Display
 from leyden.core.trainer.preflight.report import CheckReport
 from leyden.core.trainer.run_folder.folder import RunFolder
-from leyden.core.trainer.serving.serving import Address
+from leyden.core.trainer.serving.address import Address
 from leyden.core.trainer.session import check
 
 TEMPLATE = """{%- for m in messages -%}<|im_start|>{{ m.role }}

@@ -26,8 +26,10 @@ from leyden.core.store.memory import MemoryStore
 from leyden.core.testing.servers.vllm_double import VllmDouble
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.run_folder.folder import RunFolder
-from leyden.core.trainer.serving.external import Elsewhere, model_info, serve_elsewhere
-from leyden.core.trainer.serving.serving import Address, Serving
+from leyden.core.trainer.serving.address import Address
+from leyden.core.trainer.serving.external import model_info, serve_elsewhere
+from leyden.core.trainer.serving.external_replicas import Elsewhere
+from leyden.core.trainer.serving.serving import Serving
 
 if TYPE_CHECKING:
     from leyden.core.engine.vllm.replicas import ReplicaEngine

@@ -15,6 +15,7 @@ STEPS = 25
 
 
 def quickstart(
+    context: typer.Context,
     *,
     print_command: Annotated[bool, typer.Option("--print-command", help="Print the command, do not run it.")] = False,
     name: NameOption = None,
@@ -33,9 +34,8 @@ def quickstart(
         sys.stdout.flush()
     if print_command:
         return
-    from leyden.core.cli.main import app
-
-    app(command + ["--quiet"] * quiet + ["--json"] * json, standalone_mode=False)
+    whole = context.find_root().command
+    whole(command + ["--quiet"] * quiet + ["--json"] * json, prog_name="leyden", standalone_mode=False)
 
 
 def quickstart_command(example: Path, *, name: str | None, steps: int, seed: int) -> list[str]:

@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from leyden.core.data import semconv
 from leyden.core.data.failure import Failure, FailureKind
@@ -27,7 +27,7 @@ from leyden.core.runner.attempts.annotations import (
     reward_span,
     text_of,
 )
-from leyden.core.runner.attempts.hooks import Hook
+from leyden.core.runner.attempts.hooks import Hook, HookRunner
 from leyden.core.runner.attempts.own_failures import (
     OwnFailure,
     log_own_failure,
@@ -41,9 +41,6 @@ from leyden.core.runner.user_code.loaded_agent import LoadedAgent
 from leyden.core.runner.user_code.reward import Reward, as_reward, score
 from leyden.core.tracing.context import OpenAttempt, open_attempt, whole_process_for
 from leyden.core.tracing.wire import unsupported_clients
-
-if TYPE_CHECKING:
-    from leyden.core.runner.runner import Runner
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +62,7 @@ class AgentRun:
         *,
         loaded: LoadedAgent,
         resources: Resources,
-        runner: "Runner",
+        runner: HookRunner,
         is_alone: bool = False,
     ) -> None:
         self.rollout, self.attempt = rollout, attempt

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import secrets
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -15,15 +15,17 @@ from leyden.core.data.resources import LLM, NamedResources
 from leyden.core.data.rollout import AttemptedRollout, AttemptStatus, ClaimedRollout
 from leyden.core.errors import IllegalMove, LeydenError, NotFound, StoreError
 from leyden.core.runner.adapters.builtin import ROLLOUT
-from leyden.core.runner.attempts.agent_run import AgentRun
+from leyden.core.runner.attempts.agent_run import AgentRun, Resources
+from leyden.core.runner.attempts.hooks import HookRunner
+from leyden.core.runner.attempts.loop_watch import LoopWatch
 from leyden.core.runner.attempts.own_failures import log_own_failure, own_failure
 from leyden.core.runner.attempts.record import is_refusal, not_stored, store_notes
+from leyden.core.runner.attempts.resource_cache import KnownResources
+from leyden.core.runner.config import RunnerConfig
 from leyden.core.runner.isolation.forked_run import ForkedRun
+from leyden.core.runner.user_code.loaded_agent import LoadedAgent
 from leyden.core.tracing.context import OpenAttempt
 from leyden.core.tracing.wire import unsupported_clients
-
-if TYPE_CHECKING:
-    from leyden.core.runner.runner import Runner
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +43,51 @@ KILLED_SECONDS = 1.0
 """How long a killed process may take to be gone."""
 
 
+class AttemptRunner(HookRunner, Protocol):
+    """What an attempt needs of the runner that has claimed it."""
+
+    @property
+    def config(self) -> RunnerConfig:
+        """How the runner works."""
+        ...
+
+    @property
+    def loaded(self) -> LoadedAgent:
+        """The agent, and what its user gives with it."""
+        ...
+
+    @property
+    def resources(self) -> KnownResources:
+        """What rollouts run with."""
+        ...
+
+    @property
+    def loop_watch(self) -> LoopWatch | None:
+        """How long agents have blocked the event loop, where they run on this one."""
+        ...
+
+    @property
+    def forks(self) -> bool:
+        """Whether each attempt runs in a process of its own."""
+        ...
+
+    def forked_run(self, rollout: AttemptedRollout, attempt: OpenAttempt, resources: Resources) -> ForkedRun:
+        """Return a run of the agent in a process of its own."""
+        ...
+
+    def process_lost(self, rollout: AttemptedRollout, failure: Failure) -> None:
+        """Keep an attempt marked whose process has died, should a span of it come late."""
+        ...
+
+    async def flush(self) -> None:
+        """Store the spans that have not been sent yet."""
+        ...
+
+    def refused(self, attempt_id: str) -> tuple[int, str] | None:
+        """How many spans of an attempt were not stored, and why."""
+        ...
+
+
 class AttemptRun:
     """Runs one claimed attempt. Whatever the agent does, and whatever fails in Leyden, `run` marks the attempt.
 
@@ -48,7 +95,7 @@ class AttemptRun:
     mark at all; it will then find the attempt unresponsive.
     """
 
-    def __init__(self, runner: "Runner", rollout: AttemptedRollout) -> None:
+    def __init__(self, runner: AttemptRunner, rollout: AttemptedRollout) -> None:
         self.rollout = rollout
         self._runner, self._store, self._config = runner, runner.store, runner.config
         attempt = rollout.attempt

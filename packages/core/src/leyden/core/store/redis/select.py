@@ -1,21 +1,18 @@
 """Pages of rollouts: by the sorted sets where these give the page, else over the states of all that may be in it."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from leyden.core.data.rollout import ROLLOUT_MOVES
 from leyden.core.store.common.rows import RolloutRow
 from leyden.core.store.query import Condition, Query, evaluate
 from leyden.core.store.redis.codec import row_without_bodies
 from leyden.core.store.redis.scripts import Stale
-
-if TYPE_CHECKING:
-    from leyden.core.store.redis.rows import RedisRows
+from leyden.core.store.redis.transaction import Picture
 
 Page = tuple[list[RolloutRow], int]
 
 
-def page_of_rollouts(rows: "RedisRows", query: Query) -> Page:
+def page_of_rollouts(rows: Picture, query: Query) -> Page:
     """Return the page, and the number of rows before paging."""
     tests: Mapping[str, Condition] = {}
     if query.logic == "and" or len(query.conditions) == 1:
@@ -33,7 +30,7 @@ def page_of_rollouts(rows: "RedisRows", query: Query) -> Page:
     return _evaluated(rows, query, sets)
 
 
-def _in_order(rows: "RedisRows", query: Query, sets: list[str]) -> Page:
+def _in_order(rows: Picture, query: Query, sets: list[str]) -> Page:
     """Read the page alone."""
     first, last = query.offset, -1 if query.limit < 0 else query.offset + query.limit - 1
     sizes = [("ZCARD", name) for name in sets]
@@ -47,7 +44,7 @@ def _in_order(rows: "RedisRows", query: Query, sets: list[str]) -> Page:
     return [at_rest[name].row for name in ids], sum(counted)
 
 
-def _evaluated(rows: "RedisRows", query: Query, sets: list[str]) -> Page:
+def _evaluated(rows: Picture, query: Query, sets: list[str]) -> Page:
     """Filter and sort what may be filtered and sorted on, then read the page."""
     (found,) = rows.ask(("EACH", "0", "-1", rows.keys.rollout, " ".join(sets), "HMGET", "v", "state"))
     versions = {name.decode(): version.decode() for name, (version, _) in found}

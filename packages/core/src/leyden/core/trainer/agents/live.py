@@ -18,7 +18,7 @@ from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.preflight.report import CheckReport, load_report
 from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trainer.run_folder.report import RunReport
-from leyden.core.trainer.serving.serving import Address
+from leyden.core.trainer.serving.address import Address
 
 
 class _Message(msgspec.Struct, frozen=True):

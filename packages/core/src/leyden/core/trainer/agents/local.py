@@ -18,7 +18,7 @@ from leyden.core.runner.user_code.loading import AgentReference
 from leyden.core.trainer.agents.runner_api import TOKEN
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.run_folder.folder import RunFolder
-from leyden.core.trainer.serving.serving import Address
+from leyden.core.trainer.serving.address import Address
 
 if TYPE_CHECKING:
     from leyden.core.runner.workers.spec import WorkerSpec

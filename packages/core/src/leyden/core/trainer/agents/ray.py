@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from leyden.core.errors import UsageError
 from leyden.core.trainer.agents.local import AgentPlan, AgentSide, CheckAgents, worker_spec
 from leyden.core.trainer.agents.placement import LOOPBACK, Runners
-from leyden.core.trainer.serving.serving import Address
+from leyden.core.trainer.serving.address import Address
 
 
 def ray_agents(plan: AgentPlan, runners: Runners) -> AgentSide:

@@ -23,7 +23,8 @@ from leyden.core.trainer.agents.local import AgentPlan, served_resources, worker
 from leyden.core.trainer.event_loop import run_loop, together
 from leyden.core.trainer.rollouts.recorded import RecordedRollout, read_rollout
 from leyden.core.trainer.rollouts.tasks import not_whole
-from leyden.core.trainer.serving.serving import Address, embedded_policy, open_gateway
+from leyden.core.trainer.serving.address import Address, open_gateway
+from leyden.core.trainer.serving.serving import embedded_policy
 
 if TYPE_CHECKING:
     from leyden.core.gateway.calls.served_policy import ServedPolicy

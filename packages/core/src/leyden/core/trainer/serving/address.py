@@ -1,0 +1,97 @@
+"""`Address`: where a run is, and what opens it; and the gateway that is brought up there."""
+
+import secrets
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from leyden.core.data.identity import mint, new_key
+from leyden.core.data.route import Route
+from leyden.core.store.base import LightningStore
+from leyden.core.store.http.access import Access, new_machine
+from leyden.core.trainer.agents.placement import Runners
+from leyden.core.trainer.agents.runner_api import PATH, Desk
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
+    from leyden.core.gateway.app import Gateway, GatewayLimits
+    from leyden.core.gateway.calls.served_policy import ServedPolicy
+    from leyden.core.gateway.http.metrics_page import Measure
+    from leyden.core.gateway.upstream.relay import Upstream
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """Where a run is, and what opens it; agent processes get what `machine` returns."""
+
+    url: str
+    """Root URL of gateway and store, without a trailing slash."""
+    token: str
+    """Opens the store."""
+    key: bytes = b""
+    """Signs attempt tokens; it stays in the process of the gateway."""
+    routes: tuple[Route, ...] = ()
+    """Which of an agent's model calls go where."""
+
+    def machine(self, kind: str = "worker") -> "Address":
+        """Return what one machine is given for its workers: a token of its own, and no key."""
+        return replace(self, token=new_machine(Access(self.token), kind), key=b"")
+
+
+@asynccontextmanager
+async def open_gateway(
+    store: LightningStore,
+    policy: "ServedPolicy | Upstream | None" = None,
+    *,
+    others: "Mapping[str, ServedPolicy] | None" = None,
+    limits: "GatewayLimits | None" = None,
+    mounts: "Mapping[str, ASGIApp] | None" = None,
+    beside: "Mapping[str, Measure] | None" = None,
+    desk: Desk | None = None,
+) -> AsyncGenerator[tuple[Address, "Gateway"]]:
+    """Bring the gateway up on a free loopback port, with the store's server and what else is given beside it.
+
+    Yields it with its address. Without a policy it waits for one (`Gateway.answer_with`). With a desk, where it listens
+    is what the run's configuration says, and runners of other machines are told at the desk what they need.
+    """
+    from leyden.core.gateway.app import Gateway
+    from leyden.core.gateway.http.server import GatewayServer
+    from leyden.core.store.http.admission import Intake, ServerLimits
+    from leyden.core.store.http.metrics import StoreMetrics
+    from leyden.core.store.http.server import store_app
+
+    key, token = new_key(), secrets.token_urlsafe(24)
+    access = Access(token)
+    counted = StoreMetrics(Intake(ServerLimits()))
+    stores = store_app(
+        store,
+        authorize=access.is_trainer,
+        agents=access.holder,
+        metrics=counted,
+        trusted=False,
+        attempt_token=partial(mint, key),
+    )
+    desks = {} if desk is None else {PATH: desk.app(partial(new_machine, access))}
+    door = Gateway(
+        store,
+        policy,
+        key,
+        others=others,
+        mounts={"/store": stores, **(mounts or {}), **desks},
+        beside={"store": partial(counted.collect, store), **(beside or {})},
+        limits=limits,
+    )
+    where = Runners() if desk is None else desk.runners
+    server = GatewayServer(door.app, where.host, where.port, allowed_hosts=where.known_hosts)
+    url = where.url(await server.start())
+    ended = False
+    try:
+        yield Address(url=url, token=token, key=key), door
+        ended = True
+    finally:
+        if desk is not None:
+            desk.close(ended=ended)
+        await server.stop()
