@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tomllib
 from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,8 @@ PYTHON = sorted(
     if "__pycache__" not in path.parts
 )
 MAX_LINES = 500
+MOST_FILES = 20
+CORE = ROOT / "packages/core/src/leyden/core"
 
 LAYERS = [
     ["errors", "masking"],
@@ -93,6 +96,28 @@ def test_a_layer_imports_only_what_is_below_it() -> None:
         others = {name.split(".")[2] for name in imported(path) if name.startswith("leyden.core.")} - {layer}
         wrong += [f"{relative(path)} imports {other}" for other in others if LEVEL.get(other, 99) >= LEVEL[layer]]
     assert wrong == []
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    """Imports inside functions and those for types alone are imports, too."""
+    src = {path: path.relative_to(ROOT / "packages").with_suffix("").parts[2:] for path in SOURCES}
+    modules = {".".join(parts).removesuffix(".__init__"): path for path, parts in src.items()}
+    graph: dict[str, set[str]] = {}
+    for name, path in modules.items():
+        graph[name] = set()
+        for node in ast.walk(parsed(path)):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                found = {f"{node.module}.{alias.name}" for alias in node.names}
+                graph[name] |= {one if one in modules else node.module for one in found} & modules.keys() - {name}
+    assert len(graph["leyden.core.trainer.session"]) > 10
+    TopologicalSorter(graph).prepare()
+
+
+def test_no_folder_has_more_than_20_files() -> None:
+    """Catalogues, with one credit scheme, advantage or loss a file, may grow."""
+    folders = {path.parent for path in SOURCES} - {CORE / name for name in ("advantage", "credit", "policy/losses")}
+    counts = {relative(folder): len(list(folder.glob("*.py"))) for folder in folders}
+    assert {folder: count for folder, count in counts.items() if count > MOST_FILES} == {}
 
 
 def test_versions_agree() -> None:

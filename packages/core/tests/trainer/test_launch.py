@@ -99,7 +99,7 @@ def test_what_others_learn_by_stays() -> None:
 
 def test_verl_has_every_key_that_may_change() -> None:
     pytest.importorskip("verl")
-    from leyden.core.algorithm.verl.inside_verl.verl_config import default_config
+    from leyden.core.algorithm.verl.verl_config import default_config
 
     config = default_config()
     for path in CHANGEABLE:

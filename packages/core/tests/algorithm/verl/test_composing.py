@@ -170,7 +170,8 @@ def test_what_cannot_be_is_refused_by_its_path_in_one_line(path: str, value: obj
 
 
 def test_the_rules_are_about_what_this_verl_has() -> None:
-    from leyden.core.algorithm.verl.inside_verl import verl_config, verl_trainer
+    from leyden.core.algorithm.verl import verl_config
+    from leyden.core.algorithm.verl.inside_verl import verl_trainer
 
     defaults = leaves(verl_config.resolved(verl_config.default_config()))
     assert {path: defaults[path] for path in RULES} == {path: allowed for path, (allowed, _) in RULES.items()}

@@ -22,7 +22,8 @@ PROMPT = {"uid": "task", "global_steps": 1, "extra_info": {"row": 0, "held_out":
 @pytest.fixture
 def failing(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, list[str]]]:
     """A collection of a queue that is closed, and the reasons that it sends to the run."""
-    from leyden.core.algorithm.verl.inside_verl import rollout_manager, verl_config, verl_queue
+    from leyden.core.algorithm.verl import verl_config
+    from leyden.core.algorithm.verl.inside_verl import rollout_manager, verl_queue
 
     async def closed(*_: object) -> None:
         raise AssertionError("TransferQueueController has not been initialized yet")

@@ -88,7 +88,7 @@ def compose(config: Mapping[str, Any], overrides: Sequence[str] = (), owned: Map
     contradiction, and whatever VERL's own validation refuses.
     """
     check_versions()
-    from leyden.core.algorithm.verl.inside_verl import verl_config
+    from leyden.core.algorithm.verl import verl_config
 
     wanted = nested(config)
     options = LeydenOptions.of(wanted.pop(SECTION, {}))

@@ -15,10 +15,11 @@ from typing import Any
 import msgspec
 
 from leyden.core.algorithm.external_loop import Asked, Door, Taken, Used
+from leyden.core.algorithm.verl import verl_config
 from leyden.core.algorithm.verl.driver.datasets import RowOrigin
 from leyden.core.algorithm.verl.driver.empty_prompts import Missing, complaint, missing
 from leyden.core.algorithm.verl.driver.launch import TOKEN, URL
-from leyden.core.algorithm.verl.inside_verl import verl_config, verl_queue
+from leyden.core.algorithm.verl.inside_verl import verl_queue
 from leyden.core.algorithm.verl.inside_verl.monitors import watched
 from leyden.core.algorithm.verl.inside_verl.run_client import Driver
 from leyden.core.algorithm.verl.options import SECTION, LeydenOptions

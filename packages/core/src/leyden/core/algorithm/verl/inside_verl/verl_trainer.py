@@ -14,9 +14,9 @@ from leyden.core.algorithm.verl.inside_verl.monitors import told_of
 from leyden.core.algorithm.verl.inside_verl.ray_capacity import waiting
 from leyden.core.algorithm.verl.inside_verl.run_client import Driver
 from leyden.core.algorithm.verl.inside_verl.trainer_hooks import ToldColocated, ToldSeparate, ToldSync
-from leyden.core.algorithm.verl.inside_verl.verl_config import OmegaConf, plain
 from leyden.core.algorithm.verl.inside_verl.verl_queue import stored_credit
 from leyden.core.algorithm.verl.options import SECTION, LeydenOptions
+from leyden.core.algorithm.verl.verl_config import OmegaConf, plain
 from leyden.core.algorithm.verl.wire import Said
 from leyden.core.errors import TrainingError
 
