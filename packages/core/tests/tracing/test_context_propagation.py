@@ -135,7 +135,7 @@ def test_a_pool_of_multiprocessings_threads_works_for_whoever_asks() -> None:
 def test_a_pool_imported_after_install_carries_and_is_left_as_it_was() -> None:
     script = """
 import sys
-from leyden.core.tracing import carry
+from leyden.core.tracing import context_propagation
 context_propagation.install()
 assert "multiprocessing.pool" not in sys.modules
 from multiprocessing.pool import ThreadPool

@@ -133,7 +133,8 @@ def test_nor_from_a_client_that_is_older_than_routing(gateway: Endpoint, provide
 FORKED = """
 import multiprocessing, os, sys
 import httpx, requests
-from leyden.core.tracing import carry, routing
+from leyden.core.tracing import context_propagation
+from leyden.core.tracing.wire import routing
 from leyden.core.tracing.context import OpenAttempt, open_attempt
 provider, gateway = sys.argv[1:]
 URL = f"{provider}/v1/chat/completions"

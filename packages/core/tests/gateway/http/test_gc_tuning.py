@@ -7,7 +7,7 @@ import pytest
 
 pytestmark = pytest.mark.integration
 
-BEGIN = "import gc; from leyden.core.gateway import collector; before = gc.get_threshold()"
+BEGIN = "import gc; from leyden.core.gateway.http import gc_tuning; before = gc.get_threshold()"
 
 
 @pytest.mark.parametrize(
@@ -15,14 +15,14 @@ BEGIN = "import gc; from leyden.core.gateway import collector; before = gc.get_t
     [
         pytest.param(
             """
-collector.calm()
-collector.calm()
-assert gc.get_threshold() == collector.THRESHOLD
+gc_tuning.calm()
+gc_tuning.calm()
+assert gc.get_threshold() == gc_tuning.THRESHOLD
 assert gc.get_freeze_count() > 0
-collector.restore()
-assert gc.get_threshold() == collector.THRESHOLD
+gc_tuning.restore()
+assert gc.get_threshold() == gc_tuning.THRESHOLD
 assert gc.get_freeze_count() > 0
-collector.restore()
+gc_tuning.restore()
 assert gc.get_threshold() == before
 assert gc.get_freeze_count() == 0
 """,
@@ -30,9 +30,9 @@ assert gc.get_freeze_count() == 0
         ),
         pytest.param(
             """
-collector.calm()
+gc_tuning.calm()
 gc.set_threshold(5000, 7, 7)
-collector.restore()
+gc_tuning.restore()
 assert gc.get_threshold() == (5000, 7, 7)
 """,
             id="what somebody else has set stays",
@@ -40,8 +40,8 @@ assert gc.get_threshold() == (5000, 7, 7)
         pytest.param(
             """
 gc.freeze()
-collector.calm()
-collector.restore()
+gc_tuning.calm()
+gc_tuning.restore()
 assert gc.get_threshold() == before
 assert gc.get_freeze_count() > 0
 """,

@@ -449,7 +449,7 @@ async def test_what_a_worker_cannot_start_with_is_raised_in_the_parent(
 PARENT = """
 import asyncio, sys
 import msgspec
-from leyden.core.runner import worker_process
+from leyden.core.runner.workers import process
 from leyden.core.runner.workers.pool import WorkerPool
 from leyden.core.runner.workers.spec import WorkerSpec
 

@@ -274,7 +274,7 @@ async def test_a_blocked_event_loop_is_no_silence_of_the_server(
 
 async def test_long_waits_are_cut_into_short_requests(server: StoreServer, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("client", "server"):
-        monkeypatch.setattr(f"leyden.core.store.{module}.LONGEST_WAIT", 0.1)
+        monkeypatch.setattr(f"leyden.core.store.http.{module}.LONGEST_WAIT", 0.1)
     behind = MemoryStore()
     counting = LosesAnswers(store_app(behind, authorize=accepts))
     async with through(server.add_app(counting)) as store:

@@ -185,7 +185,8 @@ async def test_a_waiting_caller_is_told_when_the_store_closes(tmp_path: Path) ->
 def test_sqlalchemy_is_loaded_only_by_who_opens_sqlite() -> None:
     code = """
 import asyncio, sys
-from leyden.core.store import client, open, server
+from leyden.core.store import open
+from leyden.core.store.http import client, server
 asyncio.run(open.open_store("memory://"))
 assert "sqlalchemy" not in sys.modules
 """

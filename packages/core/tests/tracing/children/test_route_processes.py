@@ -56,13 +56,14 @@ def outcomes(processes):
 
 
 if __name__ == "__main__":
-    from leyden.core.tracing import carry, routing
+    from leyden.core.tracing import context_propagation
+    from leyden.core.tracing.wire import routing
     from leyden.core.tracing.context import Caller, OpenAttempt, open_attempt, set_caller
 
     def attempt(name):
         return OpenAttempt(rollout_id="r", attempt_id=name, token=name, gateway_url=GATEWAY, trace_id="ab" * 16)
 
-    carry.install()
+    context_propagation.install()
     routing.install(fail_closed=True)
     processes = multiprocessing.get_context(METHOD)
     found = {"without": outcomes(processes)}
@@ -79,7 +80,7 @@ if __name__ == "__main__":
     pool.terminate()
     executor.shutdown()
     routing.uninstall()
-    carry.uninstall()
+    context_propagation.uninstall()
     print(json.dumps(found))
 """
 

@@ -381,7 +381,7 @@ def test_a_call_that_the_gateway_does_not_take_makes_the_record_incomplete(
 def test_the_end_is_told_before_the_process_ends(server: Production) -> None:
     script = f"""
 import leyden.core
-from leyden.core.tracing import production
+from leyden.core.tracing.production import capture
 capture.BEGIN_SECONDS = 10.0
 with leyden.core.capture(gateway={server.url!r}, token={server.token!r}) as attempt:
     print(attempt.rollout_id)

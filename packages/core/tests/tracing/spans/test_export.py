@@ -203,7 +203,7 @@ async def test_a_provider_that_was_given_is_respected(store: Store, recorder: ex
 def test_ours_becomes_global_only_where_none_is_set(theirs: bool) -> None:
     script = f"""
 import asyncio
-from leyden.core.tracing import export
+from leyden.core.tracing.spans import export
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 provider = TracerProvider()

@@ -327,7 +327,7 @@ def test_threads_share_one_pool_and_a_loop_closes_its_own(gateway: Endpoint, rou
 def test_neither_library_is_imported_by_routing_and_both_are_routed_when_they_are() -> None:
     script = """
 import sys
-from leyden.core.tracing import routing
+from leyden.core.tracing.wire import routing
 routing.install(fail_closed=True)
 assert not {"httpx", "httpx2", "httpcore"} & set(sys.modules)
 import httpx, httpx2

@@ -247,7 +247,7 @@ def test_uninstall_undoes_install_exactly() -> None:
 def test_requests_is_not_imported_by_routing_and_is_routed_when_it_is() -> None:
     script = """
 import sys
-from leyden.core.tracing import routing
+from leyden.core.tracing.wire import routing
 routing.install(fail_closed=True)
 assert not {"requests", "aiohttp", "httpx"} & set(sys.modules)
 import requests

@@ -73,7 +73,7 @@ async def test_why_it_ended_is_said(
 
 async def test_verl_ends_with_whoever_started_it() -> None:
     child = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", "from leyden.core.algorithm.verl import child; child._end_with_parent()"),
+        *(sys.executable, "-c", "from leyden.core.algorithm.verl.inside_verl import child; child._end_with_parent()"),
         stdin=asyncio.subprocess.PIPE,
     )
     assert child.stdin is not None

@@ -51,7 +51,9 @@ from leyden.core.store.rpc import (
 )
 
 logger = logging.getLogger(__name__)
-_LOGS = tuple(f"leyden.core.store.{name}" for name in ("server", "otlp_endpoint", "pages", "spans"))
+_LOGS = tuple(
+    f"leyden.core.store.{name}" for name in ("http.server", "http.otlp.endpoint", "http.pages", "common.span_ingest")
+)
 """Who tells of what a request held, or of what a backend said: its words may name where the store is and as whom."""
 
 _MSGPACK, _JSON = "application/msgpack", "application/json"
