@@ -120,6 +120,15 @@ def test_no_folder_has_more_than_20_files() -> None:
     assert {folder: count for folder, count in counts.items() if count > MOST_FILES} == {}
 
 
+def test_the_page_of_the_architecture_says_what_each_folder_says_of_itself() -> None:
+    page = (ROOT / "docs/architecture.md").read_text()
+    folders = {path.parent: ast.get_docstring(parsed(path)) or "" for path in CORE.rglob("*/*/__init__.py")}
+    rows = {f"| `{folder.relative_to(CORE)}/` | {text.splitlines()[0]} |" for folder, text in folders.items()}
+    assert len(rows) > 40
+    assert {row for row in rows if row not in page} == set()
+    assert len(re.findall(r"^\| `\w+/[\w/]+/` \|", page, re.MULTILINE)) == len(rows)
+
+
 def test_versions_agree() -> None:
     projects = [tomllib.loads(path.read_text())["project"] for path in ROOT.glob("packages/*/pyproject.toml")]
     assert len({project["version"] for project in projects}) == 1

@@ -1,1 +1,1 @@
-"""Advantages: returns per transition in, training weights out. Knows nothing of tokens or gradients."""
+"""Advantages: returns per transition in, training weights out."""

@@ -1,1 +1,1 @@
-"""Algorithms own a training loop. The only place where trajectory, credit, advantage and policy meet."""
+"""Algorithms, each with a training loop of its own; trajectory, credit, advantage and policy meet here alone."""

@@ -1,1 +1,1 @@
-"""The `leyden` command. Knows how to say things; decides nothing."""
+"""The `leyden` command: how options are read, and how results and errors are printed."""

@@ -1,1 +1,1 @@
-"""Credit assignment: one reward per trajectory in, one return per transition out. Knows nothing of tokens."""
+"""Credit assignment: one reward per trajectory in, one return per transition out."""

@@ -1,1 +1,1 @@
-"""The nouns: frozen structs that are also the wire format. Knows only msgspec and the errors."""
+"""Records that all parts share: frozen structs, which are also the wire format, and what is read of any value."""

@@ -1,1 +1,1 @@
-"""The gateway: the model endpoint an agent really calls. Answers in the provider's dialect and records every call."""
+"""The gateway: the model endpoint that an agent calls; it answers in the provider's dialect and records every call."""

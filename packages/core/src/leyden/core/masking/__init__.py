@@ -1,4 +1,4 @@
-"""Masking: secrets that a request or an error message may hold, kept out of records and logs. Knows nothing of either.
+"""Masking: keeps secrets out of records, logs and everything that is printed.
 
 What a model reads and writes is never changed: conversations are recorded as they are.
 """

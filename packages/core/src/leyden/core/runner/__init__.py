@@ -1,1 +1,1 @@
-"""Running agents: the adapter seam, claims, worker processes. Knows nothing of learning."""
+"""Running agents: adapters, attempts, worker processes, and how attempts are isolated."""

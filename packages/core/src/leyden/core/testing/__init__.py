@@ -1,1 +1,1 @@
-"""Fakes and contract suites, shipped for users too. Imported by nothing outside tests."""
+"""Fakes, servers and contract suites for tests, shipped for users, too."""

@@ -1,1 +1,1 @@
-"""Inside the agent's process: which attempt is running, who is speaking, what to note, and where model calls go."""
+"""Inside the agent's process: which attempt runs, which agent speaks, what is recorded, and where model calls go."""

@@ -1,1 +1,1 @@
-"""The composition root: what runs where, runs on disk, progress, reports."""
+"""Puts a run together: what runs where, the run's folder, its progress and its report."""

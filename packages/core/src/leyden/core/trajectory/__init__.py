@@ -1,1 +1,1 @@
-"""From spans to transitions, and which of them are trained. Knows nothing of advantages or gradients."""
+"""From spans to transitions, and which of them are trained."""

@@ -1,1 +1,1 @@
-"""The gateway's HTTP server. What a request says is read elsewhere."""
+"""The gateway's HTTP server: connections, request bodies, metrics and errors."""

@@ -1,1 +1,1 @@
-"""Losses: pure functions of flat entries, one small file each. They load no torch: options are checked early."""
+"""Losses: pure functions over the trained tokens, one a file; none loads torch before it is used."""

@@ -1,1 +1,1 @@
-"""What runs in VERL's own processes."""
+"""What runs in the processes of VERL: its trainer, its queue, and what makes its rollouts."""
