@@ -17,8 +17,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from leyden.core.errors import UsageError
+from leyden.core.gateway.limits.rounds import Rounds
 from leyden.core.gateway.refusal import Refusal, retry_after
-from leyden.core.gateway.rounds import Rounds
 
 LONGEST_RETRY = 60.0
 """Seconds; clients ignore longer advice."""

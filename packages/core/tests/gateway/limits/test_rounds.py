@@ -1,6 +1,6 @@
 import asyncio
 
-from leyden.core.gateway.rounds import Rounds
+from leyden.core.gateway.limits.rounds import Rounds
 
 
 async def begin(rounds: Rounds, order: list[str], attempt_id: str, number: int) -> None:
