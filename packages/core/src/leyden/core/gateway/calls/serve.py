@@ -329,9 +329,10 @@ class _Pace:
 
 
 async def _draw(policy: ServedPolicy, choice: _Choice, pace: _Pace) -> None:
-    """Generate tokens until the engine ends the choice, or until its text ends at a stop sequence.
+    """Generate tokens until the engine ends the choice or the reader stops it.
 
-    Raises EngineError if the engine aborts the call.
+    The reader stops at a stop string, or after the first tool call where only one is allowed. Raises EngineError if
+    the engine aborts the call.
     """
     record = choice.record
     assert record.prompt_ids is not None and record.sampling is not None

@@ -56,7 +56,7 @@ class WorkLimits:
 
 
 class LongWork:
-    """Runner of long work, for one event loop; `clock` returns seconds, `cpu_clock` the calling thread's CPU seconds."""
+    """Runs long work for one event loop; `clock` returns seconds, `cpu_clock` the calling thread's CPU seconds."""
 
     def __init__(
         self,
