@@ -1,7 +1,7 @@
 """Host check: rejects requests whose Host header does not name this server, against DNS rebinding.
 
-In DNS rebinding, a web page in a browser points its own host name to the address of a server on the loopback interface
-or in a private network. The browser then sends the page's host name, which is not a name of this server.
+In DNS rebinding, a web page points its own host name to the address of a server in a private network. The address may
+also be on the loopback interface. The browser then sends the page's host name, which is not a name of this server.
 """
 
 import socket
