@@ -134,7 +134,7 @@ class LogprobReader:
         self._given = 0
 
     def push(self, token: int, logprob: float, text: str, top: Sequence[tuple[int, float]]) -> None:
-        """Add one token, its log-probability, the text that it completed, and the most likely tokens at its position."""
+        """Add one token with its log-probability, the text that it completed, and the most likely tokens there."""
         read = self._read(token, logprob, [self._read(*other, []) for other in top])
         self._tokens.append((self._length, read))
         self._length += len(text)
