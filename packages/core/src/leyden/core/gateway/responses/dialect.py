@@ -44,7 +44,7 @@ class ResponsesExchange:
         return kept
 
     def _answer(self, response_id: str, created: int) -> AnswerWriter:
-        """Return the writer of the response; it is created once, because it keeps the log-probabilities already sent."""
+        """Return the writer of the response; it is created once, as it keeps the log-probabilities already sent."""
         if self._writer is None:
             request = self.request
             self._writer = AnswerWriter(

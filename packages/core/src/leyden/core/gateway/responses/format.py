@@ -137,7 +137,7 @@ def message(response_id: str, index: int, content: list[Item], status: str = "co
 def call(
     response_id: str, index: int, made: AnswerCall, status: str = "completed", arguments: str | None = None
 ) -> Item:
-    """Return a tool call as the item at `index` of a response; `arguments` replaces the call's own if it is not None."""
+    """Return a tool call as the item at `index` of a response; `arguments`, if given, replaces the call's own."""
     shown = made.arguments if arguments is None else arguments
     return {"id": item_id("function_call", response_id, str(index))} | call_item(made.id, made.name, shown, status)
 

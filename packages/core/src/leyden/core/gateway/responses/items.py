@@ -156,8 +156,8 @@ def left_out(items: Sequence[Item]) -> list[str]:
 def chat_messages(items: Sequence[Item]) -> list[Message]:
     """Return a conversation as messages of Chat Completions.
 
-    Consecutive items of the assistant become one message with text and tool calls, except for a text that follows a
-    text without tool calls.
+    Consecutive texts and tool calls of the assistant become one message. A text directly after a text without tool
+    calls starts a new message.
     """
     messages: list[Message] = []
     answer: Message | None = None
