@@ -62,7 +62,7 @@ class CaptureLimits:
     """Timeouts of a captured rollout, for example after its process has died, and limits on its requests."""
 
     unresponsive_seconds: float = 900.0
-    """Time without a model call after which the attempt ends."""
+    """Time without a model call after which the attempt becomes `unresponsive`."""
     timeout_seconds: float = 24 * 3600.0
     body: BodyLimits = field(default_factory=BodyLimits)
     agent: AgentLimits = field(default_factory=lambda: AgentLimits(max_requests=4))
@@ -148,7 +148,7 @@ class _Capture:
         await send_json(send, 200, b"{}")
 
     async def end(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Store the last spans of an attempt and end the attempt.
+        """Store the spans of an attempt's notes, such as rewards, and end the attempt.
 
         A repeated request changes nothing. Raises Refusal with status 409 if the attempt ended in another way.
         """

@@ -54,7 +54,7 @@ class Upstream:
         self._session: aiohttp.ClientSession | None = None
         self._replaced: set[str] = set()
         self._takes_ids_parameter = True
-        """Whether the endpoint accepts the request field for token ids, as far as is known."""
+        """Whether the endpoint accepts the request field for token ids; assumed until it refuses a request with it."""
 
     @property
     def name(self) -> str:

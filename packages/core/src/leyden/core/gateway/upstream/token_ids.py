@@ -46,13 +46,13 @@ class TokenIdFilter:
         return b"".join(_line(line) + b"\n" for line in lines)
 
     def rest(self) -> bytes:
-        """Return what a stream ends with that is no whole line."""
+        """End the stream; return the remaining incomplete line without token ids."""
         part, self._part = self._part, b""
         return _line(part)
 
 
 def without_ids(body: bytes) -> bytes:
-    """Return an answer, or a stream's event, with null in place of token ids; all else of it is as it was."""
+    """Return the JSON of a response or of a stream's event with null instead of token ids; the rest is unchanged."""
     if b"token_ids" not in body:
         return body
     try:
