@@ -11,9 +11,9 @@ from typing import Any, Protocol, TypeAlias
 import msgspec
 
 Message = dict[str, Any]
-"""A chat message in OpenAI's shape."""
+"""A chat message in OpenAI's format."""
 ToolDefinition = dict[str, Any]
-"""A tool in OpenAI's shape: `{"type": "function", "function": {...}}`."""
+"""A tool in OpenAI's format: `{"type": "function", "function": {...}}`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class WholeAnswer:
 
 
 class Codec(ABC):
-    """Encodes a conversation for one policy and reads its answers."""
+    """Codec of one policy: encodes conversations to token ids and parses the policy's answers."""
 
     @property
     @abstractmethod

@@ -18,7 +18,7 @@ class ErrorBody(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ErrorEnvelope(msgspec.Struct, frozen=True):
-    """An error answer."""
+    """An error response."""
 
     error: ErrorBody
 

@@ -78,7 +78,8 @@ class Ledger:
     async def earlier(self, origin: Origin, fingerprint: str) -> list[Span]:
         """Return the spans of the response that this retry needs, sorted by choice; empty for a new call.
 
-        Waits while that response is still generated or recorded for a client that has disconnected.
+        If that response is still in progress, waits until it has ended and is recorded. A request in progress counts
+        only if its client has disconnected, or if the new request is marked as a retry.
         """
         for answering in list(self._answering.get(fingerprint, ())):
             if origin.is_retry or answering.watch.gone:

@@ -36,10 +36,9 @@ class ServedPolicy:
 def sampling_for(rollout: Rollout, asked: Sampling, policy: Sampling) -> Sampling:
     """Return the sampling parameters for a call of `rollout`.
 
-    The policy's parameters apply in training, and where the rollout's metadata has `{"sampling": "policy"}`. Otherwise
-    every rollout of a group could get the same response, for example if the agent requests temperature 0 or a fixed
-    seed. Even then, the agent's stop sequences apply, and the smaller of both token limits. In all other cases, the
-    agent's parameters apply unchanged.
+    The policy's parameters apply in training, and where the rollout's metadata has `{"sampling": "policy"}`. With an
+    agent's temperature 0 or fixed seed, every rollout of a group would get the same response. The agent's stop strings
+    and the smaller of both token limits apply nevertheless. In all other cases, the agent's parameters apply unchanged.
     """
     if rollout.mode != "train" and rollout.metadata.get("sampling") != "policy":
         return asked

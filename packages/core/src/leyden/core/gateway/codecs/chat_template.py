@@ -93,7 +93,7 @@ class ChatTemplate:
 
 def _compile(source: str) -> Template:
     """Compile a template in the Jinja environment of transformers, with a step count in each loop and macro."""
-    from transformers.utils import chat_template_utils  # imported here: it takes seconds
+    from transformers.utils import chat_template_utils  # imported here, because it takes seconds
 
     make: Any = chat_template_utils._compile_jinja_template  # pyright: ignore[reportPrivateUsage]  # no public way to its environment
     environment: Environment = make(source).environment

@@ -70,7 +70,7 @@ class PatientProtocol(HttpToolsProtocol):
         self._tail = b""
         """Last bytes of the incomplete head, because the end marker may be split between two pieces."""
         self._behind = False
-        """Whether the piece that arrives starts with the rest of a body, and does not count to the head."""
+        """Whether the arriving piece starts with the end of an earlier request; it then does not count to the head."""
         self._refused = False
         """Whether further data is ignored."""
         self._owed: asyncio.TimerHandle | None = None

@@ -265,7 +265,7 @@ class _Turn:
 
 
 class _Attempt:
-    """The calls of one attempt."""
+    """Calls of one attempt that run or wait."""
 
     __slots__ = ("own", "share")
 

@@ -34,7 +34,7 @@ class Connection(Protocol):
         ...
 
     def shut(self) -> None:
-        """Close it."""
+        """Close the connection."""
         ...
 
 
@@ -50,7 +50,7 @@ class Connections:
 
     def __init__(self, *, unknown: int, unknown_per_peer: int, per_attempt: int) -> None:
         self._most, self._most_per_peer, self._most_per_attempt = unknown, unknown_per_peer, per_attempt
-        # Dicts for their order: the oldest comes first.
+        # Dictionaries, because they keep their order: the oldest connection comes first.
         self._unknown: dict[Connection, None] = {}
         self._of_peer: defaultdict[str, dict[Connection, None]] = defaultdict(dict)
         self._of_attempt: defaultdict[str, dict[Connection, None]] = defaultdict(dict)

@@ -75,7 +75,7 @@ class PlainReply:
         """Send nothing; `end` sends the whole response."""
 
     async def end(self, choices: Sequence[DrawnChoice], prompt_tokens: int) -> None:
-        """Send the document."""
+        """Send the document; the callback `ended` runs before."""
         answer = self._writer.whole(choices[0], prompt_tokens)
         self._ended(answer)
         await send_json(self._send, 200, msgspec.json.encode(billed(answer)))

@@ -22,7 +22,7 @@ from leyden.core.gateway.responses.format import Response, usage
 from leyden.core.gateway.responses.items import Item, item_id
 
 REMEMBERED = 512
-"""Number of responses in the cache; the least recently used is dropped first."""
+"""Number of responses in the cache; the least recently added is dropped first."""
 LARGEST = 128 << 10
 """Largest response with its input in the cache, in bytes of JSON; the records keep larger ones too."""
 

@@ -53,7 +53,7 @@ class ToolFamily:
     It returns the call and the text that follows the call.
     """
     messages: Callable[[list[Message], str], list[Message]] = _unchanged
-    """Function that converts plain messages to messages that the template accepts; its second argument."""
+    """Function of plain messages and the template's text; it returns messages that the template accepts."""
 
 
 class CallParser:
