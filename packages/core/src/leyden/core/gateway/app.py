@@ -1,7 +1,7 @@
-"""`Gateway`: the ASGI application that agents call in their provider's place.
+"""`Gateway`: the ASGI application that agents call instead of their model provider.
 
-It decides whose call it is, whether the attempt may still make one, and hands the call to what answers it. Paths
-outside the list do not exist; the engine and its weights are not reachable from here.
+It finds the attempt of a call, checks that the attempt may still make calls, and passes the call to a policy or an
+upstream server. Paths that it does not list get status 404, so clients cannot reach the engine or its weights.
 """
 
 import asyncio
@@ -40,18 +40,18 @@ from leyden.core.gateway.upstream.relay import Upstream
 from leyden.core.store.base import LightningStore
 
 HUNG_UP = 499
-"""Status that metrics count where the client left before its answer was complete."""
+"""Status in the metrics for a call whose client disconnected before its response was complete."""
 
 COUNTED_CONTEXTS = 4
-"""Tokens are counted of prompts up to so many times what the model can read."""
+"""The token count endpoint takes prompts of up to this many times the model's context length."""
 
 Answerer: TypeAlias = ServedPolicy | Upstream
-"""What answers a call."""
+"""Backend that answers a call: a served policy or an upstream server."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayLimits:
-    """What the gateway takes, how much of it at once, and when its records are stored."""
+    """Limits of request bodies, concurrent calls and long work, and of the delay before records are stored."""
 
     body: BodyLimits = field(default_factory=BodyLimits)
     gate: GateLimits = field(default_factory=GateLimits)
@@ -62,9 +62,10 @@ class GatewayLimits:
 class Gateway:
     """Answers model calls of open attempts with `policy`, and records each in `store`.
 
-    Without a policy, calls wait until `answer_with` gives one. `others` are further policies by name, for calls that a
-    route sends to them. `key` is what attempt tokens are signed with. `mounts` are further applications by path, such
-    as the store's server. `beside` measures what `/metrics` shows beside the gateway's own numbers, by name.
+    Without a policy, calls wait until `answer_with` sets one. `others` are further policies by name, for calls that a
+    route sends to them. `key` is the key that signs attempt tokens. `mounts` are further applications by path, such as
+    the store's server. `beside` are functions by name; each returns metrics that `/metrics` shows with the gateway's
+    own.
     """
 
     def __init__(
@@ -80,16 +81,16 @@ class Gateway:
     ) -> None:
         self._store, self._key = store, key
         self._answerers: dict[str, Answerer] = {}
-        """By name; the first answers calls that no route sends elsewhere."""
+        """Backends by name; the first answers calls that no route sends to another."""
         self._can_answer = asyncio.Event()
         limits = limits or GatewayLimits()
         self._body = limits.body
         self._held = HeldBytes(limits.body.max_bytes_per_attempt)
         self._work = LongWork(limits.work)
         self.gate = gate = Gate(limits.gate)
-        """Pauses and drains calls, for an update that must not happen under them."""
+        """Admission control; it can pause and drain calls, for a weight update that must not overlap with them."""
         self.keeper = Keeper(store.add_many_spans, limits.records)
-        """Flush it before reading records that are not stored at once."""
+        """Span writer; if it delays writes, flush it before reading records from the store."""
         self.metrics = GatewayMetrics(
             running=lambda: gate.running, waiting=lambda: gate.waiting, paused=lambda: float(gate.paused)
         )
@@ -103,7 +104,7 @@ class Gateway:
         dialects: tuple[Dialect, ...] = (ChatDialect(), responses)
         stored = StoredResponses(conversations).paths
         routes: list[BaseRoute] = [Mount(path, app) for path, app in (mounts or {}).items()]
-        for prefix in ("/a/{token}/v1", "/v1"):  # looked through in this order: that of an agent's calls first
+        for prefix in ("/a/{token}/v1", "/v1"):  # matched in this order, so the prefix of agents' calls comes first
             routes += [self._route(prefix + dialect.path, self._serving(dialect), "POST") for dialect in dialects]
             routes.append(self._route(f"{prefix}{responses.path}/input_tokens", self._counting(responses), "POST"))
             routes += [self._route(prefix + path, self._reading(methods)) for path, methods in stored.items()]
@@ -114,13 +115,16 @@ class Gateway:
             self._route(page.PATH, self._page, "GET"),
             self._route("/{path:path}", unknown_path),
         ]
-        # No Starlette application around it: an endpoint says itself what goes wrong in it. The default is for what
-        # does not even begin with a slash.
+        # No Starlette application is needed around the router, because an endpoint sends its own error responses. The
+        # default endpoint answers paths that do not begin with a slash.
         default = Endpoint(unknown_path, refused=self.metrics.refused)
         self.app: ASGIApp = Router(routes, default=default, lifespan=self._lifespan)
 
     def answer_with(self, policy: Answerer, others: Mapping[str, Answerer] | None = None) -> None:
-        """Answer with these from now on, calls that have waited for them first; once, where none was given before."""
+        """Set the policies that answer calls, and release waiting calls.
+
+        Call it once, and only if the constructor got no policy.
+        """
         self._answerers.update({_name(policy): policy})
         self._answerers.update({name: other for name, other in (others or {}).items() if name not in self._answerers})
         for name, answerer in self._answerers.items():
@@ -142,14 +146,18 @@ class Gateway:
                     with watch.cancelling():
                         place = await self._place(attempt_id, len(body), slot)
                     with place:
-                        # Only now: the attempt may have ended while its call was waiting.
+                        # Checked only now, because the attempt may have ended while its call was waiting.
                         origin = await open_origin(self._store, rollout_id, attempt_id, headers)
                         await self._serve(dialect, origin, body, watch, seen, slot)
 
         return serve
 
     async def _place(self, attempt_id: str, size: int, slot: Slot) -> Place:
-        """Wait for a place; for the turn of a long request before it, so that an update waits for one of them only."""
+        """Wait for a policy, for the attempt's lock if the request is long, and then for a slot; return the slot.
+
+        The lock comes first, so at most one long request of an attempt has a slot. A weight update, which waits for
+        all slots, then waits for only one of them.
+        """
         await self._can_answer.wait()
         await slot.take(size)
         return await self.gate.place(attempt_id)
@@ -157,7 +165,7 @@ class Gateway:
     async def _serve(
         self, dialect: Dialect, origin: Origin, body: bytes, watch: ClientWatch, seen: ObservedSend, slot: Slot
     ) -> None:
-        """Have a call answered by its policy, and count it."""
+        """Answer a call with its policy, and count it in the metrics."""
         policy = self._named(origin.policy)
         try:
             if isinstance(policy, Upstream):
@@ -172,7 +180,7 @@ class Gateway:
             self.metrics.call(dialect.name, _name(policy), status, seen.seconds, first_chunk=seen.first_event)
 
     def _counting(self, dialect: Dialect) -> ASGIApp:
-        """Say how many tokens a request would have the policy read; nothing is drawn or recorded."""
+        """Return the endpoint that sends the number of prompt tokens of a request; it samples and records nothing."""
 
         async def count(scope: Scope, receive: Receive, send: Send) -> None:
             headers, rollout_id, attempt_id = self._caller(scope)
@@ -208,9 +216,10 @@ class Gateway:
         return serve
 
     def _caller(self, scope: Scope) -> tuple[dict[str, str], str, str]:
-        """Return private headers, rollout and attempt of a request.
+        """Return the private headers, the rollout id and the attempt id of a request.
 
-        Raises Refusal where it proves no attempt, or one that has too many connections at work.
+        Raises Refusal with status 401 if the request has no valid attempt token. Raises Refusal with status 429 if the
+        attempt has too many busy connections.
         """
         headers = private_headers(scope["headers"])
         rollout_id, attempt_id = verified(self._key, scope["path_params"].get("token"), headers)
@@ -218,7 +227,7 @@ class Gateway:
         return headers, rollout_id, attempt_id
 
     def _named(self, name: str | None) -> Answerer:
-        """Return the policy that a route chose; raises Refusal for one that was not configured."""
+        """Return the policy of that name, or the first for None; raises Refusal with status 404 for an unknown name."""
         if name is None:
             return next(iter(self._answerers.values()))
         if name not in self._answerers:

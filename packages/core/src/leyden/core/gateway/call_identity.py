@@ -1,4 +1,4 @@
-"""`Origin`: which attempt a model call belongs to, and who in it spoke. Knows nothing of dialects or engines."""
+"""Call identity: verifies the attempt token of a model call and finds its attempt, agent and parent span."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -15,35 +15,38 @@ from leyden.core.gateway.refusal import Refusal
 from leyden.core.store.base import LightningStore
 
 RETRY_COUNT = b"x-stainless-retry-count"
-"""How OpenAI's own clients say which try a request is, from 0."""
+"""Header in which OpenAI's clients send the number of earlier tries of a request, from 0."""
 _ANSWERED = (
     "This gateway answers only agents that Leyden runs, and runs that it captures: start the agent with `leyden dev`, "
     "`leyden train` or `leyden exec`, or capture its runs with LEYDEN_CAPTURE, LEYDEN_GATEWAY_URL and "
     "LEYDEN_CAPTURE_TOKEN in its environment."
 )
-"""What a client does whose request proves no attempt."""
+"""Advice for a client whose request has no valid attempt token."""
 _TRACE = re.compile(r"[0-9a-f]{32}")
 _SPAN = re.compile(r"[0-9a-f]{16}")
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a call comes from."""
+    """Origin of a call: its rollout and attempt, its place in the trace, the agent, and the chosen policy."""
 
     rollout: Rollout
     attempt_id: str
     trace_id: str
     parent_id: str | None = None
-    """The framework's own `chat` span."""
+    """Id of the span that the agent's framework opened for this call."""
     agent: str | None = None
     node: str | None = None
     policy: str | None = None
-    """Name of the policy that a route chose for the call; or, where none did, that the rollout is to be answered by."""
+    """Name of the policy that a route chose for the call, else of the policy in the rollout's metadata."""
     is_retry: bool = False
-    """Whether the client says that it made this call before and got no answer."""
+    """Whether the client's retry header marks the call as a retry of a call without a response."""
 
 
 def private_headers(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
-    """Return the headers between an agent's process and us, percent-decoded, and what else is read of a request."""
+    """Return the headers that the gateway reads, percent-decoded.
+
+    These are Leyden's private headers, `authorization` and the retry count.
+    """
     prefix = semconv.HEADER_PREFIX.encode()
     return {
         name.decode("latin-1"): unquote(value.decode("latin-1"))
@@ -53,7 +56,11 @@ def private_headers(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
 
 
 def verified(key: bytes, path_token: str | None, headers: Mapping[str, str]) -> tuple[str, str]:
-    """(rollout id, attempt id) that a request proves; raises Refusal with status 401 when it proves none."""
+    """Return (rollout id, attempt id) of a request's attempt token.
+
+    The token comes from the path, the attempt header or the bearer token, in this order. Raises Refusal with status
+    401 if there is no token or it is not valid.
+    """
     token = path_token or headers.get(semconv.HEADER_ATTEMPT) or bearer(headers)
     if not token:
         raise _unauthorized(f"You didn't provide an API key: this request names no attempt. {_ANSWERED}")
@@ -64,7 +71,7 @@ def verified(key: bytes, path_token: str | None, headers: Mapping[str, str]) -> 
 
 
 async def open_origin(store: LightningStore, rollout_id: str, attempt_id: str, headers: Mapping[str, str]) -> Origin:
-    """Return the origin of a call in an attempt that is still open; raises Refusal with status 403 for any other."""
+    """Return the origin of a call; raises Refusal with status 403 if its attempt is unknown or has ended."""
     found = await store.find_attempt(rollout_id, attempt_id)
     if found is None:
         raise _closed(f"Attempt {attempt_id} of rollout {rollout_id} is not known to this store.")
@@ -87,7 +94,7 @@ async def open_origin(store: LightningStore, rollout_id: str, attempt_id: str, h
 
 
 def bearer(headers: Mapping[str, str]) -> str | None:
-    """Return the bearer token of a request, if it has one."""
+    """Return the bearer token of the `authorization` header; None without one."""
     scheme, _, token = headers.get("authorization", "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else None
 

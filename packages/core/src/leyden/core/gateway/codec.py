@@ -1,6 +1,6 @@
-"""`Codec`: between messages and token ids, for one policy.
+"""`Codec`: converts messages to token ids and sampled tokens to messages, for one policy.
 
-Templates and tool parsing live behind it, once, for every engine.
+It contains the chat template and the parsing of tool calls, so that every engine shares them.
 """
 
 from abc import ABC, abstractmethod
@@ -11,31 +11,31 @@ from typing import Any, Protocol, TypeAlias
 import msgspec
 
 Message = dict[str, Any]
-"""A chat message in OpenAI's shape."""
+"""A chat message in OpenAI's format."""
 ToolDefinition = dict[str, Any]
-"""A tool in OpenAI's shape: `{"type": "function", "function": {...}}`."""
+"""A tool in OpenAI's format: `{"type": "function", "function": {...}}`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Forced:
-    """An answer that must call a tool: its beginning, up to the arguments or to the name, is part of the prompt."""
+    """Forced tool call: the prompt contains the beginning of the answer, up to the arguments or to the tool's name."""
 
     name: str | None = None
-    """The tool to call; None for any."""
+    """Name of the tool to call; None for any tool."""
     only_one: bool = False
-    """Whether it has its name because no other tool is offered, and not because the agent named it."""
+    """Whether `name` is set because the request offers only one tool, and not because the agent named it."""
 
 
 class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A call the model asks for."""
+    """A tool call in an answer of the model."""
 
     name: str
     arguments: str
-    """JSON text, as the model wrote it; of a forced call that it did not end well, whatever it wrote there."""
+    """JSON text as the model wrote it; for a forced call without a valid end, whatever text the model wrote."""
 
 
 class ParsedAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What the text of an answer means."""
+    """Content and tool calls of a parsed answer."""
 
     content: str | None
     tool_calls: tuple[ToolCall, ...] = ()
@@ -46,85 +46,86 @@ AnswerPart: TypeAlias = str | ToolCall
 
 
 class AnswerParser(Protocol):
-    """Reads one answer while its text arrives; what it gives out does not depend on how the text is cut."""
+    """Streaming parser of one answer; its output does not depend on how the text is cut into pieces."""
 
     def push(self, text: str) -> list[AnswerPart]:
-        """Take more text; return what can no longer change."""
+        """Add text; return the new parts that can no longer change."""
         ...
 
     def finish(self) -> list[AnswerPart]:
-        """Return what is left when no more text comes."""
+        """End the text; return the remaining parts."""
         ...
 
 
 class PassThrough:
-    """The parser of an answer that can hold no calls."""
+    """Parser of an answer that cannot contain tool calls."""
 
     def push(self, text: str) -> list[AnswerPart]:
-        """All of it is content."""
+        """Return the text as content."""
         return [text] if text else []
 
     def finish(self) -> list[AnswerPart]:
-        """Nothing is ever held back."""
+        """Return no parts, because `push` holds nothing back."""
         return []
 
 
 class WholeAnswer:
-    """Reads an answer with `Codec.parse` once all of it is there: for codecs that cannot parse as they go."""
+    """Parser that calls `Codec.parse` on the complete answer, for codecs without a streaming parser."""
 
     def __init__(self, codec: "Codec", tools: Sequence[ToolDefinition], forced: Forced | None = None) -> None:
         self._codec, self._tools, self._forced = codec, tools, forced
         self._text = ""
 
     def push(self, text: str) -> list[AnswerPart]:
-        """Keep it."""
+        """Buffer the text; return no parts."""
         self._text += text
         return []
 
     def finish(self) -> list[AnswerPart]:
-        """All parts at once."""
+        """Parse the buffered text; return its content, then its tool calls."""
         answer = self._codec.parse(self._text, self._tools, self._forced)
         return [*([answer.content] if answer.content else []), *answer.tool_calls]
 
 
 class Codec(ABC):
-    """Encodes a conversation for one policy and reads its answers."""
+    """Codec of one policy: encodes conversations to token ids and parses the policy's answers."""
 
     @property
     @abstractmethod
     def stop_ids(self) -> tuple[int, ...]:
-        """Tokens that end an answer."""
+        """Ids of the tokens that end an answer."""
 
     @property
     def longest_token(self) -> int | None:
-        """Most bytes of text that one token stands for; None where there is no such limit, or it is not known."""
+        """Most bytes of text that one token represents; None if there is no such limit or it is unknown."""
         return None
 
     @abstractmethod
     def encode(
         self, messages: Sequence[Message], tools: Sequence[ToolDefinition] = (), forced: Forced | None = None
     ) -> list[int]:
-        """Render with the chat template, up to where the model's answer begins. Long prompts are encoded on threads.
+        """Render the messages with the chat template, up to the start of the answer; return the token ids.
 
-        A forced call begins the answer itself: its first ids follow those of the same prompt without it. Raises
-        GatewayError when the template refuses the messages, or when how it writes calls is not known and one is forced.
+        With `forced`, the ids of the prompt are followed by the ids of the beginning of the tool call. Threads may call
+        this method, because long prompts are encoded on threads. Raises GatewayError if the template rejects the
+        messages. Also raises GatewayError for a forced call if the template's format of tool calls is unknown.
         """
 
     @abstractmethod
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of an answer, without the tokens that end it; incomplete UTF-8 becomes U+FFFD."""
+        """Return the text of an answer, without the tokens that end it; incomplete UTF-8 becomes U+FFFD."""
 
     @abstractmethod
     def parse(self, text: str, tools: Sequence[ToolDefinition], forced: Forced | None = None) -> ParsedAnswer:
         """Split an answer into content and tool calls; text that only looks like a call stays content.
 
-        A forced answer goes on from the beginning that `encode` gave it, and always holds a call.
+        The text of a forced answer continues the beginning that `encode` appended, and always yields a tool call.
         """
 
     def parser(self, tools: Sequence[ToolDefinition], forced: Forced | None = None) -> AnswerParser:
-        """Return a parser for one streamed answer; all it gives out together equals `parse` of the whole text."""
+        """Return a parser for one streamed answer; its parts together equal `parse` of the whole text."""
         return WholeAnswer(self, tools, forced) if tools or forced else PassThrough()
 
     def token_bytes(self, token_id: int) -> bytes:
-        """UTF-8 bytes a token stands for, which need not be whole characters."""
+        """Return the UTF-8 bytes that a token represents; they need not form whole characters."""
         return self.decode([token_id]).encode()

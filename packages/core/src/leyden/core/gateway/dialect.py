@@ -1,4 +1,4 @@
-"""`Dialect`: how a provider's API reads a request and writes an answer. Knows nothing of engines or stores."""
+"""`Dialect`: the interface of a provider's API; it parses requests and writes responses."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,20 +19,23 @@ Finish = Literal["stop", "length", "tool_calls"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrawnChoice:
-    """One answer that has ended."""
+    """One choice of a response after its generation has ended."""
 
     reader: AnswerReader
     tokens: int
-    """Tokens that were drawn."""
+    """Number of sampled tokens."""
     engine_finish: FinishReason
 
     @property
     def cut(self) -> bool:
-        """Whether the answer ended because there was no room for more."""
+        """Whether the choice was cut off at its token limit or at the end of the context."""
         return self.engine_finish == "length" and not self.reader.stopped
 
     def finish(self, request: ModelRequest) -> Finish:
-        """Why it ended, in the words of Chat Completions; an answer held to one tool ends like any other there."""
+        """Return the `finish_reason` of Chat Completions.
+
+        As in that API, a choice that was forced to call one named tool has the reason `stop`, not `tool_calls`.
+        """
         if self.reader.calls and not self.cut:
             forced = request.forced
             named = forced is not None and forced.name is not None and not forced.only_one
@@ -41,57 +44,60 @@ class DrawnChoice:
 
 
 class Reply(Protocol):
-    """One answer on its way to the agent."""
+    """Writer of one response: sends it to the agent."""
 
     live: bool
-    """Whether the agent wants to see the answer while it is made."""
+    """Whether the response is streamed while it is generated."""
 
     async def show(self, choice: int, parts: Sequence[ReadPart], tokens: Sequence[ReadToken] | None) -> None:
-        """Show what is new of a choice."""
+        """Send the new parts of a choice."""
         ...
 
     async def end(self, choices: Sequence[DrawnChoice], prompt_tokens: int) -> None:
-        """Send the rest."""
+        """Send the rest of the response."""
         ...
 
     async def fail(self, refusal: Refusal) -> None:
-        """Say that there will be no answer, or no more of it."""
+        """Send an error to the client, or raise `refusal` if nothing has been sent yet."""
         ...
 
 
 class Exchange(Protocol):
-    """One request, checked, and the form that its answer takes."""
+    """One checked request and the format of its response."""
 
     @property
     def request(self) -> ModelRequest:
-        """What was asked."""
+        """The checked request."""
         ...
 
     def reply(self, send: Send, response_id: str, created: int) -> Reply:
-        """Return the answer's way to the agent; `created` is in Unix seconds."""
+        """Return the writer of the response; `created` is in Unix seconds."""
         ...
 
     def attributes(self, response_id: str, created: int, choices: Sequence[DrawnChoice]) -> Attributes:
-        """Return what the record keeps of the answer beyond what every record keeps."""
+        """Return the span attributes that only this dialect records."""
         ...
 
 
 class Dialect(Protocol):
-    """One API."""
+    """One API of a model provider."""
 
     name: str
-    """As metrics and records call it."""
+    """Name of the dialect in metrics and records."""
     path: str
-    """Where a request is posted, below the version."""
+    """Path of the endpoint below the version, such as `/chat/completions`."""
     id_prefix: str
-    """What the ids of its answers begin with."""
+    """Prefix of response ids."""
     prompt_field: str
-    """The field of a request that holds what the model is to read."""
+    """Name of the request field that contains the prompt."""
 
     async def parse(self, body: bytes, origin: Origin, slot: Slot) -> Exchange:
-        """Read and check a request, in `slot` where it is long; raises Refusal for what no answer could honour."""
+        """Parse and check a request; a long request is parsed on a thread of `slot`.
+
+        Raises Refusal for a request that no response can satisfy.
+        """
         ...
 
     def too_long(self, room: int, tokens: int) -> Refusal:
-        """Refuse `tokens` of prompt where there is `room` for fewer."""
+        """Return the refusal of a prompt of `tokens` tokens for a context of `room` tokens."""
         ...

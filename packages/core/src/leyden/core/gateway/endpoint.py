@@ -1,4 +1,4 @@
-"""`Endpoint`: one path of the gateway, and how what goes wrong there is said. Knows nothing of models or attempts."""
+"""`Endpoint`: one path of the gateway; it converts exceptions to error responses."""
 
 import logging
 import time
@@ -13,16 +13,16 @@ _log = logging.getLogger("leyden.gateway")
 
 
 class Endpoint:
-    """An ASGI application that answers one method and turns what goes wrong into OpenAI's error format.
+    """ASGI application that answers one method and sends errors in OpenAI's format.
 
-    `refused` is told the code of every refusal.
+    `refused` is a callback that gets the code of every refusal.
     """
 
     def __init__(self, answer: ASGIApp, method: str | None = None, *, refused: Callable[[str], None]) -> None:
         self._answer, self._method, self._refused = answer, method, refused
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
+        """Answer a request; an unexpected exception is logged and becomes status 500."""
         try:
             if self._method is not None and scope["method"] != self._method:
                 raise not_allowed(scope["method"], self._method)
@@ -38,18 +38,18 @@ class Endpoint:
 
 
 class ObservedSend:
-    """An ASGI `send` that remembers what was answered, and when."""
+    """ASGI `send` that records the response's status and times."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
         self._began = time.perf_counter()
         self.status: int | None = None
-        """None while nothing was answered."""
+        """HTTP status; None before the response starts."""
         self.first_event: float | None = None
-        """Seconds until the first event of a stream."""
+        """Seconds from the request to the first event of a stream."""
 
     async def __call__(self, message: Message) -> None:
-        """Send on."""
+        """Record the message's status or time, and send the message."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
         elif self.first_event is None and message.get("more_body", False):
@@ -58,16 +58,16 @@ class ObservedSend:
 
     @property
     def seconds(self) -> float:
-        """Since the request came."""
+        """Seconds since the request arrived."""
         return time.perf_counter() - self._began
 
 
 async def unknown_path(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer every path that is not in the list."""
+    """Raise Refusal with status 404, for every path without an endpoint."""
     raise Refusal(404, f"Invalid URL ({scope['method']})", code="unknown_url")
 
 
 def not_allowed(method: str, *allowed: str) -> Refusal:
-    """Refusal of a method, with those that are `allowed`."""
+    """Return the refusal (status 405) of a method, with the `allowed` methods in its header."""
     headers = {"allow": ", ".join(allowed)}
     return Refusal(405, f"Not allowed to {method} here.", code="method_not_allowed", headers=headers)

@@ -1,7 +1,7 @@
-"""`ModelRequest`: what an agent asks of a model, checked, whichever dialect it spoke. Knows nothing of HTTP or engines.
+"""Model request: the checked request of an agent to a model, in a form that all dialects share.
 
-What can be honoured is parsed; what is only a hint is accepted and recorded; anything else is refused as the provider
-would refuse it, never ignored.
+Supported fields are parsed. Fields that are only hints are accepted and recorded. Any other field is refused as the
+provider would refuse it, and never ignored.
 """
 
 from collections.abc import Mapping
@@ -15,49 +15,52 @@ from leyden.core.masking import mask_json
 
 MAX_TOP_LOGPROBS = 20
 LARGEST_INTEGER = (1 << 63) - 1
-"""Beyond it, and beyond its negative less one, nothing downstream can count."""
+"""Largest 64-bit signed integer; the code that reads the request later cannot store larger ones.
+
+The smallest integer is `-LARGEST_INTEGER - 1`.
+"""
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""What decoding somebody else's JSON raises."""
+"""Exceptions that decoding a client's JSON may raise."""
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """What the agent asked for, as text."""
+    """Text of the request as the agent sent it, for the record."""
 
     model: str = ""
     stream: bool = False
     messages: str | None = None
-    """JSON of the conversation that the model is to read."""
+    """JSON of the conversation."""
     tools: str | None = None
     rest: str = "{}"
-    """JSON of the other fields of the request, hints included."""
+    """JSON of the other fields of the request, including hints."""
 
 
 class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One checked request."""
+    """One checked request, independent of the dialect."""
 
     asked: Asked
     messages: list[Message]
-    """The conversation in the shape of Chat Completions."""
+    """The conversation in the format of Chat Completions."""
     tools: list[ToolDefinition]
-    """Empty where the agent forbids calls: the policy then does not see them either."""
+    """Tools in the prompt; empty if the agent forbids tool calls."""
     forced: Forced | None = None
-    """The call that the answer must be, where the agent demands one."""
+    """The tool call that the agent requires; None if it requires none."""
     parallel_tool_calls: bool = True
     choices: int = 1
-    """Answers to draw."""
+    """Number of choices to generate."""
     logprobs: bool = False
     top_logprobs: int = 0
     sampling: Sampling
-    """What the agent asked for, with the provider's defaults."""
+    """The sampling that the agent requested, with the provider's defaults."""
 
     @property
     def model(self) -> str:
-        """The model as the agent named it."""
+        """Name of the model in the agent's request."""
         return self.asked.model
 
     @property
     def stream(self) -> bool:
-        """Whether the agent wants to see the answer while it is made."""
+        """Whether the agent requested a streamed response."""
         return self.asked.stream
 
 
@@ -65,7 +68,7 @@ _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def read_fields(body: bytes) -> dict[str, msgspec.Raw]:
-    """Split a request body into its fields, each as it was sent; raises Refusal when it is no JSON object."""
+    """Split a request body into its fields, each as raw JSON; raises Refusal if the body is not a JSON object."""
     try:
         body.decode()
         return _FIELDS.decode(body)
@@ -74,17 +77,20 @@ def read_fields(body: bytes) -> dict[str, msgspec.Raw]:
 
 
 def unreadable(error: Exception) -> Refusal:
-    """Refusal of a body that is not what it should be."""
+    """Return the refusal of a body that could not be decoded."""
     return invalid(f"We could not parse the JSON body of your request: {error}")
 
 
 def text_of(raw: msgspec.Raw | None) -> str | None:
-    """JSON of a field as it was sent."""
+    """Return the JSON text of a field as it was sent; None for None."""
     return None if raw is None else bytes(raw).decode()
 
 
 def rest_of(fields: Mapping[str, msgspec.Raw], left_out: frozenset[str]) -> str:
-    """JSON of a request without secrets and the fields that are kept apart; raises Refusal where it is none."""
+    """Return the JSON of a request with its secrets masked, without the fields in `left_out`.
+
+    Raises Refusal if it is not valid JSON.
+    """
     rest = msgspec.json.encode({key: raw for key, raw in fields.items() if key not in left_out}).decode()
     try:
         return mask_json(rest)
@@ -95,7 +101,11 @@ def rest_of(fields: Mapping[str, msgspec.Raw], left_out: frozenset[str]) -> str:
 def check_fields(
     fields: Mapping[str, msgspec.Raw], known: frozenset[str], neutral: Mapping[str, tuple[object, ...]]
 ) -> None:
-    """Refuse fields that are not `known`, and those whose value is none of their `neutral` ones (or null)."""
+    """Check the fields of a request.
+
+    Raises Refusal for a field that is not in `known`. Also raises Refusal for a field in `neutral` with a value other
+    than null or one of its neutral values.
+    """
     for name, raw in fields.items():
         if name not in known:
             message = f"Unrecognized request argument supplied: {name}"
@@ -108,7 +118,7 @@ def check_fields(
 
 
 def check_range(name: str, value: float, least: int, most: int | None = None) -> None:
-    """Refuse a number out of its range, in the provider's words."""
+    """Raise Refusal with the provider's message if `value` is below `least` or above `most`."""
     kind = "integer" if isinstance(value, int) else "decimal"
     for bad, side, sign, limit in (
         (value < least, "below minimum", ">=", least),
@@ -126,9 +136,9 @@ def check_range(name: str, value: float, least: int, most: int | None = None) ->
 def checked_sampling(
     *, temperature: float | None, top_p: float | None, max_tokens: tuple[str, int | None], seed: int | None = None
 ) -> Sampling:
-    """Return the sampling that was asked for; raises Refusal for what no provider takes.
+    """Return the requested sampling; raises Refusal for values out of range.
 
-    `max_tokens` comes with the name that the dialect gives it.
+    `max_tokens` is a pair: the field's name in the dialect, and its value.
     """
     temperature = 1.0 if temperature is None else temperature
     top_p = 1.0 if top_p is None else top_p
@@ -145,7 +155,10 @@ def checked_sampling(
 
 
 def checked_top_logprobs(value: int | None, *, wanted: bool) -> int:
-    """Return how many alternatives of each token to show; raises Refusal where `wanted` does not allow for them."""
+    """Return the number of most likely tokens to send for each position.
+
+    Raises Refusal for a number out of range, or if log-probabilities were not requested (`wanted` is False).
+    """
     if value is None:
         return 0
     check_range("top_logprobs", value, 0, MAX_TOP_LOGPROBS)

@@ -1,4 +1,4 @@
-"""`Refusal`: why a request gets no answer, in OpenAI's error format. Knows nothing of how it is sent."""
+"""`Refusal`: the exception for a refused request, with the error response in OpenAI's format."""
 
 import math
 from collections.abc import Mapping
@@ -18,15 +18,15 @@ class ErrorBody(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ErrorEnvelope(msgspec.Struct, frozen=True):
-    """An error answer."""
+    """An error response."""
 
     error: ErrorBody
 
 
 class Refusal(GatewayError):
-    """A request that gets an error for an answer; `status` is the HTTP status the provider would use.
+    """Exception for a request that gets an error response; `status` is the HTTP status that the provider would use.
 
-    `headers` are sent with it, besides the usual ones.
+    `headers` are sent in addition to the usual ones.
     """
 
     def __init__(
@@ -45,25 +45,25 @@ class Refusal(GatewayError):
         self.body = ErrorBody(message=message, type=type, param=param, code=code)
 
     def encode(self) -> bytes:
-        """JSON of the whole error answer."""
+        """Return the JSON of the error response."""
         return msgspec.json.encode(ErrorEnvelope(self.body))
 
 
 def unsupported(param: str, reason: str) -> Refusal:
-    """Refusal of a parameter that cannot be honoured, and is therefore not accepted either."""
+    """Return the refusal of a parameter that the gateway does not support, and therefore does not accept."""
     return Refusal(400, f"Unsupported parameter: '{param}' {reason}", param=param, code="unsupported_parameter")
 
 
 def invalid(message: str, param: str | None = None) -> Refusal:
-    """Refusal of a value that no provider would take."""
+    """Return the refusal of an invalid value."""
     return Refusal(400, message, param=param, code="invalid_value")
 
 
 def server_error(message: str) -> Refusal:
-    """Our own failure; clients treat it as worth a retry."""
+    """Return the refusal for a failure of the gateway itself (status 500); clients retry such a request."""
     return Refusal(500, message, type="server_error")
 
 
 def retry_after(seconds: float) -> dict[str, str]:
-    """Headers that tell a client when to try again; whole seconds, at least one, as HTTP has them."""
+    """Return the `retry-after` header: whole seconds, rounded up, at least 1."""
     return {"retry-after": str(max(1, math.ceil(seconds)))}

@@ -1,4 +1,4 @@
-"""`tool_choice`: which tools the policy sees, and whether it must call one. Knows nothing of templates."""
+"""Tool choice: parses `tool_choice`, and selects the tools in the prompt and the forced tool call."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -11,12 +11,12 @@ from leyden.core.gateway.refusal import invalid, unsupported
 
 @dataclass(frozen=True, slots=True)
 class ToolChoice:
-    """Which tools may be called, and whether one must be."""
+    """The tools that may be called, and whether the answer must call one."""
 
     mode: Literal["auto", "none", "required", "named"] = "auto"
-    """`named`: the one tool in `only` must be called."""
+    """`named`: the answer must call the only tool in `only`."""
     only: tuple[str, ...] | None = None
-    """Names of the tools that may be called; None: all of them."""
+    """Names of the tools that may be called; None for all tools."""
 
 
 class _Named(msgspec.Struct, frozen=True):
@@ -29,7 +29,7 @@ class _Allowed(msgspec.Struct, frozen=True):
 
 
 def read_tool_choice(value: str | dict[str, Any] | None) -> ToolChoice:
-    """Read a choice as either dialect writes it; raises Refusal for what is none."""
+    """Parse `tool_choice` of Chat Completions or Responses; raises Refusal for an invalid or unsupported value."""
     if value is None or isinstance(value, str):
         if value is None or value == "auto":
             return ToolChoice()
@@ -49,7 +49,10 @@ def read_tool_choice(value: str | dict[str, Any] | None) -> ToolChoice:
 
 
 def apply_tool_choice(choice: ToolChoice, tools: list[ToolDefinition]) -> tuple[list[ToolDefinition], Forced | None]:
-    """Return the tools that the policy sees, and the call it is held to; raises Refusal for a tool that is missing."""
+    """Return the tools for the prompt and the forced tool call, if any.
+
+    Raises Refusal if `tool_choice` names a tool that is not in `tools`, or requires a call without any tools.
+    """
     if choice.mode == "none":
         return [], None
     names = [str(tool["function"]["name"]) for tool in tools]
@@ -64,10 +67,10 @@ def apply_tool_choice(choice: ToolChoice, tools: list[ToolDefinition]) -> tuple[
         raise invalid("'tool_choice' demands a call, and there are no 'tools' to call.", "tool_choice")
     if choice.mode == "named" and choice.only:
         return tools, Forced(name=choice.only[0])
-    # Where there is no choice the policy makes none: it could write the name of a tool that is not there.
+    # With only one tool, its name is part of the forced beginning. The policy could write another name otherwise.
     return tools, Forced(name=str(tools[0]["function"]["name"]), only_one=True) if len(tools) == 1 else Forced()
 
 
 def _name(tool: dict[str, Any]) -> str:
-    """Name of a function as Chat Completions (nested) or Responses (flat) writes it."""
+    """Return the name of a function in the format of Chat Completions (nested) or Responses (flat)."""
     return msgspec.convert(tool.get("function", tool), _Named).name

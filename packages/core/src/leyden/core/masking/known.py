@@ -1,4 +1,7 @@
-"""Secrets that this process was given, which are masked by their value: of whatever shape they are."""
+"""Known secrets: finds secret values in environment variables, URLs and arguments, and masks these values in texts.
+
+These values are masked whatever they look like. See `shapes` for secrets that are recognized by their form.
+"""
 
 import os
 import re
@@ -10,7 +13,7 @@ from leyden.core.masking.shapes import MASK
 from leyden.core.masking.writings import any_of, as_base64, as_written
 
 SHORTEST = 8
-"""Characters of a value that is masked: shorter ones are in ordinary words."""
+"""Shortest value in characters that is masked; shorter values could be parts of ordinary words."""
 
 _given: set[str] = set()
 _BASE64 = re.compile(r"[A-Za-z0-9+/]{16,}={0,2}")
@@ -18,26 +21,33 @@ _USERINFO = re.compile(r"[a-z][a-z0-9+.-]{0,30}://([^\s/?#]+)@", re.IGNORECASE)
 
 
 def remember_secret(value: str) -> None:
-    """Mask `value` from here on, wherever it turns up."""
+    """Mask `value` in all texts from now on; values that look like ordinary words or paths are ignored."""
     if _can_be_told(value):
         _given.add(value)
 
 
 def remember_words(words: list[str]) -> None:
-    """Remember the passwords and tokens of the URLs on a command line."""
+    """Remember the passwords and tokens in the URLs of a command line's words."""
     for word in words:
         for secret in _secrets_of_urls(word):
             remember_secret(secret)
 
 
 def known_secrets() -> frozenset[str]:
-    """Return what was remembered, the variables that are named as secrets, and passwords of URLs in others."""
+    """Return all known secrets.
+
+    They are the remembered values, the values of environment variables with secret names, and the passwords of URLs in
+    all environment variables.
+    """
     found = (_secrets_of_variable(name, value) for name, value in os.environ.items())
     return frozenset(_given.union(*found))
 
 
 def mask_known(text: str) -> str:
-    """Return `text` without the known secrets, in whichever of the usual ways they are written, nor any line of one."""
+    """Return `text` with the known secrets masked, and also single lines of multi-line secrets.
+
+    Escaped and base64-encoded forms of the secrets are masked too (see `writings`).
+    """
     pattern = _pattern(known_secrets())
     return text if pattern is None else pattern.sub(MASK, text)
 
@@ -54,14 +64,14 @@ def _secrets_of_urls(text: str) -> list[str]:
 
 
 def _can_be_told(value: str) -> bool:
-    """Whether a value is no ordinary word, and no path of a file that holds the secret."""
+    """Whether a value can be masked: it is neither an ordinary word nor the path of a file."""
     if len(value) < SHORTEST or not (len(value) >= 2 * SHORTEST or any(one.isdigit() for one in value)):
         return False
     return not (value.startswith(("/", "~/", "./")) and "/" in value[1:]) or _is_random(value)
 
 
 def _is_random(value: str) -> bool:
-    """Whether what begins like a path is base64, as one in a hundred of AWS's keys is."""
+    """Whether a value that begins like a path is base64, as about one in a hundred AWS keys is."""
     mixed = all(re.search(kind, value) for kind in ("[A-Z]", "[a-z]", "[0-9]"))
     return mixed and _BASE64.fullmatch(value) is not None and not os.path.exists(value)
 

@@ -1,4 +1,4 @@
-"""`LineMasker`: masks what a process prints, as it comes, line by line. Knows nothing of where it comes from."""
+"""Line masker: masks secrets in the output of a process as it arrives, line by line."""
 
 import re
 
@@ -6,11 +6,11 @@ from leyden.core.masking.terminal import visible
 from leyden.core.masking.text import mask_text
 
 LONGEST_LINE = 1 << 18
-"""Bytes that wait for the end of their line."""
+"""Longest line in bytes that is buffered until its end; a longer line is cut into parts."""
 OVERLAP = 1 << 14
-"""Bytes at the end of a part of a longer line that are looked at again with the next part; longer than any secret."""
+"""Bytes at the end of a part that are scanned again with the next part; longer than any secret."""
 _CUTS = 16
-"""Places at which a longer line is tried to be cut."""
+"""Number of distances from the end at which a cut of a long line is tried."""
 _OPEN_KEY = re.compile(
     rb"-----BEGIN [A-Z0-9 ]{0,30}PRIVATE KEY(?: BLOCK)?-----(?:\s+[A-Z][A-Za-z-]{2,15}: [^\r\n]{0,900}){0,6}"
     rb"(?:\s+[A-Za-z0-9+/=]{16,})*\s*\Z",
@@ -19,18 +19,19 @@ _RUN = re.compile(rb"[^\s\"']*")
 
 
 class LineMasker:
-    """Takes bytes and returns whole lines of them, with secrets masked and control characters written out.
+    """Streaming masker: takes bytes, and returns complete lines with secrets masked and control characters escaped.
 
-    A line of more than `LONGEST_LINE` bytes is returned in several. Lines of a private key wait for its end.
+    A line of more than `LONGEST_LINE` bytes is returned as several lines. The lines of a private key are held back
+    until its end.
     """
 
     def __init__(self) -> None:
         self._waiting = bytearray()
         self._skips = False
-        """Whether a secret of more than `LONGEST_LINE` bytes goes on."""
+        """Whether the input is still inside a secret longer than `LONGEST_LINE` bytes; its rest is skipped."""
 
     def feed(self, data: bytes) -> bytes:
-        """Take what was printed next; returns the lines that it ends."""
+        """Add output; return the lines that it completes, masked."""
         if self._skips:
             data = data[_end_of(_RUN, data) :]
             self._skips = not data
@@ -44,12 +45,15 @@ class LineMasker:
         return lines
 
     def close(self) -> bytes:
-        """Return what is left: there will be no more of its line."""
+        """End the output; return the remaining text, masked and with a line end."""
         lines = self._take(len(self._waiting))
         return lines if not lines or lines.endswith(b"\n") else lines + b"\n"
 
     def _complete(self, end: int) -> int:
-        """Of the lines up to `end`, return where those begin that wait for the end of a private key, or `end`."""
+        """Return the start of the lines that are held back for the end of a private key, or `end` if there are none.
+
+        Only the lines up to `end` are searched.
+        """
         found = _OPEN_KEY.search(self._waiting, max(0, end - OVERLAP), end)
         return end if found is None else self._waiting.rfind(b"\n", 0, found.start()) + 1
 
@@ -59,7 +63,7 @@ class LineMasker:
         return _masked(lines)
 
     def _take_part(self) -> bytes:
-        """Take the beginning of a long line, cut where no secret is."""
+        """Remove the beginning of a long line up to a cut outside any secret; return it, masked."""
         part = bytes(self._waiting[: LONGEST_LINE + 1])
         whole = _masked(part)
         for cut in _cuts(part):
@@ -74,7 +78,7 @@ class LineMasker:
 
 
 def _cuts(part: bytes) -> list[int]:
-    """Where `part` may be cut: after white space, or before a whole character."""
+    """Return positions at which `part` may be cut: after a space, or before a complete character."""
     cuts: list[int] = []
     for number in range(1, _CUTS):
         cut = len(part) - OVERLAP * number

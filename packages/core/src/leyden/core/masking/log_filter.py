@@ -1,10 +1,11 @@
-"""The process that masks what other processes print: `python -m leyden.core.masking.log_filter DESCRIPTOR`.
+"""Log filter process: masks the output of other processes: `python -m leyden.core.masking.log_filter DESCRIPTOR`.
 
-DESCRIPTOR is a Unix socket. Each byte that comes through it brings two descriptors: a pipe to read, and a file with
-the secrets that are known by value, as a JSON list. Lines go to standard output. The process ends once the socket and
-all pipes have ended; of a socket that ends while processes still hold a pipe, a fork goes on reading for them.
+DESCRIPTOR is the file descriptor of a Unix socket. Each byte that arrives on it brings two descriptors: a pipe to read,
+and a file with the known secrets as a JSON list. Masked lines are written to standard output. The process ends when the
+socket and all pipes have ended. If the socket ends while other processes still have a pipe open, a fork of this process
+continues to read.
 
-Loads the standard library and `leyden.core.masking`.
+The process imports only the standard library and `leyden.core.masking`.
 """
 
 import json
@@ -21,11 +22,11 @@ from leyden.core.masking.lines import LineMasker
 
 PIECE = 1 << 16
 MOST_AT_THE_END = 1 << 26
-"""Bytes of each pipe that are waited for when the socket ends."""
+"""Most bytes that are read from each pipe when the socket ends."""
 
 
 class LogFilter:
-    """Reads pipes that come through `control`, and writes their masked lines to `output`."""
+    """Log filter: receives pipes through the socket `control`, and writes their masked lines to `output`."""
 
     def __init__(self, control: socket.socket, output: int) -> None:
         self._control, self._output = control, output
@@ -33,10 +34,10 @@ class LogFilter:
         self._selector.register(control, selectors.EVENT_READ)
         self._pipes: dict[int, LineMasker] = {}
         self._lost = 0
-        """Bytes of lines that could not be written."""
+        """Number of bytes that could not be written since the last successful write."""
 
     def run(self) -> None:
-        """Read until nobody writes any more."""
+        """Read until the socket and all pipes have ended."""
         is_controlled = True
         while is_controlled or self._pipes:
             for key, _ in self._selector.select():
@@ -50,7 +51,7 @@ class LogFilter:
                     self._read(key.fd)
 
     def _take(self) -> bool:
-        """Take a pipe and secrets; returns False at the end."""
+        """Receive a pipe and secrets from the socket; return False if the socket has ended."""
         try:
             data, descriptors, _, _ = socket.recv_fds(self._control, 1, 2)
         except OSError:
@@ -69,7 +70,7 @@ class LogFilter:
         return True
 
     def _read(self, pipe: int) -> int:
-        """Read once; returns how much there was."""
+        """Read once from a pipe; return the number of bytes."""
         try:
             data = os.read(pipe, PIECE)
         except BlockingIOError:
@@ -83,7 +84,10 @@ class LogFilter:
         return len(data)
 
     def _mask(self, pipe: int, masker: LineMasker, data: bytes) -> None:
-        """Write what `data` completes, or all that waits if there is none; a fault of ours costs lines, no more."""
+        """Write the lines that `data` completes; without data, write all buffered text.
+
+        An error of the masker drops these lines, and a note is written instead.
+        """
         try:
             self._write(masker.feed(data) if data else masker.close())
         except Exception as error:
@@ -99,7 +103,11 @@ class LogFilter:
                 self._mask(pipe, self._pipes[pipe], b"")
 
     def _leave_to_a_fork(self) -> None:
-        """End, as whoever started this waits for; what outlives its worker and still prints must not be ended by it."""
+        """End this process, and let a fork read the pipes that are still open.
+
+        The process that started this one waits for its end. Programs that outlive their worker process may still print,
+        and a closed pipe would end them.
+        """
         if not self._pipes:
             return
         if os.fork():
@@ -115,9 +123,9 @@ class LogFilter:
         while left:
             try:
                 left = left[os.write(self._output, left) :]
-            except BlockingIOError:  # a terminal may be told not to block, by whoever shares it
+            except BlockingIOError:  # another process may have set a shared terminal to non-blocking mode
                 select.select([], [self._output], [])
-            except OSError:  # the disk is full, or the reader has gone: what prints must go on
+            except OSError:  # the disk is full or the reader has ended; the printing processes must continue
                 self._lost += len(left)
                 return
         if lines:
@@ -125,7 +133,7 @@ class LogFilter:
 
 
 def main() -> None:
-    """Run until the end; signals for a whole group of processes are not for this one, which ends after the others."""
+    """Run the filter; ignore signals to the process group, because this process must end after the others."""
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     with socket.socket(fileno=int(sys.argv[1])) as control:

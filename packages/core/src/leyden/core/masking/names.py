@@ -1,10 +1,10 @@
-"""Names of environment variables that hold secrets."""
+"""Secret names: recognizes environment variables that contain secrets by their names."""
 
 import re
 from collections.abc import Mapping
 
 OWN_TOKENS = frozenset({"LEYDEN_CAPTURE_TOKEN", "LEYDEN_RUN_TOKEN", "LEYDEN_STORE_TOKEN", "LEYDEN_VERL_TOKEN"})
-"""Tokens of Leyden's own: with one of them a program can read or write what belongs to other attempts."""
+"""Variables with Leyden's own tokens; with such a token, a program can read or write data of other attempts."""
 
 _SAYS_SECRET = re.compile(
     r"""
@@ -18,10 +18,10 @@ _SAYS_SECRET = re.compile(
 
 
 def says_secret(name: str) -> bool:
-    """Whether a variable of this name holds a secret, as far as its name says: `GITHUB_TOKEN`, `AWS_ACCESS_KEY_ID`."""
+    """Whether the name of a variable indicates a secret, such as `GITHUB_TOKEN` or `AWS_ACCESS_KEY_ID`."""
     return _SAYS_SECRET.fullmatch(name) is not None
 
 
 def without_own_tokens(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment as it is without Leyden's own tokens."""
+    """Return a copy of an environment without Leyden's own tokens."""
     return {name: value for name, value in variables.items() if name not in OWN_TOKENS}

@@ -1,7 +1,9 @@
-"""What secrets look like. Every pattern takes linear time: what repeats is bounded, or begins at one place of a run.
+"""Shapes of secrets: regular expressions that recognize secrets by their form, and the replacement for each.
 
-A text may have been quoted before it comes here: by Python's `repr`, as JSON, as JSON in JSON, or in a URL. A letter
-that ends an escape is then no part of the word behind it, and quotes have backslashes before them.
+Every pattern takes linear time: repetitions are bounded, or can start at only one position of a run of characters.
+
+A text may have been escaped before: by Python's `repr`, as JSON, as JSON in JSON, or in a URL. Then the letter at the
+end of an escape does not belong to the next word, and quotes have backslashes before them.
 """
 
 import re
@@ -12,13 +14,13 @@ from typing import NamedTuple
 MASK = "***"
 
 _ESCAPE = r"(?<=\\[abfnrtv])|(?<=\\x[0-9A-Fa-f]{2})|(?<=\\u[0-9A-Fa-f]{4})|(?<=%[0-9A-Fa-f]{2})"
-"""An escape ends here: `\\n` as `repr` writes a line's end, `%3D` as a URL writes `=`."""
+"""Position after an escape, such as `\\n` (a line end in `repr`) or `%3D` (`=` in a URL)."""
 _START = rf"(?:(?<![\w-])|{_ESCAPE})"
-"""Nothing before belongs to the same run of characters, so that each run is looked at once."""
+"""Start of a run of word characters or hyphens; so each run is scanned once."""
 _WORD = rf"(?:\b|{_ESCAPE})"
 _QUOTE = r"(?:\\{0,8}[\"'])?"
 _IS = rf"(?:{_QUOTE}\s{{0,4}}(?:[:=]|%3[AD])|\\{{0,8}}[\"'],)\s{{0,4}}(?:b?\\{{0,8}}[\"'])?"
-"""Between a header's name and its value: as a line, in a mapping, or in a list of pairs."""
+"""Text between a header's name and its value: in a line, in a mapping, or in a list of pairs."""
 _DIGIT = r"(?=[A-Za-z_-]*\d)"
 _RANDOM = re.compile(r"(?=(?:\D*\d){2})(?=[^A-Za-z]*[A-Za-z])")
 _KEYS = re.compile(
@@ -45,10 +47,10 @@ _BLOCK = re.compile(
 _USERINFO_IN_URL = re.compile(
     r"(\b[a-z][a-z0-9+.-]{0,30}%3A%2F%2F)(?:[^\s/?#@%\"'<>]|%(?!2F|3F|23|40)){1,400}%40", re.IGNORECASE
 )
-"""Of a URL within a URL."""
+"""User and password of a URL that is escaped inside another URL."""
 _USERINFO = re.compile(rf"({_WORD}[a-z][a-z0-9+.-]{{0,30}}://)(?![^\s/?#@]*\*\*\*@)[^\s/?#\"'<>]+@", re.IGNORECASE)
 PASSWORD_IN_URL = re.compile(r"(\b[a-z][\w+.-]{0,30}://[^\s:/@]*):[^\s@/]+@", re.IGNORECASE)
-"""With the scheme and the user's name as its group."""
+"""User and password of a URL; the group has the scheme and the user name."""
 _QUERY = re.compile(
     r"((?:[?&]|%3F|%26)(?:x-amz-|x-goog-)?(?:api[-_]?key|key"
     r"|(?:access|auth|refresh|id|security)?[-_]?token|secret|client[-_]secret|passw(?:or)?d|sig|signature|credential)(?:=|%3D))"
@@ -77,13 +79,13 @@ _ASSIGNED = re.compile(
     re.IGNORECASE,
 )
 _SIGNATURE = r"\.(?=[a-z_-]*[A-Z0-9])[\w-]{24}(?![\w-])(?!\.[\w-])"
-"""A full stop behind it may end a sentence."""
+"""Signature of a token; a full stop may follow it, as at the end of a sentence."""
 _ALONE = rf"(?:(?<![\w-])(?<![\w-]\.)(?!(?<=\\)[abfnrtvxu]|(?<=%)[0-9A-Fa-f]{{2}})|{_ESCAPE})"
 _ATTEMPT = re.compile(rf"{_ALONE}([\w-]{{2,400}})\.([\w-]{{2,400}}){_SIGNATURE}", re.ASCII)
 _SCOPED = re.compile(
     rf"{_ALONE}(?:agent|agent-reward|workers?)\.([\w-]{{2,400}})\.([\w-]{{0,400}}){_SIGNATURE}", re.ASCII
 )
-"""Tokens of a store's agents, workers and machines: see `store.http.access`."""
+"""Tokens of a store's agents, workers and machines; see `store.http.access`."""
 
 
 def _first(found: "re.Match[str]") -> str:
@@ -115,7 +117,7 @@ def _assigned(found: "re.Match[str]") -> str:
 
 
 def _attempt(found: "re.Match[str]") -> str:
-    """A token of an attempt holds two ids; other words with dots between them are none."""
+    """Mask an attempt token, which has two base64-encoded ids; other words joined by dots stay unchanged."""
     try:
         ids = [urlsafe_b64decode(part + "=" * (-len(part) % 4)).decode() for part in found.groups()]
     except ValueError:
@@ -124,12 +126,12 @@ def _attempt(found: "re.Match[str]") -> str:
 
 
 class Shape(NamedTuple):
-    """What one kind of secret looks like."""
+    """Pattern of one kind of secret, and the function that returns its replacement."""
 
     pattern: "re.Pattern[str]"
     masked: "Callable[[re.Match[str]], str]"
     signs: tuple[str, ...] = ("",)
-    """Folded text that holds none of them has no match: to look for a word takes much less time than for a pattern."""
+    """Substrings of the case-folded text; without any of them there is no match, and the slow pattern is skipped."""
 
 
 _PREFIXES = (
@@ -164,4 +166,4 @@ IN_PLAIN_TEXT = tuple(
     shape._replace(pattern=re.compile(shape.pattern.pattern.replace(f"|{_ESCAPE}", ""), shape.pattern.flags))
     for shape in SHAPES
 )
-"""The same, for a text that holds no escapes: to look for what is behind one takes as long as all the rest."""
+"""The same shapes for a text without escapes; the search for escapes would take as long as all the rest."""

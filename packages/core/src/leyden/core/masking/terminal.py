@@ -1,4 +1,4 @@
-"""Control characters, written so that they can be read: a terminal would obey them."""
+"""Terminal output: escapes control characters, so that a terminal shows them and does not execute them."""
 
 import re
 
@@ -6,12 +6,15 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u20
 
 
 def visible(text: str) -> str:
-    r"""Return `text` with control characters as `\x1b`, but for tabs and line ends; a line end of Windows is one."""
+    r"""Return `text` with control characters escaped, such as `\x1b`, except tabs and line ends.
+
+    Line ends of Windows become `\n`.
+    """
     return _CONTROL.sub(_escaped, text.replace("\r\n", "\n"))
 
 
 def visible_in_json(encoded: str) -> str:
-    r"""Return JSON that says the same, with the control characters that JSON allows in a text as `\u009b`."""
+    r"""Return equivalent JSON with the control characters that JSON allows in strings escaped, such as `\u009b`."""
     return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", encoded)
 
 

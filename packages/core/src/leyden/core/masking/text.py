@@ -1,4 +1,4 @@
-"""Masks texts, JSON documents and log records."""
+"""Text masking: masks secrets in texts, containers, JSON documents and log records."""
 
 import logging
 import re
@@ -13,20 +13,20 @@ from leyden.core.masking.terminal import visible
 _SECRET_NAME = re.compile(r"api[-_]?key|authorization|password|passwd|secret|access[-_]?token|credential|cookie", re.I)
 _SUSPECT = re.compile(rf"{_SECRET_NAME.pattern}|headers", re.I)
 _SEQUENCE = re.compile(r"((?:\x1b|\\x1b)\[[0-9;?]{0,20}[A-Za-z])")
-"""A terminal's control sequence, as it is or as `visible` writes it."""
+"""Control sequence of a terminal, raw or as `visible` escapes it."""
 _HEADERS = frozenset({"headers", "extra_headers"})
-"""Objects whose every text is masked: what a header is called says little of what it holds."""
+"""Names of objects in which all texts are masked, because a header's name does not show whether it is secret."""
 
 
 def mask_text(text: str) -> str:
-    """Return `text` without what looks like a secret, and without the secrets that this process was given.
+    """Return `text` with known secrets, and texts that look like secrets, replaced by `MASK`.
 
-    Ordinary text stays as it is, and what is masked once stays as it is too.
+    Ordinary text stays unchanged. A second call does not change the result.
     """
     text = mask_known(text)
     if "\x1b" not in text and "\\x1b" not in text:
         return _without_shapes(text)
-    pieces = _SEQUENCE.split(text)  # the letter that ends a sequence is no part of the word behind it
+    pieces = _SEQUENCE.split(text)  # the letter at the end of a sequence does not belong to the next word
     return "".join(piece if at % 2 else _without_shapes(piece) for at, piece in enumerate(pieces))
 
 
@@ -39,7 +39,10 @@ def _without_shapes(text: str) -> str:
 
 
 def mask_values(value: Any, mask: Callable[[str], str] = mask_text) -> Any:
-    """Return built-in containers with every text in them masked; the keys of mappings are names, and stay."""
+    """Return lists, tuples and dictionaries with every text in them masked; keys of dictionaries stay unchanged.
+
+    Tuples become lists. Other values are returned unchanged.
+    """
     if isinstance(value, str):
         return mask(value)
     if isinstance(value, list | tuple):
@@ -50,19 +53,25 @@ def mask_values(value: Any, mask: Callable[[str], str] = mask_text) -> Any:
 
 
 def mask_json(text: str) -> str:
-    """Return a JSON document whose texts under names such as `api_key` are masked; others are as they were."""
+    """Return a JSON document with the texts under names such as `api_key` masked; other texts stay unchanged.
+
+    Raises msgspec.DecodeError for invalid JSON with such a name.
+    """
     if not _SUSPECT.search(text):
         return text
-    import msgspec  # the process that masks what agents print does without it
+    import msgspec  # imported here, because the log filter process does not need it
 
     return msgspec.json.encode(_masked(msgspec.json.decode(text), "")).decode()
 
 
 class MaskingFilter(logging.Filter):
-    """Masks what a logger says, error messages included, and control characters; add it to a logger or a handler."""
+    """Logging filter that masks secrets and escapes control characters in messages and tracebacks.
+
+    Add it to a logger or a handler.
+    """
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Mask `record`, and let it pass."""
+        """Mask `record` in place; return True."""
         record.msg, record.args = visible(mask_text(record.getMessage())), None
         if record.exc_info and not record.exc_text:
             record.exc_text = visible(mask_text(logging.Formatter().formatException(record.exc_info)))
@@ -70,7 +79,7 @@ class MaskingFilter(logging.Filter):
 
 
 def mask_logs(*names: str) -> None:
-    """Mask what these loggers say from here on; asking again changes nothing."""
+    """Mask the records of the loggers with these names from now on; repeated calls change nothing."""
     for name in names:
         logger = logging.getLogger(name)
         if not any(isinstance(known, MaskingFilter) for known in logger.filters):
@@ -78,7 +87,7 @@ def mask_logs(*names: str) -> None:
 
 
 class _MaskingFactory:
-    """Makes the log records of `leyden`'s loggers masked, and leaves others as they are."""
+    """Log record factory that masks the records of Leyden's loggers and leaves others unchanged."""
 
     def __init__(self, make: Callable[..., logging.LogRecord]) -> None:
         self._make, self._masking = make, MaskingFilter()
@@ -86,13 +95,13 @@ class _MaskingFactory:
     def __call__(self, name: str, *args: Any, **kwargs: Any) -> logging.LogRecord:
         record = self._make(name, *args, **kwargs)
         if name == "leyden" or name.startswith("leyden."):
-            with suppress(Exception):  # arguments that do not fit are for the handler to report
+            with suppress(Exception):  # the handler reports arguments that do not match the message
                 self._masking.filter(record)
         return record
 
 
 def mask_own_logs() -> None:
-    """Mask what Leyden logs in this process, whichever handlers it goes to; asking again changes nothing."""
+    """Mask the records of Leyden's loggers in this process, for all handlers; repeated calls change nothing."""
     known = logging.getLogRecordFactory()
     if not isinstance(known, _MaskingFactory):
         logging.setLogRecordFactory(_MaskingFactory(known))
@@ -106,7 +115,7 @@ def _masked(value: Any, name: str) -> Any:
     if not isinstance(value, dict):
         return value
     fields = cast("dict[str, Any]", value)
-    if name == "properties":  # of a schema: its names are parameters, its values say what they are
+    if name == "properties":  # in a JSON schema: the keys are parameter names, the values are descriptions
         return {key: _masked(item, "") for key, item in fields.items()}
     if name in _HEADERS:
         return {key: MASK if isinstance(item, str) else _masked(item, key) for key, item in fields.items()}

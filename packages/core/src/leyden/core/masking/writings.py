@@ -1,4 +1,4 @@
-"""The ways in which a text is written within others: in URLs, JSON, Python's `repr`, HTML and base64."""
+"""Escaped forms of a text: builds patterns that match a text in URLs, JSON, Python's `repr`, HTML and base64."""
 
 import re
 from base64 import b64encode, urlsafe_b64encode
@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 _AS_IS = re.compile(r"[A-Za-z0-9_.-]")
-"""Characters that all of them leave as they are."""
+"""Characters that no form escapes."""
 _MOST = 8
-"""Backslashes before one character: what is quoted again has twice as many, and one more."""
+"""Most backslashes before one character; each further level of quoting has twice as many plus one."""
 _IN_HTML = {
     "&": ("amp", "#38"),
     "<": ("lt", "#60"),
@@ -17,22 +17,22 @@ _IN_HTML = {
     "'": ("apos", "#39", "#x27"),
 }
 _FIRST = "\\\\%&+\\r"
-"""With which an escaped character can begin, in a class of characters."""
+"""First characters of escaped characters, for a character class."""
 _LETTERS = {"\n": "n", "\r": "r", "\t": "t"}
 
 
 class Form(NamedTuple):
-    """One way in which a text is written."""
+    """Pattern of one form of a text."""
 
     pattern: str
     first: str
-    """The characters with which it can begin, for a class of characters."""
+    """Characters with which the form can begin, for a character class."""
 
 
 def any_of(forms: Sequence[Form]) -> "re.Pattern[str] | None":
-    """Return what finds the first of these that fits, None where there are none.
+    """Return a pattern that matches the first form that fits; None without forms.
 
-    Where no form can begin, which is nearly everywhere, looking at one character is enough.
+    At most positions, the pattern reads only one character, because no form can begin with it.
     """
     if not forms:
         return None
@@ -41,14 +41,14 @@ def any_of(forms: Sequence[Form]) -> "re.Pattern[str] | None":
 
 
 def as_written(text: str) -> Form:
-    """Return `text`, each of its characters as it is or escaped in one of these ways."""
+    """Return the form in which each character of `text` is literal or escaped as in URLs, JSON, `repr` or HTML."""
     runs = re.findall(r"\\+|[^\\]", text, re.DOTALL)
     pattern = "".join(re.escape(run) if _AS_IS.fullmatch(run) else _character(run) for run in runs)
     return Form(pattern, re.escape(text[0]) + ("" if _AS_IS.fullmatch(text[0]) else _FIRST))
 
 
 def as_base64(text: str) -> Form:
-    """Return `text` in base64, at the beginning of whatever is encoded together with it."""
+    """Return the base64 form of `text`, also where other text after it was encoded together with it."""
     data = text.encode(errors="surrogatepass")
     whole = data[: len(data) // 3 * 3]
     forms = {re.escape(encode(whole).decode()) for encode in (b64encode, urlsafe_b64encode)}
@@ -57,7 +57,7 @@ def as_base64(text: str) -> Form:
 
 
 def _character(run: str) -> str:
-    """A pattern of one character, or of backslashes in a row."""
+    """Return the pattern of one character, or of several backslashes in a row."""
     if run[0] == "\\":
         return rf"(?:\\{{{len(run)},{len(run) * _MOST}}}|(?:{_percent(run[0])}){{{len(run)}}})"
     forms = [rf"\\{{0,{_MOST}}}{re.escape(run)}" if run in "\"'/" else re.escape(run), _percent(run), *_numbers(run)]
@@ -72,12 +72,12 @@ def _character(run: str) -> str:
 
 
 def _percent(character: str) -> str:
-    """As URLs have it, encoded once or again."""
+    """Return the pattern of a character in a URL, percent-encoded once or several times."""
     return "".join(rf"%(?:25){{0,3}}{_hex(byte, 2)}" for byte in character.encode(errors="surrogatepass"))
 
 
 def _numbers(character: str) -> list[str]:
-    """By its number: as JSON has it, and as `repr` writes it in text and in bytes."""
+    """Return the patterns of a character's numeric escapes, in JSON and in `repr` of text and of bytes."""
     units = character.encode("utf-16-be", errors="surrogatepass")
     in_json = "".join(
         rf"\\{{1,{_MOST}}}u{_hex(int.from_bytes(units[at : at + 2]), 4)}" for at in range(0, len(units), 2)
@@ -89,5 +89,5 @@ def _numbers(character: str) -> list[str]:
 
 
 def _hex(number: int, digits: int) -> str:
-    """A number in either case."""
+    """Return the pattern of a hexadecimal number with `digits` digits, in lower or upper case."""
     return "".join(f"[{one}{one.upper()}]" if one.isalpha() else one for one in f"{number:0{digits}x}")

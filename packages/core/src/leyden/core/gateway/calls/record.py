@@ -1,6 +1,7 @@
-"""Capture: one served call → the `chat` span that learning reads. Knows nothing of HTTP or of how the answer was made.
+"""Call record: collects what is known of one served model call and builds the `chat` span that training reads.
 
-Invariant: the ids of a span are the ones the engine read and drew, and every call that reached the engine has a span.
+Invariants: the token ids of a span are exactly those that the engine read and sampled. Every call that reached the
+engine has a span.
 """
 
 import secrets
@@ -22,17 +23,17 @@ PROVIDER = "leyden"
 
 
 class CallRecord(msgspec.Struct, kw_only=True):
-    """Everything known of one choice of one answer, filled in while it is drawn."""
+    """Data of one choice of one response, filled in while the choice is generated."""
 
     origin: Origin
     call_id: str
     """The engine's request id."""
     response_id: str
-    """The answer's id, which its choices share."""
+    """Id of the response; all choices of a response share it."""
     choice: int = 0
     dialect: str = "chat"
     fingerprint: str | None = None
-    """The same for a request and a retry of it."""
+    """Hash of the request; a retry of the request has the same hash. See `retry_cache.fingerprint`."""
     asked: Asked = Asked()
     policy: str | None = None
     prompt_ids: Sequence[int] | None = None
@@ -41,17 +42,17 @@ class CallRecord(msgspec.Struct, kw_only=True):
     logprobs: list[float] = []
     sampling_logprobs: list[float] = []
     top: list[list[tuple[int, float]]] = []
-    """The likeliest tokens of each place, where the agent asked for them."""
+    """For each position, the most likely tokens as (token id, log-probability), if the agent requested them."""
     versions: list[int] = []
-    """The versions that drew the answer, each followed by the number of tokens it drew, in order."""
+    """Pairs in order: a policy version, then the number of tokens that this version sampled."""
     engine_finish: FinishReason | None = None
     extra: Attributes = {}
-    """What its dialect keeps besides."""
+    """Further span attributes that the dialect records."""
     output: str | None = None
-    """JSON of the messages the agent was answered with."""
+    """JSON of the messages in the response."""
     finish_reason: str | None = None
     usage: tuple[int, int] | None = None
-    """Prompt and answer tokens, where somebody else counted them."""
+    """Numbers of prompt tokens and response tokens, where an upstream server counted them."""
     response_model: str | None = None
     not_trained: str | None = None
     error: str | None = None
@@ -60,7 +61,7 @@ class CallRecord(msgspec.Struct, kw_only=True):
     _clock: float = msgspec.field(default_factory=time.perf_counter)
 
     def take(self, chunk: TokenChunk) -> None:
-        """Add what the engine drew."""
+        """Append the tokens and log-probabilities of an engine's chunk."""
         self.ids += chunk.ids
         self.logprobs += chunk.logprobs
         self.sampling_logprobs += chunk.sampling_logprobs
@@ -71,11 +72,11 @@ class CallRecord(msgspec.Struct, kw_only=True):
             self.versions += [chunk.version, len(chunk.ids)]
 
     def fail(self, reason: str, error: str, error_type: str) -> None:
-        """Note that the call got no answer."""
+        """Record that the call failed: the reason, the masked error message and the error's type."""
         self.not_trained, self.error, self.error_type = reason, mask_text(error), error_type
 
     def span(self) -> Span:
-        """Return the span of the call, which ends now."""
+        """Return the span of the call; its end time is now."""
         latency = time.perf_counter() - self._clock
         return Span(
             rollout_id=self.origin.rollout.rollout_id,
@@ -139,7 +140,7 @@ class CallRecord(msgspec.Struct, kw_only=True):
         }
 
     def _drawn(self) -> dict[str, object]:
-        """How the answer was drawn, of which an upstream says no more than log-probabilities, if that."""
+        """Return log-probabilities and sampling parameters; an upstream server sends at most log-probabilities."""
         if self.sampling is None:
             return {semconv.RESPONSE_LOGPROBS: pack_log_probs(self.logprobs)} if self.logprobs else {}
         return {

@@ -1,4 +1,7 @@
-"""Giving a recorded answer once more, to a client that did not get it. Draws nothing and records nothing."""
+"""Replay: sends a recorded response again to a client that did not receive it.
+
+It samples no tokens and records no span.
+"""
 
 from collections.abc import Sequence
 from typing import Literal, cast
@@ -15,7 +18,7 @@ from leyden.core.gateway.dialect import DrawnChoice, Exchange
 
 
 async def replay(policy: ServedPolicy, exchange: Exchange, spans: Sequence[Span], send: Send) -> None:
-    """Send the answer whose choices `spans` record, as `exchange` asks for it."""
+    """Send the recorded response in the format that `exchange` requests; `spans` has one span per choice, in order."""
     first = spans[0].attributes
     reply = exchange.reply(send, str(first[semconv.RESPONSE_ID]), int(spans[0].start_time))
     choices: list[DrawnChoice] = []
@@ -31,7 +34,7 @@ async def replay(policy: ServedPolicy, exchange: Exchange, spans: Sequence[Span]
 
 
 def _drawn(span: Span) -> tuple[list[int], list[float], list[list[tuple[int, float]]] | None]:
-    """Return the ids that were drawn, their raw log-probabilities and the likeliest tokens in their places."""
+    """Return the sampled token ids, their raw log-probabilities, and the most likely tokens at each position."""
     attributes = span.attributes
     ids = list(unpack_ids(cast("bytes", attributes[semconv.RESPONSE_IDS])))
     logprobs = list(unpack_log_probs(cast("bytes", attributes[semconv.RESPONSE_LOGPROBS])))

@@ -1,9 +1,9 @@
-"""`Ledger`: keeps the records of answers, and finds those that a retry asks for again. Knows nothing of HTTP.
+"""Retry cache: stores the records of responses, and finds the recorded response for a retried request.
 
-A retry is the same request (attempt, parent, body) made again because its answer did not arrive: it gets the answer
-that was drawn and recorded for it, rather than a second one. That the same request merely comes twice proves nothing,
-an agent may ask twice; the earlier answer must be known not to have reached its client, or the client must say that it
-tries again.
+A retry is the same request (attempt, parent span, body) sent again because its response did not arrive. It gets the
+response that was already generated and recorded, not a second one. An agent may send the same request twice on purpose,
+so an equal request alone is not a retry. It counts as a retry in two cases: the earlier response is recorded as not
+delivered to its client, or the client's retry header marks the request as a retry.
 """
 
 import asyncio
@@ -24,11 +24,11 @@ from leyden.core.gateway.http.metrics import GatewayMetrics
 from leyden.core.store.base import LightningStore
 
 REMEMBERED = 4096
-"""Undelivered answers that are kept in mind; the oldest is forgotten first."""
+"""Number of undelivered responses that are remembered; the oldest is dropped first."""
 
 
 class Ledger:
-    """Records in `store`, written through `keeper` and counted in `metrics`."""
+    """Retry cache of one gateway: reads spans from `store`, writes them with `keeper`, counts them in `metrics`."""
 
     def __init__(self, store: LightningStore, keeper: Keeper, metrics: GatewayMetrics) -> None:
         self._store, self._keeper, self._metrics = store, keeper, metrics
@@ -36,7 +36,7 @@ class Ledger:
         self._answering: dict[str, list[_Answering]] = {}
 
     async def keep(self, *records: CallRecord) -> bool:
-        """Store the spans of one answer, together, and return whether that worked; a failure goes to the log."""
+        """Store the spans of one response together; return whether that succeeded. A failure is logged."""
         kept = await self._keeper.keep([record.span() for record in records])
         self._metrics.recorded(len(records), kept=kept)
         first = records[0]
@@ -46,25 +46,25 @@ class Ledger:
         return kept
 
     async def note(self, span: Span) -> bool:
-        """Store a span that is no answer's, and return whether that worked; a failure goes to the log."""
+        """Store a span that belongs to no response; return whether that succeeded. A failure is logged."""
         kept = await self._keeper.keep([span])
         self._metrics.recorded(1, kept=kept)
         return kept
 
     async def spans(self, origin: Origin) -> list[Span]:
-        """Return all spans of an attempt, those just kept included."""
+        """Return all spans of an attempt, including spans that were still buffered."""
         await self._keeper.flush()
         return (await self._store.query_spans(origin.rollout.rollout_id, origin.attempt_id)).items
 
     def undelivered(self, fingerprint: str) -> None:
-        """Remember that the answer to this request was recorded and did not reach its client."""
+        """Remember that the response to this request was recorded and did not reach its client."""
         self._undelivered[fingerprint] = None
         if len(self._undelivered) > REMEMBERED:
             self._undelivered.popitem(last=False)
 
     @contextmanager
     def answering(self, fingerprint: str, watch: ClientWatch) -> Generator[None]:
-        """Answer a request inside the block; a retry of it waits until the block ends."""
+        """Mark a request as in progress while the block runs; a retry of it waits until the block ends."""
         answering = _Answering(watch)
         self._answering.setdefault(fingerprint, []).append(answering)
         try:
@@ -76,9 +76,10 @@ class Ledger:
                 del self._answering[fingerprint]
 
     async def earlier(self, origin: Origin, fingerprint: str) -> list[Span]:
-        """Return the records of the answer that this request asks for again, by choice; empty when it is a new call.
+        """Return the spans of the response that this retry needs, sorted by choice; empty for a new call.
 
-        Where that answer is still being drawn or recorded, for a client that has left, it is waited for.
+        If that response is still in progress, waits until it has ended and is recorded. A request in progress counts
+        only if its client has disconnected, or if the new request is marked as a retry.
         """
         for answering in list(self._answering.get(fingerprint, ())):
             if origin.is_retry or answering.watch.gone:
@@ -95,7 +96,7 @@ class Ledger:
 
 
 def fingerprint(origin: Origin, body: bytes) -> str:
-    """Return what a request and a retry of it have in common."""
+    """Return the hash (32 hexadecimal digits) of attempt, parent span and body; a retry has the same hash."""
     digest = blake2b(f"{origin.attempt_id}/{origin.parent_id}/".encode(), digest_size=16)
     digest.update(body)
     return digest.hexdigest()
@@ -103,14 +104,14 @@ def fingerprint(origin: Origin, body: bytes) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Answering:
-    """A request that is being answered."""
+    """A request in progress."""
 
     watch: ClientWatch
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 def _is_whole(span: Span) -> bool:
-    """Whether all of the answer was drawn: a part of it must not be given to anybody as the whole."""
+    """Whether the whole response was generated; a partial response must not be replayed as a complete one."""
     whole = span.attributes.get(semconv.NOT_TRAINED) in (None, FROZEN)
     return whole and span.status.code == "ok" and semconv.ENGINE_FINISH in span.attributes
 

@@ -1,7 +1,7 @@
-"""`Draws`: seeds of calls that follow from what is asked, and not from when. Knows nothing of engines.
+"""Call seeds: computes the sampling seed of a model call from its content, not from its time of arrival.
 
-In a deterministic run the same rollout asks the same and must be answered the same, whichever calls come before it and
-in whatever order; a second attempt at a rollout draws what the first one drew.
+In a deterministic run, the same rollout sends the same requests and must get the same responses. The order of other
+calls must not matter. A second attempt at a rollout therefore samples the same tokens as the first attempt.
 """
 
 from array import array
@@ -10,18 +10,21 @@ from collections.abc import Sequence
 from hashlib import blake2b
 
 REMEMBERED = 4096
-"""Attempts whose questions are counted; the longest silent are forgotten."""
+"""Number of attempts whose prompts are counted; the least recently used attempt is dropped first."""
 
 
 class Draws:
-    """Seeds of one policy's calls: of the run's seed, the rollout, the prompt, and how often the attempt asked it."""
+    """Seeds for the calls of one policy.
+
+    A seed is a hash of the run's seed, the rollout id, the prompt, and how often the attempt has sent this prompt.
+    """
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
         self._asked: OrderedDict[str, Counter[bytes]] = OrderedDict()
 
     def seed(self, rollout_id: str, attempt_id: str, prompt_ids: Sequence[int]) -> int:
-        """Return the seed of this call and count it; the next one with this prompt gets another."""
+        """Return the 56-bit seed of this call and count the call; the next call with this prompt gets another seed."""
         prompt = blake2b(array("q", prompt_ids).tobytes(), digest_size=16).digest()
         asked = self._asked.setdefault(attempt_id, Counter())
         self._asked.move_to_end(attempt_id)

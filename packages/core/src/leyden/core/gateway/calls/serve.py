@@ -1,4 +1,4 @@
-"""Serving one model call, in any dialect: encode, draw, answer, record. Knows nothing of routes or of who may call."""
+"""Call service: answers one model call in any dialect; it encodes the prompt, samples tokens, replies and records."""
 
 import asyncio
 import logging
@@ -37,7 +37,7 @@ PACE_SECONDS = 0.001
 
 @dataclass(slots=True)
 class _Choice:
-    """One answer while it is drawn."""
+    """One choice of a response while it is generated."""
 
     record: CallRecord
     reader: AnswerReader
@@ -46,16 +46,16 @@ class _Choice:
 
     @property
     def read_along(self) -> bool:
-        """Whether the answer is read while it is drawn, rather than all of it at the end."""
+        """Whether the tokens are parsed while they are sampled, and not all at the end."""
         return self.reply.live or self.reader.early
 
     @property
     def has_ended(self) -> bool:
-        """Whether all of the answer was drawn and read."""
+        """Whether the whole choice was generated and parsed."""
         return self.record.finish_reason is not None
 
     async def take(self, chunk: TokenChunk) -> None:
-        """Record what was drawn, and show what it settles."""
+        """Record a chunk of tokens, and send the content that can no longer change if the response is streamed."""
         self.record.take(chunk)
         if self.read_along:
             parts = self.reader.push(chunk.ids, chunk.logprobs, chunk.top)
@@ -63,7 +63,7 @@ class _Choice:
                 await self.reply.show(self.record.choice, parts, self.reader.tokens())
 
     async def end(self, finish: FinishReason) -> None:
-        """Show the rest, now that no more will be drawn."""
+        """End the choice: send the remaining content if the response is streamed, and record the finish reason."""
         parts = self._read_rest()
         if self.reply.live:
             await self.reply.show(self.record.choice, parts, self.reader.tokens())
@@ -72,14 +72,14 @@ class _Choice:
         self._note_output()
 
     def cut(self, reason: str) -> None:
-        """Record as much of the answer as there is."""
+        """Record the partial response, with `reason` for not training on it."""
         if not self.has_ended:
             self._read_rest()
             self._note_output()
         self.record.not_trained = reason
 
     def drawn(self) -> DrawnChoice:
-        """Return the answer as a reply wants it."""
+        """Return the choice in the form that a `Reply` takes."""
         finish = self.record.engine_finish or "abort"
         return DrawnChoice(reader=self.reader, tokens=len(self.record.ids), engine_finish=finish)
 
@@ -103,9 +103,10 @@ async def serve_call(
     send: Send,
     slot: Slot,
 ) -> None:
-    """Answer a call and record it before the last byte of the answer is sent; a retry gets the answer of its call.
+    """Answer a call, and record it before the last byte of the response is sent.
 
-    Raises Refusal where nothing was sent yet; the client of a broken stream gets its error as an event.
+    A retry gets the recorded response of the original call. Raises Refusal if nothing has been sent yet. If a stream
+    fails later, its client gets the error as an event of the stream.
     """
     with watch.cancelling():
         mark = await slot.run(len(body), lambda: fingerprint(origin, body))
@@ -165,7 +166,10 @@ async def _answer(
 async def _accept(
     policy: ServedPolicy, dialect: Dialect, record: CallRecord, request: ModelRequest, slot: Slot
 ) -> None:
-    """Read the request into `record`; raises Refusal for what cannot be answered."""
+    """Encode the request's prompt, choose its sampling, and write both to `record`.
+
+    Raises Refusal for a request that cannot be answered, such as a prompt that does not fit into the context.
+    """
     record.asked = request.asked
     room = policy.engine.model.context_length
     prompt_ids = await read_prompt(policy, dialect, request, slot, room)
@@ -179,7 +183,10 @@ async def _accept(
 
 
 def _determine(record: CallRecord, sampling: Sampling, dialect: Dialect, draws: Draws) -> None:
-    """Let the draws, and the ids of tool calls that later prompts may hold, follow from what the rollout asked."""
+    """Derive the sampling seed and the call id from the prompt, for a deterministic run.
+
+    Ids of tool calls derive from the call id, and later prompts may contain them.
+    """
     seed = draws.seed(record.origin.rollout.rollout_id, record.origin.attempt_id, record.prompt_ids or ())
     record.call_id = f"{dialect.id_prefix}{seed:014x}"
     if sampling.seed is None:
@@ -187,7 +194,10 @@ def _determine(record: CallRecord, sampling: Sampling, dialect: Dialect, draws: 
 
 
 async def read_request(policy: ServedPolicy, dialect: Dialect, origin: Origin, body: bytes, slot: Slot) -> Exchange:
-    """Read and check a request; raises Refusal for what no answer could honour, first of all for what is too long."""
+    """Parse and check a request.
+
+    Raises Refusal for a request that no response can satisfy. The length is checked first, before the body is parsed.
+    """
     room = policy.engine.model.context_length
     least = least_of_body(len(body), policy.codec)
     if least >= room:
@@ -200,10 +210,10 @@ async def read_request(policy: ServedPolicy, dialect: Dialect, origin: Origin, b
 async def read_prompt(
     policy: ServedPolicy, dialect: Dialect, request: ModelRequest, slot: Slot, room: int
 ) -> list[int]:
-    """Return the ids that the policy would read.
+    """Return the token ids of the prompt.
 
-    Raises Refusal where its template cannot render the messages, and before that where they cannot be fewer than
-    `room`.
+    Raises Refusal if the prompt has at least `room` tokens by a lower bound that needs no encoding. Also raises
+    Refusal if the chat template cannot render the messages.
     """
 
     def encode() -> list[int]:
@@ -217,12 +227,12 @@ async def read_prompt(
         return await slot.run(size, encode)
     except Refusal:
         raise
-    except (GatewayError, RecursionError) as error:  # the latter for what is nested too deeply to be rendered
+    except (GatewayError, RecursionError) as error:  # RecursionError: messages nested too deeply for the template
         raise invalid(str(error), dialect.prompt_field) from error
 
 
 def _records(record: CallRecord, choices: int) -> list[CallRecord]:
-    """Return a record for each choice; the engine knows each by an id of its own."""
+    """Return one record for each choice; each has its own call id, which is the engine's request id."""
     if choices == 1:
         return [record]
     assert record.sampling is not None
@@ -243,14 +253,17 @@ def _records(record: CallRecord, choices: int) -> list[CallRecord]:
 
 
 def _of_choice(sampling: Sampling, n: int) -> Sampling:
-    """Choices of one seed would all be the same answer."""
+    """Return the sampling with a different seed for each choice; with one seed, all choices would be equal."""
     return sampling if sampling.seed is None else msgspec.structs.replace(sampling, seed=sampling.seed + n)
 
 
 async def _generate(
     policy: ServedPolicy, choices: Sequence[_Choice], ledger: Ledger, watch: ClientWatch
 ) -> Refusal | None:
-    """Draw all choices, showing what the agent wants to see of them; returns why they failed."""
+    """Generate all choices, and stream them where the agent requested it.
+
+    Returns the refusal for the client if the engine or the gateway failed, else None.
+    """
     records = [choice.record for choice in choices]
     try:
         with watch.cancelling():
@@ -277,7 +290,7 @@ async def _generate(
 
 
 async def _side_by_side(policy: ServedPolicy, choices: Sequence[_Choice]) -> None:
-    """Draw every choice; the first that fails ends the others."""
+    """Generate all choices concurrently; the first failure cancels the others."""
     pace = _Pace()
     if len(choices) == 1:
         return await _draw(policy, choices[0], pace)
@@ -291,9 +304,10 @@ async def _side_by_side(policy: ServedPolicy, choices: Sequence[_Choice]) -> Non
 
 
 class _Pace:
-    """Has the choices of one call work one at a time, and let others have the event loop every millisecond of it.
+    """Lock that shares the event loop fairly: it lets the choices of one call process their chunks one at a time.
 
-    However many choices a call has, it takes no more of the loop's time than another call.
+    After `PACE_SECONDS` of work, it yields to the event loop. So a call with many choices uses no more of the event
+    loop's time than a call with one choice.
     """
 
     def __init__(self) -> None:
@@ -315,7 +329,11 @@ class _Pace:
 
 
 async def _draw(policy: ServedPolicy, choice: _Choice, pace: _Pace) -> None:
-    """Draw tokens until the engine ends the answer or the text does."""
+    """Generate tokens until the engine ends the choice or the reader stops it.
+
+    The reader stops at a stop string, or after the first tool call where only one is allowed. Raises EngineError if
+    the engine aborts the call.
+    """
     record = choice.record
     assert record.prompt_ids is not None and record.sampling is not None
     request = GenerateRequest(

@@ -1,4 +1,4 @@
-"""`ServedPolicy`: what answers a call, and with which sampling. Knows nothing of HTTP or dialects."""
+"""`ServedPolicy`: a policy with its engine and codec; also chooses the sampling parameters of a call."""
 
 import logging
 from dataclasses import dataclass, field
@@ -15,30 +15,30 @@ from leyden.core.gateway.codec import Codec
 
 _log = logging.getLogger("leyden.gateway")
 _warned: set[str] = set()
-"""Agents of which it was said that their calls cannot be trained on."""
+"""Names of agents for which `warn_of_untrainable` has logged its warning."""
 _MOST_WARNED = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedPolicy:
-    """A policy, the engine that serves it, and how its tokens are drawn while it is trained."""
+    """A policy, the engine that serves it, and its sampling parameters during training."""
 
     name: str
     engine: Engine
     codec: Codec
     sampling: Sampling = field(default_factory=Sampling)
     trained: bool = True
-    """False for a frozen version: its calls are recorded, and never learned from."""
+    """False for a frozen version: its calls are recorded, but never trained on."""
     draws: Draws | None = None
-    """Seeds its calls and names them in a deterministic run; elsewhere calls are drawn as they arrive."""
+    """Source of the seeds and ids of calls in a deterministic run; None in any other run."""
 
 
 def sampling_for(rollout: Rollout, asked: Sampling, policy: Sampling) -> Sampling:
-    """Decide how a call of `rollout` is sampled.
+    """Return the sampling parameters for a call of `rollout`.
 
-    In training, and where the rollout's metadata says `{"sampling": "policy"}`, it is the policy's: an agent that asks
-    for temperature 0, or always the same seed, gives every rollout of a group the same answer. How long an answer may
-    be and where it stops stay the agent's. Elsewhere all of it is the agent's.
+    The policy's parameters apply in training, and where the rollout's metadata has `{"sampling": "policy"}`. With an
+    agent's temperature 0 or fixed seed, every rollout of a group would get the same response. The agent's stop strings
+    and the smaller of both token limits apply nevertheless. In all other cases, the agent's parameters apply unchanged.
     """
     if rollout.mode != "train" and rollout.metadata.get("sampling") != "policy":
         return asked
@@ -47,7 +47,7 @@ def sampling_for(rollout: Rollout, asked: Sampling, policy: Sampling) -> Samplin
 
 
 def warn_of_untrainable(origin: Origin, sampling: Sampling) -> None:
-    """Log, once for each agent, that calls of its captured runs are recorded and cannot be trained on."""
+    """Log once for each agent that the calls of its captured runs are recorded but cannot be trained on."""
     name = origin.agent or str(origin.rollout.metadata.get("agent") or "without a name")
     if sampling.trainable or name in _warned or len(_warned) >= _MOST_WARNED or not is_capture(origin.rollout.metadata):
         return

@@ -1,7 +1,8 @@
-"""`Keeper`: when the record of a call reaches the store. Knows nothing of calls, only of spans.
+"""Span writer: writes the spans of model calls to the store, at once or after a short delay.
 
-Durable: before `keep` returns. Relaxed: within two seconds at most, so that a process that is killed may lose as much.
-Spans are never lost while the process lives: what the store does not take now is tried again, in order.
+Durable mode writes the spans before `keep` returns. Relaxed mode writes them within two seconds at most, so a killed
+process may lose the spans of up to two seconds. No span of the buffer is lost while the process lives: the writer
+retries a failed write, in order.
 """
 
 import asyncio
@@ -16,7 +17,7 @@ from leyden.core.data.span import Span
 from leyden.core.errors import REFUSALS, UsageError
 
 Add: TypeAlias = Callable[[Sequence[Span]], Awaitable[object]]
-"""Stores spans, all or none, and each only once: `LightningStore.add_many_spans`."""
+"""Function that stores spans atomically and each span only once, such as `LightningStore.add_many_spans`."""
 
 LONGEST_DELAY = 2.0
 BATCH = 512
@@ -27,10 +28,10 @@ _log = logging.getLogger("leyden.gateway")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeeperLimits:
-    """How long a span may wait to be stored, and how many may; by default none does."""
+    """Limits on how long and how many spans may wait to be stored; by default, no span waits."""
 
     within: float = 0.0
-    """Seconds; 0 stores every span before its answer ends."""
+    """Seconds a span may wait; 0 stores every span before its response ends."""
     max_spans: int = 4096
     max_bytes: int = 64 << 20
 
@@ -42,7 +43,7 @@ class KeeperLimits:
 
 
 class Keeper:
-    """Stores spans through `add`. Belongs to one event loop; close it before the store."""
+    """Span writer that stores spans with `add`; it belongs to one event loop. Close it before the store."""
 
     def __init__(self, add: Add, limits: KeeperLimits | None = None) -> None:
         self._add = add
@@ -55,20 +56,20 @@ class Keeper:
 
     @property
     def waiting(self) -> int:
-        """Spans that are not stored yet."""
+        """Number of spans that are not stored yet."""
         return len(self._buffer)
 
     async def keep(self, spans: Sequence[Span]) -> bool:
-        """Store `spans`, now or soon; False when they could not be recorded, which is logged."""
+        """Store `spans` now, or buffer them; return False if they could not be stored, which is logged."""
         if self._limits.within and not self._closed and self._has_room():
             self._put(spans)
             return True
-        if self._buffer and not await self.flush():  # what came earlier is stored earlier
+        if self._buffer and not await self.flush():  # keep the order: earlier spans are stored first
             return False
         try:
             await self._add(spans)
         except asyncio.CancelledError:
-            self._put(spans)  # it may be stored or not; the store takes a span only once
+            self._put(spans)  # The write may have succeeded; a second write is safe, as the store keeps a span once.
             raise
         except Exception as error:
             self._failed(spans, error)
@@ -77,7 +78,7 @@ class Keeper:
         return True
 
     async def flush(self) -> bool:
-        """Store everything that was kept before; False when the store does not take it, which is logged."""
+        """Store all buffered spans; return False if the store fails, which is logged."""
         async with self._writing:
             left = len(self._buffer)
             while left > 0:
@@ -88,7 +89,7 @@ class Keeper:
         return True
 
     async def aclose(self) -> None:
-        """Store what is left; what the store does not take even now is lost, and its number logged."""
+        """Store the remaining spans; spans that the store still does not take are lost, and their number is logged."""
         self._closed = True
         if self._writer is not None:
             self._writer.cancel()
@@ -109,8 +110,8 @@ class Keeper:
             self._writer = asyncio.create_task(self._run(), name="leyden records")
 
     async def _run(self) -> None:
-        """Write what is in the buffer soon, again and again while that fails, until it is empty."""
-        usual = delay = self._limits.within / 2  # the other half is for the store
+        """Write the buffer after a delay, and retry failed writes, until the buffer is empty."""
+        usual = delay = self._limits.within / 2  # the other half of the time is for the write itself
         while self._buffer:
             await asyncio.sleep(delay)
             stored = await self.flush()
@@ -118,11 +119,14 @@ class Keeper:
         self._writer = None
 
     async def _write(self, size: int) -> int:
-        """Store the first `size` spans of the buffer; returns how many of them are dealt with, 0 when it failed."""
+        """Store the first `size` spans of the buffer; return how many spans left the buffer, or 0 if the write failed.
+
+        A span that the store rejects also leaves the buffer, and is logged.
+        """
         batch = [span for span, _ in islice(self._buffer, size)]
         try:
             await self._add(batch)
-        except REFUSALS as error:  # the store works, but not with one of these
+        except REFUSALS as error:  # the store works, but rejects one of these spans
             if size > 1:
                 return await self._write(1)
             self._refused(batch[0], error)

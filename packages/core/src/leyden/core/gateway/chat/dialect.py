@@ -1,4 +1,4 @@
-"""`ChatDialect`: the Chat Completions API, put together. Knows nothing of engines or stores."""
+"""`ChatDialect`: the dialect of the Chat Completions API; it combines parsing of requests and writing of responses."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,12 +17,12 @@ from leyden.core.gateway.refusal import Refusal
 
 @dataclass(frozen=True, slots=True)
 class ChatExchange:
-    """One request of Chat Completions."""
+    """One checked request of Chat Completions and the format of its response."""
 
     request: ChatRequest
 
     def reply(self, send: Send, response_id: str, created: int) -> Reply:
-        """Return the answer's way to the agent."""
+        """Return the writer of the response: streamed or plain, as requested."""
         request = self.request
         head = AnswerHead(
             id=response_id,
@@ -34,12 +34,12 @@ class ChatExchange:
         return (StreamReply if request.stream else PlainReply)(send, head, request)
 
     def attributes(self, response_id: str, created: int, choices: Sequence[DrawnChoice]) -> Attributes:
-        """Keep nothing besides: the API holds no state."""
+        """Return no attributes, because the API is stateless."""
         return {}
 
 
 class ChatDialect:
-    """`POST /v1/chat/completions`."""
+    """Dialect of `POST /v1/chat/completions`."""
 
     name = "chat"
     path = "/chat/completions"
@@ -47,11 +47,11 @@ class ChatDialect:
     prompt_field = "messages"
 
     async def parse(self, body: bytes, origin: Origin, slot: Slot) -> ChatExchange:
-        """Read and check a request."""
+        """Parse and check a request; raises Refusal for a request that no response can satisfy."""
         return ChatExchange(await slot.run(len(body), lambda: parse_chat(body)))
 
     def too_long(self, room: int, tokens: int) -> Refusal:
-        """Refuse messages that leave no room for an answer."""
+        """Return the refusal of messages of `tokens` tokens for a context of `room` tokens."""
         message = (
             f"This model's maximum context length is {room} tokens, but your messages resulted in {tokens} tokens."
         )

@@ -1,6 +1,6 @@
-"""Chat Completions answers in the provider's own fields, plain and as stream events. Knows nothing of engines.
+"""Format of Chat Completions responses: builds the JSON of plain responses and of stream events.
 
-Every field is one the provider sends, with the provider's null where we have nothing to say.
+The responses have exactly the provider's fields. Fields without a value here are null, as the provider sends them.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from leyden.core.gateway.http.padding import padding
 
 ChatFinish = Literal["stop", "length", "tool_calls"]
 FINGERPRINT = "fp_6f1a0c52d3"
-"""A constant: the agent learns nothing of what answers it."""
+"""Constant `system_fingerprint`, so that the agent gets no information about the backend."""
 DONE = b"data: [DONE]\n\n"
 
 
@@ -31,7 +31,7 @@ class _TokenLogprob(msgspec.Struct, frozen=True):
 
 
 class Logprobs(msgspec.Struct, frozen=True):
-    """Log-probabilities of an answer's content, under the raw distribution."""
+    """Log-probabilities of a response's content, under the raw distribution."""
 
     content: list[_TokenLogprob] | None
     refusal: None = None
@@ -59,7 +59,7 @@ class AnswerMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
-    """One answer of a plain reply."""
+    """One choice of a plain response."""
 
     index: int
     message: AnswerMessage
@@ -90,7 +90,7 @@ class Usage(msgspec.Struct, frozen=True):
 
 
 class Completion(msgspec.Struct, frozen=True, kw_only=True):
-    """A plain reply."""
+    """A plain response."""
 
     id: str
     object: Literal["chat.completion"] = "chat.completion"
@@ -110,7 +110,7 @@ class _DeltaCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Delta(msgspec.Struct, frozen=True, kw_only=True):
-    """What one stream event adds to the message; fields it does not touch are absent."""
+    """Addition of one stream event to the message; unchanged fields are absent."""
 
     role: Literal["assistant"] | msgspec.UnsetType = msgspec.UNSET
     content: str | msgspec.UnsetType | None = msgspec.UNSET
@@ -140,25 +140,25 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AnswerHead(msgspec.Struct, frozen=True, kw_only=True):
-    """What every part of one answer repeats."""
+    """Fields that every part of one response repeats."""
 
     id: str
     created: int
     model: str
-    """As the agent named it."""
+    """Name of the model in the agent's request."""
     include_usage: bool = False
     padded: bool = False
     """Whether the events of a stream are padded."""
 
 
 def answer_message(content: str | None, calls: Sequence[AnswerCall]) -> AnswerMessage:
-    """Put the assistant's message together."""
+    """Return the assistant's message."""
     written = [_Call(id=call.id, function=_Function(name=call.name, arguments=call.arguments)) for call in calls]
     return AnswerMessage(content=content, tool_calls=written or msgspec.UNSET)
 
 
 def logprobs(tokens: Sequence[ReadToken] | None) -> Logprobs | None:
-    """Write log-probabilities; None where there are none to show."""
+    """Return the log-probabilities in the provider's format; None without tokens."""
     if not tokens:
         return None
     return Logprobs(
@@ -172,17 +172,17 @@ def logprobs(tokens: Sequence[ReadToken] | None) -> Logprobs | None:
 
 
 def usage(prompt_tokens: int, completion_tokens: int) -> Usage:
-    """Count tokens the way a provider bills them."""
+    """Return the token counts in the provider's format."""
     return Usage(prompt_tokens, completion_tokens, prompt_tokens + completion_tokens)
 
 
 def plain_choice(index: int, message: AnswerMessage, finish: ChatFinish, shown: Logprobs | None) -> Choice:
-    """Put one answer of a plain reply together."""
+    """Return one choice of a plain response."""
     return Choice(index=index, message=message, logprobs=shown, finish_reason=finish)
 
 
 def completion(head: AnswerHead, choices: list[Choice], used: Usage) -> bytes:
-    """JSON of a plain reply."""
+    """Return the JSON of a plain response."""
     answer = Completion(id=head.id, created=head.created, model=head.model, choices=choices, usage=used)
     return msgspec.json.encode(answer)
 
@@ -190,7 +190,7 @@ def completion(head: AnswerHead, choices: list[Choice], used: Usage) -> bytes:
 def delta_event(
     head: AnswerHead, index: int, delta: Delta, finish: ChatFinish | None = None, shown: Logprobs | None = None
 ) -> bytes:
-    """One stream event that extends the message of choice `index` or ends it."""
+    """Return one stream event that extends the message of choice `index` or ends it."""
     choices = [_DeltaChoice(index=index, delta=delta, logprobs=shown, finish_reason=finish)]
     return _event(
         head,
@@ -201,19 +201,19 @@ def delta_event(
 
 
 def usage_event(head: AnswerHead, used: Usage) -> bytes:
-    """Return the event before the end that carries the token counts."""
+    """Return the stream event with the token counts, which comes before the end mark."""
     return _event(head, [], used)
 
 
 def call_deltas(call: AnswerCall, index: int) -> tuple[Delta, Delta]:
-    """Return a call as the provider streams it: first its name, then its arguments."""
+    """Return a tool call as two deltas, as the provider streams it: its name, then its arguments."""
     name = _DeltaCall(index=index, id=call.id, type="function", function=_Function(arguments="", name=call.name))
     arguments = _DeltaCall(index=index, function=_Function(arguments=call.arguments))
     return Delta(tool_calls=[name]), Delta(tool_calls=[arguments])
 
 
 def server_event(data: bytes) -> bytes:
-    """Frame JSON as one server-sent event."""
+    """Return JSON as one server-sent event."""
     return b"data: " + data + b"\n\n"
 
 

@@ -1,4 +1,4 @@
-"""Chat Completions answers on their way, in one piece or as events. Knows nothing of engines or records."""
+"""Chat Completions replies: send a response as one JSON document or as server-sent events."""
 
 import asyncio
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ from leyden.core.gateway.refusal import Refusal
 
 
 class PlainReply:
-    """The answer as one JSON document."""
+    """Writer of a response as one JSON document."""
 
     live = False
 
@@ -37,7 +37,7 @@ class PlainReply:
         self._send, self._head, self._request = send, head, request
 
     async def show(self, choice: int, parts: Sequence[ReadPart], tokens: Sequence[ReadToken] | None) -> None:
-        """Show nothing before the end."""
+        """Send nothing; `end` sends the whole response."""
 
     async def end(self, choices: Sequence[DrawnChoice], prompt_tokens: int) -> None:
         """Send the document."""
@@ -54,12 +54,15 @@ class PlainReply:
         await send_json(self._send, 200, completion(self._head, answers, used))
 
     async def fail(self, refusal: Refusal) -> None:
-        """Raise `refusal`: nothing was sent yet."""
+        """Raise `refusal`, because nothing has been sent yet."""
         raise refusal
 
 
 class StreamReply:
-    """The answer as server-sent events; the status line waits for the first of them, so that an error can have it."""
+    """Writer of a response as server-sent events.
+
+    The status line is sent with the first event, so that an earlier error can still have its own status.
+    """
 
     live = True
 
@@ -69,10 +72,10 @@ class StreamReply:
         self._opened: set[int] = set()
         self._calls: dict[int, int] = {}
         self._writing = asyncio.Lock()
-        """Choices are drawn side by side, and their events go out one after the other."""
+        """Serializes the events of choices, which are generated concurrently."""
 
     async def show(self, choice: int, parts: Sequence[ReadPart], tokens: Sequence[ReadToken] | None) -> None:
-        """Send what is new of a choice, one event for each piece."""
+        """Send the new parts of a choice: one event for each text, two for each tool call."""
         shown = logprobs(tokens)
         for part in parts:
             if isinstance(part, str):
@@ -88,7 +91,7 @@ class StreamReply:
             self._calls[choice] = self._calls.get(choice, 0) + 1
 
     async def end(self, choices: Sequence[DrawnChoice], prompt_tokens: int) -> None:
-        """Send why each choice ends, the token counts if they were asked for, and the end mark."""
+        """Send the finish reason of each choice, the token counts if requested, and the end mark."""
         events: list[bytes] = []
         for index, drawn in enumerate(choices):
             ending = delta_event(self._head, index, Delta(), drawn.finish(self._request))
@@ -99,13 +102,13 @@ class StreamReply:
         await self._write(b"".join([*events, DONE]), more=False)
 
     async def fail(self, refusal: Refusal) -> None:
-        """Send an error event, which clients raise; raises `refusal` while the status line is still to be sent."""
+        """Send an error event, which clients raise as an exception; raises `refusal` if nothing has been sent yet."""
         if not self._started:
             raise refusal
         await self._write(server_event(refusal.encode()), more=False)
 
     def _opening(self, choice: int) -> bytes:
-        """Return the event that opens a choice, the first time it is asked for."""
+        """Return the event that opens a choice; empty after the first call for this choice."""
         if choice in self._opened:
             return b""
         self._opened.add(choice)

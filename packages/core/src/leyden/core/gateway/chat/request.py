@@ -1,8 +1,8 @@
-"""Chat Completions requests: what the agent asks for, checked. Knows nothing of how it is answered.
+"""Chat Completions requests: parses and checks the body of a request.
 
-What can be honoured is parsed; what is only a hint is accepted and recorded; anything else is refused as the provider
-would refuse it, never ignored. `strict` on a tool is the one promise that is accepted without being enforced: agents
-set it by default, and a call that breaks its schema reaches them as a model's mistake.
+Supported fields are parsed. Fields that are only hints are accepted and recorded. Any other field is refused as the
+provider would refuse it, and never ignored. The only exception is `strict` of a tool: it is accepted but not enforced,
+because agents set it by default. The agent gets a call that violates the schema as a mistake of the model.
 """
 
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ HINTS = frozenset({
     "metadata", "prediction", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention", "reasoning_effort",
     "safety_identifier", "service_tier", "store", "user", "verbosity",
 })  # fmt: skip
-"""Fields that ask nothing of the answer that a provider would be held to."""
+"""Fields that are only hints: they require nothing of the response."""
 
 NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "audio": (),
@@ -46,17 +46,17 @@ NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "response_format": ({"type": "text"},),
     "web_search_options": (),
 }
-"""Fields that are not supported, and the values (besides null) that ask for nothing."""
+"""Unsupported fields, each with the values (besides null) that have no effect and are accepted."""
 
 TEXT_PARTS = frozenset({"text", "refusal"})
 MAX_STOP = 4
 MAX_STOP_CHARACTERS = 1024
-"""Of each: an answer is searched for them token by token."""
+"""Longest stop string in characters; limited because the text is searched for it at every token."""
 MAX_CHOICES = 128
 
 
 class StreamOptions(msgspec.Struct, frozen=True):
-    """Options of a streamed answer."""
+    """Options of a streamed response."""
 
     include_usage: bool | None = None
     include_obfuscation: bool | None = None
@@ -80,7 +80,7 @@ class _Part(msgspec.Struct, frozen=True):
 
 
 class ChatMessage(msgspec.Struct, frozen=True):
-    """What is checked of a message; its other fields pass to the template as they are."""
+    """Checked fields of a message; its other fields are passed to the template unchanged."""
 
     role: Literal["developer", "system", "user", "assistant", "tool"]
     content: str | list[_Part] | None = None
@@ -98,14 +98,14 @@ class _ToolFunction(msgspec.Struct, frozen=True):
 
 
 class ChatTool(msgspec.Struct, frozen=True):
-    """What is checked of a tool."""
+    """Checked fields of a tool."""
 
     type: str
     function: _ToolFunction | None = None
 
 
 class ChatBody(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields of a request that are honoured."""
+    """Supported fields of a request."""
 
     model: str
     messages: list[Message]
@@ -128,7 +128,7 @@ class ChatBody(msgspec.Struct, frozen=True, kw_only=True):
 _BODY = msgspec.json.Decoder(ChatBody)
 KNOWN = frozenset(ChatBody.__struct_fields__) | HINTS | NEUTRAL.keys()
 KEPT_APART = frozenset({"messages", "tools", "model", "stream", "stream_options"})
-"""Fields that a record does not keep among the rest."""
+"""Fields that a record keeps separately, and not in `Asked.rest`."""
 
 
 class ChatRequest(ModelRequest, frozen=True, kw_only=True):
@@ -141,7 +141,7 @@ class ChatRequest(ModelRequest, frozen=True, kw_only=True):
 
 
 def parse_chat(body: bytes) -> ChatRequest:
-    """Read and check a request body; raises Refusal for what no answer could honour."""
+    """Parse and check a request body; raises Refusal for a request that no response can satisfy."""
     fields = read_fields(body)
     try:
         parsed = _BODY.decode(body)

@@ -1,6 +1,6 @@
-"""`AnswerReader`: the tokens of one answer → content, tool calls and the text's end. Knows nothing of HTTP.
+"""Answer reader: converts the sampled tokens of one answer to content and tool calls, and finds the end of its text.
 
-Plain and streamed answers are read by the same code: a plain one in one push, a streamed one in many.
+Plain and streamed responses use the same code: a plain one needs one `push`, a streamed one needs many.
 """
 
 from collections.abc import Sequence
@@ -13,12 +13,12 @@ from leyden.core.gateway.codecs.text import StopFilter, TextStream
 from leyden.core.gateway.model_request import ModelRequest
 
 Top: TypeAlias = Sequence[Sequence[tuple[int, float]]]
-"""For each token, the likeliest (id, raw log-probability) in its place, most likely first."""
+"""For each position, the most likely tokens as (token id, raw log-probability), most likely first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerCall:
-    """A tool call with the id that the agent will answer it by."""
+    """Tool call with its id; the agent sends the id back with the tool's result."""
 
     id: str
     name: str
@@ -31,19 +31,19 @@ ReadPart: TypeAlias = str | AnswerCall
 
 @dataclass(frozen=True, slots=True)
 class ReadToken:
-    """One token of an answer's content; log-probabilities are raw."""
+    """One token of an answer's content, with its raw log-probability."""
 
     text: str
     bytes: list[int]
     logprob: float
     top: "list[ReadToken]"
-    """The likeliest tokens in its place, where they were asked for."""
+    """The most likely tokens at its position, if they were requested."""
 
 
 class AnswerReader:
-    """Reads one answer to `request` as its tokens arrive.
+    """Reader of one answer to `request`, token by token.
 
-    The ids of its tool calls follow from `call_id`, so that an answer read a second time is the same.
+    The ids of its tool calls are hashes of `call_id` and the call's index, so a replayed answer has the same ids.
     """
 
     def __init__(self, codec: Codec, request: ModelRequest, call_id: str) -> None:
@@ -54,23 +54,23 @@ class AnswerReader:
         self._one_call = not request.parallel_tool_calls
         self._logprobs = LogprobReader(codec) if request.logprobs else None
         self.early = bool(request.sampling.stop) or (self._one_call and bool(request.tools))
-        """Whether the answer may end before the engine ends it, so that it must be read as it arrives."""
+        """Whether the reader may end the answer before the engine does; its tokens must then be read as they arrive."""
         self.stopped = False
-        """Whether the answer has ended; nothing that is drawn after this belongs to it."""
+        """Whether the reader has ended the answer; tokens sampled after this do not belong to it."""
         self.calls: list[AnswerCall] = []
         self.parts: list[ReadPart] = []
-        """Everything that is settled so far, in its order."""
+        """All final parts so far, in order."""
         self._content: list[str] = []
         self._opening = 0
-        """Length of the content before the first call, where content and text are the same."""
+        """Characters of content before the first tool call; up to there, content and decoded text are the same."""
 
     @property
     def content(self) -> str | None:
-        """Content so far; None where there are only tool calls."""
+        """Content so far; None if there are only tool calls."""
         return "".join(self._content) or (None if self.calls else "")
 
     def push(self, ids: Sequence[int], logprobs: Sequence[float], top: Top | None = None) -> list[ReadPart]:
-        """Take drawn tokens; return what they settle of the answer."""
+        """Add sampled tokens with their log-probabilities; return the new parts that can no longer change."""
         if self._logprobs is None:
             return self._take(self._text.push(ids))
         parts: list[ReadPart] = []
@@ -81,7 +81,7 @@ class AnswerReader:
         return parts
 
     def finish(self) -> list[ReadPart]:
-        """Return what is left of the answer when no more tokens come."""
+        """End the answer; return its remaining parts."""
         parts = self._take(self._text.finish())
         if not self.stopped:
             parts += self._keep(self._parser.push(self._stop.finish()))
@@ -90,9 +90,9 @@ class AnswerReader:
         return parts
 
     def tokens(self) -> list[ReadToken] | None:
-        """Return those of the content since they were last asked for; content after a tool call has none.
+        """Return the content's tokens since the last call of this method; content after a tool call has no tokens.
 
-        None where the agent did not ask for log-probabilities.
+        Returns None if the agent did not request log-probabilities.
         """
         return None if self._logprobs is None else self._logprobs.take(self._opening)
 
@@ -125,7 +125,7 @@ class AnswerReader:
 
 
 class LogprobReader:
-    """Matches tokens with the content they wrote; a token counts where its text begins inside the content."""
+    """Assigns tokens to the content; a token belongs to the content if its text begins inside the content."""
 
     def __init__(self, codec: Codec) -> None:
         self._codec = codec
@@ -134,13 +134,13 @@ class LogprobReader:
         self._given = 0
 
     def push(self, token: int, logprob: float, text: str, top: Sequence[tuple[int, float]]) -> None:
-        """Take one token, the text that it completed, and the likeliest in its place."""
+        """Add one token with its log-probability, the text that it completed, and the most likely tokens there."""
         read = self._read(token, logprob, [self._read(*other, []) for other in top])
         self._tokens.append((self._length, read))
         self._length += len(text)
 
     def take(self, content_length: int) -> list[ReadToken]:
-        """Return the tokens of the first `content_length` characters that were not given out before."""
+        """Return the tokens of the first `content_length` characters that were not returned before."""
         new: list[ReadToken] = []
         while self._given < len(self._tokens) and self._tokens[self._given][0] < content_length:
             new.append(self._tokens[self._given][1])

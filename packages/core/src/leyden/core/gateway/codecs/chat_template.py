@@ -1,7 +1,7 @@
-"""`ChatTemplate`: a checkpoint's chat template, rendered within limits. Runs no code of a checkpoint's.
+"""Chat template: renders a checkpoint's chat template with a limit on its steps and its time.
 
-Whoever made the policy's folder wrote the template, and what an agent sends decides how often its loops run. So every
-pass of a loop and every call of a macro is counted, wherever the template is rendered. Memory is not limited.
+It runs no Python code from the checkpoint. The checkpoint's author wrote the template, and the agent's messages decide
+how often its loops run. Therefore each loop iteration and each macro call counts as one step. Memory is not limited.
 """
 
 import time
@@ -15,28 +15,31 @@ from leyden.core.errors import GatewayError
 from leyden.core.gateway.codec import Message, ToolDefinition
 
 MOST_STEPS = 2_000_000
-"""Where nothing else is said: many times what long conversations with many tools need."""
+"""Default limit of steps; many times the steps of long conversations with many tools."""
 STEP = "leyden_step"
 _YIELD_EVERY = 64
-"""Steps between two chances for other threads."""
+"""Number of steps after which the thread yields to other threads."""
 
 
 class TemplateTooLong(GatewayError):
-    """The chat template does not come to an end with these messages."""
+    """The chat template exceeded its limit of steps or time."""
 
 
 class Steps:
-    """How many passes through loops there may be, and until when (`time.monotonic`)."""
+    """Step counter of a template: at most `most` steps, until `deadline` (seconds of `time.monotonic`)."""
 
     def __init__(self, most: int, deadline: float | None = None) -> None:
         self._left, self._deadline = most, deadline
 
     def stop(self) -> None:
-        """Have the template fail at its next step: nobody waits for it any more."""
+        """Make the template fail at its next step, because no caller waits for its result."""
         self._left = 0
 
     def take(self) -> bool:
-        """Count one; raises TemplateTooLong where there is none left. Returns True, as part of a loop's condition."""
+        """Count one step; raises TemplateTooLong if no step or no time is left.
+
+        Returns True, because the call is part of a loop's condition.
+        """
         self._left -= 1
         if self._left < 0:
             raise TemplateTooLong("its loops run too often")
@@ -44,15 +47,15 @@ class Steps:
             if time.monotonic() > self._deadline:
                 raise TemplateTooLong("it takes too long")
             if self._left % _YIELD_EVERY == 0:
-                time.sleep(0)  # lets the event loop have the interpreter
+                time.sleep(0)  # releases the interpreter lock to the event loop
         return True
 
 
 _STEPS: ContextVar[Steps | None] = ContextVar("leyden template steps", default=None)
 
 
-class limited:  # read as a function; a class, because every call has three of them
-    """Render templates within `steps` in the block."""
+class limited:  # lower case, as it is used like a function; a class and not a generator, because it is entered often
+    """Context manager that limits the templates rendered in its block to `steps`."""
 
     __slots__ = ("_before", "_steps")
 
@@ -67,14 +70,14 @@ class limited:  # read as a function; a class, because every call has three of t
 
 
 class ChatTemplate:
-    """The templates of a tokenizer, rendered as its own `apply_chat_template` renders them."""
+    """Chat templates of a tokenizer, rendered as the tokenizer's `apply_chat_template` renders them."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
         self._compiled: dict[str, Template] = {}
 
     def render(self, messages: Sequence[Message], tools: Sequence[ToolDefinition]) -> str:
-        """Return the prompt's text; raises whatever the template does, and TemplateTooLong."""
+        """Return the prompt's text; raises TemplateTooLong, and any exception of the template."""
         offered = list(tools) or None
         source: str = self._tokenizer.get_chat_template(None, offered)
         template = self._compiled.get(source)
@@ -89,8 +92,8 @@ class ChatTemplate:
 
 
 def _compile(source: str) -> Template:
-    """Compile a template as transformers does, in an environment of its making, with steps counted."""
-    from transformers.utils import chat_template_utils  # imported here: it takes seconds
+    """Compile a template in the Jinja environment of transformers, with a step count in each loop and macro."""
+    from transformers.utils import chat_template_utils  # imported here, because it takes seconds
 
     make: Any = chat_template_utils._compile_jinja_template  # pyright: ignore[reportPrivateUsage]  # no public way to its environment
     environment: Environment = make(source).environment

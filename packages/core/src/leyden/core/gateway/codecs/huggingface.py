@@ -1,4 +1,7 @@
-"""`HuggingFaceCodec`: a checkpoint's own tokenizer and chat template as a `Codec`. Runs no code of a checkpoint's."""
+"""`HuggingFaceCodec`: a `Codec` that uses a checkpoint's tokenizer and chat template.
+
+It runs no Python code from the checkpoint (`trust_remote_code=False`).
+"""
 
 import hashlib
 import re
@@ -20,12 +23,12 @@ from leyden.core.gateway.tools.family import answer_parser, parse_answer
 from leyden.core.gateway.tools.registry import tool_family
 
 TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<end_of_turn>", "<|end|>")
-"""Tokens that end a turn in known templates, for checkpoints whose end-of-sequence token is another one."""
+"""Tokens that end a turn in known templates, for checkpoints with another end-of-sequence token."""
 CACHED_PROMPTS, CACHED_BYTES = 512, 32 << 20
 _KEEPING = frozenset({
     "ByteLevel", "Digits", "Metaspace", "NFC", "Prepend", "Regex", "Sequence", "Split", "String",
 })  # fmt: skip
-"""Parts of tokenizers that leave nothing of a text out."""
+"""Names of tokenizer components that drop no text."""
 _SPACES = 'Replace(pattern=String(" "), content="▁")'
 THINK, END_THINK = "<think>", "</think>\n\n"
 
@@ -34,13 +37,13 @@ THINK, END_THINK = "<think>", "</think>\n\n"
 class _Prompt:
     ids: "array[int]"
     thinks: bool
-    """Whether the prompt ends by opening the model's reasoning."""
+    """Whether the prompt ends with the tag that opens the model's reasoning."""
 
 
 class HuggingFaceCodec(Codec):
-    """Reads tokenizer, chat template and end tokens from a folder or a hub name.
+    """Codec with the tokenizer, chat template and end tokens of a folder or of a hub name.
 
-    Raises PolicyError when they cannot be loaded, or when there is no chat template.
+    Raises PolicyError if they cannot be loaded or there is no chat template.
     """
 
     def __init__(self, source: str | Path) -> None:
@@ -58,29 +61,34 @@ class HuggingFaceCodec(Codec):
         self._prompt_bytes = 0
         self._prompts_lock = Lock()
         self._longest = _longest_token(self._tokenizer)
-        self._ids("")  # settles what of the tokenizer's settings a first call changes: threads share it
+        self._ids("")  # The first call changes the tokenizer's settings, so it must run before threads share it.
         self._bytes_of = _byte_alphabet() if _is_byte_level(self._tokenizer) else None
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
-        """End-of-sequence tokens of the generation config, the tokenizer's, and the template's own end of turn."""
+        """Ids of the end tokens of the generation config, of the tokenizer, and of the template's turns."""
         return self._stop_ids
 
     @property
     def longest_token(self) -> int | None:
-        """Of byte-level and byte-fallback vocabularies that leave nothing out; others may read any text as one."""
+        """Most bytes of text that one token represents.
+
+        None except for byte-level and byte-fallback vocabularies that drop no text: others may encode any text as one
+        token.
+        """
         return self._longest
 
     def encode(
         self, messages: Sequence[Message], tools: Sequence[ToolDefinition] = (), forced: Forced | None = None
     ) -> list[int]:
-        """Render with the chat template; raises GatewayError when it refuses the messages.
+        """Render the messages with the chat template; return the token ids. Recent prompts are cached.
 
-        The opening of a forced call is encoded by itself and appended, so that the prompt's own ids are those of every
-        other call with the same messages: prefixes stay shared in the engine's cache and when training. Where the
-        prompt opens the model's reasoning, an empty one is closed first: a forced call has no reasoning before it.
+        The opening of a forced call is encoded separately and appended. So the prompt's own ids equal those of other
+        calls with the same messages, and the prefix stays shared in the engine's cache and in training. If the prompt
+        opens the model's reasoning, the reasoning is closed first, because a forced call has no reasoning before it.
 
-        Recent prompts are remembered: the rollouts of a group begin with the same one.
+        The cache helps because the rollouts of a group begin with the same prompt. Raises GatewayError if the template
+        rejects the messages, or if a call is forced and the template's format of tool calls is unknown.
         """
         prompt = self._prompt(messages, tools)
         if forced is None:
@@ -91,20 +99,20 @@ class HuggingFaceCodec(Codec):
         return [*prompt.ids, *self._continuation(opening)]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of an answer; control tokens are left out, the marks of tool calls are not."""
+        """Return the text of an answer, without control tokens but with the marks of tool calls."""
         kept = [token for token in ids if token not in self._silent]
         return self._tokenizer.decode(kept, skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
     def parse(self, text: str, tools: Sequence[ToolDefinition], forced: Forced | None = None) -> ParsedAnswer:
-        """Split an answer into content and tool calls, by the family its template belongs to."""
+        """Split an answer into content and tool calls, in the format of the template's tool family."""
         return parse_answer(self.parser(tools, forced), text)
 
     def parser(self, tools: Sequence[ToolDefinition], forced: Forced | None = None) -> AnswerParser:
-        """Return the family's parser for one streamed answer."""
+        """Return a parser of the template's tool family for one streamed answer."""
         return answer_parser(self._family, tools, forced)
 
     def token_bytes(self, token_id: int) -> bytes:
-        """UTF-8 bytes of a token, exact for byte-level vocabularies."""
+        """Return the UTF-8 bytes of a token; exact for byte-level vocabularies, else the bytes of its decoded text."""
         token = self._tokenizer.convert_ids_to_tokens(token_id)
         if self._bytes_of is None or token is None or not all(char in self._bytes_of for char in token):
             return super().token_bytes(token_id)
@@ -120,7 +128,7 @@ class HuggingFaceCodec(Codec):
         text = self._render(messages, tools)
         prompt = _Prompt(array("i", self._ids(text)), thinks=text.rstrip().endswith(THINK))
         with self._prompts_lock:
-            if key in self._prompts:  # another thread was faster
+            if key in self._prompts:  # another thread has added the prompt meanwhile
                 return self._prompts[key]
             self._prompts[key] = prompt
             self._prompt_bytes += _size(prompt)
@@ -129,9 +137,9 @@ class HuggingFaceCodec(Codec):
             return prompt
 
     def _render(self, messages: Sequence[Message], tools: Sequence[ToolDefinition]) -> str:
-        """Render the messages; where the template cannot, once more with the arguments of calls as text.
+        """Render the messages; after a TypeError, render once more with the arguments of tool calls as text.
 
-        Templates want them as objects, but those that join strings with `+` want text.
+        Most templates need the arguments as objects, but templates that join strings with `+` need text.
         """
         try:
             try:
@@ -142,7 +150,7 @@ class HuggingFaceCodec(Codec):
             raise TemplateTooLong(
                 f"The chat template of this model does not end with these messages: {error}"
             ) from None
-        except Exception as error:  # whatever a template from anywhere may raise
+        except Exception as error:  # a template from an unknown author may raise any exception
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise GatewayError(f"The chat template of this model cannot render these messages: {reason}") from error
 
@@ -155,7 +163,7 @@ class HuggingFaceCodec(Codec):
         return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def _continuation(self, text: str) -> list[int]:
-        """Encode text that goes on from other text: some tokenizers put a space before what they think is the first."""
+        """Encode text that continues other text; some tokenizers would add a space before the first text."""
         before, both = self._ids("\n"), self._ids(f"\n{text}")
         return both[len(before) :] if both[: len(before)] == before else self._ids(text)
 
@@ -165,7 +173,7 @@ def _size(prompt: _Prompt) -> int:
 
 
 def _load_tokenizer(source: str) -> Any:
-    import transformers  # imported here: it takes seconds, and most processes never encode
+    import transformers  # imported here, because it takes seconds and most processes never encode
 
     auto: Any = transformers.AutoTokenizer
     try:
@@ -191,7 +199,7 @@ def _stop_ids(tokenizer: Any, source: str, template: str) -> Iterable[int]:
 
 
 def _silent_ids(tokenizer: Any, marks: Sequence[str]) -> frozenset[int]:
-    """Control tokens: every special one that is not a mark of tool calls."""
+    """Return the ids of control tokens: all special tokens except the marks of tool calls."""
     added = cast("dict[int, Any]", tokenizer.added_tokens_decoder)
     special = {token_id for token_id, token in added.items() if token.special} | set(tokenizer.all_special_ids)
     vocabulary = cast("dict[str, int]", tokenizer.get_vocab())
@@ -204,13 +212,16 @@ def _is_byte_level(tokenizer: Any) -> bool:
 
 
 def _longest_token(tokenizer: Any) -> int | None:
-    """Return the most bytes that a token stands for; None where a tokenizer may leave text out or join any of it."""
+    """Return the most bytes of text that one token represents.
+
+    Returns None if the tokenizer may drop text, or may encode text of any length as one token.
+    """
     backend = getattr(tokenizer, "backend_tokenizer", None)
     added = cast("dict[int, Any]", tokenizer.added_tokens_decoder)
     if backend is None or any(token.lstrip or token.rstrip for token in added.values()):
         return None
     parts = f"{backend.normalizer} {backend.pre_tokenizer}"
-    others = parts.replace(_SPACES, "")  # of what else is replaced, much could become little
+    others = parts.replace(_SPACES, "")  # any other replacement could shorten the text
     if "Removed" in others or not set(re.findall(r"\b([A-Z]\w+)\(", others)) <= _KEEPING:
         return None
     vocabulary = cast("dict[str, int]", tokenizer.get_vocab())
@@ -223,11 +234,11 @@ def _longest_token(tokenizer: Any) -> int | None:
     if not every <= vocabulary.keys():
         return None
     longest = max(size, *(len(token.content.encode()) for token in added.values()), 1)
-    return 3 * longest if "NFC(" in parts else longest  # of its forms the shortest has a third of the longest
+    return 3 * longest if "NFC(" in parts else longest  # NFC may shorten a text to a third of its bytes
 
 
 def _byte_alphabet() -> dict[str, int]:
-    """Return the characters that byte-level vocabularies write bytes with (GPT-2's `bytes_to_unicode`, inverted)."""
+    """Return the byte of each character in byte-level vocabularies (the inverse of GPT-2's `bytes_to_unicode`)."""
     printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(256 + n): byte for n, byte in enumerate(others)}

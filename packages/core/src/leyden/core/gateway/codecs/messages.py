@@ -1,4 +1,4 @@
-"""OpenAI's chat messages → the plain form chat templates are written for. Knows nothing of any one template."""
+"""Chat messages: converts OpenAI's chat messages to the plain format that chat templates expect."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,17 +11,17 @@ _ROLES = {"developer": "system"}
 
 
 def plain_messages(messages: Sequence[Message], *, arguments_as_text: bool = False) -> list[Message]:
-    """Return messages whose content is one string and whose tool arguments are objects.
+    """Return the messages with content as one string and tool arguments as objects, as templates expect them.
 
-    Templates are written against that form: text parts are joined, absent content is empty, JSON text in
-    `tool_calls[].function.arguments` is decoded where it holds an object, and a developer speaks as the system.
-    The few templates that want the JSON text itself get it by `arguments_as_text`.
+    Text parts are joined, and missing content becomes the empty string. JSON text in `tool_calls[].function.arguments`
+    is decoded if it is an object. The role `developer` becomes `system`. With `arguments_as_text`, the arguments stay
+    JSON text, for the few templates that need it.
     """
     return [_plain(message, as_text=arguments_as_text) for message in messages]
 
 
 def plain_text(content: Any) -> str:
-    """Text of a message's content: a string, a list of text parts, or None."""
+    """Return the text of a message's content, which is a string, a list of text parts, or None."""
     if content is None:
         return ""
     if isinstance(content, str):
@@ -45,12 +45,12 @@ def _plain_call(call: Mapping[str, Any], *, as_text: bool) -> dict[str, Any]:
     function: Mapping[str, Any] = call["function"]
     arguments: object = function.get("arguments")
     arguments = arguments if as_text else _arguments(arguments)
-    # Name first, as models write it: clients send the two in any order, and some templates render the whole object.
+    # The name comes first, as models write it: clients send any order, and some templates render the whole object.
     return {**call, "function": {"name": function["name"], **function, "arguments": arguments}}
 
 
 def _arguments(arguments: Any) -> Any:
-    """Decode JSON text that holds an object, or nothing at all; anything else stays what the agent sent."""
+    """Decode JSON text of an object; empty text becomes an empty object, and any other value stays unchanged."""
     if not isinstance(arguments, str):
         return arguments
     try:

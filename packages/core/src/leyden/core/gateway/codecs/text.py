@@ -1,34 +1,36 @@
-"""Token ids → text while they arrive, and stop strings in it. Knows nothing of tool calls or of HTTP."""
+"""Streaming text: decodes token ids piece by piece, and finds stop strings in the text."""
 
 from collections.abc import Callable, Sequence
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 UNDECIDED = 3
-"""Ids at the end that may begin a character: UTF-8 writes one in up to four bytes, and a token is at least one."""
+"""Most ids at the end that may be an incomplete character: UTF-8 has up to 4 bytes, and a token at least 1."""
 CONTEXT = 16
-"""Ids that are decoded again for context, at most, where those before the next had no text."""
+"""Most ids that are decoded again for context, if the ids before the next piece had no text."""
 
 
 class TextStream:
-    """Decodes ids piece by piece, holding back characters whose bytes are not all there.
+    """Streaming decoder of token ids; it holds back characters until all their bytes have arrived.
 
-    Each piece is decoded together with the one before it, because what an id means may depend on its neighbour (a
-    leading space in SentencePiece vocabularies). No more is held back than may still become a character, so that an
-    answer of bytes that never do costs no more than any other. The pieces together are the text decoded at once, with
-    one exception: a byte-fallback vocabulary writes all of a run of bytes as U+FFFD if its end is not UTF-8, and a
-    character of that run that was given out cannot be taken back.
+    Each piece is decoded together with the piece before it, because the text of an id may depend on its neighbour (the
+    leading space in SentencePiece vocabularies). The decoder holds back only ids that may still become a character. So
+    an answer of invalid bytes costs no more than any other answer.
+
+    The pieces together equal the text decoded at once, with one exception. A byte-fallback vocabulary decodes a whole
+    run of bytes as U+FFFD if the end of the run is not UTF-8. Characters of such a run that were already returned
+    cannot be withdrawn.
     """
 
     def __init__(self, decode: Callable[[Sequence[int]], str]) -> None:
         self._decode = decode
         self._ids: list[int] = []
         self._context = 0
-        """Start of the ids decoded for context only."""
+        """Index of the first id that is decoded for context only."""
         self._read = 0
-        """Start of the ids whose text was not given out yet."""
+        """Index of the first id without returned text."""
 
     def push(self, ids: Sequence[int]) -> str:
-        """Text that these ids complete."""
+        """Add ids; return the text that they complete."""
         self._ids.extend(ids)
         text = self._text(len(self._ids))
         if not text.endswith(REPLACEMENT):
@@ -42,11 +44,11 @@ class TextStream:
         return ""
 
     def finish(self) -> str:
-        """Text of what was held back: U+FFFD where bytes are missing."""
+        """Return the text of the ids held back, with U+FFFD for incomplete characters."""
         return self._give(self._text(len(self._ids)), len(self._ids))
 
     def _text(self, end: int) -> str:
-        """Text of the ids from the first that was not given out up to `end`."""
+        """Return the text of the ids from `_read` up to `end`."""
         if self._read == end:
             return ""
         context = self._decode(self._ids[self._context : self._read]) if self._read > self._context else ""
@@ -62,16 +64,19 @@ class TextStream:
 
 
 class StopFilter:
-    """Cuts a text before the stop string that is complete first; does not depend on how the text is cut into pushes."""
+    """Filter that cuts a text before the stop string that is complete first.
+
+    Its output does not depend on how the text is cut into pieces.
+    """
 
     def __init__(self, stop: Sequence[str]) -> None:
         self._stop = stop
         self._held: str = ""
         self.stopped = False
-        """Whether a stop string came; nothing is given out after it."""
+        """Whether a stop string was found; `push` returns no text after it."""
 
     def push(self, text: str) -> str:
-        """Text that cannot be the beginning of a stop string."""
+        """Add text; return the text that cannot be part of a stop string."""
         if self.stopped or not self._stop:
             return "" if self.stopped else text
         text = self._held + text
@@ -83,12 +88,12 @@ class StopFilter:
         return text[:settled]
 
     def finish(self) -> str:
-        """Text that was held back, once it is clear that no stop string follows."""
+        """End the text; return the text held back, which turned out to be no stop string."""
         held, self._held = self._held, ""
         return held
 
     def _open(self, text: str) -> int:
-        """Length of the longest end of `text` that a stop string begins with."""
+        """Return the length of the longest suffix of `text` that is a prefix of a stop string."""
         longest = max(map(len, self._stop)) - 1
         return next(
             (

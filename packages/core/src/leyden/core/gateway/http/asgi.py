@@ -1,4 +1,4 @@
-"""The little of HTTP that every endpoint of the gateway needs, on bare ASGI. Knows nothing of models or attempts."""
+"""ASGI helpers: HTTP functions that the gateway's endpoints share, such as JSON responses and disconnect detection."""
 
 import asyncio
 import secrets
@@ -13,13 +13,13 @@ NONE: Mapping[str, str] = MappingProxyType({})
 
 
 class ClientGone(Exception):
-    """The client hung up before it had its answer."""
+    """The client disconnected before its response was complete."""
 
 
 def start_message(
     status: int, content_type: bytes, length: int | None = None, more: Mapping[str, str] = NONE
 ) -> Message:
-    """Return the ASGI message that begins an answer; a length is left out where it is streamed."""
+    """Return the ASGI message that starts a response; `length` is in bytes, and None for a streamed response."""
     headers = [(b"content-type", content_type), (b"x-request-id", b"req_" + secrets.token_hex(16).encode())]
     headers += [(name.encode(), value.encode()) for name, value in more.items()]
     if length is not None:
@@ -28,16 +28,16 @@ def start_message(
 
 
 async def send_json(send: Send, status: int, body: bytes, headers: Mapping[str, str] = NONE) -> None:
-    """Send a whole answer."""
+    """Send a complete JSON response."""
     await send(start_message(status, JSON, len(body), headers))
     await send({"type": "http.response.body", "body": body})
 
 
 class ClientWatch:
-    """Notices when the client of a request hangs up; the request's body must have been read.
+    """Detects that the client of a request has disconnected; the request's body must have been read before.
 
-    `with watch.cancelling():` cancels its block then, and raises ClientGone in its place; a block that is entered
-    after the client left raises at once.
+    On a disconnect, `with watch.cancelling():` cancels its block and raises ClientGone. A block that is entered after
+    the disconnect raises ClientGone at once.
     """
 
     def __init__(self, receive: Receive) -> None:
@@ -53,17 +53,17 @@ class ClientWatch:
         self._watcher.cancel()
 
     def cancelling(self) -> "_Cancelling":
-        """Run the block for as long as the client is there."""
+        """Return a context manager that cancels its block if the client disconnects."""
         return _Cancelling(self)
 
     def enter(self, task: "asyncio.Task[object]") -> None:
-        """Cancel `task` from now on if the client hangs up; raises ClientGone where it has."""
+        """Start to cancel `task` on a disconnect; raises ClientGone if the client has already disconnected."""
         if self.gone:
             raise ClientGone
         self._inside = task
 
     def leave(self) -> None:
-        """Cancel nothing any more."""
+        """Stop cancelling the task on a disconnect."""
         self._inside = None
 
     async def _watch(self) -> None:
@@ -75,7 +75,7 @@ class ClientWatch:
 
 
 class _Cancelling:
-    """A block that ends when the client does; a class, because every call has three of them."""
+    """Context manager of `ClientWatch.cancelling`; a class and not a generator, because every call enters three."""
 
     __slots__ = ("_before", "_task", "_watch")
 

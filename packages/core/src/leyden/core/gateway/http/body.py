@@ -1,6 +1,6 @@
-"""Reading a request's body within limits of size and time. Knows nothing of what the body says.
+"""Request body: reads and decompresses it within limits of size and time.
 
-Invariant: whatever a client sends, and however it is compressed, no more than the limit and one piece is ever held.
+Invariant: whatever a client sends, and however it is compressed, memory never holds more than the limit and one piece.
 """
 
 import asyncio
@@ -24,10 +24,10 @@ Work: TypeAlias = Callable[[int, Callable[[], bytes]], Awaitable[bytes]]
 
 _ALIASES = {"x-gzip": "gzip"}
 _ZSTD_SLICE = 128
-"""Bytes of a zstd frame taken at once. Four of them can stand for 128 KiB, so a slice gives at most 4 MiB."""
+"""Bytes of a zstd frame decompressed at once. Four bytes can expand to 128 KiB, so a slice yields at most 4 MiB."""
 
 _INLINE = 1 << 10
-"""Compressed bytes of which no more than a MiB can come."""
+"""Largest compressed piece in bytes that is decompressed on the event loop: it expands to at most 1 MiB."""
 
 
 def _unlimited(_: int) -> None: ...
@@ -35,18 +35,18 @@ def _unlimited(_: int) -> None: ...
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BodyLimits:
-    """How large a request's body may be and how slowly it may come."""
+    """Limits on the size and the transfer time of a request's body."""
 
     max_bytes: int = 16 << 20
-    """As sent."""
+    """Size as sent."""
     max_decoded_bytes: int = 16 << 20
-    """As read, where it was sent compressed."""
+    """Size after decompression, for a compressed body."""
     seconds: float = 120.0
-    """For the whole body."""
+    """Time for the whole body."""
     gap_seconds: float = 30.0
-    """Between two pieces of it."""
+    """Time between two pieces of the body."""
     max_bytes_per_attempt: int = 64 << 20
-    """Of all requests of one attempt together, as read, until they are answered."""
+    """Decompressed size of all unanswered requests of one attempt together."""
 
 
 async def _in_thread(_: int, call: Callable[[], bytes]) -> bytes:
@@ -56,11 +56,11 @@ async def _in_thread(_: int, call: Callable[[], bytes]) -> bytes:
 async def read_body(
     scope: Scope, receive: Receive, limits: BodyLimits, hold: Hold = _unlimited, work: Work = _in_thread
 ) -> bytes:
-    """Read a request's body, decompressed; `hold` gets the size of every piece, and may raise Refusal.
+    """Read a request's body and return it decompressed.
 
-    `work` decompresses what may stand for megabytes.
-    Raises Refusal with status 400 (not what its headers say), 408 (too slow), 413 (too large) or 415 (compressed in a
-    way that is not accepted), and ClientGone when the client hangs up.
+    `hold` is called with the decompressed size of every piece, and may raise Refusal. `work` runs the decompression of a
+    piece that may expand to megabytes. Raises Refusal with status 400 (the body contradicts its headers), 408 (too
+    slow), 413 (too large) or 415 (content encoding not accepted). Raises ClientGone if the client disconnects.
     """
     length = _declared_length(scope["headers"])
     decoder = _decoder(scope["headers"], limits)
@@ -91,27 +91,30 @@ async def read_body(
 
 
 class _Decoder(Protocol):
-    """Decompresses a body piece by piece; raises Corrupt or TooMuch for what grows too large."""
+    """Decompressor of a body, piece by piece."""
 
     @property
     def whole(self) -> bool:
-        """Whether everything that was begun has ended."""
+        """Whether the compressed data is complete."""
         ...
 
     def push(self, data: bytes) -> bytes:
-        """Return what `data` stands for."""
+        """Return the decompressed bytes of `data`; raises Corrupt, or TooMuch if the body exceeds the limit."""
         ...
 
 
 class _ZstdDecoder:
-    """zstd, one frame or several, in slices: the library cannot be told how much it may give at once."""
+    """Decompressor of one or more zstd frames.
+
+    It decompresses small slices, because the library has no limit on the output of one call.
+    """
 
     def __init__(self, limit: int) -> None:
-        import zstandard  # where it is installed; nothing of ours needs it otherwise
+        import zstandard  # optional dependency: no other code of Leyden needs it
 
         self._room = limit
         self._corrupt = zstandard.ZstdError
-        self._frames = zstandard.ZstdDecompressor(max_window_size=8 << 20)  # what RFC 8878 asks everyone to support
+        self._frames = zstandard.ZstdDecompressor(max_window_size=8 << 20)  # RFC 8878 recommends support for 8 MiB
         self._frame = self._frames.decompressobj()
         self._begun = False
 
@@ -139,7 +142,7 @@ class _ZstdDecoder:
 
 
 def accepted_encodings() -> tuple[str, ...]:
-    """Content encodings that a body may have on this machine."""
+    """Return the content encodings that this process can decompress; zstd needs the package `zstandard`."""
     return ("gzip", "deflate", "zstd") if importlib.util.find_spec("zstandard") else ("gzip", "deflate")
 
 
@@ -166,7 +169,7 @@ def _decoder(headers: Headers, limits: BodyLimits) -> _Decoder | None:
 
 
 async def _decoded(decoder: _Decoder, part: bytes, limits: BodyLimits, work: Work) -> bytes:
-    """Decompress a piece; off the event loop where it may stand for megabytes."""
+    """Decompress a piece; by `work` if it may expand to more than 1 MiB."""
     limit = limits.max_decoded_bytes
     try:
         return decoder.push(part) if len(part) <= _INLINE else await work(limit, partial(decoder.push, part))
@@ -183,7 +186,7 @@ def _declared_length(headers: Headers) -> int | None:
     value = given.pop()
     if given or not value.isdigit():
         raise invalid("The Content-Length of the request is not one number.")
-    return int(value[:20])  # beyond every limit already, and Python refuses to read thousands of digits
+    return int(value[:20])  # 20 digits exceed every limit, and Python does not parse thousands of digits
 
 
 def _piece(message: Message) -> tuple[bytes, bool]:
@@ -197,5 +200,5 @@ def _too_large(limit: int, what: str = "") -> Refusal:
 
 
 def _too_slow() -> Refusal:
-    # Where the rest of the body begins and ends is not known any more, so the connection cannot serve another request.
+    # The position of the rest of the body is unknown now, so the connection cannot serve another request.
     return Refusal(408, "The request body came too slowly.", code="request_timeout", headers={"connection": "close"})

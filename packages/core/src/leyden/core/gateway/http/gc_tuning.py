@@ -1,8 +1,8 @@
-"""Python's garbage collector while a run serves its agents. Knows nothing of servers.
+"""Garbage collector tuning: reduces the cost of Python's garbage collection while a run serves its agents.
 
-Every call makes some hundred objects, few of them in cycles. With Python's own threshold each few calls start a
-collection, and now and then one of the whole heap, which a loaded model library makes large: an eighth of the gateway's
-time.
+Every call creates some hundred objects, few of them in cycles. With Python's default threshold, every few calls start a
+collection, and some of these collect the whole heap. The heap is large, because model libraries are loaded. This took
+an eighth of the gateway's time.
 """
 
 import gc
@@ -12,11 +12,14 @@ THRESHOLD = (20_000, 20, 20)
 
 _lock = Lock()
 _before: list[tuple[tuple[int, int, int], bool]] = []
-"""Thresholds that were found, and whether something was set aside, for each user of `calm`; first the process's own."""
+"""For each call of `calm`, the threshold before it and whether objects were frozen (`gc.freeze`).
+
+The first entry has the settings of the process itself.
+"""
 
 
 def calm() -> None:
-    """Set aside what exists, and collect less often, until `restore` was called as often as this."""
+    """Freeze all existing objects and collect less often, until `restore` has been called as often as `calm`."""
     with _lock:
         _before.append((gc.get_threshold(), gc.get_freeze_count() > 0))
         if len(_before) == 1:
@@ -26,9 +29,9 @@ def calm() -> None:
 
 
 def restore() -> None:
-    """Put the collector back as the first `calm` found it, unless somebody has set it meanwhile.
+    """Undo the first `calm`, at the last of as many calls; a threshold that other code has set meanwhile stays.
 
-    Where the process had set something aside itself, all stays aside: Python can bring back all or nothing.
+    If the process had frozen objects before `calm`, all objects stay frozen, because Python can only unfreeze all.
     """
     with _lock:
         threshold, was_frozen = _before.pop()

@@ -1,7 +1,7 @@
-"""`HostCheck`: lets an application answer only requests whose Host header names this server.
+"""Host check: rejects requests whose Host header does not name this server, against DNS rebinding.
 
-A web page that a browser has open may come to reach a server of the loopback or of a private network under the page's
-own name (DNS rebinding). The browser then sends that name, which is none of this server's.
+In DNS rebinding, a web page points its own host name to the address of a server in a private network. The address may
+also be on the loopback interface. The browser then sends the page's host name, which is not a name of this server.
 """
 
 import socket
@@ -13,15 +13,16 @@ from leyden.core.data.encoding.base_url import bare_host, is_address, is_loopbac
 from leyden.core.gateway.refusal import Refusal
 
 CONTAINERS = ("host.docker.internal", "host.containers.internal")
-"""Names by which containers know the machine they run on; no public name ends in `.internal`."""
+"""Names that containers use for their host machine; no public name ends in `.internal`."""
 MOST_SEEN = 256
 
 
 class HostCheck:
-    """An ASGI application around another.
+    """ASGI application that checks the Host header of requests before it passes them to `app`.
 
-    On a loopback address it answers for the loopback's names and addresses; on others for the machine's own name and
-    for every address, which no DNS server can turn. Beyond that it answers for the names in `allowed`.
+    A server bound to a loopback address accepts the names and addresses of the loopback interface. Any other server
+    accepts these, the machine's own name and every IP address, which DNS cannot redirect. Both also accept the address
+    that they are bound to, the names in `CONTAINERS`, and the names in `allowed`.
     """
 
     def __init__(self, app: ASGIApp, bound: str, allowed: Collection[str] = ()) -> None:
@@ -30,10 +31,10 @@ class HostCheck:
         own = {socket.gethostname(), socket.gethostname().partition(".")[0]} if self._anywhere else set[str]()
         self._names = {bare_host(name) for name in (*own, *allowed, *CONTAINERS, bound)}
         self._seen: set[bytes] = set()
-        """Headers that were found to be right."""
+        """Cache of accepted Host headers."""
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        """Answer with 421 for another host. A request without the header comes from no browser."""
+        """Answer with status 421 for another host; accept a request without the header, as no browser sends one."""
         if scope["type"] == "http":
             for name, value in scope["headers"]:
                 if name == b"host" and value not in self._seen and not self._answers(value):
@@ -50,7 +51,7 @@ class HostCheck:
 
 
 def _host(header: str) -> str:
-    """The host of `HOST[:PORT]`."""
+    """Return the host of `HOST[:PORT]`."""
     if header.startswith("["):
         return bare_host(header.partition("]")[0])
     return bare_host(header.partition(":")[0])

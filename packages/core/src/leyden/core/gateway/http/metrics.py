@@ -1,6 +1,7 @@
-"""`GatewayMetrics`: what the gateway counts, in Prometheus' text format. Knows nothing of how calls are answered.
+"""Gateway metrics: counts calls, tokens, refusals and recorded spans, and exports them in Prometheus' text format.
 
-Labels come from us, never from a request: a client cannot make new series. Nothing in here names an attempt.
+Label values come from the gateway, never from a request, so a client cannot create new time series. No metric contains
+an attempt id.
 """
 
 from collections.abc import Callable, Iterable
@@ -11,13 +12,13 @@ from prometheus_client.core import Metric
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 
 LATENCY = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
-"""Upper bounds in seconds: from an instant engine to the longest answer a client waits for."""
+"""Upper bounds of the histogram buckets in seconds, from an instant engine to a client's longest timeout."""
 
 
 class GatewayMetrics:
-    """The numbers of one gateway, in a registry of their own.
+    """Metrics of one gateway, in their own registry.
 
-    `running`, `waiting` and `paused` are asked when somebody looks, so that they cost a call nothing.
+    The callbacks `running`, `waiting` and `paused` run only when the metrics are read, so they cost a call nothing.
     """
 
     def __init__(
@@ -74,7 +75,10 @@ class GatewayMetrics:
         *,
         first_chunk: float | None = None,
     ) -> None:
-        """Count a call that has ended; `first_chunk` is in seconds, of a streamed answer."""
+        """Count a call that has ended, with its duration in seconds.
+
+        `first_chunk` is the time to the first event of a streamed response, in seconds.
+        """
         calls = self._of_call.get((dialect, policy, status))
         if calls is None:
             calls = self._of_call[dialect, policy, status] = self._calls.labels(dialect, policy, str(status))
@@ -87,7 +91,7 @@ class GatewayMetrics:
             times[1].observe(first_chunk)
 
     def tokens(self, policy: str, prompt: int, response: int) -> None:
-        """Count the tokens of one answer: its prompt once, and what was drawn for all its choices."""
+        """Count the tokens of one response: its prompt once, and the sampled tokens of all choices."""
         tokens = self._of_policy.get(policy)
         if tokens is None:
             read, drawn = self._tokens.labels(policy, "prompt"), self._tokens.labels(policy, "response")
@@ -96,27 +100,27 @@ class GatewayMetrics:
         tokens[1].inc(response)
 
     def refused(self, reason: str) -> None:
-        """Count a request that was refused; `reason` is the code of our own refusal."""
+        """Count a refused request; `reason` is the error code of the gateway's refusal."""
         self._refused.labels(reason).inc()
 
     def recorded(self, spans: int, *, kept: bool = True) -> None:
-        """Count spans that were recorded, or could not be."""
+        """Count spans that were recorded, or with `kept=False` spans that could not be recorded."""
         (self._recorded if kept else self._lost).inc(spans)
 
     def serves(self, policy: str, version: Callable[[], float]) -> None:
-        """Show the version of a policy, asked when somebody looks."""
+        """Export the version of a policy; the callback `version` runs when the metrics are read."""
         self._version.labels(policy).set_function(version)
 
     def collect(self) -> Iterable[Metric]:
-        """The numbers, for a page that has others beside them."""
+        """Return the metrics as objects, for a page that also has other metrics."""
         return self._registry.collect()
 
     def render(self) -> bytes:
-        """Text for a scraper, of `CONTENT_TYPE`."""
+        """Return the metrics as text of the type `CONTENT_TYPE`, for a scraper."""
         return generate_latest(self._registry)
 
     def snapshot(self) -> dict[str, float]:
-        """Every number by its name and labels, as in the text: `leyden_gateway_refused_total{reason="overloaded"}`."""
+        """Return every value by its name and labels, such as `leyden_gateway_refused_total{reason="overloaded"}`."""
         values: dict[str, float] = {}
         for metric in self._registry.collect():
             for sample in metric.samples:

@@ -1,7 +1,8 @@
-"""`MetricsPage`: one page for Prometheus out of all that measures itself around a gateway.
+"""Metrics page: combines the metrics of a gateway and of the parts around it into one page for Prometheus.
 
-The gateway's own numbers, those of whatever lies beside it (a store, a run), and the servers' behind its engines, asked
-when somebody looks. A part that does not answer is missing, and `leyden_up` says so; the page never fails for it.
+The page has the metrics of the gateway, of other parts (a store, a run), and of the servers behind the engines. They
+are read when the page is requested. If a part does not answer, its metrics are missing and its `leyden_up` is 0. The
+page itself never fails for that.
 """
 
 import asyncio
@@ -21,15 +22,15 @@ from leyden.core.gateway.http.metrics import GatewayMetrics
 logger = logging.getLogger(__name__)
 
 Measure = Callable[[], Awaitable[Iterable[Metric]]]
-"""Returns the numbers of one part, or raises: the part is then shown as one that does not answer."""
+"""Function that returns the metrics of one part; if it raises, the page shows the part as not answering."""
 
 KEPT = 2.0
-"""Seconds for which what servers said is shown again: many scrapers cost them no more than one."""
+"""Seconds for which the metrics of the engines' servers are cached, so that many scrapers cost no more than one."""
 _UP = "leyden_up"
 
 
 class MetricsPage:
-    """The numbers of a gateway, of its `engines` by the names of their policies, and of what is `beside` it by name."""
+    """Page with the metrics of a gateway, of its `engines` (by policy name), and of other parts (`beside`, by name)."""
 
     def __init__(
         self, own: GatewayMetrics, engines: Mapping[str, Engine], beside: Mapping[str, Measure] | None = None
@@ -40,7 +41,7 @@ class MetricsPage:
         self._asked = float("-inf")
 
     async def render(self) -> bytes:
-        """Text for a scraper, of `metrics.CONTENT_TYPE`."""
+        """Return the page as text of the type `metrics.CONTENT_TYPE`, for a scraper."""
         parts = [list(self._own.collect())]
         for name, measure in self._beside.items():
             parts.append(await _measured(name, measure))
@@ -51,20 +52,20 @@ class MetricsPage:
         return generate_latest(_Families([*parts, self._told]))
 
     async def _ask_servers(self) -> list[Metric]:
-        """What the servers of every engine say, each with the labels `policy` and `replica`."""
+        """Return the metrics of the servers of every engine, with the labels `policy` and `replica`."""
         pages = await asyncio.gather(*(engine.measures() for engine in self._engines.values()))
         found: list[Metric] = []
         for policy, told in zip(self._engines, pages, strict=True):
             for replica, page in told.items():
                 labels = {"policy": policy, "replica": replica}
-                # in a thread: reading a page takes tens of milliseconds, in which calls are answered
+                # On a thread, because parsing a page takes tens of milliseconds and would block calls.
                 numbers = None if page is None else await asyncio.to_thread(_read, page, labels, replica)
                 found += [_up(part="engine", up=numbers is not None, **labels), *(numbers or ())]
         return found
 
 
 class _Families(Collector):
-    """Metrics of several parts: those of one name are one family, as the format demands."""
+    """Collector that merges the metrics of several parts: the format needs one family for each name."""
 
     def __init__(self, parts: Iterable[Iterable[Metric]]) -> None:
         self._families: dict[str, Metric] = {}
@@ -94,7 +95,10 @@ def _up(*, up: bool, **labels: str) -> Metric:
 
 
 def _read(page: bytes, labels: Mapping[str, str], replica: str) -> list[Metric] | None:
-    """The numbers of a server's page, with our labels; its own of these names keep them with `exported_` before."""
+    """Return the metrics of a server's page with `labels` added, or None if the page cannot be parsed.
+
+    A label of the server with the same name gets the prefix `exported_`.
+    """
     try:
         families = list(text_string_to_metric_families(page.decode()))
     except ValueError as error:

@@ -1,14 +1,14 @@
-"""Padding of stream events, as the provider pads them. Knows nothing of dialects."""
+"""Padding of stream events: hides the length of their text in an encrypted connection, as the provider does."""
 
 import secrets
 
 PIECE = 16
-"""Characters that a piece and its padding have together, or a multiple of them."""
+"""The length of a piece with its padding is a multiple of this number of characters."""
 
 
 def padding(piece: str) -> str:
-    """Return what makes a piece of a stream as long as its neighbours, to whoever counts bytes of encrypted lines.
+    """Return random hexadecimal padding for a piece of text in a stream; 1 to `PIECE` characters.
 
-    There is always some.
+    An observer of the encrypted connection then cannot derive the length of the text from the number of bytes.
     """
     return secrets.token_hex(PIECE // 2)[: PIECE - len(piece) % PIECE]

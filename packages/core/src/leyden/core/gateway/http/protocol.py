@@ -1,8 +1,8 @@
-"""`PatientProtocol`: uvicorn's HTTP protocol, with an end to its patience. Knows nothing of what is served.
+"""HTTP protocol: uvicorn's protocol of one connection with timeouts for slow clients.
 
-A client owes us the rest of a request that it has begun, and somebody to read the answer. One that pays too slowly is
-cut off, without an answer where none can be given; how slowly a body may come while it is read, its reader decides. A
-request that arrives in one piece, as almost all do, starts no timer.
+It limits the time in which a client must send the rest of a request and read its response. The connection of a client
+that is too slow is closed, without a response if none can be sent. While a body is read, the reader's own time limits
+apply (`body.BodyLimits`). A request that arrives in one piece, as almost all do, starts no timer.
 """
 
 import asyncio
@@ -22,27 +22,31 @@ _END = b"\r\n\r\n"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionLimits:
-    """What one connection may cost, and how many there may be."""
+    """Limits on the time and memory of one connection, and on the number of connections."""
 
     head_seconds: float = 15.0
-    """For a whole request head, from the moment the connection is made or the head begins; and for the rest of a
-    request that was answered before it had come."""
+    """Time for a whole request head, from the start of the connection or of the head.
+
+    Also the time for the rest of a request that was answered before it had arrived completely.
+    """
     head_bytes: int = 64 << 10
     unread_seconds: float = 300.0
-    """That a client may let one answer wait to be read, in all."""
+    """Total time for which a client may leave one response unread."""
     max_connections: int = 8192
-    """Further ones wait in the operating system's queue until one of these is closed. Fewer where the process may not
-    open so many files."""
+    """Open connections; further ones wait in the operating system's queue.
+
+    The limit is lower if the process may not open so many files.
+    """
     max_unknown: int = 2048
-    """Without an accepted token; for one more, the oldest idle one is closed."""
+    """Connections without an accepted token; for a further one, the oldest idle one is closed."""
     max_unknown_per_peer: int = 1024
-    """Of one address."""
+    """Connections without an accepted token from one address."""
     max_per_attempt: int = 1024
-    """At work for one attempt; the oldest idle one is closed before one is refused."""
+    """Connections of one attempt; for a further one, an idle one is closed, or else the request is refused."""
 
 
 class PatientProtocol(HttpToolsProtocol):
-    """One connection; `lost` is called when it is closed."""
+    """Protocol of one connection; the callback `lost` runs when the connection is closed."""
 
     def __init__(
         self,
@@ -56,24 +60,24 @@ class PatientProtocol(HttpToolsProtocol):
         super().__init__(config, server_state, app_state)
         self._limits, self._lost, self._all = limits, lost, connections
         self.owner: str | Unknown | None = UNKNOWN
-        """Whose token came on it; see `Connection`."""
+        """Attempt of the last accepted token on this connection; see `Connection.owner`."""
         self._unread_left, self._unread_since = limits.unread_seconds, 0.0
         self.made = False
-        """Whether there has been a connection."""
+        """Whether the connection was ever established."""
         self._in_head = self._in_body = False
         self._head_size = 0
-        """Bytes of the head so far, where it comes in several pieces."""
+        """Bytes of an incomplete head so far, if the head arrives in several pieces."""
         self._tail = b""
-        """The last of them: the end of the head may itself be cut."""
+        """Last bytes of the incomplete head, because the end marker may be split between two pieces."""
         self._behind = False
-        """Whether what arrives begins with something else than a head, and is not counted as one."""
+        """Whether the arriving piece starts with the end of an earlier request; it then does not count to the head."""
         self._refused = False
-        """Whether what arrives is not looked at any more."""
+        """Whether further data is ignored."""
         self._owed: asyncio.TimerHandle | None = None
         self._unread: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:
-        """Wait for the first request."""
+        """Register the connection, and start the timer for the first request head."""
         super().connection_made(transport)
         self.made = True
         self._all.made(self)
@@ -81,7 +85,7 @@ class PatientProtocol(HttpToolsProtocol):
             self._expect()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the timers."""
+        """Stop the timers, and remove the connection."""
         super().connection_lost(exc)
         self._all.lost(self)
         self._paid()
@@ -89,7 +93,7 @@ class PatientProtocol(HttpToolsProtocol):
         self._lost()
 
     def data_received(self, data: bytes) -> None:
-        """Take what the client sent, unless it makes a head too long."""
+        """Process data from the client; refuse a request head that is too long."""
         if self._refused:
             return
         head = not self._in_body
@@ -107,7 +111,10 @@ class PatientProtocol(HttpToolsProtocol):
             self._expect()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is no HTTP; where it stands behind a request that is being answered, answer that and no more."""
+        """Refuse data that is not HTTP.
+
+        If the data follows a request that is still in progress, finish that response and then close the connection.
+        """
         if self._answering() and not self._in_body:
             self._refused = True
             self.cycle.keep_alive = False
@@ -116,13 +123,13 @@ class PatientProtocol(HttpToolsProtocol):
         self.transport.close()
 
     def on_message_begin(self) -> None:
-        """Begin a head."""
+        """Mark the start of a request head."""
         super().on_message_begin()
         self.scope["extensions"] = cast("Any", {CONNECTION: self})
         self._in_head = True
 
     def on_headers_complete(self) -> None:
-        """End the head."""
+        """Mark the end of the head, and stop its timer."""
         self._in_head, self._in_body = False, True
         self._head_size, self._tail = 0, b""
         self._paid()
@@ -130,29 +137,29 @@ class PatientProtocol(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
-        """End the body."""
+        """Mark the end of the body."""
         self._in_body, self._behind = False, True
-        if self._owed is not None:  # the answer is long given
+        if self._owed is not None:  # the response was complete before the body
             self._paid()
             self._keep_alive()
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        """Wait for the rest of a request that was answered early: the next one begins behind it."""
+        """Start a timer for the rest of a request that was answered early, because the next request follows it."""
         super().on_response_complete()
         self._unread_left = self._limits.unread_seconds
         if self._in_body and self.cycle.response_complete and self._owed is None:
             self._expect()
 
     def pause_writing(self) -> None:
-        """Wait for the client to read."""
+        """Pause writing, and start the timer for the unread response."""
         super().pause_writing()
         if self._unread is None:
             self._unread_since = self.loop.time()
             self._unread = self.loop.call_later(max(0.0, self._unread_left), self.transport.abort)
 
     def resume_writing(self) -> None:
-        """Go on writing."""
+        """Resume writing, and stop the timer for the unread response."""
         super().resume_writing()
         if self._unread is not None:
             self._unread.cancel()
@@ -161,20 +168,20 @@ class PatientProtocol(HttpToolsProtocol):
 
     @property
     def peer(self) -> str:
-        """The client's address, without its port."""
+        """Address of the client, without its port."""
         return self.client[0] if self.client else ""
 
     @property
     def idle(self) -> bool:
-        """Whether no request is under way."""
+        """Whether no request is in progress."""
         return not self._answering() and not self._in_body
 
     def accept(self, owner: str | None) -> None:
-        """Note whose token came; raises Refusal where an attempt has too many connections at work."""
+        """Record the attempt of an accepted token; raises Refusal if the attempt has too many busy connections."""
         self._all.accept(self, owner)
 
     def shut(self) -> None:
-        """Close the connection, at once where a request is under way."""
+        """Close the connection; abort it if a request is in progress."""
         if self.idle:
             self.transport.close()
         else:
@@ -198,7 +205,7 @@ class PatientProtocol(HttpToolsProtocol):
     def _overdue(self) -> None:
         self._owed = None
         if self._answering():
-            self._expect()  # an answer is under way, and a further request has begun behind it
+            self._expect()  # a response is in progress, and the head of a further request has begun
         elif not self.transport.is_closing():
             self.transport.close()
 
@@ -208,7 +215,7 @@ class PatientProtocol(HttpToolsProtocol):
         return self._head_size + head > self._limits.head_bytes
 
     def _refuse_head(self) -> None:
-        """Say so, and read on for a while without looking: closing at once could take the answer from the client."""
+        """Send status 431, and ignore further data for a while; an immediate close could lose the response."""
         self._refused = True
         if self._answering():
             self.cycle.keep_alive = False
@@ -221,7 +228,7 @@ class PatientProtocol(HttpToolsProtocol):
 
 
 def _whole(status: bytes, refusal: Refusal) -> bytes:
-    """Return a whole answer, after which the connection is closed."""
+    """Return a complete response as bytes; the connection is closed after it."""
     body = refusal.encode()
     lines = [
         b"HTTP/1.1 " + status,

@@ -1,7 +1,7 @@
-"""`GatewayServer`: serves an ASGI application from the running event loop. Knows nothing of what the application does.
+"""Gateway server: serves an ASGI application over HTTP from the running event loop.
 
-The store and the engine belong to an event loop, so the server runs in theirs; agents live in other processes. Nothing
-of a request's path is ever logged: it may hold an attempt token.
+The server runs in the same event loop as the store and the engine, because these belong to one event loop. Agents run
+in other processes. A request's path is never logged, because it may contain an attempt token.
 """
 
 import asyncio
@@ -22,10 +22,12 @@ from leyden.core.masking import mask_logs
 
 BACKLOG = 4096
 KEEP_ALIVE = 600
-"""Seconds an idle connection is kept. Longer than any client's pool keeps one, so that no client writes to one that is
-being closed."""
+"""Seconds for which an idle connection stays open.
+
+This is longer than any client's connection pool keeps one, so that no client writes to a connection that is closing.
+"""
 OTHER_FILES = 256
-"""Files that a process needs beside its connections."""
+"""Number of open files that a process needs in addition to its connections."""
 _RECOVERY_SECONDS = 0.2
 _TICK_SECONDS = 0.1
 _LOOK_SECONDS = 0.005
@@ -34,9 +36,10 @@ _log = logging.getLogger("leyden.gateway")
 
 
 class GatewayServer:
-    """An HTTP server on `host` and `port` (0: any free one).
+    """HTTP server on `host` and `port` (0 for any free port).
 
-    It answers requests for hosts that it has to be called by (`HostCheck`), and for those in `allowed_hosts`.
+    It answers requests for its own host names (see `HostCheck`) and for the names in `allowed_hosts`. At a stop,
+    requests in progress get `grace` seconds to end.
     """
 
     def __init__(
@@ -56,7 +59,10 @@ class GatewayServer:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> str:
-        """Listen, and return the root URL, without a trailing slash. Raises GatewayError when the port is taken."""
+        """Start listening; return the root URL without a trailing slash.
+
+        Raises GatewayError if the server cannot listen, for example because the port is in use.
+        """
         try:
             listener = _listen(self._host, self._port)
         except OSError as error:
@@ -87,7 +93,7 @@ class GatewayServer:
         return f"http://{host}:{listener.getsockname()[1]}"
 
     async def stop(self) -> None:
-        """Stop listening, let calls in flight end for `grace` seconds, then cut them off."""
+        """Stop listening, wait up to `grace` seconds for requests in progress, and cancel the rest."""
         if self._server is None or self._task is None:
             return
         self._server.stop()
@@ -96,7 +102,10 @@ class GatewayServer:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """A listening socket that says it is TCP: asyncio turns Nagle's delay off for no other (40 ms an answer)."""
+    """Return a listening socket with an explicit TCP protocol.
+
+    Only for such a socket does asyncio turn off Nagle's algorithm, which would delay a response by 40 ms.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
@@ -111,10 +120,10 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _affordable(limits: ConnectionLimits) -> ConnectionLimits:
-    """Leave files for others than clients, where the process may open fewer than there may be connections."""
+    """Return limits with fewer connections if the process may open too few files for all of them and other uses."""
     try:
         import resource
-    except ImportError:  # not on Windows
+    except ImportError:  # Windows has no `resource`
         return limits
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
@@ -136,7 +145,7 @@ class _Server(uvicorn.Server):
         self._stopping = asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to accept connections, through doors of our own in place of asyncio's servers."""
+        """Start to accept connections, with a `_Door` for each socket instead of asyncio's servers."""
         await self.lifespan.startup()
         if self.lifespan.should_exit:
             self.should_exit = True
@@ -145,12 +154,12 @@ class _Server(uvicorn.Server):
         self.started = True
 
     def stop(self) -> None:
-        """Have `serve` end."""
+        """Make `serve` return."""
         self.should_exit = True
         self._stopping.set()
 
     async def main_loop(self) -> None:
-        """Do what uvicorn does ten times a second, until `stop`, and then end at once."""
+        """Run uvicorn's periodic work ten times a second; return at once after `stop`."""
         counter = 0
         while not await self.on_tick(counter):
             counter += 1
@@ -158,9 +167,9 @@ class _Server(uvicorn.Server):
                 await asyncio.wait_for(self._stopping.wait(), _TICK_SECONDS)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Accept no more; let calls in flight end within their grace, and cancel what is left.
+        """Stop accepting connections, wait for requests in progress, and cancel the rest after the grace period.
 
-        As uvicorn's own, without its pauses of a tenth of a second.
+        This is uvicorn's shutdown without its pauses of a tenth of a second.
         """
         for door in self._doors:
             await door.close()
@@ -180,16 +189,16 @@ class _Server(uvicorn.Server):
         await self.lifespan.shutdown()
 
     def protocol(self, limits: ConnectionLimits, lost: Callable[[], None]) -> PatientProtocol:
-        """Return what speaks with one client."""
+        """Return the protocol of one new connection."""
         return PatientProtocol(self.config, self.server_state, self.lifespan.state, limits, lost, self._connections)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None]:
-        """Leave signals to the program the server is part of."""
+        """Install no signal handlers; the program that runs the server handles signals."""
         yield
 
     async def ready(self, task: asyncio.Task[None]) -> None:
-        """Wait until connections are accepted."""
+        """Wait until the server accepts connections; raises GatewayError if it ended before."""
         while not self.started:
             if task.done():
                 await task
@@ -198,7 +207,7 @@ class _Server(uvicorn.Server):
 
 
 class _Door:
-    """Accepts connections while there is room; the others wait in the operating system's queue."""
+    """Listener that accepts connections up to the limit; further ones wait in the operating system's queue."""
 
     def __init__(self, listener: socket.socket, server: _Server, limits: ConnectionLimits) -> None:
         self._listener, self._server, self._limits = listener, server, limits
@@ -207,7 +216,7 @@ class _Door:
         self._task = asyncio.create_task(self._run(), name="leyden gateway door")
 
     async def close(self) -> None:
-        """Accept no more."""
+        """Stop accepting connections."""
         self._task.cancel()
         await asyncio.wait([self._task, *self._entering])
 
@@ -217,9 +226,9 @@ class _Door:
             await self._room.acquire()
             try:
                 client, _ = await loop.sock_accept(self._listener)
-            except ConnectionError:  # gone before it was its turn
+            except ConnectionError:  # the client disconnected before it was accepted
                 self._room.release()
-            except OSError as error:  # such as too many open files
+            except OSError as error:  # for example too many open files
                 self._room.release()
                 if not told:
                     _log.warning("no more connections can be accepted for now: %s", error.strerror)
@@ -232,11 +241,11 @@ class _Door:
                 task.add_done_callback(self._entering.discard)
 
     async def _enter(self, client: socket.socket) -> None:
-        """Hand a connection over to its protocol, which makes room again when it is lost."""
+        """Connect a client's socket to its protocol, which frees its slot when the connection is lost."""
         protocol = self._server.protocol(self._limits, self._room.release)
         try:
             await asyncio.get_running_loop().connect_accepted_socket(lambda: protocol, client)
-        except OSError:  # the client is gone already
+        except OSError:  # the client has already disconnected
             if not protocol.made:
                 client.close()
                 self._room.release()

@@ -1,12 +1,14 @@
-"""`Gate`: how many calls are answered at once, and in which order the others wait. Knows nothing of what a call is.
+"""Admission control: limits how many model calls run at once, and orders the calls that wait.
 
-A call has a place or waits for one. There is one line for all, first come, first served; an attempt may have only so
-many calls in it or past it, and its further calls wait in a line of its own until one of those has left. So an attempt
-with a thousand calls delays another's next call by at most its share. While others call too, its share is not much
-larger than theirs, and its calls begin in rounds with theirs (`Rounds`).
+A call either has a slot (`Place`) or waits for one. There is one common first-in, first-out queue. Each attempt has a
+share: the number of its calls that may be in the common queue or in a slot. Further calls of the attempt wait in the
+attempt's own queue until one of those calls leaves. So an attempt with a thousand calls delays the next call of another
+attempt by at most its share. While other attempts call too, a share is at most `fair_share` or twice their average.
+The calls of an attempt then also begin in rounds with those of the others (`Rounds`).
 
-Invariants: never more places than `max_concurrent`; while anybody is in the common line, all places are taken or the
-gate is paused; a call that gives up, wherever it stands, leaves nothing behind. Belongs to one event loop.
+Invariants: never more calls in slots than `max_concurrent`. While the common queue has a call, all slots are taken or
+admission is paused. A call that is cancelled leaves no state behind, in whichever queue it is. Belongs to one event
+loop.
 """
 
 import asyncio
@@ -21,30 +23,30 @@ from leyden.core.gateway.limits.rounds import Rounds
 from leyden.core.gateway.refusal import Refusal, retry_after
 
 LONGEST_RETRY = 60.0
-"""Seconds; clients ignore longer advice."""
+"""Largest `retry-after` in seconds; clients ignore longer ones."""
 RECENT_SECONDS = 2.0
-"""How long an attempt without a call counts among the others: most are between two calls."""
+"""Seconds for which an attempt without a call still counts as active: it is most likely between two calls."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateLimits:
-    """How much is let through. The defaults let a thousand agents with a few calls each wait, not fail."""
+    """Limits of admission control. With the defaults, a thousand agents with a few calls each wait and do not fail."""
 
     max_concurrent: int = 256
-    """Calls that are answered at once; the engine makes its own batches of them."""
+    """Calls that run at once; the engine forms its own batches from them."""
     max_per_attempt: int = 64
-    """Of one attempt, answered or in the common line."""
+    """Calls of one attempt that run or wait in the common queue."""
     fair_share: int = 8
-    """Of an attempt, while others call as well or have just done so; or twice their average, if that is more."""
+    """Share of an attempt while other attempts are active; twice the others' average if that is more."""
     max_waiting_per_attempt: int = 1024
-    """Beyond its share; more are refused while others still may wait."""
+    """Calls of one attempt that wait beyond its share; further calls of this attempt are refused."""
     max_waiting: int = 4096
     max_wait_seconds: float = 480.0
-    """Less than the ten minutes that OpenAI's clients wait for a first byte."""
+    """Seconds a call may wait; less than the ten minutes that OpenAI's clients wait for a first byte."""
     rate: float | None = None
-    """Calls a second; those beyond it are refused, not delayed."""
+    """Calls per second; calls beyond the rate are refused, not delayed. None for no limit."""
     burst: int = 1
-    """Calls that may come at once after a quiet time, where there is a rate."""
+    """Calls that may come at once after an idle time; used only with `rate`."""
 
     def __post_init__(self) -> None:
         for name in ("max_concurrent", "max_per_attempt", "fair_share", "burst"):
@@ -57,7 +59,7 @@ class GateLimits:
 
 
 class Gate:
-    """Lets calls through within `limits`; `clock` gives seconds."""
+    """Admission control within `limits`; `clock` returns seconds."""
 
     def __init__(self, limits: GateLimits | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._limits = limits or GateLimits()
@@ -68,31 +70,32 @@ class Gate:
         self._line: OrderedDict[_Turn, None] = OrderedDict()
         self._attempts: dict[str, _Attempt] = {}
         self._recent: OrderedDict[str, float] = OrderedDict()
-        """When each attempt called last, the oldest first."""
+        """Time of the last call of each attempt, the oldest first."""
         self._rounds = Rounds()
         self._drains: list[asyncio.Future[None]] = []
         self._held = 0.0
-        """How long a place is held, in seconds: a moving average."""
+        """Moving average of the seconds that a call holds its slot."""
 
     @property
     def running(self) -> int:
-        """Calls that have a place."""
+        """Number of calls that have a slot."""
         return self._running
 
     @property
     def waiting(self) -> int:
-        """Calls that wait for one."""
+        """Number of calls that wait for a slot."""
         return self._waiting
 
     @property
     def paused(self) -> bool:
-        """Whether no call is given a place for now."""
+        """Whether admission is paused: no waiting call gets a slot."""
         return self._paused
 
     async def place(self, attempt_id: str) -> "Place":
-        """Wait for a place for one call of an attempt, which holds it `with` what is returned.
+        """Wait for a slot for one call of an attempt; return the slot as a context manager that frees it.
 
-        Raises Refusal with status 429 where too many wait or come a second, and 503 where the wait is too long.
+        Raises Refusal with status 429 if too many calls wait or the rate is exceeded. Raises Refusal with status 503 if
+        the call waits longer than `max_wait_seconds`.
         """
         if len(self._recent) > 1:
             await self._rounds.turn(attempt_id)
@@ -102,22 +105,22 @@ class Gate:
         return Place(self, attempt_id, self._clock())
 
     def give_back(self, place: "Place") -> None:
-        """Give the place of a call that has ended to the next; once."""
+        """Free the slot of a call that has ended, and admit the next call. Call it once for each slot."""
         held = self._clock() - place.since
         self._held += (held - self._held) / 16
         self._leave(place.attempt_id)
 
     def pause(self) -> None:
-        """Give no more places; calls that arrive wait, those that have a place keep it."""
+        """Stop admitting calls: new calls wait, and running calls keep their slots."""
         self._paused = True
 
     def resume(self) -> None:
-        """Give places again, first to those that have waited."""
+        """Admit calls again, first those that have waited."""
         self._paused = False
         self._advance()
 
     async def drain(self) -> None:
-        """Return when no call has a place; without a pause this is a moment that may never come."""
+        """Return when no call has a slot; without a prior `pause` this may never happen."""
         while self._running:
             done = asyncio.get_running_loop().create_future()
             self._drains.append(done)
@@ -125,7 +128,7 @@ class Gate:
 
     @asynccontextmanager
     async def closed(self) -> AsyncGenerator[None]:
-        """Pause and drain, and resume when the block ends; for one owner at a time."""
+        """Pause and drain, and resume when the block ends; only one caller at a time may use it."""
         self.pause()
         try:
             await self.drain()
@@ -133,14 +136,14 @@ class Gate:
         finally:
             self.resume()
 
-    # --- One call's way
+    # --- Steps of one call
 
     def _enter(self, attempt_id: str) -> "_Turn | None":
-        """Take a place, or a turn to wait for; raises Refusal with status 429."""
+        """Return None if the call got a slot, else its entry in a queue; raises Refusal with status 429."""
         limits = self._limits
         attempt = self._attempts.get(attempt_id) or _Attempt()
         self._note(attempt_id)
-        if attempt.own:  # others may be fewer, or busier, than when these came
+        if attempt.own:  # the share may have grown since these calls were queued
             self._fill(attempt)
             self._advance()
         joins = not attempt.own and attempt.share < self._share(attempt)
@@ -164,7 +167,7 @@ class Gate:
         return turn
 
     async def _wait(self, turn: "_Turn") -> None:
-        """Return when it is `turn`'s turn; raises Refusal with status 503 when that takes too long."""
+        """Return when the queued call gets a slot; raises Refusal with status 503 if that takes too long."""
         try:
             await asyncio.wait([turn.given], timeout=self._limits.max_wait_seconds)
         except asyncio.CancelledError:
@@ -177,7 +180,7 @@ class Gate:
             raise Refusal(503, message, type="server_error", code="overloaded", headers=advice)
 
     def _give_up(self, turn: "_Turn") -> None:
-        """Take a call that no longer waits out of its line, or out of the place that it was given meanwhile."""
+        """Remove a call that stopped waiting from its queue, or free the slot that it got meanwhile."""
         if turn.given.done():
             self._leave(turn.attempt_id)
             return
@@ -189,7 +192,7 @@ class Gate:
             del self._attempts[turn.attempt_id].own[turn]
 
     def _leave(self, attempt_id: str) -> None:
-        """Take a place back and give it to the next."""
+        """Free a slot and admit the next call."""
         self._running -= 1
         self._part(attempt_id)
         self._advance()
@@ -200,7 +203,7 @@ class Gate:
                     done.set_result(None)
 
     def _part(self, attempt_id: str) -> None:
-        """One call of an attempt is out of the common line and of its place: the next of its own line may join."""
+        """Lower the attempt's count after a call left the common queue or its slot, and let its next call join."""
         attempt = self._attempts[attempt_id]
         self._note(attempt_id)
         attempt.share -= 1
@@ -215,7 +218,7 @@ class Gate:
             attempt.share += 1
 
     def _note(self, attempt_id: str) -> None:
-        """Remember that an attempt calls, and forget those that have not called for a while."""
+        """Record the time of an attempt's call, and drop attempts without a call in the last `RECENT_SECONDS`."""
         now = self._clock()
         self._recent[attempt_id] = now
         self._recent.move_to_end(attempt_id)
@@ -223,7 +226,7 @@ class Gate:
             self._recent.popitem(last=False)
 
     def _share(self, attempt: "_Attempt") -> int:
-        """How many calls of an attempt may be in the common line or in a place, at least one."""
+        """Return how many calls of an attempt may be in the common queue or in a slot; at least 1."""
         most = self._limits.max_per_attempt
         others = max(len(self._attempts) - bool(attempt.share), len(self._recent) - 1)
         if others < 1:
@@ -244,14 +247,14 @@ class Gate:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Place:
-    """What a call holds while it is answered: to be entered at once, and given back at the end of its block."""
+    """Slot of a running call, as a context manager: enter it at once; the end of its block frees the slot."""
 
     gate: Gate
     attempt_id: str
     since: float
 
     def __enter__(self) -> None:
-        """Hold it."""
+        """Enter the block; the slot is already taken."""
 
     def __exit__(self, *_: object) -> None:
         self.gate.give_back(self)
@@ -259,34 +262,34 @@ class Place:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Turn:
-    """A call that waits."""
+    """Queue entry of a waiting call."""
 
     attempt_id: str
     given: "asyncio.Future[None]"
-    """Done when it has a place."""
+    """Done when the call has a slot."""
 
 
 class _Attempt:
-    """The calls of one attempt."""
+    """Calls of one attempt that run or wait."""
 
     __slots__ = ("own", "share")
 
     def __init__(self) -> None:
         self.share = 0
-        """Calls in the common line or in a place."""
+        """Number of calls in the common queue or in a slot."""
         self.own: OrderedDict[_Turn, None] = OrderedDict()
-        """Calls beyond that, in order."""
+        """The attempt's own queue: its further calls, in order."""
 
 
 class _Bucket:
-    """Holds up to `burst` calls and fills at `rate` a second."""
+    """Token bucket: has room for `burst` calls and refills at `rate` calls per second."""
 
     def __init__(self, rate: float, burst: int, clock: Callable[[], float]) -> None:
         self._rate, self._burst, self._clock = rate, burst, clock
         self._level, self._at = float(burst), clock()
 
     def take(self) -> float:
-        """Take one call; return 0, or without taking it the seconds until there is one."""
+        """Take one call and return 0; if the bucket is empty, take none and return the seconds until one is free."""
         now = self._clock()
         self._level = min(self._burst, self._level + (now - self._at) * self._rate)
         self._at = now

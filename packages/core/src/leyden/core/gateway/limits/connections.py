@@ -1,7 +1,8 @@
-"""`Connections`: how many connections there may be without an accepted token, and of one attempt.
+"""`Connections`: limits the connections without an accepted token, and the connections of one attempt.
 
-A connection is unknown until a request on it proves who sends it. Of the unknown ones, and of an attempt's own, the
-oldest idle one is closed for a new one beyond the limit. Knows nothing of HTTP.
+A connection is unauthenticated until a request on it has an accepted token. If a new connection exceeds a limit, the
+oldest idle connection of the same group is closed. The groups are the unauthenticated connections, those of one peer
+address, and those of one attempt.
 """
 
 from collections import defaultdict
@@ -13,32 +14,32 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from leyden.core.gateway.refusal import Refusal, retry_after
 
 CONNECTION = "leyden.connection"
-"""Where the scope's `extensions` have the connection of a request."""
+"""Key in the ASGI scope's `extensions` that holds the connection of a request."""
 
 
 class Connection(Protocol):
     """One client's connection."""
 
     owner: "str | Unknown | None"
-    """Attempt that its latest request was of; None for another accepted token, `UNKNOWN` before any."""
+    """Attempt id of its latest request; None for another accepted token, `UNKNOWN` before any accepted token."""
 
     @property
     def peer(self) -> str:
-        """Where it comes from."""
+        """Address of the client."""
         ...
 
     @property
     def idle(self) -> bool:
-        """Whether no request is under way on it."""
+        """Whether no request is in progress on it."""
         ...
 
     def shut(self) -> None:
-        """Close it."""
+        """Close the connection."""
         ...
 
 
 class Unknown:
-    """Who nobody knows yet."""
+    """Owner of a connection that has not been authenticated yet."""
 
 
 UNKNOWN = Unknown()
@@ -49,18 +50,18 @@ class Connections:
 
     def __init__(self, *, unknown: int, unknown_per_peer: int, per_attempt: int) -> None:
         self._most, self._most_per_peer, self._most_per_attempt = unknown, unknown_per_peer, per_attempt
-        # Dicts for their order: the oldest comes first.
+        # Dictionaries, because they keep their order: the oldest connection comes first.
         self._unknown: dict[Connection, None] = {}
         self._of_peer: defaultdict[str, dict[Connection, None]] = defaultdict(dict)
         self._of_attempt: defaultdict[str, dict[Connection, None]] = defaultdict(dict)
 
     @property
     def unknown(self) -> int:
-        """Connections without an accepted token."""
+        """Number of connections without an accepted token."""
         return len(self._unknown)
 
     def made(self, connection: Connection) -> None:
-        """Take a new connection in, and close an older one where there are too many."""
+        """Register a new connection, and close an older one if there are too many."""
         peers = self._of_peer[connection.peer]
         self._unknown[connection] = peers[connection] = None
         if len(peers) > self._most_per_peer:
@@ -69,11 +70,14 @@ class Connections:
             self._shut(_oldest(self._unknown))
 
     def lost(self, connection: Connection) -> None:
-        """Forget a connection that is closed."""
+        """Remove a connection that is closed."""
         self._leave(connection)
 
     def accept(self, connection: Connection, owner: str | None) -> None:
-        """Note whose token came on a connection; raises Refusal with status 429 where an attempt has too many busy."""
+        """Record the attempt of an accepted token as the owner of a connection; None for another accepted token.
+
+        Raises Refusal with status 429 if the attempt has too many busy connections.
+        """
         if connection.owner == owner:
             return
         self._leave(connection)
@@ -102,19 +106,25 @@ class Connections:
 
 
 def accept(scope: Scope, owner: str) -> None:
-    """Note, on the connection of a request, the attempt whose token it has; raises Refusal where there are too many."""
+    """Record the attempt of a request's token as the owner of the request's connection.
+
+    Raises Refusal with status 429 if the attempt has too many busy connections.
+    """
     connection = connection_of(scope)
     if connection is not None:
         connection.accept(owner)
 
 
 def connection_of(scope: Scope) -> Any:
-    """Return the connection of a request; None where another server has it."""
+    """Return the connection of a request; None if the request came through another server."""
     return scope.get("extensions", {}).get(CONNECTION)
 
 
 def recognising(app: ASGIApp) -> ASGIApp:
-    """Take a connection for known on which a POST with credentials has succeeded: something in `app` checked them."""
+    """Return `app` with a wrapper that marks a connection as authenticated after a successful POST with credentials.
+
+    The success (a status below 300) shows that `app` checked the credentials.
+    """
 
     async def recognise(scope: Scope, receive: Receive, send: Send) -> None:
         connection = connection_of(scope) if scope["type"] == "http" and scope["method"] == "POST" else None

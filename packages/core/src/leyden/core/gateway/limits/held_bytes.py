@@ -1,25 +1,25 @@
-"""`HeldBytes`: how much of the requests of one attempt is in memory at once. Knows nothing of HTTP."""
+"""`HeldBytes`: limits the bytes of request bodies that one attempt has in memory at once."""
 
 from leyden.core.gateway.refusal import Refusal, retry_after
 
 
 class HeldBytes:
-    """At most `most` bytes for each attempt, each request's from its first piece until it is answered."""
+    """Byte counts of all attempts, each at most `most`; a request counts from its first piece until its response."""
 
     def __init__(self, most: int) -> None:
         self.most = most
         self._held: dict[str, int] = {}
 
     def of(self, attempt_id: str) -> int:
-        """Return how many an attempt holds."""
+        """Return how many bytes an attempt has in memory."""
         return self._held.get(attempt_id, 0)
 
     def request(self, attempt_id: str) -> "HeldRequest":
-        """Return one request's account, to be closed."""
+        """Return the byte count of one request, as a context manager that releases its bytes."""
         return HeldRequest(self, attempt_id)
 
     def change(self, attempt_id: str, by: int) -> None:
-        """Add to what an attempt holds, or take from it."""
+        """Change an attempt's count by `by` bytes, which may be negative."""
         held = self.of(attempt_id) + by
         if held:
             self._held[attempt_id] = held
@@ -28,7 +28,7 @@ class HeldBytes:
 
 
 class HeldRequest:
-    """What one request holds until the end of its block."""
+    """Byte count of one request; the end of its block releases the bytes."""
 
     __slots__ = ("_all", "_attempt_id", "_size")
 
@@ -42,7 +42,7 @@ class HeldRequest:
         self._all.change(self._attempt_id, -self._size)
 
     def add(self, size: int) -> None:
-        """Hold so many bytes more; raises Refusal with status 429 where the attempt holds too many."""
+        """Add `size` bytes; raises Refusal with status 429 if the attempt would have more than its limit in memory."""
         if self._all.of(self._attempt_id) + size > self._all.most:
             message = f"The requests of this attempt that are not answered yet have more than {self._all.most} bytes."
             raise Refusal(429, message, type="requests", code="too_many_bytes", headers=retry_after(1))

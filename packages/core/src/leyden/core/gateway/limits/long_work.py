@@ -1,8 +1,8 @@
-"""`LongWork`: reading and encoding long requests on threads, one at a time for each attempt.
+"""`LongWork`: parses and encodes long requests on threads, one request at a time for each attempt.
 
-Short requests are worked on where they are: a thread would cost more than the work. While the long request of one
-attempt is parsed, rendered and encoded, calls of others are answered; a second long one of the same attempt waits, and
-an attempt that uses more CPU than its share is refused for a while. Knows nothing of HTTP, models or messages.
+Short requests are processed on the event loop, because a thread would cost more than the work. While a thread
+processes the long request of one attempt, the event loop serves other calls. A second long request of the same attempt
+waits. Long requests of an attempt that has used more than its share of CPU time are refused until it has earned more.
 """
 
 import asyncio
@@ -23,25 +23,28 @@ from leyden.core.gateway.refusal import Refusal, retry_after
 T = TypeVar("T")
 
 REMEMBERED = 4096
-"""Attempts whose use of CPU is kept in mind; of those that do nothing, the oldest is forgotten first."""
+"""Number of attempts whose CPU time is remembered; of the idle ones, the least recently used is dropped first."""
 _SWITCH_SECONDS = 0.0005
-"""How long a thread of long work may keep the interpreter from the event loop. Python's own default is ten times it."""
+"""Thread switch interval during long work: the seconds that such a thread may keep the interpreter lock.
+
+Python's default is ten times as long.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkLimits:
-    """What is long, and how much of it an attempt may ask for."""
+    """Limits that define long work, and limits on the CPU time of an attempt."""
 
     inline_bytes: int = 8 << 10
-    """Of text; what is longer is worked on off the event loop."""
+    """Bytes of text; longer text is processed on a thread."""
     inline_steps: int = 2_000
-    """Of a chat template; one that needs more begins again off the event loop."""
+    """Steps of a chat template on the event loop; a template that needs more starts again on a thread."""
     steps: int = MOST_STEPS
     template_seconds: float = 20.0
     cpu_seconds: float = 60.0
-    """That an attempt may use at once after a quiet time."""
+    """Seconds of CPU time that an attempt may use at once after an idle time."""
     cpu_rate: float = 0.5
-    """Seconds of CPU a second that it may go on with."""
+    """Seconds of CPU time that an attempt earns per second."""
     threads: int = max(2, min(4, os.cpu_count() or 1))
 
     def __post_init__(self) -> None:
@@ -53,7 +56,7 @@ class WorkLimits:
 
 
 class LongWork:
-    """Belongs to one event loop; `clock` gives seconds, `cpu_clock` those that the calling thread has computed."""
+    """Runs long work for one event loop; `clock` returns seconds, `cpu_clock` the calling thread's CPU seconds."""
 
     def __init__(
         self,
@@ -68,11 +71,11 @@ class LongWork:
         self._running: set[asyncio.Future[Any]] = set()
 
     def slot(self, attempt_id: str) -> "Slot":
-        """Return what does the long work of one request; to be freed."""
+        """Return the object that runs the long work of one request; the caller must free it."""
         return Slot(self, attempt_id)
 
     async def aclose(self) -> None:
-        """Wait for what is still worked on, and end the threads."""
+        """Wait for running work, and end the threads."""
         if self._running:
             await asyncio.wait([*self._running])
         if self._pool is not None:
@@ -80,7 +83,7 @@ class LongWork:
             self._pool = None
 
     def account(self, attempt_id: str) -> "_Account":
-        """Return the account of an attempt, with what it has earned since it was used last."""
+        """Return the CPU account of an attempt, after adding the CPU time earned since its last use."""
         account = self._accounts.get(attempt_id)
         if account is None:
             account = self._accounts[attempt_id] = _Account(self.limits.cpu_seconds, self._clock())
@@ -92,7 +95,7 @@ class LongWork:
         return account
 
     def start(self, account: "_Account", steps: Steps, call: Callable[[], T]) -> "asyncio.Future[T]":
-        """Have a thread do `call`, and charge the account for it."""
+        """Run `call` on a thread within `steps`, and charge its CPU time to the account; return its future."""
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self.limits.threads, "leyden long work")
         future = asyncio.get_running_loop().run_in_executor(self._pool, self._timed, account, steps, call)
@@ -103,7 +106,7 @@ class LongWork:
     def _ended(self, future: "asyncio.Future[Any]") -> None:
         self._running.discard(future)
         if not future.cancelled():
-            future.exception()  # of what nobody waits for any more, too
+            future.exception()  # marks it as retrieved, also where no caller awaits the future any more
 
     def _timed(self, account: "_Account", steps: Steps, call: Callable[[], T]) -> T:
         began = self._cpu_clock()
@@ -122,7 +125,10 @@ class LongWork:
 
 
 class Slot:
-    """The long work of one request: it waits for its attempt's turn when it has any, and keeps it until it is freed."""
+    """Runs the long work of one request.
+
+    It takes the attempt's lock when the request first has long work, and holds the lock until it is freed.
+    """
 
     def __init__(self, work: LongWork, attempt_id: str) -> None:
         self._work, self._attempt_id = work, attempt_id
@@ -136,9 +142,9 @@ class Slot:
         self.free()
 
     async def take(self, size: int) -> None:
-        """Wait for the attempt's turn if so many bytes are long work.
+        """Wait for the attempt's lock if `size` bytes of text are long work.
 
-        Raises Refusal with status 429 where the attempt has used more CPU than it may.
+        Raises Refusal with status 429 if the attempt has used up its CPU time.
         """
         if size <= self._work.limits.inline_bytes or self._account is not None:
             return
@@ -158,7 +164,10 @@ class Slot:
             self.free()
 
     async def run(self, size: int, call: Callable[[], T]) -> T:
-        """Return what `call` returns, which works on so many bytes of text; raises what it raises."""
+        """Run `call`, which processes `size` bytes of text; return its result.
+
+        Raises the exceptions of `call`, and Refusal with status 429 if the attempt has used up its CPU time.
+        """
         limits = self._work.limits
         if size <= limits.inline_bytes:
             try:
@@ -178,7 +187,7 @@ class Slot:
             raise
 
     def free(self) -> None:
-        """Let the attempt's next long request have its turn, once the thread has ended this one."""
+        """Release the attempt's lock as soon as the thread has finished the work of this request."""
         account, job = self._account, self._job
         self._account = self._job = None
         if account is None:
@@ -190,7 +199,7 @@ class Slot:
 
 
 class _Account:
-    """One attempt's turn and CPU time."""
+    """Lock and remaining CPU time of one attempt."""
 
     __slots__ = ("at", "left", "turn")
 
@@ -200,7 +209,7 @@ class _Account:
 
 
 class _Sharing:
-    """Has Python's threads take shorter turns while any of them does long work."""
+    """Shortens Python's thread switch interval while any thread does long work."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -1,4 +1,7 @@
-"""What cannot fit into a model's context, judged by lengths alone, before anything of it is parsed or encoded."""
+"""Prompt size check: finds requests that cannot fit into a model's context, before they are parsed or encoded.
+
+It uses only the lengths of texts and lists, so it computes lower bounds of the number of tokens.
+"""
 
 from leyden.core.gateway.codec import Codec, Message
 from leyden.core.gateway.codecs.messages import plain_text
@@ -6,38 +9,38 @@ from leyden.core.gateway.model_request import ModelRequest
 from leyden.core.gateway.refusal import Refusal
 
 ESCAPED = 6
-"""Bytes that JSON may need for one of text: `\\u0041`."""
+"""Most bytes that JSON needs for one byte of text, as in `\\u0041`."""
 BESIDE = 1 << 20
-"""Bytes of a request that the policy need not read, such as metadata and another model's reasoning."""
+"""Bytes of a request that need not be part of the prompt, such as metadata and another model's reasoning."""
 ELEMENTS, ELEMENTS_PER_TOKEN = 20_000, 4
-"""A request may have so many JSON values, and so many more for each token of the context."""
+"""A request may have `ELEMENTS` JSON values, plus `ELEMENTS_PER_TOKEN` for each token of the context."""
 COUNTED = 64 << 10
-"""Bytes of a request whose values are not counted: they cannot be too many."""
+"""Largest request in bytes whose JSON values are not counted, because they cannot be too many."""
 _MARKS = (b",", b"[", b"{")
 _SLICE = 1 << 20
 
 
 def least_tokens(size: int, codec: Codec) -> int:
-    """Fewest tokens that `size` bytes of text can be; 0 where that is not known."""
+    """Return the fewest tokens that can encode `size` bytes of text; 0 if the codec has no longest token."""
     longest = codec.longest_token
     return 0 if longest is None else -(-size // longest)
 
 
 def least_of_body(size: int, codec: Codec) -> int:
-    """Fewest tokens that a request of `size` bytes can mean."""
+    """Return the fewest prompt tokens of a request body of `size` bytes."""
     return least_tokens(max(0, size - BESIDE) // ESCAPED, codec)
 
 
 def least_of_request(request: ModelRequest, codec: Codec) -> int:
-    """Fewest tokens of a request's prompt: no message or tool is rendered as less than one."""
+    """Return the fewest prompt tokens of a parsed request; each message and each tool counts as at least one token."""
     text = least_tokens(sum(map(_characters, request.messages)), codec)
     return max(text, len(request.messages), len(request.tools))
 
 
 def check_elements(body: bytes, room: int) -> None:
-    """Refuse a body that holds more JSON values than a context of `room` tokens has any use for.
+    """Raise Refusal with status 413 for a body with more JSON values than a context of `room` tokens can use.
 
-    They are not parsed but counted by what stands before them, also inside of text.
+    The body is not parsed: the check counts the characters `,`, `[` and `{`, also those inside strings.
     """
     if len(body) <= COUNTED:
         return

@@ -1,7 +1,6 @@
-"""`capture_app`: begins and ends the implicit rollouts of agents in production; mounted beside the gateway.
+"""Capture application: begins and ends the rollouts that record agents in production; it is mounted in the gateway.
 
-The signing key stays here: a process in production gets the token of its one attempt, and knows no more. Knows nothing
-of models, or of what the agent does.
+The signing key stays in this process. A process in production gets only the token of its own attempt.
 """
 
 import logging
@@ -48,10 +47,10 @@ from leyden.core.store.provenance import without_call_records
 from leyden.core.trajectory.assemble import last_reward
 
 PATH = "/capture"
-"""Where agents in production look for it below the gateway's root."""
+"""Path of the application below the gateway's root."""
 
 MSGPACK = b"application/msgpack"
-"""Of requests and answers, as at the store."""
+"""Content type of requests and responses, the same as that of the store's server."""
 
 _log = logging.getLogger("leyden.gateway")
 
@@ -60,14 +59,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaptureLimits:
-    """When the rollout of a process that died is over, and how much may be said about one."""
+    """Timeouts of a captured rollout, for example after its process has died, and limits on its requests."""
 
     unresponsive_seconds: float = 900.0
-    """Without a model call."""
+    """Time without a model call after which the attempt becomes `unresponsive`."""
     timeout_seconds: float = 24 * 3600.0
     body: BodyLimits = field(default_factory=BodyLimits)
     agent: AgentLimits = field(default_factory=lambda: AgentLimits(max_requests=4))
-    """What one attempt may send at once."""
+    """Limits on the requests that one attempt may send at once."""
 
 
 def capture_app(
@@ -78,10 +77,11 @@ def capture_app(
     limits: CaptureLimits | None = None,
     sampling: ProductionSampling | None = None,
 ) -> ASGIApp:
-    """Serve `/begin`, `/spans`, `/end`, `/metrics`; goes into a `Gateway`'s `mounts` at `PATH`, with its store and key.
+    """Return the application with the paths `/begin`, `/spans`, `/end` and `/metrics`.
 
-    `authorize` is asked about the bearer token of every beginning; the end of an attempt takes the attempt's own.
-    `sampling` says which rollouts keep their spans; all if it is not given.
+    Put it into the `mounts` of a `Gateway` at `PATH`, with the gateway's store and key. `authorize` checks the bearer
+    token of each request to `/begin`. The other requests need the token of their attempt. `sampling` decides which
+    rollouts keep their spans; by default, all do.
     """
     capture = _Capture(store, key, authorize, limits or CaptureLimits(), Thinning(sampling or ProductionSampling()))
     return Starlette(
@@ -112,7 +112,10 @@ class _Capture:
         )
 
     async def begin(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Open a rollout with its attempt."""
+        """Start a rollout with one attempt, and send its ids and its token.
+
+        Raises Refusal with status 401 for a wrong capture token.
+        """
         if not self._authorize(bearer(private_headers(scope["headers"])) or ""):
             raise Refusal(401, "Incorrect API key provided: it is not the capture token.", code="invalid_api_key")
         async with self._said(scope, receive, None, CaptureBegin) as asked:
@@ -129,7 +132,10 @@ class _Capture:
         await send({"type": "http.response.body", "body": answer})
 
     async def spans(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Store what an attempt recorded so far."""
+        """Store spans that the process of an attempt has recorded so far.
+
+        Raises Refusal with status 409 if the attempt has ended.
+        """
         rollout_id, attempt_id = verified(self._key, None, private_headers(scope["headers"]))
         async with self._said(scope, receive, (rollout_id, attempt_id), CaptureSpans) as said:
             _, attempt = await self._found(rollout_id, attempt_id)
@@ -142,14 +148,17 @@ class _Capture:
         await send_json(send, 200, b"{}")
 
     async def end(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Store the notes of an attempt and end it."""
+        """Store the spans of an attempt's notes, such as rewards, and end the attempt.
+
+        A repeated request changes nothing. Raises Refusal with status 409 if the attempt ended in another way.
+        """
         rollout_id, attempt_id = verified(self._key, None, private_headers(scope["headers"]))
         async with self._said(scope, receive, (rollout_id, attempt_id), CaptureEnd) as said:
             _, attempt = await self._found(rollout_id, attempt_id)
             if attempt.status in FINISHED_ATTEMPT:
                 if CAPTURE not in attempt.metadata:
                     raise Refusal(409, f"Attempt {attempt_id} has ended ({attempt.status}).", code="attempt_closed")
-                return await send_json(send, 200, b"{}")  # the request was sent twice, and changes nothing
+                return await send_json(send, 200, b"{}")  # a repeated request
             try:
                 await self._end(rollout_id, attempt_id, said)
             except IllegalMove as error:
@@ -162,7 +171,11 @@ class _Capture:
     async def _said(
         self, scope: Scope, receive: Receive, attempt: tuple[str, str] | None, kind: type[T]
     ) -> AsyncGenerator[T]:
-        """Read what a request of an attempt says, None for the beginning of one; it is worked on inside the block."""
+        """Read and decode the body of a request as a `kind`; the block processes it within the limits of requests.
+
+        `attempt` is (rollout id, attempt id), or None for a request to `/begin`. Raises Refusal with status 413 or 429
+        if the request exceeds a limit.
+        """
         limits = self._intake.limits
         most = limits.max_values if attempt is None else limits.agent.max_values
 
@@ -197,7 +210,7 @@ class _Capture:
             await self._store.drop_spans(rollout_id)
 
     async def _found(self, rollout_id: str, attempt_id: str) -> tuple[Rollout, Attempt]:
-        """Return what the store has of a capture; raises Refusal with status 403 for any other attempt."""
+        """Return the rollout and the attempt of a capture; raises Refusal with status 403 for any other attempt."""
         found = await self._store.find_attempt(rollout_id, attempt_id)
         if found is None or not is_capture(found[0].metadata):
             raise Refusal(403, f"Attempt {attempt_id} was not begun here.", code="attempt_closed")
@@ -209,14 +222,14 @@ class _Capture:
         await self._store.add_many_spans(await without_call_records(own))
 
     async def _decided(self, rollout_id: str, attempt_id: str) -> dict[str, Any]:
-        """What becomes of the spans, and of those that go what is worth knowing still."""
+        """Return metadata with the sampling decision; for dropped spans, also the reward and the number of spans."""
         reward, _ = last_reward((await self._store.query_spans(rollout_id, attempt_id, name=semconv.REWARD)).items)
         spans = (await self._store.query_spans(rollout_id, limit=0)).total
         decision = self._thinning.decide(rollout_id, reward, spans)
         return {SAMPLING: decision} | ({"reward": reward, "dropped_spans": spans} if decision == DROPPED else {})
 
     async def metrics(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """What was kept and what was not, in Prometheus' text format."""
+        """Send the counts of sampling decisions in Prometheus' text format."""
         answer = self._thinning.render()
         await send(start_message(200, CONTENT_TYPE.encode(), len(answer)))
         await send({"type": "http.response.body", "body": answer})

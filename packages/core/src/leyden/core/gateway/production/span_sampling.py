@@ -1,7 +1,7 @@
-"""`Thinning`: which rollouts of agents in production keep their spans, decided for each when its reward is known.
+"""Span sampling: decides at the end of each rollout in production whether its spans are kept.
 
-A rollout that earned much is always kept. Of the others a share is kept, drawn by their ids, so that asking twice, or
-asking two gateways, gives the same answer. Knows nothing of stores, or of who may ask.
+The spans of a rollout with a high reward are always kept. Of the other rollouts, a fraction is kept. The choice depends
+on a hash of the rollout id, so repeated decisions and other gateways choose the same rollouts.
 """
 
 import hashlib
@@ -14,15 +14,15 @@ from prometheus_client import CollectorRegistry, Counter, generate_latest
 from leyden.core.data.production import ProductionSampling
 
 Decision = Literal["high reward", "base rate", "dropped"]
-"""Why the spans of a rollout were kept, or that they were not."""
+"""Reason for keeping the spans of a rollout, or `dropped`."""
 DROPPED: Final = "dropped"
 MINUTE = 60.0
 
 
 class Thinning:
-    """Decides, and counts what it decided.
+    """Sampler that decides for each rollout whether to keep its spans, and counts its decisions.
 
-    `clock` gives seconds. The limit of spans is that of one gateway: several share none.
+    `clock` returns seconds. The limit of spans per minute applies to one gateway; several gateways do not share it.
     """
 
     def __init__(self, sampling: ProductionSampling, clock: Callable[[], float] = time.monotonic) -> None:
@@ -40,7 +40,7 @@ class Thinning:
         self._dropped = Counter("leyden_capture_dropped_spans", "Spans that were not kept.", registry=registry)
 
     def decide(self, rollout_id: str, reward: float | None, spans: int) -> Decision:
-        """Return what becomes of the `spans` of a rollout that earned `reward`; None: nobody said."""
+        """Return the decision for a rollout with `spans` spans and this reward; None if it has no reward."""
         threshold, most = self.sampling.reward_threshold, self.sampling.max_span_per_minute
         self._begin_minute()
         decision: Decision = DROPPED
@@ -51,12 +51,12 @@ class Thinning:
         if decision == DROPPED:
             self._dropped.inc(spans)
         else:
-            self._spans_kept += spans  # what earned much counts, and is kept all the same
+            self._spans_kept += spans  # spans of a high reward also count, but are never dropped
         self._rollouts.labels(decision).inc()
         return decision
 
     def render(self) -> bytes:
-        """The counts, for a scraper, in Prometheus' text format."""
+        """Return the counts of decisions in Prometheus' text format."""
         return generate_latest(self._registry)
 
     def _begin_minute(self) -> None:
@@ -66,5 +66,5 @@ class Thinning:
 
 
 def _drawn(rollout_id: str) -> float:
-    """A number in [0, 1) that looks random and is always the same for this rollout."""
+    """Return a pseudo-random number in [0, 1) that is always the same for this rollout."""
     return int.from_bytes(hashlib.sha256(rollout_id.encode()).digest()[:8]) / 2**64

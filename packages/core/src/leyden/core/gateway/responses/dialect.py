@@ -1,4 +1,4 @@
-"""`ResponsesDialect`: the Responses API, put together. Knows nothing of engines or stores."""
+"""`ResponsesDialect`: the dialect of the Responses API; it combines parsing, writing and stored conversations."""
 
 from collections.abc import Sequence
 
@@ -19,7 +19,7 @@ from leyden.core.gateway.responses.state import Conversations, Turn, named_items
 
 
 class ResponsesExchange:
-    """One request of Responses, whose answer becomes a part of `conversations`."""
+    """One checked request of the Responses API; its response is added to `conversations`."""
 
     def __init__(self, request: ResponsesRequest, origin: Origin, conversations: Conversations) -> None:
         self.request = request
@@ -27,13 +27,16 @@ class ResponsesExchange:
         self._writer: AnswerWriter | None = None
 
     def reply(self, send: Send, response_id: str, created: int) -> Reply:
-        """Return the answer's way to the agent."""
+        """Return the writer of the response: streamed or plain, as requested."""
         return (StreamReply if self.request.stream else PlainReply)(
             send, self._answer(response_id, created), self._remember
         )
 
     def attributes(self, response_id: str, created: int, choices: Sequence[DrawnChoice]) -> Attributes:
-        """Keep what a later request needs to go on from the answer, unless the agent wants it not to be stored."""
+        """Return what a later request needs to continue the conversation, unless the request has `store: false`.
+
+        Also returns the list of items that are left out of the prompt, if there are any.
+        """
         left_out = self.request.left_out
         kept: Attributes = {semconv.LEFT_OUT: left_out} if left_out else {}
         if self.request.settings.store:
@@ -41,7 +44,7 @@ class ResponsesExchange:
         return kept
 
     def _answer(self, response_id: str, created: int) -> AnswerWriter:
-        """Return the one writer of the answer, which remembers what was shown of it."""
+        """Return the writer of the response; it is created once, as it keeps the log-probabilities already sent."""
         if self._writer is None:
             request = self.request
             self._writer = AnswerWriter(
@@ -64,7 +67,7 @@ class ResponsesExchange:
 
 
 class ResponsesDialect:
-    """`POST /v1/responses`, with the answers in `conversations` to go on from."""
+    """Dialect of `POST /v1/responses`; a request can continue from a response in `conversations`."""
 
     name = "responses"
     path = "/responses"
@@ -75,7 +78,10 @@ class ResponsesDialect:
         self._conversations = conversations
 
     async def parse(self, body: bytes, origin: Origin, slot: Slot) -> ResponsesExchange:
-        """Read and check a request."""
+        """Parse and check a request, and load the conversation that it continues.
+
+        Raises Refusal for a request that no response can satisfy.
+        """
         draft = await slot.run(len(body), lambda: read_draft(body))
         earlier = await self._conversations.until(origin, draft.previous) if draft.previous else []
         items = [await self._resolved(item, origin) for item in draft.items]
@@ -84,7 +90,7 @@ class ResponsesDialect:
         return ResponsesExchange(request, origin, self._conversations)
 
     def too_long(self, room: int, tokens: int) -> Refusal:
-        """Refuse a conversation that leaves no room for an answer."""
+        """Return the refusal of a conversation that leaves no room for a response."""
         message = "Your input exceeds the context window of this model. Please adjust your input and try again."
         return Refusal(400, message, param="input", code="context_length_exceeded")
 

@@ -1,6 +1,6 @@
-"""Responses answers in the provider's own fields, whole and as stream events. Knows nothing of engines.
+"""Format of the Responses API: builds the JSON of whole responses and of stream events.
 
-Every field is one the provider sends, with the provider's null where we have nothing to say.
+The responses have exactly the provider's fields. Fields without a value here are null, as the provider sends them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,36 +17,36 @@ from leyden.core.gateway.responses.request import Settings
 Status: TypeAlias = Literal["in_progress", "completed", "incomplete", "failed"]
 
 Response: TypeAlias = dict[str, Any]
-"""An answer as the provider writes it."""
+"""A response in the provider's format."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """What every form of one answer has in common."""
+    """Fields that all versions of one response share."""
 
     id: str
     created: int
     """Unix seconds."""
     model: str
-    """As the agent named it."""
+    """Name of the model in the agent's request."""
     settings: Settings
     padded: bool = False
-    """Whether a stream hides how long its pieces are."""
+    """Whether the events of a stream are padded, which hides the length of their text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """How an answer ended."""
+    """Fields about the end of a response."""
 
     status: Status = "completed"
     completed_at: int | None = None
-    """Unix seconds; None where it did not come to its end."""
+    """Unix seconds; None if the response is not complete."""
     error: Mapping[str, str] | None = None
     usage: Mapping[str, object] | None = None
 
 
 def response(head: Head, output: Sequence[Item], ending: Ending) -> Response:
-    """Put an answer together."""
+    """Return a response in the provider's format."""
     asked = head.settings
     return {
         "id": head.id,
@@ -87,12 +87,12 @@ def response(head: Head, output: Sequence[Item], ending: Ending) -> Response:
 
 
 def billed(answer: Response) -> Response:
-    """Return an answer as it is given where it is no stream."""
+    """Return a response with the field `billing`, which the provider sends only in responses that are not streamed."""
     return answer | {"billing": {"payer": "developer"}}
 
 
 def usage(input_tokens: int, output_tokens: int) -> dict[str, object]:
-    """Count tokens the way a provider bills them."""
+    """Return the token counts in the provider's format."""
     return {
         "input_tokens": input_tokens,
         "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
@@ -103,7 +103,7 @@ def usage(input_tokens: int, output_tokens: int) -> dict[str, object]:
 
 
 def logprobs(tokens: Sequence[ReadToken] | None) -> list[Item]:
-    """Write log-probabilities."""
+    """Return log-probabilities in the provider's format; empty without tokens."""
     return [_logprob(token) | {"top_logprobs": [_logprob(other) for other in token.top]} for token in tokens or ()]
 
 
@@ -112,9 +112,10 @@ def _logprob(token: ReadToken) -> Item:
 
 
 def output_items(response_id: str, parts: Sequence[ReadPart], tokens: Sequence[ReadToken], *, cut: bool) -> list[Item]:
-    """Return what was answered as items: texts and calls in their order, and an empty text where there is neither.
+    """Return the response's texts and tool calls as items, in order; one empty text if there are no parts.
 
-    Only a text at the end can be incomplete: a call is known for one when all of it is there.
+    If the response was cut off (`cut`), a text at the end is incomplete. A tool call is never incomplete, because the
+    parser returns only complete calls.
     """
     groups = [(kind, list(group)) for kind, group in groupby(parts or [""], key=type)]
     items: list[Item] = []
@@ -129,14 +130,14 @@ def output_items(response_id: str, parts: Sequence[ReadPart], tokens: Sequence[R
 
 
 def message(response_id: str, index: int, content: list[Item], status: str = "completed") -> Item:
-    """Return the assistant's message that is the item at `index` of an answer."""
+    """Return the assistant's message as the item at `index` of a response."""
     return {"id": item_id("message", response_id, str(index))} | message_item("assistant", content, status)
 
 
 def call(
     response_id: str, index: int, made: AnswerCall, status: str = "completed", arguments: str | None = None
 ) -> Item:
-    """Return the call that is the item at `index` of an answer, with as much of its arguments as there is."""
+    """Return a tool call as the item at `index` of a response; `arguments`, if given, replaces the call's own."""
     shown = made.arguments if arguments is None else arguments
     return {"id": item_id("function_call", response_id, str(index))} | call_item(made.id, made.name, shown, status)
 

@@ -1,7 +1,7 @@
-"""Items of the Responses API: what a conversation is made of, checked, and as messages. Knows nothing of requests.
+"""Items of the Responses API: parses and checks the items of a conversation, and converts them to chat messages.
 
-Every item is kept in the form in which the provider gives it back, so that one kept from an answer, one listed, and one
-that an agent sends again are read by the same code.
+Every item has the format in which the provider returns it. So the same code reads stored items, listed items, and items
+that an agent sends back.
 """
 
 from collections.abc import Sequence
@@ -16,10 +16,10 @@ from leyden.core.gateway.refusal import Refusal, invalid, unsupported
 T = TypeVar("T")
 
 Item: TypeAlias = dict[str, Any]
-"""One item, as the provider writes it."""
+"""One item in the provider's format."""
 
 REASONING = "reasoning: another model's, which the policy cannot read"
-"""Why an item that an agent sent back is not shown to the policy."""
+"""Reason for leaving an item of the agent out of the prompt."""
 ROLES = ("user", "assistant", "system", "developer")
 _PREFIXES = {"message": "msg", "function_call": "fc", "function_call_output": "fco", "reasoning": "rs"}
 
@@ -31,7 +31,7 @@ class _Part(msgspec.Struct, frozen=True):
 
 
 class ItemFields(msgspec.Struct, frozen=True):
-    """What is read of an item."""
+    """Fields of an item that are read."""
 
     type: str | None = None
     id: str | None = None
@@ -44,29 +44,29 @@ class ItemFields(msgspec.Struct, frozen=True):
 
 
 def item_id(kind: str, response_id: str, place: str) -> str:
-    """Return the id of an item of an answer; the same answer always has the same."""
+    """Return the id of an item; a hash of the response's id and the item's place, so it is always the same."""
     return f"{_PREFIXES[kind]}_{blake2b(f'{response_id}/{place}'.encode(), digest_size=25).hexdigest()}"
 
 
 def text_part(text: str, logprobs: Sequence[object] = ()) -> Item:
-    """Return a part of an assistant's message."""
+    """Return a text part of an assistant's message."""
     return {"type": "output_text", "annotations": [], "logprobs": list(logprobs), "text": text}
 
 
 def message_item(role: str, content: list[Item], status: str = "completed") -> Item:
-    """Return a message."""
+    """Return a message item with these parts."""
     return {"type": "message", "status": status, "content": content, "role": role}
 
 
 def call_item(call_id: str, name: str, arguments: str, status: str = "completed") -> Item:
-    """Return a call of a tool."""
+    """Return an item of a tool call."""
     return {"type": "function_call", "status": status, "arguments": arguments, "call_id": call_id, "name": name}
 
 
 def read_items(given: str | list[Item]) -> list[Item]:
-    """Return what an agent sent as items; raises Refusal for what cannot be read.
+    """Return an agent's input as items; raises Refusal for invalid or unsupported items.
 
-    References to earlier items stay what they are: whoever keeps those items resolves them.
+    References to earlier items stay references; the dialect replaces them with the items from `state.Conversations`.
     """
     if isinstance(given, str):
         return [message_item("user", [{"type": "input_text", "text": given}])]
@@ -74,7 +74,7 @@ def read_items(given: str | list[Item]) -> list[Item]:
 
 
 def _read(given: Item, where: str) -> Item:
-    """Read one item; it keeps the id that it came with."""
+    """Parse one item; its id stays the same."""
     item = msgspec.convert(given, ItemFields)
     kind = item.type or ("message" if item.role else "item_reference")
     known = {} if item.id is None else {"id": item.id}
@@ -107,7 +107,7 @@ def _message(item: ItemFields, where: str) -> Item:
 
 
 def _parts(parts: list[_Part], role: str, where: str) -> list[Item]:
-    """Return the parts of a message or of a tool's answer; only text can be read."""
+    """Return the parts of a message or of a tool's output; raises Refusal for parts that are not text."""
     read: list[Item] = []
     for place, part in enumerate(parts):
         if part.type == "refusal":
@@ -133,7 +133,7 @@ def _required(value: T | None, where: str) -> T:
 
 
 def check_calls(items: Sequence[Item]) -> None:
-    """Refuse a conversation in which a tool's answer has no call before it, or a call no answer."""
+    """Raise Refusal for a conversation with a tool output without an earlier call, or a call without an output."""
     calls: set[str] = set()
     answered: set[str] = set()
     for item in items:
@@ -149,14 +149,15 @@ def check_calls(items: Sequence[Item]) -> None:
 
 
 def left_out(items: Sequence[Item]) -> list[str]:
-    """Return why the policy does not see all of a conversation; empty where it does."""
+    """Return the reasons why items are left out of the prompt; empty if the prompt has all items."""
     return [REASONING] if any(item["type"] == "reasoning" for item in items) else []
 
 
 def chat_messages(items: Sequence[Item]) -> list[Message]:
-    """Return a conversation in the shape of Chat Completions.
+    """Return a conversation as messages of Chat Completions.
 
-    What a model answered in one go, text and calls, is one message there.
+    Consecutive texts and tool calls of the assistant become one message. A text directly after a text without tool
+    calls starts a new message.
     """
     messages: list[Message] = []
     answer: Message | None = None

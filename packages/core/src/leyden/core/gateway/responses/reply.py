@@ -1,4 +1,4 @@
-"""Responses answers on their way, in one piece or as events. Knows nothing of engines or records."""
+"""Replies of the Responses API: send a response as one JSON document or as server-sent events."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -28,7 +28,7 @@ from leyden.core.gateway.responses.items import Item, text_part
 
 
 class AnswerWriter:
-    """Writes one answer, in the same words however often it is asked."""
+    """Builder of one response's JSON; repeated calls return the same content and the same completion time."""
 
     def __init__(self, head: Head) -> None:
         self.head = head
@@ -36,19 +36,19 @@ class AnswerWriter:
         self._completed_at: int | None = None
 
     def take(self, tokens: Sequence[ReadToken] | None) -> None:
-        """Keep the log-probabilities that were shown."""
+        """Keep tokens with log-probabilities that were read from the answer, for the whole response."""
         self._tokens += tokens or ()
 
     def begun(self) -> Response:
-        """Return the answer before anything is said."""
+        """Return the response before its first output."""
         return response(self.head, [], Ending(status="in_progress"))
 
     def failed(self, output: Sequence[Item], error: str) -> Response:
-        """Return an answer that will not come to its end."""
+        """Return a failed response with the output so far."""
         return response(self.head, output, Ending(status="failed", error={"code": "server_error", "message": error}))
 
     def whole(self, drawn: DrawnChoice, prompt_tokens: int | None = None) -> Response:
-        """Return the answer; token counts are left out where those of the prompt are not known."""
+        """Return the whole response; without `prompt_tokens`, it has no token counts."""
         self.take(drawn.reader.tokens())
         if self._completed_at is None:
             self._completed_at = int(time.time())
@@ -60,11 +60,11 @@ class AnswerWriter:
 
 
 Ended = Callable[[Response], None]
-"""Told the answer before the last of it is sent."""
+"""Callback that gets the whole response before its last part is sent."""
 
 
 class PlainReply:
-    """The answer as one JSON document."""
+    """Writer of a response as one JSON document."""
 
     live = False
 
@@ -72,21 +72,24 @@ class PlainReply:
         self._send, self._writer, self._ended = send, writer, ended
 
     async def show(self, choice: int, parts: Sequence[ReadPart], tokens: Sequence[ReadToken] | None) -> None:
-        """Show nothing before the end."""
+        """Send nothing; `end` sends the whole response."""
 
     async def end(self, choices: Sequence[DrawnChoice], prompt_tokens: int) -> None:
-        """Send the document."""
+        """Send the document; the callback `ended` runs before."""
         answer = self._writer.whole(choices[0], prompt_tokens)
         self._ended(answer)
         await send_json(self._send, 200, msgspec.json.encode(billed(answer)))
 
     async def fail(self, refusal: Refusal) -> None:
-        """Raise `refusal`: nothing was sent yet."""
+        """Raise `refusal`, because nothing has been sent yet."""
         raise refusal
 
 
 class StreamReply:
-    """The answer as server-sent events; the status line waits for the first of them, so that an error can have it."""
+    """Writer of a response as server-sent events.
+
+    The status line is sent with the first event, so that an earlier error can still have its own status.
+    """
 
     live = True
 
@@ -95,13 +98,13 @@ class StreamReply:
         self._id, self._padded = writer.head.id, writer.head.padded
         self._number = 0
         self._items: list[Item] = []
-        """Items that are done."""
+        """Items that are complete."""
         self._said: list[str] | None = None
-        """What the message that is open says so far."""
+        """Texts of the open message so far; None if no message is open."""
         self._logprobs: list[Item] = []
 
     async def show(self, choice: int, parts: Sequence[ReadPart], tokens: Sequence[ReadToken] | None) -> None:
-        """Send what is new of the answer."""
+        """Send the events of the new parts."""
         self._writer.take(tokens)
         events: list[bytes] = []
         shown = logprobs(tokens)
@@ -116,7 +119,7 @@ class StreamReply:
             await self._write(events)
 
     async def end(self, choices: Sequence[DrawnChoice], prompt_tokens: int) -> None:
-        """Send the rest, and the whole answer once more."""
+        """Send the events that end the open message, then the event with the whole response."""
         answer = self._writer.whole(choices[0], prompt_tokens)
         events = self._beginning()
         if not self._items and self._said is None:
@@ -127,7 +130,7 @@ class StreamReply:
         await self._write(events, more=False)
 
     async def fail(self, refusal: Refusal) -> None:
-        """Send the error, which clients raise; raises `refusal` while the status line is still to be sent."""
+        """Send an error event, which clients raise as an exception; raises `refusal` if nothing has been sent yet."""
         if not self._number:
             raise refusal
         error = self._event("error", error=msgspec.structs.asdict(refusal.body))
@@ -135,7 +138,7 @@ class StreamReply:
         await self._write([error, failed], more=False)
 
     def _beginning(self) -> list[bytes]:
-        """Return the events that open the stream, the first time they are asked for."""
+        """Return the events that open the stream; empty after the first event."""
         if self._number:
             return []
         begun = self._writer.begun()
@@ -157,7 +160,7 @@ class StreamReply:
         return [*events, self._delta("response.output_text.delta", text, **self._place(), logprobs=shown)]
 
     def _close(self, status: str = "completed") -> list[bytes]:
-        """Return the events that end the message that is open, where there is one."""
+        """Return the events that end the open message; empty if no message is open."""
         if self._said is None:
             return []
         part = text_part("".join(self._said), self._logprobs)
@@ -186,7 +189,7 @@ class StreamReply:
         ]
 
     def _place(self) -> dict[str, object]:
-        """Return where the text of the message that is open stands."""
+        """Return the event fields that locate the text of the open message."""
         index = len(self._items)
         return {"item_id": message(self._id, index, [])["id"], "output_index": index, "content_index": 0}
 

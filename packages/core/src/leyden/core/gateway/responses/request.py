@@ -1,7 +1,7 @@
-"""Responses requests: what the agent asks for, checked. Knows nothing of how it is answered or of what is kept.
+"""Requests of the Responses API: parses and checks the body of a request.
 
-What can be honoured is parsed; what is only a hint is accepted and recorded; anything else is refused as the provider
-would refuse it, never ignored. `strict` on a tool is accepted without being enforced, as in Chat Completions.
+Supported fields are parsed. Fields that are only hints are accepted and recorded. Any other field is refused as the
+provider would refuse it, and never ignored. `strict` of a tool is accepted but not enforced, as in Chat Completions.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,10 +32,10 @@ INCLUDABLE = frozenset({
     "message.input_image.image_url", "reasoning.encrypted_content", "web_search_call.action.sources",
     "web_search_call.results",
 })  # fmt: skip
-"""What an answer may be asked to include; all but log-probabilities belong to items that no answer here has."""
+"""Accepted values of `include`; all but log-probabilities concern items that the gateway's responses never have."""
 
 HINTS = frozenset({"prompt_cache_options"})
-"""Fields that ask nothing of the answer, beside those of `ResponsesBody` that the answer repeats."""
+"""Fields that are only hints, in addition to the fields of `ResponsesBody` that the response only repeats."""
 
 NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "background": (False,),
@@ -44,7 +44,7 @@ NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "moderation": (),
     "prompt": (),
 }
-"""Fields that are not supported, and the values (besides null) that ask for nothing."""
+"""Unsupported fields, each with the values (besides null) that have no effect and are accepted."""
 
 
 class _StreamOptions(msgspec.Struct, frozen=True):
@@ -61,7 +61,7 @@ class _Text(msgspec.Struct, frozen=True):
 
 
 class ResponsesTool(msgspec.Struct, frozen=True):
-    """What is read of a tool."""
+    """Fields of a tool that are read."""
 
     type: str
     name: str | None = None
@@ -73,7 +73,7 @@ class ResponsesTool(msgspec.Struct, frozen=True):
 
 
 class ResponsesBody(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields of a request that are honoured, and the hints that an answer repeats."""
+    """Supported fields of a request, and hints that the response repeats."""
 
     model: str
     input: str | list[Item] | None = None
@@ -104,12 +104,12 @@ class ResponsesBody(msgspec.Struct, frozen=True, kw_only=True):
 
 KNOWN = frozenset(ResponsesBody.__struct_fields__) | HINTS | NEUTRAL.keys()
 KEPT_APART = frozenset({"input", "instructions", "tools", "model", "stream", "stream_options"})
-"""Fields that a record does not keep among the rest."""
+"""Fields that a record keeps separately, and not in `Asked.rest`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What an answer repeats of its request, with the provider's defaults."""
+    """Fields of the request that the response repeats, with the provider's defaults."""
 
     instructions: str | None = None
     max_output_tokens: int | None = None
@@ -133,36 +133,36 @@ class Settings:
 
 
 class ResponsesRequest(ModelRequest, frozen=True, kw_only=True):
-    """One checked request of Responses."""
+    """One checked request of the Responses API."""
 
     items: list[Item]
-    """What this request adds to the conversation."""
+    """Items that this request adds to the conversation."""
     earlier: list[Item]
-    """The conversation before it."""
+    """Items of the conversation before this request."""
     settings: Settings
     padded: bool
-    """Whether a stream is to hide how long its pieces are."""
+    """Whether the events of a stream are padded, which hides the length of their text."""
     left_out: list[str]
-    """What of the conversation the policy does not see, and why."""
+    """Kinds of items that are left out of the prompt, with the reasons."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """A request that is checked but for what it refers to."""
+    """A checked request before its references to earlier responses and items are resolved."""
 
     body: ResponsesBody
     fields: Mapping[str, msgspec.Raw]
     items: list[Item]
-    """References among them still stand for other items."""
+    """Items of the request; references to earlier items are not replaced yet."""
 
     @property
     def previous(self) -> str | None:
-        """Id of the answer that this request goes on from."""
+        """Id of the response that this request continues; None if it starts a conversation."""
         return self.body.previous_response_id
 
 
 def read_draft(body: bytes) -> Draft:
-    """Read a request body and check it by itself; raises Refusal for what no answer could honour."""
+    """Parse a request body and check all but its references; raises Refusal if no response can satisfy it."""
     fields = read_fields(body)
     for name in fields:
         if name not in KNOWN:
@@ -187,9 +187,9 @@ def read_draft(body: bytes) -> Draft:
 
 
 def checked_request(draft: Draft, items: list[Item], earlier: list[Item]) -> ResponsesRequest:
-    """Return the request that `draft` is, now that its own items and those before them are known.
+    """Return the checked request of `draft`, with its resolved items and the earlier items of the conversation.
 
-    Raises Refusal for what no answer could honour.
+    Raises Refusal for a request that no response can satisfy.
     """
     body = draft.body
     conversation = [*earlier, *items]
@@ -250,7 +250,7 @@ def _definition(tool: ResponsesTool) -> ToolDefinition:
 
 
 def _settings(body: ResponsesBody, tools: Sequence[ResponsesTool]) -> Settings:
-    """Return what the answer repeats, in the provider's form."""
+    """Return the fields that the response repeats, in the provider's format."""
     return Settings(
         instructions=body.instructions,
         max_output_tokens=body.max_output_tokens,

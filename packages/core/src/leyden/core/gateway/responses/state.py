@@ -1,7 +1,7 @@
-"""`Conversations`: the answers that an agent of the Responses API can go on from. Knows nothing of HTTP or of models.
+"""Conversation state: finds the stored responses that a request of the Responses API can continue from.
 
-They are kept in the records of the attempt's calls and read from there: nothing else needs to be durable. What is in
-memory only saves reading them again.
+The responses are stored in the spans of the attempt's calls and read from there, so no other storage is needed. The
+copies in memory are only a cache.
 """
 
 import asyncio
@@ -22,36 +22,39 @@ from leyden.core.gateway.responses.format import Response, usage
 from leyden.core.gateway.responses.items import Item, item_id
 
 REMEMBERED = 512
-"""Answers that are kept in memory; the oldest is forgotten first."""
+"""Number of responses in the cache; the least recently added is dropped first."""
 LARGEST = 128 << 10
-"""Bytes, as JSON, of an answer and its input that are kept in memory; the records keep every one."""
+"""Largest response with its input in the cache, in bytes of JSON; the records keep larger ones too."""
 
 INLINE = 64 << 10
-"""Bytes of answers in records that are decoded where they are needed; more of them off the event loop."""
+"""Most bytes of stored responses that are decoded on the event loop; more bytes are decoded on a thread."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """One stored answer."""
+    """One stored response with the input of its request."""
 
     answer: Response
     items: list[Item]
-    """What its request added to the conversation, each item with an id."""
+    """Items that its request added to the conversation, each with an id."""
     deleted: bool = False
-    """Whether the agent has deleted it: it can be neither read nor gone on from, later answers that did still can."""
+    """Whether the agent has deleted the response.
+
+    A deleted response can be neither read nor continued. Later responses that continue it stay usable.
+    """
 
     @property
     def id(self) -> str:
-        """Id of the answer."""
+        """Id of the response."""
         return self.answer["id"]
 
     @property
     def previous(self) -> str | None:
-        """Id of the answer before it."""
+        """Id of the response before it in the conversation; None for the first."""
         return self.answer["previous_response_id"]
 
     def attributes(self) -> Attributes:
-        """Return what the record of the call keeps, so that `turns_in` finds this turn again."""
+        """Return the span attributes from which `turns_in` restores this turn."""
         return {
             semconv.RESPONSES_ANSWER: msgspec.json.encode(self.answer).decode(),
             semconv.RESPONSES_INPUT: msgspec.json.encode(self.items).decode(),
@@ -59,7 +62,7 @@ class Turn:
 
 
 def named_items(items: Sequence[Item], response_id: str) -> list[Item]:
-    """Return items that each have an id: the one that they came with, or one that follows from the answer's."""
+    """Return items that each have an id: their own, or one derived from the response's id and the item's place."""
     return [
         item if "id" in item else {"id": item_id(item["type"], response_id, f"input/{place}")} | item
         for place, item in enumerate(items)
@@ -67,7 +70,7 @@ def named_items(items: Sequence[Item], response_id: str) -> list[Item]:
 
 
 def turns_in(spans: Sequence[Span]) -> dict[str, Turn]:
-    """Return the stored answers in an attempt's records, by id."""
+    """Return the stored responses in an attempt's spans, by id."""
     turns: dict[str, Turn] = {}
     deleted: set[str] = set()
     for span in spans:
@@ -83,12 +86,12 @@ def turns_in(spans: Sequence[Span]) -> dict[str, Turn]:
 
 
 def size_of(turn: Turn) -> int:
-    """Return the bytes of a stored answer as JSON, with what it was given to."""
+    """Return the bytes of a stored response with its input, as JSON."""
     return len(msgspec.json.encode((turn.answer, turn.items)))
 
 
 async def _read(spans: Sequence[Span]) -> tuple[dict[str, Turn], dict[str, int]]:
-    """Return the stored answers in records and their sizes; off the event loop where that is long work."""
+    """Return the stored responses in spans and their sizes in bytes, by id; decodes many bytes on a thread."""
 
     def read() -> tuple[dict[str, Turn], dict[str, int]]:
         turns = turns_in(spans)
@@ -100,16 +103,16 @@ async def _read(spans: Sequence[Span]) -> tuple[dict[str, Turn], dict[str, int]]
 
 
 class Conversations:
-    """The stored answers in the records of `ledger`, for the attempt that asks only."""
+    """Stored responses in the spans of `ledger`; each attempt can access only its own."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._turns: OrderedDict[tuple[str, str], Turn] = OrderedDict()
 
     async def until(self, origin: Origin, response_id: str) -> list[Item]:
-        """Return a conversation up to and with an answer; instructions are no part of it.
+        """Return the items of a conversation up to and including a response, without instructions.
 
-        Raises Refusal where there is no such answer.
+        Raises Refusal if the attempt has no such response.
         """
         turns = await self._path(origin, response_id)
         if not turns or turns[-1].deleted:
@@ -118,24 +121,24 @@ class Conversations:
         return _said(turns)
 
     async def read_by(self, origin: Origin, turn: Turn) -> list[Item]:
-        """Return the conversation that an answer was given to."""
+        """Return the items of the conversation that a response answered."""
         earlier = await self._path(origin, turn.previous) if turn.previous else []
         return [*_said(earlier), *turn.items]
 
     async def find(self, origin: Origin, response_id: str) -> Turn | None:
-        """Return a stored answer; None where there is none, or no longer."""
+        """Return a stored response; None if it does not exist or was deleted."""
         turn = self._turns.get((origin.attempt_id, response_id)) or (await self._all(origin)).get(response_id)
         return None if turn is None or turn.deleted else turn
 
     async def item(self, origin: Origin, wanted: str) -> Item:
-        """Return an item of any of the attempt's conversations; raises Refusal where there is none."""
+        """Return an item of any conversation of the attempt; raises Refusal if there is no such item."""
         item = _item(self._known(origin), wanted) or _item(await self._all(origin), wanted)
         if item is None:
             raise Refusal(404, f"Item with id '{wanted}' not found.", param="input")
         return item
 
     def remember(self, origin: Origin, turn: Turn) -> None:
-        """Keep an answer in mind that is in the records."""
+        """Add a stored response to the cache."""
         self._remember(origin, turn, size_of(turn))
 
     def _remember(self, origin: Origin, turn: Turn, size: int) -> None:
@@ -149,7 +152,7 @@ class Conversations:
             self._turns.popitem(last=False)
 
     async def delete(self, origin: Origin, turn: Turn) -> None:
-        """Forget a stored answer for good; raises Refusal where that could not be recorded."""
+        """Delete a stored response permanently; raises Refusal if the deletion could not be recorded."""
         now = time.time()
         note = Span(
             rollout_id=origin.rollout.rollout_id,
@@ -169,7 +172,7 @@ class Conversations:
         self.remember(origin, replace(turn, deleted=True))
 
     async def _path(self, origin: Origin, response_id: str) -> list[Turn]:
-        """Return the answers that lead to one, and it; empty where one of them is not there."""
+        """Return the responses up to and including one, in order; empty if one of them is missing."""
         return _chain(self._in_memory(origin), response_id) or _chain((await self._all(origin)).get, response_id)
 
     def _in_memory(self, origin: Origin) -> Callable[[str], Turn | None]:
@@ -179,10 +182,10 @@ class Conversations:
         return {turn.id: turn for (attempt_id, _), turn in self._turns.items() if attempt_id == origin.attempt_id}
 
     async def _all(self, origin: Origin) -> dict[str, Turn]:
-        """Return the stored answers of an attempt, by id, as the records have them."""
+        """Return all stored responses of an attempt from its spans, by id."""
         turns, sizes = await _read(await self._ledger.spans(origin))
         for key, turn in self._known(origin).items():
-            if turn.deleted:  # perhaps after the records were read
+            if turn.deleted:  # it may have been deleted after the spans were read
                 turns[key] = turn
         for key, turn in turns.items():
             self._remember(origin, turn, sizes[key])
@@ -190,7 +193,7 @@ class Conversations:
 
 
 def _chain(find: Callable[[str], Turn | None], response_id: str) -> list[Turn]:
-    """Return the answers up to and with one, in order; empty where one of them cannot be found."""
+    """Return the responses up to and including one, in order; empty if `find` does not find one of them."""
     turns: list[Turn] = []
     wanted: str | None = response_id
     while wanted is not None:

@@ -1,7 +1,4 @@
-"""What the Responses API offers beside making an answer: reading, listing and deleting the stored ones of an attempt.
-
-Knows nothing of how a request got here or of how an answer is sent.
-"""
+"""Stored responses: the endpoints of the Responses API that read, list and delete an attempt's stored responses."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeAlias
@@ -19,11 +16,11 @@ from leyden.core.gateway.responses.state import Conversations, Turn
 MAX_LISTED = 100
 
 Read: TypeAlias = Callable[[Scope, Origin], Awaitable[bytes]]
-"""Answers a request of an open attempt with JSON; raises Refusal."""
+"""Function that returns the JSON response to a request of an open attempt; raises Refusal."""
 
 
 class StoredResponses:
-    """The stored answers in `conversations`, by path and method."""
+    """Endpoints for the stored responses in `conversations`; `paths` has the function of each path and method."""
 
     def __init__(self, conversations: Conversations) -> None:
         self._conversations = conversations
@@ -66,7 +63,10 @@ def _query(scope: Scope) -> dict[str, str]:
 
 
 def _page(items: list[Item], query: Mapping[str, str]) -> dict[str, object]:
-    """Return the part of a list that was asked for, newest first unless asked otherwise."""
+    """Return the requested page of a list of items; newest first unless `order` is `asc`.
+
+    Raises Refusal for an invalid `limit` or `order`, or if `after` is not an item of the list.
+    """
     limit, order, after = query.get("limit", "20"), query.get("order", "desc"), query.get("after")
     if not limit.isdecimal() or not 1 <= int(limit) <= MAX_LISTED:
         raise invalid(f"'limit' must be between 1 and {MAX_LISTED}, not {limit}.", "limit")

@@ -1,8 +1,7 @@
-"""Reading a format out of text that is still arriving. Knows nothing of any one format.
+"""Incremental parsing: a cursor over text that is still arriving, for the parsers of tool calls.
 
-A format is written down as a generator over a `Cursor`. It yields None where it needs more text and goes on where it
-stopped, so every character is looked at once however the text is cut; it yields each call it has read to the end, and
-raises `NoCall` where what stands there is not a call.
+A parser is a generator over a `Cursor`. It yields None when it needs more text, and later continues at the same place,
+so it reads every character once. It yields each complete tool call, and raises `NoCall` if the text is not a call.
 """
 
 from collections.abc import Generator
@@ -13,42 +12,45 @@ from leyden.core.gateway.codec import ToolCall
 
 T = TypeVar("T")
 Reading: TypeAlias = Generator[ToolCall | None, None, T]
-"""A reading under way: None asks for more text, a call is one that is complete; returns a `T`."""
+"""A running parser: yields None to request more text, yields each complete tool call, and returns a `T`."""
 
 
 class NoCall(Exception):
-    """What is being read is not a call: an outcome of reading, not a fault."""
+    """The text is not a tool call; a normal outcome of parsing, not an error."""
 
 
 class Cursor:
-    """A place in a text that grows at its end."""
+    """Position in a text that grows at its end."""
 
     __slots__ = ("complete", "place", "text")
 
     def __init__(self, text: str, place: int = 0, *, complete: bool = False) -> None:
         self.text, self.place = text, place
         self.complete = complete
-        """Whether no more text comes."""
+        """Whether the text is complete, so that no more text arrives."""
 
     def more(self) -> Reading[None]:
-        """Ask for more text; raises NoCall when there is none."""
+        """Wait for more text; raises NoCall if the text is complete."""
         if self.complete:
             raise NoCall
         yield None
 
     def peek(self) -> Reading[str]:
-        """Return the next character and stay before it."""
+        """Return the next character without passing it."""
         while self.place == len(self.text):
             yield from self.more()
         return self.text[self.place]
 
     def space(self) -> Reading[None]:
-        """Pass white space; what is read next must be there."""
+        """Pass white space up to the next character; raises NoCall if the text ends before one."""
         while (yield from self.peek()).isspace():
             self.place += 1
 
     def one_of(self, *options: str) -> Reading[str]:
-        """Pass whichever of `options` comes next, none of which begins another; raises NoCall when none does."""
+        """Pass and return the option that comes next; raises NoCall if none does.
+
+        No option may be a prefix of another.
+        """
         while True:
             found = next((option for option in options if self.text.startswith(option, self.place)), None)
             if found is not None:
@@ -60,7 +62,10 @@ class Cursor:
             yield from self.more()
 
     def run(self, characters: Pattern[str]) -> Reading[str]:
-        """Pass all that `characters`, which matches any number of single ones, matches; may be empty."""
+        """Pass and return the text that `characters` matches, which may be empty.
+
+        The pattern must match any number of single characters.
+        """
         begin = self.place
         while True:
             match = characters.match(self.text, self.place)
@@ -70,7 +75,7 @@ class Cursor:
             yield from self.more()
 
     def until(self, mark: str) -> Reading[str]:
-        """Pass everything up to and with `mark`; return what stood before it."""
+        """Pass all text up to and including `mark`; return the text before the mark."""
         begin = seen = self.place
         while (end := self.text.find(mark, seen)) < 0:
             seen = max(begin, len(self.text) - len(mark) + 1)

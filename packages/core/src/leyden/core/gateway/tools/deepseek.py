@@ -1,7 +1,7 @@
-"""The DeepSeek family: calls between `<｜tool▁calls▁begin｜>` and `<｜tool▁calls▁end｜>`, each in marks of its own.
+"""DeepSeek tool family: calls between `<｜tool▁calls▁begin｜>` and `<｜tool▁calls▁end｜>`, each with its own marks.
 
-V3 and R1 write `function<｜tool▁sep｜>NAME`, then the arguments as a fenced block of JSON; V3.1 writes
-`NAME<｜tool▁sep｜>{...}`. The formats are those of `examples/tool_chat_template_deepseekv3.jinja` and
+V3 and R1 write `function<｜tool▁sep｜>NAME`, then the arguments as a fenced block of JSON. V3.1 writes
+`NAME<｜tool▁sep｜>{...}`. The formats come from `examples/tool_chat_template_deepseekv3.jinja` and
 `..._deepseekv31.jinja` of github.com/vllm-project/vllm.
 """
 
@@ -82,11 +82,11 @@ DEEPSEEK = ToolFamily(
     opening=_fenced_opening,
     salvage=_fenced_salvage,
 )
-"""V3 and R1."""
+"""Family of V3 and R1."""
 DEEPSEEK_31 = replace(
     DEEPSEEK,
     marks=(CALLS, SEPARATOR),
     opening=_plain_opening,
     salvage=_plain_salvage,
 )
-"""V3.1."""
+"""Family of V3.1."""

@@ -1,7 +1,8 @@
-"""What a family of tool calls is, and the parser that all families share. Knows nothing of token ids or of HTTP.
+"""Tool families: describes the formats in which models write tool calls, and has the parser that all families share.
 
-A family is a `ToolFamily`: the marks its chat templates are recognised by, how a call is read, how one begins. A
-parser works on text as it arrives, and a plain answer is parsed by the same code in one push: the two never differ.
+A `ToolFamily` has the marks that identify its chat templates, a parser of its calls, and the opening of a forced call.
+The parser works on text as it arrives. It parses a plain answer in one push, so plain and streamed answers give the
+same result.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,50 +30,52 @@ def _unchanged(messages: list[Message], template: str) -> list[Message]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolFamily:
-    """How one family of chat templates writes tool calls."""
+    """Format of tool calls in one family of chat templates."""
 
     marks: tuple[str, ...]
-    """Texts that all occur in a template of this family."""
+    """Texts that a template of this family contains, all of them."""
     read: CallReader
-    """Reads one call, or calls that belong together, from where they begin; it may look at the tools there are."""
+    """Parser of one call, or of a group of calls, from their beginning; it also gets the tools of the request."""
     mark: str
-    """Text that a call begins with, wherever it stands in an answer."""
+    """Text at the beginning of a call, anywhere in an answer."""
     bare: str = ""
-    """A character that a call without the mark begins with, at the beginning of an answer or after another call."""
+    """First character of a call without the mark, at the beginning of an answer or after another call."""
     tokens: tuple[str, ...] = ()
-    """Tokens that calls are written with: never left out when decoding, although they may be control tokens."""
+    """Tokens that mark calls; decoding keeps them although they may be control tokens."""
     opening: Callable[[Forced], str]
-    """Text that a forced call begins with, up to where the model goes on.
+    """Function that returns the beginning of a forced call, which the model continues.
 
-    It ends where a token does in what models write themselves: before the space of `: {`, not after it.
+    The beginning ends at a token boundary of text that models write themselves: before the space of `: {`, not after.
     """
     salvage: Callable[[str, Forced], tuple[ToolCall, str]]
-    """The call that a forced answer makes although it is not well formed, from the text after the opening, and what
-    follows the call."""
+    """Function that extracts the call of a malformed forced answer from the text after the opening.
+
+    It returns the call and the text that follows the call.
+    """
     messages: Callable[[list[Message], str], list[Message]] = _unchanged
-    """Turns plain messages into what this template, the second argument, accepts."""
+    """Function of plain messages and the template's text; it returns messages that the template accepts."""
 
 
 class CallParser:
-    """Reads one answer as its text arrives; a call is given out when it is complete.
+    """Streaming parser of one answer; it returns a call when the call is complete.
 
-    White space between a call and what surrounds it belongs to neither and is dropped; what is not exactly a call
-    stays content, marks included. The outcome does not depend on how the text is cut into pushes.
+    White space before and after a call is dropped. Text that is not exactly a call stays content, including its marks.
+    The output does not depend on how the text is cut into pieces.
     """
 
     def __init__(self, family: ToolFamily, tools: Sequence[ToolDefinition]) -> None:
         self._family, self._tools = family, tools
         self._held = ""
         self._space: list[str] = []
-        """White space while nothing else is held, not looked at again until something follows it."""
+        """White space that is held back alone; it is not scanned again until other text follows it."""
         self._reading: tuple[Cursor, Reading[None]] | None = None
         self._bare_may_come = bool(family.bare)
         self._after_call = False
         self._called = False
-        """Whether the reading under way has given out a call."""
+        """Whether the running parser has yielded a call."""
 
     def push(self, text: str) -> list[AnswerPart]:
-        """Take more text; return what can no longer change."""
+        """Add text; return the new parts that can no longer change."""
         if self._reading is None and not self._held and text.isspace():
             self._space.append(text)
             return []
@@ -83,7 +86,7 @@ class CallParser:
         return parts
 
     def finish(self) -> list[AnswerPart]:
-        """Return what is left when no more text comes; an open call is then content."""
+        """End the text; return the remaining parts. An incomplete call becomes content."""
         self._hold("")
         return self._drain(last=True)
 
@@ -99,7 +102,7 @@ class CallParser:
         return parts
 
     def _begin(self, parts: list[AnswerPart], *, last: bool) -> bool:
-        """Give out content and begin to read a call; False when none begins in what is held."""
+        """Move content to `parts` and start to parse a call; return False if no call begins in the held text."""
         if self._after_call:
             self._held = self._held.lstrip()
         space = len(self._held) - len(self._held.lstrip())
@@ -116,7 +119,7 @@ class CallParser:
         return True
 
     def _go_on(self, parts: list[AnswerPart], *, last: bool) -> bool:
-        """Read on; False when that takes more text."""
+        """Continue the running parser; return False if it needs more text."""
         assert self._reading is not None
         cursor, reading = self._reading
         cursor.text, cursor.complete = self._held, last
@@ -135,14 +138,14 @@ class CallParser:
         return True
 
     def _pass(self, cursor: Cursor) -> None:
-        """Let go of the text of a call, or of what ends calls that belong together."""
+        """Remove the parsed text of a call, or of the end of a group of calls, from the held text."""
         self._held = cursor.text = cursor.text[cursor.place :]
         cursor.place = 0
         self._called = self._after_call = True
         self._bare_may_come = bool(self._family.bare)
 
     def _refuse(self, parts: list[AnswerPart]) -> None:
-        """Make content of a beginning that no call followed."""
+        """Treat a mark or first character without a valid call after it as content."""
         space = len(self._held) - len(self._held.lstrip())
         if self._held.startswith(self._family.mark, space):
             self._give(parts, space + len(self._family.mark))
@@ -150,7 +153,7 @@ class CallParser:
             self._bare_may_come = False
 
     def _give(self, parts: list[AnswerPart], length: int) -> None:
-        """Move the first `length` characters that are held to `parts`."""
+        """Move the first `length` characters of the held text to `parts`."""
         if length:
             parts.append(self._held[:length])
             self._held = self._held[length:]
@@ -158,29 +161,29 @@ class CallParser:
 
 
 class ForcedParser:
-    """Reads an answer that goes on from the opening of a call, and always holds at least that call.
+    """Streaming parser of an answer that continues the opening of a forced call; it always returns at least that call.
 
-    Where the model does not end the call as its format demands, all it wrote is read once more when no more text comes:
-    what stands for the arguments is passed on as it is, as providers do, and an answer that was cut off in the name of
-    the tool is a call of the name so far.
+    If the model does not complete the call in its format, the whole text is parsed once more at its end, with the
+    family's `salvage`. The arguments are then returned as the model wrote them, as providers do. An answer that was cut
+    off inside the tool's name becomes a call of the partial name.
     """
 
     def __init__(self, family: ToolFamily, tools: Sequence[ToolDefinition], forced: Forced) -> None:
         self._family, self._tools, self._forced = family, tools, forced
         self._parser = CallParser(family, tools)
-        self._parser.push(family.opening(forced))  # gives out nothing: an opening is never a whole call
+        self._parser.push(family.opening(forced))  # returns no parts, because an opening is never a complete call
         self._text = ""
         self._state: Literal["open", "called", "malformed"] = "open"
 
     def push(self, text: str) -> list[AnswerPart]:
-        """Take more text; return what can no longer change."""
+        """Add text; return the new parts that can no longer change."""
         if self._state == "called":
             return self._parser.push(text)
         self._text += text
         return self._take(self._parser.push(text)) if self._state == "open" else []
 
     def finish(self) -> list[AnswerPart]:
-        """Return what is left when no more text comes."""
+        """End the text; return the remaining parts."""
         if self._state == "called":
             return self._parser.finish()
         parts = self._take(self._parser.finish()) if self._state == "open" else []
@@ -191,7 +194,7 @@ class ForcedParser:
         return [call, *follower.push(rest.lstrip()), *follower.finish()]
 
     def _take(self, parts: list[AnswerPart]) -> list[AnswerPart]:
-        """Return `parts` if they begin with the call; content in its place says that it is malformed."""
+        """Return `parts` if they begin with the call; content in its place means that the call is malformed."""
         if parts:
             self._state = "called" if isinstance(parts[0], ToolCall) else "malformed"
         return parts if self._state == "called" else []
@@ -200,7 +203,7 @@ class ForcedParser:
 def answer_parser(
     family: ToolFamily | None, tools: Sequence[ToolDefinition], forced: Forced | None = None
 ) -> AnswerParser:
-    """Return a parser for one answer; without tools nothing is a call, unless one was forced."""
+    """Return a parser for one answer; without tools and without a forced call, all text is content."""
     if family is None:
         return PassThrough()
     if forced is not None:
@@ -209,18 +212,18 @@ def answer_parser(
 
 
 def parse_answer(parser: AnswerParser, text: str) -> ParsedAnswer:
-    """Parse a whole answer at once."""
+    """Parse a complete answer with `parser`."""
     return collect([*parser.push(text), *parser.finish()])
 
 
 def collect(parts: Sequence[AnswerPart]) -> ParsedAnswer:
-    """Put the parts of an answer together; content is None only beside tool calls."""
+    """Return the joined parts of an answer; content is None if there are only tool calls."""
     calls = tuple(part for part in parts if isinstance(part, ToolCall))
     content = "".join(part for part in parts if isinstance(part, str))
     return ParsedAnswer(content=content or (None if calls else ""), tool_calls=calls)
 
 
 def _settled(text: str, mark: str) -> int:
-    """Length of the part of `text` that a call beginning later cannot touch."""
+    """Return the number of leading characters of `text` that cannot be part of the mark or white space of a call."""
     size = next((n for n in range(min(len(mark) - 1, len(text)), 0, -1) if text.endswith(mark[:n])), 0)
     return len(text[: len(text) - size].rstrip())

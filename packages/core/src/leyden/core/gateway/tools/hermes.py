@@ -1,6 +1,6 @@
-"""The Qwen and Hermes family of tool calls: `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`.
+"""Hermes tool family: `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, also written by Qwen models.
 
-The format is that of the templates of Qwen2.5, QwQ, Qwen3 and Hermes 2 Pro and 3, for instance
+The format is that of the templates of Qwen2.5, QwQ, Qwen3 and Hermes 2 Pro and 3, for example
 `examples/tool_chat_template_hermes.jinja` of github.com/vllm-project/vllm.
 """
 

@@ -1,4 +1,4 @@
-"""JSON (RFC 8259) as it arrives, read strictly and kept as it is written. Knows nothing of tool calls' formats."""
+"""Incremental JSON parser: strictly parses JSON (RFC 8259) that is still arriving, and returns it as written."""
 
 import json
 import re
@@ -11,7 +11,7 @@ from leyden.core.gateway.codec import ToolCall
 from leyden.core.gateway.tools.cursor import Cursor, NoCall, Reading
 
 MAX_DEPTH: Final = 100
-"""Deeper nesting is not a call: no tool takes it, and agents' own parsers give up on it."""
+"""Deepest nesting of a call's arguments: no tool needs more, and agents' own JSON parsers fail on more."""
 _SPACE = re.compile(r"[ \t\n\r]*")
 _PLAIN = re.compile(r'[^"\\\x00-\x1f]*')
 _HEX = re.compile(r"[0-9a-fA-F]")
@@ -20,7 +20,10 @@ _ATOM = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?|true|f
 
 
 def read_object(cursor: Cursor, depth: int = 0) -> Reading[dict[str, str]]:
-    """Read an object; return its members' values as they are written, the last where a name comes twice."""
+    """Parse an object; return the text of each member's value by name. The last value of a repeated name counts.
+
+    Raises NoCall if the text is not a JSON object.
+    """
     yield from cursor.one_of("{")
     members: dict[str, str] = {}
     yield from _space(cursor)
@@ -38,14 +41,17 @@ def read_object(cursor: Cursor, depth: int = 0) -> Reading[dict[str, str]]:
 
 
 def read_object_text(cursor: Cursor) -> Reading[str]:
-    """Read an object; return it as it is written."""
+    """Parse an object; return its text as written. Raises NoCall if the text is not a JSON object."""
     begin = cursor.place
     yield from read_object(cursor)
     return cursor.text[begin : cursor.place]
 
 
 def read_json_call(cursor: Cursor, *keys: str) -> Reading[ToolCall]:
-    """Read a call as one object: its `name`, and its arguments, an object too, under one of `keys`."""
+    """Parse a call written as one object, with its `name` and its arguments (an object) under one of `keys`.
+
+    Raises NoCall for any other text.
+    """
     members = yield from read_object(cursor)
     arguments = next((members[key] for key in keys if key in members), "")
     name = members.get("name", "")
@@ -55,19 +61,19 @@ def read_json_call(cursor: Cursor, *keys: str) -> Reading[ToolCall]:
 
 
 def call_name(name: str) -> str:
-    """Return `name`; raises NoCall when it is empty, or when an escape in it is half a character."""
+    """Return `name`; raises NoCall if it is empty or contains an unpaired surrogate."""
     if not name or any("\ud800" <= char <= "\udfff" for char in name):
         raise NoCall
     return name
 
 
 def leading_object(text: str) -> str | None:
-    """Return the object that `text` begins with, as it is written; None when it begins with none."""
+    """Return the text of the object at the beginning of `text`; None if there is none."""
     return _leading(text, read_object_text)
 
 
 def leading_string(text: str) -> str | None:
-    """Return the string that `text` begins with, as it is written; None when it begins with none."""
+    """Return the text of the string at the beginning of `text`, with its quotes; None if there is none."""
     return _leading(text, _string)
 
 
@@ -93,7 +99,7 @@ def _leading(text: str, read: Callable[[Cursor], Reading[str]]) -> str | None:
 
 
 def _value(cursor: Cursor, depth: int) -> Reading[str]:
-    """Read a value and the white space around it; return the value as it is written."""
+    """Parse a value and the white space around it; return the text of the value."""
     yield from _space(cursor)
     begin = cursor.place
     if depth == MAX_DEPTH:

@@ -1,9 +1,9 @@
-"""The Llama family: `{"name": ..., "parameters": {...}}`, several separated by `;`, maybe after `<|python_tag|>`.
+"""Llama tool family: `{"name": ..., "parameters": {...}}`, optionally after `<|python_tag|>`, separated by `;`.
 
-The format is that of the templates of Llama 3.1, 3.2, 3.3 and 4, for instance
-`examples/tool_chat_template_llama3.1_json.jinja` of github.com/vllm-project/vllm. A call at the beginning of an
-answer has no mark of its own, so only the name of a tool there is tells it from an answer in JSON. The built-in tools
-(`name.call(...)` after the tag, Python code) are content.
+The format is that of the templates of Llama 3.1, 3.2, 3.3 and 4, for example
+`examples/tool_chat_template_llama3.1_json.jinja` of github.com/vllm-project/vllm. A call without the tag, at the
+beginning of an answer, looks like an answer in JSON. It counts as a call only if its name is a tool of the request. The
+built-in tools (`name.call(...)` after the tag, Python code) are content.
 """
 
 import json
@@ -18,7 +18,7 @@ from leyden.core.gateway.tools.salvage import salvage_json
 
 TAG = "<|python_tag|>"
 ONE_CALL = "only supports single tool-calls"
-"""What a template says that refuses messages with several calls."""
+"""Text in templates that reject messages with several calls."""
 
 
 def _read(cursor: Cursor, tools: Sequence[ToolDefinition]) -> Reading[None]:
@@ -35,7 +35,7 @@ def _read(cursor: Cursor, tools: Sequence[ToolDefinition]) -> Reading[None]:
 
 
 def passed_tag(cursor: Cursor) -> Reading[bool]:
-    """Pass the tag if it is there."""
+    """Pass `<|python_tag|>` if it comes next; return whether it was there."""
     if (yield from cursor.peek()) != TAG[0]:
         return False
     yield from cursor.one_of(TAG)
@@ -43,7 +43,7 @@ def passed_tag(cursor: Cursor) -> Reading[bool]:
 
 
 def one_call_a_message(messages: list[Message], template: str) -> list[Message]:
-    """Give each call and its result messages of their own, where the template refuses several calls in one."""
+    """Return messages with at most one call each, followed by its result, if the template rejects several calls."""
     if ONE_CALL not in template:
         return messages
     results = {message.get("tool_call_id"): message for message in messages if message["role"] == "tool"}

@@ -1,9 +1,9 @@
-"""The Mistral family: `[TOOL_CALLS] [{"name": ..., "arguments": {...}}, ...]`, or `[TOOL_CALLS]name[ARGS]{...}` each.
+"""Mistral tool family: `[TOOL_CALLS] [{"name": ..., "arguments": {...}}, ...]`, or `[TOOL_CALLS]name[ARGS]{...}`.
 
-The formats are those of the makers' templates and of github.com/mistralai/mistral-common
-(`tokens/tokenizers/instruct.py`): the list up to tokenizer version 7, one mark for each call from version 11, with
-`[CALL_ID]id` after the name in version 11. The name may also stand directly before the object. Templates are strict
-about messages; `as_mistral_wants` does what mistral-common itself does to them.
+The formats come from Mistral's templates and from github.com/mistralai/mistral-common
+(`tokens/tokenizers/instruct.py`). Up to tokenizer version 7, the calls are one list. From version 11, each call has its
+own mark; in version 11, `[CALL_ID]id` follows the name. The name may also be directly before the object. The templates
+accept only some orders of messages, so `as_mistral_wants` converts messages as mistral-common does.
 """
 
 import hashlib
@@ -48,9 +48,10 @@ def _read_list(cursor: Cursor) -> Reading[None]:
 
 
 def as_mistral_wants(messages: list[Message], template: str) -> list[Message]:
-    """Give calls ids of nine letters and digits, and let user and assistant take turns after one system message.
+    """Return messages in the form that Mistral's templates accept.
 
-    An id in another form becomes the same nine characters every time; messages of one role in a row become one.
+    All system messages move to the beginning. Consecutive messages of the same role (system, user or assistant) without
+    tool calls become one. Ids of calls become nine letters and digits; the same id always becomes the same characters.
     """
     system = [message for message in messages if message["role"] == "system"]
     joined: list[Message] = []
@@ -74,7 +75,7 @@ def _with_ids(message: Message) -> Message:
 
 
 def nine_characters(call_id: object) -> str:
-    """Return an id of nine letters and digits for a call's id; one that is in this form already is its own."""
+    """Return an id of nine letters and digits for a call's id; an id in this form stays unchanged."""
     text = str(call_id or "")
     return text if _NINE.fullmatch(text) else hashlib.sha256(text.encode()).hexdigest()[:9]
 
@@ -123,19 +124,19 @@ MISTRAL = ToolFamily(
     salvage=_list_salvage,
     messages=as_mistral_wants,
 )
-"""Versions 3 and 7 with SentencePiece."""
+"""Family of tokenizer versions 3 and 7 with SentencePiece."""
 MISTRAL_TEKKEN = replace(MISTRAL, marks=(f"{MARK}[",), opening=_tekken_opening)
-"""Versions 3 and 7 with Tekken, which write no space."""
+"""Family of tokenizer versions 3 and 7 with Tekken, which write no space after the mark."""
 MISTRAL_ARGS = replace(
     MISTRAL,
     marks=(MARK, ARGS),
     opening=_args_opening,
     salvage=_args_salvage,
 )
-"""Version 13."""
+"""Family of tokenizer version 13."""
 MISTRAL_CALL_ID = replace(
     MISTRAL_ARGS,
     marks=(MARK, CALL_ID, ARGS),
     opening=_call_id_opening,
 )
-"""Version 11: the model itself writes the call's id, which is not used."""
+"""Family of tokenizer version 11: the model writes the call's id itself, and the parser ignores the id."""

@@ -1,8 +1,8 @@
-"""The pythonic family of Llama 3.2 and 4: `[name(key=value), other()]`, maybe after `<|python_tag|>`.
+"""Pythonic tool family of Llama 3.2 and 4: `[name(key=value), other()]`, optionally after `<|python_tag|>`.
 
-The format is that of `examples/tool_chat_template_llama3.2_pythonic.jinja` and its sibling for Llama 4 of
-github.com/vllm-project/vllm. Arguments are named and are literals, as Python or JSON writes them. A list at the
-beginning of an answer is one of calls only where it names tools there are.
+The format is that of `examples/tool_chat_template_llama3.2_pythonic.jinja`, and of the template for Llama 4, in
+github.com/vllm-project/vllm. Arguments are keyword arguments with literals of Python or JSON. A list without the tag,
+at the beginning of an answer, contains calls only if their names are tools of the request.
 """
 
 import ast
@@ -43,7 +43,7 @@ def _read(cursor: Cursor, tools: Sequence[ToolDefinition]) -> Reading[None]:
 
 
 def _until_closed(cursor: Cursor) -> Reading[str]:
-    """Pass everything up to and with the bracket that closes the one before; return what stood before it."""
+    """Pass all text up to and including the closing bracket of the call; return the text before that bracket."""
     begin, open_brackets = cursor.place, [")"]
     while True:
         yield from cursor.run(_PLAIN)
@@ -71,10 +71,10 @@ def _pass_string(cursor: Cursor, quote: str) -> Reading[None]:
 
 
 def _arguments(text: str) -> str:
-    """JSON of the named arguments of a call; raises NoCall where they are anything else."""
+    """Return the JSON of a call's keyword arguments; raises NoCall if the text is anything else."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of escapes that Python does not know, which it keeps
+            warnings.simplefilter("ignore")  # ignores warnings about invalid escapes, which Python keeps as text
             call = ast.parse(f"f({text})", mode="eval").body
         if not isinstance(call, ast.Call) or call.args or any(keyword.arg is None for keyword in call.keywords):
             raise NoCall
@@ -82,7 +82,7 @@ def _arguments(text: str) -> str:
         if len(values) < len(call.keywords):
             raise NoCall
         written = json.dumps(values, ensure_ascii=False, allow_nan=False)
-        written.encode()  # fails where an escape is half a character
+        written.encode()  # fails for an unpaired surrogate
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
         raise NoCall from None
     return written

@@ -1,9 +1,10 @@
-"""The Qwen3-Coder family: `<tool_call><function=NAME><parameter=KEY>VALUE</parameter>...</function></tool_call>`.
+"""Qwen3-Coder tool family: `<tool_call><function=NAME><parameter=KEY>VALUE</parameter>...</function></tool_call>`.
 
-The format is that of the templates of Qwen3-Coder and of later Qwen models, for instance
-`examples/tool_chat_template_qwen3coder.jinja` of github.com/vllm-project/vllm. Values carry no types: a value is read
-by the tool's own schema, as the templates write it (one line break before and after it; JSON for what is no string;
-booleans and null as Python or JSON writes them), and is a string where the schema says nothing or it does not fit.
+The format is that of the templates of Qwen3-Coder and of later Qwen models, for example
+`examples/tool_chat_template_qwen3coder.jinja` of github.com/vllm-project/vllm. Values have no types in this format, so
+a value is parsed by the tool's schema. The templates write one line break before and after each value. They write
+values other than strings as JSON, and booleans and null as in Python or JSON. A value is a string if the schema has no
+type or the value does not match it.
 """
 
 import json
@@ -53,7 +54,10 @@ def _opening(forced: Forced) -> str:
 
 
 def _salvage(text: str, forced: Forced) -> tuple[ToolCall, str]:
-    """Arguments of a call that was cut off are JSON that is cut off too, so that none is taken for a whole one."""
+    """Return the call of a malformed forced answer, and the text after the call.
+
+    If the answer was cut off, the arguments are also cut off JSON, so that they cannot look complete.
+    """
     name, parameters = forced.name, text
     if name is None:
         name, _, parameters = text.partition(">")
@@ -79,12 +83,12 @@ def _split(parameter: str) -> tuple[str, str]:
 
 
 def _object(members: Mapping[str, str]) -> str:
-    """Return an object that is still open."""
+    """Return the JSON text of an object without its closing brace."""
     return "{" + ", ".join(f"{json.dumps(key, ensure_ascii=False)}: {value}" for key, value in members.items())
 
 
 def _value(text: str, schema: object) -> str:
-    """JSON of a value."""
+    """Return the JSON of a parameter's value, with a type that its schema allows."""
     types, text = set(_types(schema)), _trimmed(text)
     written = _PYTHON.get(text, text)
     if written == "null" and "null" in types:
@@ -99,7 +103,7 @@ def _trimmed(text: str) -> str:
 
 
 def _types(schema: object) -> Iterator[str]:
-    """Types that a JSON schema speaks of."""
+    """Yield the types that a JSON schema allows, including those in `anyOf` and `oneOf`."""
     if not isinstance(schema, dict):
         return
     known = cast("dict[str, Any]", schema)
@@ -112,7 +116,7 @@ def _types(schema: object) -> Iterator[str]:
 
 
 def _properties(tools: Sequence[ToolDefinition], name: str) -> Mapping[str, object]:
-    """Schemas of a tool's parameters by name; none for a tool that there is not, or one that says nothing."""
+    """Return the schemas of a tool's parameters by name; empty for an unknown tool or one without a schema."""
     for tool in tools:
         function = tool["function"]
         if function["name"] == name:

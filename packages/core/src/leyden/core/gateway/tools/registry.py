@@ -1,4 +1,4 @@
-"""The known families of tool calls, and which one a chat template belongs to."""
+"""Registry of tool families: finds the family of a chat template."""
 
 from leyden.core.gateway.tools.deepseek import DEEPSEEK, DEEPSEEK_31
 from leyden.core.gateway.tools.family import ToolFamily
@@ -21,10 +21,10 @@ FAMILIES: dict[str, ToolFamily] = {
     "llama": LLAMA,
     "llama-4": LLAMA_4,
 }
-"""By name; the first whose marks are all in the template is the template's family."""
+"""Families by name; a template belongs to the first family whose marks it contains, all of them."""
 
 
 def tool_family(template: str) -> ToolFamily | None:
-    """Family of a chat template; None when no known one matches, and its answers are then all content."""
-    plain = template.replace('\\"', '"')  # templates quote as Jinja or as JSON does
+    """Return the family of a chat template; None if no family matches, and then all answers are content."""
+    plain = template.replace('\\"', '"')  # templates escape quotes as Jinja or as JSON does
     return next((family for family in FAMILIES.values() if all(mark in plain for mark in family.marks)), None)

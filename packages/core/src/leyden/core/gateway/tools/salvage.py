@@ -1,7 +1,7 @@
-"""Calls out of forced answers that are not well formed. Knows nothing of where an answer came from.
+"""Salvage: extracts the tool call from a malformed forced answer.
 
-The rules are the same for all families: the name is the one that was forced, or else what stands in its place; the
-arguments are the object that stands in their place, or else all the text there, up to what ends a call.
+The rules are the same for all families. The name is the forced one, or else the text in its place. The arguments are
+the JSON object in their place, or else all text there up to the end mark of a call.
 """
 
 import json
@@ -14,7 +14,11 @@ _ARGUMENTS = re.compile(r'\s*,?\s*"(?:arguments|parameters)"\s*:')
 
 
 def salvage_json(text: str, forced: Forced, *ends: str, stop: str = "") -> tuple[ToolCall, str]:
-    """Read what follows an opening that ends before the arguments, or inside the quotes of the name."""
+    """Return the call of a JSON format, and the text after the call.
+
+    `text` continues an opening that ends before the arguments, or inside the quotes of the name if no name is forced.
+    `ends` and `stop` are those of `salvage_arguments`.
+    """
     if forced.name is not None:
         return salvage_arguments(forced.name, text, "}", *ends, stop=stop)
     written = leading_string(f'"{text}')
@@ -27,9 +31,10 @@ def salvage_json(text: str, forced: Forced, *ends: str, stop: str = "") -> tuple
 
 
 def salvage_arguments(name: str, text: str, *ends: str, stop: str = "") -> tuple[ToolCall, str]:
-    """Read arguments at the beginning of `text`; `ends` are what ends a call, in order, as far as it is there.
+    """Return the call with the arguments at the beginning of `text`, and the text after the call.
 
-    `stop` ends arguments that are not an object; without it they are all there is.
+    After an object, the marks `ends` are removed in order, as far as they are present. Arguments that are not an object
+    end at `stop`; without `stop`, they are the whole text.
     """
     text = text.lstrip()
     arguments = leading_object(text)

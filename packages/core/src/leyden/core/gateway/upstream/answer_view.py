@@ -1,4 +1,4 @@
-"""What an upstream said, read from its answer for the record. Knows nothing of HTTP; never raises."""
+"""Upstream response view: parses the response of an upstream server for the record; it never raises."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
@@ -20,21 +20,21 @@ _ENDS = (
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
-    """The parts of an answer that a record keeps; None where the answer does not say."""
+    """Parts of a response that a record keeps; None for parts that the response does not have."""
 
     output: str | None = None
-    """JSON of the answered messages."""
+    """JSON of the messages in the response."""
     finish_reason: str | None = None
     usage: tuple[int, int] | None = None
-    """Tokens of prompt and answer."""
+    """Numbers of prompt tokens and response tokens."""
     model: str | None = None
     id: str | None = None
-    """The answer's own."""
+    """Id of the response."""
     prompt_ids: list[int] | None = None
     ids: list[int] | None = None
-    """Of an answer with one choice: which of several they would be of could not be recorded."""
+    """Token ids of the only choice; None with several choices, because a record cannot assign the ids to a choice."""
     logprobs: list[float] = []
-    """Of the ids, where the agent asked for them."""
+    """Log-probabilities of `ids`, if the agent requested them; empty otherwise."""
 
 
 class _Usage(msgspec.Struct, frozen=True):
@@ -86,7 +86,7 @@ class _Counts(msgspec.Struct, frozen=True):
 
 
 class _Response(msgspec.Struct, frozen=True):
-    """An answer of the Responses API."""
+    """A response of the Responses API."""
 
     object: str = ""
     id: str | None = None
@@ -97,7 +97,7 @@ class _Response(msgspec.Struct, frozen=True):
 
 
 class _Event(msgspec.Struct, frozen=True):
-    """An event of a streamed one."""
+    """An event of a streamed response of the Responses API."""
 
     type: str
     response: _Response | None = None
@@ -107,18 +107,18 @@ class _Event(msgspec.Struct, frozen=True):
 
 
 def ended(seen: bytes | bytearray) -> bool:
-    """Whether as much of a stream as was seen holds the event that ends the answer."""
+    """Whether the part of a stream received so far contains the event that ends the response."""
     return any(mark in seen for mark in _ENDS)
 
 
 def read_answer(body: bytes, *, streamed: bool) -> Seen:
-    """Read a whole answer, or as much of one as arrived, in either dialect."""
+    """Parse a whole or partial response of Chat Completions or of the Responses API."""
     pieces = list(_data(body)) if streamed else [body]
     return _read_responses(pieces, streamed=streamed) or _read_chat(pieces)
 
 
 def _read_responses(pieces: Sequence[bytes], *, streamed: bool) -> Seen | None:
-    """Read an answer of the Responses API; None where it is not one."""
+    """Parse a response of the Responses API; None if it is not one."""
     items: dict[int, _Item] = {}
     last: _Response | None = None
     for piece in pieces:
@@ -148,7 +148,7 @@ def _read_responses(pieces: Sequence[bytes], *, streamed: bool) -> Seen | None:
 
 
 def _add(items: dict[int, _Item], event: _Event) -> None:
-    """Add what a stream's event says to the items that are known of its answer."""
+    """Add the content of a stream's event to the items of the response so far."""
     if event.item is not None:
         items[event.output_index] = event.item
         return
@@ -162,7 +162,7 @@ def _add(items: dict[int, _Item], event: _Event) -> None:
 
 
 def _read_chat(pieces: Sequence[bytes]) -> Seen:
-    """Read an answer of Chat Completions."""
+    """Parse a response of Chat Completions."""
     answers = [answer for piece in pieces if (answer := _decoded(piece, _Answer))]
     messages: dict[int, dict[str, Any]] = {}
     finish_reason: str | None = None
@@ -184,7 +184,10 @@ def _read_chat(pieces: Sequence[bytes]) -> Seen:
 
 
 def _drawn(answers: Sequence[_Answer]) -> tuple[list[int] | None, list[float]]:
-    """Return the ids of the only choice, None where they are not given, and their log-probabilities, all or none."""
+    """Return the token ids of the only choice and their log-probabilities.
+
+    The ids are None if the response has none. The log-probabilities are empty unless there is one for each id.
+    """
     choices = [choice for answer in answers for choice in answer.choices]
     given = [choice.token_ids for choice in choices if choice.token_ids is not None]
     ids = [token for some in given for token in some]
@@ -193,7 +196,7 @@ def _drawn(answers: Sequence[_Answer]) -> tuple[list[int] | None, list[float]]:
 
 
 def _decoded(piece: bytes, kind: type[T]) -> T | None:
-    """Return a piece of an answer as what it should be; None where it is something else."""
+    """Return a piece of JSON as a `kind`; None if it is something else."""
     try:
         return msgspec.json.decode(piece, type=kind)
     except UNREADABLE:
@@ -201,12 +204,12 @@ def _decoded(piece: bytes, kind: type[T]) -> T | None:
 
 
 def _data(body: bytes) -> Iterator[bytes]:
-    """Split a stream into the data of its events."""
+    """Yield the data of each event of a stream."""
     return (line[5:] for line in body.splitlines() if line.startswith(b"data:"))
 
 
 def _merge(message: dict[str, Any], delta: dict[str, Any]) -> None:
-    """Add a stream's delta to what is known of a message: text is joined, tool calls are matched by their index."""
+    """Merge a stream's delta into a message: texts are joined, and tool calls are matched by their index."""
     for key, value in delta.items():
         if isinstance(value, str) and key not in ("role", "id", "type") and isinstance(message.get(key), str):
             message[key] += value

@@ -1,8 +1,8 @@
-"""`Upstream`: an OpenAI-compatible endpoint that answers in the policy's place, for dry runs. Trains nothing.
+"""`Upstream`: an OpenAI-compatible endpoint that answers calls instead of the policy, for runs without training.
 
-It comes from configuration only, never from a request; its key is sent to it and to no other host, and no redirect is
-followed. A chat completion asks it for token ids, which are recorded where it has them, as vLLM does, and taken out of
-the answer; anything else of an answer the agent sees byte for byte.
+The endpoint comes from the configuration, never from a request. Its API key is sent to this endpoint only, and no
+redirect is followed. A chat completion requests token ids, which some servers such as vLLM can send. The ids are
+recorded, and removed from the response to the agent. The rest of a response reaches the agent unchanged.
 """
 
 import asyncio
@@ -31,19 +31,19 @@ from leyden.core.masking import mask_json, mask_text
 from leyden.core.tracing.context import outside_attempt
 
 NAME = "endpoint"
-"""By which metrics know an upstream that has no model of its own."""
+"""Name in the metrics of an upstream without a configured model."""
 REFUSES_PARAMETER = (400, 422)
-"""Statuses by which servers refuse a request for a field that they do not know."""
+"""Statuses with which servers refuse a request with an unknown field."""
 
 _log = logging.getLogger("leyden.gateway")
 
 
 class Upstream:
-    """Where calls are forwarded to.
+    """Client of an upstream endpoint that forwards calls to it.
 
-    `base_url` includes the version (`https://host/v1`); a call is given up after `timeout` seconds without a byte. A
-    `model` takes the place of every name that agents ask for, which is logged once for each; without one, their own
-    names are sent on.
+    `base_url` includes the version (`https://host/v1`). A call fails after `timeout` seconds without a byte. `model`
+    replaces every model name in the agents' requests, which is logged once for each name. With an empty `model`, the
+    agents' model names are sent unchanged.
     """
 
     def __init__(self, base_url: str, api_key: str | None, model: str = "", *, timeout: float = 600.0) -> None:
@@ -54,11 +54,11 @@ class Upstream:
         self._session: aiohttp.ClientSession | None = None
         self._replaced: set[str] = set()
         self._takes_ids_parameter = True
-        """Whether it has not refused to be asked for token ids yet."""
+        """Whether the endpoint accepts the request field for token ids; assumed until it refuses a request with it."""
 
     @property
     def name(self) -> str:
-        """What it is called among policies."""
+        """Name of the upstream among policies and in the metrics."""
         return self.model or NAME
 
     def __repr__(self) -> str:
@@ -74,9 +74,9 @@ class Upstream:
         send: Send,
         slot: Slot,
     ) -> None:
-        """Forward a call, pass its answer on as it arrives, and record it before the answer ends.
+        """Forward a call, send its response to the agent as it arrives, and record the call before the response ends.
 
-        Raises Refusal with status 502 when the endpoint cannot be reached, and with 400 where no model is named.
+        Raises Refusal with status 502 if the endpoint cannot be reached, or with status 400 if no model is named.
         """
         with watch.cancelling():
             fields, asked = await slot.run(len(body), lambda: _read(body))
@@ -93,7 +93,8 @@ class Upstream:
         )
         relay = _Relay(record, ledger, send)
         try:
-            # In `leyden dev` the agent may run in this very process, whose model calls are all routed but this one.
+            # In `leyden dev`, the agent may run in this process, where all model calls are routed to the gateway. This
+            # call must not be.
             with outside_attempt(), watch.cancelling():
                 await self._forward(dialect.path, fields, relay)
         except ClientGone:
@@ -106,7 +107,7 @@ class Upstream:
             await relay.fail(f"the upstream could not be reached ({type(error).__name__})")
 
     async def models(self) -> bytes | None:
-        """Return the endpoint's own list of models, None where it gives none."""
+        """Return the endpoint's list of models as JSON; None if it sends none or cannot be reached."""
         try:
             with outside_attempt():
                 async with self._connected().get(f"{self.base_url}/models", headers=self._headers()) as answer:
@@ -151,7 +152,10 @@ class Upstream:
         return self._session
 
     def _check_model(self, asked: str) -> None:
-        """Log, once for each name, that another model answers; raises Refusal where none is named at all."""
+        """Log once for each model name that another model answers.
+
+        Raises Refusal with status 400 if neither the configuration nor the request names a model.
+        """
         if not self.model and not asked:
             raise invalid("the request names no model: give its name at the endpoint, as --model", "model")
         if self.model and asked not in ("", self.model, *self._replaced):
@@ -165,7 +169,7 @@ class Upstream:
 
 
 class _Relay:
-    """Passes one answer on and remembers it."""
+    """Relay of one response: sends it to the agent and keeps it for the record."""
 
     def __init__(self, record: CallRecord, ledger: Ledger, send: Send) -> None:
         self._record, self._ledger, self._send = record, ledger, send
@@ -173,7 +177,10 @@ class _Relay:
         self._streamed = self._started = self._recorded = False
 
     async def run(self, answer: aiohttp.ClientResponse, ids: TokenIdFilter | None = None) -> None:
-        """Pass an answer on: events as they arrive, anything else in one piece; `ids` takes token ids out of it."""
+        """Send a response to the agent: a stream as it arrives, any other response in one piece.
+
+        `ids` removes token ids from the response; None leaves it unchanged.
+        """
         if 300 <= answer.status < 400:
             return await self.fail(f"the upstream answered with a redirect ({answer.status})")
         content_type = answer.headers.get("content-type", JSON.decode()).encode()
@@ -197,7 +204,7 @@ class _Relay:
         await self._write(b"" if ids is None else ids.rest(), more=False)
 
     async def fail(self, reason: str) -> None:
-        """Tell the agent that the answer failed; raises Refusal while the status line is still to be sent."""
+        """Record the failure, and send it to the agent as an event; raises Refusal if nothing has been sent yet."""
         self._record.fail(reasons.UPSTREAM, reason, "upstream")
         await self.record_once()
         refusal = Refusal(502, f"Bad gateway: {reason}.", type="server_error")
@@ -206,7 +213,7 @@ class _Relay:
         await self._write(server_event(refusal.encode()), more=False)
 
     async def record_once(self) -> None:
-        """Store what was asked and what was answered so far, the first time it is called."""
+        """Store the request and the response so far; repeated calls do nothing."""
         if self._recorded:
             return
         self._recorded = True

@@ -1,7 +1,7 @@
-"""Token ids in the answers of an upstream: how they are asked for, and taken out of what the agent gets.
+"""Token ids of an upstream: requests them, and removes them from the response to the agent.
 
-vLLM's name for them: a chat completion with `return_token_ids` has `prompt_token_ids`, and `token_ids` in each choice.
-Where they are not asked for it sends both as null, and so does what is taken out here.
+The names are those of vLLM: a chat completion with `return_token_ids` has `prompt_token_ids`, and `token_ids` in each
+choice. Without the request field, vLLM sends both as null. The filter therefore also replaces them with null.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ PROMPT_IDS, RESPONSE_IDS = "prompt_token_ids", "token_ids"
 
 @dataclass(frozen=True, slots=True)
 class AskForIds:
-    """A field of a request."""
+    """Path and request field that request token ids."""
 
     path: str
     field: str
@@ -30,29 +30,29 @@ _decode_choices = msgspec.json.Decoder(list[_Fields]).decode
 
 
 class TokenIdFilter:
-    """Takes token ids out of one answer; a stream's events pass as soon as each is whole."""
+    """Filter that removes token ids from one response; it returns each line of a stream as soon as it is complete."""
 
     def __init__(self) -> None:
         self._part = b""
 
     def whole(self, body: bytes) -> bytes:
-        """Return an answer in one piece without them."""
+        """Return a complete response without token ids."""
         return without_ids(body)
 
     def push(self, data: bytes) -> bytes:
-        """Return as much of a stream as there is by now, without them."""
+        """Add data of a stream; return the complete lines without token ids."""
         lines = (self._part + data).split(b"\n")
         self._part = lines.pop()
         return b"".join(_line(line) + b"\n" for line in lines)
 
     def rest(self) -> bytes:
-        """Return what a stream ends with that is no whole line."""
+        """End the stream; return the remaining incomplete line without token ids."""
         part, self._part = self._part, b""
         return _line(part)
 
 
 def without_ids(body: bytes) -> bytes:
-    """Return an answer, or a stream's event, with null in place of token ids; all else of it is as it was."""
+    """Return the JSON of a response or of a stream's event with null instead of token ids; the rest is unchanged."""
     if b"token_ids" not in body:
         return body
     try:
