@@ -82,7 +82,7 @@ class AgentRun:
     def made_no_call(self) -> list[str]:
         """Possible reasons why this process saw no model call of the agent.
 
-        Empty where the agent made a model call.
+        Empty where it saw one, or where this process has already logged the reasons.
         """
         return unsupported_clients.untold(self.attempt)
 
