@@ -11,7 +11,7 @@ from leyden.core.runner.user_code.reward import RewardFunction
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerConfig:
-    """Settings of one runner. The tests and benchmarks use the default values."""
+    """Settings of one runner. The default values are the tested ones."""
 
     worker_id: str
     """Name of this runner in the store. No two live runners may share a name."""
@@ -23,7 +23,7 @@ class RunnerConfig:
     Set only where the runner is in the gateway's own process. None: the store's answer to a claim contains the token.
     """
     routes: tuple[Route, ...] = ()
-    """Rules that send each model call of the agent to a model. The first matching rule applies."""
+    """Rules that send model calls of the agent to a policy or to its own provider. The first matching rule applies."""
     concurrency: int = 16
     """Largest number of attempts that run at the same time."""
     reward: RewardFunction | None = None

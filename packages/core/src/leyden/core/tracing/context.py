@@ -29,9 +29,11 @@ class OpenAttempt:
     """32 hexadecimal digits. The trace of spans that have no OpenTelemetry parent."""
     mode: RolloutMode | None = None
     routes: tuple[Route, ...] = ()
-    """Rules that send each model call of the attempt to a model. The first matching rule applies.
+    """Rules that send model calls of the attempt to a policy or to the agent's provider.
 
-    A call that no rule matches goes to the policy.
+    The first matching rule applies.
+
+    A call that no rule matches goes to the default policy.
     """
     fail_open: bool = False
     """In production capture: a call that the gateway cannot answer goes to the agent's own provider."""

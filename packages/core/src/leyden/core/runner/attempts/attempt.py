@@ -30,7 +30,7 @@ from leyden.core.tracing.wire import unsupported_clients
 logger = logging.getLogger(__name__)
 
 API_KEY = "leyden"
-"""API key that the agent's client sends. The gateway ignores it and reads the token in the URL."""
+"""API key that the agent's client sends. The gateway identifies the attempt by the token in the URL instead."""
 EARLY_SECONDS, EARLY_SHARE = 1.0, 0.05
 """Margin by which the runner's timeout comes before the store's own, in seconds and as a share of the limit.
 

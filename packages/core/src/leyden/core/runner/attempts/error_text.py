@@ -48,7 +48,7 @@ def described(error: BaseException) -> str:
 def raised(error: BaseException) -> str:
     """Return `described`, followed by the file and line that raised the error.
 
-    The line is the innermost one of the user's own code, or of any code but Leyden's where the user's has none.
+    It is the innermost line of the user's own code. Where there is none, it is the innermost line outside Leyden.
     """
     where = _place(error)
     return f"{described(error)} ({where[0]}, line {where[1]})" if where else described(error)

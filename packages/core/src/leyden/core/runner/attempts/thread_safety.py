@@ -1,8 +1,8 @@
 """Thread safety of first uses: imports and builds ahead of time what libraries defer to their first use.
 
-Agents that ran one at a time do not show these errors, but concurrent rollouts do. Python may end an import with a
-deadlock error when many threads begin it at once and the modules import each other. When two threads build the same
-deferred pydantic model, the second removes what the first has built.
+These errors appear only when rollouts run concurrently. Python may end an import with a deadlock error when many
+threads begin it at once and the modules import each other. When two threads build the same deferred pydantic model, the
+second removes what the first has built.
 """
 
 import importlib

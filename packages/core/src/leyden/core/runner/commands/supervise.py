@@ -38,7 +38,7 @@ class Supervised:
     def wait(self, control: int, *, wake_up: bool) -> None:
         """Wait until the command has ended or `control` is closed. Forwards signals meanwhile.
 
-        With `wake_up`, a stopped command is resumed at once, because no shell could see and resume it.
+        With `wake_up`, a stopped command is resumed at once, because no other process would notice and resume it.
         """
         while self.code is None:
             ready, _, _ = select.select([control, self._woken], [], [])

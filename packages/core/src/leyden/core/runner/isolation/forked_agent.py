@@ -155,7 +155,7 @@ class _ForkedAgent:
 
 
 def _runner(begin: Begin, loaded: LoadedAgent) -> Any:
-    """Return a runner for hooks, which read the store from it. It claims nothing. None where there are no hooks."""
+    """Return a runner from which hooks read the store. It claims nothing. None where the runner sent no store."""
     if begin.store is None:
         return None
     config = RunnerConfig(worker_id=begin.worker_id, gateway_url=begin.gateway_url)

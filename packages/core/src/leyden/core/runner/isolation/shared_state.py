@@ -371,10 +371,7 @@ def _methods(cls: type) -> Iterator[types.FunctionType]:
 
 
 def _changes_itself(method: types.FunctionType) -> bool:
-    """Return whether a method assigns attributes or items of its first argument.
-
-    Without its source it counts as one.
-    """
+    """Return whether a method assigns attributes or items of its first argument. Assumed where it has no source."""
     if is_library(method.__code__.co_filename) or _is_generated(method):
         return False
     reading = read_code(method)

@@ -80,7 +80,7 @@ def import_ray() -> Any:
         ray = import_module("ray")
     except ModuleNotFoundError as error:
         raise UsageError("runners on Ray need Ray: pip install 'leyden-core[ray]'") from error
-    logging.getLogger("ray").setLevel(logging.ERROR)  # Ray warns when a thread other than the main one joins
+    logging.getLogger("ray").setLevel(logging.ERROR)  # Ray warns when it is joined outside the main thread
     return ray
 
 

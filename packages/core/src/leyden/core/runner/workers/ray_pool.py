@@ -86,7 +86,10 @@ class RayPool:
         self._keeping = [asyncio.create_task(self._keep(place)) for place in range(len(self._shares))]
 
     async def check(self) -> None:
-        """Raise LeydenError when no worker is alive and none can be started."""
+        """Raise LeydenError when no worker is alive and none can be started.
+
+        The same is raised after `ALONE_SECONDS` without any actor.
+        """
         now = time.monotonic()
         if self._actors:
             self._seen = now

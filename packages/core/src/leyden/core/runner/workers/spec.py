@@ -32,7 +32,7 @@ class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     Agents in Python can read it. Workers of a run have no key.
     """
     routes: tuple[Route, ...] = ()
-    """Rules that send each model call of the agent to a model."""
+    """Rules that send model calls of the agent to a policy or to its own provider."""
     reward: str | None = None
     """Import string of `score(task, result)`."""
     reward_weights: dict[str, float] | None = None

@@ -38,7 +38,7 @@ NO_TELEMETRY = {
     "LANGSMITH_TRACING": "false",
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",
 }
-"""Environment variables that turn off the frameworks' own telemetry."""
+"""Environment variables that stop the frameworks' own network calls, such as telemetry."""
 BEAT_SECONDS = 1.0
 MESSAGE_CHARACTERS = 4000
 GRACE_SECONDS = 3.0

@@ -1,7 +1,8 @@
 """Hosts of model providers.
 
-A host counts as one by its name or port, or by a base URL in the environment. It also counts once a provider's SDK made
-a client for it, or a model call was sent to it. Paths matter only where a provider shares its host with other services.
+A host is recognised by its name or port, or by a base URL in the environment. It is also recognised once a provider's
+SDK made a client for it, or a model call was sent to it. Paths matter only where a provider shares its host with other
+services.
 """
 
 import os
@@ -91,7 +92,7 @@ HOSTS = (
 )
 """Host patterns with wildcards.
 
-They include the hosts of all providers whose keys `child_environment` removes from a program's environment.
+They include the hosts of all providers whose keys `children.environment` removes from a program's environment.
 """
 SHARED_HOSTS = {
     "api.cloudflare.com": re.compile(r"/client/v4/accounts/[^/]+/ai(?:/|$)"),
@@ -168,7 +169,7 @@ def place(url: str) -> Place:
 
 
 def is_provider(url: str) -> bool:
-    """Return whether the host of `url` is known as a model provider's, in this context and at this time."""
+    """Return whether the host of `url` is recognised as a model provider's, in this context and at this time."""
     where, attempt = place(url), current_attempt()
     if attempt is not None:
         gateway = place(attempt.gateway_url)

@@ -13,8 +13,8 @@ _ANY_HEADER = 47
 def asks_a_model(body: bytes | None, encoding: str) -> bool:
     """Return whether `body` names a model, or a stored prompt that contains one.
 
-    `encoding` is the value of the `Content-Encoding` header. A body that can be read only once (None) counts as one, as
-    does a compressed body that cannot be read.
+    `encoding` is the value of the `Content-Encoding` header. Returns True also for a body that can be read only once
+    (None), and for a compressed body that cannot be read.
     """
     if body is None or b'"model"' in body:
         return True

@@ -184,9 +184,9 @@ class RoutedTransport:
         return self._http.AsyncHTTPTransport(verify=self._verify(destination), limits=unkept)
 
     def _verify(self, destination: Destination) -> Any:
-        """Return the TLS context for the gateway's certificate.
+        """Return the TLS context for the gateway.
 
-        It is reused, because making one costs as much as a call.
+        Making one costs as much as a call, so a pool's connections share it.
         """
         return self._http.create_ssl_context(verify=gateway_pool.is_tls(destination.gateway_url))
 

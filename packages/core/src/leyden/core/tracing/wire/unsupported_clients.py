@@ -1,4 +1,4 @@
-"""Detection of loaded libraries that call models in a way that cannot be routed, or that the gateway cannot answer.
+"""Detection of loaded libraries whose model calls cannot be routed, or cannot be answered by the gateway.
 
 Used after an agent ran without a model call. It only checks the names of loaded modules.
 """
