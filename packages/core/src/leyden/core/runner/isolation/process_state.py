@@ -46,8 +46,8 @@ _OF_LOGGERS = frozenset({"addFilter", "addHandler", "removeFilter", "removeHandl
 def changed_by(reading: Reading, names: Mapping[str, Any]) -> list[str]:
     """Return the names of such functions that an analysed function may call, such as `os.chdir`.
 
-    `names` are the globals of its module. A call is assumed where a module and a function's name both occur. This may
-    report too many functions, but not too few.
+    `names` are the globals of its module. A call is assumed where a module and a function's name both occur. A false
+    report is preferred to a missed call.
     """
     found = {f"{module}.{name}" for module, name in _by_modules(reading, names)}
     found |= {f"{module}.{name}" for module, name in _by_values(reading, names)}

@@ -1,6 +1,7 @@
-"""Table of requests to a model provider's host that are no model calls. Every other request there counts as one.
+"""Table of requests to a model provider's host that are no model calls.
 
-Paths are compared in the form of `request_path`, in lower case. For hosts see `provider_hosts`.
+Every other request to such a host counts as a model call. Paths are compared in the form of `request_path`, in lower
+case. For hosts see `provider_hosts`.
 """
 
 import re
