@@ -1,4 +1,4 @@
-"""`RunnerConfig`: how a runner works, as opposed to what it runs."""
+"""`RunnerConfig`: the settings of a runner, apart from the agent that it runs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,36 +11,42 @@ from leyden.core.runner.user_code.reward import RewardFunction
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerConfig:
-    """Defaults are the tested setting."""
+    """Settings of one runner. The default values are the tested ones."""
 
     worker_id: str
-    """Names this runner in the store; no two live runners share one."""
+    """Name of this runner in the store. No two live runners may share a name."""
     gateway_url: str
     """Root URL of the gateway, without a trailing slash."""
     key: bytes | None = field(default=None, repr=False)
-    """Signs the attempts' tokens, where the runner is in the gateway's own process; None: claims bring them."""
+    """The gateway's signing key, with which the runner makes the attempts' tokens.
+
+    Set only where the runner is in the gateway's own process. None: the store's answer to a claim contains the token.
+    """
     routes: tuple[Route, ...] = ()
-    """Which of the agent's model calls go where; the first that fits decides."""
+    """Rules that send model calls of the agent to a policy or to its own provider. The first matching rule applies."""
     concurrency: int = 16
-    """Attempts at once."""
+    """Largest number of attempts that run at the same time."""
     reward: RewardFunction | None = None
     """`score(task, result)`; None when agents return or emit their own rewards."""
     reward_weights: Mapping[str, float] | None = None
-    """Weight of each of the reward's dimensions."""
+    """Weight of each dimension of the reward, by its name."""
     input: InputFunction | None = None
-    """`make(task)`: the agent's input; None when the adapter tells it from the task."""
+    """`make(task)`: returns the agent's input. None: the adapter derives the input from the task."""
     hooks: tuple[Hook, ...] = ()
     isolation: str = ""
-    """How attempts are kept apart, and why so, for whoever reads the worker's record; one line."""
+    """One line for the worker's record: how attempts are isolated from each other, and why."""
     poll_seconds: float = 0.5
-    """The longest wait of one claim, and so of the runner's stop."""
+    """Longest time that one claim waits for work. It is also the longest delay of the runner's stop."""
     heartbeat_seconds: float = 5.0
-    """How often the store hears that running attempts are alive; well below their `unresponsive_seconds`."""
+    """Seconds between heartbeats of running attempts.
+
+    Must be well below the `unresponsive_seconds` of the rollouts.
+    """
     cancel_seconds: float = 1.0
-    """How long an async agent may take to notice that it was cancelled before it is left behind."""
+    """Seconds that a cancelled async agent gets to end. After that the runner no longer waits for it."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError for what cannot work."""
+        """Raise ValueError for an empty signing key or a concurrency below 1."""
         if self.key == b"":
             raise ValueError("the gateway's signing key is empty; without one, claims bring their attempts' tokens")
         if self.concurrency < 1:

@@ -1,7 +1,6 @@
-"""`Runner`: claims rollouts and runs many attempts at once on one event loop. Knows nothing of worker processes.
+"""`Runner`: claims rollouts from the store and runs many attempts concurrently on one event loop.
 
-One loop for all attempts, because a client that an agent module keeps for itself works on the loop it was first used
-on, and on no other.
+All attempts share one loop. An async client that an agent module keeps works only on the loop of its first use.
 """
 
 import asyncio
@@ -37,17 +36,18 @@ logger = logging.getLogger(__name__)
 LONGEST_PAUSE = 5.0
 """Seconds between claims while the store cannot be reached."""
 WARM_SECONDS = 10.0
-"""How long the first attempts run by themselves, at most, where each has a process of its own."""
+"""Longest time for which the first attempts run at low concurrency, where each attempt has a process of its own."""
 LOOK_SECONDS = 0.2
 
 
 class Runner:
-    """Runs what the store has queued, `config.concurrency` attempts at once, each with an agent of its own.
+    """Runner: runs queued rollouts of the store, up to `config.concurrency` attempts at once, each with its own agent.
 
-    `recorder` has the spans that are still on their way: they are stored before an attempt is marked. With
-    `processes`, each attempt runs in a process of its own, and its spans are given to the recorder.
-    Raises RewardError when the configured reward cannot be called with a task and a result, UsageError when the
-    input function cannot be called with a task.
+    `recorder` buffers spans that are not stored yet. The runner flushes it before it marks an attempt as ended. With
+    `processes`, each attempt runs in a forked process, and the recorder receives the spans of that process.
+
+    Raises RewardError when the configured reward function cannot be called with a task and a result. Raises UsageError
+    when the input function cannot be called with a task.
     """
 
     def __init__(
@@ -73,18 +73,18 @@ class Runner:
         )
         self._recorder, self._processes = recorder, processes
         self._began: float | None = None
-        """When the first attempt began."""
+        """`time.monotonic()` when the first attempt began."""
         self.resources = KnownResources(store)
         self._lost = LostWorkers(store)
         self.loop_watch: LoopWatch | None = None
-        """Knows how long agents have blocked the event loop, where they run on this one."""
+        """Measures how long agents have blocked the event loop. None where attempts run in processes of their own."""
         self.finished = 0
-        """Attempts run to their end."""
+        """Number of attempts that have run to their end."""
         self._running: dict[asyncio.Task[None], AttemptRun] = {}
 
     @property
     def running(self) -> int:
-        """Attempts that run now."""
+        """Number of attempts that run now."""
         return len(self._running)
 
     @property
@@ -93,7 +93,7 @@ class Runner:
         return self._processes is not None
 
     def forked_run(self, rollout: AttemptedRollout, attempt: OpenAttempt, resources: Resources) -> ForkedRun:
-        """A run of the agent in a process of its own. Raises RuntimeError where this runner does not fork."""
+        """Return a run of the agent in a forked process. Raises RuntimeError where this runner does not fork."""
         if self._processes is None:
             raise RuntimeError("this runner has no process to fork from")
         hooks_store = self.store.address if self.config.hooks and isinstance(self.store, HttpStore) else None
@@ -108,21 +108,27 @@ class Runner:
         )
 
     def process_lost(self, rollout: AttemptedRollout, failure: Failure) -> None:
-        """See to it that an attempt whose process has died stays marked: a late span of it would revive it."""
+        """Keep an attempt marked as lost after its process has died: mark it several times.
+
+        A span that the store receives late would otherwise reopen the attempt.
+        """
         attempt_id = rollout.attempt.attempt_id
         self._lost.sweep(failure, lambda found: found.attempt.attempt_id == attempt_id)
 
     async def flush(self) -> None:
-        """Store the spans that are still on their way."""
+        """Store the spans that the recorder has buffered."""
         if self._recorder is not None:
             await self._recorder.flush()
 
     def refused(self, attempt_id: str) -> tuple[int, str] | None:
-        """How many spans of an attempt were refused by the store, and why; None: none was."""
+        """Return how many spans of an attempt the store refused, and the reason. None: the store refused no span."""
         return None if self._recorder is None else self._recorder.refused(attempt_id)
 
     async def run_until(self, stopped: asyncio.Event) -> None:
-        """Claim and run until `stopped` is set, then cancel what runs and put it back in the queue."""
+        """Claim and run rollouts until `stopped` is set.
+
+        Then cancel running attempts and queue their rollouts again.
+        """
         stopping = asyncio.create_task(stopped.wait())
         beating = asyncio.create_task(self._beat())
         if self._processes is None:
@@ -149,7 +155,10 @@ class Runner:
                 self.loop_watch.stop()
 
     def _most_at_once(self) -> int:
-        """Attempts that may run now: few until it is known what their processes import, which they then all find."""
+        """Return how many attempts may run now: at most one per processor until the fork server is warm.
+
+        A warm fork server has imported the modules that the first attempts needed, so later attempts find them loaded.
+        """
         if self._is_warm():
             return self.config.concurrency
         return min(self.config.concurrency, os.cpu_count() or 1)
@@ -164,7 +173,7 @@ class Runner:
     # --- Claims
 
     async def _claim(self, free: int, stopping: asyncio.Task[bool]) -> list[AttemptedRollout]:
-        """Wait for work. A claim on its way is never cancelled: the store may have granted it."""
+        """Wait for work. A claim in flight is never cancelled, because the store may already have granted it."""
         pause = 0.1
         while not stopping.done():
             try:
@@ -188,7 +197,7 @@ class Runner:
         run = self._running.pop(task)
         self.finished += not task.cancelled()
         if not task.cancelled() and task.exception() is not None:
-            # The store took no mark: where it answers again, it finds the attempt unresponsive.
+            # The store did not accept the final status. Once it works again, it will mark the attempt unresponsive.
             line = "attempt of rollout %s cannot be marked, because the store does not take it: %s"
             logger.error(line, run.rollout.rollout_id, task.exception())
 
@@ -207,7 +216,7 @@ class Runner:
         await self._put_back([run.rollout for task, run in running.items() if task.cancelled()])
 
     async def _put_back(self, rollouts: list[AttemptedRollout]) -> None:
-        """Queue again what was claimed and not finished; a stop is nobody's failure and uses up no attempt."""
+        """Requeue rollouts that were claimed but not finished. A stop is no failure and uses up no attempt."""
         for rollout in rollouts:
             try:
                 current = await self.store.get_rollout_by_id(rollout.rollout_id)
@@ -219,7 +228,7 @@ class Runner:
     # --- Heartbeats
 
     async def _beat(self) -> None:
-        """Keep the store informed for as long as attempts run, and give up those that it has closed."""
+        """Send heartbeats for as long as attempts run. Abandon the attempts that the store has closed."""
         while True:
             try:
                 await self._beat_once()
@@ -256,7 +265,7 @@ class Runner:
 
 
 def _is_ours(found: Rollout | None, claimed: AttemptedRollout) -> bool:
-    """Whether the store still waits for the attempt that `claimed` names."""
+    """Return whether the store still waits for the attempt that `claimed` names."""
     if not isinstance(found, AttemptedRollout) or found.status == "cancelled":
         return False
     return found.attempt.attempt_id == claimed.attempt.attempt_id and found.attempt.status not in FINISHED_ATTEMPT

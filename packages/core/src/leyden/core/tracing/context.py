@@ -1,4 +1,4 @@
-"""Which attempt is running and who is speaking, as context variables. Knows nothing of any framework or transport."""
+"""Context variables for the attempt that runs and the agent that makes the next model call."""
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -17,33 +17,40 @@ from leyden.core.data.span import Span
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenAttempt:
-    """The attempt that the current context works for."""
+    """An open attempt: the attempt to which this context's model calls and spans belong."""
 
     rollout_id: str
     attempt_id: str
     token: str
-    """Proves to the gateway which attempt a call belongs to."""
+    """Token that proves to the gateway which attempt a call belongs to."""
     gateway_url: str
     """Root URL of the gateway, without a trailing slash."""
     trace_id: str
-    """32 hexadecimal digits; used for spans that have no OpenTelemetry parent."""
+    """32 hexadecimal digits. The trace of spans that have no OpenTelemetry parent."""
     mode: RolloutMode | None = None
     routes: tuple[Route, ...] = ()
-    """Which of the attempt's model calls go where; the first that fits decides, and a call that none fits goes to
-    the policy."""
+    """Rules that send model calls of the attempt to a policy or to the agent's provider.
+
+    The first matching rule applies.
+
+    A call that no rule matches goes to the default policy.
+    """
     fail_open: bool = False
-    """In production capture: a call that the gateway cannot take goes to the agent's own provider."""
+    """In production capture: a call that the gateway cannot answer goes to the agent's own provider."""
     notes: list[Span] = field(default_factory=list[Span], repr=False)
-    """Spans written by the emitters; the runner stores them."""
+    """Spans that emitters have written. The runner stores them."""
     keep: Callable[[Span], object] | None = field(default=None, repr=False, compare=False)
-    """Takes the spans of frameworks that end in it, where no recorder of this process does: in production capture."""
+    """In production capture: called with each framework span that ends in the attempt.
+
+    Used where this process has no recorder.
+    """
     extra: dict[str, Any] = field(default_factory=dict[str, Any], repr=False)
     closed: Event = field(default_factory=Event, repr=False, compare=False)
-    """Set when its block is left: what the attempt left behind (threads after a timeout) works for nobody."""
+    """Set when the attempt's block is left. Threads left over after a timeout then belong to no attempt."""
 
 
 class Ended:
-    """Whether something has ended: an `Event` that nobody waits for, at a tenth of the price."""
+    """Flag for an end. It is an `Event` without waiting, at a tenth of the cost."""
 
     __slots__ = ("_told",)
 
@@ -51,34 +58,34 @@ class Ended:
         self._told = False
 
     def set(self) -> None:
-        """Say so."""
+        """Set the flag."""
         self._told = True
 
     def is_set(self) -> bool:
-        """Whether it was said."""
+        """Return whether the flag is set."""
         return self._told
 
 
 class Caller(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """Who makes the next model call, as the framework knows it."""
+    """The agent that makes the next model call, as its framework reports it."""
 
     agent: str | None = None
     node: str | None = None
     trace_id: str | None = None
     span_id: str | None = None
-    """The framework's own `chat` span."""
+    """Id of the framework's own `chat` span."""
     framework: str | None = None
     outer: "Caller | None" = None
-    """Who speaks again once this one has ended."""
+    """Caller that is current again once this one has ended."""
     is_root: bool = False
-    """Its framework names no run of its own around it."""
+    """Whether the framework names no run around this call."""
     beside: int = msgspec.field(default_factory=lambda: _current_span_id())
-    """OpenTelemetry's current span when this one began to speak; another one is newer than the caller."""
+    """Id of OpenTelemetry's current span when this caller began. A different current span is newer than the caller."""
     ended: Ended = msgspec.field(default_factory=Ended)
 
 
 class Place(NamedTuple):
-    """What a context works for, and who speaks there; see `where`."""
+    """Attempt and caller of a context; see `where`."""
 
     attempt: OpenAttempt | None
     caller: Caller | None
@@ -86,26 +93,26 @@ class Place(NamedTuple):
 
 
 agent_name: ContextVar[str | None] = ContextVar("leyden_agent_name", default=None)
-"""What the user calls the agent of this attempt, as in `file.py:name`; for frameworks in which it has no name."""
+"""The user's name for the agent of this attempt, as in `file.py:name`. For frameworks whose agents have no name."""
 
 _ATTEMPT: ContextVar[OpenAttempt | None] = ContextVar("leyden_attempt", default=None)
 _OUTSIDE: ContextVar[bool] = ContextVar("leyden_outside", default=False)
 _CALLER: ContextVar[Caller | None] = ContextVar("leyden_caller", default=None)
 _process: tuple[OpenAttempt | None, Caller | None] = (None, None)
-"""What the whole process works for, and who speaks in it, where its contexts do not say."""
+"""Attempt and caller of the whole process, for contexts that have none of their own."""
 
 
 def work_for(attempt: OpenAttempt, caller: Caller) -> None:
-    """Let every context of this process work for `attempt`, and `caller` speak in it: it is a child of an agent's."""
+    """Set the attempt and the caller of the whole process, in a child process that an agent started."""
     global _process
     _process = attempt, caller
 
 
 @contextmanager
 def whole_process_for(attempt: OpenAttempt) -> Generator[None]:
-    """Let contexts of this process that work for no attempt work for `attempt` inside the block.
+    """Let contexts without an attempt belong to `attempt` inside the block.
 
-    For a process of one attempt: threads that the agent's module started when it was imported work for it, too.
+    For a process of one attempt. Threads that the agent's module started at its import then belong to the attempt too.
     """
     global _process
     before, _process = _process, (attempt, None)
@@ -116,7 +123,7 @@ def whole_process_for(attempt: OpenAttempt) -> Generator[None]:
 
 
 def current_attempt() -> OpenAttempt | None:
-    """The open attempt of this context, if any; None in what a closed attempt left running."""
+    """Return this context's open attempt. None without one, and in code that a closed attempt left running."""
     attempt = _ATTEMPT.get()
     if attempt is None:
         return None if _OUTSIDE.get() else _process[0]
@@ -124,46 +131,46 @@ def current_attempt() -> OpenAttempt | None:
 
 
 def is_left_over() -> bool:
-    """Whether this context works for an attempt that is closed; one that fails open leaves nothing over."""
+    """Return whether this context's attempt is closed. Always False where the attempt fails open."""
     attempt = _ATTEMPT.get()
     return attempt is not None and attempt.closed.is_set() and not attempt.fail_open
 
 
 def current_caller() -> Caller | None:
-    """Who speaks in this context, if an adapter said so; what has ended speaks no more."""
+    """Return the caller that an adapter has set in this context and that has not ended."""
     return not_ended(_CALLER.get())
 
 
 def not_ended(caller: Caller | None) -> Caller | None:
-    """Return `caller`, or who speaks once it has ended if it has."""
+    """Return `caller`, or the caller that is current once `caller` has ended."""
     while caller is not None and caller.ended.is_set():
         caller = caller.outer
     return caller or _process[1]
 
 
 def is_outside() -> bool:
-    """Whether this context was put outside every attempt on purpose: its model calls go where they always went."""
+    """Return whether this context was put outside every attempt on purpose. Its model calls are then not routed."""
     return _OUTSIDE.get()
 
 
 def set_caller(caller: Caller | None) -> None:
-    """Say who speaks from here on, until `caller.ended` is set.
+    """Set the caller of this context until `caller.ended` is set.
 
-    Never reset by token: a framework may end a call in another context than it began it.
+    It is never reset by a token, because a framework may end a call in another context than the one it began in.
     """
     _CALLER.set(caller)
 
 
 def where() -> Place:
-    """Return what this context works for, to `move` there from another.
+    """Return this context's attempt and caller, for `move` in another context.
 
-    The steps of one generator may be taken by several tasks.
+    Several tasks may execute the steps of one generator.
     """
     return Place(_ATTEMPT.get(), _CALLER.get(), _OUTSIDE.get())
 
 
 def move(place: Place) -> None:
-    """Work for what the context that `place` was taken from works for, from here on."""
+    """Set this context's attempt and caller to those of the context that `place` was taken from."""
     _ATTEMPT.set(place.attempt)
     _CALLER.set(place.caller)
     _OUTSIDE.set(place.outside)
@@ -171,7 +178,7 @@ def move(place: Place) -> None:
 
 @contextmanager
 def open_attempt(attempt: OpenAttempt) -> Generator[OpenAttempt]:
-    """Make `attempt` the current one inside the block; leaving the outermost block closes it."""
+    """Make `attempt` the current one inside the block. Leaving the outermost block closes it."""
     outermost = _ATTEMPT.get() is not attempt
     if outermost:
         attempt.closed.clear()
@@ -190,7 +197,7 @@ def open_attempt(attempt: OpenAttempt) -> Generator[OpenAttempt]:
 
 @contextmanager
 def outside_attempt() -> Generator[None]:
-    """Run the block as if no attempt were open: its model calls are not routed (reward functions run like this)."""
+    """Run the block as if no attempt were open. Its model calls are not routed; reward functions run like this."""
     token = _ATTEMPT.set(None)
     outside = _OUTSIDE.set(True)
     try:

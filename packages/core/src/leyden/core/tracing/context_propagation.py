@@ -1,8 +1,8 @@
-"""Carries the open attempt into threads: what is started, submitted or called back works for whoever asked for it.
+"""Propagation of the open attempt into threads: work that a context starts or submits belongs to its attempt.
 
-`Thread.start`, thread pools (`concurrent.futures` and `multiprocessing.pool.ThreadPool`) and a future's callbacks copy
-the caller's context, only inside an attempt (or an `outside_attempt` block); everything else starts as it always did.
-Tasks of an event loop, its handles and `to_thread` carry their context by themselves.
+`Thread.start`, thread pools (`concurrent.futures` and `multiprocessing.pool.ThreadPool`) and callbacks of futures copy
+the caller's context. They do so only inside an attempt or an `outside_attempt` block. Everything else is unchanged.
+Tasks and handles of an event loop, and `to_thread`, propagate their context themselves.
 """
 
 import sys
@@ -23,11 +23,11 @@ _lock = Lock()
 _installed = False
 _hooked = False
 _patched: list[tuple[Any, str, Any, Any]] = []
-"""Owner, attribute, what was there (None: it was inherited) and what we put there."""
+"""Owner, attribute, previous value (None: it was inherited) and patched value."""
 
 
 def install() -> None:
-    """Start carrying. Calling it twice does nothing more."""
+    """Start propagation. A second call has no effect."""
     global _installed, _hooked
     with _lock:
         if _installed:
@@ -46,7 +46,10 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """Undo `install` exactly; where another library has wrapped ours meanwhile, ours stays underneath it, inert."""
+    """Undo `install` completely.
+
+    A method that another library has wrapped since keeps Leyden's wrapper below, which then does nothing.
+    """
     global _installed
     with _lock:
         _installed = False
@@ -96,7 +99,7 @@ def _submitting(original: Callable[..., Future[Any]]) -> Any:
     def submit(self: ThreadPoolExecutor, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         if not _wanted():
             return original(self, fn, *args, **kwargs)
-        # The pool may start a thread now that later works for others: that thread must carry nothing.
+        # The pool may start a thread now that later runs other callers' work, so the thread must have an empty context.
         return Context().run(original, self, _carried(fn), *args, **kwargs)
 
     return submit
@@ -120,13 +123,13 @@ def _carried(function: Callable[..., Any]) -> Callable[..., Any]:
     context = copy_context()
 
     def in_context(*args: Any, **kwargs: Any) -> Any:
-        return context.copy().run(function, *args, **kwargs)  # a copy: several threads may be here at once
+        return context.copy().run(function, *args, **kwargs)  # a copy, because several threads may run this at once
 
     return in_context
 
 
 def _run_in_context(thread: Thread, context: Context) -> None:
-    """Make `thread` run inside `context`, once, and leave nothing on the object."""
+    """Make the next run of `thread` use `context`, and leave nothing on the object afterwards."""
     run = thread.run
 
     def run_in_context() -> None:

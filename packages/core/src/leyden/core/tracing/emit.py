@@ -1,7 +1,6 @@
-"""Emitters: notes that an agent, its tools or its callbacks write into the attempt they run in.
+"""Emitters: write spans from an agent, its tools or its callbacks into the attempt that they run in.
 
-They work in functions, coroutines and threads; outside an attempt they do nothing. Knows nothing of how notes are
-stored.
+They work in functions, coroutines and threads. Outside an attempt they do nothing.
 """
 
 import inspect
@@ -35,8 +34,8 @@ def emit_reward(value: float | Mapping[str, float], *, primary_key: str | None =
     """Give the attempt a reward: a number, or named dimensions.
 
     The reward of dimensions is their sum; with `primary_key`, it is the dimension of that name alone. Raises
-    RewardError, inside an attempt or not, for anything that is not a finite number of at most `MOST_REWARD`, and for a
-    `primary_key` that is no dimension.
+    RewardError, inside an attempt or not, for anything that is not a finite number of at most `MOST_REWARD`. Raises it
+    also for a `primary_key` that is no dimension.
     """
     attributes = reward_attributes(value)
     if primary_key is not None:
@@ -50,17 +49,20 @@ def emit_reward(value: float | Mapping[str, float], *, primary_key: str | None =
 
 
 def emit_observation(*, role: str, content: str) -> None:
-    """Note what the agent saw, such as an environment's answer."""
+    """Record an observation of the agent, such as an environment's response."""
     _emit(semconv.OBSERVATION, {semconv.ROLE: role, semconv.CONTENT: content})
 
 
 def emit_message(content: str) -> None:
-    """Note a line of text."""
+    """Record a line of text."""
     _emit(semconv.MESSAGE, {semconv.CONTENT: content})
 
 
 def emit_object(value: Any) -> None:
-    """Note any object as JSON; what JSON cannot hold of it is kept as `data.plain.values` says, and noted beside it."""
+    """Record any object as JSON.
+
+    `data.plain.values` replaces what JSON cannot hold, and the span lists the replacements.
+    """
     kept = as_json(value, semconv.CONTENT)
     attributes: Attributes = {semconv.CONTENT: kept.value}
     if kept.reasons:
@@ -69,7 +71,7 @@ def emit_object(value: Any) -> None:
 
 
 def emit_exception(error: BaseException) -> None:
-    """Note an error that the agent handled itself. Raises TypeError for what is no exception."""
+    """Record an exception that the agent handled itself. Raises TypeError for an object that is no exception."""
     if not is_a(error, BaseException):
         raise TypeError(
             f"emit_exception takes an exception, as in `except ValueError as error: emit_exception(error)`, "
@@ -84,9 +86,9 @@ def emit_exception(error: BaseException) -> None:
 
 
 def reward_attributes(value: object) -> Attributes:
-    """Return the attributes of a span that carries the reward `value`, a number or a mapping of named numbers.
+    """Return the attributes of a span with the reward `value`, a number or a mapping of named numbers.
 
-    Raises RewardError when there is no number, or one that is not finite.
+    Raises RewardError when there is no number, or one that is not finite or exceeds `MOST_REWARD`.
     """
     named = pairs_of(value)
     if named is None:
@@ -99,9 +101,10 @@ def reward_attributes(value: object) -> Attributes:
 
 
 class operation:
-    """A named span around a piece of the agent: `with operation("search"): …`, or a decorator of a sync or async def.
+    """Named span around a part of the agent: `with operation("search"): …`, or a decorator of a sync or async function.
 
-    What is emitted inside, and model calls no framework speaks for, become its children. Errors pass through.
+    Its children are the spans emitted inside, and model calls for which no framework sets a caller. Exceptions pass
+    through.
     """
 
     def __init__(self, name: str) -> None:
@@ -125,7 +128,7 @@ class operation:
             _write(attempt, self._name, _error_type(error), _outcome(error), (span_id, start))
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
-        """Return `function` with every call as an operation of its own."""
+        """Return `function` with an operation of its own around every call."""
         name = self._name
         if inspect.iscoroutinefunction(function):
 
@@ -151,7 +154,7 @@ def _emit(name: str, attributes: Attributes, status: SpanStatus | None = None) -
 
 
 def _attempt(name: str) -> OpenAttempt | None:
-    """Return the open attempt; says once per `name` that there is none."""
+    """Return the open attempt. Logs once for each `name` where there is none."""
     attempt = current_attempt()
     if attempt is None and name not in _silent:
         _silent.add(name)
@@ -162,7 +165,7 @@ def _attempt(name: str) -> OpenAttempt | None:
 def _write(
     attempt: OpenAttempt, name: str, attributes: Attributes, status: SpanStatus, identity: tuple[str, float]
 ) -> None:
-    """Append a span that is a child of whoever speaks now; `identity` is its id and start time."""
+    """Append a span whose parent is the current caller's span. `identity` is the new span's id and start time."""
     caller = current_caller() or Caller()
     span = Span(
         rollout_id=attempt.rollout_id,

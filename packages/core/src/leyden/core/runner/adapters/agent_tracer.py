@@ -1,14 +1,14 @@
-"""`AgentTracer`: what `self.tracer` of a `LitAgent` offers. Records nothing itself: the adapters do."""
+"""`AgentTracer`: value of `self.tracer` in a `LitAgent`. Adapters do the recording."""
 
 from leyden.core.errors import UnknownAgent
 from leyden.core.runner.adapters.registry import installed_adapter
 
 
 class AgentTracer:
-    """Callback handlers of the installed adapters, for agents that pass one explicitly."""
+    """Callback handlers of the installed adapters, for agents that pass a handler explicitly."""
 
     def get_langchain_handler(self) -> object:
-        """The LangChain adapter's callback handler. Raises UnknownAgent when `leyden-langchain` is not installed."""
+        """Return the LangChain callback handler. Raises UnknownAgent when `leyden-langchain` is not installed."""
         return self._handler("langchain")
 
     def _handler(self, name: str) -> object:

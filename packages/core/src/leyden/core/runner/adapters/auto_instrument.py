@@ -1,4 +1,7 @@
-"""Instruments every installed adapter as soon as its framework is loaded: one agent may use several frameworks."""
+"""Automatic instrumentation: instruments every installed adapter as soon as its framework is loaded.
+
+One agent may use several frameworks.
+"""
 
 import logging
 import sys
@@ -13,21 +16,21 @@ from leyden.core.runner.adapters.registry import installed_adapters
 
 logger = logging.getLogger(__name__)
 
-_lock = RLock()  # what is instrumented imports more of its framework, and that may be what a hook waits for
+_lock = RLock()  # reentrant: instrumenting imports parts of the framework, which may fire these import hooks
 _runs = 0
 _hooked: set[str] = set()
 _recording: list[Adapter] = []
 _waiting: list[Adapter] = []
-"""Adapters whose framework is loaded and that could not be instrumented yet."""
+"""Adapters with a loaded framework that could not be instrumented yet."""
 _errors: dict[str, Exception] = {}
-"""Why, by the adapters' names."""
+"""Last error of each such adapter, by the adapter's name."""
 
 
 def instrument_all(own: Adapter) -> Callable[[], None]:
-    """Instrument `own`, and every other adapter once its framework is loaded; return what undoes it.
+    """Instrument `own` now, and every other adapter once its framework is loaded. Returns a function that undoes this.
 
-    A failure of `own` is raised. Another that fails is tried again before the next attempt; if it fails then too, that
-    is logged, and its framework's calls have no structure.
+    Raises the error of `own`. Another adapter that fails is retried before the next attempt. If it fails again, that is
+    logged, and its framework's calls are recorded without structure.
     """
     global _runs
     own.instrument()
@@ -49,9 +52,9 @@ def instrument_all(own: Adapter) -> Callable[[], None]:
 
 
 def try_again() -> None:
-    """Instrument the adapters that could not be when their framework was loaded, as in the middle of another import.
+    """Retry adapters that could not be instrumented when their framework was loaded, as during another import.
 
-    One that fails again is logged and left out.
+    An adapter that fails again is logged and left out.
     """
     if not _waiting:
         return
@@ -72,13 +75,13 @@ def _when_loaded(adapter: Adapter, module: str) -> None:
 
     if module in sys.modules:
         loaded(sys.modules[module])
-    elif module not in _hooked:  # a hook stays for good, and does nothing while no run records
+    elif module not in _hooked:  # a hook cannot be removed; it does nothing while no run records
         _hooked.add(module)
         wrapt.register_post_import_hook(loaded, module)
 
 
 def _instrumented(adapter: Adapter) -> bool:
-    _recording.append(adapter)  # before: what it imports may come back here
+    _recording.append(adapter)  # first: the framework's imports may call this again
     try:
         adapter.instrument()
     except Exception as error:

@@ -1,4 +1,4 @@
-"""`Adapter`: the seam each framework package implements."""
+"""`Adapter`: base class of the framework packages' adapters."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
@@ -15,80 +15,84 @@ from leyden.core.trajectory.select import Selector
 
 
 class Adapter(ABC):
-    """Recognises one framework's agents, runs them for a task, and says who speaks."""
+    """Adapter of one framework: recognises its agents, runs them for a task, and records which agent makes a call."""
 
     name: str
     """Short name, as in the entry point: `langchain`."""
     module: str | None = None
-    """The framework's own module, once which is loaded `instrument` works; None where there is no framework."""
+    """Module of the framework. `instrument` works once it is loaded. None where there is no framework."""
 
     @abstractmethod
     def supports(self, agent: object) -> bool:
-        """Whether `agent` is one of this framework's own objects."""
+        """Return whether `agent` is one of this framework's own objects."""
 
     @abstractmethod
     def fresh(self, agent: Any) -> Any:
-        """Return an agent for one attempt that remembers nothing of another; cheap, never changes `agent` itself."""
+        """Return an agent for one attempt, without state from other attempts.
+
+        Must be cheap and must never change `agent` itself.
+        """
 
     def stateless_parts(self, thing: object) -> Iterable[object] | None:
-        """What is inside of `thing`, an object of the framework that keeps nothing of one run for another.
+        """Return the parts of `thing`, an object of the framework that keeps nothing of one run for another.
 
-        None: it may keep something, or is none of the framework's. Called for agents and for whatever their code uses.
+        None: it may keep something, or does not belong to the framework. Called for agents and for the objects that
+        their code uses. The parts are inspected for shared state in turn.
         """
         return None
 
     def parts_not_copied(self, agent: Any) -> Iterable[object] | None:
-        """What the agents that `fresh` returns for `agent` have in common; None: they may keep something of each other.
+        """Return what the agents that `fresh` makes from `agent` have in common. None: they may share state.
 
-        Functions are meant above all: what they use is looked at.
+        The parts are mainly functions, whose code is then inspected.
         """
         return self.stateless_parts(agent)
 
     @abstractmethod
     def check(self, agent: Any, task: Task) -> None:
-        """Raise TaskError, naming the keys it found, when `task` cannot be given to `agent`."""
+        """Raise TaskError, which names the keys found, when `agent` cannot take `task`."""
 
     @abstractmethod
     async def run(self, agent: Any, task: Task, resources: Mapping[str, Resource]) -> Any:
-        """Run `agent` on `task` and return what it returned; its errors pass through unchanged."""
+        """Run `agent` on `task` and return its result. Its errors pass through unchanged."""
 
     @abstractmethod
     def instrument(self) -> None:
-        """Start recording structure. Calling it twice does nothing more."""
+        """Start recording structure. A second call has no effect."""
 
     @abstractmethod
     def uninstrument(self) -> None:
-        """Undo `instrument` exactly."""
+        """Undo `instrument` completely."""
 
     def forked(self, folder: Path) -> None:
-        """Called in a process that was forked for one attempt, where the framework is loaded, before its agent runs.
+        """Prepare the framework in a process that was forked for one attempt, before its agent runs.
 
-        What the framework keeps on disk by default is to be kept in `folder`, which is removed after the attempt.
+        What the framework writes to disk by default must go to `folder`, which is removed after the attempt.
         """
         return
 
     async def completed(self, result: Any) -> Any:
-        """What a user's function returned, complete: a stream of this framework's is run to its end.
+        """Return a user function's result completed: a stream of this framework is run to its end.
 
-        Anything else is returned as it is. Iterators that are nothing but iterators need no adapter.
+        Any other result is returned unchanged. Plain iterators need no adapter.
         """
         return result
 
     def callback_handler(self) -> object | None:
-        """A callback handler of the framework's own kind, for agents that pass one explicitly; None: there is none."""
+        """Return a callback handler of the framework, for agents that pass a handler explicitly. None: it has none."""
         return None
 
     def returned_reward(self, result: Any) -> Any:
-        """The reward inside what `run` returned, for agents that score themselves; None when there is none."""
+        """Return the reward in a result of `run`, for agents that score themselves. None when there is no reward."""
         return None
 
     async def collect_trajectory(
         self, store: LightningStore, attempt: Attempt, select: Selector | None = None
     ) -> Trajectory:
-        """The transitions of an attempt, in order, of all agents or of those that `select` names, and its reward.
+        """Return an attempt's reward and its transitions in order, of all agents or of those that `select` names.
 
-        Everything the attempt left must be stored, as it is when a runner has marked it or calls `on_rollout_end`.
-        Raises NotFound when the store does not know the attempt.
+        All spans of the attempt must be stored. That is so once a runner has marked it or calls `on_rollout_end`.
+        Raises NotFound when the store does not have the attempt.
         """
         found = await store.find_attempt(attempt.rollout_id, attempt.attempt_id)
         if found is None:

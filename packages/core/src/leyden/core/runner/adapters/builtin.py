@@ -1,4 +1,4 @@
-"""The adapters that need no framework: `LitAgent` objects, functions of a task, and command lines."""
+"""Built-in adapters without a framework: for `LitAgent` objects, functions of a task, and command lines."""
 
 import copy
 import functools
@@ -26,35 +26,35 @@ from leyden.core.tracing.context import OpenAttempt, current_attempt
 from leyden.core.tracing.wire.unsupported_clients import CALLED
 
 ROLLOUT = "rollout"
-"""Key of `OpenAttempt.extra` under which the runner keeps the `AttemptedRollout`."""
+"""Key of `OpenAttempt.extra` that holds the `AttemptedRollout`."""
 
 logger = logging.getLogger(__name__)
 
 
 class PlainAdapter(Adapter):
-    """No framework, so no structure to record and no shape that a task must have."""
+    """Base of adapters without a framework: there is no structure to record, and a task may have any shape."""
 
     def check(self, agent: Any, task: Task) -> None:
-        """Every task is fine."""
+        """Accept every task."""
 
     def instrument(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def uninstrument(self) -> None:
-        """Nothing to undo."""
+        """Do nothing."""
 
 
 class LitAgentAdapter(PlainAdapter):
-    """Runs `LitAgent` objects, async methods on the loop and the others in a thread."""
+    """Adapter that runs `LitAgent` objects: async methods on the loop, other methods in a thread."""
 
     name = "lit_agent"
 
     def supports(self, agent: object) -> bool:
-        """Whether `agent` is a `LitAgent`."""
+        """Return whether `agent` is a `LitAgent`."""
         return isinstance(agent, LitAgent)
 
     def fresh(self, agent: LitAgent[Any]) -> LitAgent[Any]:
-        """A deep copy; a shallow one, with a warning, where something the agent holds cannot be copied."""
+        """Return a deep copy, or a shallow copy with a logged warning where a part of the agent cannot be copied."""
         try:
             return copy.deepcopy(agent)
         except Exception as error:
@@ -62,11 +62,11 @@ class LitAgentAdapter(PlainAdapter):
             return copy.copy(agent)
 
     def stateless_parts(self, thing: object) -> Iterable[object] | None:
-        """The function that `@rollout` has made an agent of."""
+        """Return the function of a `RolloutFunction`, which `@rollout` makes. None for other objects."""
         return [thing.function] if isinstance(thing, RolloutFunction) else None
 
     async def run(self, agent: LitAgent[Any], task: Task, resources: Mapping[str, Resource]) -> Any:
-        """Call the method for the rollout's mode; spans that it returns are stored with the attempt."""
+        """Call the method for the rollout's mode. Spans that it returns are stored with the attempt."""
         attempt, rollout = _open()
         training, named = rollout.mode == "train", dict(resources)
         if agent.is_async():
@@ -82,35 +82,36 @@ class LitAgentAdapter(PlainAdapter):
         return returned
 
     def returned_reward(self, result: Any) -> Any:
-        """All that a `LitAgent` returns is its reward."""
+        """Return the result: a `LitAgent` returns only its reward."""
         return result
 
 
 class FunctionAdapter(PlainAdapter):
-    """Runs functions of a task, objects that are called like one, and objects with a method `run`.
+    """Adapter that runs functions of a task, callable objects, and objects with a method `run`.
 
-    What they return is their result, never a reward.
+    Their return value is the result, never a reward.
     """
 
     name = "function"
 
     def supports(self, agent: object) -> bool:
-        """Whether `agent` has parameters that a task can be given to."""
+        """Return whether `agent` has parameters that can take a task."""
         function = function_of(agent)
         return function is not None and takes_task(function) and not is_unbound(function)
 
     def fresh(self, agent: Any) -> Any:
-        """The agent itself: what it keeps, in globals or in itself, it keeps."""
+        """Return the agent itself. Its own state and its globals stay shared."""
         return agent
 
     def check(self, agent: Any, task: Task) -> None:
-        """Raise TaskError when the parameters do not fit what `task` has."""
+        """Raise TaskError when the parameters do not fit `task`."""
         arguments_for(_function(agent), task)
 
     async def run(self, agent: Any, task: Task, resources: Mapping[str, Resource]) -> Any:
-        """Call the function, a coroutine function on the loop and any other in a thread, and complete its result.
+        """Call a coroutine function on the loop, or any other function in a thread, and return its completed result.
 
-        A framework's agent that was returned without a model call was made for this task, and is run on it.
+        The result may be a framework's agent, returned without a model call. The function then made it for this task,
+        and the agent is run on the task.
         """
         function = _function(agent)
         arguments = arguments_for(function, task)
@@ -126,31 +127,31 @@ class FunctionAdapter(PlainAdapter):
 
 
 class CommandAdapter(PlainAdapter):
-    """Runs command lines: every attempt is a process of its own, so there is nothing to make fresh."""
+    """Adapter that runs command lines. Every attempt is a process of its own, so `fresh` makes no copy."""
 
     name = "command"
 
     def supports(self, agent: object) -> bool:
-        """Whether `agent` is a `CommandAgent`."""
+        """Return whether `agent` is a `CommandAgent`."""
         return isinstance(agent, CommandAgent)
 
     def fresh(self, agent: CommandAgent) -> CommandAgent:
-        """The agent itself: it keeps nothing."""
+        """Return the agent itself, which has no state."""
         return agent
 
     def check(self, agent: CommandAgent, task: Task) -> None:
-        """Raise TaskError when an argument asks for a key that `task` does not have."""
+        """Raise TaskError when an argument uses a key that `task` does not have."""
         agent.filled(task)
 
     async def run(self, agent: CommandAgent, task: Task, resources: Mapping[str, Resource]) -> Any:
-        """Run the command in the open attempt's name."""
+        """Run the command for the open attempt and return what it printed."""
         attempt, _ = _open()
         with own_work("the command cannot be run", CommandFailed):
             return await agent.run(task, attempt)
 
 
 def function_of(agent: object) -> Callable[..., Any] | None:
-    """What is called to run `agent`: itself, or its method `run`; None for a class, and where there is neither."""
+    """Return `agent` itself if it is callable, else its method `run`. None for a class, and where there is neither."""
     if inspect.isclass(agent):
         return None
     found = agent if callable(agent) else getattr(agent, "run", None)
@@ -158,7 +159,7 @@ def function_of(agent: object) -> Callable[..., Any] | None:
 
 
 def is_async(function: Callable[..., Any]) -> bool:
-    """Whether calling `function` runs none of it yet, so that it can be called on the event loop."""
+    """Return whether a call of `function` runs none of its code yet, so that the call may be made on the event loop."""
     while isinstance(function, functools.partial):
         function = cast("functools.partial[Any]", function).func
     if not inspect.isroutine(function):
@@ -167,7 +168,7 @@ def is_async(function: Callable[..., Any]) -> bool:
 
 
 def is_unbound(function: Callable[..., Any]) -> bool:
-    """Whether `function` was taken from a class, and wants an object of it first."""
+    """Return whether `function` is a method taken from a class, so that it needs an object first."""
     return inspect.isfunction(function) and next(iter(signature_of(function).parameters), None) == "self"
 
 
@@ -179,7 +180,7 @@ def _function(agent: Any) -> Callable[..., Any]:
 
 
 def _called(function: Callable[..., Any], arguments: Arguments) -> Any:
-    """Call a sync function, and read in this same thread the iterator that it returns."""
+    """Call a sync function. If it returns an iterator, read that in this thread too."""
     return completed_here(arguments.call(function))
 
 

@@ -1,4 +1,4 @@
-"""Finds the adapter for what a user gives as an agent, and says where each attempt's agent comes from."""
+"""Choice of the adapter for a user's agent, and the source of each attempt's agent."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -30,14 +30,14 @@ from leyden.core.tracing.context import agent_name
 
 BUILT_IN: tuple[Adapter, ...] = (LitAgentAdapter(), CommandAdapter(), FunctionAdapter())
 METHODS = ("invoke", "ainvoke", "kickoff", "arun", "ask", "answer", "chat", "solve", "respond", "generate", "execute")
-"""Names under which objects of users' own keep what runs them."""
+"""Common names of methods that run a user's own object, in the order in which advice suggests them."""
 
 
 def find_adapter(agent: object, *, called: str | None = None, instead: str | None = None) -> Adapter:
-    """The adapter that supports `agent`: an installed one before a built-in one, of several the first by name.
+    """Return the adapter that supports `agent`. Installed adapters, ordered by name, come before built-in ones.
 
-    Raises UnknownAgent, naming the object (`called`), its type, the adapters, and what could be given `instead`; for a
-    `LitAgent` without a method that runs it, too.
+    Raises UnknownAgent where no adapter does. The message names the object (`called`), its type, the adapters, and
+    alternatives (`instead`). Raises it also for a `LitAgent` without a method that runs it.
     """
     adapters = (*installed_adapters(), *BUILT_IN)
     for adapter in adapters:
@@ -57,7 +57,7 @@ def find_adapter(agent: object, *, called: str | None = None, instead: str | Non
 
 
 def _instead(agent: object, called: str | None) -> str:
-    """What to give in the place of `agent`, which no adapter runs."""
+    """Return advice what to give instead of `agent`, which no adapter runs."""
     function = function_of(agent)
     if function is not None:
         if not has_signature(function):
@@ -74,20 +74,20 @@ def _instead(agent: object, called: str | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class AgentSource:
-    """Gives every attempt its agent: a factory's result, or what the adapter makes of one object."""
+    """Source of each attempt's agent: the result of a factory, or a fresh version of one object from its adapter."""
 
     agent: Any
-    """The object, or the factory's first result: what the adapter was chosen for."""
+    """The user's object, or the first result of the factory. The adapter was chosen for it."""
     adapter: Adapter
     factory: Callable[[], Any] | None = None
     name: str | None = None
-    """What the user calls the agent, where that is known."""
+    """The user's name for the agent, where it is known."""
 
     @classmethod
     def of(cls, given: Any, *, called: str | None = None) -> "AgentSource":
-        """Source for an agent, or for a function or a class that is called without arguments to make one.
+        """Return a source for an agent, or for a function or class that makes one when called without arguments.
 
-        Raises UnknownAgent when no adapter runs it, or when the factory fails.
+        Raises UnknownAgent when no adapter runs the agent, or when the factory fails.
         """
         if not is_factory(given):
             name = called.rpartition(":")[2].rpartition(".")[2] if called else None
@@ -105,7 +105,7 @@ class AgentSource:
 
     @classmethod
     def load(cls, reference: AgentReference, env: Sequence[str] = ()) -> "AgentSource":
-        """Source for an import string, or for a command line, which gets the secrets that `env` names.
+        """Return a source for an import string or a command line. A command receives the secrets that `env` names.
 
         Raises AgentNotFound or UnknownAgent.
         """
@@ -114,7 +114,7 @@ class AgentSource:
         return cls.of(load_object(reference), called=reference)
 
     def fresh(self) -> Any:
-        """An agent for one attempt. Raises what the factory raises, and OwnFailure when the adapter fails."""
+        """Return an agent for one attempt. Raises the factory's own errors, and OwnFailure when the adapter fails."""
         try_again()
         agent_name.set(self.name)
         agent = self.agent if self.factory is None else self.factory()
@@ -123,9 +123,9 @@ class AgentSource:
 
 
 class MadeByCoroutine(PlainAdapter):
-    """Runs what an async function makes: it is awaited in each attempt, on the event loop that the agent runs on.
+    """Adapter for an async factory, which is awaited in each attempt on the agent's event loop.
 
-    What an attempt opens there (clients, connections to tool servers) belongs to that loop.
+    Clients and connections to tool servers that the factory opens therefore belong to that loop.
     """
 
     name = "factory"
@@ -135,15 +135,15 @@ class MadeByCoroutine(PlainAdapter):
         self._adapter: Adapter | None = None
 
     def supports(self, agent: object) -> bool:
-        """Whether `agent` is an async function that is called without arguments."""
+        """Return whether `agent` is an async function that needs no arguments."""
         return inspect.iscoroutinefunction(agent) and is_factory(agent)
 
     def fresh(self, agent: Any) -> Any:
-        """The function itself: `run` awaits it."""
+        """Return the function itself, which `run` awaits."""
         return agent
 
     async def run(self, agent: Any, task: Task, resources: Mapping[str, Resource]) -> Any:
-        """Await the function and run what it makes; raises UnknownAgent when that is no agent."""
+        """Await the factory and run its agent on `task`. Raises UnknownAgent when no adapter runs the made object."""
         try:
             made = await agent()
         except LeydenError:
@@ -158,14 +158,15 @@ class MadeByCoroutine(PlainAdapter):
         return await adapter.run(made, task, resources)
 
     def returned_reward(self, result: Any) -> Any:
-        """What the agent's own adapter finds."""
+        """Return the reward that the made agent's own adapter finds."""
         return None if self._adapter is None else self._adapter.returned_reward(result)
 
 
 def is_factory(given: object) -> bool:
-    """Whether `given` is a function, or a class that no adapter runs itself, to be called without arguments.
+    """Return whether `given` makes an agent when it is called without arguments.
 
-    A function whose parameters all have defaults is one, unless a parameter is named as what is asked in a task is.
+    That is a function without required parameters, or a class that no adapter runs itself. A function is not a factory
+    if it takes `*args` or `**kwargs`, or has a parameter named like a task or its text.
     """
     if inspect.isclass(given):
         return issubclass(given, LitAgent) or not any(supports(adapter, given) for adapter in installed_adapters())
@@ -188,7 +189,7 @@ def _adapter_of_made(agent: Any, factory: str, given: Callable[[], Any]) -> Adap
 
 
 def _made_nothing(factory: str, given: Any, error: BaseException) -> str:
-    """Why `given`, which the user calls `factory`, made no agent."""
+    """Return the reason why `given`, which the user calls `factory`, made no agent."""
     if inspect.isclass(given) and has_signature(given):
         try:
             inspect.signature(given).bind()
@@ -203,7 +204,7 @@ def _made_nothing(factory: str, given: Any, error: BaseException) -> str:
 
 
 def _is_called(function: Callable[[], Any]) -> str:
-    """What to say of a function without parameters, which may be meant as the agent itself."""
+    """Return advice on a function without required parameters, which the user may mean as the agent itself."""
     return (
         f"a function that needs no argument, as {shown(function)}, is called to make the agent; "
         "if it is the agent, give it a parameter for the task"

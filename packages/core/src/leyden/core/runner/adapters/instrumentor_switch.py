@@ -1,4 +1,4 @@
-"""`InstrumentorSwitch`: an adapter's turning on and off of its framework's instrumentor. Knows no framework."""
+"""`InstrumentorSwitch`: turns a framework's OpenTelemetry instrumentor on and off for an adapter."""
 
 from collections.abc import Callable
 
@@ -6,22 +6,22 @@ from opentelemetry.instrumentation.instrumentor import BaseInstrumentor
 
 
 class InstrumentorSwitch:
-    """Turns on what the user has not turned on already, and turns off only what it has turned on itself."""
+    """Switch that leaves an instrumentor alone if the user has already turned it on."""
 
     def __init__(self, instrumentor: Callable[[], BaseInstrumentor]) -> None:
-        """`instrumentor` returns the framework's one instrumentor, usually its class."""
+        """`instrumentor` returns the framework's single instrumentor. It is usually the instrumentor's class."""
         self._instrumentor = instrumentor
         self._ours: BaseInstrumentor | None = None
 
     def on(self) -> None:
-        """Instrument, with what the instrumentor takes by itself."""
+        """Turn the instrumentor on with its default options, unless it is on already."""
         found = self._instrumentor()
         if not found.is_instrumented_by_opentelemetry:
             found.instrument()
             self._ours = found
 
     def off(self) -> None:
-        """Undo `on`."""
+        """Turn the instrumentor off if `on` turned it on."""
         if self._ours is not None:
             self._ours.uninstrument()
             self._ours = None

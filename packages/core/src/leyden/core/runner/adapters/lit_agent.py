@@ -1,6 +1,6 @@
-"""`LitAgent`: an agent written for Leyden, with the method names of Agent Lightning, so that its tutorials work.
+"""`LitAgent`: base class for agents written for Leyden.
 
-An agent that exists already needs none of this. Knows nothing of how attempts are claimed or recorded.
+It has Agent Lightning's method names, so that its tutorials work. An existing agent does not need it.
 """
 
 from typing import Any, Generic, TypeAlias, TypeVar, cast
@@ -19,17 +19,17 @@ RUNNING = (
     "validation_rollout",
     "validation_rollout_async",
 )
-"""Methods of a `LitAgent`, of which one at least is the agent's own."""
+"""Methods that run a `LitAgent`. A subclass must override at least one."""
 
 RolloutResult: TypeAlias = float | dict[str, float] | list[Span] | None
-"""What a rollout returns: its reward, the reward's dimensions, spans to store, or None when it emitted its reward."""
+"""Return type of a rollout: a reward, its dimensions, spans to store, or None when the agent emitted its reward."""
 
 
 class LitAgent(Generic[T]):
-    """Override `rollout` or `rollout_async`; `training_*` and `validation_*` where the two modes differ.
+    """Base class: override `rollout` or `rollout_async`, or `training_*` and `validation_*` where the modes differ.
 
-    Each attempt works on a deep copy; implement `__deepcopy__` to share what is costly to copy. An attempt that
-    neither returns nor emits a reward is counted as having none, never as 0.
+    Each attempt runs on a deep copy. Implement `__deepcopy__` to share parts that are costly to copy. An attempt that
+    neither returns nor emits a reward has no reward; it does not count as 0.
     """
 
     @property
@@ -38,41 +38,41 @@ class LitAgent(Generic[T]):
         return AgentTracer()
 
     def is_async(self) -> bool:
-        """Whether one of the `_async` methods is overridden; they are then the ones that run."""
+        """Return whether an `_async` method is overridden. In that case only the `_async` methods run."""
         names = ("rollout_async", "training_rollout_async", "validation_rollout_async")
         return any(getattr(type(self), name) is not getattr(LitAgent, name) for name in names)
 
     def rollout(self, task: T, resources: NamedResources, rollout: AttemptedRollout) -> RolloutResult:
-        """Run the agent on `task`; called in a thread."""
+        """Run the agent on `task`. Called in a thread."""
         raise NotImplementedError(f"{type(self).__name__} overrides neither rollout nor rollout_async")
 
     async def rollout_async(self, task: T, resources: NamedResources, rollout: AttemptedRollout) -> RolloutResult:
-        """Run the agent on `task`; called on the runner's loop, which it must not block."""
+        """Run the agent on `task`. Called on the runner's loop, which it must not block."""
         raise NotImplementedError(f"{type(self).__name__} overrides neither rollout nor rollout_async")
 
     def training_rollout(self, task: T, resources: NamedResources, rollout: AttemptedRollout) -> RolloutResult:
-        """`rollout` in mode `train`."""
+        """Run `rollout` in mode `train`."""
         return self.rollout(task, resources, rollout)
 
     def validation_rollout(self, task: T, resources: NamedResources, rollout: AttemptedRollout) -> RolloutResult:
-        """`rollout` in every other mode."""
+        """Run `rollout` in every other mode."""
         return self.rollout(task, resources, rollout)
 
     async def training_rollout_async(
         self, task: T, resources: NamedResources, rollout: AttemptedRollout
     ) -> RolloutResult:
-        """`rollout_async` in mode `train`."""
+        """Run `rollout_async` in mode `train`."""
         return await self.rollout_async(task, resources, rollout)
 
     async def validation_rollout_async(
         self, task: T, resources: NamedResources, rollout: AttemptedRollout
     ) -> RolloutResult:
-        """`rollout_async` in every other mode."""
+        """Run `rollout_async` in every other mode."""
         return await self.rollout_async(task, resources, rollout)
 
 
 def runs_nothing(agent: object) -> bool:
-    """Whether `agent` is a `LitAgent` that has none of the methods that could run it."""
+    """Return whether `agent` is a `LitAgent` that overrides none of the methods in `RUNNING`."""
     return isinstance(agent, LitAgent) and all(
         getattr(getattr(cast("Any", agent), name), "__func__", None) is getattr(LitAgent, name) for name in RUNNING
     )

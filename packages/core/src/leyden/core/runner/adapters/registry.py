@@ -1,4 +1,4 @@
-"""Adapters that are installed, by the entry-point group `leyden.adapters`. Knows none of them by name."""
+"""Registry of installed adapters, found by the entry-point group `leyden.adapters`."""
 
 import logging
 from functools import cache
@@ -14,13 +14,19 @@ logger = logging.getLogger(__name__)
 
 @cache
 def installed_adapters() -> tuple[Adapter, ...]:
-    """One instance of every installed adapter, ordered by name; one that cannot load is logged and left out."""
+    """Return one instance of every installed adapter, ordered by name.
+
+    An adapter that cannot load is logged and left out.
+    """
     found = (_load(entry) for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name))
     return tuple(adapter for adapter in found if adapter is not None)
 
 
 def installed_adapter(name: str) -> Adapter:
-    """The installed adapter called `name`; raises UnknownAgent, saying what to install, when it is missing."""
+    """Return the installed adapter `name`.
+
+    Raises UnknownAgent, which names the package to install, when it is missing.
+    """
     for adapter in installed_adapters():
         if adapter.name == name:
             return adapter
@@ -28,12 +34,12 @@ def installed_adapter(name: str) -> Adapter:
 
 
 def supporting(agent: object) -> Adapter | None:
-    """The first installed adapter, by name, whose framework's own object `agent` is; None if there is none."""
+    """Return the first installed adapter, by name, that supports `agent`. None if there is none."""
     return next((adapter for adapter in installed_adapters() if supports(adapter, agent)), None)
 
 
 def supports(adapter: Adapter, agent: object) -> bool:
-    """Whether `adapter` supports `agent`; one that fails to say is logged, and does not."""
+    """Return whether `adapter` supports `agent`. An error of the adapter is logged and counts as no."""
     try:
         return adapter.supports(agent)
     except Exception:

@@ -1,7 +1,7 @@
-"""`@rollout`: a function as a `LitAgent`. Arguments are given by name, as in Agent Lightning.
+"""`@rollout`: decorator that makes a `LitAgent` of a function. Arguments are passed by name, as in Agent Lightning.
 
-The first argument is the task; the others are asked for by name: `resources` (all of them), `llm` (the first LLM
-among them), `prompt_template` (the first template), `rollout`. Knows nothing of how attempts are run.
+The first argument is the task. Other arguments are chosen by name: `resources` (all of them), `llm` (the first LLM),
+`prompt_template` (the first template), `rollout`.
 """
 
 import inspect
@@ -17,7 +17,7 @@ OFFERED = ("resources", "llm", "prompt_template", "rollout")
 
 
 class RolloutFunction(LitAgent[Task]):
-    """The agent that `@rollout` makes of a function; calling it calls the function."""
+    """Agent that `@rollout` makes of a function. A call of it calls the function."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
@@ -31,18 +31,18 @@ class RolloutFunction(LitAgent[Task]):
         return self.function(*args, **kwargs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "RolloutFunction":
-        return self  # it holds nothing but the function
+        return self  # the agent holds only the function
 
     def is_async(self) -> bool:
-        """Whether the function is a coroutine function."""
+        """Return whether the function is a coroutine function."""
         return self._async
 
     def rollout(self, task: Task, resources: NamedResources, rollout: AttemptedRollout) -> RolloutResult:
-        """Call the function with what it asks for."""
+        """Call the function with the arguments that its parameters name."""
         return self.function(task, **self._given(resources, rollout))
 
     async def rollout_async(self, task: Task, resources: NamedResources, rollout: AttemptedRollout) -> RolloutResult:
-        """Call the function with what it asks for, and await it."""
+        """Call the function with the arguments that its parameters name, and await it."""
         return await self.function(task, **self._given(resources, rollout))
 
     def _given(self, resources: NamedResources, rollout: AttemptedRollout) -> dict[str, Any]:
@@ -58,13 +58,16 @@ class RolloutFunction(LitAgent[Task]):
 def rollout(function: Callable[..., Any]) -> RolloutFunction:
     """Make a `LitAgent` of `function`, sync or async.
 
-    Raises UsageError when it takes no task, or asks for an argument that is not offered.
+    Raises UsageError when it takes no task, or has a required parameter that is not offered.
     """
     return RolloutFunction(function)
 
 
 def asked_arguments(function: Callable[..., Any]) -> tuple[str, ...]:
-    """Names of the arguments after the task that `function` wants; raises UsageError for one that is not offered."""
+    """Return the names of the offered arguments that `function` takes after the task.
+
+    Raises UsageError for a required parameter that is not offered, and where there is no parameter for the task.
+    """
     kinds = inspect.Parameter
     parameters = list(inspect.signature(function).parameters.values())
     name = getattr(function, "__name__", repr(function))
@@ -82,7 +85,7 @@ def asked_arguments(function: Callable[..., Any]) -> tuple[str, ...]:
 
 
 def first_resource(resources: Mapping[str, Resource], kind: type[Resource]) -> Resource:
-    """The first resource of a kind; raises UsageError when there is none."""
+    """Return the first resource of type `kind`. Raises UsageError when there is none."""
     for resource in resources.values():
         if isinstance(resource, kind):
             return resource

@@ -1,6 +1,7 @@
-"""`AgentRun`: runs an attempt's agent in this process and scores what it returned.
+"""`AgentRun`: runs an attempt's agent in this process and scores its result.
 
-The attempt itself (its claim, its limits, its end in the store) is `AttemptRun`'s, which may be in another process.
+`AttemptRun` handles the rest of the attempt: its claim, its limits and its end in the store. It may be in another
+process.
 """
 
 import asyncio
@@ -46,13 +47,13 @@ logger = logging.getLogger(__name__)
 
 Stage = Literal["result", "reward"]
 Resources = Callable[[], Awaitable[NamedResources]]
-"""Returns what the agent runs with; called once, within the attempt's time."""
+"""Returns the resources of the agent. Called once; the call counts toward the attempt's time limit."""
 
 
 class AgentRun:
-    """One run of the agent `loaded` for `rollout`. Spans about it are appended to `attempt.notes`.
+    """One run of the agent `loaded` for `rollout`. Appends the spans that it writes to `attempt.notes`.
 
-    `runner` is what hooks receive. `is_alone`: the process runs nothing else, ever.
+    `runner` is passed to hooks. `is_alone`: the process runs nothing but this attempt, ever.
     """
 
     def __init__(
@@ -67,11 +68,11 @@ class AgentRun:
     ) -> None:
         self.rollout, self.attempt = rollout, attempt
         self.failure: Failure | None = None
-        """Why it did not succeed, once it has ended."""
+        """Reason of the failure, set when the run has ended without success."""
         self.stage: Stage = "result"
-        """What is being waited for."""
+        """What the run waits for now: the agent's result or its reward."""
         self.stopping = False
-        """Set by the owner before it cancels `run`: what the agent still raises or returns is not recorded."""
+        """Set by the owner before it cancels `run`. Afterwards the agent's exceptions and results are not recorded."""
         self._loaded, self._runner, self._resources, self._is_alone = loaded, runner, resources, is_alone
         self._adapter = loaded.source.adapter
         self._agent: Any = None
@@ -79,17 +80,20 @@ class AgentRun:
 
     @property
     def made_no_call(self) -> list[str]:
-        """Why the agent may have made no model call that this process saw; empty where it made one."""
+        """Possible reasons why this process saw no model call of the agent.
+
+        Empty where it saw one, or where this process has already logged the reasons.
+        """
         return unsupported_clients.untold(self.attempt)
 
     async def run(self) -> None:
-        """Run the agent and score what it returned; what goes wrong becomes `failure`."""
+        """Run the agent and score its result. An exception becomes `failure` and is not raised."""
         try:
             result = await self._run_agent()
             self._note(await result_span(self.attempt, result, self._began))
             self.stage = "reward"
             reward = await self._reward(result)
-        except BaseException as error:  # sys.exit() in a task would end the worker's loop
+        except BaseException as error:  # an uncaught sys.exit() in a task would end the worker's loop
             if self.stopping:
                 return
             await self._fail(error)
@@ -98,28 +102,31 @@ class AgentRun:
                 self._note(reward_span(self.attempt, reward))
 
     def lost_time(self) -> str:
-        """Return nothing: the agent of this process was loaded before the attempt began."""
+        """Return an empty string: no time was lost, because the agent was loaded before the attempt began."""
         return ""
 
     def give_up(self, failure: Failure) -> None:
-        """Note that the run is over because of `failure`; the owner then cancels `run`."""
+        """Record that the run has ended with `failure`. The owner then cancels `run`."""
         self.stopping, self.failure = True, failure
         if self.stage == "result":
             self._note(failed_span(self.attempt, self._began, failure))
 
     def kill(self) -> bool:
-        """Return False: what runs in this process can only be cancelled."""
+        """Return False: a run in this process can only be cancelled."""
         return False
 
     async def end(self, spans: list[Span] | None) -> None:
-        """Call the hooks that run last of all, with everything that is stored of the attempt; None: it is unknown."""
+        """Call the `on_rollout_end` hooks with `spans`, all stored spans of the attempt.
+
+        None: the spans could not be read, and the hooks are not called.
+        """
         if spans is None:
             return
         given = self._given()
         await self._call_hooks(lambda hook: hook.on_rollout_end(**given, spans=spans))
 
     async def _fail(self, error: BaseException) -> None:
-        failure = await asyncio.to_thread(self._failure_from, error)  # which may call methods of the exception
+        failure = await asyncio.to_thread(self._failure_from, error)  # in a thread: may call the exception's methods
         span = await exception_span(self.attempt, error, failure.message)
         if self.stopping:
             return
@@ -159,7 +166,7 @@ class AgentRun:
                     await self._call_hooks(lambda hook: hook.on_trace_end(**given, tracer=tracer))
 
     async def _input(self) -> Any:
-        """What stands for the task before the agent. It is the agent's own: the reward gets the row as it was."""
+        """Return the agent's input. It is a copy, so the reward function receives the unchanged task."""
         task = copy.deepcopy(self.rollout.input)
         return task if self._loaded.input is None else await make_input(self._loaded.input, task)
 
@@ -178,7 +185,10 @@ class AgentRun:
             raise RewardError(f"{name} returned {error}: a rollout returns its reward, or None") from None
 
     def _weighted_emission(self, weights: Mapping[str, float]) -> Reward | None:
-        """The last reward that the agent emitted, weighted; it is then the attempt's in that one's place."""
+        """Return the last reward that the agent emitted, weighted.
+
+        It replaces the emitted reward as the attempt's reward. None: the agent emitted no reward.
+        """
         emitted = next((span for span in reversed(self.attempt.notes) if span.name == semconv.REWARD), None)
         if emitted is None:
             return None

@@ -1,4 +1,4 @@
-"""Spans that the runner itself writes: what the agent returned, its reward, what it raised."""
+"""Spans that the runner writes about an attempt: the agent's result, its reward, its exception."""
 
 import asyncio
 import reprlib
@@ -24,9 +24,9 @@ _SHORT.maxstring = _SHORT.maxother = 500
 
 
 async def result_span(attempt: OpenAttempt, result: Any, began: float) -> Span:
-    """The time from the agent's start to now, and what the agent returned.
+    """Return a span from the agent's start to now, with the agent's result.
 
-    What takes long to read, or needs an object's own methods, is read on another thread.
+    A result that takes long to read, or whose reading calls an object's own methods, is read in another thread.
     """
     try:
         kept = shortened(result, QUICK)
@@ -39,26 +39,26 @@ async def result_span(attempt: OpenAttempt, result: Any, began: float) -> Span:
 
 
 def failed_span(attempt: OpenAttempt, began: float, failure: Failure) -> Span:
-    """The time from the agent's start to now, and why the agent returned nothing."""
+    """Return a span from the agent's start to now, with the reason why there is no result."""
     status = SpanStatus(code="error", description=failure.metadata()["message"])
     return _span(attempt, semconv.RESULT, {semconv.ERROR_TYPE: failure.type}, status, began)
 
 
 def reward_span(attempt: OpenAttempt, reward: Reward) -> Span:
-    """A reward and its dimensions."""
+    """Return a span with a reward's value and its dimensions."""
     parts = {f"{semconv.REWARD_DIMENSION}{name}": value for name, value in reward.dimensions.items()}
     return _span(attempt, semconv.REWARD, {semconv.REWARD_VALUE: reward.value, **parts})
 
 
 def emitted_value(span: Span) -> object:
-    """What a reward span says: its dimensions, or its value where it has none."""
+    """Return the dimensions of a reward span, or its value where it has no dimensions."""
     prefix = semconv.REWARD_DIMENSION
     parts = {key.removeprefix(prefix): part for key, part in span.attributes.items() if key.startswith(prefix)}
     return parts or span.attributes.get(semconv.REWARD_VALUE)
 
 
 async def exception_span(attempt: OpenAttempt, error: BaseException, message: str) -> Span:
-    """What was raised, and where."""
+    """Return a span with an exception's class, message and stack trace."""
     stack = await asyncio.to_thread(stack_of, error)
     attributes: Attributes = {
         semconv.ERROR_TYPE: short_name(error),
@@ -68,7 +68,7 @@ async def exception_span(attempt: OpenAttempt, error: BaseException, message: st
 
 
 def shortened(result: Any, limits: Limits = FULL) -> Kept:
-    """Return a result as text of at most `RESULT_CHARACTERS`, as Python writes it unless it is text."""
+    """Return a result as text of at most `RESULT_CHARACTERS`: a string as it is, any other value as its `repr`."""
     found, reasons = plain(result, semconv.RESULT, limits)
     text = found if type(found) is str else _SHORT.repr(found)
     if len(text) > RESULT_CHARACTERS:
@@ -78,7 +78,7 @@ def shortened(result: Any, limits: Limits = FULL) -> Kept:
 
 
 def text_of(error: BaseException) -> str:
-    """Return an exception's message, of at most `RESULT_CHARACTERS`."""
+    """Return an exception's message, cut to `RESULT_CHARACTERS`."""
     return message_of(error, RESULT_CHARACTERS)
 
 

@@ -1,4 +1,4 @@
-"""One attempt, from its claim to its end. Knows nothing of queues, retries or other attempts."""
+"""`AttemptRun`: one attempt, from its claim to its end."""
 
 import asyncio
 import logging
@@ -30,40 +30,43 @@ from leyden.core.tracing.wire import unsupported_clients
 logger = logging.getLogger(__name__)
 
 API_KEY = "leyden"
-"""What the agent's client sends; the token in the URL is what counts."""
+"""API key that the agent's client sends. The gateway identifies the attempt by the token in the URL instead."""
 EARLY_SECONDS, EARLY_SHARE = 1.0, 0.05
-"""By how much the runner is ahead of the store's own clock in calling a timeout, so that the spans are stored first."""
+"""Margin by which the runner's timeout comes before the store's own, in seconds and as a share of the limit.
+
+The smaller of the two applies. The margin leaves time to store the spans first.
+"""
 MARK_PAUSES = (0.2, 1.0)
-"""Seconds between the tries to mark an attempt where the store answers with an error of its own."""
+"""Seconds between tries to mark an attempt while the store answers with an internal error."""
 NO_TOKEN = (
     "the store's server answers claims without attempts' tokens, and this runner has no signing key to make them: "
     "serve the store with store_app(attempt_token=...), as a run does"
 )
 KILLED_SECONDS = 1.0
-"""How long a killed process may take to be gone."""
+"""How long a killed process may take to end."""
 
 
 class AttemptRunner(HookRunner, Protocol):
-    """What an attempt needs of the runner that has claimed it."""
+    """What an attempt needs from the runner that claimed it."""
 
     @property
     def config(self) -> RunnerConfig:
-        """How the runner works."""
+        """Settings of the runner."""
         ...
 
     @property
     def loaded(self) -> LoadedAgent:
-        """The agent, and what its user gives with it."""
+        """The agent, with the reward and input functions and hooks that the user gives."""
         ...
 
     @property
     def resources(self) -> KnownResources:
-        """What rollouts run with."""
+        """Cache of the resources that rollouts run with."""
         ...
 
     @property
     def loop_watch(self) -> LoopWatch | None:
-        """How long agents have blocked the event loop, where they run on this one."""
+        """Measures how long agents have blocked the event loop. None where agents run in other processes."""
         ...
 
     @property
@@ -76,7 +79,7 @@ class AttemptRunner(HookRunner, Protocol):
         ...
 
     def process_lost(self, rollout: AttemptedRollout, failure: Failure) -> None:
-        """Keep an attempt marked whose process has died, should a span of it come late."""
+        """Keep an attempt marked as lost after its process has died, although a span may still arrive late."""
         ...
 
     async def flush(self) -> None:
@@ -84,15 +87,15 @@ class AttemptRunner(HookRunner, Protocol):
         ...
 
     def refused(self, attempt_id: str) -> tuple[int, str] | None:
-        """How many spans of an attempt were not stored, and why."""
+        """Return how many spans of an attempt were not stored, and the reason. None: all were stored."""
         ...
 
 
 class AttemptRun:
-    """Runs one claimed attempt. Whatever the agent does, and whatever fails in Leyden, `run` marks the attempt.
+    """Run of one claimed attempt. `run` marks the attempt whatever the agent does and whatever fails in Leyden.
 
-    A failure of Leyden itself is the attempt's failure, of kind `leyden`. `run` raises only where the store takes no
-    mark at all; it will then find the attempt unresponsive.
+    A failure of Leyden itself becomes the attempt's failure, of kind `leyden`. `run` raises only where the store
+    accepts no status at all. The store then finds the attempt unresponsive.
     """
 
     def __init__(self, runner: AttemptRunner, rollout: AttemptedRollout) -> None:
@@ -112,32 +115,35 @@ class AttemptRun:
         self._run = self._agent_run()
         self._given_up = asyncio.Event()
         self._refused: list[Failure] = []
-        """Why spans of the runner's own could not be stored."""
+        """Reasons why the runner's own spans could not be stored."""
         self._dropped: tuple[int, str] | None = None
-        """How many spans of frameworks were not stored, and why."""
+        """How many spans of frameworks were not stored, and the reason."""
         self._blocked_before = 0.0 if runner.loop_watch is None else runner.loop_watch.seconds
-        """For how long agents had blocked the event loop when this attempt was claimed."""
+        """Seconds for which agents had blocked the event loop before this attempt was claimed."""
         self._marked = False
-        """Whether the attempt is marked as ended, or the store has ended it."""
+        """Whether the attempt is marked as ended, by this runner or by the store."""
         self._work: asyncio.Task[None] | None = None
 
     @property
     def agent_is_done(self) -> bool:
-        """Whether only storing and marking is left."""
+        """Whether the agent has ended, so that only storing spans and marking the attempt remain."""
         return self._work is not None and self._work.done()
 
     async def run(self) -> None:
-        """Run the agent, store what it left, mark the attempt. Cancelled, it stops the agent and marks nothing."""
+        """Run the agent, store its spans and mark the attempt.
+
+        When it is cancelled, it stops the agent and marks nothing.
+        """
         try:
             await self._run_to_end()
-        except Exception as error:  # broad: whatever it is, it is Leyden's own and must be in the attempt's record
+        except Exception as error:  # broad: any error here is Leyden's own and must be in the attempt's record
             log_own_failure(self.rollout.rollout_id, error)
             if not self._marked:
                 self._run.failure = own_failure("the runner failed", error)
                 await self._mark_ended()
 
     async def _run_to_end(self) -> None:
-        if not await self._mark("running"):  # a blocked event loop came to it late: the store has given it up
+        if not await self._mark("running"):  # too late on a blocked event loop: the store has given the attempt up
             self._marked = True
             return
         if not self._attempt.token:
@@ -160,7 +166,10 @@ class AttemptRun:
         await self._finish()
 
     async def abandon(self, failure: Failure, *, patience: float | None = None) -> None:
-        """Stop the agent, which gets `patience` seconds to end, and let `run` mark the attempt with `failure`."""
+        """Stop the agent and let `run` mark the attempt with `failure`.
+
+        The agent gets `patience` seconds to end, at most the configured `cancel_seconds`.
+        """
         self._run.give_up(failure)
         seconds = self._config.cancel_seconds
         await self._end_agent(seconds if patience is None else min(patience, seconds))
@@ -170,19 +179,25 @@ class AttemptRun:
         what = f"no {self._run.stage}"
         if self._work is None:
             what = "the agent did not begin"
-        elif self.agent_is_done and not self._run.stopping:  # what it left waited for the event loop
+        elif self.agent_is_done and not self._run.stopping:  # the result waited for the event loop
             what = "what the agent returned could not be stored"
         within = f"within {self.rollout.config.timeout_seconds} s"
         message = f"{what} {within}{self._run.lost_time()}{self._blocked()}"
         return Failure(kind="timeout", type="TimeoutError", message=message)
 
     def _blocked(self) -> str:
-        """That agents blocked the event loop for much of this attempt's time, as the rest of a sentence; or nothing."""
+        """Return the end of a message: agents blocked the event loop for much of this attempt's time.
+
+        Empty where they did not.
+        """
         watch = self._runner.loop_watch
         return "" if watch is None else watch.since(self._blocked_before, self.rollout.config.timeout_seconds)
 
     def _look_at_work(self) -> None:
-        """Note what the task that ran the agent did not note itself: without a failure it would pass for a success."""
+        """Record how the agent's task ended if the task did not.
+
+        Without a failure the attempt would count as a success.
+        """
         run = self._run
         if self._work is None or not self._work.done():
             return
@@ -194,9 +209,10 @@ class AttemptRun:
             run.failure = run.failure or unsaid
 
     async def _end_agent(self, seconds: float) -> None:
-        """Refuse the agent's model calls from here on and cancel it; a thread, or a task that will not end, is left.
+        """Refuse the agent's model calls from now on and cancel the agent.
 
-        A process of its own is killed instead.
+        A thread cannot be cancelled and goes on, as does a task that ignores its cancellation. A forked process that
+        does not end within `seconds` is killed.
         """
         self._attempt.closed.set()
         self._run.stopping = True
@@ -210,7 +226,7 @@ class AttemptRun:
             logger.warning("the agent of rollout %s ignores its cancellation", self.rollout.rollout_id)
 
     def _token(self) -> str:
-        """The attempt's token; empty where the claim brought none and this runner cannot make it."""
+        """Return the attempt's token. Empty where the claim contained none and this runner has no key to make it."""
         if isinstance(self.rollout, ClaimedRollout):
             return self.rollout.token
         key = self._config.key
@@ -224,7 +240,7 @@ class AttemptRun:
         )
 
     async def _resources(self) -> NamedResources:
-        """The rollout's resources; each LLM is this attempt's own endpoint at the gateway."""
+        """Return the rollout's resources. The endpoint of each LLM is this attempt's own URL at the gateway."""
         attempt = self._attempt
         ours: dict[str, Any] = {
             "endpoint": f"{attempt.gateway_url}/a/{attempt.token}/v1",
@@ -239,7 +255,10 @@ class AttemptRun:
     # --- The record
 
     async def _finish(self) -> None:
-        """Store every span before the attempt is marked, so that what waits for its end finds them."""
+        """Store all spans before the attempt is marked.
+
+        A client that waits for the attempt's end can then read them.
+        """
         await self._store_spans()
         silence = await self._silence() if self._run.failure is None else []
         await self._mark_ended({"silence": silence} if silence else {})
@@ -249,22 +268,27 @@ class AttemptRun:
         await self._end_run()
 
     async def _store_spans(self) -> None:
-        """Store what the frameworks and the runner recorded; what the runner cannot store is the attempt's failure.
+        """Store the spans of frameworks and of the runner.
 
-        A framework's span that is not stored is noted alone: calls, result and reward are whole without it.
+        A span of the runner that cannot be stored fails the attempt.
+
+        A framework's span that cannot be stored is only noted: calls, result and reward are complete without it.
         """
         try:
             await self._runner.flush()
             self._dropped = self._runner.refused(self._attempt.attempt_id)
             self._refused += await store_notes(self._store, self._attempt.notes)
-        except Exception as error:  # broad: the attempt is marked all the same, unless the store is gone
+        except Exception as error:  # broad: the attempt is still marked, unless the store is gone
             self._refused.append(own_failure("the attempt's spans cannot be stored", error))
         for refused in self._refused:
             logger.error("rollout %s: %s", self.rollout.rollout_id, refused.message)
             self._run.failure = self._run.failure or refused
 
     async def _silence(self) -> list[str]:
-        """What may be why the agent made no model call, unless this process has said it; empty where it made one."""
+        """Return possible reasons why the agent made no model call.
+
+        Empty where it made one, or where this process has already logged the reasons.
+        """
         reasons = self._run.made_no_call
         if not reasons:
             return []
@@ -276,14 +300,14 @@ class AttemptRun:
         return [] if any(semconv.CALL_ID in span.attributes for span in spans.items) else reasons
 
     async def _mark_ended(self, notes: dict[str, Any] | None = None) -> None:
-        """Mark the attempt with what became of it; raises what the store raises when it takes no mark."""
+        """Mark the attempt with its final status. Raises the store's error when the store accepts no status."""
         for pause in (*MARK_PAUSES, None):
             failure = self._run.failure
             status = "succeeded" if failure is None else _STATUSES.get(failure.kind, "failed")
             try:
                 await self._mark(status, notes)
                 break
-            except Exception as error:  # broad: whatever the mark cannot hold must not keep the attempt open
+            except Exception as error:  # broad: a value that the store refuses must not keep the attempt open
                 if pause is None:
                     raise
                 logger.warning("attempt of rollout %s cannot be marked yet: %r", self.rollout.rollout_id, error)
@@ -294,7 +318,7 @@ class AttemptRun:
         self._marked = True
 
     async def _mark(self, status: AttemptStatus, notes: dict[str, Any] | None = None) -> bool:
-        """Mark the attempt; returns whether it was still open for that."""
+        """Mark the attempt. Returns False when the store had already ended it."""
         fields: dict[str, Any] = {"last_heartbeat_time": time.time()} if status == "running" else {}
         if self._run.failure is not None:
             notes = {ERROR: self._run.failure.metadata()}
@@ -305,14 +329,17 @@ class AttemptRun:
         ids = self._attempt.rollout_id, self._attempt.attempt_id
         try:
             await self._store.update_attempt(*ids, status=status, **fields)
-        except (IllegalMove, NotFound) as error:  # the store gave the attempt up meanwhile
+        except (IllegalMove, NotFound) as error:  # the store has ended the attempt meanwhile
             logger.info("attempt %s of rollout %s is not marked %s: %s", ids[1], ids[0], status, error)
             await self.explain_timeout()
             return False
         return True
 
     async def explain_timeout(self) -> None:
-        """Note in an attempt that the store's own clock has ended why it was late, where agents blocked the loop."""
+        """Record why an attempt was late when the store's own clock has ended it.
+
+        Does nothing unless agents blocked the event loop.
+        """
         if not self._blocked():
             return
         rollout_id, attempt_id = self._attempt.rollout_id, self._attempt.attempt_id
@@ -322,7 +349,7 @@ class AttemptRun:
                 await self._store.update_attempt(rollout_id, attempt_id, metadata=metadata)
 
     async def _end_run(self) -> None:
-        """Have the hooks called that run last of all, and what ran the agent end."""
+        """End the agent's run, which calls the `on_rollout_end` hooks."""
         spans = None
         if self._config.hooks:
             try:
@@ -333,4 +360,4 @@ class AttemptRun:
 
 
 _STATUSES: dict[str, AttemptStatus] = {"timeout": "timeout", "worker": "unresponsive"}
-"""What an attempt is marked as, by the kind of its failure; any other kind has failed."""
+"""Final status of an attempt by the kind of its failure. Any other kind gives `failed`."""

@@ -1,4 +1,4 @@
-"""The text of an exception that the user's own code raised: one line, the line of theirs that raised it, and advice."""
+"""Text for an exception of the user's code: one line with the message, the user's line that raised it, and advice."""
 
 import re
 import sysconfig
@@ -12,11 +12,11 @@ from leyden.core.tracing.patching.hidden_frames import HIDDEN
 from leyden.core.tracing.wire.routing_decision import Stopped
 
 LONGEST_TEXT = 600
-"""Characters of one error."""
+"""Longest text of one error, in characters."""
 MOST_ERRORS = 3
-"""Errors of an exception group that are named; the others are counted."""
+"""Number of errors of an exception group that the text names. It counts the rest."""
 _NOISE = re.compile(r"\s*For further information visit \S+")
-"""Ends every problem that pydantic lists."""
+"""Pydantic ends each problem with this sentence, which is removed."""
 _WANTS_KEY = re.compile(r"api[ _-]?key|credential|access[ _-]?token", re.IGNORECASE)
 _MISSING = re.compile(r"missing|must|\bset\b|required|not found|did not find|\bno\b|KeyError", re.IGNORECASE)
 _KEY_VARIABLE = re.compile(r"\b[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*_(?:KEY|TOKEN|SECRET)\b")
@@ -25,9 +25,9 @@ _INSTALLED = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib"
 
 
 def described(error: BaseException) -> str:
-    """The type and the message of `error` on one line, secrets masked; the errors inside a group in its place.
+    """Return the type and message of `error` on one line, with secrets masked.
 
-    Never raises.
+    The errors inside an exception group take the place of the group. Never raises.
     """
     if isinstance(error, BaseExceptionGroup):
         found = _leaves(cast("BaseExceptionGroup[BaseException]", error))
@@ -38,21 +38,27 @@ def described(error: BaseException) -> str:
         text = _NOISE.sub("", error.msg if isinstance(error, SyntaxError) else str(error))
         notes = [str(note) for note in getattr(error, "__notes__", ())]
         text = " ".join(" ".join([text, *notes]).split())
-    except BaseException as broken:  # the exception's own __str__
+    except BaseException as broken:  # the exception's own __str__ raised
         text = f"(its text cannot be read: {type(broken).__name__})"
-    text = mask_text(text)  # before it is cut: the first half of a secret has no shape
+    text = mask_text(text)  # masked before it is cut: half a secret no longer matches a pattern
     text = text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]}…"
     return f"{name}: {text}" if text else name
 
 
 def raised(error: BaseException) -> str:
-    """`described`, and the file and line that raised it: the innermost of the user's own, as far as there is one."""
+    """Return `described`, followed by the file and line that raised the error.
+
+    It is the innermost line of the user's own code. Where there is none, it is the innermost line outside Leyden.
+    """
     where = _place(error)
     return f"{described(error)} ({where[0]}, line {where[1]})" if where else described(error)
 
 
 def key_advice(text: str) -> str:
-    """What to do where `text` says that a provider's key is missing, as the rest of a sentence; else nothing."""
+    """Return advice, as the end of a sentence, where `text` reports that a provider's key is missing.
+
+    Empty otherwise.
+    """
     variable = _KEY_VARIABLE.search(text)
     if not _MISSING.search(text) or (variable is None and not _WANTS_KEY.search(text)):
         return ""
@@ -61,13 +67,16 @@ def key_advice(text: str) -> str:
 
 
 def with_key_advice(text: str) -> str:
-    """Return `text`, which ends a line, without its full stop, and `key_advice` behind it."""
+    """Return `text` without its final full stop, followed by `key_advice`."""
     text = text.rstrip(".")
     return text + key_advice(text)
 
 
 def import_advice(error: BaseException) -> str:
-    """What to do where a module cannot be imported because of what it does meanwhile, as the rest of a sentence."""
+    """Return advice, as the end of a sentence, on an import that fails because of code it runs.
+
+    Empty where there is no advice.
+    """
     if isinstance(error, EOFError):
         return "; it reads from the keyboard while it is imported, and there is none: read an environment variable"
     cause: BaseException | None = error
@@ -100,5 +109,5 @@ def _place(error: BaseException) -> tuple[str, int | None] | None:
 
 
 def is_library(filename: str) -> bool:
-    """Whether a file is Python's, an installed library's or Leyden's, rather than the user's own."""
+    """Return whether a file belongs to Python, an installed library or Leyden, rather than to the user."""
     return filename.startswith(("<frozen", *_OURS, *_INSTALLED))

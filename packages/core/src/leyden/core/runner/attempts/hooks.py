@@ -1,4 +1,4 @@
-"""`Hook`: what a user may run around a rollout. Names and arguments follow Agent Lightning's hooks."""
+"""`Hook`: user code that runs before and after a rollout. Names and arguments follow Agent Lightning's hooks."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -11,16 +11,16 @@ from leyden.core.store.base import LightningStore
 
 
 class HookRunner(Protocol):
-    """What a hook can read of the runner that calls it."""
+    """What a hook can read from the runner that calls it."""
 
     @property
     def store(self) -> LightningStore:
-        """The store that the attempt is in."""
+        """The store that contains the attempt."""
         ...
 
     @property
     def source(self) -> AgentSource:
-        """Where each attempt's agent comes from, and its adapter."""
+        """Source of each attempt's agent, with its adapter."""
         ...
 
     @property
@@ -30,28 +30,29 @@ class HookRunner(Protocol):
 
 
 class Hook:
-    """Override what is needed. A hook that raises is logged, and changes nothing.
+    """Base class for hooks: override the methods that you need.
 
-    One hook object serves all attempts of its process, many at once.
+    The runner logs an exception of a hook and continues. One hook object serves all attempts of its process
+    concurrently.
     """
 
     async def on_rollout_start(self, *, agent: Any, runner: HookRunner, rollout: AttemptedRollout) -> None:
-        """First of all, once the attempt's agent is made and its task can be given to it."""
+        """Called before all other hooks, once the agent is made and its task is checked."""
 
     async def on_trace_start(
         self, *, agent: Any, runner: HookRunner, tracer: AgentTracer, rollout: AttemptedRollout
     ) -> None:
-        """Right before the agent runs, inside the attempt."""
+        """Called right before the agent runs, inside the attempt."""
 
     async def on_trace_end(
         self, *, agent: Any, runner: HookRunner, tracer: AgentTracer, rollout: AttemptedRollout
     ) -> None:
-        """Right after the agent ran or failed, inside the attempt: a reward emitted here counts.
+        """Called right after the agent ran or failed, inside the attempt. A reward emitted here counts.
 
-        Not called for an attempt that timed out or was cancelled: its agent may still run.
+        Not called for an attempt that timed out or was cancelled, because its agent may still run.
         """
 
     async def on_rollout_end(
         self, *, agent: Any, runner: HookRunner, rollout: AttemptedRollout, spans: Sequence[Span]
     ) -> None:
-        """Last of all, whatever became of it: the attempt is marked, and `spans` is all that is stored of it."""
+        """Called last, whatever the outcome. The attempt is marked, and `spans` holds all its stored spans."""

@@ -1,8 +1,8 @@
-"""`LoopWatch`: how long the agent's own code has kept the event loop from turning, and where that code is.
+"""`LoopWatch`: measures how long the agent's own code has blocked the event loop, and finds that code.
 
-A thread looks, because a loop that is blocked cannot look itself. Time in which the loop was late for another reason
-does not count: there the thread finds no code of the user's at work twice in a row, or was late itself, as on a machine
-that is busy.
+A thread does the measuring, because a blocked loop cannot measure itself. Time in which the loop was late for another
+reason does not count. There the thread does not find user code running twice in a row, or the thread was late itself,
+as on a busy machine.
 """
 
 import asyncio
@@ -14,21 +14,21 @@ import traceback
 from leyden.core.runner.attempts.error_text import is_library
 
 TURN_SECONDS = 0.1
-"""How often the loop shows that it turns, and the thread looks."""
+"""Interval at which the loop records that it runs and the thread looks."""
 LATE_SECONDS = 0.3
-"""A loop that has not turned for so long is blocked."""
+"""A loop that has not run its callback for this long counts as blocked."""
 SHARE = 0.1
-"""What part of an attempt's time the loop must have been blocked for that to be named as a reason."""
+"""Smallest share of an attempt's time limit for which a blocked loop is named as a reason."""
 
 
 class LoopWatch:
-    """Watches the running loop between `start` and `stop`."""
+    """Watches the event loop of the thread that calls `start`, until `stop`."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
-        """How long the loop was blocked by the agent's code so far."""
+        """How long the agent's code has blocked the loop so far."""
         self.place = ""
-        """File and line that blocked it last."""
+        """File and line that blocked the loop last."""
         self._turned = time.monotonic()
         self._found = ""
         self._stopped = threading.Event()
@@ -36,26 +36,26 @@ class LoopWatch:
 
     @property
     def sees_code(self) -> bool:
-        """Whether the agent's code was seen to block the loop since that turned last."""
+        """Whether the thread found agent code that blocks the loop since the loop last ran."""
         return bool(self._found)
 
     def start(self) -> None:
-        """Begin to watch the loop that runs in this thread."""
+        """Begin to watch the loop of this thread."""
         self._turned = time.monotonic()
         self._turning = asyncio.create_task(self._turn())
         watched = threading.get_ident()
         threading.Thread(target=self._look, args=(watched,), name="leyden-loop-watch", daemon=True).start()
 
     def stop(self) -> None:
-        """Watch no more."""
+        """Stop watching."""
         self._stopped.set()
         if self._turning is not None:
             self._turning.cancel()
 
     def since(self, before: float, limit: float | None) -> str:
-        """That the loop was blocked since `seconds` was `before`, for an attempt that ran out of its `limit`.
+        """Return the end of a message: how long the loop was blocked since `seconds` was `before`.
 
-        It is the rest of a sentence; empty where the loop turned for nearly all of that time.
+        `limit` is the attempt's time limit in seconds. Empty where the loop was blocked for less than `SHARE` of it.
         """
         self._count()
         blocked = self.seconds - before
@@ -72,7 +72,7 @@ class LoopWatch:
             await asyncio.sleep(TURN_SECONDS)
 
     def _count(self) -> None:
-        """Note that the loop turns, and add the time in which it did not where the agent was seen to be why."""
+        """Record that the loop runs. Add the time since it last ran if agent code was found to block it."""
         now = time.monotonic()
         late, found = now - self._turned, self._found
         self._turned, self._found = now, ""
@@ -84,7 +84,7 @@ class LoopWatch:
         looked, seen = time.monotonic(), 0
         while not self._stopped.wait(TURN_SECONDS):
             now = time.monotonic()
-            if now - looked > 2 * TURN_SECONDS:  # the whole process stood still
+            if now - looked > 2 * TURN_SECONDS:  # the whole process was paused
                 self._turned, seen = self._turned + now - looked, 0
             looked = now
             is_late = now - self._turned > LATE_SECONDS
@@ -95,7 +95,7 @@ class LoopWatch:
 
 
 def _place(thread: int) -> str:
-    """The innermost line of the user's own code that a thread is at; empty where there is none."""
+    """Return file and line of the innermost user code that a thread executes. Empty where there is none."""
     frame = sys._current_frames().get(thread)  # pyright: ignore[reportPrivateUsage]  # there is no public way
     if frame is None:
         return ""

@@ -1,4 +1,4 @@
-"""Failures of Leyden itself inside an attempt: told apart from the agent's, and turned into the attempt's `Failure`."""
+"""Failures of Leyden itself inside an attempt: separates them from the agent's and converts them to a `Failure`."""
 
 import logging
 from collections.abc import Generator
@@ -16,7 +16,7 @@ _INSTALLED = "leyden."
 
 
 class OwnFailure(LeydenError):
-    """Leyden failed while it ran an attempt; the cause is what was raised."""
+    """Leyden failed while it ran an attempt. `cause` is the original exception."""
 
     def __init__(self, what: str, cause: BaseException) -> None:
         super().__init__(f"{what}: {described(cause)}")
@@ -25,33 +25,37 @@ class OwnFailure(LeydenError):
 
 @contextmanager
 def own_work(what: str, *but: type[BaseException]) -> Generator[None]:
-    """Raise OwnFailure, which begins with `what`, for an exception of the block.
+    """Raise OwnFailure, whose message begins with `what`, for an exception of the block.
 
-    A UsageError passes through, because the user can mend its cause, and so do exceptions of the classes `but`.
+    A UsageError passes through, because the user can correct its cause. Exceptions of the classes `but` pass through
+    too.
     """
     try:
         yield
     except (UsageError, OwnFailure, *but):
         raise
-    except Exception as error:  # broad: whatever else is raised here is raised by Leyden's own code
+    except Exception as error:  # broad: any other exception here comes from Leyden's own code
         raise OwnFailure(what, error) from error
 
 
 def own_failure(what: str, error: BaseException) -> Failure:
-    """The failure of an attempt in which `error` kept Leyden from doing `what`."""
+    """Return the failure of an attempt in which `error` prevented `what`."""
     cause = error.cause if isinstance(error, OwnFailure) else error
     message = text_of(error) if isinstance(error, OwnFailure) else f"{what}: {described(error)}"
     return Failure(kind="leyden", type=short_name(cause), message=message)
 
 
 def log_own_failure(rollout_id: str, error: BaseException) -> None:
-    """Log an error of Leyden's own; one of the store says itself what was wrong, and dozens come at once."""
+    """Log an error of Leyden's own, with its traceback.
+
+    A StoreError is logged without one: its message is enough, and dozens may come at once.
+    """
     trace = None if isinstance(error, StoreError) else error
     logger.error("Leyden failed in rollout %s%s", rollout_id, f": {error}" if trace is None else "", exc_info=trace)
 
 
 def described(error: BaseException) -> str:
-    """An exception's message; of Leyden's own errors the message alone, of others the class before it."""
+    """Return an exception's message. The class comes first unless the error is one of Leyden's own."""
     text = text_of(error)
     if isinstance(error, LeydenError) and text:
         return text
@@ -59,9 +63,9 @@ def described(error: BaseException) -> str:
 
 
 def raised_by_adapter(error: BaseException, adapter: Adapter) -> bool:
-    """Whether the adapter's own code raised `error` while it ran the agent, as far as the traceback shows.
+    """Return whether the adapter's own code raised `error` while it ran the agent, according to the traceback.
 
-    A TypeError does not count: Python raises the one for wrong arguments of the agent in the frame of the caller.
+    A TypeError does not count: Python raises the error for an agent's wrong arguments in the caller's frame.
     """
     if isinstance(error, LeydenError | TypeError) or not isinstance(error, Exception):
         return False
@@ -71,7 +75,7 @@ def raised_by_adapter(error: BaseException, adapter: Adapter) -> bool:
 
 
 def _raised_in(traceback: TracebackType | None) -> str:
-    """Name of the module whose code raised."""
+    """Return the name of the module that raised the exception."""
     while traceback is not None and traceback.tb_next is not None:
         traceback = traceback.tb_next
     return "" if traceback is None else str(traceback.tb_frame.f_globals.get("__name__", ""))

@@ -1,4 +1,4 @@
-"""Stores what a runner noted of an attempt, so that one span that cannot be stored does not take the others with it."""
+"""Storage of the runner's own spans: a span that cannot be stored does not prevent the others from being stored."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,17 +16,18 @@ _CALLED = {
     semconv.REWARD: "reward",
     semconv.EXCEPTION: "exception",
 }
-"""What a message calls the runner's own spans."""
+"""Names of the runner's own spans in messages."""
 
 
 async def store_notes(store: LightningStore, notes: Sequence[Span]) -> list[Failure]:
-    """Store `notes` together; where that is refused, one by one. Returns why some of them cannot be stored.
+    """Store `notes` in one request, or one by one where the store refuses that.
 
-    Raises StoreError when the store does not work, or does not know the attempt.
+    Returns one failure for each span that cannot be stored. Raises StoreError when the store does not work or does not
+    have the attempt.
     """
     try:
         await store.add_many_spans(await without_call_records(notes))
-    except Exception as error:  # broad: a span that cannot be encoded raises whatever its encoder does
+    except Exception as error:  # broad: encoding a span may raise any exception
         if not is_refusal(error):
             raise
     else:
@@ -35,7 +36,7 @@ async def store_notes(store: LightningStore, notes: Sequence[Span]) -> list[Fail
     for note in notes:
         try:
             await store.add_span(*await without_call_records([note]))
-        except Exception as error:  # broad: as above; the others are stored all the same
+        except Exception as error:  # broad: as above; the other spans are still stored
             if not is_refusal(error):
                 raise
             refused.append(own_failure(f"{called(note)} cannot be recorded", error))
@@ -43,9 +44,9 @@ async def store_notes(store: LightningStore, notes: Sequence[Span]) -> list[Fail
 
 
 def not_stored(own: Sequence[Failure], others: tuple[int, str] | None) -> dict[str, Any]:
-    """As the attempt's metadata counts the spans that were not stored: the runner's `own`, and those of frameworks.
+    """Return the count of spans that were not stored, as the attempt's metadata holds it, and the first reason.
 
-    Empty where all were.
+    `own` are the runner's spans, `others` those of frameworks. Empty where all spans were stored.
     """
     count, reason = others or (0, "")
     if not own and not count:
@@ -54,12 +55,12 @@ def not_stored(own: Sequence[Failure], others: tuple[int, str] | None) -> dict[s
 
 
 def called(note: Span) -> str:
-    """What a message calls a span that a runner or an emitter wrote."""
+    """Return the name of a span in messages."""
     return _CALLED.get(note.name, f"span {note.name!r}")
 
 
 def is_refusal(error: Exception) -> bool:
-    """Whether a store that works raised `error` because it does not take what it was given."""
+    """Return whether `error` means that a working store refused the data, rather than that the store failed."""
     if isinstance(error, StoreError):
         return isinstance(error, ValueError) and not isinstance(error, NotFound)
-    return True  # raised on the way to the store, as by an encoder
+    return True  # raised before the request reached the store, as by an encoder

@@ -1,4 +1,7 @@
-"""`KnownResources`: what rollouts run with; a version, which never changes, is asked for once. Knows no attempts."""
+"""`KnownResources`: cache of the resources that rollouts run with.
+
+A version never changes, so each version is requested once.
+"""
 
 import msgspec
 
@@ -7,19 +10,22 @@ from leyden.core.data.rollout import Rollout
 from leyden.core.store.base import LightningStore
 
 MOST = 64
-"""Versions that are kept; beyond that all are asked for again."""
+"""Largest number of cached versions. When it is reached, the cache is emptied."""
 _RESOURCES = msgspec.msgpack.Decoder(NamedResources)
 
 
 class KnownResources:
-    """Of one store, for one runner."""
+    """Resource cache of one runner, for one store."""
 
     def __init__(self, store: LightningStore) -> None:
         self._store = store
         self._known: dict[tuple[str, int], bytes] = {}
 
     async def of(self, rollout: Rollout) -> NamedResources:
-        """Return the version that `rollout` has noted, else the latest; a copy of its own, which it may change."""
+        """Return the version that `rollout` names, else the latest one.
+
+        Returns a fresh copy that the caller may change. Empty where the store has no resources.
+        """
         wanted, version = rollout.resources_id, rollout.resources_version
         if wanted is None or version is None:
             update = await (self._store.get_resources_by_id(wanted) if wanted else self._store.get_latest_resources())

@@ -1,7 +1,7 @@
-"""Results that an agent returns before they are complete: coroutines, generators, streams.
+"""Completion of results that an agent returns before they are complete: coroutines, generators, streams.
 
-They are completed inside the attempt, where their model calls are routed. A reward function that iterated over a
-generator would make the agent's calls itself, outside the attempt, at the agent's own provider.
+They are completed inside the attempt, where their model calls are routed. Otherwise a reward function that iterates
+over a generator would make the agent's calls outside the attempt, at the agent's own provider.
 """
 
 import asyncio
@@ -22,14 +22,15 @@ MOST_PIECES = 1_000_000
 
 
 async def completed(result: Any) -> Any:
-    """`result` with nothing left to run.
+    """Return `result` with nothing left to run.
 
-    What can be awaited is awaited. An iterator or a stream is read to its end, and its pieces come in its place:
-    joined where all are texts or all are bytes, else as a list; of a generator that returns a value, that value. The
-    same is done for the items of a dict, a list or a tuple, and no deeper. A framework's own stream becomes what its
-    adapter makes of it. Anything else is returned as it is.
+    An awaitable is awaited. An iterator or a stream is read to its end, and its pieces replace it. Pieces that are all
+    text or all bytes are joined; others become a list. A generator that returns a value is replaced by that value.
 
-    Raises LeydenError when there are more than `MOST_PIECES`.
+    The items of a dict, a list or a tuple are completed in the same way, but no deeper. An adapter completes its
+    framework's own streams. Any other value is returned unchanged.
+
+    Raises LeydenError when there are more than `MOST_PIECES` pieces, or when the attempt ends first.
     """
     result = await _completed(result)
     parts = _parts(result)
@@ -49,7 +50,7 @@ async def completed(result: Any) -> Any:
 
 
 def completed_here(result: Any) -> Any:
-    """`result`, or the pieces of one that is an iterator: read by this thread, which called for it."""
+    """Return `result`, or the joined pieces of an iterator, which the calling thread reads."""
     return _joined(*_read(result)) if _is_iterator(result) else result
 
 
@@ -81,8 +82,8 @@ async def _by_framework(result: Any) -> Any:
 
 
 def _read(pieces: Iterator[Any]) -> tuple[list[Any], Any]:
-    """All pieces, and the value that a generator returns after them."""
-    pieces, found = iter(pieces), list[Any]()  # a mock is another iterator than the one that it gives
+    """Return all pieces, and the value that a generator returns after them."""
+    pieces, found = iter(pieces), list[Any]()  # iter() of a mock returns another object than the mock
     while True:
         try:
             found.append(next(pieces))
@@ -94,7 +95,7 @@ def _read(pieces: Iterator[Any]) -> tuple[list[Any], Any]:
 async def _read_async(pieces: AsyncIterable[Any]) -> list[Any]:
     iterator, found = aiter(pieces), list[Any]()
     async with aclosing(cast("Any", iterator)) if hasattr(iterator, "aclose") else nullcontext():
-        while True:  # `async for` would want `__aiter__` of the iterator, too, which not every one has
+        while True:  # `async for` also needs `__aiter__` on the iterator, which some do not have
             try:
                 found.append(await anext(iterator))
             except StopAsyncIteration:
@@ -103,7 +104,7 @@ async def _read_async(pieces: AsyncIterable[Any]) -> list[Any]:
 
 
 def _check(found: list[Any]) -> None:
-    """Stop what is endless, and a thread whose attempt is over."""
+    """Raise LeydenError for an endless iterator, or in a thread whose attempt has ended."""
     if len(found) > MOST_PIECES:
         raise LeydenError(f"the agent's result is an iterator with more than {MOST_PIECES:,} pieces")
     if is_left_over():
@@ -121,7 +122,7 @@ def _joined(pieces: list[Any], returned: Any = None) -> Any:
 
 
 def _parts(result: Any) -> list[Any]:
-    """The items of a plain container; a subclass may be more than its items."""
+    """Return the items of a plain container. A subclass is not opened, because it may hold more than its items."""
     if type(result) is dict:
         return list(cast("dict[Any, Any]", result).values())
     return list(cast("list[Any]", result)) if type(result) in (list, tuple) else []
@@ -136,12 +137,12 @@ def _is_iterator(result: Any) -> bool:
 
 
 def _is_response(result: Any) -> bool:
-    """Whether it is a streaming response as Starlette and FastAPI have it."""
+    """Return whether `result` is a streaming response of Starlette or FastAPI."""
     return isinstance(getattr_static(result, "body_iterator", None), AsyncIterator)
 
 
 def _discard(part: Any) -> None:
-    """Close what was not run: a coroutine that is never awaited warns, and would run later."""
+    """Close an object that was not run. A coroutine that is never awaited would cause a warning."""
     if isinstance(part, Generator | Coroutine):
         with suppress(Exception):
             part.close()

@@ -1,8 +1,8 @@
-"""Makes safe what libraries leave for their first use, before an agent's rollouts come to it all at once.
+"""Thread safety of first uses: imports and builds ahead of time what libraries defer to their first use.
 
-An agent that its author ran once at a time has never met these errors: Python may end an import that many threads begin
-at once with a deadlock error, when the modules import each other, and of two threads that build the same deferred model
-of pydantic the second takes away what the first has made.
+These errors appear only when rollouts run concurrently. Python may end an import with a deadlock error when many
+threads begin it at once and the modules import each other. When two threads build the same deferred pydantic model, the
+second removes what the first has built.
 """
 
 import importlib
@@ -15,13 +15,19 @@ from typing import Any
 LATE = ("openai.resources.chat", "openai.resources.responses")
 """Modules that a loaded library imports at its first call."""
 PATIENCE_SECONDS = 30.0
-"""How long a thread waits to build a model, should the one before it wait for something that this thread holds."""
+"""Longest wait of a thread for its turn to build a model.
+
+The limit matters when the thread that builds waits for something that this thread holds.
+"""
 
 logger = logging.getLogger(__name__)
 
 
 def prepare_first_use() -> Callable[[], None]:
-    """Import what is left of the libraries that are loaded, and have models built one at a time; return its undoing."""
+    """Import the deferred modules of loaded libraries, and let one thread at a time build pydantic models.
+
+    Returns a function that undoes the second.
+    """
     _import_late_parts()
     if "pydantic" not in sys.modules:
         return lambda: None
@@ -29,7 +35,7 @@ def prepare_first_use() -> Callable[[], None]:
 
 
 def _import_late_parts() -> None:
-    """A version that has no such part is left as it is."""
+    """Import the modules of `LATE` whose library is loaded. A version without such a module is skipped."""
     for name in LATE:
         if name.partition(".")[0] in sys.modules:
             try:
@@ -39,16 +45,16 @@ def _import_late_parts() -> None:
 
 
 def _build_one_at_a_time(base: Any) -> Callable[[], None]:
-    """Let one thread at a time into `model_rebuild`, which finds nothing to do in a model that is complete by then."""
+    """Serialize `model_rebuild`. A later thread finds the model complete and does nothing."""
     original: Any = base.__dict__.get("model_rebuild")
-    if original is None:  # pydantic 1 builds with the class
+    if original is None:  # pydantic 1 builds a model with its class
         return lambda: None
     building = threading.RLock()
 
     def model_rebuild(cls: Any, *, _parent_namespace_depth: int = 2, **options: Any) -> bool | None:
         held = building.acquire(timeout=PATIENCE_SECONDS)
         try:
-            # Names are looked up in the caller's frame, so many calls up the stack: this one adds a call.
+            # pydantic looks up names in a caller's frame, this many calls up the stack. This wrapper adds one call.
             depth = _parent_namespace_depth + 1 if _parent_namespace_depth > 0 else _parent_namespace_depth
             return original.__func__(cls, _parent_namespace_depth=depth, **options)
         finally:

@@ -1,7 +1,7 @@
-"""Threads for sync agents: one daemon thread per call, so that an agent that hangs holds nobody's place.
+"""Threads for sync agents: one daemon thread per call, so that an agent that hangs does not occupy a pool's thread.
 
-A thread cannot be killed. One that never returns costs its memory until the worker process ends, and does not keep
-the process from ending. How many calls run at once is the runner's business.
+A thread cannot be killed. A call that never returns costs memory until the worker process ends, and does not delay that
+end. The runner limits how many calls run at once.
 """
 
 import asyncio
@@ -16,10 +16,13 @@ T = TypeVar("T")
 
 
 class AgentThreads(ThreadPoolExecutor):
-    """An executor without a limit or a queue; the subclass is what an event loop accepts as its default executor."""
+    """Executor without a limit or a queue.
+
+    It is a subclass because an event loop accepts only a ThreadPoolExecutor as its default executor.
+    """
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Call `fn` in a new daemon thread."""
+        """Call `fn` in a new daemon thread and return the future of its result."""
         future: Future[T] = Future()
 
         def work() -> None:
@@ -29,7 +32,7 @@ class AgentThreads(ThreadPoolExecutor):
                 result = fn(*args, **kwargs)
             except StopIteration as error:
                 future.set_exception(_not_a_stop(error))
-            except BaseException as error:  # whoever awaits the future decides
+            except BaseException as error:  # the caller that awaits the future handles it
                 future.set_exception(error)
             else:
                 future.set_result(result)
@@ -38,16 +41,16 @@ class AgentThreads(ThreadPoolExecutor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Return at once: the threads end with the process."""
+        """Return at once. The threads end with the process."""
 
 
 _THREADS = AgentThreads()
 
 
 async def in_thread(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call `function` in a thread of its own with a copy of this context.
+    """Call `function` in a thread of its own, with a copy of this context, and return its result.
 
-    Cancelling the await leaves the thread running, unheard.
+    Cancelling the await does not stop the thread. Its result is then discarded.
     """
     context = contextvars.copy_context()
     call: Callable[[], Any] = lambda: context.run(function, *args, **kwargs)  # noqa: E731  (ParamSpec is lost in a def)
@@ -55,7 +58,7 @@ async def in_thread(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwar
 
 
 def _not_a_stop(error: StopIteration) -> RuntimeError:
-    """A future refuses StopIteration, and would never finish."""
+    """Wrap a StopIteration, which a future does not accept: the future would never finish."""
     wrapped = RuntimeError(f"StopIteration: {error}")
     wrapped.__cause__ = error
     return wrapped

@@ -1,8 +1,7 @@
-"""`CommandAgent`: a command line as an agent, in whatever language. Knows nothing of queues or rewards.
+"""`CommandAgent`: a command line as an agent, in any language.
 
-The command is told of its attempt by its environment, as any client of an OpenAI-style endpoint would be, so it needs
-no line about Leyden. Secrets, as far as their names say so, are taken out of that environment, but for those that the
-user names.
+The command receives its attempt through environment variables, as any client of an OpenAI-style endpoint does, so it
+needs no code for Leyden. Variables whose names indicate a secret are removed, except those that the user names.
 """
 
 import asyncio
@@ -26,28 +25,33 @@ from leyden.core.tracing.context import OpenAttempt
 from leyden.core.tracing.wire.unsupported_clients import COMMAND
 
 OUTPUT_BYTES = 1 << 20
-"""Of the standard output, so many bytes are kept: the last, where an answer is."""
+"""Number of bytes of standard output that are kept. These are the last ones, where an answer is."""
 ERROR_BYTES = 64 << 10
-"""Of the standard error, so many bytes of an attempt reach the log: the first."""
+"""Number of bytes of an attempt's standard error that reach the log. These are the first ones."""
 LAST_LINE_CHARACTERS = 300
 ATTEMPTS_OWN = frozenset({"OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_API_BASE"})
 TASK_BYTES = 100_000
-"""A longer task is on the standard input only: a system refuses a variable of more than 128 kB."""
+"""Largest task in `LEYDEN_TASK`, in bytes.
+
+Longer tasks are on standard input only: systems limit a variable to 128 kB.
+"""
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PIECE = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 
 
 class CommandFailed(Exception):
-    """A command did not end well; the message is one line."""
+    """A command failed. The message is one line."""
 
 
 class CommandAgent:
-    """Runs `arguments`, without a shell, once for each attempt; what it prints is its result.
+    """Agent that runs `arguments` once for each attempt, without a shell. The command's output is its result.
 
-    `{key}` in an argument stands for that key of the task: a text as it is, anything else as JSON; `{{` and `}}` are
-    braces. `env` names variables whose values are secrets and which the command gets all the same. Raises UsageError
-    when there is no command or `env` is none of names, AgentNotFound when there is no such program.
+    `{key}` in an argument stands for that key of the task: a string as it is, any other value as JSON. `{{` and `}}`
+    stand for braces. `env` names variables that hold secrets and that the command receives nevertheless.
+
+    Raises UsageError when there is no command or `env` is not a list of names. Raises AgentNotFound when there is no
+    such program.
     """
 
     def __init__(self, arguments: Sequence[str], env: Sequence[str] = ()) -> None:
@@ -62,17 +66,18 @@ class CommandAgent:
         return f"CommandAgent({list(self.arguments)!r})"
 
     def filled(self, task: Task) -> list[str]:
-        """The arguments for `task`. Raises TaskError, naming the keys there are, where one has no value."""
+        """Return the arguments for `task`. Raises TaskError, which names the task's keys, where a key has no value."""
         return [_filled(argument, task) for argument in self.arguments]
 
     async def run(self, task: Task, attempt: OpenAttempt) -> Any:
-        """Run the command and return what it printed, without white space around it.
+        """Run the command and return its output without surrounding white space.
 
-        Raises CommandFailed when its exit code is not 0. Cancelled, it ends the command and all it has started.
+        Raises CommandFailed when its exit code is not 0. When it is cancelled, it ends the command and all its
+        processes.
         """
         for name in self.env:
             remember_secret(os.environ.get(name, ""))
-        attempt.extra[COMMAND] = self.arguments[0]  # its calls do not pass by here: the gateway records them
+        attempt.extra[COMMAND] = self.arguments[0]  # the command's calls bypass this process: the gateway records them
         output, errors = Tail(), _ErrorLog(attempt.rollout_id, withheld(os.environ, self.env))
         streams = Streams(stdin=task_json(task), stdout=output, stderr=errors)
         command = self.filled(task)
@@ -88,7 +93,7 @@ class CommandAgent:
 
 
 async def run_process(process: CommandProcess) -> Exit:
-    """Run `process` to its end; cancelled, end it first."""
+    """Run `process` to its end and return how it ended. When it is cancelled, it ends the process first."""
     running = asyncio.ensure_future(in_thread(process.run))
     try:
         return await asyncio.shield(running)
@@ -96,12 +101,12 @@ async def run_process(process: CommandProcess) -> Exit:
         process.end()
         await asyncio.wait({running})
         if not running.cancelled():
-            running.exception()  # nobody asks any more how it ended
+            running.exception()  # read the exception, so that asyncio does not log it
         raise
 
 
 def check_env(names: Sequence[str]) -> tuple[str, ...]:
-    """Return `names`, or raise UsageError for what no command can be given."""
+    """Return `names` as a tuple. Raises UsageError for a name that no command may receive."""
     if isinstance(names, str):
         raise UsageError(f"env is a list of names of variables, not the text {mask_text(names)!r}")
     for name in names:
@@ -120,14 +125,17 @@ def check_env(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def check_set(names: Sequence[str]) -> None:
-    """Raise UsageError for a variable that is not set here, where the commands run."""
+    """Raise UsageError for a variable that is not set on this machine, where the commands run."""
     for name in names:
         if name not in os.environ:
             raise UsageError(f"--env {name}: this variable is not set; set it, or leave the option out")
 
 
 def wanted(names: set[str]) -> str:
-    """What to do for a command that spoke of variables which it was not given; empty where it spoke of none."""
+    """Return advice for a command whose error output mentions `names`, the variables withheld from it.
+
+    Empty where it mentions none.
+    """
     if not names:
         return ""
     options = " ".join(f"--env {name}" for name in sorted(names))
@@ -137,9 +145,9 @@ def wanted(names: set[str]) -> str:
 def environment(
     task: Task, attempt: OpenAttempt, base: Mapping[str, str] | None = None, env: Sequence[str] = ()
 ) -> dict[str, str]:
-    """`base` (this process's own, if not given) without secrets, and what leads a client to the gateway.
+    """Return a command's environment: `base` without secrets, with the variables that lead a client to the gateway.
 
-    Of the secrets it has those that `env` names.
+    `base` is by default this process's own environment. Secrets that `env` names stay.
     """
     variables = of_command(os.environ if base is None else base, attempt, env)
     variables |= {"LEYDEN_ROLLOUT_ID": attempt.rollout_id, "LEYDEN_ATTEMPT_ID": attempt.attempt_id}
@@ -166,26 +174,26 @@ def _value(found: re.Match[str], argument: str, task: Task) -> str:
 
 
 def task_json(task: Task) -> bytes:
-    """A task, or a value in one, as JSON."""
+    """Return a task, or a value in one, as JSON."""
     return msgspec.json.encode(task)
 
 
 class Tail:
-    """Keeps the end of what is written: the last `OUTPUT_BYTES`."""
+    """Buffer for the last `OUTPUT_BYTES` of an output."""
 
     def __init__(self) -> None:
         self.lost = 0
-        """So many bytes went before."""
+        """Number of bytes dropped before the kept ones."""
         self._kept = bytearray()
 
     def __call__(self, piece: bytes) -> None:
-        """Take what was written next."""
+        """Append the next piece of output."""
         self._kept += piece
         if len(self._kept) > 2 * OUTPUT_BYTES:
             self._cut()
 
     def text(self) -> str:
-        """What was kept, as text without white space around it."""
+        """Return the kept bytes as text without surrounding white space."""
         self._cut()
         return self._kept.decode(errors="replace").strip()
 
@@ -196,13 +204,16 @@ class Tail:
 
 
 class _ErrorLog:
-    """Passes lines on to this process's own standard error, each with the rollout it comes from, and keeps the last."""
+    """Copies lines to this process's standard error, masked and prefixed with the rollout's id.
+
+    It keeps the last line.
+    """
 
     def __init__(self, rollout_id: str, withheld: frozenset[str]) -> None:
         self.last = ""
-        """The last line that was not empty, as it may be shown."""
+        """Last line that was not empty, masked."""
         self.names: set[str] = set()
-        """Of the variables that the command was not given, those that it spoke of."""
+        """Names of withheld variables that the command's lines mention."""
         self._withheld = withheld
         self._rollout_id, self._masker, self._left = rollout_id, LineMasker(), ERROR_BYTES
 
@@ -210,11 +221,11 @@ class _ErrorLog:
         self._pass_on(self._masker.feed(piece))
 
     def close(self) -> None:
-        """There will be no more: what is left is a line too."""
+        """Treat the rest of the output as a last line."""
         self._pass_on(self._masker.close())
 
     def say(self, text: str) -> None:
-        """Write a line of our own about the command."""
+        """Write a line of Leyden's own about the command."""
         sys.stderr.write(f"{self._rollout_id}: {text}\n")
 
     def _pass_on(self, lines: bytes) -> None:

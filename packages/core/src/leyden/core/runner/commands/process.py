@@ -1,7 +1,7 @@
-"""`CommandProcess`: one run of a command line, with everything it starts. Knows nothing of attempts or tasks.
+"""`CommandProcess`: one run of a command line, with all processes that it starts.
 
-Between us and the command stands a small process (`supervise.py`) that outlives us when we are killed, and then ends
-the command: nothing is left behind, whichever of the two goes first.
+A small supervisor process (`supervise.py`) runs between this process and the command. It outlives this process if that
+is killed, and then ends the command. Nothing is left running, whichever of the two ends first.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from typing import IO
 from leyden.core.errors import AgentNotFound, LeydenError
 
 GRACE_SECONDS = 2.0
-"""How long a command may take to end after SIGTERM before it is killed."""
+"""Longest wait for a command to end after SIGTERM before it is killed."""
 SUPERVISE = str(Path(__file__).with_name("supervise.py"))
 PIECE = 65536
 
@@ -30,14 +30,14 @@ Sink = Callable[[bytes], None]
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """How a command ended: with a `code`, or killed by a `signal`."""
+    """How a command ended: with exit code `code`, or killed by signal `signal`."""
 
     code: int | None = None
     signal: int | None = None
 
     @property
     def shell_code(self) -> int:
-        """The exit code as a shell gives it: 128 + n after signal n."""
+        """Exit code as a shell reports it: 128 + n after signal n."""
         return 128 + (self.signal or 0) if self.code is None else self.code
 
     def __str__(self) -> str:
@@ -50,17 +50,17 @@ class Exit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Streams:
-    """What a command reads, and who gets what it writes; None: the stream of this process itself."""
+    """Input of a command, and the functions that receive its output. None: the stream of this process itself."""
 
     stdin: bytes | None = None
     stdout: Sink | None = None
     stderr: Sink | None = None
     terminal: bool = False
-    """Our standard input is a terminal, and the command is to have it."""
+    """Whether this process's standard input is a terminal that the command may use."""
 
 
 class CommandProcess:
-    """`run` in a thread, `send` and `end` from any other."""
+    """One run of a command. Call `run` in a thread, and `send` and `end` from any other thread."""
 
     def __init__(self, arguments: Sequence[str], environment: Mapping[str, str], streams: Streams) -> None:
         self._arguments, self._environment, self._streams = list(arguments), environment, streams
@@ -68,9 +68,9 @@ class CommandProcess:
         self._gone = threading.Event()
 
     def run(self) -> Exit:
-        """Run the command until nothing of it is left, and say how it ended.
+        """Run the command until none of its processes is left, and return how it ended.
 
-        Raises AgentNotFound when it cannot be started.
+        Raises AgentNotFound when it cannot be started, LeydenError when the supervisor was lost.
         """
         try:
             with self._control, self._start() as supervisor:
@@ -81,24 +81,24 @@ class CommandProcess:
         return self._ended(said.decode(errors="replace").strip())
 
     def send(self, number: int) -> None:
-        """Send a signal to the command and what it has started; one that has ended is not reached."""
+        """Send a signal to the command and its processes. Has no effect after the command has ended."""
         with contextlib.suppress(OSError):
             self._control.send(bytes([number]))
 
     def end(self) -> None:
-        """Ask the command to end: SIGTERM, then SIGKILL after `GRACE_SECONDS`. `run` returns when it has."""
+        """End the command: SIGTERM, then SIGKILL after `GRACE_SECONDS`. `run` returns once it has ended."""
         with contextlib.suppress(OSError):
             self._control.shutdown(socket.SHUT_WR)
 
     def wait_gone(self, seconds: float) -> bool:
-        """Wait until `run` is through; returns whether it is."""
+        """Wait up to `seconds` until `run` has finished. Returns whether it has."""
         return self._gone.wait(seconds)
 
     def _start(self) -> "subprocess.Popen[bytes]":
         streams, control = self._streams, self._theirs.fileno()
         where = "terminal" if streams.terminal else "elsewhere"
         command = [sys.executable, "-I", "-S", SUPERVISE, str(control), str(GRACE_SECONDS), where, *self._arguments]
-        with tempfile.TemporaryFile() as task:  # a pipe would need somebody to fill it
+        with tempfile.TemporaryFile() as task:  # a pipe would need a thread to fill it
             task.write(streams.stdin or b"")
             task.seek(0)
             try:
@@ -109,7 +109,7 @@ class CommandProcess:
                     stdout=subprocess.PIPE if streams.stdout else None,
                     stderr=subprocess.PIPE if streams.stderr else None,
                     pass_fds=[control],
-                    process_group=0,  # what is killed or interrupted with our group leaves it to clean up
+                    process_group=0,  # survives a kill or interrupt of this process's group, to clean up
                 )
             except (OSError, ValueError) as error:  # arguments too long, or with a null byte
                 raise AgentNotFound(f"{self._arguments[0]} cannot be started: {error}") from error
@@ -117,7 +117,7 @@ class CommandProcess:
             return process
 
     def _read(self, supervisor: "subprocess.Popen[bytes]") -> bytes:
-        """Hand on what is written until the supervisor closes its end; returns its last line."""
+        """Forward the command's output until the supervisor closes its socket. Returns the supervisor's last line."""
         said = bytearray()
         with selectors.DefaultSelector() as selector:
             selector.register(self._control, selectors.EVENT_READ)
@@ -149,14 +149,14 @@ class CommandProcess:
 
 
 def _hand_on(pipe: IO[bytes], sink: Sink) -> bool:
-    """Hand on what can be read now; returns False at the end."""
+    """Forward what can be read now. Returns False at the end of the pipe."""
     piece = os.read(pipe.fileno(), PIECE)
     sink(piece)
     return bool(piece)
 
 
 def _drain(pipe: IO[bytes], sink: Sink) -> None:
-    """Hand on what is in the pipe already; who still holds its other end is not waited for."""
+    """Forward what is already in the pipe. Does not wait for processes that still hold its other end."""
     os.set_blocking(pipe.fileno(), False)
     with contextlib.suppress(BlockingIOError):
         while _hand_on(pipe, sink):

@@ -1,11 +1,13 @@
-"""The process between a worker and a command: `python -I -S supervise.py CONTROL GRACE WHERE COMMAND...`.
+"""Supervisor process between a worker and a command: `python -I -S supervise.py CONTROL GRACE WHERE COMMAND...`.
 
-It starts the command in a process group of its own and stays until nothing of it is left: not what it put into the
-background, and on Linux not what it put into another session either. `CONTROL` is a socket to the worker: each byte
-that arrives is the number of a signal for the command, and its end means that the command is to end, whether the
-worker asked for that or was killed. One line goes back: `exit CODE`, `signal NUMBER` or `error TEXT`.
+It starts the command in a process group of its own and runs until none of its processes is left. That includes
+background processes and, on Linux, processes in other sessions.
 
-Imports only what is cheap to load: it is started once for every attempt. Knows nothing of Leyden.
+`CONTROL` is a socket to the worker. Each byte that arrives is the number of a signal for the command. The end of the
+socket means that the command must end, because the worker requested it or was killed. The supervisor sends back one
+line: `exit CODE`, `signal NUMBER` or `error TEXT`.
+
+It imports only modules that load fast, because it is started once for every attempt.
 """
 
 import os
@@ -16,7 +18,7 @@ import time
 
 SET_CHILD_SUBREAPER = 36
 TERMINAL = "terminal"
-"""`WHERE`, when the command is to have the terminal that is our standard input; anything else: it is not."""
+"""Value of `WHERE` if the command may use the terminal on standard input. With any other value it may not."""
 
 
 class Supervised:
@@ -24,19 +26,19 @@ class Supervised:
 
     def __init__(self, command: list[str]) -> None:
         self.code: int | None = None
-        """Its exit code once it has ended; the negative number of the signal that killed it."""
+        """Exit code, once the command has ended. Negative: the number of the signal that killed it."""
         self._woken, waking = os.pipe()
         os.set_blocking(self._woken, False)
         os.set_blocking(waking, False)
         signal.signal(signal.SIGCHLD, _nothing)
         signal.set_wakeup_fd(waking, warn_on_full_buffer=False)
-        ours = [signal.SIGPIPE, signal.SIGXFSZ]  # Python ignores these; the command must not
+        ours = [signal.SIGPIPE, signal.SIGXFSZ]  # Python ignores these signals; the command must not
         self.group = os.posix_spawnp(command[0], command, os.environ, setpgroup=0, setsigdef=ours)
 
     def wait(self, control: int, *, wake_up: bool) -> None:
-        """Wait until the command has ended, passing signals on, or until `control` is closed.
+        """Wait until the command has ended or `control` is closed. Forwards signals meanwhile.
 
-        With `wake_up`, a command that was stopped goes on at once: nobody else could see it and wake it.
+        With `wake_up`, a stopped command is resumed at once, because no other process would notice and resume it.
         """
         while self.code is None:
             ready, _, _ = select.select([control, self._woken], [], [])
@@ -50,14 +52,14 @@ class Supervised:
                 self.send(signal.SIGCONT)
 
     def send(self, number: int) -> None:
-        """Send a signal to the command and what it has started."""
+        """Send a signal to the command's process group."""
         try:
             os.killpg(self.group, number)
         except (ProcessLookupError, PermissionError):
             return
 
     def end(self, grace: float) -> None:
-        """Ask it to end, and wait at most `grace` seconds until its group is gone."""
+        """Send SIGTERM to the command, and wait at most `grace` seconds until its group has ended."""
         self.send(signal.SIGTERM)
         self.send(signal.SIGCONT)
         deadline = time.monotonic() + grace
@@ -66,7 +68,10 @@ class Supervised:
             self._reap()
 
     def sweep(self) -> None:
-        """Kill whatever is left of it, and wait until that is gone; what runs as another user cannot be killed."""
+        """Kill all remaining processes of the command and wait until they have ended.
+
+        Processes of another user cannot be killed and are not waited for.
+        """
         self.send(signal.SIGKILL)
         while True:
             ending = [child for child in children() if kill(child)]
@@ -78,7 +83,7 @@ class Supervised:
                 self._note(*os.waitpid(child, 0))
 
     def _reap(self) -> bool:
-        """Take note of every child that has ended; returns whether the command was stopped."""
+        """Reap all ended children. Returns whether the command was stopped."""
         try:
             while os.read(self._woken, 512):
                 continue
@@ -112,11 +117,11 @@ class Supervised:
 
 
 def _nothing(number: int, frame: object) -> None:
-    """Being called at all is what wakes `select` up."""
+    """Do nothing: the call of any handler wakes `select`."""
 
 
 def children() -> list[int]:
-    """Our living children, where `/proc` tells: the command's orphans are among them."""
+    """Return the pids of this process's children, with adopted orphans. Empty where there is no `/proc`."""
     ours, found = str(os.getpid()), list[int]()
     for entry in os.listdir("/proc") if os.path.isdir("/proc") else []:
         if entry.isdigit():
@@ -131,7 +136,7 @@ def children() -> list[int]:
 
 
 def kill(child: int) -> bool:
-    """Kill one of our children; returns whether we may."""
+    """Kill a child. Returns False where this process lacks the permission."""
     try:
         os.kill(child, signal.SIGKILL)
     except PermissionError:
@@ -140,7 +145,7 @@ def kill(child: int) -> bool:
 
 
 def adopt_orphans() -> None:
-    """Become the parent of what the command leaves behind, where the system can do that."""
+    """Become the parent of orphans of the command. Works on Linux only."""
     if sys.platform == "linux":
         import ctypes
 
@@ -148,7 +153,7 @@ def adopt_orphans() -> None:
 
 
 def lend_terminal(group: int) -> int:
-    """Give the terminal to `group`, as a shell does; returns the group that had it."""
+    """Make `group` the terminal's foreground group, as a shell does. Returns the previous group."""
     signal.signal(signal.SIGTTOU, signal.SIG_IGN)
     before = os.tcgetpgrp(0)
     os.tcsetpgrp(0, group)
@@ -157,7 +162,7 @@ def lend_terminal(group: int) -> int:
 
 
 def supervise(control: int, grace: float, command: list[str], *, terminal: bool) -> str:
-    """Run `command` to its end and return what the worker is told."""
+    """Run `command` to its end and return the line for the worker."""
     try:
         running = Supervised(command)
     except (OSError, ValueError) as error:
@@ -174,14 +179,14 @@ def supervise(control: int, grace: float, command: list[str], *, terminal: bool)
 
 
 def main(arguments: list[str]) -> None:
-    """Run what the command line says; see the module's first line."""
+    """Run the supervisor with the command line's arguments, which the module docstring describes."""
     control, grace, where, *command = arguments
     os.set_inheritable(int(control), False)
     adopt_orphans()
     said = supervise(int(control), float(grace), command, terminal=where == TERMINAL)
     try:
         os.write(int(control), f"{said}\n".encode())
-    except OSError:  # the worker is gone, or does not listen any more
+    except OSError:  # the worker is gone or no longer reads
         return
 
 

@@ -1,4 +1,4 @@
-"""Chooses whether concurrent rollouts share a process, and says why."""
+"""Choice between a shared process and one process for each rollout, with the reason."""
 
 from dataclasses import dataclass
 
@@ -13,15 +13,18 @@ NOTHING_SHARED = "nothing in the agent can pass from one rollout to another"
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Whether each rollout runs in a process of its own, and what they would share otherwise."""
+    """The choice, and the objects that rollouts would share in one process."""
 
     processes: bool
     shared: tuple[SharedObject, ...] = ()
     is_command: bool = False
-    """The agent is a command: every attempt is a process anyway."""
+    """The agent is a command, so that every attempt is a process in any case."""
 
     def reason(self, imports_again: str | None = None) -> str:
-        """One line for the user; `imports_again` says why each process imports the agent itself, where it does."""
+        """Return one line for the user.
+
+        `imports_again` is the reason why each process imports the agent itself, if it does.
+        """
         if not self.processes:
             return f"{ALL_SHARE} {self._shared()}" if self.shared else NOTHING_SHARED
         because = f", because they would share {self._shared()}" if self.shared else ""
@@ -36,7 +39,7 @@ class Choice:
 
 
 def choose(isolation: Isolation, loaded: LoadedAgent) -> Choice:
-    """Choose for an agent that is loaded."""
+    """Return the choice for a loaded agent. `auto` chooses processes where rollouts would share an object."""
     if isinstance(loaded.source.agent, CommandAgent):
         return Choice(False, is_command=True)
     shared = tuple(shared_objects(loaded.source))

@@ -1,4 +1,4 @@
-"""What a function's own code names, and what it writes to: read from its bytecode and source, without running it."""
+"""Static analysis of a function: the names that it uses and writes to, from bytecode and source, without running it."""
 
 import ast
 import dis
@@ -17,7 +17,7 @@ from leyden.core.runner.user_code.loading import agent_packages
 
 _READING_METHODS = frozenset({"count", "index", "keys"})
 _ITEM_METHODS = frozenset({"copy", "intersection", "items", "union", "values"})
-"""Methods whose result holds the items themselves."""
+"""Methods whose result contains the container's own items."""
 _READING_CALLS = frozenset(
     {
         *("all", "any", "bool", "float", "format", "int", "isinstance", "len", "print", "range", "repr", "str", "sum"),
@@ -34,43 +34,47 @@ _ITEM_CALLS = frozenset({"dict", "copy.copy", "random.choice", "random.choices"}
 _ASSIGNS_OUTSIDE = frozenset({"STORE_GLOBAL", "DELETE_GLOBAL"})
 _ASSIGNS_CELL = frozenset({"STORE_DEREF", "DELETE_DEREF"})
 _METHODS_OF_CLASSES = frozenset({"__new__", "__init_subclass__", "__class_getitem__"})
-"""Methods whose first argument is a class without a decorator that says so."""
+"""Methods whose first argument is a class although they have no `classmethod` decorator."""
 _READ = sys.maxsize
-"""The depth of a use that lets nothing of a container go further."""
+"""Escape depth of a use that lets no part of a container escape."""
 _FunctionNode: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What one function, and the functions inside it, name and write to."""
+    """Names that one function, with the functions inside it, uses and writes to."""
 
     global_names: frozenset[str] = frozenset()
     attributes: frozenset[str] = frozenset()
-    """Every attribute that is read or written of anything."""
+    """All attributes that it reads or writes, of any object."""
     imports: frozenset[str] = frozenset()
     """Modules that it imports when it runs."""
     calls: frozenset[str] = frozenset()
-    """What it calls by attributes of a name, as `os.environ.get`."""
+    """Dotted names that it calls, such as `os.environ.get`."""
     assigned: frozenset[str] = frozenset()
-    """Names of the module, or of a function around it, that it assigns."""
+    """Names of the module or of an enclosing function that it assigns."""
     written: frozenset[str] = frozenset()
-    """Names whose attributes or items it assigns: `a` of `a.b = 1` and of `a[0].b += 1`."""
+    """Names whose attributes or items it assigns: `a` for `a.b = 1` and for `a[0].b += 1`."""
     changed_attributes: frozenset[str] = frozenset()
-    """Attributes that it assigns of anything: `b` of `x.a.b = 1`. Of a method, without those of its own object."""
+    """Attributes that it assigns, of any object: `b` for `x.a.b = 1`.
+
+    For a method, attributes of its own object are left out.
+    """
     writes_class: bool = False
     """Whether it assigns attributes of a class through `cls`, `type(...)` or `__class__`."""
     escape_depth: Mapping[str, int] = field(default_factory=dict[str, int])
-    """By name of outside, where other use is made of it than reading: how deep in it what is used may be.
+    """By outside name: the smallest depth at which a part of the value escapes from the function.
 
-    0: the thing itself, such as an argument of a call; 1: its items, as in `return a[0]`; 2: items of items.
+    Only uses other than reading count. 0: the value itself, such as an argument of a call. 1: its items, as in `return
+    a[0]`. 2: items of items.
     """
     iterated: frozenset[str] = frozenset()
-    """Names of outside that are gone through: of a dict, its keys go on; of anything else, its items."""
+    """Outside names that it iterates over. A dict yields its keys, any other container its items."""
     has_source: bool = True
 
 
 def read_code(function: FunctionType) -> Reading:
-    """Read `function`; without its source, nothing is known of what it writes to."""
+    """Analyse `function`. Without its source, its writes are unknown."""
     code = function.__code__
     named = _Names()
     for inner in _all_code(code):
@@ -97,7 +101,7 @@ def read_code(function: FunctionType) -> Reading:
 
 
 def is_library(path: str) -> bool:
-    """Whether a source file belongs to Python, to an installed package or to no file, and not to the user."""
+    """Return whether a source file belongs to Python, to an installed package or to no file, and not to the user."""
     if path.startswith("<frozen"):
         return True
     inside = any(path.startswith(folder) for folder in _library_folders())
@@ -105,7 +109,7 @@ def is_library(path: str) -> bool:
 
 
 def libraries_loaded_since(known: Collection[str]) -> list[str]:
-    """Modules of installed packages that are not among `known`, in the order in which they were loaded."""
+    """Return modules of installed packages that are not in `known`, in load order."""
     found: list[str] = []
     for name, module in list(sys.modules.items()):
         path = getattr(module, "__file__", None)
@@ -116,7 +120,7 @@ def libraries_loaded_since(known: Collection[str]) -> list[str]:
 
 @cache
 def _places(package: str) -> tuple[str, ...]:
-    """The folders, or the file, of a package that agents come from; empty for Leyden and the frameworks."""
+    """Return the folders or the file of a package that agents come from. Empty for Leyden and the frameworks."""
     frameworks = {"leyden", *(adapter.module for adapter in installed_adapters())}
     if package in frameworks:
         return ()
@@ -142,7 +146,7 @@ class _Names:
         self.assigned = set[str]()
 
     def read(self, code: CodeType, *, is_outermost: bool) -> None:
-        """Take in one code object; a name of a function around the outermost one is of outside."""
+        """Record the names of one code object. Free variables of the outermost code object are outside names."""
         for instruction in dis.get_instructions(code):
             what, name = instruction.opname, instruction.argval
             if what in ("LOAD_GLOBAL", "LOAD_NAME"):
@@ -163,7 +167,7 @@ def _all_code(code: CodeType) -> Iterator[CodeType]:
 
 
 class _Writes:
-    """What a function's syntax tree assigns to, and how it uses the names of outside."""
+    """Collects what a function's syntax tree assigns, and how it uses outside names."""
 
     def __init__(self, outside: set[str], first: tuple[str, ...], *, is_method: bool) -> None:
         self._outside, self._first, self._is_method = outside, first, is_method
@@ -223,7 +227,7 @@ class _Writes:
         return isinstance(parent, ast.For | ast.AsyncFor | ast.comprehension) and parent.iter is node
 
     def _depth(self, node: ast.expr) -> int:
-        """How deep in the value of `node` what goes on from here may be."""
+        """Return the smallest depth at which the value of `node` escapes by its use here."""
         parent = self._parents.get(node)
         if isinstance(parent, ast.Subscript) and parent.value is node:
             return self._depth_of_item(parent) if isinstance(parent.ctx, ast.Load) else 0
@@ -252,7 +256,7 @@ class _Writes:
 
 
 def _dotted(node: ast.expr) -> str | None:
-    """Attributes of a name, as they are written; None for anything else."""
+    """Return a dotted name as it is written. None for any other expression."""
     names: list[str] = []
     while isinstance(node, ast.Attribute):
         names.insert(0, node.attr)
@@ -261,7 +265,7 @@ def _dotted(node: ast.expr) -> str | None:
 
 
 def _nodes(code: CodeType) -> list[_FunctionNode]:
-    """The syntax trees that `code` may come from: several where lambdas stand on one line."""
+    """Return the syntax trees that `code` may come from. Several lambdas on one line give several."""
     return _functions_of(code.co_filename).get((code.co_firstlineno, code.co_name), [])
 
 
@@ -270,7 +274,7 @@ def _functions_of(path: str) -> dict[tuple[int, str], list[_FunctionNode]]:
     found: dict[tuple[int, str], list[_FunctionNode]] = {}
     try:
         tree = ast.parse("".join(linecache.getlines(path)))
-    except (SyntaxError, SystemError):  # a SystemError comes from Python 3.11, where another thread parses, too
+    except (SyntaxError, SystemError):  # Python 3.11 raises SystemError when another thread parses at the same time
         return found
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):

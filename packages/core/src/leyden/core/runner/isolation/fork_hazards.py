@@ -1,7 +1,8 @@
-"""What a process holds that a fork of it must not share: threads, which a fork ends, and open connections.
+"""Fork hazards: finds what a fork of this process must not inherit, such as threads and open connections.
 
-What the import of an installed library leaves behind does not count, but for threads of Python's own: libraries are
-made to be imported before a fork. What is done with them afterwards is another matter.
+A fork does not copy threads. Resources that the import of an installed library leaves open do not count, because
+libraries are made to be imported before a fork. Two cases do count: threads that Python itself lists, and whatever user
+code does with a library afterwards.
 """
 
 import builtins
@@ -19,14 +20,17 @@ from leyden.core.runner.isolation.code_reading import is_library
 
 _HARMLESS = ("/dev/null", "/dev/urandom", "/dev/random")
 _HARMLESS_THREADS = ("tqdm_monitor",)
-"""Threads that nothing waits for."""
+"""Threads that no other code waits for."""
 _LOOKS, _LOOK_AGAIN_SECONDS = 50, 0.005
-"""How often a thread that ends is waited for."""
+"""Number and interval of the checks for a thread that is ending."""
 _WRITABLE = os.O_WRONLY | os.O_RDWR
 
 
 class ForkHazards:
-    """Make it before the agent's code is imported, and import that inside `watching`; then ask for `found`."""
+    """Detector of fork hazards.
+
+    Create it before the agent's code is imported, import the agent inside `watching`, then call `found`.
+    """
 
     def __init__(self) -> None:
         self._native = _native_threads()
@@ -35,9 +39,11 @@ class ForkHazards:
 
     @classmethod
     def of_this_process(cls) -> "ForkHazards":
-        """For a process that has imported the agent long ago: all that it has opened itself counts.
+        """Return a detector for a process that imported the agent earlier.
 
-        Threads of native libraries do not: which of them an import has started cannot be known any more.
+        All descriptors that the process itself opened count.
+
+        Threads of native libraries do not count: an import's own threads can no longer be identified.
         """
         hazards = cls()
         hazards._descriptors = {n: target for n, target in hazards._descriptors.items() if os.get_inheritable(n)}
@@ -45,8 +51,8 @@ class ForkHazards:
 
     @contextmanager
     def watching(self) -> Generator[None]:
-        """Take note, inside the block, of what the imports of libraries leave behind."""
-        installed_adapters()  # `is_library` needs to know their frameworks, and must import nothing while it is called
+        """Record, inside the block, what imports of libraries leave behind."""
+        installed_adapters()  # `is_library` needs the frameworks, and must import nothing while it runs
         original = builtins.__import__
 
         def watched(name: str, globals: Any = None, *arguments: Any, **keywords: Any) -> Any:
@@ -62,7 +68,7 @@ class ForkHazards:
                 builtins.__import__ = original
 
     def _import(self, original: Any, *arguments: Any, **keywords: Any) -> Any:
-        """Import a module that code of the user's names; that may be another module of the user's."""
+        """Import a module for user code. The module may itself be user code."""
         native, descriptors = _native_threads(), _open_descriptors()
         module = original(*arguments, **keywords)
         if _comes_from_library(module):
@@ -73,7 +79,7 @@ class ForkHazards:
         return module
 
     def found(self) -> list[str]:
-        """Say why a fork of this process would not be as good as a new one; empty where it would."""
+        """Return descriptions of what makes a fork of this process unsafe. Empty where a fork is safe."""
         found: list[str] = []
         names = [thread.name for thread in _other_threads() if thread.name not in _HARMLESS_THREADS]
         count = max(self._native_that_stay(len(names)), len(names))
@@ -86,11 +92,11 @@ class ForkHazards:
         return list(dict.fromkeys(found))
 
     def _native_that_stay(self, pythons: int) -> int:
-        """Threads that the system counts and that were not there before; `pythons` of them are threads of Python's own.
+        """Return the number of threads that the system counts and that are new. `pythons` of them are Python's own.
 
-        The system goes on counting a thread for a moment after Python has joined it.
+        The system counts a thread for a moment after Python has joined it, so the count is repeated.
         """
-        looks = 0  # not until a time: this process may be stopped meanwhile, and the thread with it
+        looks = 0  # no deadline: this process and its threads may be paused meanwhile
         while (count := _native_threads() - self._native) > pythons and looks < _LOOKS:
             looks += 1
             time.sleep(_LOOK_AGAIN_SECONDS)
@@ -108,9 +114,9 @@ def _comes_from_library(module: Any) -> bool:
 
 
 def _other_threads() -> list[threading.Thread]:
-    """Python's threads but this one.
+    """Return Python's running threads except this one.
 
-    One that Python has not started (a library's, or `_thread`'s) stays in Python's list after its end; it has no frame.
+    A thread that a library or `_thread` started stays in Python's list after its end, but has no frame.
     """
     running = sys._current_frames()  # pyright: ignore[reportPrivateUsage]  # there is no public way
     here = threading.current_thread()
@@ -118,25 +124,28 @@ def _other_threads() -> list[threading.Thread]:
 
 
 def _native_threads() -> int:
-    """Threads of this process, those of native libraries too where the system counts them."""
+    """Return the number of threads of this process, with those of native libraries where the system counts them."""
     if os.path.isdir("/proc/self/task"):
         return len(os.listdir("/proc/self/task"))
     return threading.active_count()
 
 
 def _open_descriptors() -> dict[int, str]:
-    """The open files of this process, each by its number; empty where the system does not list them."""
+    """Return the targets of open descriptors by number. Empty where the system does not list them."""
     found: dict[int, str] = {}
     for name in os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else []:
         try:
             found[int(name)] = os.readlink(f"/proc/self/fd/{name}")
-        except OSError:  # the listing's own descriptor
+        except OSError:  # the descriptor of the listing itself
             continue
     return found
 
 
 def _is_shared(number: int, target: str) -> bool:
-    """Whether processes would disturb each other by a descriptor: what reads a file, or adds to it, is harmless."""
+    """Return whether forked processes would interfere through a descriptor.
+
+    A file that is only read, or only appended to, is harmless.
+    """
     if target in _HARMLESS:
         return False
     try:

@@ -1,8 +1,8 @@
-"""`ForkServer`: a process without threads that forks one process for each attempt, as quick as a fork is.
+"""`ForkServer`: a process without threads that forks one process for each attempt.
 
-The parent sends a socket for each process that it wants and receives its pid; when a process has ended, it receives
-its exit status. The server ends when the parent does, and with it every process that it has forked, and what those have
-started, be it in a session of its own.
+The parent sends one socket for each process that it wants, and receives the process's pid. When that process has ended,
+the parent receives its exit status. The server ends with its parent. It then ends all processes that it has forked, and
+their descendants, even those in sessions of their own.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from leyden.core.runner.workers.leftovers import end_children
 from leyden.core.runner.workers.pipes import flush_output
 
 ServeChild = Callable[[socket.socket], None]
-"""What a forked process does with its socket; the process ends when it returns."""
+"""Body of a forked process, called with its socket. The process ends when this returns."""
 
 _REPORT = struct.Struct("<iii")
 FORKED, ENDED, FAILED = 1, 2, 3
@@ -39,26 +39,26 @@ PR_SET_PDEATHSIG = 1
 
 
 class ForkFailed(LeydenError):
-    """The system refused another process."""
+    """The system could not start another process."""
 
 
 class ForkedProcess:
-    """One process as its runner sees it."""
+    """The runner's handle of one forked process."""
 
     def __init__(self, pid: int, connection: socket.socket) -> None:
         self.pid = pid
         self.connection = connection
         self.ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        """Its exit code; the negative number of the signal that killed it."""
+        """Exit code, once the process has ended. Negative: the number of the signal that killed it."""
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to it; one that has ended is left alone."""
+        """Send a signal to the process. Does nothing once it has ended."""
         if not self.ended.done():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
     def how_it_ended(self) -> str:
-        """Its end in words."""
+        """Return how the process ended, as text."""
         code = self.ended.result()
         return f"was killed by {_signal_name(-code)}" if code < 0 else f"ended with exit code {code}"
 
@@ -71,7 +71,10 @@ def _signal_name(number: int) -> str:
 
 
 class ForkServer:
-    """The parent's side. Make it with `fork`, before there is an event loop; `spawn` is called on one loop."""
+    """The parent's side of a fork server.
+
+    Create it with `fork` before an event loop runs; call `spawn` on one loop only.
+    """
 
     def __init__(self, pid: int, requests: socket.socket, reports: int) -> None:
         self.pid = pid
@@ -81,13 +84,16 @@ class ForkServer:
         self._running: dict[int, ForkedProcess] = {}
         self._prepared = set[str]()
         self.folder = Path(tempfile.gettempdir(), f"leyden-{os.getpid()}-{secrets.token_hex(4)}")
-        """Holds a folder for each process that needs one; made by the first, removed with the server."""
+        """Parent of a folder for each process that needs one.
+
+        Made by the first such process, removed with the server.
+        """
         self._loop: asyncio.AbstractEventLoop | None = None
         self._has_ended = False
         self.warm = asyncio.Event()
-        """Set when a first process has done its work: what it had to import, later ones find loaded."""
+        """Set when a first process has ended. Later processes find loaded what that process had to import."""
         self.gone = asyncio.Event()
-        """Set when the server has ended by itself: nothing can be forked any more."""
+        """Set when the server has ended by itself. Nothing can be forked any more."""
 
     @classmethod
     def fork(
@@ -96,9 +102,9 @@ class ForkServer:
         close: Callable[[], None] = lambda: None,
         prepare: Callable[[list[str]], None] = lambda names: None,
     ) -> "ForkServer":
-        """Fork the server off this process, which should have no other threads; `close` is called in it first.
+        """Fork the server from this process, which should have no other threads. Returns the parent's side.
 
-        `prepare` is what it does with the names that it is given before it forks.
+        The server calls `close` first. It calls `prepare` with names that the parent sends, before the next fork.
         """
         ours, theirs = socket.socketpair()
         reading, writing = os.pipe()
@@ -115,7 +121,7 @@ class ForkServer:
         return cls(pid, ours, reading)
 
     def prepare(self, names: Iterable[str]) -> None:
-        """Have the server prepare itself with those of `names` that are new to it before it forks again."""
+        """Send the names that the server does not have yet. It calls its `prepare` with them before it forks again."""
         new = [name for name in names if name not in self._prepared]
         if not new or self.gone.is_set():
             return
@@ -124,7 +130,10 @@ class ForkServer:
         self._requests.sendall(PREPARE + len(body).to_bytes(4, "little") + body)
 
     async def spawn(self) -> ForkedProcess:
-        """Fork a process. Raises ForkFailed when the system refuses, LeydenError when the server is gone."""
+        """Fork a process and return its handle.
+
+        Raises ForkFailed when the system refuses, LeydenError when the server is gone.
+        """
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
             self._loop.add_reader(self._reports, self._read)
@@ -143,7 +152,7 @@ class ForkServer:
         return await asyncio.shield(forked)
 
     def end(self) -> None:
-        """End the server and every process that it has forked; a second call does nothing."""
+        """End the server and all processes that it has forked. A second call does nothing."""
         if self._has_ended:
             return
         self._has_ended = True
@@ -208,7 +217,7 @@ class ForkServer:
 
 
 def _serve(loop: "_Loop") -> NoReturn:
-    """Fork on request until the parent closes its end. Never returns into the code of the parent."""
+    """Fork on request until the parent closes its end of the socket. Never returns to the caller's code."""
     try:
         end_with_parent()
         adopt_orphans()
@@ -271,7 +280,7 @@ class _Loop:
         connection.close()
 
     def _become(self, connection: socket.socket) -> NoReturn:
-        """Be the forked process."""
+        """Run as the forked process, then exit."""
         code = 1
         try:
             signal.set_wakeup_fd(-1)
@@ -298,7 +307,7 @@ class _Loop:
                 return
             if pid == 0:
                 return
-            if pid in self._children:  # else one that an attempt has left behind
+            if pid in self._children:  # otherwise a process that an attempt left behind
                 self._children.discard(pid)
                 self._report(ENDED, pid, status)
 
@@ -307,10 +316,10 @@ class _Loop:
 
 
 def end_with_parent() -> None:
-    """Have the system kill this process when its parent ends, where it can: on Linux."""
+    """Have Linux kill this process when its parent ends. Does nothing on other systems."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def _wake_up(number: int, frame: object) -> None:
-    """A handler must exist for `set_wakeup_fd` to work."""
+    """Do nothing: `set_wakeup_fd` works only where a handler exists."""

@@ -1,4 +1,4 @@
-"""What the process of one attempt does: it runs the agent on an event loop of its own and reports to its runner."""
+"""Process of one attempt: runs the agent on its own event loop and reports to the runner."""
 
 import asyncio
 import socket
@@ -39,14 +39,14 @@ from leyden.core.tracing.context import OpenAttempt
 from leyden.core.tracing.spans.export import Recorder, start_recording
 
 REPORT_SECONDS = 0.2
-"""How often what was noted meanwhile is reported."""
+"""Interval at which new notes are reported."""
 
 Load = Callable[[], LoadedAgent]
-"""Returns the agent: one that is loaded already, or loaded now, in this process."""
+"""Returns the agent, either already loaded or loaded now in this process."""
 
 
 def serve_attempt(connection: socket.socket, load: Load) -> None:
-    """Run the attempt that the first message on `connection` describes, and return when all is reported."""
+    """Run the attempt that the first message on `connection` describes. Returns when everything is reported."""
     _draw_anew()
     agent, runner = _ForkedAgent(), asyncio.Runner(loop_factory=loop_factory())
     begin = runner.run(agent.receive(connection))
@@ -54,7 +54,7 @@ def serve_attempt(connection: socket.socket, load: Load) -> None:
         return
     began = time.monotonic()
     try:
-        loaded = _loaded(begin, load)  # as a script would: its module may run a loop of its own while it is imported
+        loaded = _loaded(begin, load)  # not on a loop: the agent's module may run one while it is imported
     except Exception as error:
         runner.run(agent.refuse(error))
         return
@@ -66,7 +66,7 @@ def _loaded(begin: Begin, load: Load) -> LoadedAgent:
     for adapter in installed_adapters():
         if adapter.module in sys.modules and type(adapter).forked is not Adapter.forked:
             folder = Path(begin.folder)
-            folder.parent.mkdir(mode=0o700, exist_ok=True)  # it lies where other users' files do
+            folder.parent.mkdir(mode=0o700, exist_ok=True)  # other users share the parent of this folder
             adapter.forked(folder)
     return load()
 
@@ -135,7 +135,7 @@ class _ForkedAgent:
         try:
             await recorder.stop()
             await self._send_notes(run)
-        except Exception as error:  # what was noted cannot be sent: the attempt's record must say so
+        except Exception as error:  # notes cannot be sent: the attempt's record must show it
             done = Done(own_failure("what the attempt left cannot be reported", error))
         if not run.stopping:
             await send(self._writer, done)
@@ -155,7 +155,7 @@ class _ForkedAgent:
 
 
 def _runner(begin: Begin, loaded: LoadedAgent) -> Any:
-    """A runner for hooks, which find the store there; it claims nothing."""
+    """Return a runner from which hooks read the store. It claims nothing. None where the runner sent no store."""
     if begin.store is None:
         return None
     config = RunnerConfig(worker_id=begin.worker_id, gateway_url=begin.gateway_url)
@@ -170,9 +170,9 @@ def _ready(resources: NamedResources) -> Callable[[], Awaitable[NamedResources]]
 
 
 def _draw_anew() -> None:
-    """Seed the libraries whose random numbers a forked process would draw in common with all others.
+    """Reseed libraries whose random numbers would otherwise be the same in all forked processes.
 
-    Python's own `random` does this by itself.
+    Python's own `random` reseeds itself.
     """
     if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed()

@@ -1,4 +1,4 @@
-"""`ForkedRun`: a run of the agent in a process of its own, as the runner sees it."""
+"""`ForkedRun`: the runner's handle of an agent's run in a forked process."""
 
 import asyncio
 import logging
@@ -32,20 +32,20 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 EXIT_SECONDS = 2.0
-"""How long a process may take to exit once all is said, before it is killed."""
+"""Longest wait for a process to exit after its last report, before it is killed."""
 
 
 LONG_IMPORT_SECONDS = 1.0
-"""What a process spends on the import of the agent is named from here on, when the attempt takes too long."""
+"""Shortest import time, in seconds, that the message of a timeout mentions."""
 LEFT_SECONDS = 1.0
-"""How long to wait for the next report that a process has sent before it ended."""
+"""Longest wait for a further report from a process that has ended."""
 
 
 class ForkedRun:
-    """Has a process of `server` run the agent, and takes what it reports; the same interface as `AgentRun`.
+    """Runs the agent in a process of `server` and receives its reports. Has the same interface as `AgentRun`.
 
-    `keep` receives the spans of frameworks as they end, so that a process that is killed loses only open ones. With a
-    `store` (its URL and token) the process also calls the hooks that run last of all.
+    `keep` receives each span of a framework as it ends, so that a killed process loses only open spans. With a `store`
+    (its URL and token) the process also calls the `on_rollout_end` hooks.
     """
 
     def __init__(
@@ -71,10 +71,13 @@ class ForkedRun:
         self._writer: asyncio.StreamWriter | None = None
         self._began = rollout.attempt.start_time
         self._loaded_after: float | None = None
-        """Seconds that the process took to load the agent; None until it has."""
+        """Seconds that the process took to load the agent. None until the agent is loaded."""
 
     async def run(self) -> None:
-        """Run the agent and score what it returned; what goes wrong becomes `failure`. Cancelled, end the process."""
+        """Run the agent and score its result. A failure is recorded in `failure` and not raised.
+
+        When it is cancelled, it ends the process.
+        """
         try:
             reader = await self._begin()
             await self._listen(reader)
@@ -85,7 +88,10 @@ class ForkedRun:
             self.failure = own_failure("the agent's process cannot be run", error)
 
     def lost_time(self) -> str:
-        """Time that went into the process and not into the agent, as the rest of a sentence; or nothing."""
+        """Return the end of a message: how much of the time the process spent on importing the agent.
+
+        Empty where that was less than `LONG_IMPORT_SECONDS`.
+        """
         if self._loaded_after is None:
             return ": its process was still importing the agent" if self._process is not None else ""
         if self._loaded_after < LONG_IMPORT_SECONDS:
@@ -93,20 +99,20 @@ class ForkedRun:
         return f", {self._loaded_after:.1f} s of which its process took to import the agent"
 
     def give_up(self, failure: Failure) -> None:
-        """Note that the run is over because of `failure`; the owner then cancels `run`."""
+        """Record that the run has ended with `failure`. The owner then cancels `run`."""
         self.stopping, self.failure = True, failure
         if self.stage == "result":
             self.attempt.notes.append(failed_span(self.attempt, self._began, failure))
 
     def kill(self) -> bool:
-        """End the process at once, if it has begun; returns whether it has."""
+        """Kill the process. Returns False where it has not started."""
         if self._process is None:
             return False
         self._process.signal(signal.SIGKILL)
         return True
 
     async def end(self, spans: list[Span] | None) -> None:
-        """Have the process call the hooks that run last of all, and wait until it has exited."""
+        """Have the process call the `on_rollout_end` hooks, then wait until it has exited."""
         if self._process is None or self._writer is None:
             return
         try:
@@ -145,7 +151,7 @@ class ForkedRun:
                 if self._take(report):
                     return
         except asyncio.CancelledError:
-            process.signal(signal.SIGTERM)  # it ends its agent, sends what there is, and exits
+            process.signal(signal.SIGTERM)  # the process ends its agent, sends its reports and exits
             while (report := await self._next(reader, process)) is not None:
                 self._take(report)
             raise
@@ -155,9 +161,11 @@ class ForkedRun:
 
     @staticmethod
     async def _next(reader: asyncio.StreamReader, process: "ForkedProcess") -> Report | None:
-        """The next report; None at the end of the stream, or when the process has ended and left no further one.
+        """Return the next report.
 
-        A process that the agent started may hold the stream open for as long as it lives.
+        None at the end of the stream, or when the process has ended without a further report.
+
+        The stream itself may stay open: a process that the agent started can hold it for as long as it runs.
         """
         receiving = asyncio.ensure_future(receive(reader, report_decoder))
         try:
@@ -169,7 +177,7 @@ class ForkedRun:
             receiving.cancel()
 
     def _take(self, report: Report) -> bool:
-        """Keep what was reported; returns whether it was the last."""
+        """Store one report. Returns whether it was the last."""
         if isinstance(report, Loaded):
             self._loaded_after = report.seconds
         elif isinstance(report, Spans):
@@ -180,12 +188,15 @@ class ForkedRun:
             self.attempt.notes.extend(self._own(report.spans))
         elif not self.stopping:
             self.failure, self.made_no_call = report.failure, report.made_no_call
-            self._server.prepare(report.imported)  # the next processes find them loaded
+            self._server.prepare(report.imported)  # later processes find these modules loaded
             return True
         return False
 
     def _own(self, spans: list[Span]) -> list[Span]:
-        """Those of the attempt alone: what the process reports is stored with the worker's token, which it has not."""
+        """Return the spans of this attempt only.
+
+        The worker's token, which the process lacks, stores them, so the process must not write to other attempts.
+        """
         own = self.attempt.rollout_id, self.attempt.attempt_id
         kept = [span for span in spans if (span.rollout_id, span.attempt_id) == own]
         if len(kept) < len(spans):

@@ -1,4 +1,4 @@
-"""Keeps the rollouts of a live agent apart: forks the process that holds it, where they would share something."""
+"""Isolation for a live agent: forks the process that holds it where rollouts would otherwise share something."""
 
 import gc
 
@@ -17,12 +17,12 @@ from leyden.core.tracing.wire import routing
 
 
 class LiveProcesses:
-    """Make it before the process has an event loop or threads of Leyden's."""
+    """Fork server for a live agent. Create it before the process has an event loop or threads of Leyden's."""
 
     def __init__(self, isolation: Isolation, loaded: LoadedAgent) -> None:
         """Fork a server where rollouts need processes of their own.
 
-        Raises UsageError where they do, and this process has threads or connections that a fork would break.
+        Raises UsageError where they do and this process has threads or connections that make a fork unsafe.
         """
         choice = choose(isolation, loaded)
         self.reason = choice.reason()

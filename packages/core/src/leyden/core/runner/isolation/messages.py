@@ -1,4 +1,4 @@
-"""Messages between a runner and the process of one attempt: length-prefixed MessagePack over a socket."""
+"""Messages between a runner and the process of one attempt: MessagePack with a length prefix over a socket."""
 
 import asyncio
 import struct
@@ -19,7 +19,7 @@ _LENGTH = struct.Struct("<I")
 
 
 class Begin(msgspec.Struct, frozen=True, kw_only=True):
-    """What the process is to run; the first message to it."""
+    """First message to the process: the attempt that it runs."""
 
     rollout: AttemptedRollout
     token: str
@@ -29,43 +29,43 @@ class Begin(msgspec.Struct, frozen=True, kw_only=True):
     routes: tuple[Route, ...]
     resources: NamedResources
     folder: str
-    """Where frameworks may keep what they keep on disk by default; need not exist."""
+    """Folder for what frameworks write to disk by default. It need not exist."""
     worker_id: str
     store: tuple[str, str] | None
-    """URL and token of the store, where there are hooks that may use it."""
+    """URL and token of the store. None where there are no hooks, which alone use it."""
 
 
 class End(msgspec.Struct, frozen=True):
-    """The attempt is marked, and `spans` is all that is stored of it; sent only where there are hooks."""
+    """Message to a process with hooks: the attempt is marked, and `spans` holds all its stored spans."""
 
     spans: list[Span]
 
 
 class Loaded(msgspec.Struct, frozen=True, tag="loaded"):
-    """The agent is there, after so many seconds, which are next to none where the process had it when it began."""
+    """Report: the agent is loaded. `seconds` is near 0 where the process inherited the loaded agent."""
 
     seconds: float
 
 
 class Spans(msgspec.Struct, frozen=True, tag="spans"):
-    """Spans of frameworks that have ended."""
+    """Report: spans of frameworks that have ended."""
 
     spans: list[Span]
 
 
 class Notes(msgspec.Struct, frozen=True, tag="notes"):
-    """Spans that emitters and the run itself wrote since the last message, and what is now being waited for."""
+    """Report: spans that emitters and the run wrote since the last report, and the stage that the run waits for."""
 
     spans: list[Span]
     stage: Stage
 
 
 class Done(msgspec.Struct, frozen=True, tag="done"):
-    """The agent and its reward have ended; everything else was sent before."""
+    """Last report: the agent and its reward function have ended."""
 
     failure: Failure | None
     made_no_call: list[str] = []
-    """Why the agent may have made no model call; empty where it made one."""
+    """Possible reasons why the agent made no model call. Empty where it made one."""
     imported: list[str] = []
     """Modules of libraries that were imported meanwhile."""
 
@@ -84,7 +84,7 @@ async def send(writer: asyncio.StreamWriter, message: msgspec.Struct) -> None:
 
 
 async def receive(reader: asyncio.StreamReader, decoder: msgspec.msgpack.Decoder[T]) -> T | None:
-    """Read one message; None at the end of the stream, however it ended."""
+    """Read one message. Returns None at the end of the stream, however it ended."""
     try:
         (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
         return decoder.decode(await reader.readexactly(length))

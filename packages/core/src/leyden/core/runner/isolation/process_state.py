@@ -1,7 +1,7 @@
-"""Functions of Python's own, and of common libraries, that change the process which calls them.
+"""Functions of Python and of common libraries that change the state of the calling process.
 
-Its working folder, its environment, its standard streams: each rollout in the process would find them changed. What
-changes a context or a thread alone, as `decimal.localcontext` does, is none of them.
+Examples are its working folder, its environment and its standard streams. Every rollout in the process would see the
+change. Functions that change only a context or a thread, such as `decimal.localcontext`, do not count.
 """
 
 import sys
@@ -36,17 +36,18 @@ _CHANGING: Mapping[str, tuple[str, ...]] = {
     "unittest.mock": ("patch",),
     "warnings": ("catch_warnings", "filterwarnings", "resetwarnings", "showwarning", "simplefilter"),
 }
-"""Functions and classes by their modules."""
+"""Functions and classes, by module."""
 _WHOLE = frozenset({"matplotlib.pyplot", "pylab", "turtle"})
-"""Modules whose functions all work on something that the process has one of, such as the current figure."""
+"""Modules whose functions all use one object of the process, such as the current figure."""
 _OF_ENVIRON = frozenset({"clear", "pop", "popitem", "setdefault", "update"})
 _OF_LOGGERS = frozenset({"addFilter", "addHandler", "removeFilter", "removeHandler"})
 
 
 def changed_by(reading: Reading, names: Mapping[str, Any]) -> list[str]:
-    """Return what a function that was read may call of these, as `os.chdir`; `names` are those of its module.
+    """Return the names of such functions that an analysed function may call, such as `os.chdir`.
 
-    A call is taken for one of these where a module and the function's name both occur: rather one too many.
+    `names` are the globals of its module. A call is assumed where a module and a function's name both occur. A false
+    report is preferred to a missed call.
     """
     found = {f"{module}.{name}" for module, name in _by_modules(reading, names)}
     found |= {f"{module}.{name}" for module, name in _by_values(reading, names)}
@@ -59,7 +60,7 @@ def changed_by(reading: Reading, names: Mapping[str, Any]) -> list[str]:
 
 
 def _by_modules(reading: Reading, names: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield what is reached through a module that the function names or imports."""
+    """Yield functions that are reached through a module that the function names or imports."""
     values = (names.get(name) for name in reading.global_names)
     named = {value.__name__ for value in values if isinstance(value, types.ModuleType)} | reading.imports
     for module, functions in (*_CHANGING.items(), *((module, ()) for module in _WHOLE)):
@@ -70,14 +71,14 @@ def _by_modules(reading: Reading, names: Mapping[str, Any]) -> Iterator[tuple[st
 
 
 def _leads_to(module: str, named: str, attributes: frozenset[str]) -> bool:
-    """Whether `module` is the named one, or a submodule of it that is reached by attributes."""
+    """Return whether `module` is the named one, or a submodule of it that the code reaches by attributes."""
     if module == named:
         return True
     return module.startswith(f"{named}.") and attributes.issuperset(module[len(named) + 1 :].split("."))
 
 
 def _by_values(reading: Reading, names: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield what is named by itself, as after `from os import chdir`."""
+    """Yield functions that are named directly, as after `from os import chdir`."""
     values = [names[name] for name in reading.global_names & names.keys()]
     for module, functions in _CHANGING.items():
         loaded = vars(sys.modules[module]) if module in sys.modules else {}

@@ -1,8 +1,8 @@
-"""The processes that rollouts are forked from: one with the agent loaded, or, where that is unsafe, one without.
+"""Fork servers of a worker: one with the agent loaded or, where a fork of that is unsafe, one without it.
 
-A fork takes along what a process holds in memory, but neither its threads nor, unharmed, its connections. So a process
-that has imported the agent is forked only if the import left none of these behind; else each rollout's process
-imports the agent itself, from one that has imported nothing but the libraries.
+A fork inherits memory, but not threads, and open connections break when two processes use them. A process that has
+imported the agent is therefore forked only if the import left none of these behind. Otherwise each rollout's process
+imports the agent itself, forked from a server that has imported only libraries.
 """
 
 import contextlib
@@ -21,28 +21,28 @@ from leyden.core.runner.isolation.forked_agent import Load, serve_attempt
 from leyden.core.runner.user_code.loaded_agent import LoadedAgent
 
 TRIAL_SECONDS = 10.0
-"""How long it is looked for what can be imported before a fork; rollouts import the rest themselves."""
+"""Time limit for finding out what can be imported before a fork. Rollouts import the rest themselves."""
 
 
 class Processes:
-    """Make it before the agent is loaded; then call `keep` or `discard`."""
+    """Creates a worker's fork server. Make this object before the agent is loaded, then call `keep` or `discard`."""
 
     def __init__(self, load: Load, close: Callable[[], None] = lambda: None) -> None:
-        """`load` loads the agent; `close` releases what a forked process must not hold."""
+        """`load` loads the agent. `close` releases what a forked process must not hold."""
         self._load, self._close = load, close
         self._modules = set(sys.modules)
         self._empty = ForkServer.fork(lambda connection: serve_attempt(connection, load), close, import_safely)
         self._hazards = ForkHazards()
         self.imports_again: str | None = None
-        """Why each process imports the agent itself; None where it does not."""
+        """Reason why each process imports the agent itself. None where it does not."""
 
     def load(self) -> LoadedAgent:
-        """Load the agent in this process."""
+        """Load the agent in this process and return it."""
         with self._hazards.watching():
             return self._load()
 
     def keep(self, loaded: LoadedAgent) -> ForkServer:
-        """Return a server that forks a process for each rollout of `loaded`, which `load` has returned."""
+        """Return a server that forks a process for each rollout of `loaded`, the result of `load`."""
         hazards = self._hazards.found()
         if hazards:
             self.imports_again = ", ".join(hazards)
@@ -52,19 +52,19 @@ class Processes:
         return ForkServer.fork(lambda connection: serve_attempt(connection, lambda: loaded), self._close, import_safely)
 
     def left_open(self) -> str:
-        """What the agent's import left behind that a fork would harm, in words; empty where it left nothing."""
+        """Return what the agent's import left behind that a fork would harm, as text. Empty: nothing."""
         return ", ".join(self._hazards.found())
 
     def discard(self) -> None:
-        """End what is not needed."""
+        """End the server that was forked before the agent was loaded."""
         self._empty.end()
 
 
 def import_safely(names: list[str]) -> None:
-    """Import those of `names` whose import starts no thread of Python's.
+    """Import those of `names` whose import starts no Python thread.
 
-    Which those are is found out in processes of their own: a thread that has started cannot be taken back. One such
-    process goes as far as the first name that starts one; the next goes on behind it.
+    Trial processes find these names, because a started thread cannot be undone. Each trial process imports names up to
+    the first that starts a thread. The next one continues after that name.
     """
     give_up, left = time.monotonic() + TRIAL_SECONDS, names
     while left and time.monotonic() < give_up:
@@ -90,7 +90,7 @@ def _safe_ones(names: list[str]) -> list[str]:
 
 
 def _try_imports(names: list[str], writing: int) -> NoReturn:
-    """Write the names whose import was harmless, up to the first one's that was not."""
+    """Write each name whose import was harmless. Stops at the first whose import was not."""
     try:
         for name in names:
             _import(name)
@@ -102,5 +102,5 @@ def _try_imports(names: list[str], writing: int) -> NoReturn:
 
 
 def _import(name: str) -> None:
-    with contextlib.suppress(BaseException):  # a part of a library that only the library itself can import
+    with contextlib.suppress(BaseException):  # some parts of a library can be imported only by the library
         importlib.import_module(name)

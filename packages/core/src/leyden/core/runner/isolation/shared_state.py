@@ -1,9 +1,9 @@
-"""What concurrent rollouts of an agent would share if they ran in one process, and could pass from one to another.
+"""Detection of shared state: finds objects through which concurrent rollouts in one process could affect each other.
 
-The agent's code is followed from the function or object that is run: the names it uses, the functions and classes
-behind them, what closures and instances hold. What cannot be followed counts as shared, so that "nothing is shared"
-can be relied on. Installed libraries are trusted to keep their own state apart, but for objects that adapters do not
-vouch for (`Adapter.stateless_parts`).
+The search begins at the function or object that runs. It follows the names that the code uses, the functions and
+classes behind them, and the contents of closures and instances. An object that cannot be followed counts as shared, so
+the result "nothing is shared" is reliable. Installed libraries are trusted to isolate their own state. Their objects
+are not, unless an adapter declares them stateless (`Adapter.stateless_parts`).
 """
 
 import copy
@@ -30,7 +30,7 @@ from leyden.core.runner.isolation.code_reading import Reading, is_library, read_
 from leyden.core.runner.isolation.process_state import changed_by
 
 _DYNAMIC = frozenset({"__import__", "delattr", "eval", "exec", "globals", "setattr", "vars"})
-"""Builtin functions by which code reaches what cannot be read from it."""
+"""Builtin functions through which code reaches names that static analysis cannot find."""
 _IMMUTABLE = (
     *(type(None), bool, int, float, complex, str, bytes, range, slice, re.Pattern, enum.Enum, BaseException),
     *(logging.Logger, logging.LoggerAdapter, random.Random, property, types.GenericAlias, types.UnionType),
@@ -52,7 +52,7 @@ _IMMUTABLE_MODULES = frozenset(
         *("operator", "pathlib", "pydantic.types", "string", "typing", "typing_extensions", "uuid", "zoneinfo"),
     }
 )
-"""Modules of types whose objects do not change, or keep nothing of a task."""
+"""Modules whose types give objects that do not change, or that keep nothing of a task."""
 _STATELESS_BASES = frozenset(
     {
         *("openai._base_client.BaseClient", "anthropic._base_client.BaseClient", "openai._resource.SyncAPIResource"),
@@ -62,7 +62,7 @@ _STATELESS_BASES = frozenset(
 )
 """Library classes whose objects keep nothing of a call."""
 _PLAIN_BASES = frozenset({"builtins.object", "abc.ABC", "typing.Generic", "typing.Protocol", "pydantic.main.BaseModel"})
-"""Library classes that change nothing in an object of a class of the user's."""
+"""Library base classes that do not change objects of a user's subclass."""
 _CONTAINERS = (list, dict, set, bytearray)
 _DEEPEST = 20
 _MOST_FOUND = 20
@@ -70,13 +70,13 @@ _MOST_FOUND = 20
 
 @dataclass(frozen=True, slots=True)
 class SharedObject:
-    """Something that rollouts in one process would share."""
+    """An object that rollouts in one process would share."""
 
     name: str
-    """As the code calls it."""
+    """Name in the user's code."""
     kind: str
     user: str
-    """What uses it: `ask() of agent.py`."""
+    """The code that uses it, such as `ask() of agent.py`."""
     why: str = ""
 
     def __str__(self) -> str:
@@ -85,7 +85,10 @@ class SharedObject:
 
 
 def shared_objects(source: AgentSource) -> list[SharedObject]:
-    """What the attempts of `source` would share, most telling first; empty where nothing can pass between them."""
+    """Return the objects that attempts of `source` would share, the most informative first.
+
+    Empty where nothing can pass from one attempt to another.
+    """
     walk, agent = _Walk((*installed_adapters(), *BUILT_IN)), cast("object", source.agent)
     if source.factory is not None:
         walk.visit(source.factory, _name_of(source.factory), "the run")
@@ -106,27 +109,27 @@ class _Walk:
         self.found: list[SharedObject] = []
         self._adapters = [adapter for adapter in adapters if adapter.module is None or adapter.module in sys.modules]
         self._seen: dict[int, Any] = {}
-        """By identity; holding the objects keeps identities their own."""
+        """Visited objects by identity. Holding them keeps their identities unique."""
         self._waiting: list[Callable[[], None]] = []
         self._kept: list[tuple[Any, str, str]] = []
-        """Objects that nothing of their own changes, with name and user."""
+        """Objects whose own code does not change them, with their name and user."""
         self._changed_attributes = set[str]()
-        """What the user's functions assign of objects that may be any."""
+        """Attributes that the user's functions assign, on objects that the analysis cannot identify."""
 
     def visit(self, thing: Any, name: str, user: str) -> None:
-        """Look at `thing`, later, once."""
+        """Queue `thing` for inspection, once."""
         if id(thing) in self._seen:
             return
         self._seen[id(thing)] = thing
         self._waiting.append(lambda: self._look(thing, name, user))
 
     def visit_all(self, things: Iterable[Any], user: str) -> None:
-        """Look at each of `things`."""
+        """Queue each of `things` for inspection."""
         for thing in things:
             self.visit(thing, _name_of(thing), user)
 
     def visit_lit_agent(self, agent: Any) -> None:
-        """Look at the class of `agent`, and at what its deep copies hold in common."""
+        """Queue the class of `agent`, and the objects that its deep copies share."""
         self.visit(type(agent), type(agent).__name__, "the run")
         try:
             ours = copy.deepcopy(agent)
@@ -138,7 +141,7 @@ class _Walk:
                 self.visit(value, f"{type(agent).__name__}.{name}", type(agent).__name__)
 
     def finish(self) -> None:
-        """Look at everything that waits."""
+        """Inspect all queued objects."""
         while self._waiting and len(self.found) < _MOST_FOUND:
             self._waiting.pop()()
         for thing, name, user in self._kept:
@@ -157,7 +160,7 @@ class _Walk:
     def _look(self, thing: Any, name: str, user: str) -> None:
         try:
             followed = self._follow(thing, name, user)
-        except Exception:  # an object of the user's may raise, whatever is done with it
+        except Exception:  # any access to a user's object may raise
             followed = False
         if not followed:
             self._add(name, thing, user)
@@ -165,7 +168,7 @@ class _Walk:
             self._kept.append((thing, name, user))
 
     def _follow(self, thing: Any, name: str, user: str) -> bool:
-        """Look into `thing`; returns False where it may change, or cannot be looked into."""
+        """Inspect `thing`. Returns False where it may change or cannot be inspected."""
         kind = _class_of(thing)
         if isinstance(thing, type):
             return self._follow_class(thing)
@@ -218,7 +221,7 @@ class _Walk:
         return True
 
     def _visit_names(self, function: types.FunctionType, reading: Reading, user: str) -> None:
-        """Look at everything outside of it that a function names."""
+        """Inspect all outside names that a function uses."""
         names = function.__globals__
         for name in sorted(reading.assigned | {*reading.written} & reading.global_names):
             self._add(name, names.get(name), user, "changes")
@@ -234,7 +237,7 @@ class _Walk:
             self._visit_module(module, reading, user)
 
     def _visit_value(self, value: Any, name: str, user: str, reading: Reading) -> None:
-        """Look at the value of a name; a container that is only read from is a constant."""
+        """Inspect the value of a name. A container that is only read is a constant."""
         if name in reading.written:
             self._add(name, value, user, "changes")
         elif type(value) in _CONTAINERS and _is_constant(value, _depth_of(name, value, reading)):
@@ -243,7 +246,7 @@ class _Walk:
             self.visit(value, name, user)
 
     def _modules_of(self, function: types.FunctionType, reading: Reading, user: str) -> Iterator[types.ModuleType]:
-        """Yield the user's own modules among what a function names or imports."""
+        """Yield the user's own modules among those that a function names or imports."""
         for name in reading.global_names:
             if isinstance(module := function.__globals__.get(name), types.ModuleType) and _is_users_module(module):
                 yield module
@@ -273,7 +276,7 @@ class _Walk:
         return True
 
     def _follow_instance(self, thing: Any, name: str) -> bool:
-        """Look into an object of a class of the user's; False where its own methods change it."""
+        """Inspect an object of a user's class. Returns False where its own methods change it."""
         cls: Any = _class_of(thing)
         for base in cls.__mro__:
             if is_library(_file_of(base)):
@@ -295,7 +298,7 @@ _MAKING = frozenset({"__init__", "__new__", "__post_init__", "__set_name__", "mo
 
 
 def _class_of(thing: Any) -> Any:
-    """The class of `thing`, whatever it says itself."""
+    """Return the real class of `thing`, even if its `__class__` differs."""
     return type(cast("object", thing))
 
 
@@ -314,11 +317,11 @@ _WRAPPERS: Mapping[type, Callable[[Any], Iterable[Any]]] = {
     weakref.ref: lambda reference: (reference(),),
     functools.cached_property: lambda method: (method.func,),
 }
-"""What is inside of things that do not change themselves."""
+"""Functions that return the contents of objects that do not change themselves."""
 
 
 def _ask(method: Callable[[Any], Iterable[Any] | None], thing: Any) -> list[Any] | None:
-    """What an adapter says of `thing`; one that fails says nothing."""
+    """Return an adapter's answer for `thing` as a list. None where the adapter fails or has no answer."""
     try:
         parts = method(thing)
         return None if parts is None else list(parts)
@@ -327,13 +330,13 @@ def _ask(method: Callable[[Any], Iterable[Any] | None], thing: Any) -> list[Any]
 
 
 def _parts_of_users(client: Any) -> Iterable[Any]:
-    """What a client of a provider's SDK calls of the user's: event hooks, a transport or an authentication.
+    """Yield the user's objects in a provider SDK's client: event hooks, a transport or an authentication.
 
-    The SDKs have no other way to a client's HTTP client, and to a resource's client, than `_client`.
+    The private `_client` is the only way to a client's HTTP client, and to a resource's client.
     """
     http = getattr(client, "_client", None)
     if hasattr(http, "_client"):
-        yield http  # of a resource
+        yield http  # the client of a resource
         return
     hooks: Mapping[str, Iterable[Any]] = getattr(http, "event_hooks", {})
     yield from (hook for each in hooks.values() for hook in each)
@@ -347,7 +350,7 @@ def _name_of(thing: Any) -> str:
 
 
 def _has_attribute(thing: Any, name: str) -> bool:
-    """Whether `thing` has an attribute, without running anything of its class."""
+    """Return whether `thing` has an attribute, without running code of its class."""
     return inspect.getattr_static(thing, name, _EMPTY) is not _EMPTY
 
 
@@ -368,7 +371,7 @@ def _methods(cls: type) -> Iterator[types.FunctionType]:
 
 
 def _changes_itself(method: types.FunctionType) -> bool:
-    """Whether a method assigns attributes or items of its first argument; one whose source is unknown may."""
+    """Return whether a method assigns attributes or items of its first argument. Assumed where it has no source."""
     if is_library(method.__code__.co_filename) or _is_generated(method):
         return False
     reading = read_code(method)
@@ -376,7 +379,7 @@ def _changes_itself(method: types.FunctionType) -> bool:
 
 
 def _is_generated(function: types.FunctionType) -> bool:
-    """Whether a library wrote the function, as `dataclass` does."""
+    """Return whether a library generated the function, as `dataclass` does."""
     return function.__code__.co_filename.startswith("<") and function.__name__.startswith("__")
 
 
@@ -385,7 +388,7 @@ def _is_hidden(name: str) -> bool:
 
 
 def _is_users(value: Any) -> bool:
-    """Whether a value is code of the user's, or an object of a class of the user's."""
+    """Return whether a value is user code, or an object of a user's class."""
     if isinstance(value, types.FunctionType):
         return not is_library(value.__code__.co_filename) or value.__closure__ is not None
     if isinstance(value, types.MethodType):
@@ -400,7 +403,7 @@ def _is_users_module(module: types.ModuleType) -> bool:
 
 
 def _would_be_users(name: str, function: types.FunctionType) -> bool:
-    """Whether importing `name` would run a file of the user's."""
+    """Return whether importing `name` would run a file of the user's."""
     if name.partition(".")[0] in sys.stdlib_module_names:
         return False
     try:
@@ -411,7 +414,7 @@ def _would_be_users(name: str, function: types.FunctionType) -> bool:
 
 
 def _file_of(cls: type) -> str:
-    """Where a class comes from; a class of C, of Python itself, counts as frozen."""
+    """Return the source file of a class. A class written in C or part of Python counts as `<frozen>`."""
     module = sys.modules.get(cls.__module__)
     if module is None or module.__name__ == "__main__":
         return ""
@@ -430,7 +433,7 @@ def _items(container: Any) -> Iterator[Any]:
 
 
 def _is_constant(value: Any, depth: int) -> bool:
-    """Whether nothing can change of `value` that is `depth` levels inside of it, or deeper."""
+    """Return whether everything in `value` at `depth` levels inside it, or deeper, is immutable."""
     if depth > 0 and type(value) in _CONTAINERS:
         return all(_is_constant(item, depth - 1) for item in _items(value))
     if isinstance(value, tuple | frozenset):
@@ -440,13 +443,13 @@ def _is_constant(value: Any, depth: int) -> bool:
 
 
 def _depth_of(name: str, container: Any, reading: Reading) -> int:
-    """How deep in a container may be what a function does anything with."""
+    """Return the smallest depth at which a function lets a part of a container escape."""
     depth = reading.escape_depth.get(name, _DEEPEST)
     return min(depth, 1) if name in reading.iterated and not isinstance(container, dict) else depth
 
 
 def _leaves(value: Any) -> Iterator[Any]:
-    """What containers hold, at any depth, that is no container."""
+    """Yield all non-container values in nested containers."""
     if type(value) in _CONTAINERS or isinstance(value, tuple | frozenset):
         for item in _items(value):
             yield from _leaves(item)
@@ -455,9 +458,9 @@ def _leaves(value: Any) -> Iterator[Any]:
 
 
 def code_held_by(thing: Any) -> list[Any]:
-    """The functions that an object holds, at any depth, and the classes of the user's among its objects.
+    """Return the functions that an object holds, at any depth, and the user's classes of the objects in it.
 
-    That is what a deep copy of it has in common with it.
+    A deep copy shares exactly these with the original.
     """
     found: list[Any] = []
     seen: dict[int, Any] = {}

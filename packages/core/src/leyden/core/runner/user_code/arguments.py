@@ -1,4 +1,4 @@
-"""What a user's function is called with for a task: the row, its text, or the row's values by the parameters' names.
+"""Arguments of a user's function for a task: the row, the row's text, or the row's values by parameter name.
 
 The rules are those of `task_input`, so that one dataset fits functions and frameworks alike.
 """
@@ -27,14 +27,14 @@ from leyden.core.runner.user_code.task_input import (
 ROW_NAMES = frozenset(
     {"case", "data", "datum", "entry", "example", "instance", "item", "record", "row", "sample", "task"}
 )
-"""Parameters of these names take the whole row, unless their annotation says otherwise."""
+"""Parameters with these names take the whole row, unless their annotation excludes it."""
 TEXT_NAMES = frozenset(
     {
         *(*TEXT_KEYS, "content", "instruction", "message", "msg", "q", "request", "utterance"),
         *("user_input", "user_message", "user_prompt", "user_query"),
     }
 )
-"""Parameters of these names take the row's text, unless their annotation says otherwise."""
+"""Parameters with these names take the row's text, unless their annotation excludes it."""
 MESSAGES = "messages"
 
 _Parameter = inspect.Parameter
@@ -51,20 +51,23 @@ class Arguments:
     kwargs: Mapping[str, Any] | None = None
 
     def call(self, function: Callable[..., Any]) -> Any:
-        """Call `function` with them."""
+        """Call `function` with these arguments and return its result."""
         return function(*self.args, **(self.kwargs or {}))
 
 
 def signature_of(function: Callable[..., Any]) -> inspect.Signature:
-    """The signature, with its annotations evaluated if they can be; raises ValueError or TypeError if there is none."""
+    """Return the signature of `function`, with evaluated annotations where possible.
+
+    Raises ValueError or TypeError where `function` has no signature.
+    """
     try:
         return inspect.signature(function, eval_str=True)
-    except Exception:  # an annotation may be any expression; a name in it may exist only for type checkers
+    except Exception:  # an annotation may be any expression, or use names that exist only for type checkers
         return inspect.signature(function)
 
 
 def shown(function: Callable[..., Any]) -> str:
-    """The name and the parameters of `function`, for a message; the name alone where it has no signature."""
+    """Return the name and parameters of `function` for a message, or the name alone where it has no signature."""
     if not has_signature(function):
         return name_of(function)
     signature = inspect.signature(function)
@@ -74,7 +77,7 @@ def shown(function: Callable[..., Any]) -> str:
 
 
 def _without_long_default(parameter: _Parameter) -> _Parameter:
-    """Objects have representations of their own, which may be long, or raise."""
+    """Replace a default that is an object: its `repr` may be long, or raise."""
     default = parameter.default
     if default is _Parameter.empty or default is None or type(default) in (str, int, float, bool):
         return parameter
@@ -82,7 +85,7 @@ def _without_long_default(parameter: _Parameter) -> _Parameter:
 
 
 def has_signature(function: Callable[..., Any]) -> bool:
-    """Whether Python knows the parameters of `function`; of some builtins it does not."""
+    """Return whether Python can find the parameters of `function`. For some builtins it cannot."""
     try:
         inspect.signature(function)
     except (TypeError, ValueError):
@@ -91,24 +94,27 @@ def has_signature(function: Callable[..., Any]) -> bool:
 
 
 def takes_task(function: Callable[..., Any]) -> bool:
-    """Whether `function` has a parameter for a task: one that a `functools.partial` has not fixed."""
+    """Return whether `function` has a parameter that can take a task: one that no `functools.partial` has fixed."""
     return has_signature(function) and not signature_of(function).parameters.keys() <= _fixed(function)
 
 
 def for_task(parameter: inspect.Parameter) -> bool:
-    """Whether the parameter's name says that it takes a task, or what is asked in one."""
+    """Return whether the parameter's name is one for a task or for a task's text."""
     return parameter.name in (*TEXT_NAMES, *ROW_NAMES, MESSAGES)
 
 
 def arguments_for(function: Callable[..., Any], task: Task) -> Arguments:
-    """The arguments with which `function` is called for `task`.
+    """Return the arguments with which `function` is called for `task`.
 
-    A function with one required parameter, or with defaults for all, gets the value that the row has by the
-    parameter's name, or the row's text where the name or the annotation wants a text, or else the row. With several
-    required parameters, or `**kwargs`, the row's keys are matched by name. Answers are given only where a required
-    parameter has their name, or where `--input` made them. What a `functools.partial` has fixed stays.
+    A function with one required parameter, or with defaults for all parameters, gets one main value. It is the row's
+    value of the parameter's name. Otherwise it is the row's text where the name or the annotation requires text, else
+    the row.
 
-    Raises TaskError, naming the keys found and the signature, where nothing fits.
+    With several required parameters, or `**kwargs`, the row's keys are matched by name. Answers are passed only where a
+    required parameter has their name, or where `--input` made them. Arguments that a `functools.partial` has fixed
+    stay.
+
+    Raises TaskError, which names the keys found and the signature, where nothing fits.
     """
     signature = signature_of(function)
     parameters = list(signature.parameters.values())
@@ -132,14 +138,17 @@ def arguments_for(function: Callable[..., Any], task: Task) -> Arguments:
 
 
 class _Wanted:
-    """One task, seen from the parameters of one function."""
+    """Matches one task to the parameters of one function."""
 
     def __init__(self, function: Callable[..., Any], task: Task) -> None:
         self._task, self._row = task, row_of(task)
         self._function = function
 
     def by_no_name(self, *, by_keywords: bool, fixed: typing.Container[str]) -> Arguments:
-        """What a function gets that names no parameter; a row only by keywords, or as `--input` made it."""
+        """Return the arguments for a function without named parameters.
+
+        A row is passed only as keywords, or as `--input` made it. Raises TaskError otherwise.
+        """
         if by_keywords and is_row(self._task):
             return Arguments(kwargs=self.rest(fixed))
         if is_row(self._task) and not isinstance(self._task, MadeInput):
@@ -148,12 +157,12 @@ class _Wanted:
         return Arguments((self._task,))
 
     def main(self, parameters: Sequence[_Parameter]) -> _Parameter:
-        """Which of several parameters with defaults is meant for the task."""
+        """Return the parameter that takes the task, of several with defaults."""
         known = (self._row, (*TEXT_NAMES, MESSAGES, *ROW_NAMES))
         return next((one for names in known for one in parameters if one.name in names), parameters[0])
 
     def value(self, parameter: _Parameter) -> tuple[Any, bool]:
-        """What the only required parameter gets, and whether the row has it by this name."""
+        """Return the value of the only required parameter, and whether it is the row's value of that name."""
         kinds = _kinds(parameter.annotation)
         if parameter.name in self._row and not self._takes_row(parameter, kinds):
             return self._row[parameter.name], True
@@ -166,7 +175,11 @@ class _Wanted:
         return self._task, False
 
     def values(self, required: Sequence[_Parameter]) -> dict[str, Any]:
-        """What several required parameters get, each by its name; one of them may take the text, one the row."""
+        """Return values for several required parameters, by name.
+
+        One parameter that the row does not have may take the row's text or the row. Raises TaskError where more are
+        missing.
+        """
         given = {one.name: self._row[one.name] for one in required if one.name in self._row}
         missing = [one for one in required if one.name not in given]
         if len(missing) == 1 and self._row:
@@ -181,19 +194,22 @@ class _Wanted:
         return given
 
     def optional(self, parameters: Sequence[_Parameter]) -> dict[str, Any]:
-        """What parameters with defaults get: what the row has by their names, without answers."""
+        """Return values for parameters with defaults: the row's values of the same names, without answers."""
         names = [one.name for one in parameters]
         return {name: self._row[name] for name in names if name in self._row and self._is_given(name)}
 
     def rest(self, given: typing.Container[str]) -> dict[str, Any]:
-        """What `**kwargs` gets: the other keys, without answers."""
+        """Return the values for `**kwargs`: the row's other keys, without answers."""
         return {key: value for key, value in self._row.items() if key not in given and self._is_given(key)}
 
     def _is_given(self, key: Any) -> bool:
         return isinstance(key, str) and (key not in ANSWER_KEYS or isinstance(self._task, MadeInput))
 
     def _by_meaning(self, parameter: _Parameter, kinds: set[str]) -> Any:
-        """The row's messages or text, where the parameter's name or annotation wants one; else `_MISSING`."""
+        """Return the row's messages or text, where the parameter's name or annotation requires them.
+
+        Returns `_MISSING` where it requires neither. Raises TaskError where the row does not have them.
+        """
         if not is_row(self._task) or "mapping" in kinds:
             return _MISSING
         text = text_of(self._task)
@@ -205,7 +221,7 @@ class _Wanted:
                 return [{"role": "user", "content": text}]
         elif text is not None and ("text" in kinds or asks):
             return text
-        asks = asks and parameter.name != "input"  # which may well be the row
+        asks = asks and parameter.name != "input"  # a parameter `input` may mean the row
         if asks or kinds <= {"text", "list"}:
             what = f"a text: call it {TEXT}" if asks or "text" in kinds else f"a list: call it {parameter.name}"
             raise misfit(self._task, f"{shown(self._function)} takes {what}")
@@ -218,12 +234,12 @@ class _Wanted:
 
 
 def _fixed(function: Callable[..., Any]) -> set[str]:
-    """The keywords that a `functools.partial` gives already; Python's signature of it has them as defaults."""
+    """Return the keywords that a `functools.partial` has fixed. Its signature lists them as defaults."""
     return set(cast("functools.partial[Any]", function).keywords) if isinstance(function, functools.partial) else set()
 
 
 def _bound(signature: inspect.Signature, given: Mapping[str, Any], rest: Mapping[str, Any]) -> Arguments:
-    """Positional parameters by position as long as there is no gap, the others by name."""
+    """Pass positional parameters by position up to the first gap, and the rest by name."""
     args: list[Any] = []
     kwargs = {**given, **rest}
     for parameter in signature.parameters.values():
@@ -234,10 +250,10 @@ def _bound(signature: inspect.Signature, given: Mapping[str, Any], rest: Mapping
 
 
 def _kinds(annotation: Any) -> set[str]:
-    """Which kinds of value an annotation admits: `any`, `text`, `mapping`, `list`, `object`."""
+    """Return the kinds of value that an annotation admits: `any`, `text`, `mapping`, `list`, `object`."""
     if annotation is _Parameter.empty or annotation is Any or annotation is object:
         return {"any"}
-    if isinstance(annotation, str):  # it could not be evaluated
+    if isinstance(annotation, str):  # an annotation that could not be evaluated
         return {"text"} if annotation == "str" else {"any"}
     origin = typing.get_origin(annotation)
     if origin is typing.Annotated:
@@ -262,6 +278,6 @@ def _kind_of_class(cls: type[Any]) -> str:
 
 
 def _has_fields(cls: type[Any]) -> bool:
-    """Whether objects of `cls` are surely no mappings: dataclasses, models of pydantic, attrs and msgspec."""
+    """Return whether objects of `cls` are not mappings: dataclasses and models of pydantic, attrs and msgspec."""
     marks = ("model_fields", "__attrs_attrs__", "__struct_fields__")
     return is_dataclass(cls) or any(hasattr(cls, mark) for mark in marks)

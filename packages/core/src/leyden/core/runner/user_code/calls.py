@@ -1,4 +1,4 @@
-"""Calls the functions that users give beside their agent (rewards, inputs), outside the attempt."""
+"""Calls of functions that users give with their agent (rewards, inputs), outside the attempt."""
 
 import asyncio
 import functools
@@ -15,10 +15,11 @@ TEXT_CHARACTERS = 160
 
 
 def is_ours(error: BaseException) -> bool:
-    """Whether what came out of a user's function is none of its own: the task that called it is cancelled, or closed.
+    """Return whether an exception from a user's function was not raised by the function itself.
 
-    Whatever else a function raises is its answer: `sys.exit` of a parser, a panic of a library in Rust, an error that
-    is no `Exception` as some test libraries have them, and what it has cancelled itself.
+    That is so where the calling task is cancelled or its coroutine is closed. All other exceptions count as the
+    function's own. Examples are `sys.exit` of a parser, a panic of a Rust library, an error outside `Exception`, or a
+    cancellation that the function caused.
     """
     if isinstance(error, asyncio.CancelledError):
         task = asyncio.current_task()
@@ -27,7 +28,10 @@ def is_ours(error: BaseException) -> bool:
 
 
 async def call_outside(function: Callable[..., Any], *args: Any) -> Any:
-    """Call `function`, sync (in a thread) or async; its own model calls are not the agent's and are not routed."""
+    """Call a sync function in a thread, or an async one on this loop, and return its result.
+
+    Its model calls do not belong to the agent and are not routed.
+    """
     with outside_attempt():
         if inspect.iscoroutinefunction(function):
             return await function(*args)
@@ -36,7 +40,7 @@ async def call_outside(function: Callable[..., Any], *args: Any) -> Any:
 
 
 def name_of(function: object) -> str:
-    """What a function, or a callable object, is called in its own module."""
+    """Return the name of a function or a callable object in its own module."""
     while isinstance(function, functools.partial):
         function = cast("functools.partial[Any]", function).func
     name = str(getattr(function, "__qualname__", None) or type(function).__name__)
@@ -44,13 +48,13 @@ def name_of(function: object) -> str:
 
 
 def shortened(value: object, *, quote: bool = True) -> str:
-    """`value` as one masked line of at most `TEXT_CHARACTERS`, as Python would write it unless `quote` is false.
+    """Return `value` as one masked line of at most `TEXT_CHARACTERS`: its `repr`, or its `str` where `quote` is false.
 
-    One whose own `__repr__` or `__str__` raises is called by its class.
+    Where `__repr__` or `__str__` raises, the line names the class.
     """
     try:
         text = " ".join((repr(value) if quote else str(value)).split())
-    except BaseException:  # whatever its own method raises
+    except BaseException:  # any error of the object's own method
         text = f"<{type_name(value)}>"
     text = mask_text(text)
     return text if len(text) <= TEXT_CHARACTERS else f"{text[:TEXT_CHARACTERS]}…"

@@ -1,4 +1,4 @@
-"""Inputs: runs a user's function from a task row to what the agent takes (`--input`). Knows nothing of adapters."""
+"""Input functions (`--input`): calls a user's function that converts a task row to the agent's input."""
 
 import copy
 import inspect
@@ -24,14 +24,14 @@ def check_input_function(function: object) -> None:
     except TypeError:
         wanted = inspect.signature(function)
         raise UsageError(f"--input {name_of(function)}{wanted} cannot be called with one task") from None
-    except ValueError:  # a builtin without a signature: calling it will tell
+    except ValueError:  # a builtin without a signature cannot be checked before its call
         return
 
 
 async def make_input(function: InputFunction, task: Task) -> Any:
-    """What `function` makes of a copy of `task`, so that the reward gets the row as it was.
+    """Return the input that `function` makes from a copy of `task`. The reward function later gets the unchanged row.
 
-    Raises TaskError, naming the task, when the function raises or returns None.
+    Raises TaskError, which shows the task, when the function raises or returns None.
     """
     name = f"--input {name_of(function)}"
     try:

@@ -1,4 +1,4 @@
-"""`LoadedAgent`: an agent and what its user gives with it, as objects of this process. Knows not how they run."""
+"""`LoadedAgent`: an agent with its user's reward function, input function and hooks, as objects of this process."""
 
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +17,7 @@ from leyden.core.runner.user_code.reward import RewardFunction, check_reward_fun
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedAgent:
-    """The agent, how it is scored, what it is given, and what runs around it."""
+    """The agent, with the functions that score it and make its input, and its hooks."""
 
     source: AgentSource
     reward: RewardFunction | None = None
@@ -36,9 +36,9 @@ class LoadedAgent:
         hooks: Iterable[Any] = (),
         env: Sequence[str] = (),
     ) -> "LoadedAgent":
-        """Take each as it is, or load what an import string names; the words of a command line are an agent, too.
+        """Return a LoadedAgent from objects or import strings. A tuple as `agent` is a command line.
 
-        Raises the UsageError that says what cannot be found, or is not what it should be.
+        Raises UsageError where something cannot be found or has the wrong type.
         """
         if isinstance(agent, str | tuple):
             source = AgentSource.load(cast(AgentReference, agent), env)

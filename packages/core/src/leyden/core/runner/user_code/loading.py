@@ -1,7 +1,7 @@
-"""Objects from import strings: `path/to/file.py:attribute` or `package.module:attribute`.
+"""Loading of objects from import strings: `path/to/file.py:attribute` or `package.module:attribute`.
 
-A file is loaded the way `python file.py` would load it (its folder first on `sys.path`), a module the way
-`python -m` would (the working folder first).
+A file is loaded as `python file.py` would load it, with its folder first on `sys.path`. A module is loaded as `python
+-m` would load it, with the working folder first.
 """
 
 import contextlib
@@ -24,24 +24,24 @@ from leyden.core.runner.attempts.error_text import import_advice, key_advice, ra
 from leyden.core.tracing.children.inherited import module_files
 
 AgentReference = str | tuple[str, ...]
-"""How an agent is named to another process: an import string, or the words of a command line."""
+"""Reference to an agent for another process: an import string, or the words of a command line."""
 
 agent_packages: set[str] = set()
-"""Names of the packages that objects were loaded from by name. An installed one is the user's all the same."""
+"""Packages from which objects were loaded by name. They count as user code even if they are installed."""
 
 
 def load_object(reference: str) -> Any:
-    """Return the object `reference` names; its module is imported once and shared by later calls.
+    """Return the object that `reference` names. Its module is imported once and shared by later calls.
 
-    Raises AgentNotFound, in one line, when the reference has no attribute part, or the file, module or attribute does
-    not exist, or importing it fails.
+    Raises AgentNotFound, with a one-line message, when the reference has no attribute part. The same is raised when the
+    file, module or attribute does not exist, or its import fails.
     """
     source, attribute = _split(reference)
     return _attribute(_module(source, attribute), attribute, source)
 
 
 def reload_object(reference: str) -> Any:
-    """Return a fresh copy of the object: its module is executed again, beside the one `load_object` shares.
+    """Return a fresh copy of the object by executing its module again. The module of `load_object` stays unchanged.
 
     Modules that it imports are not executed again. Raises AgentNotFound like `load_object`.
     """
@@ -84,10 +84,11 @@ def _file_module(path: Path, attribute: str) -> ModuleType:
 
 
 def _free_name(path: Path) -> str:
-    """The name that the module of `path` has, or is to get.
+    """Return the module name for `path`, existing or new.
 
-    Its own, if `import` finds this very file by it: then the modules beside it import the same one, and child
-    processes find it. Else that with the folder's, and a digest of the path where two files would share even this.
+    It is the file's own name where `import` finds this file by it. Modules beside it then import the same module, and
+    child processes find it. Otherwise the folder's name is added, and a digest of the path where two files would still
+    collide.
     """
     stem, folder = (re.sub(r"\W", "_", name) for name in (path.stem, path.parent.name))
     if stem == path.stem and stem not in sys.stdlib_module_names and _found_by_import(stem) == path:
@@ -101,7 +102,7 @@ def _free_name(path: Path) -> str:
 def _found_by_import(name: str) -> Path | None:
     if name in sys.modules:
         return _file_of(sys.modules[name])
-    importlib.invalidate_caches()  # the file may have been written a moment ago
+    importlib.invalidate_caches()  # the file may be new
     try:
         spec = importlib.util.find_spec(name)
     except (ImportError, ValueError):
@@ -135,8 +136,8 @@ def _named_module(name: str) -> ModuleType:
 def importing() -> Generator[None]:
     """Pause Python's garbage collector while large libraries are imported.
 
-    Nearly all that an import makes stays, and the collector would look through it dozens of times: a fifth of the time
-    that torch, transformers or LangChain take.
+    Nearly all objects of an import stay alive, and the collector would scan them dozens of times. That takes a fifth of
+    the import time of torch, transformers or LangChain.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -148,7 +149,7 @@ def importing() -> Generator[None]:
 
 
 def _execute(spec: ModuleSpec, source: str, attribute: str, *, shared: bool) -> ModuleType:
-    assert spec.loader is not None  # module specs made from a location or found by import have one
+    assert spec.loader is not None  # specs made from a location or found by import have a loader
     module = importlib.util.module_from_spec(spec)
     if shared:
         sys.modules[spec.name] = module
@@ -170,7 +171,10 @@ def _failed(source: str, error: BaseException, advice: str = "") -> AgentNotFoun
 
 
 def _as_module(path: Path, attribute: str, error: BaseException) -> str:
-    """How to name a file as a module of the package that it is part of, where that is why it cannot be imported."""
+    """Return advice to name the file as a module of its package, where the package is why its import fails.
+
+    Else empty.
+    """
     if path.suffix != ".py" or not (path.parent / "__init__.py").exists():
         return ""
     names, root = [path.stem], path.parent
@@ -196,7 +200,7 @@ def _attribute(module: ModuleType, dotted: str, source: str) -> Any:
             raise AgentNotFound(f"{source} has no {part!r}{hint}") from error
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # of a property, or a module that imports what it is asked for
+        except BaseException as error:  # of a property, or of a module that imports lazily
             text = raised(error)
             raise AgentNotFound(f"{source}: reading {part!r} failed: {text}{key_advice(text)}") from error
     return found

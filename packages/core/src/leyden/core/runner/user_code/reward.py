@@ -1,8 +1,8 @@
-"""Rewards: runs a user's reward function and checks what it returned. Knows nothing of how rewards are learned from.
+"""Reward functions: calls a user's reward function and checks its result.
 
-A reward is a finite number, at most `MOST_REWARD` one way or the other, or a dict of named dimensions, whose value is
-the sum of weight x dimension. Without weights every dimension weighs 1; with weights, each dimension must have one and
-each weight its dimension, so that a misspelt name is an error and not a silent zero.
+A reward is a finite number of absolute value at most `MOST_REWARD`, or a dict of named dimensions. The value of a dict
+is the sum of weight x dimension. Without weights every dimension has weight 1. With weights, every dimension must have
+a weight and every weight a dimension. A misspelt name is then an error instead of a silent zero.
 """
 
 import inspect
@@ -25,7 +25,7 @@ _TOO_LARGE = f"not a number between {-MOST_REWARD:g} and {MOST_REWARD:g}"
 
 @dataclass(frozen=True, slots=True)
 class Reward:
-    """A reward and its named parts, which are empty when it is a plain number."""
+    """A reward and its named dimensions, which are empty for a plain number."""
 
     value: float
     dimensions: Mapping[str, float] = field(default_factory=dict[str, float])
@@ -40,17 +40,18 @@ def check_reward_function(function: object) -> None:
     except TypeError:
         wanted = inspect.signature(function)
         raise RewardError(f"reward {name_of(function)}{wanted} cannot be called as score(task, result)") from None
-    except ValueError:  # a builtin without a signature: calling it will tell
+    except ValueError:  # a builtin without a signature cannot be checked before its call
         return
 
 
 async def score(
     function: RewardFunction, task: Task, result: Any, weights: Mapping[str, float] | None = None
 ) -> Reward:
-    """Reward of `result`, computed outside the attempt; a sync function runs in a thread.
+    """Return the reward of `result`, computed outside the attempt. A sync function runs in a thread.
 
-    Raises RewardError, naming the task, when the function raises or returns something that is not a reward. What the
-    function itself cancels is such an error; CancelledError is raised where the caller is cancelled.
+    Raises RewardError, which shows the task, when the function raises or returns something that is not a reward. A
+    cancellation that the function itself causes is such an error. CancelledError is raised when the caller is
+    cancelled.
     """
     name = f"reward {name_of(function)}"
     try:
@@ -66,12 +67,15 @@ async def score(
 
 
 def as_reward(returned: Any, weights: Mapping[str, float] | None = None) -> Reward:
-    """Read a number or a dict of dimensions. Raises ValueError saying what was found and what was expected."""
+    """Read a number or a dict of dimensions as a reward.
+
+    Raises ValueError with what was found and what was expected.
+    """
     try:
         return _read(returned, weights)
     except ValueError:
         raise
-    except BaseException as error:  # of the object's own methods
+    except BaseException as error:  # raised by the object's own methods
         raise ValueError(f"{_kind(returned)}, which cannot be read: {raised(error)}") from error
 
 

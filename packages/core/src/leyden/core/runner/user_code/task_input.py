@@ -1,7 +1,7 @@
-"""From a task row to what an agent takes.
+"""Conversion of a task row to an agent's input.
 
-Adapters share these rules, so that one dataset fits the agents of all of them. What a user's own function made of the
-row (`--input`) comes in place of the row, and is given as it is.
+All adapters share these rules, so that one dataset fits the agents of all of them. The result of a user's input
+function (`--input`) replaces the row and is passed on unchanged.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,18 +12,18 @@ from leyden.core.data.rollout import Task
 from leyden.core.errors import TaskError
 
 TEXT_KEYS = ("question", "input", "prompt", "query", "text", "problem")
-"""Where a row keeps what is asked, in the order in which they are tried."""
+"""Keys of a row that may hold its text, in the order in which they are tried."""
 ANSWER_KEYS = frozenset({"answer", "expected", "ground_truth", "label", "reference", "reward", "solution", "target"})
-"""Never given to an agent that does not require them: they are what it is scored against."""
+"""Keys for scoring. Their values are passed only to agents that require them."""
 TEXT = f"{', '.join(TEXT_KEYS[:-1])} or {TEXT_KEYS[-1]}"
 
 
 class MadeInput(dict[str, Any]):
-    """A mapping that a user's own function made of a row: each of its keys is meant for the agent, answers too."""
+    """A mapping that a user's input function made. All of its keys are meant for the agent, answers too."""
 
 
 def is_row(task: Task) -> bool:
-    """Whether `task` has values by keys."""
+    """Return whether `task` is a mapping."""
     return isinstance(task, Mapping)
 
 
@@ -33,7 +33,7 @@ def row_of(task: Task) -> Mapping[str, Any]:
 
 
 def text_of(task: Task) -> str | None:
-    """Return what `task` asks: itself if it is a text, else the first of `TEXT_KEYS` that is one."""
+    """Return the text of `task`: the task itself if it is a string, else the first of `TEXT_KEYS` that holds one."""
     if isinstance(task, str):
         return task
     row = row_of(task)
@@ -41,9 +41,9 @@ def text_of(task: Task) -> str | None:
 
 
 def text_for(task: Task) -> Any:
-    """Return what an agent that takes a text or messages is given; raises TaskError when `task` has neither.
+    """Return the input of an agent that takes text or messages. Raises TaskError when `task` has neither.
 
-    A list is messages.
+    A list counts as messages.
     """
     if isinstance(task, list):
         return cast("list[Any]", task)
@@ -56,10 +56,10 @@ def text_for(task: Task) -> Any:
 def mapping_for(
     task: Task, keys: Sequence[str], required: AbstractSet[str], ready: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return what an agent that takes a mapping of `keys` is given: `ready`, and what `task` has by the same names.
+    """Return the input of an agent that takes a mapping: `ready`, and the values of `task` for the names in `keys`.
 
-    Where the agent takes but one key, the task's text will do. A `MadeInput` with one of the keys is given as it is.
-    Raises TaskError when nothing fits, or a `required` key is missing.
+    Where the agent takes only one key, the task's text may fill it. A `MadeInput` with one of the keys is passed
+    unchanged. Raises TaskError when nothing fits, or a `required` key is missing.
     """
     if isinstance(task, MadeInput) and not task.keys().isdisjoint(keys):
         given = dict(task)
@@ -83,7 +83,7 @@ def _fitting(task: Task, keys: Sequence[str], required: AbstractSet[str], ready:
 
 
 def misfit(task: Task, wanted: str) -> TaskError:
-    """The error that names what was found, what is `wanted` of it, and what to do."""
+    """Return the error with what was found, what is `wanted` and what to do."""
     return TaskError(f"{_described(task)}; {wanted}{_hint(task)}")
 
 

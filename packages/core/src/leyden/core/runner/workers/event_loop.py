@@ -1,4 +1,4 @@
-"""The event loop that agents run on, and what SIGTERM means to it and to the processes that agents fork."""
+"""Event loop of agents, with handling of SIGTERM in this process and in processes that agents fork."""
 
 import asyncio
 import functools
@@ -9,19 +9,20 @@ from collections.abc import Callable
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop's, where it is installed; None stands for asyncio's own."""
+    """Return uvloop's loop factory where uvloop is installed. None means asyncio's default loop."""
     try:
         import uvloop
-    except ImportError:  # not made for Windows
+    except ImportError:  # uvloop does not exist for Windows
         return None
     return uvloop.new_event_loop
 
 
 def on_sigterm(do: Callable[[], object]) -> None:
-    """Have the running loop call `do` when this process gets a SIGTERM.
+    """Have the running loop call `do` when this process receives SIGTERM.
 
-    Processes that an agent forks from this one end by it, as they would without us. They inherit the loop's handler and
-    the descriptor through which it notifies the loop: a pool that ends its processes would end this one.
+    Processes that an agent forks from this one end on SIGTERM, as they would without Leyden. They would otherwise
+    inherit the loop's handler and the descriptor through which it wakes the loop. A process pool that terminates its
+    processes would then end this one.
     """
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, do)
     _forks_end_by_sigterm()
@@ -33,7 +34,10 @@ def _forks_end_by_sigterm() -> None:
 
 
 _held = threading.local()
-"""The signals that the thread which forks had blocked before. A SIGTERM waits until its process has its own handler."""
+"""Signal mask of the forking thread before the fork.
+
+SIGTERM stays blocked until the forked process has its own handler.
+"""
 
 
 def _hold_sigterm() -> None:

@@ -1,4 +1,7 @@
-"""Ends what agents have started and left behind, in whatever session or process group it is. On Linux, by `/proc`."""
+"""Cleanup of processes that agents started and left running, in any session or process group.
+
+Reads `/proc`, so it works on Linux only.
+"""
 
 import contextlib
 import os
@@ -8,11 +11,14 @@ import time
 from leyden.core.runner.commands.supervise import children, kill
 
 SECONDS = 2.0
-"""How long processes that were killed may take to be gone."""
+"""Longest wait for killed processes to end, in seconds."""
 
 
 def end_children() -> None:
-    """Kill our children, and those that become ours by that, until none is left; for one who adopts orphans."""
+    """Kill the children of this process until none is left.
+
+    For a process that adopts orphans: killing a child makes the child's own children children of this process.
+    """
     give_up = time.monotonic() + SECONDS
     while time.monotonic() < give_up and any([kill(child) for child in children()]):
         with contextlib.suppress(ChildProcessError):
@@ -20,7 +26,7 @@ def end_children() -> None:
 
 
 def end_descendants() -> None:
-    """Kill what descends from this process and has left its group, which its parent ends; children first."""
+    """Kill the descendants of this process outside its process group. The parent process ends the group itself."""
     left, found = [os.getpid()], list[int]()
     parents = _parents()
     while left:
@@ -35,7 +41,7 @@ def end_descendants() -> None:
 
 
 def _parents() -> dict[int, int]:
-    """The parent of every process, as far as `/proc` tells."""
+    """Return the parent's pid of every process, by pid. Empty without `/proc`."""
     found: dict[int, int] = {}
     for entry in os.listdir("/proc") if os.path.isdir("/proc") else []:
         if entry.isdigit():

@@ -1,4 +1,4 @@
-"""A runner in the calling process, for an agent that exists only there as a live object. Knows nothing of learning."""
+"""Runner in the calling process, for an agent that exists only there as a live object."""
 
 import asyncio
 import secrets
@@ -30,13 +30,13 @@ async def run_live(
     processes: LiveProcesses,
     stopped: asyncio.Event,
 ) -> None:
-    """Run what is queued in `store` with a live agent until `stopped` is set, and close the store.
+    """Run queued rollouts of `store` with a live agent until `stopped` is set, then close the store.
 
-    `key` as in `RunnerConfig`. Where the store's token is a machine's, the worker's id begins with its name.
-    Closed by somebody else before, because its server is gone for good, it is not waited for.
+    `key` as in `RunnerConfig`. Where the store's token belongs to a machine, the worker's id begins with that machine's
+    name. A caller may close the store before, when its server is gone for good; it is then not waited for.
 
-    Meanwhile every model call of this process belongs to an attempt or fails; afterwards the process is as it was.
-    Raises RewardError when the agent's reward cannot be called with a task and a result.
+    While this runs, every model call of this process belongs to an attempt or fails. Afterwards the process is as
+    before. Raises RewardError when the agent's reward function cannot be called with a task and a result.
     """
     name = machine_name(store.address[1])
     config = RunnerConfig(
@@ -67,6 +67,6 @@ async def run_live(
         await store.close()
         for undo in reversed(undos):
             undo()
-        await gateway_pool.aclose()  # a loop that is about to end would not get to it
+        await gateway_pool.aclose()  # the event loop may end before its own cleanup closes the pool
         routing.uninstall()
         context_propagation.uninstall()

@@ -1,7 +1,8 @@
-"""`MaskedLog`: a log that takes what other processes print, masked by a process that does nothing else.
+"""`MaskedLog`: writes the output of other processes to a log, with secrets masked by a separate process.
 
-That process (`leyden.core.masking.log_filter`) keeps reading while this one is busy. Should it be killed, the pipes
-stay open here, so that no writer is ended by it, and another process reads on.
+The masking process (`leyden.core.masking.log_filter`) goes on reading while this process is busy. This process keeps
+the pipes open too. If the masking process is killed, no writer ends from a broken pipe, and a new masking process
+continues.
 """
 
 import asyncio
@@ -22,30 +23,33 @@ from leyden.core.errors import LeydenError
 from leyden.core.masking import says_secret
 
 PIPE_BYTES = 1 << 20
-"""What a writer may be ahead, where the system lets it."""
+"""Wanted capacity of each pipe, in bytes. Only Linux allows the setting."""
 END_SECONDS = 60.0
-"""How long the last lines may take."""
+"""Longest wait for the last lines when the log stops."""
 PAUSE_SECONDS = 1.0
-"""Between attempts to start the process."""
+"""Pause between tries to start the masking process."""
 
 logger = logging.getLogger(__name__)
 
 
 class MaskedLog:
-    """The end of the file at `path`, or this process's standard error; `secrets` are those known by value."""
+    """Log that appends to the file at `path`, or writes to this process's standard error where `path` is None.
+
+    `secrets` returns the values to mask.
+    """
 
     def __init__(self, path: str | None, secrets: Callable[[], Iterable[str]]) -> None:
         self._path, self._secrets = path, secrets
         self._output = -1
         self._pipes: set[int] = set()
-        """Reading ends, kept open here as long as anybody writes."""
+        """Reading ends of the pipes, kept open here as long as a process writes to them."""
         self._control: socket.socket | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._keeping: asyncio.Task[None] | None = None
         self._ends = False
 
     async def start(self) -> None:
-        """Open the log and start the process that writes it. Raises LeydenError where that cannot be."""
+        """Open the log and start the masking process. Raises LeydenError where either fails."""
         try:
             self._output = os.dup(2) if self._path is None else open_log(self._path)
             await self._begin()
@@ -55,11 +59,14 @@ class MaskedLog:
         self._keeping = asyncio.create_task(self._keep())
 
     def open_pipe(self) -> int:
-        """Return a pipe whose lines go to the log: for another process, to be closed here once that has begun."""
+        """Return the writing end of a pipe to the log.
+
+        The caller closes it once it has started the process that uses it.
+        """
         self._close_ended()
         reading, writing = os.pipe()
         if sys.platform == "linux":
-            with contextlib.suppress(OSError):  # beyond what the user may have
+            with contextlib.suppress(OSError):  # above the user's limit
                 fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         os.set_blocking(reading, False)
         self._pipes.add(reading)
@@ -67,7 +74,7 @@ class MaskedLog:
         return writing
 
     async def stop(self) -> None:
-        """Write what was printed until now, and end."""
+        """Write what was printed so far, then stop the masking process and close the log."""
         self._ends = True
         try:
             if self._control is not None:
@@ -95,7 +102,7 @@ class MaskedLog:
         self._output = -1
 
     async def _begin(self) -> None:
-        """Start a process, and send it all pipes that there are."""
+        """Start a masking process and send it all pipes."""
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         try:
@@ -117,11 +124,11 @@ class MaskedLog:
             stderr=asyncio.subprocess.DEVNULL,
             pass_fds=(control,),
             env={**ours, "PYTHONSAFEPATH": "1"},
-            start_new_session=True,  # a terminal's Ctrl-C is not for it
+            start_new_session=True,  # a terminal's Ctrl-C must not reach it
         )
 
     async def _keep(self) -> None:
-        """Start the process again whenever it ends before it is to."""
+        """Restart the masking process whenever it ends before `stop`."""
         while self._process is not None:
             code = await self._process.wait()
             if self._ends and code == 0:
@@ -139,12 +146,15 @@ class MaskedLog:
                 return await self._begin()
             except OSError as error:
                 logger.warning("what masks %s cannot be started: %s", self._path or "agents", error)
-                lost = sum(_emptied(pipe) for pipe in self._pipes)  # writers are not to wait for it
+                lost = sum(_emptied(pipe) for pipe in self._pipes)  # writers must not wait for the restart
                 logger.warning("%d bytes that agents have printed are lost", lost)
                 await asyncio.sleep(PAUSE_SECONDS)
 
     def _send(self, pipe: int) -> None:
-        """Send a pipe to the process, with the secrets of this moment; of one that has ended, `_keep` will."""
+        """Send a pipe and the current secrets to the masking process.
+
+        If that has ended, `_keep` sends the pipe again.
+        """
         if self._control is None:
             return
         secrets = _anonymous_file(json.dumps(sorted(self._secrets())).encode())
@@ -155,7 +165,7 @@ class MaskedLog:
             os.close(secrets)
 
     def _close_ended(self) -> None:
-        """Close the pipes that nobody writes to any more, once they have been read."""
+        """Close the pipes that have no writer any more and have been read to the end."""
         poll = select.poll()
         for pipe in self._pipes:
             poll.register(pipe, select.POLLIN)
@@ -166,7 +176,7 @@ class MaskedLog:
 
 
 async def started(starting: Coroutine[Any, Any, asyncio.subprocess.Process]) -> asyncio.subprocess.Process:
-    """Wait until a process has started; one that is cancelled meanwhile is killed, not left to the event loop."""
+    """Wait until a process has started. If the caller is cancelled meanwhile, the process is killed."""
     task = asyncio.ensure_future(starting)
     try:
         return await asyncio.shield(task)
@@ -179,7 +189,7 @@ async def started(starting: Coroutine[Any, Any, asyncio.subprocess.Process]) -> 
 
 
 def open_log(path: str) -> int:
-    """Open a log of the user's own to be added to; a file that others can read is so no more."""
+    """Open a log file to append to, and return its descriptor. Other users lose access to a file of this user's."""
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     status = os.fstat(descriptor)
     if stat.S_ISREG(status.st_mode) and status.st_mode & 0o077 and status.st_uid == os.geteuid():
@@ -188,7 +198,7 @@ def open_log(path: str) -> int:
 
 
 def _anonymous_file(content: bytes) -> int:
-    """A file without a name, to be read from its beginning."""
+    """Return a descriptor of an unnamed file with `content`, to be read from its beginning."""
     if sys.platform == "linux":
         descriptor = os.memfd_create("leyden")
         with open(descriptor, "wb", closefd=False) as file:
@@ -201,7 +211,7 @@ def _anonymous_file(content: bytes) -> int:
 
 
 def _emptied(pipe: int) -> int:
-    """Read all that is in a pipe; returns how much that was."""
+    """Read everything in a pipe and return the number of bytes."""
     size = 0
     with contextlib.suppress(BlockingIOError):
         while piece := os.read(pipe, PIPE_BYTES):

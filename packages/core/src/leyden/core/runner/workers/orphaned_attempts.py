@@ -1,4 +1,4 @@
-"""`LostWorkers`: marks the attempts of processes that have died, so that the store can give their rollouts away."""
+"""`LostWorkers`: marks the attempts of dead processes `unresponsive`, so that the store can reassign their rollouts."""
 
 import asyncio
 import logging
@@ -10,32 +10,38 @@ from leyden.core.errors import StoreError
 from leyden.core.store.base import LightningStore
 
 SWEEPS = (0.0, 1.0, 3.0, 10.0)
-"""Seconds between the looks for a dead worker's attempts: its last claim may be granted, and a late span may revive an
-attempt, after the first look."""
+"""Seconds to wait before each search for a dead worker's attempts.
+
+One search is not enough. After it, the store may still grant the worker's last claim, and a late span may reopen an
+attempt.
+"""
 
 logger = logging.getLogger(__name__)
 
 
 class LostWorkers:
-    """Looks for attempts of dead workers, and of dead processes of attempts, and marks them `unresponsive`."""
+    """Searches for attempts of dead workers, and of dead processes of attempts, and marks them `unresponsive`."""
 
     def __init__(self, store: LightningStore) -> None:
         self._store = store
         self._sweeping: set[asyncio.Task[None]] = set()
 
     def sweep_worker(self, who: str, why: str, is_lost: Callable[[str], bool]) -> None:
-        """Look from now on for attempts of workers whose id `is_lost`; `who` they are, and `why`, is noted."""
+        """Search for attempts of workers whose id satisfies `is_lost`, several times from now on.
+
+        `who` names the workers in the failure's message, and `why` gives the reason.
+        """
         failure = Failure(kind="worker", type="WorkerDied", message=f"{who} was lost: {why}")
         self.sweep(failure, lambda rollout: is_lost(rollout.attempt.worker_id or ""))
 
     def sweep(self, failure: Failure, is_lost: Callable[[AttemptedRollout], bool]) -> None:
-        """Look several times, from now on, for attempts that are lost, and mark them with `failure`."""
+        """Search several times, from now on, for attempts that satisfy `is_lost`, and mark them with `failure`."""
         task = asyncio.create_task(self._sweep(failure, is_lost))
         self._sweeping.add(task)
         task.add_done_callback(self._sweeping.discard)
 
     async def stop(self) -> None:
-        """Look no more."""
+        """Cancel all searches."""
         tasks = list(self._sweeping)
         for task in tasks:
             task.cancel()

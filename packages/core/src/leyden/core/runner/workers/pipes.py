@@ -1,7 +1,7 @@
-"""The two pipes between a worker and its parent: news go up, and the end of the other one means the parent is gone.
+"""Pipes between a worker and its parent: one carries reports, the end of the other shows that the parent is gone.
 
-They are the process's standard input and output at its start. Both are taken away before agent code is loaded: an
-agent reads an empty input, and its output goes where the process's standard error does: to the log.
+They are the worker's standard input and output at its start. Both are replaced before agent code is loaded. An agent
+then reads an empty input, and its output goes to the process's standard error, which is the log.
 """
 
 import contextlib
@@ -17,29 +17,29 @@ from leyden.core.runner.workers.leftovers import end_descendants
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
-    """The agent is loaded and claims begin."""
+    """Report: the agent is loaded and the worker begins to claim rollouts."""
 
     adapter: str
     isolation: str = ""
-    """Whether rollouts run in processes of their own, and why; one line."""
+    """One line: whether rollouts run in processes of their own, and why."""
     shares: bool = False
-    """Whether one attempt can end the others: they run in this one process."""
+    """Whether attempts run in the worker process itself, so that one of them can end the others."""
     keeps_open: str = ""
-    """What the agent's import left open, so that a fork of this process would be harmed; empty: nothing."""
+    """Resources that the agent's import left open and that a fork would harm. Empty: none."""
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):
-    """The worker cannot start; `kind` names a class of `leyden.core.errors`."""
+    """Report: the worker cannot start. `kind` names a class of `leyden.core.errors`."""
 
     kind: str
     message: str
 
 
 class Beat(msgspec.Struct, frozen=True, tag="beat"):
-    """The event loop turns."""
+    """Report: the event loop is not blocked."""
 
     finished: int
-    """Attempts run to their end so far."""
+    """Number of attempts that have run to their end."""
 
 
 News = Ready | Refused | Beat
@@ -48,12 +48,12 @@ _DECODER: msgspec.json.Decoder[News] = msgspec.json.Decoder(News)
 
 
 def decode_news(line: bytes) -> News:
-    """Read one line. Raises msgspec.MsgspecError when it is not ours."""
+    """Decode one report. Raises msgspec.MsgspecError for any other line."""
     return _DECODER.decode(line)
 
 
 class ParentPipes:
-    """A worker's side of the pipes."""
+    """The worker's side of the pipes."""
 
     def __init__(self) -> None:
         self._input, self._output = os.dup(0), os.dup(1)
@@ -63,7 +63,7 @@ class ParentPipes:
         os.dup2(2, 1)
 
     def read_line(self) -> bytes:
-        """Wait for the parent's next line, and read nothing behind it."""
+        """Wait for the parent's next line and return it. Reads no byte beyond the line."""
         line = bytearray()
         while not line.endswith(b"\n"):
             piece = os.read(self._input, 1)
@@ -73,18 +73,21 @@ class ParentPipes:
         return bytes(line)
 
     def tell(self, news: News) -> None:
-        """Send news; a parent that is gone or does not listen is not waited for."""
+        """Send a report to the parent. Does not wait for a parent that is gone or does not read."""
         os.set_blocking(self._output, False)
         with contextlib.suppress(OSError):
             os.write(self._output, _ENCODER.encode(news) + b"\n")
 
     def close(self) -> None:
-        """Let go of the pipes, in a process that was forked off the worker."""
+        """Close the pipes in a process that was forked from the worker."""
         os.close(self._input)
         os.close(self._output)
 
     def when_parent_ends(self, stop: Callable[[], object], *, grace_seconds: float) -> None:
-        """In a thread, wait for the parent's end; then call `stop`, and end the process a while later in any case."""
+        """Start a thread that waits for the parent's end.
+
+        It then calls `stop`, and ends the process after `grace_seconds` in any case.
+        """
 
         def watch() -> None:
             with contextlib.suppress(OSError):
@@ -98,9 +101,9 @@ class ParentPipes:
         threading.Thread(target=watch, name="leyden-parent", daemon=True).start()
 
     def leave(self, code: int, *, alone: bool = False) -> None:
-        """End the process, whatever threads it has; and all its group, when no parent is left that would do so.
+        """End the process, whatever threads it has. When the parent is gone, end the whole process group as well.
 
-        `alone`: what it has started ends by itself.
+        `alone`: descendants outside the group are not killed, because they end by themselves.
         """
         if not alone:
             end_descendants()
@@ -110,7 +113,7 @@ class ParentPipes:
 
 
 def flush_output() -> None:
-    """Write out what Python still holds; a stream that the agent closed is left alone."""
+    """Flush Python's standard streams. A stream that the agent closed is skipped."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()

@@ -1,8 +1,8 @@
-"""`WorkerPool`: keeps a number of worker processes alive. Knows nothing of what they run.
+"""`WorkerPool`: keeps a fixed number of worker processes alive.
 
-When one dies, the attempts it held become `unresponsive` at once, so that the store can give their rollouts to
-another worker if they may be tried again. Where attempts shared the process, one of them may have ended it, and would
-end the next one with all that is tried again there: from then on each attempt has a process of its own.
+When a worker dies, its attempts become `unresponsive` at once. The store can then give their rollouts to another worker
+where retries are allowed. Attempts may have shared the dead process, and one of them may have ended it. A retry in a
+shared process could end that one too, so from then on each attempt has a process of its own.
 """
 
 import asyncio
@@ -25,15 +25,18 @@ from leyden.core.store.http.client import HttpStore
 
 SHORT_LIFE_SECONDS = 10.0
 SHARED = "; attempts shared its process, and one of them may have ended it"
-"""Follows why a worker was lost, in the failure of each of its attempts."""
+"""Suffix for the reason why a worker was lost, in the failure of each of its attempts."""
 SHORT_LIVES = 10
-"""So many workers in a row that died young, without finishing one attempt: no further one is started."""
+"""Number of workers in a row that may die young with no finished attempt. Then no further worker is started."""
 
 logger = logging.getLogger(__name__)
 
 
 def worker_prefix(token: str, name: str | None) -> str:
-    """What the ids of a pool's workers begin with that works with this token; `name` tells pools of one token apart."""
+    """Return the prefix of worker ids for a pool that uses `token`.
+
+    `name` distinguishes pools that share a token.
+    """
     machine = machine_name(token)
     if machine is None:
         return f"worker-{name or secrets.token_hex(3)}-"
@@ -41,11 +44,11 @@ def worker_prefix(token: str, name: str | None) -> str:
 
 
 class WorkerPool:
-    """`size` workers that run the agent of `spec`, as long as `start` and `stop` say.
+    """Pool of `size` workers that run the agent of `spec`, between `start` and `stop`.
 
-    Their ids in the store begin with `worker-NAME-`; a name is made up if none is given. With a machine's token in the
-    spec they begin with its name, `NAME-` after it if one is given, and each worker gets a token of its own. What they
-    print goes to the spec's `log_file`, masked.
+    Worker ids begin with `worker-NAME-`; without a `name` the pool generates one. Where the spec's token belongs to a
+    machine, ids begin with the machine's name, then `NAME-` if a name is given. Each worker then gets its own token.
+    The workers' output goes to the spec's `log_file`, masked.
     """
 
     def __init__(self, spec: WorkerSpec, size: int = 1, *, name: str | None = None) -> None:
@@ -62,18 +65,18 @@ class WorkerPool:
         self._log = MaskedLog(spec.log_file, self._secrets)
         self._broken: LeydenError | None = None
         self._set_aside = set[str]()
-        """Workers that were stopped because attempts no longer share a process."""
+        """Ids of workers that were stopped because attempts no longer share a process."""
 
     @property
     def worker_ids(self) -> list[str]:
-        """Names of the live workers, as the store knows them."""
+        """Ids of the live workers in the store."""
         return [worker.worker_id for worker in self._workers.values()]
 
     async def start(self) -> None:
         """Start the workers and wait until each is ready.
 
-        Raises the UsageError that a worker met while loading the agent, reward or hooks, or LeydenError when one
-        cannot start, or its output cannot be written; none is left running then.
+        Raises the UsageError of a worker that cannot load the agent, reward or hooks. Raises LeydenError when a worker
+        cannot start or its output cannot be written. No worker is left running after an error.
         """
         try:
             await self._log.start()
@@ -93,12 +96,12 @@ class WorkerPool:
         self._keeping = [asyncio.create_task(self._keep(place)) for place in range(self._size)]
 
     async def check(self) -> None:
-        """Raise LeydenError when no worker can be kept alive."""
+        """Raise LeydenError when no worker is alive and none can be started."""
         if self._broken is not None and not self._workers:
             raise self._broken
 
     async def stop(self) -> None:
-        """Stop every worker; what they were running goes back to the queue. Takes about two seconds, at most five."""
+        """Stop every worker. Their running rollouts go back to the queue. Takes about two seconds, at most five."""
         for task in self._keeping:
             task.cancel()
         await asyncio.gather(*self._keeping, return_exceptions=True)
@@ -109,12 +112,15 @@ class WorkerPool:
         await self._store.close()
 
     def _secrets(self) -> set[str]:
-        """What is masked in the workers' output by its value."""
+        """Return the values to mask in the workers' output."""
         given = {value for name in self._spec.env if (value := os.environ.get(name))}
         return {*known_secrets(), *given, *filter(None, (self._spec.store_token, self._spec.key))}
 
     async def _start_one(self, place: int) -> None:
-        """Start a worker; one that is killed meanwhile is not the agent's fault, unless it happens again and again."""
+        """Start a worker. A worker killed by a signal meanwhile is replaced.
+
+        After `SHORT_LIVES` such workers the last one's error is raised.
+        """
         for lives_left in reversed(range(SHORT_LIVES)):
             self._started += 1
             worker_id = f"{self._prefix}{self._started}"
@@ -128,7 +134,7 @@ class WorkerPool:
                 logger.warning("worker %s is replaced: %s", worker_id, error)
                 continue
             worker = self._workers[place]
-            if self._spec.isolation == "process" and self._shares(worker):  # another was lost while this one started
+            if self._spec.isolation == "process" and self._shares(worker):  # another was lost meanwhile
                 await worker.stop()
                 await self._start_one(place)
             return
@@ -141,14 +147,14 @@ class WorkerPool:
             os.close(output)
 
     def _shares(self, worker: WorkerProcess) -> bool:
-        """Whether several attempts may have run in the process of `worker` itself."""
+        """Return whether several attempts may have run in the process of `worker` itself."""
         return self._spec.concurrency > 1 and worker.ready is not None and worker.ready.shares
 
     async def _isolate(self, lost: WorkerProcess, why: str) -> None:
-        """After the loss of a worker whose attempts shared it: give attempts processes of their own, where possible.
+        """After the loss of a shared worker, switch to one process for each attempt, where that is possible.
 
-        Workers that share are stopped first, which puts what they run back into the queue: else one of them might
-        take up the attempt that ended `lost`.
+        Other workers whose attempts share a process are stopped first, and their rollouts are requeued. One of them
+        might otherwise retry the attempt that ended `lost`.
         """
         if self._spec.isolation != "auto" or lost.ready is None:
             return
@@ -172,14 +178,14 @@ class WorkerPool:
         await asyncio.gather(*(worker.stop() for worker in others))
 
     async def _keep(self, place: int) -> None:
-        """Replace the worker of one place whenever it dies."""
+        """Replace the worker of one slot whenever it dies."""
         short_lives = 0
         while True:
             worker = self._workers[place]
             why = await worker.ended()
             del self._workers[place]
             await worker.kill()
-            if worker.worker_id in self._set_aside:  # stopped by `_isolate`: what it ran is in the queue again
+            if worker.worker_id in self._set_aside:  # stopped by `_isolate`, which requeued its rollouts
                 self._set_aside.discard(worker.worker_id)
                 why = "attempts no longer share a process"
             else:

@@ -1,4 +1,4 @@
-"""`WorkerProcess`: one worker process as its parent sees it. Knows nothing of the store."""
+"""`WorkerProcess`: the parent's handle of one worker process."""
 
 import asyncio
 import contextlib
@@ -16,9 +16,9 @@ from leyden.core.runner.workers.pipes import Beat, Ready, Refused, decode_news
 from leyden.core.runner.workers.spec import WorkerSpec
 
 START_SECONDS = 120.0
-"""How long loading the agent may take."""
+"""Longest wait for the agent to load."""
 STOP_SECONDS = 3.0
-"""How long a worker may take to stop before it is killed."""
+"""Longest wait for a worker to stop before it is killed."""
 LOOK_SECONDS = 1.0
 
 
@@ -27,14 +27,14 @@ class WorkerKilled(LeydenError):
 
 
 class WorkerProcess:
-    """A started process. In a session of its own, so that a terminal's Ctrl-C reaches only the parent."""
+    """A started worker process. It has its own session, so that a terminal's Ctrl-C reaches only the parent."""
 
     def __init__(self, spec: WorkerSpec, process: asyncio.subprocess.Process) -> None:
         self.worker_id = spec.worker_id
         self.finished = 0
-        """Attempts that it has run to their end, as of its last beat."""
+        """Number of attempts that the worker has run to their end, from its last `Beat`."""
         self.ready: Ready | None = None
-        """What it said once the agent was loaded."""
+        """The worker's first report, once the agent is loaded."""
         self.began = self._heard = time.monotonic()
         self._spec, self._process = spec, process
         self._first: asyncio.Future[Ready | Refused] = asyncio.get_running_loop().create_future()
@@ -42,10 +42,12 @@ class WorkerProcess:
 
     @classmethod
     async def start(cls, spec: WorkerSpec, output: int | None = None) -> "WorkerProcess":
-        """Start a process that prints to `output`, or our standard error, and wait until it claims rollouts.
+        """Start a worker and wait until it claims rollouts.
 
-        Raises the UsageError that the worker met (AgentNotFound, UnknownAgent, RewardError), or LeydenError when it
-        ends or says nothing: WorkerKilled when that was a signal's doing.
+        The worker prints to the descriptor `output`, or to the caller's standard error where that is None.
+
+        Raises the UsageError that occurred in the worker (AgentNotFound, UnknownAgent, RewardError). Raises
+        WorkerKilled when a signal ended it, and LeydenError when it ended otherwise or sent no report in time.
         """
         pipe = asyncio.subprocess.PIPE
         command = (sys.executable, "-m", "leyden.core.runner.workers.worker")
@@ -55,13 +57,13 @@ class WorkerProcess:
                 stdin=pipe,
                 stdout=pipe,
                 stderr=output,
-                env=without_own_tokens(os.environ),  # an agent has no use for them
+                env=without_own_tokens(os.environ),  # agents do not need Leyden's tokens
                 start_new_session=True,
             )
         )
         try:
             process = await asyncio.shield(starting)
-        except asyncio.CancelledError:  # a half-started process would be left to the event loop's end
+        except asyncio.CancelledError:  # otherwise a half-started process would run until the event loop ends
             with contextlib.suppress(OSError):
                 await cls(spec, await starting).kill()
             raise
@@ -75,18 +77,18 @@ class WorkerProcess:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the process is gone, as far as is known."""
+        """Whether the process is known to have ended."""
         return self._process.returncode is not None
 
     async def ended(self) -> str:
-        """Wait until the worker is of no more use, and say why."""
+        """Wait until the worker has ended or its event loop is blocked. Returns the reason as text."""
         waiting = asyncio.create_task(self._process.wait())
         looked = time.monotonic()
         try:
             while not waiting.done():
                 await asyncio.wait({waiting}, timeout=LOOK_SECONDS)
                 now = time.monotonic()
-                if now - looked > 2 * LOOK_SECONDS:  # this loop was held up itself, and has news to read first
+                if now - looked > 2 * LOOK_SECONDS:  # this loop was blocked itself and has reports to read first
                     self._heard = now
                 looked = now
                 if now - self._heard > self._spec.stall_seconds and not waiting.done():
@@ -96,7 +98,7 @@ class WorkerProcess:
         return self._how_it_ended()
 
     async def stop(self) -> None:
-        """Ask the worker to stop, and kill it when it does not."""
+        """Send SIGTERM to the worker. Kill it when it does not end within `STOP_SECONDS`."""
         if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.terminate()
@@ -105,8 +107,8 @@ class WorkerProcess:
         await self.kill()
 
     async def kill(self) -> None:
-        """End the worker and every process it has started, and release the pipes."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):  # one that has died may have left some behind
+        """Kill the worker's process group, then close the pipes."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # a dead worker may have left processes behind
             os.killpg(self._process.pid, signal.SIGKILL)
         await self._process.wait()
         if self._process.stdin is not None:
@@ -117,10 +119,10 @@ class WorkerProcess:
 
     async def _begin(self) -> None:
         stdin = self._process.stdin
-        assert stdin is not None  # a pipe was asked for
+        assert stdin is not None  # opened as a pipe
         spec = msgspec.structs.replace(self._spec, store_token="")
         stdin.write(b"%b\n%b\n" % (msgspec.json.encode(spec), self._spec.store_token.encode()))
-        with contextlib.suppress(OSError):  # a process that is gone already is met below
+        with contextlib.suppress(OSError):  # the code below handles a process that has already ended
             await stdin.drain()
         await asyncio.wait({self._first, self._reading}, timeout=START_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         if not self._first.done():
@@ -138,9 +140,9 @@ class WorkerProcess:
         return self._how_it_ended()
 
     async def _read(self) -> None:
-        """Take the worker's news until its end."""
+        """Read the worker's reports until its end."""
         stdout = self._process.stdout
-        assert stdout is not None  # a pipe was asked for
+        assert stdout is not None  # opened as a pipe
         async for line in stdout:
             self._heard = time.monotonic()
             with contextlib.suppress(msgspec.MsgspecError):
@@ -161,7 +163,7 @@ class WorkerProcess:
 
 
 def same_error(refused: Refused, see_log: str = "") -> LeydenError:
-    """The error that a process met which could not start, to be raised in another one."""
+    """Return the error of a process that could not start, to be raised in this process."""
     kind = getattr(errors, refused.kind, None)
     if isinstance(kind, type) and issubclass(kind, UsageError):
         return kind(refused.message)
@@ -169,7 +171,7 @@ def same_error(refused: Refused, see_log: str = "") -> LeydenError:
 
 
 def blocked(seconds: float) -> str:
-    """Why a worker was lost whose event loop did nothing for so long, and what to do."""
+    """Return the message for a worker whose event loop was blocked for `seconds`, with advice."""
     return (
         f"its event loop has been blocked for {seconds:.0f} s, by an async agent that makes blocking calls: make it a "
         "plain `def`, use the async client, or give --isolation process"

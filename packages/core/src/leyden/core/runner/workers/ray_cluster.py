@@ -1,6 +1,6 @@
-"""A Ray cluster for the length of a block: one that runs, or one of this machine that ends with the block.
+"""Ray cluster for the duration of a block: an existing one, or one on this machine that ends with the block.
 
-Knows nothing of what is run on it. Ray is imported when a cluster is asked for.
+Ray is imported only when a cluster is requested.
 """
 
 import asyncio
@@ -25,25 +25,28 @@ from leyden.core.runner.commands.command import Tail, run_process
 from leyden.core.runner.commands.process import CommandProcess, Exit, Streams
 
 START_SECONDS = 120.0
-"""How long a cluster of our own may take to begin."""
+"""Longest wait for a new cluster to start."""
 HEADS = 3
-"""So often Ray may give up: its node ends when it is not up within half a minute."""
+"""Number of tries to start a head. Ray ends its node when it is not up within half a minute."""
 REACH_SECONDS = 10.0
 OBJECT_BYTES = 100 << 20
-"""Ray's own shared memory on this machine: only short messages pass through it."""
+"""Size of Ray's shared memory on this machine. Only short messages pass through it."""
 _PREFIX = "leyden-ray-"
 _LOCKED = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
-"""Ray listens on every address of this machine: whoever connects to a cluster of ours needs this process's token."""
+"""Settings of a new cluster. Ray listens on all addresses of this machine, so clients need this process's token."""
 _QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_DISABLE_IMPORT_WARNING": "1"}
-"""No telemetry leaves the machine."""
+"""Settings that turn off Ray's telemetry and warnings."""
 _NONE_IN_RESERVE = {"RAY_prestart_worker_first_driver": "0"}
-"""Ray otherwise starts a process for each processor when a driver connects; ours starts those that are used."""
+"""Ray otherwise starts one process for each processor when a driver connects.
+
+With this setting it starts processes only on use.
+"""
 
 logger = logging.getLogger(__name__)
 
 
 class HeadEnded(LeydenError):
-    """A cluster of our own ended before it had begun."""
+    """A cluster that this process started ended before it was up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,42 +54,42 @@ class Cluster:
     """A cluster that this process is connected to."""
 
     ray: Any
-    """The package, which is a connection by itself."""
+    """The `ray` package, which holds the connection as module state."""
     is_ours: bool
-    """Whether it was started here, and ends here."""
+    """Whether this process started the cluster, which then ends with the block."""
 
     def nodes(self) -> list[Mapping[str, Any]]:
-        """The living nodes as Ray describes them: `NodeID`, `NodeManagerAddress`, `Resources`."""
+        """Return Ray's descriptions of the live nodes, with `NodeID`, `NodeManagerAddress` and `Resources`."""
         return [node for node in self.ray.nodes() if node["Alive"]]
 
     @property
     def this_node(self) -> str:
-        """Ray's id of the node that this process is on."""
+        """Ray's id of this process's node."""
         return self.ray.get_runtime_context().get_node_id()
 
     @property
     def own_address(self) -> str:
-        """The address under which the other nodes know this machine."""
+        """Address of this machine for the other nodes."""
         return self.ray.util.get_node_ip_address()
 
 
 def import_ray() -> Any:
-    """Return the package. Raises UsageError where it is not installed."""
+    """Import and return `ray`. Raises UsageError where it is not installed."""
     os.environ.update(_QUIET)
     try:
         ray = import_module("ray")
     except ModuleNotFoundError as error:
         raise UsageError("runners on Ray need Ray: pip install 'leyden-core[ray]'") from error
-    logging.getLogger("ray").setLevel(logging.ERROR)  # it warns whoever joins from another thread than the main one
+    logging.getLogger("ray").setLevel(logging.ERROR)  # Ray warns when it is joined outside the main thread
     return ray
 
 
 @asynccontextmanager
 async def ray_cluster(address: str | None, cpus: int = 0) -> AsyncGenerator[Cluster]:
-    """Join the cluster at `address` (HOST:PORT, or `auto`: the one of this machine); None starts one of our own.
+    """Join the cluster at `address` (HOST:PORT, or `auto` for this machine's own). None starts a new one.
 
-    A connection that this process has already is used as it is. Our own has at least `cpus` processors to give away,
-    and nothing of it outlives this process. Raises UsageError where Ray is missing or no cluster answers.
+    An existing connection of this process is used as it is. A new cluster offers at least `cpus` processors, and
+    nothing of it outlives this process. Raises UsageError where Ray is missing or no cluster answers at `address`.
     """
     if address is None:
         _lock()
@@ -111,7 +114,10 @@ async def ray_cluster(address: str | None, cpus: int = 0) -> AsyncGenerator[Clus
 
 
 async def _joined_own(ray: Any, cpus: int) -> AsyncExitStack:
-    """Start a cluster and join it; what is returned ends it. A head that gives up on a busy machine is tried again."""
+    """Start a cluster and join it.
+
+    Closing the returned stack ends it. A head that fails on a busy machine is retried.
+    """
     heads_left = HEADS
     while True:
         async with AsyncExitStack() as own:
@@ -128,7 +134,7 @@ async def _joined_own(ray: Any, cpus: int) -> AsyncExitStack:
 
 
 def _lock() -> None:
-    """Have clusters of this process ask for its token; Ray reads once whether they do, when it is imported."""
+    """Require this process's token from clients of its clusters. Ray reads the setting once, at its import."""
     if "ray" not in sys.modules:
         os.environ.update(_LOCKED)
     elif os.environ.get("RAY_AUTH_MODE") != "token":
@@ -144,18 +150,21 @@ def _join(ray: Any, address: str) -> None:
         raise UsageError(
             f"no Ray cluster can be joined at {address}: {said}; start one with: ray start --head"
         ) from None
-    finally:  # Ray sets a hook of its own, which agents in processes of this one would inherit
+    finally:  # remove Ray's own hook, which agents in child processes would inherit
         os.environ.pop("PYTHONBREAKPOINT", None)
         if breakpoint_hook is not None:
             os.environ["PYTHONBREAKPOINT"] = breakpoint_hook
-    with contextlib.suppress(ImportError, AttributeError):  # it prints what it has to say among a run's JSON lines
+    with contextlib.suppress(ImportError, AttributeError):  # Ray would print messages between a run's JSON lines
         printing: Any = import_module("ray._private.ray_logging")
         printing.global_worker_stdstream_dispatcher.remove_handler("ray_print_logs")
 
 
 @asynccontextmanager
 async def _own_head(cpus: int) -> "AsyncGenerator[tuple[str, asyncio.Task[Exit], Tail]]":
-    """Run Ray's head in the block, below a process that ends it when we are killed; yields its address."""
+    """Run Ray's head in the block. Yields its address, its task and its output.
+
+    A supervisor process ends the head when this process is killed.
+    """
     _remove_left_behind()
     folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-"))
     port, ports = _free_ports()
@@ -184,10 +193,10 @@ _HEAD = (
 
 
 def _free_ports() -> tuple[int, list[str]]:
-    """A port for the cluster, and the options that fix the others.
+    """Return a free port for the cluster, and options that fix the ports of Ray's agents.
 
-    Ray's agents otherwise say through files which ports they have taken, and its node gives up when a busy machine
-    lets them take more than fifteen seconds.
+    Ray's agents otherwise report their ports through files. On a busy machine that may take more than fifteen seconds,
+    and the node gives up.
     """
     names = (
         *("dashboard-agent-grpc-port", "dashboard-agent-listen-port", "runtime-env-agent-port", "metrics-export-port"),
@@ -238,7 +247,7 @@ def _last_line(output: Tail) -> str:
 
 
 def _remove_left_behind() -> None:
-    """Remove the folders of clusters whose process was killed; what ran in them has ended with it."""
+    """Remove the folders of clusters whose owner was killed. Their processes have ended with it."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*-*"):
         owner = folder.name.removeprefix(_PREFIX).partition("-")[0]
         if owner.isdecimal() and not Path(f"/proc/{owner}").exists():

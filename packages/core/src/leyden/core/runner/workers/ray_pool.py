@@ -1,8 +1,7 @@
-"""`RayPool`: workers on the nodes of a Ray cluster, hosted by actors. Knows nothing of how the cluster came up.
+"""`RayPool`: workers on the nodes of a Ray cluster, hosted by actors.
 
-An actor does no work itself: it is a `RunnerHost`, so workers are kept, replaced and stopped as on one machine. When an
-actor or its node dies, its attempts become `unresponsive` at once, and another actor takes its place where there is
-room.
+An actor runs a `RunnerHost`, so workers are kept alive, replaced and stopped as on one machine. When an actor or its
+node dies, its attempts become `unresponsive` at once. Another actor replaces it where there is room.
 """
 
 import asyncio
@@ -28,16 +27,16 @@ from leyden.core.runner.workers.spec import WorkerSpec
 from leyden.core.store.http.client import HttpStore
 
 PLACE_SECONDS = 60.0
-"""How long Ray may take to find room for an actor before somebody is told."""
+"""Seconds that Ray gets to place an actor before `NoRoom` is raised."""
 ALONE_SECONDS = 300.0
-"""How long a run goes on without any actor."""
+"""Longest time that a run continues without any actor."""
 END_SECONDS = 15.0
 
 logger = logging.getLogger(__name__)
 
 
 class NoRoom(LeydenError):
-    """Ray has found no place for an actor in time."""
+    """Ray did not place an actor in time."""
 
 
 class ActorLost(LeydenError):
@@ -45,9 +44,9 @@ class ActorLost(LeydenError):
 
 
 class RayPool:
-    """`size` workers in `hosts` actors, each of which asks Ray for `cpus` processors a worker.
+    """Pool of `size` workers in `hosts` actors. Each actor requests `cpus` processors for each of its workers from Ray.
 
-    With `here_only`, all are on this machine's node: what they need to reach listens on its loopback address.
+    With `here_only`, all actors are placed on this machine's node, because the run listens on its loopback address.
     """
 
     def __init__(
@@ -71,13 +70,13 @@ class RayPool:
         self._seen = time.monotonic()
 
     async def workers(self) -> list[str]:
-        """Names of the live workers, as the store knows them."""
+        """Return the ids of the live workers in the store."""
         return [worker for actor in list(self._actors.values()) for worker in await actor.workers()]
 
     async def start(self) -> None:
-        """Start the actors and wait until each one's workers are ready.
+        """Start the actors and wait until the workers of each are ready.
 
-        Raises the UsageError that a worker met, or that Ray has no room or a node cannot reach the run.
+        Raises the UsageError of a worker, NoRoom when Ray has no room, or UsageError when a node cannot reach the run.
         """
         starts = [self._start_one(place) for place in range(len(self._shares))]
         failures = [e for e in await asyncio.gather(*starts, return_exceptions=True) if isinstance(e, BaseException)]
@@ -87,7 +86,10 @@ class RayPool:
         self._keeping = [asyncio.create_task(self._keep(place)) for place in range(len(self._shares))]
 
     async def check(self) -> None:
-        """Raise LeydenError when no worker can be kept alive."""
+        """Raise LeydenError when no worker is alive and none can be started.
+
+        The same is raised after `ALONE_SECONDS` without any actor.
+        """
         now = time.monotonic()
         if self._actors:
             self._seen = now
@@ -97,7 +99,7 @@ class RayPool:
             raise LeydenError(f"Ray has had no room for a runner for {ALONE_SECONDS:.0f} s; see `ray status`")
 
     async def stop(self) -> None:
-        """Stop every worker; what they were running goes back to the queue."""
+        """Stop every worker. Their running rollouts go back to the queue."""
         for task in self._keeping:
             task.cancel()
         await asyncio.gather(*self._keeping, return_exceptions=True)
@@ -116,7 +118,7 @@ class RayPool:
         self._actors[place] = actor
 
     async def _keep(self, place: int) -> None:
-        """Replace the actor of one place whenever it dies."""
+        """Replace the actor of one slot whenever it dies."""
         short_lives = 0
         while True:
             actor = self._actors[place]
@@ -138,7 +140,7 @@ class RayPool:
                 return
 
     async def _replace(self, place: int) -> bool:
-        """Start another actor as soon as there is room; returns whether there can be one at all."""
+        """Start another actor as soon as there is room. Returns False when none can be started at all."""
         while True:
             try:
                 await self._start_one(place)
@@ -163,7 +165,7 @@ class RayPool:
 
 
 class _Actor:
-    """One actor as the run sees it. Its workers' output goes to the end of the run's log."""
+    """The run's handle of one actor. The output of its workers is appended to the run's log."""
 
     def __init__(self, ray: Any, spec: WorkerSpec, share: int, options: dict[str, Any]) -> None:
         self._ray, self._share, self._options = ray, share, options
@@ -181,11 +183,11 @@ class _Actor:
         return f"runner {self._name}" + (f" on {self._node}" if self._node else "")
 
     def has_worker(self, worker_id: str) -> bool:
-        """Whether the actor is, or was, the host of this worker."""
+        """Return whether the actor hosts, or hosted, this worker."""
         return worker_id.startswith(self._prefix)
 
     async def begin(self) -> None:
-        """Wait until its workers are ready; raises what they met, NoRoom or ActorLost."""
+        """Wait until the workers are ready. Raises a worker's error, NoRoom or ActorLost."""
         try:
             self._node = await asyncio.wait_for(self._call("where"), PLACE_SECONDS)
         except (TimeoutError, self._ray.exceptions.ActorUnschedulableError):
@@ -202,15 +204,18 @@ class _Actor:
             self._following = asyncio.create_task(self._follow())
 
     async def workers(self) -> list[str]:
-        """Names of its live workers."""
+        """Return the ids of the actor's live workers."""
         return await self._call("workers")
 
     async def ended(self) -> str:
-        """Wait until it cannot keep a worker alive, and say why; raises ActorLost when it died itself."""
+        """Wait until the actor can keep no worker alive, and return the reason.
+
+        Raises ActorLost when the actor died.
+        """
         return await self._call("ended")
 
     async def end(self) -> None:
-        """Stop its workers, take what they printed last, and let Ray end it."""
+        """Stop the workers, read their last output, and let Ray end the actor."""
         if self._node:
             try:
                 async with asyncio.timeout(END_SECONDS):
@@ -223,18 +228,18 @@ class _Actor:
         self._ray.kill(self._handle)
 
     async def _follow(self) -> None:
-        """Copy what the workers print; ends with the actor, and who waits for that says why."""
+        """Copy the workers' output to the log until the actor ends. `ended` reports the reason."""
         with contextlib.suppress(LeydenError):
             while (piece := await self._call("printed")) is not None:
                 self._print(piece)
 
     def _print(self, piece: bytes) -> None:
         if piece and self._log is not None:
-            with open(open_log(str(self._log)), "ab") as file:  # masked where it was printed
+            with open(open_log(str(self._log)), "ab") as file:  # already masked on the actor's machine
                 file.write(piece)
 
     async def _call(self, method: str) -> Any:
-        """Call a method of the host. Raises ActorLost when there is nobody left to answer."""
+        """Call a method of the host. Raises ActorLost when the actor is gone."""
         try:
             return await getattr(self._handle, method).remote()
         except self._ray.exceptions.RuntimeEnvSetupError as error:

@@ -1,6 +1,6 @@
-"""`RunnerHost`: a pool of worker processes beside it, on whichever machine it is. Knows nothing of who calls it.
+"""`RunnerHost`: runs a pool of worker processes on its machine.
 
-What its workers print is kept here, masked, until it is fetched: nothing of a host stays on its machine.
+It keeps the workers' masked output in memory until it is fetched. Nothing of a host stays on its machine.
 """
 
 import asyncio
@@ -18,17 +18,17 @@ from leyden.core.runner.workers.spec import WorkerSpec
 from leyden.core.store.http.client import HttpStore
 
 MOST_PRINTED = 4 << 20
-"""Bytes of output that wait to be fetched; beyond it the oldest go, and are counted."""
+"""Largest amount of output kept until it is fetched, in bytes. Beyond it the oldest bytes are dropped and counted."""
 PIECE = 1 << 20
 LOOK_SECONDS = 1.0
 REACH_SECONDS = 10.0
-"""How long the run is tried to be reached from here."""
+"""Longest wait for the run's store to answer."""
 
 
 class RunnerHost:
-    """`size` workers of `spec` (a `WorkerSpec` in JSON), whose ids begin as `worker_prefix` has it for `name`.
+    """Host of `size` workers of `spec` (a `WorkerSpec` in JSON), with ids from `worker_prefix` for `name`.
 
-    Relative paths in the spec are those of `folder`. All methods are called on one event loop.
+    Relative paths in the spec are relative to `folder`. All methods must be called on one event loop.
     """
 
     def __init__(self, spec: bytes, size: int, name: str, folder: str) -> None:
@@ -38,11 +38,11 @@ class RunnerHost:
         self._pool: WorkerPool | None = None
 
     async def where(self) -> str:
-        """The name of the machine that the host is on."""
+        """Return the name of the host's machine."""
         return socket.gethostname()
 
     async def begin(self) -> Refused | None:
-        """Start the workers and wait until each is ready; returns why they cannot be."""
+        """Start the workers and wait until each is ready. Returns the reason where they cannot start, else None."""
         try:
             self._enter()
             await self._reach()
@@ -57,7 +57,7 @@ class RunnerHost:
         return None
 
     async def ended(self) -> str:
-        """Wait until no worker can be kept alive, and say why."""
+        """Wait until no worker can be kept alive, and return the reason."""
         while True:
             try:
                 await self._started().check()
@@ -66,17 +66,17 @@ class RunnerHost:
             await asyncio.sleep(LOOK_SECONDS)
 
     async def workers(self) -> list[str]:
-        """Names of the live workers, as the store knows them."""
+        """Return the ids of the live workers in the store."""
         return self._started().worker_ids
 
     async def printed(self) -> bytes | None:
-        """What the workers have printed since the last call; waits a while for something. None after the end."""
+        """Return the workers' output since the last call; waits up to `LOOK_SECONDS` for some. None after the end."""
         if self._printed is None or self._printed.is_closed:
             return None
         return await self._printed.take()
 
     async def end(self) -> bytes:
-        """Stop the workers; returns what they have printed since it was last asked for."""
+        """Stop the workers. Returns their output since the last fetch."""
         if self._pool is not None:
             await self._pool.stop()
         return b"" if self._printed is None else self._printed.close()
@@ -98,7 +98,7 @@ class RunnerHost:
     async def _reach(self) -> None:
         store = HttpStore(self._spec.store_url, self._spec.store_token, patience=REACH_SECONDS)
         try:
-            await store.add_many_spans([])  # changes nothing
+            await store.add_many_spans([])  # an empty request changes nothing
         except StoreError as error:
             raise UsageError(
                 f"{socket.gethostname()} cannot reach the run at {self._spec.gateway_url}: give --host and "
@@ -109,9 +109,9 @@ class RunnerHost:
 
 
 class Printed(asyncio.Protocol):
-    """What processes wrote to `path`, in memory: a pipe of this process, which goes when it does.
+    """Buffer for what processes write to `path`, a pipe of this process that ends with it.
 
-    Needs Linux: others open the pipe through `/proc`.
+    Needs Linux: other processes open the pipe through `/proc`.
     """
 
     def __init__(self) -> None:
@@ -124,7 +124,7 @@ class Printed(asyncio.Protocol):
 
     @classmethod
     async def open(cls) -> "Printed":
-        """Begin to read. Raises UsageError on a system without `/proc`."""
+        """Open the pipe and begin to read. Raises UsageError on a system without `/proc`."""
         if not Path("/proc/self/fd").is_dir():
             raise UsageError(f"runners on other machines need Linux there; {socket.gethostname()} has no /proc")
         reading, writing = os.pipe()
@@ -136,7 +136,7 @@ class Printed(asyncio.Protocol):
         return printed
 
     def data_received(self, data: bytes) -> None:
-        """Keep what was written, and no more than `MOST_PRINTED` of it."""
+        """Append data to the buffer. Drops the oldest bytes beyond `MOST_PRINTED`."""
         self._bytes += data
         beyond = len(self._bytes) - MOST_PRINTED
         if beyond > 0:
@@ -145,7 +145,7 @@ class Printed(asyncio.Protocol):
         self._some.set()
 
     async def take(self) -> bytes:
-        """At most a piece of what is there; waits up to `LOOK_SECONDS` for something."""
+        """Return at most `PIECE` bytes of the buffer. Waits up to `LOOK_SECONDS` for data."""
         try:
             await asyncio.wait_for(self._some.wait(), LOOK_SECONDS)
         except TimeoutError:
@@ -153,10 +153,10 @@ class Printed(asyncio.Protocol):
         return self._cut(PIECE)
 
     def close(self) -> bytes:
-        """Read no more; returns all that is there."""
+        """Stop reading. Returns everything in the buffer."""
         if self._transport is not None and not self.is_closed:
             self.is_closed = True
-            with contextlib.suppress(BlockingIOError):  # the loop may not have come to it yet
+            with contextlib.suppress(BlockingIOError):  # the loop may not have read the rest yet
                 while piece := os.read(self._reading, PIECE):
                     self.data_received(piece)
             self._transport.close()

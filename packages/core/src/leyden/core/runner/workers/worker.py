@@ -1,7 +1,7 @@
-"""The worker process, `python -m` of this module: a `WorkerPool` starts it and sends it what to do on its input.
+"""Worker process, started with `python -m` on this module: a `WorkerPool` starts it and sends its input.
 
-It loads the agent before its event loop starts, as a script would; then runs attempts on that one loop until SIGTERM
-or its parent's end. Knows nothing of learning.
+It loads the agent before its event loop starts, as a script would. It then runs attempts on that one loop until SIGTERM
+or its parent's end.
 """
 
 import asyncio
@@ -38,17 +38,20 @@ NO_TELEMETRY = {
     "LANGSMITH_TRACING": "false",
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",
 }
-"""Frameworks phone home unless told not to."""
+"""Environment variables that stop the frameworks' own network calls, such as telemetry."""
 BEAT_SECONDS = 1.0
 MESSAGE_CHARACTERS = 4000
 GRACE_SECONDS = 3.0
-"""How long the process may live after its parent."""
+"""Longest time that the process lives after its parent."""
 
 logger = logging.getLogger(__name__)
 
 
 def main() -> None:
-    """Run until told to stop. Exits with 0, or with 2 when the agent or what is given with it cannot be loaded."""
+    """Run until the pool stops the worker.
+
+    Exits with 0, or with 2 when the agent or a function given with it cannot load.
+    """
     pipes = ParentPipes()
     code, is_command = 1, False
     try:
@@ -61,7 +64,7 @@ def main() -> None:
         shares = not choice.processes and not choice.is_command
         left_open = isolated.left_open() if shares else ""
         processes = isolated.keep(loaded) if choice.processes else isolated.discard()
-        token = pipes.read_line().decode().strip()  # only now: processes that are forked for attempts do not have it
+        token = pipes.read_line().decode().strip()  # read only now: hidden from forked processes
         remember_secret(token)
         spec = msgspec.structs.replace(spec, store_token=token)
         ready = Ready(loaded.source.adapter.name, choice.reason(isolated.imports_again), shares, left_open)
@@ -74,12 +77,12 @@ def main() -> None:
         logger.critical("the worker ends", exc_info=True)
         pipes.tell(_refused(error))
     flush_output()
-    # Threads and tasks that an agent left behind would keep the process alive; a command ends by its supervisor.
+    # An agent's leftover threads and tasks would keep the process alive. The supervisor of a command ends it.
     pipes.leave(code, alone=is_command)
 
 
 def _refused(error: BaseException) -> Refused:
-    """The error under its own name, or that of the nearest error of ours it derives from."""
+    """Return `error` as a report, under its own class name or that of its nearest base class in Leyden."""
     ours = (kind.__name__ for kind in type(error).__mro__ if kind.__module__ == UsageError.__module__)
     return Refused(next(ours, type(error).__name__), mask_text(str(error))[:MESSAGE_CHARACTERS])
 
@@ -90,7 +93,7 @@ def _prepare(spec: WorkerSpec) -> None:
     handler.addFilter(MaskingFilter())
     if spec.key:
         remember_secret(spec.key)
-    ours = logging.getLogger("leyden")  # the root logger is the agent's to configure
+    ours = logging.getLogger("leyden")  # the root logger is left to the agent
     ours.addHandler(handler)
     ours.setLevel(logging.INFO if spec.log_file else logging.WARNING)
     ours.propagate = False
@@ -111,9 +114,9 @@ def _load(spec: WorkerSpec) -> LoadedAgent:
 
 
 def _set_aside() -> None:
-    """Have Python's collector leave alone what is loaded by now, libraries above all: to go through them is slow.
+    """Exclude all objects that exist now from garbage collection, mainly libraries. Scanning them is slow.
 
-    How often it looks for an agent's own garbage stays as it is, for that may hold connections.
+    The thresholds of the collector stay unchanged, because an agent's own garbage may hold connections.
     """
     gc.collect()
     gc.freeze()
@@ -123,7 +126,7 @@ async def _serve(
     spec: WorkerSpec, loaded: LoadedAgent, pipes: ParentPipes, ready: Ready, processes: ForkServer | None
 ) -> None:
     loop, stopped = asyncio.get_running_loop(), asyncio.Event()
-    loop.set_default_executor(AgentThreads())  # frameworks run sync agents here: the usual pool would limit how many
+    loop.set_default_executor(AgentThreads())  # for sync agents: asyncio's own pool limits threads
     on_sigterm(stopped.set)
     pipes.when_parent_ends(lambda: loop.call_soon_threadsafe(stopped.set), grace_seconds=GRACE_SECONDS)
     store = HttpStore(spec.store_url, spec.store_token)
@@ -159,7 +162,7 @@ async def _serve(
 
 
 async def _stop_without(processes: ForkServer, stopped: asyncio.Event) -> None:
-    """Stop the worker when nothing can be forked any more: its pool starts another."""
+    """Stop the worker when the fork server has ended. Its pool starts another worker."""
     await processes.gone.wait()
     stopped.set()
 

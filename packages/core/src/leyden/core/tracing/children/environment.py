@@ -1,7 +1,7 @@
-"""The environment of the programs that an agent starts: it leads their model calls to the gateway.
+"""Environment of the programs that an agent starts: leads their model calls to the gateway.
 
-A Python program of this environment takes `start_hook` along and is routed as its parent is. Any other finds the
-gateway by its client's base URL, and none of the keys that would open a provider to it.
+A program of the same Python environment loads `start_hook` and is routed like its parent. Any other program finds the
+gateway by its client's base URL, and receives no provider keys.
 """
 
 import logging
@@ -40,17 +40,18 @@ PROVIDER_KEYS = re.compile(
     """,
     re.VERBOSE | re.IGNORECASE,
 )
-"""Variables that never reach another program: what they open is a provider's."""
+"""Variables that never reach another program, because they give access to a provider."""
 _IGNORES_HOOK = re.compile(r"-[a-zA-Z]*[EIS]")
-"""Options of Python by which it does not look at its environment, or runs no `sitecustomize`."""
+"""Options with which Python ignores its environment variables, or runs no `sitecustomize`."""
 
 _said: set[tuple[str, str]] = set()
 
 
 def for_child(program: Sequence[str] | None, given: Mapping[Any, Any] | None) -> dict[str, str] | None:
-    """Return the environment for `program` where it must be another than `given` (None: this process's own).
+    """Return the environment for `program` where it must differ from `given` (None: this process's own).
 
-    `program` is the words of its command line, None where a shell finds them. None: `given` is right as it is.
+    `program` is the words of the command line; None where a shell parses it. Returns None where `given` needs no
+    change.
     """
     if not routing_decision.is_on():
         return None
@@ -72,7 +73,10 @@ def for_child(program: Sequence[str] | None, given: Mapping[Any, Any] | None) ->
 
 
 def of_command(base: Mapping[str, str], attempt: OpenAttempt, given: Sequence[str] = ()) -> dict[str, str]:
-    """Return the environment of a command that is the agent of `attempt`: without secrets, but for those of `given`."""
+    """Return the environment of a command that is the agent of `attempt`.
+
+    Secrets are removed, except those named in `given`.
+    """
     secrets = withheld(base, given)
     kept = {name: value for name, value in base.items() if name not in secrets}
     kept = guarded(with_hook(kept, Carried.of(attempt, Caller(), fail_closed=True)), attempt)
@@ -80,7 +84,10 @@ def of_command(base: Mapping[str, str], attempt: OpenAttempt, given: Sequence[st
 
 
 def withheld(base: Mapping[str, str], given: Sequence[str] = ()) -> frozenset[str]:
-    """Names of the variables of `base` that a command does not get: by name, or as a URL with a password, secrets."""
+    """Return the names of variables in `base` that a command does not receive.
+
+    These are secrets by their name, and URLs with a password.
+    """
     return frozenset(name for name, value in base.items() if name not in given and _is_secret(name, value))
 
 
@@ -91,26 +98,26 @@ def _is_secret(name: str, value: str) -> bool:
 
 
 def guarded(base: Mapping[str, str], attempt: OpenAttempt) -> dict[str, str]:
-    """Return `base` without provider keys, and with what leads an OpenAI client to the gateway."""
+    """Return `base` without provider keys, with variables that lead an OpenAI client to the gateway."""
     variables = {name: value for name, value in without_own_tokens(base).items() if not PROVIDER_KEYS.fullmatch(name)}
     url = f"{attempt.gateway_url}/a/{attempt.token}/v1"
     variables |= {"OPENAI_BASE_URL": url, "OPENAI_API_BASE": url, "OPENAI_API_KEY": attempt.token}
     host = urlsplit(attempt.gateway_url).hostname or ""
-    for name in ("NO_PROXY", "no_proxy"):  # a proxy of this machine cannot reach our loopback address
+    for name in ("NO_PROXY", "no_proxy"):  # a proxy of this machine cannot reach a loopback address here
         hosts = variables.get(name, "").split(",")
         variables[name] = ",".join(filter(None, [*hosts, *([] if host in hosts else [host])]))
     return variables
 
 
 def with_hook(base: Mapping[str, str], carried: Carried) -> dict[str, str]:
-    """Return `base` with what a child that is Python joins its attempt by."""
+    """Return `base` with the variables by which a Python child joins its attempt."""
     hooked = without_hook(base)
     path = os.pathsep.join(filter(None, [HOOK, hooked.get(PYTHON_PATH)]))
     return hooked | {PYTHON_PATH: path, ENVIRONMENT: msgspec.json.encode(carried).decode()}
 
 
 def without_hook(base: Mapping[str, str]) -> dict[str, str]:
-    """Return `base` as it is without `with_hook`."""
+    """Return `base` without the changes of `with_hook`."""
     variables = {name: value for name, value in base.items() if name != ENVIRONMENT}
     if HOOK in (path := variables.get(PYTHON_PATH, "").split(os.pathsep)):
         left = os.pathsep.join(entry for entry in path if entry != HOOK)
@@ -121,7 +128,7 @@ def without_hook(base: Mapping[str, str]) -> dict[str, str]:
 
 
 def runs_hook(program: Sequence[str] | None) -> bool:
-    """Whether `program` is Python, or a script of it, of the environment that Leyden is installed in."""
+    """Return whether `program` is Python, or a Python script, of the environment in which Leyden is installed."""
     if not program:
         return False
     options = list(program[1:])
@@ -141,7 +148,7 @@ def _is_ours(program: str) -> bool:
     try:
         with open(found, "rb") as file:
             first = file.readline(512)
-    except OSError:  # it may be run, but not read
+    except OSError:  # executable, but not readable
         return False
     return first.startswith(b"#!") and runs_hook(first[2:].decode(errors="replace").split())
 

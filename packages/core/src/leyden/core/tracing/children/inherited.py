@@ -1,7 +1,7 @@
-"""What a child process of an agent takes along: routing, the attempt it works for, and who speaks in it.
+"""State that a child process inherits from an agent: routing, the attempt that it belongs to, and the caller in it.
 
-`Carried` is pickled with what `multiprocessing` starts, and written into the environment of other programs, where
-`start_hook` finds it in a child that is Python.
+`Carried` is pickled with processes that `multiprocessing` starts. It is also written into the environment of other
+programs, where `start_hook` finds it in a Python child.
 """
 
 import atexit
@@ -27,9 +27,9 @@ from leyden.core.tracing.wire import routing_decision
 log = logging.getLogger("leyden.routing")
 
 ENVIRONMENT = "LEYDEN_CARRIED"
-"""Environment variable; `start_hook` reads it, too."""
+"""Environment variable that holds a `Carried`. `start_hook` reads it too."""
 module_files: dict[str, str] = {}
-"""The files of modules that were loaded under names of Leyden's making, which no other process could import."""
+"""Files of modules that were loaded under names that Leyden generated. No other process could import these names."""
 
 
 class CarriedAttempt(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,23 +55,23 @@ class CarriedCaller(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Carried(msgspec.Struct, frozen=True, kw_only=True):
-    """What goes along."""
+    """State for a child process."""
 
     fail_closed: bool
     attempt: CarriedAttempt | None = None
     caller: CarriedCaller = CarriedCaller()
     modules: dict[str, str] = {}
-    """The file of each module that has a name of Leyden's making."""
+    """Files of modules with generated names, by name."""
 
     @classmethod
     def now(cls, *, empty: bool = False) -> "Carried":
-        """What a process takes along that starts here and now; an `empty` one works for no attempt yet."""
+        """Return the state for a child process that starts now. With `empty`, the child belongs to no attempt yet."""
         attempt = None if empty else current_attempt()
         return cls.of(attempt, current_caller() or Caller(), fail_closed=routing_decision.fails_closed())
 
     @classmethod
     def of(cls, attempt: OpenAttempt | None, caller: Caller, *, fail_closed: bool) -> "Carried":
-        """What a process takes along that works for `attempt`."""
+        """Return the state for a child process that belongs to `attempt`."""
         fields, speaking = CarriedAttempt.__struct_fields__, CarriedCaller.__struct_fields__
         return cls(
             fail_closed=fail_closed,
@@ -81,7 +81,7 @@ class Carried(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def install(self) -> None:
-        """Route this process's model calls, and let it import what its parent loaded."""
+        """Start routing in this process, and let it import the modules that its parent loaded."""
         from leyden.core.tracing import context_propagation
         from leyden.core.tracing.wire import routing
 
@@ -90,7 +90,10 @@ class Carried(msgspec.Struct, frozen=True, kw_only=True):
         routing.install(fail_closed=self.fail_closed)
 
     def opened(self) -> tuple[OpenAttempt, Caller, Callable[[], None]] | None:
-        """The attempt as one of this process, who speaks in it, and what to call at its end; None without one."""
+        """Return the attempt as an object of this process, its caller, and a function to call at the end.
+
+        None where there is no attempt.
+        """
         if self.attempt is None:
             return None
         fields, caller = msgspec.structs.asdict(self.attempt), Caller(**msgspec.structs.asdict(self.caller))
@@ -104,7 +107,7 @@ class Carried(msgspec.Struct, frozen=True, kw_only=True):
 
     @contextmanager
     def entered(self) -> Generator[None]:
-        """Work for the attempt inside the block."""
+        """Let the block belong to the attempt. Without an attempt, run the block unchanged."""
         found = self.opened()
         if found is None:
             yield
@@ -119,7 +122,7 @@ class Carried(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def join(carried: str) -> None:
-    """Let this whole process work for the attempt that `carried` names, until it ends. Called once, at its start."""
+    """Let this whole process belong to the attempt in `carried`, until its end. Called once, at the process's start."""
     found = msgspec.json.decode(carried, type=Carried)
     found.install()
     working = found.opened()
@@ -130,7 +133,7 @@ def join(carried: str) -> None:
 
 
 def find_modules(files: Mapping[str, str]) -> None:
-    """Let this process import modules by the names that another process loaded their files under."""
+    """Let this process import modules by the names under which another process loaded their files."""
     if files:
         module_files.update(files)
         sys.meta_path.insert(0, _Finder(files))
@@ -148,7 +151,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 def _warn_of_notes(attempt: OpenAttempt) -> None:
-    """Say that what was emitted here is lost: only the process that runs the attempt stores what is emitted."""
+    """Warn that spans emitted in this process are lost. Only the process that runs the attempt stores emitted spans."""
     if attempt.notes:
         log.warning(
             "%d notes (%s) were emitted in a child process of the agent and are not recorded: emit them in its own",
@@ -159,13 +162,16 @@ def _warn_of_notes(attempt: OpenAttempt) -> None:
 
 
 def unpickled(files: dict[str, str]) -> str:
-    """What `FoundModules` is unpickled with."""
+    """Function with which `FoundModules` is unpickled."""
     find_modules(files)
     return "found"
 
 
 class FoundModules:
-    """What unpickles it can import the modules that this process loaded; it goes before anything of the agent's."""
+    """Object whose unpickling lets a process import the modules that this process loaded.
+
+    It must be unpickled before any of the agent's objects.
+    """
 
     def __reduce__(self) -> Any:
         return unpickled, (dict(module_files),)

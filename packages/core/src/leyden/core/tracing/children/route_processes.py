@@ -1,7 +1,7 @@
-"""Takes routing, and the attempt that is open, into the processes that `multiprocessing` starts.
+"""Routing for child processes that `multiprocessing` starts: they inherit routing and the open attempt.
 
-A process belongs to the attempt that starts it; one of a pool belongs to none, and each piece of work it is given to
-the attempt that gives it. Without this, a process that is started afresh would call providers.
+A process belongs to the attempt that starts it. A pool's process belongs to no attempt; each of its work items belongs
+to the attempt that submits it. Without this, a spawned process would call providers.
 """
 
 from collections.abc import Callable
@@ -21,13 +21,13 @@ WRAPPED = {
     "multiprocessing.spawn": (("", "get_preparation_data"),),
 }
 POOLS = ("multiprocessing.pool", "concurrent.futures.process")
-"""Whose processes work for many."""
+"""Modules of pools, whose processes serve many attempts."""
 OUR_OWN = "leyden.core."
-"""How the names of Leyden's own programs begin: nothing of an agent's is in their main module."""
+"""Prefix of the names of Leyden's own programs. Their main modules contain nothing of an agent."""
 
 
 def wrap(library: ModuleType, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what takes the place of the start of a process, of its preparation, or of giving work to a pool."""
+    """Return the wrapper of a process's start, of its preparation, or of a pool's submission."""
 
     def start(self: Any) -> None:
         if not routing_decision.is_on() or is_outside():
@@ -51,7 +51,7 @@ def wrap(library: ModuleType, name: str, original: Callable[..., Any]) -> Callab
         prepared = original(name)
         if prepared.get("init_main_from_name", "").startswith(OUR_OWN):
             del prepared["init_main_from_name"]
-        return {"leyden": FoundModules(), **prepared}  # before all that is pickled of the process itself
+        return {"leyden": FoundModules(), **prepared}  # first: before any pickled part of the process itself
 
     if name == "get_preparation_data":
         return get_preparation_data
@@ -60,7 +60,7 @@ def wrap(library: ModuleType, name: str, original: Callable[..., Any]) -> Callab
 
 @dataclass(frozen=True)
 class _Work:
-    """One piece of work for a pool's process."""
+    """One work item for a pool's process."""
 
     work: Callable[..., Any]
     carried: Carried
@@ -72,17 +72,17 @@ class _Work:
 
 @dataclass(frozen=True)
 class _Run:
-    """Stands in for the process's own `run`, once, in the child."""
+    """Replaces the process's own `run` in the child, for one call."""
 
     process: Any
     carried: Carried
     own: Callable[[], None] | None
-    """What somebody put on the process object itself."""
+    """A `run` that was set on the process object itself."""
 
     def __call__(self) -> None:
         del self.process.run
         self.carried.install()
-        Context().run(self._run)  # what a fork brought along belongs to its parent
+        Context().run(self._run)  # the forked context belongs to the parent
 
     def _run(self) -> None:
         with self.carried.entered():

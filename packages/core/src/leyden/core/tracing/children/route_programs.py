@@ -1,6 +1,6 @@
-"""Takes routing into the programs that an agent starts: by `subprocess`, `os` or an event loop of uvloop.
+"""Routing for programs that an agent starts with `subprocess`, `os` or an event loop of uvloop.
 
-asyncio, anyio and trio start programs with `subprocess.Popen`. What a program is given is `child_environment`'s.
+asyncio, anyio and trio start programs with `subprocess.Popen`. For the environment see `environment`.
 """
 
 import os
@@ -22,7 +22,7 @@ WRAPPED = {
 
 
 def wrap(library: ModuleType, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what takes the place of a function that starts a program."""
+    """Return the wrapper of a function that starts a program."""
     return _WRAPPERS[name](original)
 
 
@@ -33,7 +33,7 @@ def _popen(original: Callable[..., None]) -> Callable[..., None]:
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         try:
             given = parameters.bind(self, *args, **kwargs)
-        except TypeError:  # for `Popen` to raise
+        except TypeError:  # `Popen` raises the error itself
             return original(self, *args, **kwargs)
         asked = given.arguments
         program = None if asked.get("shell") else _words(asked["args"], asked.get("executable"))
@@ -95,13 +95,13 @@ def _loop_shell(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _words(arguments: Any, executable: Any) -> Sequence[str] | None:
-    """Return the words of a command line, the program that is really run first; None where they cannot be known."""
+    """Return the words of a command line, with the real executable first. None where they cannot be determined."""
     if isinstance(arguments, str | bytes | os.PathLike):
         line = os.fsdecode(cast("str", arguments))
         words = [line] if os.name == "posix" else shlex.split(line, posix=False)
     else:
         words = [os.fsdecode(word) for word in arguments]
-    if executable is not None and not isinstance(executable, int):  # `os.execve` takes an open file, too
+    if executable is not None and not isinstance(executable, int):  # `os.execve` also takes an open file
         words[:1] = [os.fsdecode(executable)]
     return words or None
 

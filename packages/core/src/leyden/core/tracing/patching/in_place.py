@@ -1,4 +1,4 @@
-"""`in_place_of`: a function of ours that others take for the one whose place it takes."""
+"""`in_place_of`: gives a wrapper the name, documentation and signature of the function that it replaces."""
 
 import inspect
 from collections.abc import Callable
@@ -10,10 +10,10 @@ from typing import Any
 def in_place_of(original: Callable[..., Any], ours: Callable[..., Any]) -> Any:
     """Return `ours` with the name, the documentation and the signature of `original`.
 
-    The signature is set, as `inspect.getfullargspec` does not look at what `functools.wraps` notes: AutoGen asks it
-    which arguments the clients of OpenAI and Anthropic take, and leaves out all others, a key among them.
+    The signature is set explicitly, because `inspect.getfullargspec` ignores what `functools.wraps` records. AutoGen
+    uses it to find the arguments of OpenAI's and Anthropic's clients, and drops all others, the API key among them.
     """
     placed: Any = wraps(original)(ours)
-    with suppress(TypeError, ValueError):  # a builtin without one
+    with suppress(TypeError, ValueError):  # a builtin without a signature
         placed.__signature__ = inspect.signature(original)
     return placed

@@ -1,6 +1,6 @@
-"""`OnImport`: what an instrumentor does to a module of its framework, once the application imports that module.
+"""`OnImport`: runs an instrumentor's change to a framework module once the application imports that module.
 
-So an instrumentor loads nothing of its framework: an application that does not use the framework is not slowed down.
+The instrumentor itself then imports nothing of its framework. An application that does not use it is not slowed down.
 """
 
 import logging
@@ -13,29 +13,29 @@ import wrapt
 log = logging.getLogger("leyden.tracing")
 
 Action = Callable[[Any], None]
-"""Takes the module, which is imported by then."""
+"""Called with the imported module."""
 
 
 class OnImport:
-    """Runs each of `actions` once, when the module that it stands under is imported, unless it is off by then."""
+    """Runs each of `actions` once, when the module named by its key is imported, unless it is turned off before."""
 
     def __init__(self, actions: Mapping[str, Action]) -> None:
         self._actions = dict(actions)
         self._on = True
         for name in actions:
             if name in sys.modules:
-                self._run(sys.modules[name])  # what fails here is the caller's to know
+                self._run(sys.modules[name])  # the caller handles an error here
             else:
                 wrapt.register_post_import_hook(self._imported, name)
 
     def off(self) -> None:
-        """Run nothing more."""
+        """Run no further action."""
         self._on = False
 
     def _imported(self, module: Any) -> None:
         try:
             self._run(module)
-        except Exception:  # whatever it is, the application's import goes on
+        except Exception:  # broad: the application's import must continue
             log.exception("%s cannot be recorded", module.__name__)
 
     def _run(self, module: Any) -> None:

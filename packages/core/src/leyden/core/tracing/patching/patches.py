@@ -1,4 +1,4 @@
-"""`Patches`: replaces functions and methods of other people's modules, and puts every one back. Knows no framework."""
+"""`Patches`: replaces functions and methods of other packages' modules, and restores them."""
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -8,13 +8,13 @@ from typing import Any
 from wrapt import FunctionWrapper
 
 Wrapper = Callable[[Any, Any, Any, Any], Any]
-"""Takes what is wrapped (bound), its instance, arguments and keyword arguments."""
+"""Called with the wrapped function (bound), its instance, the arguments and the keyword arguments."""
 
 _ABSENT = object()
 
 
 class Patches:
-    """What was replaced, until `undo`."""
+    """A set of replacements, in force until `undo`."""
 
     def __init__(self) -> None:
         self._on = True
@@ -27,7 +27,7 @@ class Patches:
         setattr(owner, name, replacement)
 
     def function(self, home: Any, name: str, wrapper: Wrapper) -> None:
-        """Wrap a function of the package that the module `home` is of, under every module's own name for it."""
+        """Wrap a function of the package of the module `home`, under the same name in all modules of the package."""
         original = getattr(home, name)
         replacement = self._wrapped(original, wrapper)
         package = home.__name__.partition("_")[0]
@@ -36,7 +36,7 @@ class Patches:
                 self.put(module, name, replacement)
 
     def methods(self, base: type, wrappers: Mapping[str, Wrapper]) -> None:
-        """Wrap methods wherever `base` or a class below it defines them, those yet to be defined included."""
+        """Wrap methods wherever `base` or a subclass defines them, including subclasses defined later."""
         for kind in _family(base):
             self._own(kind, wrappers)
 
@@ -47,11 +47,14 @@ class Patches:
         self.put(base, "__init_subclass__", classmethod(begin_subclass))
 
     def method(self, kind: type, name: str, wrapper: Wrapper) -> None:
-        """Wrap a method of one class only, be it inherited."""
+        """Wrap a method of one class only, even if it is inherited."""
         self.put(kind, name, self._wrapped(getattr_static(kind, name), wrapper))
 
     def undo(self) -> None:
-        """Put everything back, but what others have replaced since: what they may still call of ours passes on."""
+        """Restore everything, except attributes that other code has replaced since.
+
+        Wrappers of Leyden's that such code still calls only call the original.
+        """
         self._on = False
         while self._put:
             owner, name, before, ours = self._put.pop()

@@ -1,4 +1,4 @@
-"""`quietly`: for callbacks inside an agent's process, whose failures are ours and must not become the agent's."""
+"""`quietly`: decorator for callbacks inside an agent's process, whose failures must not become the agent's."""
 
 import logging
 from collections.abc import Callable

@@ -1,8 +1,8 @@
-"""Capture in production: an implicit rollout around an agent that runs for its users, where everything fails open.
+"""Production capture: opens an implicit rollout around an agent that runs for its users. All failures fail open.
 
-The gateway opens the rollout and keeps the signing key; this process gets the token of one attempt. Whatever is wrong
-with the gateway, the agent runs as if this module were not there, no later than `BEGIN_SECONDS`, and our log says so
-once. Knows nothing of frameworks.
+The gateway opens the rollout and keeps the signing key. This process receives the token of one attempt. If anything is
+wrong with the gateway, the agent runs as without this module, at most `BEGIN_SECONDS` later. Leyden's log reports the
+reason once.
 """
 
 import asyncio
@@ -35,24 +35,24 @@ from leyden.core.tracing.wire import routing, routing_decision
 log = logging.getLogger("leyden.production")
 
 BEGIN_SECONDS = 1.0
-"""An agent never waits longer for its rollout; nor does the end of its process for the rollouts' ends."""
+"""Longest wait of an agent for its rollout, and of the process's end for the ends of its rollouts."""
 REST_SECONDS = 30.0
-"""After a failure the gateway is left alone for so long, and agents wait for nothing."""
+"""Time after a failure in which the gateway is not called and agents do not wait."""
 MODE, GATEWAY_URL, TOKEN = "LEYDEN_CAPTURE", "LEYDEN_GATEWAY_URL", "LEYDEN_CAPTURE_TOKEN"
 """Environment variables."""
 _MAX_ANSWER = 65536
 _OF_THE_REQUEST = (400, 404, 409, 413)
-"""Statuses that say nothing about other requests."""
+"""Statuses that concern only the one request."""
 
 T = TypeVar("T")
 
 
 class Failed(Exception):
-    """The gateway did not do as asked; one line."""
+    """The gateway did not answer as expected. The message is one line."""
 
 
 class Refused(Failed):
-    """The gateway did not like this one request."""
+    """The gateway refused this one request."""
 
 
 def capture(
@@ -64,20 +64,20 @@ def capture(
 ) -> "Capture":
     """Open one implicit rollout around an agent's run, as a block: `with`, or `async with`.
 
-    Without a `gateway` the environment decides: `LEYDEN_CAPTURE=production`, `LEYDEN_GATEWAY_URL` and
-    `LEYDEN_CAPTURE_TOKEN`; without the first of these nothing is captured. Inside an attempt, of a runner's or of
-    another `capture`, nothing more is opened. Never raises.
+    Without a `gateway` these environment variables apply: `LEYDEN_CAPTURE=production`, `LEYDEN_GATEWAY_URL` and
+    `LEYDEN_CAPTURE_TOKEN`. Without the first one nothing is captured. Inside an attempt, of a runner or of another
+    `capture`, no further rollout is opened. Never raises.
     """
     return Capture(task, gateway, token, metadata or {})
 
 
 def root_agent(name: str) -> "Capture":
-    """`capture` around the root span of the agent `name`, for adapters; only the environment turns it on."""
+    """Return a `capture` around the root span of the agent `name`, for adapters. Only the environment enables it."""
     return Capture(None, None, None, {"agent": name})
 
 
 class Capture:
-    """The block of `capture`. As its value, the open attempt, or None where nothing is captured."""
+    """The block of `capture`. Its value is the open attempt, or None where nothing is captured."""
 
     def __init__(self, task: Task, gateway: str | None, token: str | None, metadata: dict[str, Any]) -> None:
         self._begin = CaptureBegin(task=task, metadata=metadata)
@@ -127,7 +127,7 @@ class Capture:
         self.__exit__(kind)
 
     def _ask(self, *, in_loop: bool = False) -> Future[CaptureBegun] | None:
-        """Begin a rollout in the background; None where none is wanted."""
+        """Begin a rollout in the background. Returns None where none is wanted."""
         self._gateway = None
         if (
             current_attempt() is not None
@@ -165,7 +165,10 @@ class Capture:
 
 
 def in_child(fields: dict[str, Any]) -> tuple[OpenAttempt, Callable[[], None]]:
-    """Open an attempt of a capture in a process that the agent started; return what sends what was recorded here."""
+    """Open a capture's attempt in a child process of the agent.
+
+    Returns the attempt and a function that sends the spans of this process.
+    """
     attempt, sender = _opened(**fields)
 
     def send() -> None:
@@ -176,7 +179,7 @@ def in_child(fields: dict[str, Any]) -> tuple[OpenAttempt, Callable[[], None]]:
 
 
 def _opened(**fields: Any) -> tuple[OpenAttempt, SpanSender]:
-    """An attempt that fails open and has its spans sent to its gateway."""
+    """Return an attempt that fails open, and the sender of its spans to its gateway."""
     notes: list[Span] = []
     gateway = _Gateway(fields["gateway_url"], "")
     sender = SpanSender(notes, lambda body: gateway.spans(fields["token"], body))
@@ -185,7 +188,7 @@ def _opened(**fields: Any) -> tuple[OpenAttempt, SpanSender]:
 
 
 def _request(begin: CaptureBegin) -> bytes:
-    """Return the request for a rollout; what of it cannot be kept whole is noted in the metadata."""
+    """Return the request for a rollout. The metadata lists what could not be kept completely."""
     if is_plain(begin.task) and is_plain(begin.metadata):
         return msgspec.msgpack.encode(begin)
     task, metadata = plain(begin.task, "input", all_fields=True), plain(begin.metadata, "metadata", all_fields=True)
@@ -199,7 +202,7 @@ def _request(begin: CaptureBegin) -> bytes:
 
 @dataclass(slots=True)
 class _Gateway:
-    """One gateway as this process knows it."""
+    """State of one gateway in this process."""
 
     url: str
     capture_token: str = field(repr=False)
@@ -214,14 +217,14 @@ class _Gateway:
             raise Failed(f"its answer makes no sense: {error}") from error
 
     def spans(self, token: str, body: bytes) -> None:
-        """Store what was recorded in the attempt of a token."""
+        """Store spans of the attempt that `token` identifies."""
         try:
             self._post("/capture/spans", token, body)
         except Refused as error:
             raise SpansRefused(str(error)) from error
 
     def end(self, token: str, end: CaptureEnd, sender: SpanSender | None = None) -> None:
-        """End the attempt of a token, once `sender` has sent what it recorded."""
+        """End the attempt that `token` identifies, once `sender` has sent its spans."""
         try:
             if sender is not None and (lost := sender.finish()):
                 end = msgspec.structs.replace(end, lost_spans=lost)
@@ -230,11 +233,11 @@ class _Gateway:
             _tell(self.url, f"a rollout's end was not recorded ({_line(error)})")
 
     def give_up(self, begun: CaptureBegun) -> None:
-        """End an attempt that the agent could not wait for."""
+        """End an attempt for which the agent did not wait."""
         self.end(begun.token, CaptureEnd(failed=True))
 
     def failed(self, error: Exception) -> None:
-        """Say why nothing is captured, and leave the gateway alone for a while if that would be so again."""
+        """Log why nothing is captured. Pause calls to the gateway if the next request would fail too."""
         if not isinstance(error, Refused):
             self.resting_until = time.monotonic() + REST_SECONDS
         _tell(self.url, _line(error))
@@ -258,11 +261,11 @@ class _Gateway:
 _gateways: dict[tuple[str, str], _Gateway] = {}
 _told: set[tuple[str, str]] = set()
 _ending: set[Future[None]] = set()
-"""Ends on their way; the end of the process waits for them."""
+"""Ends that are being sent. The end of the process waits for them."""
 
 
 def _configured(url: str | None, token: str | None) -> _Gateway | None:
-    """Return the gateway that was given or that the environment names; raises Failed when half of it is missing."""
+    """Return the given or configured gateway. Raises Failed when its settings are incomplete."""
     if url is None:
         mode = os.environ.get(MODE, "")
         if mode and mode != "production":
@@ -287,9 +290,11 @@ def _result(begun: Future[CaptureBegun]) -> CaptureBegun:
 
 
 def _in_thread(work: Callable[..., T], *args: Any, too_late: Callable[[T], object] | None = None) -> Future[T]:
-    """Run `work` in a thread that nobody has to wait for: a look-up of a name cannot be given a time limit.
+    """Run `work` in a daemon thread and return its future.
 
-    `too_late` gets the result when nobody waits for it any more.
+    A thread is needed because name resolution has no time limit.
+
+    `too_late` is called with the result when the future was cancelled.
     """
     done: Future[T] = Future()
 
@@ -316,7 +321,7 @@ def _line(error: Exception) -> str:
 
 
 def _tell(url: str, reason: str) -> None:
-    """Say in our log what is not captured, loudly the first time."""
+    """Log why nothing is captured, as a warning the first time."""
     level = logging.DEBUG if (url, reason) in _told else logging.WARNING
     _told.add((url, reason))
     log.log(level, "Not captured%s: %s", f" at {url}" if url else "", reason)
@@ -328,4 +333,4 @@ def _wait_for_ends() -> None:
 
 
 if hasattr(os, "register_at_fork"):  # Windows cannot fork
-    os.register_at_fork(after_in_child=_ending.clear)  # those threads are the parent's
+    os.register_at_fork(after_in_child=_ending.clear)  # the threads of these ends exist only in the parent

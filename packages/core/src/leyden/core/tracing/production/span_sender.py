@@ -1,6 +1,6 @@
-"""`SpanSender`: what one captured run recorded, on its way to the gateway in batches, in the background.
+"""`SpanSender`: sends the spans of one captured run to the gateway in batches, in the background.
 
-So a long run holds little of it, and a process that dies loses what the last batch did not hold.
+A long run therefore keeps few spans in memory, and a process that dies loses only spans after the last batch.
 """
 
 import logging
@@ -20,22 +20,22 @@ log = logging.getLogger("leyden.production")
 
 BATCH = 64
 SECONDS = 2.0
-"""A batch goes when there are so many spans, or when its first one is so old at the next."""
+"""A batch is sent when `BATCH` spans wait, or when a span arrives and the oldest one is this many seconds old."""
 LIMIT = 10_000
-"""While the gateway cannot be reached, spans wait; beyond this many the oldest are lost, and counted."""
+"""Most spans that wait while the gateway cannot be reached. Beyond it the oldest are dropped and counted."""
 BYTES = 4 << 20
-"""Of one message, unless one span is larger."""
+"""Largest size of one message, unless a single span is larger."""
 
 Send = Callable[[bytes], None]
-"""Takes a packed `CaptureSpans`. Raises `SpansRefused` where sending it again would change nothing."""
+"""Sends a packed `CaptureSpans`. Raises `SpansRefused` where a retry cannot succeed."""
 
 
 class SpansRefused(Exception):
-    """The gateway will never take these spans; one line."""
+    """The gateway will never accept these spans. The message is one line."""
 
 
 class SpanSender:
-    """Sends the spans in `waiting`, to which anyone may append, and takes those that were sent out of it."""
+    """Sends the spans in `waiting` and removes those that were sent. Other code may append to `waiting`."""
 
     def __init__(self, waiting: list[Span], send: Send) -> None:
         self._waiting, self._send = waiting, send
@@ -46,8 +46,8 @@ class SpanSender:
         self._sending = False
 
     def keep(self, span: Span) -> None:
-        """Have a span that has ended sent."""
-        if os.getpid() != self._process:  # a fork took along what its parent sends
+        """Queue a span that has ended. Starts a batch in a thread when one is due."""
+        if os.getpid() != self._process:  # a fork inherited spans that the parent sends
             self._waiting.clear()
             self._process, self._lock, self._sending = os.getpid(), Lock(), False
         self._waiting.append(span)
@@ -59,7 +59,7 @@ class SpanSender:
         Thread(target=self._send_batch, name="leyden spans", daemon=True).start()
 
     def finish(self) -> int:
-        """Send all that waits, and return how many spans are lost; blocks for as long as sending takes."""
+        """Send all waiting spans, and return the number of lost ones. Blocks until sending has ended."""
         with self._lock:
             while self._waiting and self._send_some():
                 continue
@@ -72,7 +72,7 @@ class SpanSender:
             self._sending = False
 
     def _send_some(self) -> bool:
-        """Send one message; returns whether the next one can be tried."""
+        """Send one message. Returns whether a further one can be tried."""
         spans: list[Span] = []
         try:
             spans = self._fitting()
@@ -82,7 +82,7 @@ class SpanSender:
         except SpansRefused as error:
             log.warning("%d spans are not recorded: %s", len(spans), error)
             self._lost += len(spans)
-        except Exception as error:  # whatever keeps the gateway from taking them, the agent runs on
+        except Exception as error:  # broad: the agent continues whatever the gateway's error is
             beyond = max(0, len(self._waiting) - LIMIT)
             self._lost += beyond
             del self._waiting[:beyond]
@@ -92,9 +92,9 @@ class SpanSender:
         return True
 
     def _fitting(self) -> list[Span]:
-        """Return the first that wait, of plain data and as many as one message holds; at least one.
+        """Return the first waiting spans as plain data, as many as one message holds, but at least one.
 
-        One that can never be stored is lost, and counted.
+        A span that can never be stored is dropped and counted.
         """
         fitting: list[Span] = []
         size = 0

@@ -1,8 +1,8 @@
-"""Zero code: an OpenTelemetry SDK for what `opentelemetry-instrument` starts, where nobody else sets one up.
+"""Zero code: sets up an OpenTelemetry SDK for programs of `opentelemetry-instrument`, where no other code does.
 
-Runs after all configurators and before any instrumentor. It reads OpenTelemetry's own environment variables and sets
-up traces only. A distribution that is installed comes first, and an application that sets a tracer provider itself
-gets its own. Knows nothing of agents.
+It runs after all configurators and before any instrumentor. It reads OpenTelemetry's own environment variables and sets
+up traces only. An installed OpenTelemetry distribution takes precedence. An application that sets a tracer provider
+itself gets its own.
 """
 
 import logging
@@ -22,20 +22,20 @@ EXPORTERS = "OTEL_TRACES_EXPORTER"
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 OTLP = {"grpc": "otlp_proto_grpc", "http/protobuf": "otlp_proto_http"}
-"""Entry points by protocol; the first that is installed is taken where none is asked for."""
+"""Entry points by protocol. Without a configured protocol the first installed one is used."""
 
 
 def set_up() -> None:
-    """Set up the SDK if the environment names an exporter and nobody has; what cannot work is a line in the log."""
+    """Set up the SDK if the environment names an exporter and no provider is set. Errors are logged and not raised."""
     try:
         if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider) and (names := _exporters_asked_for()):
             _become_global([_exporter(name) for name in names])
-    except Exception as error:  # the instrumentors are still to be loaded
+    except Exception as error:  # broad: the instrumentors must still be loaded
         log.error("No spans are exported: %s", error)
 
 
 def _exporters_asked_for() -> list[str]:
-    """Return the exporters that the environment names; an endpoint alone asks for OTLP."""
+    """Return the exporters that the environment names. An endpoint alone selects OTLP."""
     named = [name for part in os.environ.get(EXPORTERS, "").split(",") if (name := part.strip())]
     if named:
         return [name for name in named if name.lower() != "none"]
@@ -51,7 +51,7 @@ def _exporter(name: str) -> SpanExporter:
 
 
 def _otlp() -> list[str]:
-    """Return the entry points that would do for OTLP."""
+    """Return the names of entry points that support the configured OTLP protocol."""
     protocol = next((value.strip() for name in PROTOCOLS if (value := os.environ.get(name))), None)
     if protocol is None:
         return list(OTLP.values())
@@ -69,7 +69,7 @@ def _become_global(exporters: list[SpanExporter]) -> None:
     trace.set_tracer_provider(standing)
 
     def give_way(wrapped: Callable[..., None], _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if standing.__wrapped__ is not provider:  # OpenTelemetry's own answer to setting it twice
+        if standing.__wrapped__ is not provider:  # the original call then warns about a second provider
             return wrapped(*args, **kwargs)
         standing.__wrapped__ = args[0] if args else kwargs["tracer_provider"]
         return None

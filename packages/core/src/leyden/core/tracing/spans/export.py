@@ -1,7 +1,7 @@
-"""Span export: OpenTelemetry spans that start inside an open attempt become `Span`s and reach a sink in batches.
+"""Span export: converts OpenTelemetry spans that start inside an open attempt to `Span`s and sends them to a sink.
 
-The tracer provider is ours alone, except that it becomes the global one where none is set; adapters' own spans do
-without it. A killed attempt loses only the spans that are still open. Knows nothing of stores.
+The sink receives batches. Leyden's tracer provider is separate from the application's, but becomes the global one where
+none is set. Adapters' own spans do not use it. A killed attempt loses only the spans that are still open.
 """
 
 import asyncio
@@ -30,28 +30,28 @@ from leyden.core.tracing.spans.lightweight_spans import RESOURCE, OwnSpan, OwnTr
 log = logging.getLogger("leyden.export")
 
 Sink: TypeAlias = Callable[[list[Span]], Awaitable[object]]
-"""Takes finished spans of any attempts, such as `LightningStore.add_many_spans`."""
+"""Stores finished spans of any attempts, such as `LightningStore.add_many_spans`."""
 
 BATCH = 512
 INTERVAL_SECONDS = 0.2
 CONTENT = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 _WANTED = ("true", "1", "span_only", "span_and_event")
 QUEUE_LIMIT = 100_000
-"""While the sink fails, spans wait; beyond this many the oldest are dropped."""
+"""Most spans that wait while the sink fails. Beyond it the oldest are dropped."""
 MOST_REFUSED = 10_000
-"""Attempts of which it is kept that spans were not stored; beyond this many the oldest are forgotten."""
+"""Most attempts for which dropped spans are counted. Beyond it the oldest are forgotten."""
 
 
 class NotStored(NamedTuple):
-    """Spans of one attempt that were dropped."""
+    """Number of dropped spans of one attempt."""
 
     spans: int
     reason: str
-    """Why the first of them was."""
+    """Reason for the first of them."""
 
 
 class Recorder(SpanProcessor):
-    """Collects finished spans from every thread and hands them to `sink` on the loop that started it."""
+    """Collects finished spans from all threads and sends them to `sink` on the event loop that started it."""
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
@@ -61,13 +61,13 @@ class Recorder(SpanProcessor):
         self._task: asyncio.Task[None] | None = None
 
     def on_start(self, span: SdkSpan, parent_context: Context | None = None) -> None:
-        """Note for whom `span` works; a span started outside any attempt stays unmarked."""
+        """Mark `span` with the current attempt's ids. A span started outside any attempt stays unmarked."""
         attempt = current_attempt()
         if attempt is not None:
             span.set_attributes({semconv.ROLLOUT_ID: attempt.rollout_id, semconv.ATTEMPT_ID: attempt.attempt_id})
 
     def on_end(self, span: ReadableSpan) -> None:
-        """Queue `span` if it works for an attempt."""
+        """Queue `span` if it is marked with an attempt."""
         try:
             if (ours := _span(span)) is not None:
                 self.take(ours)
@@ -83,7 +83,10 @@ class Recorder(SpanProcessor):
         self._queue.append(span)
 
     def refused(self, attempt_id: str) -> "NotStored | None":
-        """What of an attempt was dropped so far; each time it is returned, it is counted anew from then on."""
+        """Return the count of an attempt's dropped spans since the last call, and reset it.
+
+        None: no span was dropped.
+        """
         return self._refused.pop(attempt_id, None)
 
     def _note_refused(self, attempt_id: str, name: str, reason: str) -> None:
@@ -94,13 +97,20 @@ class Recorder(SpanProcessor):
             del self._refused[next(iter(self._refused))]
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        """Do nothing: only `flush`, on the recorder's own loop, can wait for the sink."""
+        """Do nothing: only `flush`, on the recorder's own loop, can wait for the sink.
+
+        Returns whether the queue is empty.
+        """
         return not self._queue
 
     async def flush(self) -> None:
-        """Return when every span that had ended before the call is in the sink, or the sink has failed (logged)."""
+        """Send all spans that had ended before the call.
+
+        Returns early when the sink fails, which is logged. The spans then stay queued. A span that the sink refuses is
+        dropped and counted.
+        """
         async with self._sending:
-            alone = 0  # so many spans at the front were refused together and are sent one by one
+            alone = 0  # number of spans at the front that were refused as a batch and are sent one by one
             while self._queue:
                 size = 1 if alone else min(BATCH, len(self._queue))
                 batch = [self._queue.popleft() for _ in range(size)]
@@ -108,7 +118,7 @@ class Recorder(SpanProcessor):
                 try:
                     await self._sink(await without_call_records(batch))
                 except BaseException as error:
-                    refused = isinstance(error, REFUSALS)  # such as an attempt that the store does not know
+                    refused = isinstance(error, REFUSALS)  # for example an attempt that the store does not have
                     if refused and size == 1:
                         log.warning("span %r of attempt %s is refused: %s", batch[0].name, batch[0].attempt_id, error)
                         self._note_refused(batch[0].attempt_id, batch[0].name, str(error))
@@ -142,7 +152,7 @@ class Recorder(SpanProcessor):
 
 
 class _Switch(SpanProcessor):
-    """The provider's only processor: passes on to the recorders of the moment, so that none stays behind."""
+    """The provider's only processor. It forwards to the current recorders, so that none stays registered."""
 
     recorders: tuple[Recorder, ...] = ()
 
@@ -160,7 +170,7 @@ class _Switch(SpanProcessor):
 
 
 class _AttemptIds(RandomIdGenerator):
-    """Gives a span without a parent its attempt's trace."""
+    """Generates ids. A span without a parent gets its attempt's trace id."""
 
     def generate_trace_id(self) -> int:
         attempt = current_attempt()
@@ -171,11 +181,11 @@ _switch = _Switch()
 _provider: TracerProvider | None = None
 _own_tracer = OwnTracer(_switch.take)
 _tracer: tuple[trace.TracerProvider | None, trace.Tracer] = (None, trace.NoOpTracer())
-"""The provider that was asked last, and its tracer."""
+"""The last chosen provider and its tracer."""
 
 
 def provider() -> TracerProvider:
-    """Return the process's own tracer provider; environment variables neither sample nor shorten its spans."""
+    """Return Leyden's tracer provider of this process. Environment variables do not sample or shorten its spans."""
     global _provider
     if _provider is None:
         unlimited = SpanLimits.UNSET
@@ -191,7 +201,10 @@ def provider() -> TracerProvider:
 
 
 async def start_recording(sink: Sink) -> Recorder:
-    """Record spans of attempts into `sink` from now on, in the running loop's background; `Recorder.stop` ends it."""
+    """Record spans of attempts into `sink` from now on, in the background of the running loop.
+
+    `Recorder.stop` ends it.
+    """
     ours = provider()
     if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
         trace.set_tracer_provider(ours)
@@ -202,12 +215,15 @@ async def start_recording(sink: Sink) -> Recorder:
 
 
 def tracer(given: trace.TracerProvider | None = None) -> trace.Tracer:
-    """Return the tracer that an adapter writes to: of the provider given, ours while recording, or the global."""
+    """Return the tracer for an adapter's spans.
+
+    It is that of the provider `given`, else Leyden's own while a recorder runs, else that of the global provider.
+    """
     global _tracer
     chosen, (last, known) = _chosen(given), _tracer
     if chosen is _provider:
         return _own_tracer
-    if chosen is last:  # making one costs as much as a span
+    if chosen is last:  # making a tracer costs as much as a span
         return known
     made = chosen.get_tracer("leyden")
     _tracer = chosen, made
@@ -223,7 +239,7 @@ def start_span(
     kind: trace.SpanKind = trace.SpanKind.INTERNAL,
     given: trace.TracerProvider | None = None,
 ) -> trace.Span:
-    """Start a span that an adapter writes to `tracer(given)`, below `under`; `started` is Unix nanoseconds."""
+    """Start an adapter's span below `under`, with `tracer(given)`. `started` is in Unix nanoseconds."""
     if is_ours(given):
         return _own_tracer.below(under, title, attributes, started)
     context = Context() if under is None else trace.set_span_in_context(under, Context())
@@ -231,25 +247,29 @@ def start_span(
 
 
 def may_tell_content(given: trace.TracerProvider | None = None) -> bool:
-    """Whether what was said may be written to the tracer of `given`: always to ours, elsewhere if it is asked for.
+    """Return whether content of messages may be written to the tracer of `given`.
 
-    It is asked for by the environment variable of OpenTelemetry's own instrumentors, `CONTENT`.
+    Always True for Leyden's own tracer. For others the environment variable of OpenTelemetry's own instrumentors,
+    `CONTENT`, must allow it.
     """
     return is_ours(given) or os.environ.get(CONTENT, "").lower() in _WANTED
 
 
 def is_ours(given: trace.TracerProvider | None = None) -> bool:
-    """Whether the spans of the tracer of `given` are recorded by Leyden and go nowhere else."""
+    """Return whether the spans of `tracer(given)` are recorded by Leyden and sent nowhere else."""
     return _chosen(given) is _provider
 
 
 def is_global(given: trace.TracerProvider | None = None) -> bool:
-    """Whether `tracer(given)` writes where frameworks with spans of their own write theirs: to the global provider."""
+    """Return whether `tracer(given)` writes to the global provider, as frameworks with their own spans do."""
     return _chosen(given) is trace.get_tracer_provider()
 
 
 def is_beside(span: trace.Span, given: trace.TracerProvider | None = None) -> bool:
-    """Whether what the tracer of `given` writes can hang from `span`: nothing that is ours hangs from foreign spans."""
+    """Return whether `span` may be the parent of spans of `tracer(given)`.
+
+    Leyden's own spans must not have foreign parents.
+    """
     if not is_ours(given) or isinstance(span, OwnSpan):
         return True
     return getattr(span, "resource", None) is provider().resource
@@ -260,10 +280,10 @@ def _chosen(given: trace.TracerProvider | None) -> trace.TracerProvider:
 
 
 def _span(readable: ReadableSpan) -> Span | None:
-    """Return `readable` as ours, or None when it works for no attempt."""
+    """Convert `readable` to a `Span`. Returns None when it is not marked with an attempt."""
     marks = readable.attributes or {}
     if semconv.ATTEMPT_ID not in marks:
         return None
     span = span_from_otel(readable, str(marks[semconv.ROLLOUT_ID]), str(marks[semconv.ATTEMPT_ID]))
-    del span.attributes[semconv.ROLLOUT_ID], span.attributes[semconv.ATTEMPT_ID]  # its own dict, made just now
+    del span.attributes[semconv.ROLLOUT_ID], span.attributes[semconv.ATTEMPT_ID]  # a dict made for this span
     return span

@@ -1,6 +1,7 @@
-"""Spans of OpenTelemetry's shape that become our own without its SDK, which takes three times as long. Knows no sink.
+"""Lightweight spans: OpenTelemetry spans that become Leyden's `Span`s without OpenTelemetry's SDK.
 
-They look to whoever holds them like any other span, and are below or above any other. Only spans of attempts are kept.
+The SDK takes three times as long. These spans have OpenTelemetry's interface, and may be parents or children of any
+other span. Only spans of attempts are kept.
 """
 
 import random
@@ -20,7 +21,7 @@ from leyden.core.data.span import Attributes, Span, SpanEvent, SpanLink, SpanSta
 from leyden.core.tracing.context import current_attempt
 
 Keep = Callable[[Span], object]
-"""Takes a span that has ended."""
+"""Called with a span that has ended."""
 
 RESOURCE: Attributes = {"service.name": "leyden"}
 _NANOSECONDS = 1e9
@@ -30,7 +31,7 @@ _UNSET = SpanStatus()
 
 
 class OwnSpan(trace.Span):
-    """A span of an attempt from its start on; it reaches `keep` when it ends. As safe to share as a dict."""
+    """A span of an attempt, which calls `keep` when it ends. It is as thread-safe as a dict."""
 
     __slots__ = (
         *("_attempt", "_attributes", "_context", "_events", "_keep", "_links", "_name", "_parent_id"),
@@ -51,39 +52,39 @@ class OwnSpan(trace.Span):
         """16 hexadecimal digits."""
         self._context: trace.SpanContext | None = None
         self._reasons: list[str] = []
-        """Why something of it is not whole."""
+        """Reasons why parts of the span are not complete."""
         self._attributes: Attributes = _add({}, attributes, self._reasons) if attributes else {}
         self._status = _UNSET
         self._events: list[SpanEvent] = []
         self._links: list[SpanLink] = []
 
     def get_span_context(self) -> trace.SpanContext:
-        """Who it is."""
-        if self._context is None:  # few are ever asked
+        """Return the span's context, made at the first call."""
+        if self._context is None:  # most spans never need it
             ids = int(self.trace_id, 16), int(self.span_id, 16)
             self._context = trace.SpanContext(*ids, False, _SAMPLED, _STATE)
         return self._context
 
     def is_recording(self) -> bool:
-        """Whether it has not ended."""
+        """Return whether the span has not ended."""
         return self._keep is not None
 
     def set_attribute(self, key: str, value: types.AttributeValue) -> None:
-        """Note a value of any type."""
+        """Set an attribute of any type."""
         self.set_attributes({key: value})
 
     def set_attributes(self, attributes: Mapping[str, types.AttributeValue]) -> None:
-        """Note values."""
+        """Set several attributes."""
         if self._keep is not None:
             _add(self._attributes, attributes, self._reasons)
 
     def update_name(self, name: str) -> None:
-        """Rename it."""
+        """Set the span's name."""
         if self._keep is not None:
             self._name = name
 
     def set_status(self, status: trace.Status | trace.StatusCode, description: str | None = None) -> None:
-        """Note how it ended; after ok nothing more is heard, as with any span."""
+        """Set the span's status. After OK, later calls have no effect, as OpenTelemetry requires."""
         given = status if isinstance(status, trace.Status) else trace.Status(status, description)
         if self._keep is None or self._status.code == "ok" or given.status_code is trace.StatusCode.UNSET:
             return
@@ -91,13 +92,13 @@ class OwnSpan(trace.Span):
         self._status = SpanStatus(code=code, description=given.description)
 
     def add_event(self, name: str, attributes: types.Attributes = None, timestamp: int | None = None) -> None:
-        """Note a moment."""
+        """Add an event. `timestamp` is in Unix nanoseconds."""
         if self._keep is not None:
             at = (time.time_ns() if timestamp is None else timestamp) / _NANOSECONDS
             self._events.append(SpanEvent(name=name, time=at, attributes=self._read(attributes, "event")))
 
     def add_link(self, context: trace.SpanContext, attributes: types.Attributes = None) -> None:
-        """Refer to another span."""
+        """Add a link to another span."""
         if self._keep is not None:
             trace_id, span_id = f"{context.trace_id:032x}", f"{context.span_id:016x}"
             self._links.append(SpanLink(trace_id=trace_id, span_id=span_id, attributes=self._read(attributes, "link")))
@@ -112,7 +113,7 @@ class OwnSpan(trace.Span):
         timestamp: int | None = None,
         escaped: bool = False,
     ) -> None:
-        """Note an exception as an event, with OpenTelemetry's names."""
+        """Add an exception as an event, with OpenTelemetry's names."""
         told = {
             "exception.type": short_name(exception),
             "exception.message": message_of(exception),
@@ -122,7 +123,7 @@ class OwnSpan(trace.Span):
         self.add_event("exception", {**told, **(attributes or {})}, timestamp)
 
     def end(self, end_time: int | None = None) -> None:
-        """End it, and hand it on if it works for an attempt; it hears nothing more."""
+        """End the span and pass it to `keep` if it belongs to an attempt. Later changes have no effect."""
         keep, self._keep = self._keep, None
         attempt = self._attempt
         if keep is None or attempt is None:
@@ -147,13 +148,13 @@ class OwnSpan(trace.Span):
 
 
 class OwnTracer(trace.Tracer):
-    """Makes spans that reach `keep`."""
+    """Tracer whose spans call `keep` when they end."""
 
     def __init__(self, keep: Keep) -> None:
         self._keep = keep
 
     def below(self, under: trace.Span | None, name: str, attributes: Mapping[str, Any] | None, started: int) -> OwnSpan:
-        """Start a span below another, without a context around it; `started` is Unix nanoseconds."""
+        """Start a span below another one, without changing the context. `started` is in Unix nanoseconds."""
         return OwnSpan(name, under, attributes, started, self._keep)
 
     def start_span(
@@ -167,7 +168,7 @@ class OwnTracer(trace.Tracer):
         record_exception: bool = True,
         set_status_on_exception: bool = True,
     ) -> OwnSpan:
-        """Start a span below the one in `context`. Its kind is not kept; what only blocks read has no effect here."""
+        """Start a span below the one in `context`. `kind` and the options for blocks have no effect."""
         started = time.time_ns() if start_time is None else start_time
         span = self.below(trace.get_current_span(context), name, attributes, started)
         for link in links or ():
@@ -192,7 +193,7 @@ class OwnTracer(trace.Tracer):
 
 
 def ids(span: trace.Span) -> tuple[str | None, str | None]:
-    """The trace's id and the span's, in hexadecimal digits; None and None for a span that is nobody's."""
+    """Return the trace id and span id in hexadecimal digits. None and None for an invalid span."""
     if type(span) is OwnSpan:
         return span.trace_id, span.span_id
     context = span.get_span_context()
@@ -202,7 +203,7 @@ def ids(span: trace.Span) -> tuple[str | None, str | None]:
 def _add(
     known: dict[str, Any], given: Mapping[str, object], reasons: list[str], place: str = "attributes"
 ) -> Attributes:
-    """Note values as they are now; what could not be kept whole of them goes to `reasons`."""
+    """Copy values into `known` as they are now. Appends to `reasons` why a value is not complete."""
     for name, value in given.items():
         kind = type(value)
         if kind is str or kind is int or kind is float or kind is bool:
@@ -223,9 +224,9 @@ def _is_flat(items: list[object]) -> bool:
 
 
 def _as_it_is_now(value: object, place: str, reasons: list[str]) -> Any:
-    """Return what an odd value is now.
+    """Return a copy of an unusual value as it is now.
 
-    An object that would have to be asked, by its own methods, is returned itself: the recorder reads it on a thread.
+    An object that can be read only through its own methods is returned itself. The recorder reads it in a thread.
     """
     read = reading(WITHOUT_METHODS)
     found = read.read(value, place)

@@ -1,7 +1,7 @@
-"""A framework's runs as OpenTelemetry spans, joined by the framework's own run ids. Knows no framework.
+"""Run tree: records a framework's runs as OpenTelemetry spans, connected by the framework's own run ids.
 
-A run may stay without a span (the link of a chain); what is below it then hangs from the nearest run that has one. A
-run that is reported twice, by two handlers at once, is recorded once.
+A run may have no span, such as a step of a chain. Spans below it then become children of the nearest run above that has
+one. A run that two handlers report is recorded once.
 """
 
 import time
@@ -20,46 +20,49 @@ from leyden.core.tracing.spans.export import is_beside, may_tell_content, start_
 from leyden.core.tracing.spans.lightweight_spans import OwnSpan, ids
 
 LIVE_LIMIT = 4096
-"""Beyond this many live runs, those of closed attempts, whose end was never told, are forgotten."""
+"""Number of live runs above which those of closed attempts, whose end was never reported, are forgotten."""
 
 
 class ToolFailure(Exception):
-    """A tool answered with an error instead of raising one; only ever recorded."""
+    """An error that a tool returned instead of raising it. It is only recorded, never raised."""
 
 
 class Run(msgspec.Struct, eq=False):
-    """One run of a framework's."""
+    """One run of a framework."""
 
     parent: "Run | None"
     name: str
     agent: str | None
-    """The agent it works for: of the nearest run above that is one."""
+    """Agent of the nearest run above that is an agent, or of this run."""
     node: str | None
     started: int
     """Unix nanoseconds."""
     attempt: OpenAttempt | None
     span: trace.Span | None = None
     record: OwnSpan | None = None
-    """Its span for Leyden's store, where `span` goes elsewhere or nowhere: in a capture."""
+    """The run's span for Leyden's store in a capture, where `span` is exported to another place or nowhere."""
     caller: Caller | None = None
     capture: Capture | None = None
-    """In production, the rollout around it."""
+    """In production, the rollout around the run."""
     tells_content: bool = True
     by_shape: bool = False
-    """It is called an agent for its shape, not by its author: a workflow, should it turn out to hold agents."""
+    """Whether it counts as an agent only by its structure. If agents start below it, it becomes a workflow."""
     has_ended: bool = False
     stopped: list["tuple[Run, BaseException, int]"] = []
-    """Runs below whose spans end with this one's: their error, which counts if this one fails, and their end."""
+    """Runs below whose spans end with this run's span, with their error and end time.
+
+    The error counts only if this run fails.
+    """
 
     def note(self, attributes: Mapping[str, Any]) -> None:
-        """Add attributes to its span; what was said among them only where that may be told."""
+        """Add attributes to the spans. Content of messages is left out of `span` unless it may be exported."""
         if self.record is not None:
             self.record.set_attributes(_told(attributes, tells_content=True))
         if self.span is not None and (told := _told(attributes, self.tells_content)):
             self.span.set_attributes(told)
 
     def close(self, error: BaseException | None, ended: int | None = None) -> None:
-        """End its span, failed if there is an `error`; `ended` is Unix nanoseconds, now without it."""
+        """End the spans, as failed if there is an `error`. `ended` is in Unix nanoseconds; None means now."""
         for below, its_error, its_end in self.stopped:
             below.close(None if error is None else its_error, its_end)
         for span, tells_content in ((self.record, True), (self.span, self.tells_content)):
@@ -71,7 +74,7 @@ class Run(msgspec.Struct, eq=False):
             span.end(ended)
 
     def visible(self) -> "Run | None":
-        """The nearest run, this one or above, that has a span."""
+        """Return the nearest run, this one or above, that has a span."""
         run: Run | None = self
         while run is not None and run.span is None:
             run = run.parent
@@ -79,19 +82,19 @@ class Run(msgspec.Struct, eq=False):
 
 
 class RunTree:
-    """The runs of one framework that have started and not ended, in this process. Safe to use from any thread."""
+    """Live runs of one framework in this process. Safe to use from any thread."""
 
     def __init__(self, framework: str, body: Callable[[], Hashable | None] | None = None) -> None:
-        """Where the framework knows it, `body` returns the key of the run inside which this context is, if any.
+        """`body` returns the key of the run in whose body this context executes, if the framework provides that.
 
-        A root then hangs from another root of the framework only inside that root's body. Otherwise it is a sibling.
+        A root then has another root of the framework as parent only inside that root's body. Otherwise it is a sibling.
         """
         self._framework = framework
         self._body = body
         self._live: dict[Hashable, Run] = {}
 
     def start(self, key: Hashable, parent: Hashable | None, name: str, node: str | None = None) -> Run | None:
-        """Take note of a run, without a span yet; None when it is known already."""
+        """Record the start of a run, without a span yet. Returns None when the run is already recorded."""
         if key in self._live:
             return None
         if len(self._live) > LIVE_LIMIT:
@@ -103,7 +106,7 @@ class RunTree:
         return run
 
     def find(self, key: Hashable) -> Run | None:
-        """Return a run that has started and not ended."""
+        """Return a live run, or None."""
         return self._live.get(key)
 
     def open(
@@ -115,7 +118,7 @@ class RunTree:
         provider: trace.TracerProvider | None = None,
         kind: trace.SpanKind = trace.SpanKind.INTERNAL,
     ) -> None:
-        """Give `run` a span, and let `run` be who speaks in this context. Attributes that are None are left out."""
+        """Start a span for `run` and set `run` as this context's caller. Attributes that are None are left out."""
         above = None if run.parent is None else run.parent.visible()
         current, outer = trace.get_current_span(), self._outer(run)
         above = None if above is None or self._is_left(above) else above
@@ -150,9 +153,9 @@ class RunTree:
         *,
         provider: trace.TracerProvider | None = None,
     ) -> None:
-        """Give `run` the span of an agent; what starts below it from now on works for `agent`.
+        """Start an agent's span for `run`. Runs that start below it from now on belong to `agent`.
 
-        In production a root's span has a rollout of its own around it, if the environment asks for that.
+        In production a root's span gets a rollout of its own around it, if the environment enables that.
         """
         run.agent = agent
         self._capture(run, agent)
@@ -160,13 +163,16 @@ class RunTree:
         self.open(run, f"invoke_agent {agent}", known, provider=provider)
 
     def open_workflow(self, run: Run, name: str, *, provider: trace.TracerProvider | None = None) -> None:
-        """Give `run` the span of a workflow (a team, a crew), which is no agent. A root is captured like an agent."""
+        """Start the span of a workflow (a team, a crew), which is no agent. A root is captured like an agent."""
         self._capture(run, name)
         known = {semconv.OPERATION: "invoke_workflow", semconv.WORKFLOW_NAME: name}
         self.open(run, f"invoke_workflow {name}", known, provider=provider)
 
     def hold_agents(self, run: Run) -> None:
-        """Note that an agent starts below `run`: whatever is above and called an agent for its shape is a workflow."""
+        """Record that an agent starts below `run`.
+
+        Runs above that counted as agents by their structure become workflows.
+        """
         above: Run | None = run
         while above is not None:
             if above.by_shape and above.span is not None:
@@ -185,7 +191,7 @@ class RunTree:
         arguments: str | None = None,
         provider: trace.TracerProvider | None = None,
     ) -> None:
-        """Give `run` the span of a tool; `arguments` is JSON."""
+        """Start the span of a tool. `arguments` is JSON."""
         known = {
             semconv.OPERATION: "execute_tool",
             semconv.TOOL_NAME: name,
@@ -197,7 +203,10 @@ class RunTree:
     def handoff(
         self, parent: Hashable | None, source: str, target: str, *, provider: trace.TracerProvider | None = None
     ) -> None:
-        """Note that `source` passes on to `target`, below the run `parent`; it takes no time and changes no speaker."""
+        """Record a handoff from `source` to `target` below the run `parent`.
+
+        It has no duration and leaves the caller as it is.
+        """
         speaking, key = current_caller(), object()
         run = self.start(key, parent, "handoff")
         if run is not None:
@@ -209,7 +218,7 @@ class RunTree:
     def end(
         self, key: Hashable, error: BaseException | None = None, attributes: Mapping[str, Any] | None = None
     ) -> None:
-        """End a run, failed if there is an `error`; one that is not known has ended already."""
+        """End a run, as failed if there is an `error`. A run that is not live has already ended."""
         run = self._pop(key)
         if run is None:
             return
@@ -220,7 +229,10 @@ class RunTree:
             run.capture.__exit__(None if error is None else type(error), error, None)
 
     def stop(self, key: Hashable, error: BaseException) -> None:
-        """End a run that the run above it stopped: failed if that one fails, which is known when that one ends."""
+        """End a run that the run above it stopped.
+
+        It counts as failed if the run above fails, so its spans end together with that run's spans.
+        """
         above = None if (run := self._live.get(key)) is None else run.parent
         if run is None or above is None or above.has_ended:
             self.end(key, error)
@@ -236,7 +248,10 @@ class RunTree:
         return run
 
     def _outer(self, run: Run) -> Caller | None:
-        """Return who speaks around `run`: not a root beside it that has not ended, which speaks in this context."""
+        """Return the caller around `run`.
+
+        A sibling root that has not ended may still be this context's caller. It is skipped.
+        """
         caller = current_caller()
         if self._body is None or run.parent is not None:
             return caller
@@ -248,7 +263,10 @@ class RunTree:
         return caller
 
     def _return_to(self, above: Run | None) -> None:
-        """Let the run `above` speak where a root beside it does: the framework goes on with `above` in this context."""
+        """Set the run `above` as caller where a sibling root is this context's caller.
+
+        The framework has continued with `above` in this context.
+        """
         above = None if self._body is None or above is None else above.visible()
         caller = current_caller()
         if above is None or above.caller is None or above.caller.ended.is_set() or not self._is_root(caller):
@@ -260,14 +278,17 @@ class RunTree:
         return caller is not None and caller.is_root and caller.framework == self._framework
 
     def _is_left(self, run: Run) -> bool:
-        """Whether another framework speaks here, that was called from within `run`: it is nearer than `run` is."""
+        """Return whether another framework, called from within `run`, is this context's caller.
+
+        It is nearer than `run`.
+        """
         caller = current_caller()
         if caller is None or caller.framework in (None, self._framework):
             return False
         return _is_within(caller, run.caller)
 
     def _capture(self, run: Run, name: str) -> None:
-        if run.parent is None and run.attempt is None:  # inside an attempt nothing more is opened
+        if run.parent is None and run.attempt is None:  # inside an attempt no other rollout is opened
             run.capture = root_agent(name)
             run.capture.__enter__()
             run.attempt = current_attempt()
@@ -279,7 +300,7 @@ class RunTree:
 
 
 def _told(attributes: Mapping[str, Any], tells_content: bool) -> dict[str, Any]:
-    """Return the attributes that have a value, what was said among them only if that may be told."""
+    """Return the attributes that have a value, without content of messages unless `tells_content`."""
     if tells_content:
         return {name: value for name, value in attributes.items() if value is not None}
     hidden = semconv.CONTENT_ATTRIBUTES
@@ -287,16 +308,16 @@ def _told(attributes: Mapping[str, Any], tells_content: bool) -> dict[str, Any]:
 
 
 def _is_within(caller: Caller | None, other: Caller | None) -> bool:
-    """Whether `caller` is `other`, or speaks inside it."""
+    """Return whether `caller` is `other`, or is nested in it."""
     while caller is not None and caller is not other:
         caller = caller.outer
     return caller is not None
 
 
 def _ambient(current: trace.Span, caller: Caller | None, provider: trace.TracerProvider | None) -> trace.Span | None:
-    """Return where a root belongs: under the current span, or under `caller`, who speaks, be it another framework.
+    """Return the parent of a root: the current span or the span of `caller`, which may belong to another framework.
 
-    Of the two, the newer one: frameworks that speak need not make their spans the current ones.
+    The newer of the two applies. A framework that sets a caller need not make its span the current one.
     """
     context = current.get_span_context()
     newer = caller is None or caller.span_id is None or context.span_id != caller.beside
@@ -313,9 +334,9 @@ def _recorded(
     under: trace.Span | None,
     caller: Caller | None,
 ) -> OwnSpan | None:
-    """Return the span of `run` for Leyden's store, in an attempt whose spans no recorder takes.
+    """Return the span of `run` for Leyden's store, in an attempt whose spans no recorder collects. Else None.
 
-    It is the same span as the exported one, if there is that, but hangs from nothing that Leyden does not store.
+    It has the ids of the exported span where there is one. Its parent is always a span that Leyden stores.
     """
     attempt = current_attempt()
     if attempt is None or attempt.keep is None or run.span is None:
@@ -323,14 +344,14 @@ def _recorded(
     parent = _as_span(caller) if above is None else above.record
     record = OwnSpan(title, parent, attributes, run.started, attempt.keep)
     exported = run.span.get_span_context()
-    # Without an SDK, OpenTelemetry gives out the span above once more.
+    # Without an SDK, OpenTelemetry returns the parent span again.
     if exported.is_valid and (under is None or exported.span_id != under.get_span_context().span_id):
         record.trace_id, record.span_id = f"{exported.trace_id:032x}", f"{exported.span_id:016x}"
     return record
 
 
 def _as_span(caller: Caller | None) -> trace.Span | None:
-    """Return the span by which `caller` speaks, to hang others from."""
+    """Return the caller's span, for use as a parent. None where it has none."""
     if caller is None or caller.trace_id is None or caller.span_id is None:
         return None
     sampled = trace.TraceFlags(trace.TraceFlags.SAMPLED)

@@ -1,9 +1,9 @@
-"""`Lanes`: many pools of one connection that act as one large, for httpx and httpx2. Knows nothing of routing.
+"""`Lanes`: a connection pool for httpx and httpx2, made of many pools of one connection each.
 
-For every request, and for every answer read to its end, httpcore looks at all of a pool's connections, asks the system
-about each idle one, and for each of those looks at all of them again: with a hundred at once that is more work than the
-rest of the call, and with eight still an eighth of it. A lane has one. The lane that was left last takes the next
-request, so one call at a time uses one connection.
+For every request, and for every response read to its end, httpcore scans all connections of a pool. It checks the
+socket of each idle one, and scans all connections again for each of those. With a hundred concurrent requests this
+costs more than the rest of the call. With eight it still costs an eighth of the call. A pool of one connection avoids
+the scan. The pool that became idle last takes the next request, so sequential calls share one connection.
 """
 
 from collections.abc import Callable
@@ -12,14 +12,14 @@ from typing import Any
 
 
 class Lanes:
-    """A transport of httpx, sync or async as those that `make` returns; for any number of threads."""
+    """An httpx transport, sync or async like the transports that `make` returns. Safe for any number of threads."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self._make = make
         self._lock = Lock()
         self._pools: list[Any] = []
         self._idle: list[Any] = []
-        """Those of the pools that no request is in; the last was left last."""
+        """Pools without a request. The last one became idle last."""
 
     def handle_request(self, request: Any) -> Any:
         """Send `request` (httpx's synchronous transport interface)."""
@@ -81,6 +81,6 @@ class Lanes:
             self._idle.append(pool)
 
     def _once(self, pool: Any) -> Callable[[], None]:
-        """Return what leaves `pool` when it is called first: a stream may be closed more than once."""
+        """Return a function that releases `pool` on its first call only. A stream may be closed more than once."""
         inside = [pool]
         return lambda: self._leave(inside.pop()) if inside else None

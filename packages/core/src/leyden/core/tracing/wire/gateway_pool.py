@@ -1,7 +1,7 @@
-"""Keep-alive connections from this process to the gateway: one pool per event loop, one for all threads.
+"""Gateway pools: keep-alive connections to the gateway, one pool for each event loop and one for all threads.
 
-The agent's own client and its limits take no part in a routed call, so these pools have none. Knows nothing of what
-is sent, nor of any HTTP library: each brings a way to open and to close its pool.
+A routed call does not use the agent's own client or its limits, so these pools have no limits. Each HTTP library gives
+functions that open and close its pool.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from threading import Lock
 from typing import Any
 
 KEEP_ALIVE_SECONDS = 3.0
-"""Below the five seconds after which common servers close an idle connection, so that we are always first."""
+"""Common servers close an idle connection after five seconds. A shorter time lets the client close it first."""
 
 _lock = Lock()
 _sync: dict[tuple[str, int, bool], tuple[Any, Callable[[], None]]] = {}
@@ -19,12 +19,12 @@ _async: dict[tuple[str, asyncio.AbstractEventLoop, bool], tuple[Any, AsyncGenera
 
 
 def is_tls(gateway_url: str) -> bool:
-    """Whether the gateway is called over TLS."""
+    """Return whether the gateway is called over TLS."""
     return gateway_url.startswith("https:")
 
 
 def of_process(library: str, gateway_url: str, make: Callable[[], tuple[Any, Callable[[], None]]]) -> Any:
-    """Return this process's pool for `library`; `make` opens one and says how it is closed."""
+    """Return this process's pool for `library`. `make` opens one and returns it with a function that closes it."""
     key = (library, os.getpid(), is_tls(gateway_url))
     with _lock:
         if key not in _sync:
@@ -35,9 +35,9 @@ def of_process(library: str, gateway_url: str, make: Callable[[], tuple[Any, Cal
 async def of_loop(
     library: str, gateway_url: str, make: Callable[[], tuple[Any, Callable[[], Awaitable[None]]]]
 ) -> Any | None:
-    """Return the running loop's pool for `library`, which closes when the loop shuts its generators down.
+    """Return the running loop's pool for `library`. It is closed when the loop shuts down its async generators.
 
-    None under another async library, such as trio: there is no place to keep connections.
+    None under another async library, such as trio, where there is nothing to attach a pool to.
     """
     try:
         loop = asyncio.get_running_loop()
@@ -56,7 +56,7 @@ async def of_loop(
 
 
 def close() -> None:
-    """Close every pool; those of a running loop close as soon as that loop gets to it."""
+    """Close every pool. A pool of a running loop is closed as soon as that loop runs its callback."""
     with _lock:
         sync, waiting = list(_sync.values()), list(_async.items())
         _sync.clear()
@@ -72,7 +72,7 @@ def close() -> None:
 
 
 async def aclose() -> None:
-    """Close the running loop's pools and wait until they are."""
+    """Close the running loop's pools and wait until they are closed."""
     loop = asyncio.get_running_loop()
     for key in [k for k in list(_async) if k[1] is loop]:
         _, closer = _async.pop(key)
@@ -86,7 +86,7 @@ async def _finish(closer: AsyncGenerator[None]) -> None:
 async def _close_with_loop(
     key: tuple[str, asyncio.AbstractEventLoop, bool], close_pool: Callable[[], Awaitable[None]]
 ) -> AsyncGenerator[None]:
-    """Close the pool when this generator is closed, which `asyncio.run` does before it closes its loop."""
+    """Close the pool when this generator is closed. `asyncio.run` does that before it closes its loop."""
     try:
         yield
     finally:
@@ -95,7 +95,10 @@ async def _close_with_loop(
 
 
 def _after_fork() -> None:
-    """A child opens pools of its own; another thread of its parent may have held the lock."""
+    """Replace the lock in a forked child: another thread of the parent may have held it.
+
+    The child opens its own pools.
+    """
     global _lock
     _lock = Lock()
 

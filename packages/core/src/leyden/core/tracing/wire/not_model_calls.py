@@ -1,6 +1,7 @@
-"""What may be asked of a model provider's host that is no model call: everything else there is one.
+"""Table of requests to a model provider's host that are no model calls.
 
-A path is compared as `request_path` writes it and in lower case; hosts are `provider_hosts`' matter.
+Every other request to such a host counts as a model call. Paths are compared in the form of `request_path`, in lower
+case. For hosts see `provider_hosts`.
 """
 
 import re
@@ -24,7 +25,7 @@ ALLOWED: tuple[tuple[str, frozenset[str], tuple[str, ...]], ...] = (
             r"feature-extraction",
             r"services/embeddings/ID/ID",
             r"models/ID:(?:embedcontent|batchembedcontents|asyncbatchembedcontent)",
-            r"models/[^/]*embedding[^/]*:predict",  # Vertex AI's
+            r"models/[^/]*embedding[^/]*:predict",  # Vertex AI
         ),
     ),
     (
@@ -117,7 +118,7 @@ ALLOWED: tuple[tuple[str, frozenset[str], tuple[str, ...]], ...] = (
             r"(?:auth/)?keys?",
             r"check-api-key",
             r"credits",
-            r"generation",  # OpenRouter's: what a call cost
+            r"generation",  # OpenRouter: the cost of a call
             r"providers",
             r"me",
             r"usage",
@@ -127,7 +128,7 @@ ALLOWED: tuple[tuple[str, frozenset[str], tuple[str, ...]], ...] = (
         ),
     ),
 )
-"""What it is, by which methods, and the last segments of its path; `ID` is any one segment."""
+"""Kind of request, its methods, and patterns of the last segments of its path. `ID` stands for any one segment."""
 
 ROOTS = (
     # Azure AI services, which share hosts with Azure OpenAI
@@ -147,15 +148,15 @@ ROOTS = (
     "identities",
     "memories",
 )
-"""Whatever is under these is no model call, where no segment says otherwise."""
+"""First path segments below which no request is a model call, unless a segment matches `_MODEL_WORDS`."""
 
 _PLAIN = re.compile(r"(?:/[\w.~@!$&'()*+,=:-]+)+")
-"""A path without letters that another server may read as the end of a path."""
+"""A path without characters that another server may take for the end of a path."""
 _MODEL_WORDS = re.compile(
     r"/(?:completions?|responses|messages|conversations|threads|runs|complete|generate|invocations|batch(?:es)?"
     r"|realtime|invoke|converse)/"
 )
-"""None of these stands before the segments that fit an entry, or under a root."""
+"""Segments that must not precede the segments of an entry, nor occur below a root."""
 _TABLE = [
     (methods, re.compile(rf"(.*)/(?:{'|'.join(tails).replace('ID', '[^/:]+')})")) for _, methods, tails in ALLOWED
 ]
@@ -163,7 +164,7 @@ _UNDER_ROOT = re.compile(rf"(/(?:{'|'.join(ROOTS)})/.+)")
 
 
 def is_allowed(methods: Iterable[str], path: str) -> bool:
-    """Whether a request to `path` is no model call, by whichever of `methods` its server takes it for."""
+    """Return whether a request to `path` is no model call, under each of the methods that its server may apply."""
     return all(_is_allowed(method, path) for method in methods)
 
 

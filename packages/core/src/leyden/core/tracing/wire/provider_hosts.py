@@ -1,7 +1,8 @@
-"""Which hosts are model providers'.
+"""Hosts of model providers.
 
-By name or port, by a base URL in the environment, because a provider's SDK made a client for them, or because a model
-call was sent there. Paths matter only where a provider shares its host with other services.
+A host is recognised by its name or port, or by a base URL in the environment. It is also recognised once a provider's
+SDK made a client for it, or a model call was sent to it. Paths matter only where a provider shares its host with other
+services.
 """
 
 import os
@@ -84,23 +85,26 @@ HOSTS = (
     "*.api.x.ai",
     "api.z.ai",
     "open.bigmodel.cn",
-    # Gateways of others, before several providers
+    # Third-party gateways to several providers
     "gateway.ai.cloudflare.com",
     "*.helicone.ai",
     "api.portkey.ai",
 )
-"""Globs; hosts of the providers whose keys `child_environment` takes out of a program's environment, and more."""
+"""Host patterns with wildcards.
+
+They include the hosts of all providers whose keys `children.environment` removes from a program's environment.
+"""
 SHARED_HOSTS = {
     "api.cloudflare.com": re.compile(r"/client/v4/accounts/[^/]+/ai(?:/|$)"),
     "*.cloud.databricks.com": re.compile(r"/serving-endpoints(?:/|$)"),
     "*.azuredatabricks.net": re.compile(r"/serving-endpoints(?:/|$)"),
     "*.gcp.databricks.com": re.compile(r"/serving-endpoints(?:/|$)"),
 }
-"""Hosts of which a provider has only some paths; these, in lower case."""
+"""Hosts on which a provider has only some paths, with patterns of these paths in lower case."""
 OTHER_HOSTS = ("*.gateway.bedrock-agentcore.*",)
-"""Fit a glob above and are no provider's: tool servers."""
+"""Hosts that match a pattern above but belong to tool servers."""
 PORTS = frozenset({11434})
-"""Default ports of model servers that people run themselves: Ollama's."""
+"""Default ports of self-hosted model servers: Ollama's."""
 
 VARIABLES = (
     "ANTHROPIC_BASE_URL",
@@ -121,20 +125,22 @@ VARIABLES = (
     "OPENROUTER_BASE_URL",
     "TOGETHER_BASE_URL",
 )
-"""From which clients take their base URL."""
+"""Environment variables from which clients read their base URL."""
 
 SDKS = frozenset(
     {"anthropic", "cerebras", "cohere", "google.genai", "groq", "mistralai", "ollama", "openai", "together"}
 )
-"""Packages of providers: their own kinds of HTTP clients are made for their base URL."""
+"""Packages of provider SDKs. HTTP client classes that they define are used for the provider's base URL."""
 
 LOOPBACK = "localhost"
 PROVIDERS = "leyden.providers"
-"""In an attempt's `extra`: the places on this machine that its model calls were sent to. Another attempt's tools may
-be given the same port."""
+"""Key of an attempt's `extra`: the local addresses to which its model calls were sent.
+
+They are kept for each attempt, because another attempt's tools may get the same port.
+"""
 
 _IGNORED = re.compile(r"[\u00ad\u034f\u180b-\u180f\u200b-\u200f\u2060-\u206f\ufe00-\ufe0f\ufeff\U000e0000-\U000e0fff]")
-"""Characters that are left out of a host's name before it is looked up (IDNA, UTS 46)."""
+"""Characters that are removed from a host's name before its lookup (IDNA, UTS 46)."""
 _DOTS = str.maketrans(dict.fromkeys("\u3002\uff0e\uff61", "."))
 _DEFAULT_PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443}
 
@@ -144,7 +150,7 @@ _gateways: set["Place"] = set()
 
 
 class Place(NamedTuple):
-    """Where a server listens, with every name of this machine's loopback as one."""
+    """Host and port of a server. All names of this machine's loopback become one host."""
 
     host: str
     port: int
@@ -152,7 +158,7 @@ class Place(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def place(url: str) -> Place:
-    """Return where a request to `url` goes; never raises."""
+    """Return the host and port of a request to `url`. Never raises."""
     try:
         where = urlsplit(url if "://" in url else f"http://{url}")
         host, port = where.hostname or "", where.port
@@ -163,7 +169,7 @@ def place(url: str) -> Place:
 
 
 def is_provider(url: str) -> bool:
-    """Whether a request to `url` goes to a host that is used as a model provider, as far as is known here and now."""
+    """Return whether the host of `url` is recognised as a model provider's, in this context and at this time."""
     where, attempt = place(url), current_attempt()
     if attempt is not None:
         gateway = place(attempt.gateway_url)
@@ -180,22 +186,22 @@ def is_provider(url: str) -> bool:
 
 
 def called(url: str, attempt: OpenAttempt) -> None:
-    """Remember that a model call of `attempt` was sent to `url`."""
+    """Record that a model call of `attempt` was sent to `url`."""
     _keep(url, attempt, _called)
 
 
 def client_made(base_url: str) -> None:
-    """Remember that a provider's SDK made a client for `base_url`."""
+    """Record that a provider's SDK made a client for `base_url`."""
     _keep(base_url, current_attempt(), _of_clients)
 
 
 def is_of_sdk(client: Any) -> bool:
-    """Whether `client` is of a kind of HTTP client that a provider's SDK has defined."""
+    """Return whether the class of `client`, or one of its bases, was defined by a provider's SDK."""
     return any(_package(kind.__module__) in SDKS for kind in type(client).__mro__)
 
 
 def forget() -> None:
-    """Forget every host that was learned."""
+    """Forget every host that was recorded."""
     for places in (_called, _of_clients, _gateways):
         places.clear()
 

@@ -1,19 +1,20 @@
-"""Decides whether a request's body names a model, however it is written and wherever it goes."""
+"""Detection of a model's name in a request body, in any encoding and for any host."""
 
 import json
 import zlib
 from typing import Any, cast
 
 LARGEST = 16 * 1024 * 1024
-"""Bytes that are decompressed: what the gateway takes."""
+"""Largest decompressed size, in bytes. The gateway accepts no more."""
 _ANY_HEADER = 47
-"""For zlib: gzip or zlib, as the data says."""
+"""zlib's `wbits` for gzip or zlib format, detected from the data."""
 
 
 def asks_a_model(body: bytes | None, encoding: str) -> bool:
-    """Whether `body`, compressed as `encoding` (a header's value) says, names a model or a prompt stored with one.
+    """Return whether `body` names a model, or a stored prompt that contains one.
 
-    One that can be read only once (None), or that is compressed and cannot be read, is taken to.
+    `encoding` is the value of the `Content-Encoding` header. Returns True also for a body that can be read only once
+    (None), and for a compressed body that cannot be read.
     """
     if body is None or b'"model"' in body:
         return True
@@ -33,7 +34,7 @@ def _names_one(fields: dict[str, Any]) -> bool:
 
 
 def _json(body: bytes) -> tuple[Any, bool]:
-    """Return what `body` says as JSON in any of Unicode's encodings, and whether it is that."""
+    """Return the value of `body` as JSON in any Unicode encoding, and whether it is JSON."""
     try:
         return json.loads(body), True
     except (ValueError, RecursionError):
@@ -41,7 +42,7 @@ def _json(body: bytes) -> tuple[Any, bool]:
 
 
 def _decompressed(body: bytes) -> bytes | None:
-    """Return the whole of `body`; None where it is in a form unknown here, broken, or too long."""
+    """Return all of `body` decompressed. None where its format is unknown, it is broken, or it is too long."""
     content = b""
     while body:
         reader = zlib.decompressobj(_ANY_HEADER)

@@ -1,18 +1,18 @@
-"""Normalizes the path of a request: decisions are made on this form alone."""
+"""Normalization of request paths. All routing decisions use the normalized form."""
 
 from functools import lru_cache
 from urllib.parse import unquote
 
 ROUNDS = 8
-"""So often is a path percent-decoded: servers and proxies in a row may each decode it once."""
+"""Number of times that a path is percent-decoded. Several servers and proxies in a row may each decode it once."""
 
 
 @lru_cache(maxsize=4096)
 def normalized(path: str) -> str:
-    r"""Return `path` as a lenient server reads it, its letters' case kept: ids depend on it.
+    r"""Return `path` as a lenient server interprets it. Letters keep their case, because ids depend on it.
 
-    Percent encoding, `\`, double slashes, `.` and `..` segments, `;params`, spaces and control characters at a
-    segment's ends and a trailing slash are resolved or left out.
+    These are resolved or removed: percent encoding, `\`, double slashes, `.` and `..` segments, `;params`, and a
+    trailing slash. Spaces and control characters at the ends of a segment are removed too.
     """
     for _ in range(ROUNDS):
         decoded = unquote(path)

@@ -1,8 +1,7 @@
-"""Wire routing for aiohttp: at `ClientSession._request`, as the innermost of the session's middlewares.
+"""Wire routing for aiohttp: adds the innermost middleware of the session at `ClientSession._request`.
 
-There every hop of a redirect and every try of the agent's own middlewares comes by. The agent's session keeps its
-time-outs, hooks, cookies and traces, but its connector, proxy and TLS settings take no part in a routed call. Knows
-nothing of what is routed.
+Every redirect and every retry of the agent's own middlewares passes this point. The agent's session keeps its
+time-outs, hooks, cookies and traces. A routed call does not use the session's connector, proxy and TLS settings.
 """
 
 from collections.abc import Awaitable, Callable
@@ -24,15 +23,15 @@ from leyden.core.tracing.wire.routing_decision import (
 
 WRAPPED = {"aiohttp": (("ClientSession", "_request"),)}
 SESSION_OPTIONS = ("read_bufsize", "max_line_size", "max_field_size", "max_headers", "auto_decompress")
-"""How an answer is read; an aiohttp that does not know one of them has no attribute of that name either."""
+"""Options for reading a response. An older aiohttp without an option has no attribute of that name either."""
 AUTOMATIC = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
-"""Headers that aiohttp adds by itself: the agent's request has those that the agent wants."""
+"""Headers that aiohttp adds by itself. The copy skips them, because the agent's request already has those it needs."""
 
 
 def wrap(http: ModuleType, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what takes the place of `ClientSession.<name>`."""
+    """Return the wrapper of `ClientSession.<name>`."""
 
-    # Not a coroutine function, so that aiohttp's warnings still point at the agent's line.
+    # Not a coroutine function, so that aiohttp's warnings still name the agent's line.
     def _request(self: Any, *args: Any, **kwargs: Any) -> Any:
         given = kwargs.get("middlewares")
         ours = _Middleware(http, original, self, kwargs)
@@ -43,7 +42,7 @@ def wrap(http: ModuleType, name: str, original: Callable[..., Any]) -> Callable[
 
 
 class _Middleware:
-    """Sends each request of one `ClientSession._request` to the gateway, or where it was going, or nowhere."""
+    """Middleware that sends each request to the gateway or to its original destination, or stops it."""
 
     def __init__(self, http: ModuleType, original: Callable[..., Any], session: Any, kwargs: dict[str, Any]) -> None:
         self._http, self._original, self._session = http, original, session
@@ -68,7 +67,7 @@ class _Middleware:
             return await handler(request)
 
     async def _ask_gateway(self, request: Any, destination: Destination) -> Any | None:
-        """Return the gateway's answer as if the agent's provider had given it; None: the provider must."""
+        """Return the gateway's response as if it came from the agent's provider. None: the provider must answer."""
         try:
             response = await self._send(request, destination)
         except (self._http.ClientConnectorError, self._http.ConnectionTimeoutError) as error:
@@ -82,7 +81,7 @@ class _Middleware:
             return response
         try:
             body = await response.content.read(REASON_BYTES)
-        except (self._http.ClientError, TimeoutError):  # all that is lost is the reason
+        except (self._http.ClientError, TimeoutError):  # only the reason is lost
             body = b""
         finally:
             response.close()
@@ -119,7 +118,7 @@ class _Middleware:
             session.detach()
 
     def _as_the_agents(self, error: Any, request: Any) -> Any:
-        """Return `error` as connecting to the agent's own provider would have raised it."""
+        """Return `error` as a connection error to the agent's own provider."""
         if isinstance(error, self._http.ClientConnectorError):
             return self._http.ClientConnectorError(request.connection_key, error.os_error)
         return self._http.ConnectionTimeoutError(f"Connection timeout to host {request.url}")
@@ -134,7 +133,7 @@ class _Middleware:
 
 
 def _framing(request: Any) -> set[str]:
-    """Headers that the copy gets anew, because it frames and compresses the body itself."""
+    """Return headers that the copied request sets anew, because it frames and compresses the body itself."""
     return {"content-length", "transfer-encoding", *(("content-encoding",) if request.compress else ())}
 
 
@@ -151,7 +150,7 @@ def _option(session: Any, kwargs: dict[str, Any], name: str) -> Any:
 
 
 def _timeout(http: ModuleType, session: Any, kwargs: dict[str, Any]) -> Any:
-    """Return the call's own time-outs, which aiohttp also takes as a number or None, or else the session's."""
+    """Return the call's own time-outs, which may also be a number or None, or else the session's."""
     if "timeout" not in kwargs or kwargs["timeout"] is http.helpers.sentinel:
         return session._timeout
     given = kwargs["timeout"]

@@ -1,7 +1,7 @@
-"""Wire routing for `http.client`, which `urllib` and many older SDKs are built on.
+"""Wire routing for `http.client`, on which `urllib` and many older SDKs are built.
 
-A connection opens its socket when the first byte is sent, so a routed request leaves it closed: the request goes out on
-a second connection, to the gateway, which the first one owns. Its answer is an ordinary `HTTPResponse`.
+A connection opens its socket when the first byte is sent, so a routed request leaves it closed. The request is sent on
+a second connection, to the gateway, which the first one owns. Its response is an ordinary `HTTPResponse`.
 """
 
 import errno
@@ -29,9 +29,9 @@ METHODS = ("request", "putrequest", "putheader", "endheaders", "send", "getrespo
 WRAPPED = {"http.client": tuple(("HTTPConnection", name) for name in METHODS)}
 
 _CALL, _LINE = "_leyden_call", "_leyden_line"
-"""Attributes of a connection: the routed request it is at, and its connection to the gateway."""
+"""Attributes of a connection: its current routed request, and its connection to the gateway."""
 _FORWARDED = FORWARDED | {"connection"}
-"""Whether the connection is kept is between the client and the server it really talks to."""
+"""`Connection` is included, because keep-alive concerns only the client and the server that it really talks to."""
 
 
 class _Call:
@@ -40,13 +40,13 @@ class _Call:
     def __init__(self, destination: Destination, line: Any, repeat: Callable[[], None] | None) -> None:
         self.destination, self.line = destination, line
         self.repeat = repeat
-        """Sends the whole request to the agent's provider; None where it was not made in one call."""
+        """Sends the whole request to the agent's provider. None where the request was not made in one call."""
         self.last = False
-        """Whether the agent wants no other answer over this connection."""
+        """Whether the agent wants no further response over this connection."""
 
 
 def wrap(http: ModuleType, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what takes the place of `HTTPConnection.<name>`."""
+    """Return the wrapper of `HTTPConnection.<name>`."""
     return {
         "request": _request,
         "putrequest": _putrequest,
@@ -134,12 +134,12 @@ def _getresponse(http: Any, original: Callable[..., Any]) -> Callable[..., Any]:
         response = original(call.line)
         if call.destination.answers(response.status):
             if call.last and call.line.sock is not None:
-                call.line.sock.close()  # as `urllib` closes its own; the answer can still be read
+                call.line.sock.close()  # as `urllib` closes its own socket; the response stays readable
                 call.line.sock = None
             return response
         try:
             body = response.read(REASON_BYTES)
-        except (OSError, http.HTTPException):  # all that is lost is the reason
+        except (OSError, http.HTTPException):  # only the reason is lost
             body = b""
         call.line.close()
         try:
@@ -165,8 +165,8 @@ def _close(http: Any, original: Callable[..., None]) -> Callable[..., None]:
 
 
 def _begin(http: Any, connection: Any, outgoing: Outgoing, repeat: Callable[[], None] | None) -> bool:
-    """Whether the request that begins on `connection` goes to the gateway; then a line to it is open."""
-    _fields(connection).pop(_CALL, None)  # of a request that was given up
+    """Return whether the request that begins on `connection` goes to the gateway. If so, its connection is open."""
+    _fields(connection).pop(_CALL, None)  # left by an abandoned request
     try:
         destination = decide(outgoing)
     except Stopped as stop:
@@ -207,8 +207,11 @@ def _fields(connection: Any) -> dict[str, Any]:
 
 
 def _url(connection: Any, url: str) -> str:
-    """Return the whole URL of a request: through a proxy, `url` is one, or the provider is at a tunnel's end."""
-    tunnel = connection._tunnel_host  # set by the public `set_tunnel`, which has no counterpart to read it
+    """Return the whole URL of a request.
+
+    Through a proxy, `url` is already whole. In a tunnel, the provider is at the tunnel's end.
+    """
+    tunnel = connection._tunnel_host  # set by the public `set_tunnel`; there is no public way to read it
     host, port = (tunnel, connection._tunnel_port) if tunnel else (connection.host, connection.port)
     scheme = "https" if tunnel or connection.default_port == 443 else "http"
     return whole_url(f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}", url)

@@ -1,8 +1,8 @@
-"""Wire routing for httpx and httpx2, where a client picks the transport for a URL, and where a transport sends.
+"""Wire routing for httpx and httpx2: wraps a client's choice of transport, and the transports' send methods.
 
-So it works for clients made before or after, pinned to a base URL, to HTTP/2 or to a proxy, and for those with a
-transport of their own, also one that sends a request elsewhere than its client has asked for. The agent's request
-object keeps its URL and headers. Knows nothing of what is routed.
+It works for clients made before or after it, whatever their base URL, HTTP/2 setting or proxy. It also works for custom
+transports, even one that sends a request to another host than its client requested. The agent's request object keeps
+its URL and headers.
 """
 
 from collections.abc import Awaitable, Callable
@@ -35,7 +35,7 @@ WRAPPED = {"httpx": PLACES, "httpx2": PLACES}
 
 
 def wrap(http: ModuleType, name: str, original: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """Return what takes the place of `name`, of a client or of a transport that opens connections."""
+    """Return the wrapper of `name`, a method of a client or of a transport that opens connections."""
     if name != "_transport_for_url":
         return _sending(http, name, original)
 
@@ -58,7 +58,7 @@ def _sending(http: ModuleType, name: str, original: Callable[[Any, Any], Any]) -
 
 
 class _Unrouted:
-    """A transport as it was before it was routed."""
+    """A transport with its original, unrouted send method."""
 
     def __init__(self, transport: Any, original: Callable[[Any, Any], Any]) -> None:
         self._transport, self._original = transport, original
@@ -70,7 +70,7 @@ class _Unrouted:
 
 
 class RoutedTransport:
-    """Sends one request that may be a model call: to the gateway, or where it was going, or nowhere."""
+    """Transport that sends one possible model call to the gateway or to its original destination, or stops it."""
 
     def __init__(self, http: ModuleType, transport: Any) -> None:
         self._http = http
@@ -126,7 +126,7 @@ class RoutedTransport:
             raise self._http.ConnectError(str(stop), request=request) from None
 
     def _start_of(self, response: Any) -> bytes:
-        """Read the start of an answer that goes no further, and close it; what cannot be read is left out."""
+        """Read the start of a response that is not passed on, and close it. Read errors are ignored."""
         body = b""
         try:
             for piece in response.stream:
@@ -153,7 +153,10 @@ class RoutedTransport:
         return body
 
     def _copy(self, request: Any, destination: Destination) -> Any:
-        """Return `request` as the gateway gets it; the body's stream is shared, the agent's own request untouched."""
+        """Return the copy of `request` for the gateway.
+
+        The body's stream is shared; the agent's own request stays unchanged.
+        """
         own = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in request.headers.raw]
         headers = [(name.encode(), value.encode("latin-1")) for name, value in destination.headers(own)]
         extensions = {k: v for k, v in request.extensions.items() if k not in ("target", "sni_hostname")}
@@ -181,7 +184,10 @@ class RoutedTransport:
         return self._http.AsyncHTTPTransport(verify=self._verify(destination), limits=unkept)
 
     def _verify(self, destination: Destination) -> Any:
-        """Return what the gateway's certificate is checked with: to make it costs as much as a call."""
+        """Return the TLS context for the gateway.
+
+        Making one costs as much as a call, so a pool's connections share it.
+        """
         return self._http.create_ssl_context(verify=gateway_pool.is_tls(destination.gateway_url))
 
     def _limits(self) -> Any:
@@ -198,7 +204,7 @@ def _outgoing(request: Any) -> Outgoing:
 
 
 def _url(request: Any) -> str:
-    """The URL that is asked for: an extension may have another target be sent to the same server."""
+    """Return the requested URL. An extension may set another target on the same server."""
     target = request.extensions.get("target")
     if target is None:
         return str(request.url)

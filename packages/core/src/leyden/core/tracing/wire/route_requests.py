@@ -1,7 +1,8 @@
-"""Wire routing for requests: at `Session.get_adapter`, and at `HTTPAdapter.send` for who uses an adapter directly.
+"""Wire routing for requests: wraps `Session.get_adapter` and `HTTPAdapter.send`.
 
-The first reaches adapters that users mount, whatever they are; the second sessions with a way of their own to find
-one. The agent's request and response keep its URL and headers. Knows nothing of what is routed.
+The first wrapper covers adapters of any kind that users mount. The second covers code that uses an adapter directly,
+and sessions that find their adapter in another way. The agent's request and response keep the request's URL and
+headers.
 """
 
 from collections.abc import Callable
@@ -26,11 +27,11 @@ WRAPPED = {"requests": (("Session", "get_adapter"), ("adapters.HTTPAdapter", "se
 _Proxy: Any = wrapt.ObjectProxy
 
 POOL_SIZE = 1000
-"""Connections that are kept; as many are opened as there are threads that call."""
+"""Number of kept connections. As many are opened as there are calling threads."""
 
 
 def wrap(http: ModuleType, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what takes the place of `Session.get_adapter` or of `HTTPAdapter.send`."""
+    """Return the wrapper of `Session.get_adapter` or of `HTTPAdapter.send`."""
 
     def get_adapter(self: Any, url: Any, *args: Any, **kwargs: Any) -> Any:
         adapter = original(self, url, *args, **kwargs)
@@ -46,20 +47,20 @@ def wrap(http: ModuleType, name: str, original: Callable[..., Any]) -> Callable[
 
 
 class RoutedAdapter(_Proxy):
-    """The adapter that a session found, to look at; what it sends may be a model call."""
+    """Proxy of the adapter that a session found, whose `send` may route the request."""
 
     def __init__(self, http: ModuleType, adapter: Any) -> None:
         _Proxy.__init__(self, adapter)
         self._self_http = http
 
     def send(self, request: Any, **arguments: Any) -> Any:
-        """Send `request` to the gateway, or where it was going, or nowhere."""
+        """Send `request` to the gateway or to its original destination, or stop it."""
         adapter = self.__wrapped__
         return _Call(self._self_http, adapter, request, arguments).send(lambda: adapter.send(request, **arguments))
 
 
 class _Call:
-    """One request of the agent, through the adapter that it was meant for."""
+    """One request of the agent, with the adapter that would send it."""
 
     def __init__(self, http: ModuleType, adapter: Any, request: Any, arguments: dict[str, Any]) -> None:
         self._http, self._adapter, self._request = http, adapter, request
@@ -79,7 +80,7 @@ class _Call:
             return to_provider()
 
     def _ask_gateway(self, destination: Destination) -> Any | None:
-        """Return the gateway's answer as if the agent's provider had given it; None: the provider must."""
+        """Return the gateway's response as if it came from the agent's provider. None: the provider must answer."""
         pool = gateway_pool.of_process("requests", destination.gateway_url, self._open)
         try:
             response = self._trying_again(pool).send(
@@ -102,7 +103,7 @@ class _Call:
         return None
 
     def _trying_again(self, pool: Any) -> Any:
-        """The adapter to the gateway, which tries again as often as the agent's own adapter would."""
+        """Return the adapter to the gateway, with the retries of the agent's own adapter."""
         retries = getattr(self._adapter, "max_retries", None)
         if retries is None or retries.total in (0, False):
             return pool
@@ -111,7 +112,10 @@ class _Call:
         return adapter
 
     def _copy(self, destination: Destination) -> Any:
-        """Return the request as the gateway gets it; the body is shared, the agent's own request untouched."""
+        """Return the copy of the request for the gateway.
+
+        The body is shared; the agent's own request stays unchanged.
+        """
         copy = self._http.PreparedRequest()
         copy.method, copy.url, copy.body = self._request.method, destination.url, self._request.body
         own = [(header_text(name), header_text(value)) for name, value in self._request.headers.items()]
@@ -141,14 +145,14 @@ def _outgoing(request: Any) -> Outgoing:
 
 
 def _is_unreached(error: Any) -> bool:
-    """Whether the connection failed before anything was sent."""
+    """Return whether the connection failed before anything was sent."""
     cause = error.args[0] if error.args else None
     reason = getattr(cause, "reason", None)
     return type(reason).__name__ in ("NewConnectionError", "ConnectTimeoutError", "NameResolutionError")
 
 
 def _start_of(response: Any) -> bytes:
-    """Read the start of an answer that goes no further, and close it; what cannot be read is left out."""
+    """Read the start of a response that is not passed on, and close it. Read errors are ignored."""
     from urllib3.exceptions import HTTPError  # loaded with requests
 
     try:

@@ -1,6 +1,6 @@
-"""Notes for which base URLs providers' SDKs make clients: their hosts are used as model providers.
+"""Record of the base URLs for which provider SDKs make clients. Their hosts then count as model providers.
 
-Sends nothing itself; what the clients send is seen where their HTTP libraries send it.
+Sends nothing. Requests of these clients are routed where their HTTP libraries send them.
 """
 
 from collections.abc import Callable
@@ -12,18 +12,18 @@ from leyden.core.tracing.wire import routing_decision
 from leyden.core.tracing.wire.provider_hosts import client_made
 
 OPTIONAL = True
-"""Where a version of an SDK (OpenAI's before 1.0), or what stands in its place, has no such class, nothing is amiss."""
+"""A missing class is no error: OpenAI's SDK before 1.0, or a replacement module, may lack it."""
 WRAPPED = {
     "anthropic": (("Anthropic", "__init__"), ("AsyncAnthropic", "__init__")),
     "groq": (("Groq", "__init__"), ("AsyncGroq", "__init__")),
     "openai": (("OpenAI", "__init__"), ("AsyncOpenAI", "__init__")),
     "together": (("Together", "__init__"), ("AsyncTogether", "__init__")),
 }
-"""Classes with a `base_url`; Azure's and others are made by them."""
+"""Client classes with a `base_url`. Azure's and other subclasses call their `__init__`."""
 
 
 def wrap(library: ModuleType, name: str, original: Callable[..., None]) -> Callable[..., None]:
-    """Return what takes the place of a client's `__init__`."""
+    """Return the wrapper of a client's `__init__`."""
 
     @hidden_from_warnings
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:

@@ -1,7 +1,7 @@
-"""Wire routing for urllib3 where it is used by itself, as botocore and many generated clients do.
+"""Wire routing for direct use of urllib3, as in botocore and many generated clients.
 
-At `HTTPConnectionPool.urlopen`, before a connection is taken from the pool: the provider's host need not be reachable.
-The agent's response comes from a pool of ours, with the agent's URL.
+It wraps `HTTPConnectionPool.urlopen`, before a connection is taken from the pool. The provider's host need not be
+reachable. The response comes from Leyden's own pool, with the agent's URL.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,11 +25,11 @@ from leyden.core.tracing.wire.routing_decision import (
 WRAPPED = {"urllib3.connectionpool": (("HTTPConnectionPool", "urlopen"),)}
 
 POOL_SIZE = 1000
-"""Connections that are kept; as many are opened as there are threads that call."""
+"""Number of kept connections. As many are opened as there are calling threads."""
 
 
 def wrap(library: ModuleType, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what takes the place of `HTTPConnectionPool.urlopen`."""
+    """Return the wrapper of `HTTPConnectionPool.urlopen`."""
 
     def urlopen(
         self: Any, method: str, url: str, body: Any = None, headers: Any = None, *args: Any, **kwargs: Any
@@ -43,7 +43,7 @@ def wrap(library: ModuleType, name: str, original: Callable[..., Any]) -> Callab
 
 
 class _Call:
-    """One request of the agent, through the pool that it was meant for."""
+    """One request of the agent, with the pool that would send it."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class _Call:
             return self._original(self._pool, *self._args, **self._kwargs)
 
     def _ask_gateway(self, destination: Destination) -> Any | None:
-        """Return the gateway's answer as if the agent's provider had given it; None: the provider must."""
+        """Return the gateway's response as if it came from the agent's provider. None: the provider must answer."""
         method, url, body, _, *more = self._args
         pools = gateway_pool.of_process("urllib3", destination.gateway_url, _open)
         ours = pools.connection_from_url(destination.gateway_url)
@@ -90,11 +90,11 @@ class _Call:
             destination.fall_back(self._as_the_agents(error))
             return None
         if destination.answers(response.status):
-            response._request_url = url  # what `geturl` says; urllib3 1 has no public way to set it
+            response._request_url = url  # the result of `geturl`; urllib3 1 has no public way to set it
             return response
         try:
             body = response.data if _is_read(response) else response.read(REASON_BYTES)
-        except self._errors.HTTPError:  # all that is lost is the reason
+        except self._errors.HTTPError:  # only the reason is lost
             body = b""
         response.close()
         try:
@@ -110,7 +110,10 @@ class _Call:
         return error
 
     def _error(self, stop: Stopped) -> Exception:
-        """Return what the agent's pool raises where it cannot connect: that, or that all tries failed."""
+        """Return the error of a pool that cannot connect.
+
+        It is NewConnectionError, or MaxRetryError where retries are allowed.
+        """
         refused = self._errors.NewConnectionError(self._pool, str(stop))
         given = self._args[4] if len(self._args) > 4 else self._kwargs.get("retries")
         retries = self._pool.retries if given is None else given
@@ -132,5 +135,5 @@ def _host(pool: Any) -> str:
 
 
 def _is_read(response: Any) -> bool:
-    """Whether the pool has read the body already (`preload_content`)."""
+    """Return whether the pool has already read the body (`preload_content`)."""
     return getattr(response, "_body", None) is not None

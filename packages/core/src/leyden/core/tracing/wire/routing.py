@@ -1,10 +1,10 @@
-"""Wire routing: inside an open attempt, model calls go to the gateway instead of their provider.
+"""Wire routing: inside an open attempt, sends model calls to the gateway instead of their provider.
 
-Each HTTP library is reached where it hands a request to its transport (`route_httpx`, `route_aiohttp`,
-`route_requests`), so clients made earlier are reached too; `route_processes` does the same in child processes. The
-hosts that clients of providers' SDKs are made for are kept in mind (`route_sdk_clients`). The
-agent's own request keeps its URL and headers; its credentials never leave the process. Knows nothing of frameworks,
-or of what a call says.
+Each HTTP library is wrapped where it passes a request to its transport (`route_httpx`, `route_aiohttp`,
+`route_requests`, ...), so clients made earlier are covered too. `route_processes` does the same in child processes.
+`route_sdk_clients` records the hosts for which provider SDKs make clients.
+
+The agent's own request keeps its URL and headers. Its credentials never leave the process.
 """
 
 import logging
@@ -40,7 +40,7 @@ LIBRARIES = {
     "os": "leyden.core.tracing.children.route_programs",
     "uvloop": "leyden.core.tracing.children.route_programs",
 }
-"""Which module of ours routes which library; imported when the library is."""
+"""Leyden's routing module for each library. It is imported when the library is."""
 
 _lock = Lock()
 _installed = False
@@ -49,10 +49,10 @@ _patched: dict[tuple[str, str, str], tuple[Any, Callable[..., Any], Callable[...
 
 
 def install(*, fail_closed: bool = False) -> None:
-    """Start routing; a library that is imported later is routed from its import on.
+    """Start routing. A library that is imported later is routed from its import on.
 
-    With `fail_closed` (in a runner's process) a model call without an open attempt fails as a connection error;
-    otherwise it passes. Calling it again only changes `fail_closed`.
+    With `fail_closed` (in a runner's process) a model call without an open attempt fails as a connection error.
+    Otherwise it goes to its provider. A second call changes only `fail_closed`.
     """
     global _installed, _hooked
     with _lock:
@@ -70,7 +70,10 @@ def install(*, fail_closed: bool = False) -> None:
 
 
 def uninstall() -> None:
-    """Undo `install` exactly and close our connections; what another library wrapped meanwhile stays, inert."""
+    """Undo `install` completely and close the connections to the gateway.
+
+    A wrapper that another library has wrapped since stays in place and does nothing.
+    """
     global _installed
     with _lock:
         _installed = False

@@ -1,6 +1,6 @@
-"""Where a request goes that may be a model call: to the gateway, where it was going anyway, or nowhere.
+"""Routing decision for a possible model call: it goes to the gateway or to its original destination, or is stopped.
 
-What every HTTP library's routing shares. Knows nothing of any of them: a request comes as an `Outgoing`.
+The routing of all HTTP libraries shares this module. A library passes its request as an `Outgoing`.
 """
 
 import logging
@@ -34,23 +34,23 @@ from leyden.core.tracing.wire.unsupported_clients import CALLED
 log = logging.getLogger("leyden.routing")
 
 ONWARD = "went to its provider"
-"""Also the key in `OpenAttempt.extra` that says that a call did, because the gateway could not take it."""
+"""Text of the log. Also the key in `OpenAttempt.extra` that is set when a call went on because the gateway failed."""
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 OVERRIDES = ("x-http-method-override", "x-http-method", "x-method-override")
-"""Headers by which servers, Google's for example, let a request be of another method than it is sent by."""
+"""Headers with which a request asks a server, such as Google's, to treat it as another method."""
 REASON_BYTES = 16384
-"""Of a refusal's body, so many bytes are read for the log."""
+"""Largest part of an error response that is read for the log, in bytes."""
 REASON_CHARACTERS = 300
 
 _on = False
 _fail_closed = False
 _told: set[tuple[str, str]] = set()
 _onward: ContextVar[tuple[str, str, OpenAttempt | None] | None] = ContextVar("leyden_onward", default=None)
-"""Method, place and attempt of the request that is on its way to its provider, through whatever layers are below."""
+"""Method, address and attempt of the request on its way to its provider, for the library layers below."""
 
 
 class Stopped(Exception):
-    """This request goes nowhere; its text is for the agent, who gets it as its library's own connection error."""
+    """This request is stopped. The agent receives the text as its library's own connection error."""
 
 
 class _Named(msgspec.Struct):
@@ -69,12 +69,12 @@ class _Refused(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """A request as it is about to leave."""
+    """A request before it is sent."""
 
     method: str
     url: str
     headers: Mapping[str, str]
-    """Found by names of any case."""
+    """Lookup must ignore the case of names."""
     body: bytes | None
     """None: it can be read only once."""
 
@@ -95,31 +95,31 @@ class Destination:
 
     @property
     def url(self) -> str:
-        """Where the request goes."""
+        """URL to which the request is sent."""
         if _is_gateways(self.request.url, self.attempt):
             return self.request.url
         kept = [pair for pair in parse_qsl(urlsplit(self.request.url).query) if pair[0] in self.call.query]
         return f"{self.gateway_url}{self.call.gateway_path}" + (f"?{urlencode(kept)}" if kept else "")
 
     def headers(self, own: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-        """Return what is sent: those of the agent's `own` headers that are on the list, `Host`, and who is calling."""
+        """Return the headers to send: those of `own` in `FORWARDED`, `Host`, and headers that identify the caller."""
         kept = [(name, value) for name, value in own if name.lower() in FORWARDED]
         return [*kept, ("Host", urlsplit(self.url).netloc), *self._identity()]
 
     def answers(self, status: int) -> bool:
-        """Whether the gateway's answer is the agent's, by its status, before any of its body is read.
+        """Return whether the gateway's response with `status` is passed to the agent. Called before its body is read.
 
-        It is not where the gateway redirects, nor, in an attempt that fails open, where the gateway refuses (a status
-        of 400 or more): the caller then reads up to `REASON_BYTES` of the body and calls `turned_away`.
+        False for a redirect. Also False, in an attempt that fails open, for an error status of 400 or more. The library
+        then reads up to `REASON_BYTES` of the body and calls `turned_away`.
         """
         redirect = status in REDIRECTS
         refused = self.attempt.fail_open and self.request.body is not None and status >= 400
         return not (redirect or refused)
 
     def turned_away(self, status: int, body: bytes) -> None:
-        """Return where the agent's provider is to answer instead; raise Stopped where no one may.
+        """Return where the agent's provider must answer instead. Raises Stopped where the call may not go there.
 
-        The log names the gateway's reason, which it gives in `body`.
+        The log contains the gateway's reason from `body`.
         """
         redirect = status in REDIRECTS
         if self.attempt.fail_open and self.request.body is not None:
@@ -130,7 +130,10 @@ class Destination:
         raise _stop(self.request.url, self.call, "the gateway answered with a redirect")
 
     def fall_back(self, error: Exception) -> None:
-        """Let the agent's provider answer what could not be sent to the gateway; else raise `error` again."""
+        """Handle `error`, a failed connection to the gateway.
+
+        Returns where the agent's provider must answer instead. Otherwise raises `error` again.
+        """
         if not self.attempt.fail_open:
             raise error
         reason = f"the gateway cannot be reached ({type(error).__name__})"
@@ -150,7 +153,7 @@ class Destination:
 
 
 def switch(on: bool, *, fail_closed: bool = False) -> None:
-    """Turn routing on or off for every library. Off, each wrapper passes everything on."""
+    """Turn routing on or off for every library. While it is off, each wrapper calls the original."""
     global _on, _fail_closed
     _on, _fail_closed = on, fail_closed
     if not on:
@@ -159,25 +162,25 @@ def switch(on: bool, *, fail_closed: bool = False) -> None:
 
 
 def is_on() -> bool:
-    """Whether anything is routed."""
+    """Return whether routing is on."""
     return _on
 
 
 def fails_closed() -> bool:
-    """Whether a model call without an attempt fails."""
+    """Return whether a model call without an attempt fails."""
     return _fail_closed
 
 
 def could_be_routed(url: str) -> bool:
-    """Whether `decide` is worth asking about a request to `url`."""
+    """Return whether `decide` must be called for a request to `url`."""
     path = urlsplit(url).path
     return _on and ((model_call(path) or web_socket(path)) is not None or provider_hosts.is_provider(url))
 
 
 def whole_url(server: str, target: str) -> str:
-    """Return the URL of a request for `target` that is sent to `server`: a root URL, such as `https://host:443`.
+    """Return the URL of a request for `target` that is sent to `server`, a root URL such as `https://host:443`.
 
-    A target that is a URL is for a proxy, which sends it on; a provider is none.
+    A target that is itself a URL is for a proxy, which forwards it. A provider's server is no proxy.
     """
     if target[:8].lower().startswith(("http://", "https://")):
         if not provider_hosts.is_provider(server):
@@ -188,7 +191,10 @@ def whole_url(server: str, target: str) -> str:
 
 
 def decide(request: Outgoing) -> Destination | None:
-    """Return where `request` goes; None: where it was going. Raises Stopped when it goes nowhere."""
+    """Return the gateway destination of `request`.
+
+    None: its original destination. Raises Stopped when it is stopped.
+    """
     attempt = current_attempt()
     call = _call(request, attempt) if _on else None
     if call is None:
@@ -215,7 +221,7 @@ def decide(request: Outgoing) -> Destination | None:
 
 @contextmanager
 def onward(request: Outgoing) -> Generator[None]:
-    """Let `request` pass the routing of the libraries that it goes through inside the block."""
+    """Exempt `request` from routing in all library layers inside the block."""
     token = _onward.set((request.method, _place(request.url), current_attempt()))
     try:
         yield
@@ -224,7 +230,7 @@ def onward(request: Outgoing) -> Generator[None]:
 
 
 def repeatable(body: Any) -> bytes | None:
-    """Return a body that can be sent twice, as `Outgoing` has it; None for one that can be read only once."""
+    """Return a body that can be sent twice, for `Outgoing`. None for one that can be read only once."""
     if body is None or isinstance(body, str):
         return (body or "").encode()
     return bytes(cast("bytes", body)) if isinstance(body, bytes | bytearray | memoryview) else None
@@ -241,10 +247,10 @@ def _is_onward(request: Outgoing, attempt: OpenAttempt) -> bool:
 
 
 def _call(request: Outgoing, attempt: OpenAttempt | None) -> ModelCall | None:
-    """Return the model call that `request` is, None where it is none.
+    """Return the model call that `request` is. None where it is none.
 
-    In a runner all that goes to a provider's host is one, unless the table of what is not says so. Elsewhere, and in
-    production capture, a request is one by its path and by what its body says.
+    In a runner every request to a provider's host is a model call, unless `not_model_calls` lists it. In other
+    processes, and in production capture, the path and the body decide.
     """
     headers, path = request.headers, urlsplit(request.url).path
     methods = {request.method.upper(), *_overriding(headers)}
@@ -265,7 +271,7 @@ def _call(request: Outgoing, attempt: OpenAttempt | None) -> ModelCall | None:
 
 
 def _overriding(headers: Mapping[str, str]) -> list[str]:
-    """Return the methods that `headers` ask a server to take a request as."""
+    """Return the methods that `headers` ask a server to apply instead of the request's own."""
     return [header_text(method).strip().upper() for name in OVERRIDES if (method := headers.get(name))]
 
 
@@ -299,7 +305,7 @@ def _policy(request: Outgoing, attempt: OpenAttempt) -> str:
 
 
 def _model(request: Outgoing, path: str) -> str | None:
-    """Return the model that the request names, None when that cannot be told."""
+    """Return the model that the request names. None where it cannot be determined."""
     if request.body is None:
         return None
     try:
@@ -320,8 +326,8 @@ def _let_go(url: str, call: ModelCall, attempt: OpenAttempt, reason: str, kind: 
 
 
 def _tell(url: str, call: ModelCall, what: str, reason: str, kind: str | None = None) -> None:
-    """Log what became of a call, as a warning the first time a reason of its `kind` is given for its host."""
-    place = f"{urlsplit(url).hostname} ({call.suffix})"  # the whole path may hold an attempt's token
+    """Log a call's outcome: as a warning for the first reason of its `kind` for its host, later as debug messages."""
+    place = f"{urlsplit(url).hostname} ({call.suffix})"  # not the whole path, which may hold an attempt's token
     key = (place, reason if kind is None else kind)
     level = logging.DEBUG if key in _told else logging.WARNING
     _told.add(key)
@@ -329,7 +335,7 @@ def _tell(url: str, call: ModelCall, what: str, reason: str, kind: str | None = 
 
 
 def _refusal(body: bytes) -> tuple[str, str]:
-    """Return what kind of refusal an error body of the gateway is, and its message, in one short line."""
+    """Return the kind of refusal in an error body of the gateway, and its message as one short line."""
     try:
         error = msgspec.json.decode(body, type=_Refused).error
     except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -344,6 +350,6 @@ def _is_gateways(url: str, attempt: OpenAttempt) -> bool:
 
 
 def _place(url: str) -> str:
-    """Return what layered libraries write alike in a URL."""
+    """Return the part of a URL that layered libraries write in the same way."""
     where = urlsplit(url)
     return f"{(where.hostname or '').lower()}{where.path}"

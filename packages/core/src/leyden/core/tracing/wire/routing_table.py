@@ -1,4 +1,4 @@
-"""Which HTTP requests are model calls, and where the gateway takes each. Knows nothing of any HTTP library."""
+"""Table of HTTP requests that are model calls, with the gateway's path for each."""
 
 import re
 from dataclasses import dataclass
@@ -8,19 +8,19 @@ from leyden.core.tracing.wire.request_path import normalized
 
 @dataclass(frozen=True, slots=True)
 class ModelCall:
-    """A kind of request that asks a model for an answer, or for one that it gave."""
+    """A kind of request that makes a model produce a response, or concerns a stored response."""
 
     suffix: str
-    """How the URL's path ends."""
+    """End of the URL's path."""
     gateway_path: str | None
-    """Where the gateway takes it; None: the gateway does not speak this dialect, so the call must fail."""
+    """Path at the gateway. None: the gateway does not support this dialect, so the call must fail."""
     names_model: bool
-    """Whether its body always has a `model`; hosts that are no providers use the same paths for something else."""
+    """Whether its body always has a `model`. Hosts of other services use the same paths for something else."""
     methods: frozenset[str] = frozenset({"POST"})
     query: frozenset[str] = frozenset()
-    """Names of the query parameters that belong to the dialect; others may be credentials, and stay behind."""
+    """Query parameters of the dialect. Others are not forwarded, because they may be credentials."""
     is_known: bool = True
-    """Whether it is a kind of this table; else all that is known is that it goes to a provider."""
+    """Whether it is an entry of this table. Otherwise only its provider host identifies it."""
 
 
 MODEL_CALLS = (
@@ -38,15 +38,15 @@ MODEL_CALLS = (
     ModelCall(":streamRawPredict", None, names_model=False),
     ModelCall("/v2/chat", None, names_model=True),
 )
-"""The first entry whose suffix fits decides. For what else goes to a provider's host, `not_model_calls` decides."""
+"""The first entry with a matching suffix applies. See `not_model_calls` for other requests to a provider's host."""
 
 STORED_RESPONSE = re.compile(r"/responses(/resp_?[\w.-]+(?:/cancel|/input_items)?)$", re.ASCII | re.IGNORECASE)
-"""An answer kept under its id, which for OpenAI and Azure alike begins with `resp`."""
+"""A stored response with its id, which begins with `resp` for OpenAI and Azure."""
 STORED_METHODS = frozenset({"GET", "DELETE", "POST"})
 STORED_QUERY = frozenset({"after", "before", "include", "include[]", "limit", "order", "starting_after", "stream"})
 
 BEDROCK = re.compile(r"/model/[^/]+(?:/[^/]+)?/(?:invoke|invoke-with-response-stream|converse|converse-stream)$", re.I)
-"""A model's id may be an ARN, with a slash in it."""
+"""A model's id may be an ARN, which contains a slash."""
 WEB_SOCKETS = ("/responses", "/realtime")
 
 FORWARDED = frozenset(
@@ -64,13 +64,13 @@ FORWARDED = frozenset(
         "x-stainless-retry-count",
     }
 )
-"""Request headers that reach the gateway; a list of what is forbidden would miss some provider's credentials."""
+"""Request headers sent to the gateway. A list of forbidden headers could miss a provider's credentials."""
 
 AZURE_DEPLOYMENT = re.compile(r"/openai/deployments/([^/]+)/", re.IGNORECASE)
 
 
 def model_call(path: str) -> ModelCall | None:
-    """Return the kind of model call that a request to `path` could be; its method and body may say otherwise."""
+    """Return the kind of model call that a request to `path` may be. Its method and body can still exclude that."""
     path = normalized(path)
     lowered = path.lower()
     found = next((call for call in MODEL_CALLS if lowered.endswith(call.suffix.lower())), None)
@@ -84,7 +84,7 @@ def model_call(path: str) -> ModelCall | None:
 
 
 def web_socket(path: str) -> ModelCall | None:
-    """Return the kind of model call that opening a WebSocket at `path` begins: one that no gateway path takes."""
+    """Return the kind of model call that a WebSocket at `path` begins. The gateway supports none of them."""
     lowered = normalized(path).lower()
     suffix = next((suffix for suffix in WEB_SOCKETS if lowered.endswith(suffix)), None)
     if suffix is None:
@@ -93,6 +93,6 @@ def web_socket(path: str) -> ModelCall | None:
 
 
 def deployment(path: str) -> str | None:
-    """Return the name of the Azure deployment that `path` addresses: Azure's name for a model."""
+    """Return the Azure deployment in `path`, which is Azure's name for a model. None where there is none."""
     found = AZURE_DEPLOYMENT.search(normalized(path))
     return found[1] if found else None

@@ -1,6 +1,6 @@
-"""Says which ways of calling a model this process has loaded that wire routing cannot reach or the gateway not answer.
+"""Detection of loaded libraries whose model calls cannot be routed, or cannot be answered by the gateway.
 
-Looked at after the fact, when an agent was run and no model call of its passed by. Knows only names of modules.
+Used after an agent ran without a model call. It only checks the names of loaded modules.
 """
 
 import logging
@@ -23,7 +23,7 @@ UNREACHED = {
     "vllm": "a model run in the agent's own process (vllm is loaded) makes no calls: serve it, and call it",
     "llama_cpp": "a model run in the agent's own process (llama_cpp is loaded) makes no calls: serve it, and call it",
 }
-"""By a module that only they load."""
+"""Clients that cannot be routed, by a module that only they load."""
 
 UNANSWERED = {
     "botocore": "botocore speaks Bedrock's own dialect, which the gateway does not: use its OpenAI endpoint",
@@ -32,29 +32,29 @@ UNANSWERED = {
     "ollama": "ollama speaks a dialect of its own, which the gateway does not: call its /v1 endpoint",
     "cohere": "cohere speaks a dialect of its own, which the gateway does not: its calls are stopped",
 }
-"""What is routed, and then refused."""
+"""Clients whose calls are routed and then refused."""
 
 CALLED = "leyden.model_called"
-"""In an attempt's `extra`: a model call of its passed by, wherever it went."""
+"""Key of an attempt's `extra`: set when a model call of the attempt was seen, wherever it went."""
 
 COMMAND = "leyden.command"
-"""In an attempt's `extra`: the name of the program that is the agent; this process makes none of its calls."""
+"""Key of an attempt's `extra`: name of the program that is the agent. This process makes none of its calls."""
 OF_THE_SYSTEM = frozenset({"ldconfig", "lsb_release", "sw_vers", "sysctl", "uname"})
-"""Programs that Python's own `platform` and `ctypes`, and so clients of providers, ask what system they run on."""
+"""Programs that `platform` and `ctypes`, and so provider clients, run to identify the system."""
 PROGRAMS = "leyden.programs"
-"""In an attempt's `extra`: names of other programs that the agent started."""
+"""Key of an attempt's `extra`: names of other programs that the agent started."""
 
 _said = False
 
 
 def out_of_reach(modules: Mapping[str, ModuleType] | None = None) -> list[str]:
-    """Return a sentence for each thing that is loaded; `modules` is `sys.modules` unless given."""
+    """Return one sentence for each such library in `modules`, by default `sys.modules`."""
     loaded: Iterable[str] = set(sys.modules if modules is None else modules)
     return [reason for module, reason in {**UNREACHED, **UNANSWERED}.items() if module in loaded]
 
 
 def untold(attempt: OpenAttempt) -> list[str]:
-    """Return what may be why `attempt` made no model call; nothing where it made one, or where it was told before."""
+    """Return possible reasons why `attempt` made no model call. Empty where it made one, or after the first warning."""
     if _said or CALLED in attempt.extra:
         return []
     if (command := attempt.extra.get(COMMAND)) is not None:
@@ -70,7 +70,7 @@ def untold(attempt: OpenAttempt) -> list[str]:
 
 
 def tell(reasons: list[str]) -> None:
-    """Warn, once in this process, that an agent made no model call, and of what may be why; of no reasons, nothing."""
+    """Warn that an agent made no model call, with the possible reasons. Warns once in this process."""
     global _said
     if reasons and not _said:
         _said = True

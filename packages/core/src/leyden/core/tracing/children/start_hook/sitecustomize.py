@@ -1,8 +1,8 @@
-"""Python imports this module when it starts, in child processes whose `PYTHONPATH` names its folder.
+"""Start hook: a `sitecustomize` for child processes whose `PYTHONPATH` contains its folder.
 
-It joins the process to the attempt that started it, but not before the process imports a library that can call a
-model or start another process: a child that does neither starts as fast as ever. It may be imported by any version of
-Python, and where Leyden is not installed: there it does nothing.
+It joins the process to the attempt that started it. It does so only before the process imports a library that can call
+a model or start another process. A child that does neither starts as fast as before. Any version of Python may import
+it; where Leyden is not installed, it does nothing.
 """
 
 import importlib
@@ -32,47 +32,47 @@ FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 
 class Joining:
-    """A finder that waits for the first of these imports."""
+    """Import finder that joins the attempt at the first import of a module in `JOINS`."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """Join before the module `name` is imported, if it is one of `JOINS`; find no module of its own."""
+        """Join before the module `name` is imported, if it is in `JOINS`. Otherwise returns None and finds nothing."""
         if name not in JOINS or self not in sys.meta_path:
             return None
         sys.meta_path.remove(self)
         join()
-        # Joining may have imported it, or have put in finders that must see its import: so it is imported from here.
-        # Python would load a module that it finds in `sys.modules` now once more.
+        # The import runs here, because joining may have imported the module already, or added finders that must see its
+        # import. Python would otherwise load a module that it now finds in `sys.modules` a second time.
         importlib.import_module(name)
         loader: Any = Imported(sys.modules.pop(name))
         return ModuleSpec(name, loader)
 
 
 class Imported:
-    """The loader of a module that is imported already."""
+    """Loader of a module that is already imported."""
 
     def __init__(self, module: Any) -> None:
         self.module, self.spec = module, module.__spec__
 
     def create_module(self, spec: Any) -> Any:
-        """Return the module."""
+        """Return the imported module."""
         return self.module
 
     def exec_module(self, module: Any) -> None:
-        """Leave it as its own loader made it."""
+        """Restore the module's own spec, without executing it again."""
         module.__spec__ = self.spec
 
 
 def join() -> None:
-    """Join the attempt that the environment names."""
+    """Join the attempt that the environment variable describes."""
     try:
         child_process = importlib.import_module("leyden.core.tracing.children.inherited")
-    except ImportError:  # of another environment: its clients find the gateway by their base URL
+    except ImportError:  # another Python environment: its clients find the gateway by their base URL
         return
     child_process.join(os.environ.get(CARRIED, ""))
 
 
 def run_the_next() -> None:
-    """Run the `sitecustomize` that this one stands before, if there is one."""
+    """Run the `sitecustomize` that this one hides, if there is one."""
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != FOLDER]
     sys.path_importer_cache.pop(FOLDER, None)
     spec = PathFinder.find_spec("sitecustomize", sys.path)
