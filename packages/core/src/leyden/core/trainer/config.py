@@ -290,7 +290,10 @@ _IN_CLEAR = ("name", "experiment", "agent_match", "span_match", "attribute_match
 
 
 def check_in_clear(config: RunConfig) -> None:
-    """Raise UsageError if a name or pattern holds a secret: once masked in `config.yaml`, it would be useless."""
+    """Raise UsageError if a name or a pattern holds a secret.
+
+    `config.yaml` would contain the masked text, and could then not be loaded.
+    """
     for field in _IN_CLEAR:
 
         def check(text: str, field: str = field) -> str:
