@@ -54,7 +54,7 @@ class Trainer:
             `resume` it is the device of the run.
     """
 
-    def __init__(  # noqa: PLR0913 -- the keywords of the original's Trainer, so that tutorials run unchanged
+    def __init__(  # noqa: PLR0913 -- the keywords of Agent Lightning's Trainer, so that tutorials run unchanged
         self,
         *,
         algorithm: Algorithm | None = None,

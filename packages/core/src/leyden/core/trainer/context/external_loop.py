@@ -57,7 +57,7 @@ class OutsideRun(RecordedRun, OutsideContext):
         self._taught = Taught()
 
     def open(self, app: ASGIApp) -> Door:
-        """Serve `app` beside the gateway and return its listener."""
+        """Serve `app` beside the gateway and return its URL and token."""
         return self._elsewhere.open(app)
 
     async def serve_from(self, addresses: Sequence[str], version: int) -> None:

@@ -225,7 +225,7 @@ class RunContext(Context):
     async def collect(self) -> list[TrajectoryGroup]:
         """Run the agent on the next tasks and return their groups.
 
-        Groups that an earlier session finished are read only.
+        Groups that an earlier session finished are read from the store, not run again.
         """
         self._step_began, self._waited = time.monotonic(), 0.0
         self._engine_idle = self.collector.idle.seconds

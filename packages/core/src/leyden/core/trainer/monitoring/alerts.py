@@ -137,8 +137,8 @@ def served_gap(history: History) -> str | None:
 def mismatch(history: History) -> str | None:
     """Alert when the largest |ratio - 1| of fresh tokens is ten times the beginning, and above 0.01.
 
-    The floor is needed because rounding changes the value tenfold between steps, at 1e-6 to 1e-4 in float32. For stale
-    tokens the value at the beginning is already higher.
+    The floor is needed because rounding changes the value tenfold between steps, at 1e-6 to 1e-4 in float32. Stale
+    tokens have a level of their own, which the value at the beginning includes.
     """
     change = _change(history, "importance_ratio_deviation")
     if change is None or not change[1] > max(10 * change[0], 0.01):

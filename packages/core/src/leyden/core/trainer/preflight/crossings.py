@@ -88,7 +88,8 @@ def own_words(rollouts: Sequence[RecordedRollout]) -> dict[str, frozenset[str]]:
 def crossings(rollouts: Sequence[RecordedRollout]) -> list[Crossing]:
     """Return the rollouts that hold words or texts of another task.
 
-    A word that occurs in all rollouts of the other tasks, of which there must be at least three, belongs to the prompt.
+    A word that occurs in all rollouts of the other tasks belongs to the prompt, if there are at least three of these
+    rollouts.
     """
     heard = [_heard(one) for one in rollouts]
     own = {task: words - _everywhere(task, words, heard) for task, words in own_words(rollouts).items()}

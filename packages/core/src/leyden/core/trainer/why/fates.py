@@ -211,7 +211,7 @@ def _calls(
             why: str | None = EARLIER_ATTEMPT
         else:
             unfit = None if trajectory is None else trajectory.untrained.get(span.span_id)
-            # another run may imitate calls that this policy cannot train on
+            # a run that learns from stored rollouts may imitate calls that are unfit for training
             if learning is not None and (unfit is None or not known.is_own):
                 steps = learning.of_call(rollout.rollout_id, span.span_id)
             own = None if learning is None else learning.why_not(span.span_id)
