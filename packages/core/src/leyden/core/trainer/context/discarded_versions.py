@@ -1,6 +1,7 @@
 """Discarded versions: finds rollouts drawn by weights that were served but not kept when the run stopped.
 
-A resumed loop gives other weights the same version number. Without this module, such a rollout would be attributed to the new weights.
+A resumed loop gives other weights the same version number. Without this module, such a rollout would be attributed to
+the new weights.
 """
 
 from collections.abc import Iterable
