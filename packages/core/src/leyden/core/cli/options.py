@@ -93,7 +93,8 @@ def read_env(names: list[str], command: tuple[str, ...], *, here: bool = True) -
 def answering(policy: str | None, endpoint: str | None, model: str | None, api_key_env: str) -> NamedResources:
     """Return the resources for the chosen endpoint; empty if the policy answers.
 
-    Raises UsageError for other choices.
+    Raises UsageError unless exactly one of policy and endpoint is given, for a model without an endpoint, and for an
+    invalid base URL.
     """
     if (policy is None) == (endpoint is None):
         raise UsageError("give either --policy (a Hugging Face model) or --endpoint")
@@ -130,7 +131,10 @@ def agent_name(agent: AgentReference) -> str:
 
 
 def read_settings(pairs: list[str], option: str = "--set") -> dict[str, Any]:
-    """Read `key=value` pairs. A value is read as JSON if it is valid JSON, else as text. Raises UsageError."""
+    """Read `key=value` pairs. A value is read as JSON if it is valid JSON, otherwise as text.
+
+    Raises UsageError for a pair without key or `=`, a number that is not finite, and a value that is too large.
+    """
     settings: dict[str, Any] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")

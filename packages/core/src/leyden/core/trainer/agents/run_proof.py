@@ -1,12 +1,13 @@
 """Run proofs: a run and `leyden run` prove to each other that they have the run's token, without sending it.
 
 1. The server answers a request without proof by 401, with a server nonce.
-2. The client repeats the request with this nonce, a nonce of its own, and an HMAC under the token over both nonces
-   and the requested item.
+2. The client repeats the request with this nonce, a nonce of its own, and an HMAC. The HMAC uses the token as key and
+   covers both nonces and the requested item.
 3. The answer carries an HMAC over the same values and its body.
 
-Each server nonce is accepted once. An eavesdropper at the run's URL without the token therefore gains no access to the
-run. It also cannot answer for the run, not even by replaying an answer. Answers are not encrypted; use TLS for that.
+Each server nonce is accepted once. Another server that listens at the run's URL without the token therefore receives
+nothing that gives access to the run. It also cannot answer for the run, not even by replaying an answer. Answers are
+not encrypted; use TLS for that.
 """
 
 import hmac

@@ -116,7 +116,7 @@ class Collector:
     """Runs tasks through the store.
 
     `check_workers` raises when no worker can be kept alive. `flush` returns when all answered calls are recorded.
-    `agents_output` is the part of a warning that says where the agents' output can be read.
+    `agents_output` is the part of a warning that states where the agents' output can be read.
     """
 
     def __init__(
