@@ -1,4 +1,4 @@
-"""`python -m leyden.core.cli` is `leyden`."""
+"""Entry point of `python -m leyden.core.cli`: runs the command `leyden`."""
 
 from leyden.core.cli.main import main
 

@@ -1,4 +1,4 @@
-"""`Command`, which every subcommand is: what is given in options is looked at before anything is done with it."""
+"""Base classes of all subcommands: check the values of arguments and options before a command runs."""
 
 from typing import Any
 
@@ -12,13 +12,14 @@ _EMPTY = "must not be empty: give it a value, or leave it out"
 
 
 class Command(TyperCommand):
-    """Takes numbers that are within their bounds, and no empty text. Raises UsageError, naming the option, for others.
+    """Subcommand that accepts numbers within their bounds and no empty text. Other values raise UsageError.
 
-    An empty text comes from a variable of a shell that is not set, and would pass for an option that is not given.
+    The error names the option. Empty text typically comes from an unset shell variable, and would look like an omitted
+    option.
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse them; they are looked at before, since an empty path is the current folder once it is one."""
+        """Parse the arguments. Raises UsageError for empty text; checked first, because an empty path parses as `.`."""
         for at, word in enumerate(args):
             option, equals, value = word.partition("=")
             if word.startswith("--") and equals and not value:
@@ -29,7 +30,7 @@ class Command(TyperCommand):
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
-        """Look at the numbers, and do the command's work."""
+        """Check the numbers and run the command."""
         for parameter in self.params:
             name, value = parameter.name or "", ctx.params.get(parameter.name)
             if isinstance(value, int | float) and not isinstance(value, bool) and name in BOUNDS:
@@ -38,19 +39,19 @@ class Command(TyperCommand):
 
 
 class TakesCommand(Command):
-    """A command of ours that takes another one, word by word, after `--`."""
+    """Subcommand that takes another command, word by word, after `--`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse what stands before `--`; `given_command` has what stands after it."""
+        """Parse the arguments before `--`; `given_command` returns the words after it."""
         at = args.index("--") if "--" in args else len(args)
         ctx.meta[_COMMAND] = tuple(args[at + 1 :])
         return super().parse_args(ctx, args[:at])
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """What the help's first line shows."""
+        """Return the parts of the usage line in the help."""
         return [*super().collect_usage_pieces(ctx), "[-- COMMAND...]"]
 
 
 def given_command(context: Any) -> tuple[str, ...]:
-    """The words after `--`; none if there is no `--`."""
+    """Return the words after `--`; empty without `--`."""
     return context.meta[_COMMAND]

@@ -1,4 +1,4 @@
-"""The process's standard descriptors: open, however it was started, and an output whose failure is one line."""
+"""Standard file descriptors: opens missing ones at start, and turns output failures into errors of one line."""
 
 import io
 import os
@@ -9,24 +9,24 @@ from leyden.core.errors import LeydenError
 
 
 class OutputError(LeydenError):
-    """The standard output takes no more: the disk is full, or its reader has gone."""
+    """Raised when standard output cannot be written: the disk is full, or its reader has gone."""
 
 
 def open_descriptors() -> None:
-    """Open those of 0, 1 and 2 that are closed, on nothing, and the streams of Python's that stand for them.
+    """Open missing descriptors among 0, 1 and 2 on the null device, and their Python streams.
 
-    The next file or socket of the process would otherwise get their number, and what is printed would land in it.
+    Otherwise the next file or socket of the process would get the number, and printed text would go into it.
     """
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
         except OSError:
-            opened = os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+            opened = os.open(os.devnull, os.O_RDWR)  # the lowest free number
             if opened != descriptor:
                 os.dup2(opened, descriptor)
                 os.close(opened)
             os.set_inheritable(descriptor, True)
-    if sys.stdin is None:  # it was closed
+    if sys.stdin is None:  # its descriptor was closed
         sys.stdin = open(0, closefd=False)  # noqa: SIM115 -- it lives as long as the process
     if sys.stdout is None:
         sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115 -- it lives as long as the process
@@ -35,7 +35,7 @@ def open_descriptors() -> None:
 
 
 def guard_output() -> None:
-    """Let `sys.stdout` raise OutputError where its descriptor cannot be written; one that is no descriptor stays."""
+    """Make `sys.stdout` raise OutputError if its descriptor cannot be written; other streams stay unchanged."""
     plain = sys.stdout
     try:
         if not isinstance(plain, io.TextIOWrapper) or plain.fileno() != 1:
@@ -52,7 +52,7 @@ def guard_output() -> None:
 
 
 def give_up_output() -> None:
-    """Write nothing more to the standard output: what its buffer still holds goes nowhere, silently."""
+    """Discard all further output, including what the buffer of standard output still holds."""
     nothing = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, 1)
     os.close(nothing)

@@ -1,4 +1,4 @@
-"""The `leyden` command: its subcommands, and how errors become one line and an exit code."""
+"""Command `leyden`: defines its subcommands and turns errors into one line and an exit code."""
 
 import sys
 from functools import cache
@@ -34,7 +34,7 @@ app = typer.Typer(
     help="Train the language model inside an agent that already exists, without changing the agent.",
     no_args_is_help=True,
     add_completion=False,
-    rich_markup_mode=None,  # rich would take longer to load than the help to read
+    rich_markup_mode=None,  # loading rich takes longer than reading the help
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -60,7 +60,7 @@ def _show_version(wanted: bool) -> None:
     if wanted:
         try:
             found = version("leyden-core")
-        except PackageNotFoundError:  # a checkout on PYTHONPATH
+        except PackageNotFoundError:  # a source checkout on PYTHONPATH
             found = "(not installed)"
         typer.echo(f"leyden {found}, Python {sys.version.split()[0]}")
         raise typer.Exit
@@ -76,7 +76,7 @@ def options(
 
 
 def main() -> None:
-    """Run the command line. Exit codes: 0 done, 2 what was given cannot work, 1 it failed, 130 stopped by Ctrl-C."""
+    """Run the command line and exit: 0 success, 2 arguments cannot work, 1 other failure, 130 stopped by Ctrl-C."""
     open_descriptors()
     guard_output()
     try:
@@ -89,7 +89,7 @@ def main() -> None:
 
 
 def run(arguments: list[str]) -> int:
-    """Run one command and return its exit code; nothing is raised, and no traceback shown for a `LeydenError`."""
+    """Run one command and return its exit code. A `LeydenError` is printed in one line, without a traceback."""
     remember_words(arguments)
     mask_own_logs()
     try:
@@ -116,7 +116,7 @@ def run(arguments: list[str]) -> int:
 
 @cache
 def command_line() -> Any:
-    """The whole command line, made from the functions of `app` once: Typer itself makes it for every call."""
+    """Return the command line built from `app`. It is built once and cached; Typer builds it again for every call."""
     return get_command(app)
 
 

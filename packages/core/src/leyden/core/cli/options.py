@@ -1,4 +1,4 @@
-"""Options that several commands share, and how their values are read."""
+"""Shared options: definitions of options that several commands use, and functions that read their values."""
 
 import json
 import math
@@ -60,9 +60,9 @@ RUNS = Path("runs")
 
 
 def chosen_agent(agent: str | None, command: tuple[str, ...]) -> AgentReference | None:
-    """The agent that was named one way or the other; None if it was not.
+    """Return the agent, given by name or as a command; None if neither was given.
 
-    Raises UsageError when it was named both ways, or there is no such program.
+    Raises UsageError when both were given, or when the program does not exist.
     """
     if not command:
         return agent
@@ -74,9 +74,9 @@ def chosen_agent(agent: str | None, command: tuple[str, ...]) -> AgentReference 
 
 
 def read_env(names: list[str], command: tuple[str, ...], *, here: bool = True) -> tuple[str, ...]:
-    """The variables that a command is given; `here`: it runs on this machine, where they are set.
+    """Return the environment variables that a command receives. `here` states that it runs on this machine.
 
-    Raises UsageError for what is no name of one, for one that is not set, and where there is no command.
+    Raises UsageError for an invalid name, for a variable that is not set on this machine, and without a command.
     """
     if not names:
         return ()
@@ -91,7 +91,11 @@ def read_env(names: list[str], command: tuple[str, ...], *, here: bool = True) -
 
 
 def answering(policy: str | None, endpoint: str | None, model: str | None, api_key_env: str) -> NamedResources:
-    """The resources that say what answers: an endpoint's, or none when it is the policy."""
+    """Return the resources for the chosen endpoint; empty if the policy answers.
+
+    Raises UsageError unless exactly one of policy and endpoint is given, for a model without an endpoint, and for an
+    invalid base URL.
+    """
     if (policy is None) == (endpoint is None):
         raise UsageError("give either --policy (a Hugging Face model) or --endpoint")
     if endpoint is None:
@@ -103,7 +107,7 @@ def answering(policy: str | None, endpoint: str | None, model: str | None, api_k
 
 
 def check_policy_device(device: str, policy: str | None) -> None:
-    """Raise UsageError where `device` cannot be used, or there is no policy that could live on it."""
+    """Raise UsageError if `device` cannot be used, or if no policy is loaded that could use it."""
     from leyden.core.policy.device import check_device
 
     if policy is None and device != "cpu":
@@ -112,12 +116,12 @@ def check_policy_device(device: str, policy: str | None) -> None:
 
 
 def default_name(agent: AgentReference) -> str:
-    """A run name from the agent's file or module, or the first file on its command line, and the time."""
+    """Return a run name from the time and the agent's file or module, or the first file on its command line."""
     return f"{agent_name(agent)[:40]}-{time.strftime('%m%d-%H%M%S')}"
 
 
 def agent_name(agent: AgentReference) -> str:
-    """The same without the time."""
+    """Return the agent's part of the default run name."""
     if not isinstance(agent, str):
         agent = next((word for word in agent[1:] if Path(word).is_file()), agent[0])
     stem = agent.rpartition(":")[0] or agent
@@ -127,7 +131,10 @@ def agent_name(agent: AgentReference) -> str:
 
 
 def read_settings(pairs: list[str], option: str = "--set") -> dict[str, Any]:
-    """Read `key=value` pairs; a value is JSON where it parses as JSON, and text otherwise."""
+    """Read `key=value` pairs. A value is read as JSON if it is valid JSON, otherwise as text.
+
+    Raises UsageError for a pair without key or `=`, a number that is not finite, and a value that is too large.
+    """
     settings: dict[str, Any] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
@@ -139,7 +146,8 @@ def read_settings(pairs: list[str], option: str = "--set") -> dict[str, Any]:
             settings[key] = value
         except OverflowError:
             raise UsageError(f"{option} {key} must be a finite number, not {value}") from None
-        except (ValueError, RecursionError):  # a whole number of thousands of digits, lists a thousand levels deep
+        # an integer of thousands of digits, or lists nested a thousand levels deep
+        except (ValueError, RecursionError):
             raise UsageError(f"{option} {key}: no option has a value of {len(value):,} characters like that") from None
     return settings
 
@@ -152,7 +160,7 @@ def _finite(text: str) -> float:
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """Read a YAML file that holds a mapping; raises UsageError, in one line, for any other."""
+    """Read a YAML file that contains a mapping; raises UsageError, with a message of one line, for any other file."""
     import yaml
 
     try:
@@ -167,7 +175,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def read_attribute_match(pairs: list[str]) -> dict[str, str]:
-    """Read `attribute=regex` pairs; raises UsageError for what is none."""
+    """Read `attribute=regex` pairs; raises UsageError for any other text or a duplicate attribute."""
     named: dict[str, str] = {}
     for pair in pairs:
         name, equals, pattern = pair.partition("=")
@@ -178,7 +186,7 @@ def read_attribute_match(pairs: list[str]) -> dict[str, str]:
 
 
 def read_frozen(pairs: list[str]) -> dict[str, str]:
-    """Read `name=policy` pairs; raises UsageError for what is none."""
+    """Read `name=policy` pairs; raises UsageError for any other text or a duplicate name."""
     named: dict[str, str] = {}
     for pair in pairs:
         name, equals, source = pair.partition("=")
@@ -189,9 +197,9 @@ def read_frozen(pairs: list[str]) -> dict[str, str]:
 
 
 def read_policies(given: list[str]) -> str | dict[str, str]:
-    """Read the policy to train, or `name=policy` for each of several; raises UsageError for what is neither."""
+    """Read the policy to train, or `name=policy` for each of several; raises UsageError for any other text."""
     pairs = [(name, source) for name, equals, source in (each.partition("=") for each in given) if equals]
-    if not pairs or any("/" in name for name, _ in pairs):  # a folder may have = in its name
+    if not pairs or any("/" in name for name, _ in pairs):  # a folder name may contain =
         if len(given) == 1:
             return given[0]
         raise UsageError("several policies need names, so that routes can lead to them: --policy NAME=FOLDER for each")
@@ -202,7 +210,7 @@ def read_policies(given: list[str]) -> str | dict[str, str]:
 
 
 def read_reward_weights(pairs: list[str]) -> dict[str, float]:
-    """Read `dimension=weight` pairs; raises UsageError for what is none."""
+    """Read `dimension=weight` pairs; raises UsageError for any other text or a duplicate dimension."""
     named: dict[str, float] = {}
     for pair in pairs:
         name, _, number = pair.partition("=")
@@ -218,27 +226,27 @@ def read_reward_weights(pairs: list[str]) -> dict[str, float]:
 
 
 def warn_of_host(host: str) -> None:
-    """Say on the standard error what it means to listen on an address that others reach."""
+    """Write a warning to standard error if other machines can reach the address `host`."""
     if host not in ("127.0.0.1", "::1", "localhost"):
         sys.stderr.write(f"leyden: {host} can be reached from elsewhere, and HTTP hides no token: put TLS before it\n")
 
 
 def read_update(value: str) -> Literal["swap", "drain"]:
-    """Read how an update meets calls in flight; raises UsageError."""
+    """Read when an update takes effect for calls in flight; raises UsageError for an unknown value."""
     if value not in ("swap", "drain"):
         raise UsageError(f"--update is swap or drain, not {value!r}")
     return value
 
 
 def read_engine(value: str) -> Literal["embedded", "vllm"]:
-    """Read what serves the policies; raises UsageError."""
+    """Read which engine serves the policies; raises UsageError for an unknown value."""
     if value not in ("embedded", "vllm"):
         raise UsageError(f"--engine is embedded or vllm, not {value!r}")
     return value
 
 
 def read_vllm(pairs: list[str]) -> VllmOptions:
-    """Read `key=value` options of vLLM's server; raises UsageError for what is none."""
+    """Read `key=value` options of the vLLM server; raises UsageError for an unknown or invalid option."""
     try:
         return msgspec.convert(read_settings(pairs, "--vllm"), VllmOptions)
     except msgspec.ValidationError as error:
@@ -246,7 +254,7 @@ def read_vllm(pairs: list[str]) -> VllmOptions:
 
 
 def read_held_out(paths: list[Path]) -> dict[str, list[Task]]:
-    """Held-out sets by the stem of their files; raises UsageError when two share one."""
+    """Load held-out sets; each is named after its file. Raises UsageError when two have the same name."""
     from leyden.core.trainer.rollouts.tasks import load_tasks
 
     sets: dict[str, list[Task]] = {}
@@ -258,5 +266,5 @@ def read_held_out(paths: list[Path]) -> dict[str, list[Task]]:
 
 
 def held_out_name(path: Path) -> str:
-    """What the held-out set of a file is called: by its stem, without secrets, for it names files and metrics."""
+    """Return the name of a file's held-out set: its stem with secrets masked, because it names files and metrics."""
     return mask_text(path.stem)

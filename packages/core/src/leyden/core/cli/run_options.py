@@ -1,4 +1,4 @@
-"""`RunOptions`: what `leyden train` and `leyden check` both take, written once, and the run that it describes."""
+"""Run options: the common options of `leyden train` and `leyden check`, and their conversion into a `RunConfig`."""
 
 import inspect
 from collections.abc import Callable
@@ -49,14 +49,14 @@ if TYPE_CHECKING:
 
 USUAL, VERL = "lightning_rl", "verl"
 RESUMED = ("resume", "steps", "device", "ray_address", "set_", "runs", "quiet", "json")
-"""Options of `leyden train` that a run can be gone on with."""
+"""Options of `leyden train` that are allowed together with `--resume`."""
 _WITH_RESUME = "give only --steps, --device, --ray-address, --set, --runs, --quiet and --json with it"
 AgentArgument = Annotated[str | None, typer.Argument(help="path/to/file.py:attribute or package.module:attribute")]
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """The values as they were given; each field is an option of every command that `takes_run`."""
+    """Option values as given. Each field is an option of every command decorated with `takes_run`."""
 
     context: typer.Context
     agent: AgentArgument = None
@@ -148,11 +148,11 @@ class RunOptions:
     json: JsonOption = False
 
     def named_agent(self) -> "AgentReference | None":
-        """The agent that was named, or the command that was given in its place; None if neither was."""
+        """Return the agent or command that was given; None if neither was."""
         return chosen_agent(self.agent, given_command(self.context))
 
     def read(self) -> "tuple[RunConfig, list[Task], dict[str, list[Task]]]":
-        """The run's configuration, its training tasks and its held-out sets; raises UsageError in one line."""
+        """Return the run's configuration, its training tasks and its held-out sets. Raises UsageError with one line."""
         from leyden.core.algorithm.registry import make_algorithm
         from leyden.core.trainer.rollouts.tasks import load_tasks
 
@@ -168,7 +168,7 @@ class RunOptions:
         return self._config(named, str(self.tasks or ""), policies), rows, held_out
 
     def changes(self) -> "Changes":
-        """What is otherwise in a run that is gone on with; raises UsageError, in one line, for what is the run's."""
+        """Return the changes to a resumed run. Raises UsageError, with one line, for an option that cannot change."""
         from leyden.core.trainer.launch import Changes
 
         if self.named_agent() is not None or self.tasks is not None:
@@ -236,7 +236,10 @@ class RunOptions:
         )
 
     def _algorithm(self) -> str:
-        """The algorithm, which a backend that has a loop of its own is; raises UsageError where both are named."""
+        """Return the name of the algorithm.
+
+        The backend VERL is an algorithm; raises UsageError if another is given too.
+        """
         if self.backend not in ("torch", VERL):
             raise UsageError(f"--backend is torch or {VERL}, not {self.backend!r}")
         if self.backend == VERL and self.algorithm not in (VERL, USUAL):
@@ -267,7 +270,7 @@ class RunOptions:
 
 
 def takes_run(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the options of a run: it gets them as `given`, beside the options that are its own."""
+    """Decorator that adds the options of a run to a command, which receives them as its first argument, `given`."""
     hints = get_type_hints(RunOptions, include_extras=True)
     shared = [_parameter(option.name, option.default, hints[option.name]) for option in fields(RunOptions)]
     own = [parameter for parameter in inspect.signature(command).parameters.values() if parameter.name != "given"]

@@ -1,4 +1,4 @@
-"""`RunConfig`: everything that decides how a run goes, as one frozen struct that rests in `config.yaml`."""
+"""Run configuration: `RunConfig` holds every setting of a run as one frozen struct, stored in `config.yaml`."""
 
 import os
 import re
@@ -24,109 +24,116 @@ from leyden.core.trajectory.select import Selector
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _OPTION = {"timeout_seconds": "timeout"}
-"""What a field is called as an option, where that is another name."""
+"""Option names of the fields whose option has another name."""
 
 
 class EvaluationSet(msgspec.Struct, frozen=True, kw_only=True):
-    """A held-out set of tasks: its name in reports and where its rows came from."""
+    """Held-out set of tasks: its name in reports, and the file or argument that its rows came from."""
 
     name: str
     source: str
 
 
 class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How a run goes. Defaults are the tested setting."""
+    """All settings of a run. The defaults are the setting that was tested."""
 
     name: str
     experiment: str | None = None
-    """Name of the set of runs that it is compared with."""
+    """Name of the experiment, a set of runs that are compared with each other."""
     policy: str | dict[str, str]
-    """Folder or hub name of a Hugging Face causal language model; or several, by their names, each with weights of its
-    own: routes then say which calls go to which."""
+    """Folder or hub name of a Hugging Face causal language model. A dictionary gives several policies by name, each
+    with its own weights; `routes` then maps calls to policies."""
     agent: AgentReference | None = None
-    """Import string `path.py:attribute` or `module:attribute`, or the words of a command line; for a live object, a
-    description of it. None where nothing runs: what is learned was collected elsewhere, and nothing is evaluated."""
+    """Import string `path.py:attribute` or `module:attribute`, or the words of a command line. For a live object, a
+    description of it. None when no agent runs: the run then learns from stored rollouts and evaluates nothing."""
     reward: str | None = None
     """Import string of the reward function; None when the agent itself returns or emits its rewards."""
     reward_weights: dict[str, float] = {}
-    """Weight of each of the reward's dimensions; none given: each weighs 1."""
+    """Weight of each reward dimension. When empty, each dimension has weight 1."""
     input: str | None = None
-    """Import string of a function from a task row to the agent's input; None when the adapter tells it from the row."""
+    """Import string of a function from a task row to the agent's input. None when the adapter derives it from the
+    row."""
     hooks: tuple[str, ...] = ()
     """Import strings of `Hook` objects or classes."""
     env: tuple[str, ...] = ()
-    """Names of variables that hold secrets and that a command gets all the same."""
+    """Names of environment variables that hold secrets and are passed to an agent command nevertheless."""
     tasks: str = ""
-    """Where the training tasks came from; their rows are kept in the run folder."""
+    """Source of the training tasks; the rows themselves are kept in the run folder."""
     held_out: tuple[EvaluationSet, ...] = ()
-    """The first is the one in the report's headline."""
+    """Held-out sets. The first one provides the report's headline."""
     steps: int = 25
-    """Weight updates to take."""
+    """Number of weight updates."""
     tasks_per_step: int = 16
     group_size: int = 8
-    """Rollouts of each task; the group's mean is the baseline."""
+    """Rollouts of each task; the mean reward of the group is the baseline."""
     seed: int = 0
     sampling: Sampling = Sampling()
-    """Overrides the agent's own in training."""
+    """Sampling parameters of training rollouts; they override the agent's own."""
     agent_match: str | None = None
-    """Regular expression over agent or node name; calls of other agents are answered but not trained."""
+    """Regular expression over agent or node name. Calls of other agents are answered but not trained on."""
     span_match: str | None = None
-    """Regular expression over the names of a call's span and of the spans above it; narrows further, as do the next."""
+    """Regular expression over the names of a call's span and of its ancestors. Like the next two fields, it restricts
+    the selection further."""
     attribute_match: dict[str, str] = {}
-    """Attribute name to a regular expression over its value on a call's span or on one above it."""
+    """Regular expressions by attribute name, over its value on a call's span or on one of its ancestors."""
     predicate: str | None = None
-    """Import string of a function of a call's span and the spans above it."""
+    """Import string of a function that receives a call's span and its ancestors."""
     workers: int = 1
-    """Agent processes."""
+    """Number of agent processes."""
     concurrency: int = 64
-    """Rollouts at once in each agent process."""
+    """Number of concurrent rollouts in each agent process."""
     isolation: Isolation = "auto"
-    """Whether rollouts share their agent process or have one each."""
+    """Whether rollouts share their agent process or get one each."""
     runners: Runners = Runners()
     """Where the agent processes run."""
     timeout_seconds: float = 120.0
-    """Limit of one attempt."""
+    """Time limit of one attempt, in seconds."""
     max_attempts: int = 2
-    """Tries for a rollout whose attempt timed out or lost its worker; an agent that raises is not tried again."""
+    """Maximum number of attempts of a rollout that times out or loses its worker. An agent that raises is not
+    retried."""
     evaluate_sampled: bool = True
-    """Evaluate with the training sampling too, beside the agent's own."""
+    """Whether evaluations also use the training sampling, beside the agent's own."""
     eval_every: int = 0
-    """Steps between evaluations; the best version is then kept. 0: before the first step and after the last alone."""
+    """Steps between evaluations; the run then keeps the best version. 0: evaluate only before the first step and after
+    the last."""
     patience: int | None = None
-    """Evaluations in a row without a noticeable rise before the run stops early; None never does."""
+    """Number of consecutive evaluations without a noticeable rise after which the run stops early; None: never."""
     check: bool = True
-    """Prove on the first batch that the run can learn, before it does."""
+    """Whether the first batch is used to check that the run can learn, before it trains."""
     checkpoint_every: int = 1
     keep_checkpoints: int = 2
     engine: Literal["embedded", "vllm"] = "embedded"
-    """What serves the policies: this process, or a vLLM server for each."""
+    """Engine that serves the policies: in this process, or one vLLM server for each policy."""
     vllm: VllmOptions = VllmOptions()
-    """How vLLM's servers are started."""
+    """Options of the vLLM servers."""
     device: str = "cpu"
-    """Where policy and engine live: `cpu`, or `cuda` for one GPU."""
+    """Device of policy and engine: `cpu`, or `cuda` for one GPU."""
     threads: int | None = None
-    """Torch threads of the engine; None chooses by the size of the policy."""
+    """Number of torch threads of the engine; None chooses it by the size of the policy."""
     deterministic: bool = False
-    """The same seed gives the same rollouts and weights, bit for bit; the engine then decodes one call at a time."""
+    """Whether the same seed gives the same rollouts and weights, bit for bit. The engine then decodes one call at a
+    time."""
     tracker: tuple[str, ...] | str | None = None
-    """Where else the numbers of the steps go."""
+    """Experiment trackers that also receive the metrics of each step."""
     algorithm: str = "lightning_rl"
     """Name of a registered algorithm, or an import string."""
     algorithm_config: dict[str, Any] = {}
     routes: tuple[Route, ...] = ()
-    """Which model calls go where; the first that fits decides, and a call that none fits goes to the policy."""
+    """Routes of model calls. The first match decides; a call without a match goes to the policy."""
     frozen: dict[str, str] = {}
-    """Further policies that routes may name: name to folder or hub name. They answer, and never learn."""
+    """Frozen policies that routes may name: name to folder or hub name. They answer calls and are never trained."""
     sides: tuple[str, ...] = ()
-    """Names of the policies of an algorithm that trains several side by side: each begins as `policy`."""
+    """Names of the policies of an algorithm that trains several side by side; each starts as a copy of `policy`."""
     acting: tuple[str, ...] = ()
-    """Those of the sides that answer training rollouts, in turn where there are several."""
+    """The subset of `sides` that answers training rollouts, in turn if there are several."""
     update: Literal["swap", "drain"] = "swap"
-    """How new weights meet calls in flight: between two of their tokens, or after their end, while others wait."""
+    """When new weights take effect for calls in flight: `swap` between two tokens; `drain` after the calls end, while
+    new calls wait."""
     record_within: float = 0.0
-    """Seconds, at most 2, that the record of a call may wait to be stored; 0 stores it before its answer ends."""
+    """Maximum time in seconds, at most 2, before the record of a call is stored. 0 stores it before the response
+    ends."""
     engine_log: bool = False
-    """Write the engine's own record of every call to `engine.jsonl` in the run folder."""
+    """Whether the engine writes its own record of every call to `engine.jsonl` in the run folder."""
 
     def __post_init__(self) -> None:
         """Raise UsageError for a value that cannot work."""
@@ -152,29 +159,29 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     @property
     def policies(self) -> dict[str, str]:
-        """The policies that are trained, by their names; the only one's, where it was given none, is `policy`."""
+        """Trained policies: folder or hub name by name. A single policy without a given name is called `policy`."""
         if isinstance(self.policy, str):
             return dict.fromkeys(self.sides or (POLICY,), self.policy)
         return self.policy
 
     @property
     def answering(self) -> tuple[str, ...]:
-        """Those of them that answer training rollouts."""
+        """Names of the policies that answer training rollouts."""
         return self.acting or tuple(self.policies)
 
     @property
     def off_policy(self) -> tuple[str, ...]:
-        """Those of them that learn from calls which another answered."""
+        """Names of the sides that learn from calls which another side answered."""
         return tuple(side for side in self.sides if self.acting != (side,))
 
     @property
     def has_names(self) -> bool:
-        """Whether policies have names that were given: each has a folder of its name, wherever policies are kept."""
+        """Whether the policies have given names; each then has a subfolder of that name in checkpoints and exports."""
         return bool(self.sides) or not isinstance(self.policy, str)
 
     @property
     def usual(self) -> str:
-        """The policy of calls that come straight to the gateway, or that no route fits."""
+        """Name of the policy for calls that reach the gateway directly or match no route."""
         if self.sides:
             return self.acting[0]
         names = self.policies
@@ -199,7 +206,7 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
                 said = f"a route goes to {route.to!r}, and there is only {', '.join(known)}"
                 raise UsageError(f"{said}; name it with --policy or --frozen")
         if self.sides:
-            return  # the rollout says which of them answers it
+            return  # the rollout's metadata name the side that answers it
         if POLICY not in names and not any(route.fits_all for route in self.routes):
             raise UsageError(
                 "a call that no route fits would reach no policy: end with --route to=NAME, "
@@ -272,18 +279,21 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 def check_name(name: str) -> str:
-    """Return `name`, or raise RunError when it cannot name a run folder."""
+    """Return `name`; raises RunError if it cannot be the name of a run folder."""
     if not NAME.fullmatch(name):
         raise RunError(f"run name {name!r} must match {NAME.pattern}")
     return name
 
 
 _IN_CLEAR = ("name", "experiment", "agent_match", "span_match", "attribute_match", "routes")
-"""What a run needs as it was given."""
+"""Fields that a run needs unmasked."""
 
 
 def check_in_clear(config: RunConfig) -> None:
-    """Raise UsageError where a name or a pattern holds a secret: `config.yaml` keeps none, and could not be read."""
+    """Raise UsageError if a name or a pattern holds a secret.
+
+    `config.yaml` would contain the masked text, and could then not be loaded.
+    """
     for field in _IN_CLEAR:
 
         def check(text: str, field: str = field) -> str:
@@ -295,7 +305,7 @@ def check_in_clear(config: RunConfig) -> None:
 
 
 def save_config(config: RunConfig, path: Path) -> None:
-    """Write `config` as YAML, atomically, with secrets masked; of a URL the user's name stays."""
+    """Write `config` as YAML, atomically and with secrets masked. User names in URLs stay readable."""
     data: Any = mask_values(msgspec.to_builtins(config), _masked)
     temporary = path.with_suffix(".tmp")
     temporary.write_text(yaml.safe_dump(data, sort_keys=False, allow_unicode=True))
@@ -307,7 +317,10 @@ def _masked(text: str) -> str:
 
 
 def load_config(path: Path) -> RunConfig:
-    """Read what `save_config` wrote; raises RunError when it is missing or not a run's."""
+    """Return the configuration in the file `path`.
+
+    Raises RunError if the file is missing or not a valid configuration.
+    """
     try:
         return msgspec.convert(yaml.safe_load(path.read_text()), RunConfig)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""The event loop of the trainer's side: how it is run and stopped, and how two things are awaited together."""
+"""Event loop of the trainer process: starts it, stops it on SIGTERM, and awaits two coroutines together."""
 
 import asyncio
 import contextlib
@@ -11,17 +11,17 @@ B = TypeVar("B")
 
 
 def run_loop(main: Coroutine[Any, Any, A]) -> A:
-    """Run `main` on a new event loop, the fast one where there is one; Ctrl-C cancels it."""
+    """Run `main` on a new event loop and return its result; Ctrl-C cancels it. Uses uvloop where it is installed."""
     try:
         import uvloop
-    except ImportError:  # Windows
+    except ImportError:  # uvloop does not support Windows
         return asyncio.run(main)
     return uvloop.run(main)
 
 
 @contextlib.contextmanager
 def stopped_by_sigterm() -> Generator[asyncio.Event]:
-    """Give an event that SIGTERM sets, inside the block; afterwards the signal's handler is Python's own again."""
+    """Context manager: yields an event that SIGTERM sets. On exit it restores Python's default signal handler."""
     loop, stopped = asyncio.get_running_loop(), asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, stopped.set)
     try:
@@ -31,7 +31,10 @@ def stopped_by_sigterm() -> Generator[asyncio.Event]:
 
 
 async def together(first: Coroutine[Any, Any, A], second: Coroutine[Any, Any, B]) -> tuple[A, B]:
-    """Return what both return. Where one fails, the other is cancelled, and the error raised once it has ended."""
+    """Await both coroutines and return both results.
+
+    If one coroutine fails, the other is cancelled. The error is raised once both have ended.
+    """
     tasks: list[asyncio.Task[Any]] = [asyncio.create_task(first), asyncio.create_task(second)]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)

@@ -1,4 +1,7 @@
-"""From a `RunConfig` and rows to a finished run: folder, lock, event loop, and what is left behind when it fails."""
+"""Start of runs: turns a `RunConfig` and task rows into a finished run, resumes a run, or checks one.
+
+Creates and locks the run folder, runs the event loop, and cleans up after a failure.
+"""
 
 import math
 import os
@@ -31,13 +34,13 @@ from leyden.core.trainer.session import check, train
 
 T = TypeVar("T")
 Sit = Callable[[RunFolder, RunConfig], RunReport]
-"""Does one sitting of a run in a folder that is locked for it."""
+"""Runs one session (one process's part of a run) in a run folder, which it locks, and returns the run's report."""
 Look = Callable[[RunFolder, RunConfig], CheckReport]
-"""Checks a run in such a folder."""
+"""Runs the check of a run in a run folder, which it locks, and returns the check's report."""
 MOST_NAME = 50
-"""Letters of a run's name in that of its check, which has a limit of its own."""
+"""Number of characters of the run's name that its check's name keeps: names have a maximum length."""
 TASKS_OF_A_CHECK = 4
-"""Of each batch that `check_run` takes, at least; it takes several where the first says too little."""
+"""Minimum number of tasks in each batch of `check_run`, which takes further batches if the first is inconclusive."""
 
 
 def begin(
@@ -47,12 +50,13 @@ def begin(
     held_out: Mapping[str, list[Task]],
     sit: Sit,
 ) -> RunReport:
-    """Make the run's folder and train.
+    """Create the run's folder, train, and return the run's report.
 
-    When it turns out before the first step that what was given cannot work, the folder is removed again: nothing
-    half-written stays behind. Where agents ran, or printed something, it stays, to be looked at with `leyden why`, and
-    the next run of the name replaces it. Rollouts that taught nothing stay for good, and the run can go on: what they
-    cost is not to be paid twice.
+    Raises RunError when the name is taken, and UsageError or CheckFailed when the given settings cannot work. If that
+    happens before the first checkpoint, the folder is removed, so that no half-written run remains. The folder stays if
+    an attempt was started or an agent printed something. `leyden why` reads it then, and the next run of the same name
+    replaces it. After NothingToLearn the folder always stays and the run can be resumed, so that its rollouts are not
+    paid for twice.
     """
     prepare_masking(config)
     check_needed(config, tasks)
@@ -68,7 +72,7 @@ def begin(
 
 
 def _keep_evidence(folder: RunFolder, error: Exception) -> None:
-    """Keep the folder of a run that ended before it began, with the reason, if it holds anything to look at."""
+    """Record the reason in the folder of a run that ended before its first step; remove a folder without evidence."""
     if _has_evidence(folder):
         folder.note_failure(error)
     else:
@@ -76,14 +80,14 @@ def _keep_evidence(folder: RunFolder, error: Exception) -> None:
 
 
 def _has_evidence(folder: RunFolder) -> bool:
-    """Whether an agent printed something, or a rollout was begun."""
+    """Whether an agent printed something, or an attempt of a rollout was started."""
     if folder.worker_log.exists() and folder.worker_log.stat().st_size:
         return True
     return folder.store_file.exists() and run_loop(_begun(folder.store_uri)) > 0
 
 
 async def _begun(store_uri: str) -> int:
-    """How many rollouts of a store have an attempt."""
+    """Number of rollouts in a store that have an attempt."""
     store = await open_store(store_uri, clock=lambda: 0.0)
     try:
         return sum(isinstance(rollout, AttemptedRollout) for rollout in await store.query_rollouts())
@@ -93,22 +97,24 @@ async def _begun(store_uri: str) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """What is otherwise than the run began with."""
+    """Settings that a resumed run changes."""
 
     steps: int | None = None
-    """Planned in all, for one sitting."""
+    """Total number of planned steps, for this session only."""
     device: str | None = None
-    """What policy and engine live on from here on."""
+    """Device of policy and engine from this session on."""
     ray_address: str | None = None
-    """Of the cluster that the runners' actors are on."""
+    """Address of the Ray cluster that hosts the runners' actors."""
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Of the algorithm, keys with dots for parts of an option; those that `Algorithm.check_change` lets through."""
+    """Settings of the algorithm by key; dots in a key separate the parts of a nested option. Only keys that
+    `Algorithm.check_change` accepts are allowed."""
 
 
 def resume(runs: Path, name: str, sit: Sit, changes: Changes | None = None) -> RunReport:
-    """Go on with a run where its last checkpoint left it; raises UsageError for what cannot change.
+    """Resume a run after its last checkpoint and return its report.
 
-    What changes is written down, and is the run's from then on, but for the number of steps.
+    All changes except the number of steps are written to `config.yaml` and stay in effect for later sessions. Raises
+    UsageError for a change that is not allowed, and RunError for a run that cannot be resumed.
     """
     folder, config = RunFolder.open(runs, name)
     prepare_masking(config)
@@ -130,7 +136,7 @@ def resume(runs: Path, name: str, sit: Sit, changes: Changes | None = None) -> R
 
 
 def check_command(name: str, config: RunConfig) -> None:
-    """Raise RunError for a run whose command had a secret in it, which was not kept."""
+    """Raise RunError for a run whose command line held a secret: `config.yaml` does not keep secrets."""
     command = () if config.agent is None or isinstance(config.agent, str) else config.agent
     if masked := [argument for argument in command if MASK in argument]:
         raise RunError(
@@ -140,7 +146,10 @@ def check_command(name: str, config: RunConfig) -> None:
 
 
 def changed(config: RunConfig, changes: Changes) -> RunConfig:
-    """Return `config` with what `changes` for good; raises UsageError for what cannot change, or cannot work."""
+    """Return `config` with the permanent `changes`.
+
+    Raises UsageError for a change that is not allowed or cannot work.
+    """
     if changes.device is not None:
         config = msgspec.structs.replace(config, device=changes.device)
     if changes.ray_address is not None:
@@ -157,10 +166,11 @@ def changed(config: RunConfig, changes: Changes) -> RunConfig:
 
 
 def check_run(runs: Path, config: RunConfig, tasks: list[Task], look: Look) -> CheckReport:
-    """Prove that a run would learn, on smaller batches than the run's.
+    """Check that a run would learn, on smaller batches than those of the run, and return the check's report.
 
-    Its folder, called like the run with `-check` behind, is removed. Where the check is not passed, or rollouts failed,
-    it stays to be looked at, until the next check of the name.
+    The check has a folder of its own, named like the run with the suffix `-check`, which is removed afterwards. If the
+    check fails or rollouts fail, the folder stays for inspection until the next check of the same name. Raises
+    UsageError for settings that cannot work.
     """
     prepare_masking(config)
     check_needed(config, tasks)
@@ -193,7 +203,7 @@ def check_run(runs: Path, config: RunConfig, tasks: list[Task], look: Look) -> C
 
 
 def _free_name(runs: Path, name: str) -> str:
-    """`name`, or with a number behind where another process checks under it."""
+    """Return `name`, with a number as suffix if another process has a check under that name."""
     names = [name, *(f"{name}-{number}" for number in range(2, 100))]
     return next((one for one in names if is_free(runs / one)), name)
 
@@ -204,7 +214,10 @@ def _remove_if_empty(runs: Path) -> None:
 
 
 def sit_here(display: Display, resources: NamedResources | None = None) -> Sit:
-    """Learning, gateway and engine in this process; agents in worker processes, from import strings."""
+    """Return a `Sit` that trains in this process; agents run in worker processes, from import strings.
+
+    Learning, gateway and engine run in this process.
+    """
 
     def sit(folder: RunFolder, config: RunConfig) -> RunReport:
         with folder.locked(), repeatable(config.deterministic):
@@ -214,7 +227,7 @@ def sit_here(display: Display, resources: NamedResources | None = None) -> Sit:
 
 
 def look_here(display: Display, resources: NamedResources | None = None) -> Look:
-    """The same for a check."""
+    """Return a `Look` that checks in this process; processes as for `sit_here`."""
 
     def look(folder: RunFolder, config: RunConfig) -> CheckReport:
         with folder.locked(), repeatable(config.deterministic):
@@ -224,16 +237,16 @@ def look_here(display: Display, resources: NamedResources | None = None) -> Look
 
 
 def prepare_masking(config: RunConfig) -> None:
-    """Mask from here on what Leyden logs, and the secrets that this run is given by name."""
+    """Mask secrets in Leyden's logs from now on, including the values of the variables named in `config.env`."""
     mask_own_logs()
     for name in config.env:
         remember_secret(os.environ.get(name, ""))
 
 
 def check_needed(config: RunConfig, tasks: list[Task]) -> None:
-    """Raise UsageError where the algorithm lacks an agent or tasks, has no use for them, or cannot take the steps.
+    """Raise UsageError if agent or tasks are missing or unused, or if the algorithm cannot take the number of steps.
 
-    What does not learn from rollouts of its own takes an agent and held-out tasks only together, to be evaluated.
+    An algorithm that learns from stored spans takes an agent only together with held-out tasks, for evaluation.
     """
     given = {"an agent": config.agent is not None, "tasks": bool(tasks)}
     check_in_clear(config)
@@ -252,15 +265,18 @@ def check_needed(config: RunConfig, tasks: list[Task]) -> None:
 
 
 def check_machine(config: RunConfig) -> None:
-    """Raise UsageError where this machine lacks the device of the run, unless the algorithm chooses devices itself."""
+    """Raise UsageError if this machine lacks the run's device.
+
+    Algorithms that serve themselves choose their devices.
+    """
     if not make_algorithm(config.algorithm, config.algorithm_config).serves_itself:
         check_device(config.device)
 
 
 def with_sides(config: RunConfig) -> RunConfig:
-    """Return `config` with the policies that its algorithm trains side by side, if it does.
+    """Return `config` with the policies that the algorithm trains side by side; unchanged if it trains none.
 
-    Raises UsageError where they cannot be those of the run.
+    Raises UsageError if the run's policies do not allow them.
     """
     algorithm = make_algorithm(config.algorithm, config.algorithm_config)
     if not algorithm.sides:

@@ -1,4 +1,4 @@
-"""One sitting of a run: brings everything up, lets the algorithm work, writes down what it came to."""
+"""One session of a run: starts policies and agents, runs the algorithm, and writes the results."""
 
 import asyncio
 import shutil
@@ -32,7 +32,7 @@ from leyden.core.trainer.serving.external import serve_elsewhere
 from leyden.core.trainer.serving.serving import Serving, serve_policies
 
 EXAMPLE: Task = "What is learned here was collected elsewhere."
-"""What a run without tasks compares engine and trainer on."""
+"""Task of a run without tasks, on which the log-probabilities of engine and trainer are compared."""
 
 
 async def train(
@@ -42,9 +42,9 @@ async def train(
     display: Display,
     resources: NamedResources | None = None,
 ) -> RunReport:
-    """Begin or go on with a run; returns its report, which also lies in the folder.
+    """Train: start or resume a run, write its report into the folder, and return it.
 
-    Raises UsageError for what the user must mend, NothingToLearn among it.
+    Raises UsageError for errors that the user must fix, including its subclass NothingToLearn.
     """
     began = Usage.now()
     algorithm = make_algorithm(config.algorithm, config.algorithm_config)
@@ -83,7 +83,10 @@ async def check(
     display: Display,
     resources: NamedResources | None = None,
 ) -> CheckReport:
-    """Prove that a run would learn, and take it no further; the report also lies in the folder."""
+    """Check that a run would learn, without training it. Writes the report into the folder and returns it.
+
+    Raises UsageError for an algorithm that serves its own policy, which this check does not support.
+    """
     algorithm = make_algorithm(config.algorithm, config.algorithm_config)
     if algorithm.serves_itself:
         raise UsageError(f"{config.algorithm} serves and trains in processes of its own, which this check cannot see")
@@ -103,7 +106,7 @@ async def check(
 
 
 def _checked_before(config: RunConfig, memory: Memory) -> list[CheckResult]:
-    """What can be told before anything is loaded; raises CheckFailed where nothing should be."""
+    """Return the results of the checks that load no model; raises CheckFailed if one of them fails."""
     before = before_loading(config, memory)
     if any(result.status == "failure" for result in before):
         raise CheckFailed(not_loaded(before).complaint())
@@ -121,7 +124,7 @@ async def _ready(
     trackers: Trackers,
     began: Usage,
 ) -> AsyncGenerator[RecordedRun]:
-    """Inside the block, policy and agents are up, and the context's verbs can be used."""
+    """Context manager: starts policies and agents, and yields the context that the algorithm uses."""
     tasks = folder.tasks() if config.tasks else []
     held_out = {held.name: folder.tasks(held.name) for held in config.held_out}
     await set_aside(folder.store_uri)
@@ -151,7 +154,7 @@ async def _ready(
 async def _up(
     folder: RunFolder, config: RunConfig, algorithm: Algorithm, example: Task, agents: AgentSide
 ) -> AsyncGenerator[tuple[Serving, CheckAgents]]:
-    """Policies and agents, up inside the block."""
+    """Context manager: starts policies and agents; yields the serving side and a function that checks the agents."""
     if algorithm.serves_itself:
         async with (
             serve_elsewhere(folder, config, algorithm) as serving,
@@ -164,7 +167,7 @@ async def _up(
 
 
 def _both(check_engines: Callable[[], None], check_agents: CheckAgents) -> CheckAgents:
-    """Raise when an engine answers no more, or no agent process can be kept alive."""
+    """Return a function that raises if an engine no longer answers or no agent process can be kept alive."""
 
     async def check() -> None:
         check_engines()
@@ -174,7 +177,7 @@ def _both(check_engines: Callable[[], None], check_agents: CheckAgents) -> Check
 
 
 def _export(folder: RunFolder, config: RunConfig, context: RecordedRun) -> None:
-    """Write the version that is kept as `policy/`, and the last one beside it if it is another."""
+    """Export the kept version as `policy/`; also export the last version as `policy-last/` if it is another one."""
     models, kept = context.trained_policies(), context.keep_for_good()
     shutil.rmtree(folder.last_policy, ignore_errors=True)
     if kept.version != context.step:
@@ -187,7 +190,7 @@ def _export(folder: RunFolder, config: RunConfig, context: RecordedRun) -> None:
 
 
 def draw_curve(folder: RunFolder, report: RunReport) -> None:
-    """Draw the reward curve of a run into its folder."""
+    """Draw the reward curve of a run into a file of its folder."""
     metrics = folder.metrics()
     title = f"{report.name}: {report.rollouts:,} rollouts"
     if report.success_before is not None:

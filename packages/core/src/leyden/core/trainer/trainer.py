@@ -1,4 +1,4 @@
-"""`Trainer`: the Python form of `leyden train` and `leyden dev`."""
+"""Python interface of training: `Trainer` offers what `leyden train` and `leyden dev` do."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -36,19 +36,25 @@ InputFunction = Callable[[Task], Any]
 class Trainer:
     """Trains the model inside an agent.
 
-    `fit` takes the framework's own object, a `LitAgent`, a function of a task, or an import string. With an import
-    string the agent runs in `n_workers` processes, where `runners` says; a live object runs in the calling process,
-    and learning in a spawned one. With `isolation="auto"`, rollouts that would share something that may change run in
-    processes of their own, forked off that one; "process" always forks, "shared" never. `policy` is the model to
-    train, or several by their names, which `routes` lead to. `reward_weights` has the weight of each of the reward's
-    dimensions. `input` makes the agent's input of a task, where the adapter cannot tell it; `hooks` run around every
-    attempt. Like the reward, both are objects or import strings, beside an import string import strings only.
-    `engine="vllm"` serves the policies with vLLM, started as `vllm` says.
-    `device` is what policies are trained and served on, `cpu` or `cuda`: by default the CPU, and for `resume` what the
-    run had.
+    `fit` accepts the framework's own agent object, a `LitAgent`, a function of a task, or an import string. With an
+    import string, the agent runs in `n_workers` processes, at the place that `runners` defines. A live object runs in
+    the calling process, and learning runs in a spawned process.
+
+    Args:
+        algorithm: Algorithm that trains; `LightningRL` by default.
+        policy: Model to train, or several by name. `routes` then maps calls to them.
+        isolation: "auto" runs rollouts in forked processes of their own if they would share mutable state;
+            "process" always forks, "shared" never does.
+        reward_weights: Weight of each reward dimension.
+        input: Function from a task to the agent's input, for tasks that the adapter cannot convert itself.
+        hooks: Hooks that run around every attempt. `input`, `hooks` and the reward are objects or import strings;
+            with an agent given as import string they must be import strings.
+        engine: "vllm" serves the policies with vLLM servers, which use the options in `vllm`.
+        device: Device on which policies are trained and served, `cpu` or `cuda`. The default is the CPU; for
+            `resume` it is the device of the run.
     """
 
-    def __init__(  # noqa: PLR0913 -- the keywords of the original's Trainer, so that tutorials run as they are
+    def __init__(  # noqa: PLR0913 -- the keywords of Agent Lightning's Trainer, so that tutorials run unchanged
         self,
         *,
         algorithm: Algorithm | None = None,
@@ -126,9 +132,9 @@ class Trainer:
     ) -> RunReport:
         """Train on `train_dataset`, evaluate on `val_dataset`, and return the run's report.
 
-        `reward(task, result)` scores what the agent returned; a `LitAgent` returns or emits its own rewards. Raises
-        UsageError for what cannot work, in one line. An algorithm that learns from spans of another run takes no
-        `train_dataset`, and an agent only where there is something to evaluate it on.
+        `reward(task, result)` returns the score of the agent's result; a `LitAgent` returns or emits its own rewards.
+        An algorithm that learns from spans of another run takes no `train_dataset`. It takes an agent only for
+        evaluation. Raises UsageError, with a message of one line, for arguments that cannot work.
         """
         tasks = list(train_dataset or ())
         held_out = {} if val_dataset is None else {"val": list(val_dataset)}
@@ -136,13 +142,14 @@ class Trainer:
         return begin(self.runs, config, tasks, held_out, self._sit(agent, reward))
 
     def resume(self, agent: Any, name: str, reward: RewardFunction | str | None = None) -> RunReport:
-        """Go on with the run `name` where its last checkpoint left it."""
+        """Resume the run `name` after its last checkpoint and return its report."""
         return resume(self.runs, name, self._sit(agent, reward), Changes(device=self.device))
 
     def check(self, agent: Any, dataset: Dataset, reward: RewardFunction | str | None = None) -> CheckReport:
-        """Prove on a few rollouts of `dataset` that `fit` would learn from it; nothing is kept unless it fails.
+        """Check on a few rollouts of `dataset` that `fit` would learn from it, and return the check's report.
 
-        Raises UsageError for what cannot work. `fit` does the same on its first batch, unless `check=False`.
+        Files stay only if the check fails or rollouts fail. `fit` runs the same check on its first batch, unless
+        `check=False`. Raises UsageError for arguments that cannot work.
         """
         config = self._config(agent, reward, ("val",) if self.eval_every else ())
         return check_run(self.runs, config, list(dataset), self._look(agent, reward))
@@ -150,9 +157,9 @@ class Trainer:
     def dev(
         self, agent: Any, dev_dataset: Dataset, reward: RewardFunction | str | None = None
     ) -> "list[RecordedRollout]":
-        """Run the agent on `dev_dataset` without training, and show every span.
+        """Run the agent on `dev_dataset` without training, print every span, and return the recorded rollouts.
 
-        Its calls are answered by the policy, or by the endpoint of an LLM among `initial_resources`.
+        The policy answers the agent's calls. Without a policy, the endpoint of an LLM among `initial_resources` does.
         """
         from leyden.core.trainer.services.dev import DevPlan, dry_run
 
@@ -173,7 +180,7 @@ class Trainer:
         return dry_run(plan, agent, list(dev_dataset), reward, show=not self.quiet)
 
     def _answering(self) -> str | None:
-        """The policy of a dry run, whose calls all go to one."""
+        """The single policy of a dry run. Raises UsageError if several policies were given."""
         if isinstance(self.policy, dict):
             raise UsageError(
                 "dev answers with one policy, and Trainer(policy=...) has several: give the one to look at"
@@ -279,14 +286,14 @@ def _sources(policy: str | Path | Mapping[str, str | Path] | None) -> str | dict
 
 
 def _described(agent: Any) -> str | None:
-    """An import string, or what a live object is; None: there is no agent."""
+    """Return an import string as it is; for a live object, a description of its type; None without an agent."""
     if agent is None or isinstance(agent, str):
         return agent
     return f"<{type(agent).__module__}.{type(agent).__qualname__}>"
 
 
 def _named(given: object) -> str | None:
-    """An import string, for `config.yaml`; a live object has none."""
+    """Return an import string for `config.yaml`; None for a live object."""
     return given if isinstance(given, str) else None
 
 

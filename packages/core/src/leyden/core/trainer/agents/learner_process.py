@@ -1,7 +1,8 @@
-"""The spawned half of `Trainer.fit` with a live agent: learning, gateway and engine, while the parent runs the agent.
+"""Learner process of `Trainer.fit` with a live agent: runs learning, gateway and engine; the parent runs the agent.
 
-Started as `python -m` of this module with `WORK FOLDER DESCRIPTOR DISPLAY PARENT`, by the process of id `PARENT`:
-it may be gone before we can ask. `WORK` is `train` or `check`. Answers through the pipe: the address agents need,
+It is started as `python -m` of this module with the arguments `WORK FOLDER DESCRIPTOR DISPLAY PARENT`. `WORK` is
+`train` or `check`. `PARENT` is the id of the starting process; an argument, because that process may already be gone
+when this one could look it up. The process sends messages through the pipe `DESCRIPTOR`: the address for the agents,
 `{"finished": true}` when they may stop, then `{"done": true}` or `{"error": ...}`.
 """
 
@@ -20,7 +21,7 @@ INTERRUPTED = 130
 
 
 def main(arguments: list[str]) -> int:
-    """Do one sitting; the exit code is 0, or 1 after an error was sent through the pipe."""
+    """Run one session; the exit code is 0, 1 after an error was sent through the pipe, or 130 after Ctrl-C."""
     work = {"train": train, "check": check}[arguments[0]]
     path, descriptor, shown, parent = Path(arguments[1]), int(arguments[2]), arguments[3], int(arguments[4])
     folder, config = RunFolder.open(path.parent, path.name)

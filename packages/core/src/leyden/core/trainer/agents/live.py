@@ -1,4 +1,4 @@
-"""The calling half of `Trainer.fit` with a live agent: spawns the learning side and runs the agent here meanwhile."""
+"""Live agents: `Trainer.fit` with an agent object spawns the learner process and runs the agent in this process."""
 
 import asyncio
 import contextlib
@@ -29,13 +29,13 @@ class _Message(msgspec.Struct, frozen=True):
 
 
 def sit_with_live_agent(folder: RunFolder, config: RunConfig, agent: LoadedAgent, shown: str) -> RunReport:
-    """Train while the agent object runs in this process, on an event loop of its own."""
+    """Train while the agent object runs in this process, on an event loop of its own; return the run's report."""
     _run_child("train", folder, config, agent, shown)
     return msgspec.json.decode(folder.report_file.read_bytes(), type=RunReport)
 
 
 def check_with_live_agent(folder: RunFolder, config: RunConfig, agent: LoadedAgent, shown: str) -> CheckReport:
-    """The same for a check."""
+    """Check the run in the same way, and return the check's report."""
     _run_child("check", folder, config, agent, shown)
     return load_report(folder.check_file)
 
@@ -53,11 +53,10 @@ def _run_child(work: str, folder: RunFolder, config: RunConfig, agent: LoadedAge
 
 
 class AgentThread(threading.Thread):
-    """Runs a live agent on an event loop of its own until `ended` is set; `check` raises what it failed with.
+    """Thread that runs a live agent on its own event loop until `ended` is set.
 
-    `address` is a machine's.
-
-    Set `is_lost` before, and nothing more is told to the store: its process is gone.
+    `address` is that of one machine (see `Address.machine`). `check` raises the error that ended the agent's runner.
+    Set `is_lost` before `ended` if the learner process is gone: nothing more is then sent to its store.
     """
 
     is_lost = False
@@ -76,14 +75,14 @@ class AgentThread(threading.Thread):
         self._failure: BaseException | None = None
 
     def run(self) -> None:
-        """The thread's body."""
+        """Run the agent; this is the thread's body."""
         try:
             asyncio.run(self._work())
         except BaseException as error:
             self._failure = error
 
     def check(self) -> None:
-        """Raise what the runner failed with, if it did."""
+        """Raise the error that ended the runner, if any."""
         if self._failure is not None:
             raise self._failure
 
@@ -96,7 +95,7 @@ class AgentThread(threading.Thread):
 
         def watch() -> None:
             self._ended.wait()
-            with contextlib.suppress(RuntimeError):  # the loop has ended by itself
+            with contextlib.suppress(RuntimeError):  # the loop has already ended
                 if self.is_lost:
                     asyncio.run_coroutine_threadsafe(store.close(), loop)
                 loop.call_soon_threadsafe(stopped.set)
@@ -114,11 +113,11 @@ class AgentThread(threading.Thread):
 
 
 class ChildLost(TrainingError):
-    """The learning process was killed."""
+    """Raised when the learner process ended without a message, for example because it was killed."""
 
 
 class _Child:
-    """The learning side's process, and the pipe it answers through."""
+    """Learner process, and the pipe through which it sends messages."""
 
     def __init__(self, work: str, folder: RunFolder, shown: str) -> None:
         reading, writing = os.pipe()
@@ -138,7 +137,7 @@ class _Child:
         self.ended = threading.Event()
 
     def receive(self) -> _Message:
-        """The next message; raises the error that the child sent, or TrainingError when it died without one."""
+        """Return the next message; raises the error that the child sent, or ChildLost when it ended without one."""
         line = self._pipe.readline()
         if not line:
             raise ChildLost(f"the learning process {self._how_it_ended()}; go on with `Trainer.resume`")
@@ -149,7 +148,7 @@ class _Child:
         return message
 
     def finish(self, agent: AgentThread) -> None:
-        """Run the agent's thread until the child says that it may stop, then hear what came of it."""
+        """Run the agent's thread until the child reports that it may stop, then wait for the child's last message."""
         agent.start()
         try:
             self.receive()
@@ -172,7 +171,7 @@ class _Child:
             self._process.stdin.close()
 
     def close(self) -> None:
-        """End the child if it still runs."""
+        """End the child process if it still runs."""
         self.ended.set()
         self._let_go()
         if self._process.poll() is None:

@@ -1,4 +1,4 @@
-"""The agent side of a sitting: worker processes from import strings, or the process that holds a live agent."""
+"""Agents of a session: starts worker processes for import strings, or connects to the process with a live agent."""
 
 import asyncio
 import contextlib
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
     from leyden.core.runner.workers.spec import WorkerSpec
 
 PARENT_SECONDS = 10.0
-"""How long the parent may take to stop its runner."""
+"""Time limit, in seconds, for the parent process to stop its runner."""
 
 logger = logging.getLogger(__name__)
 
 CheckAgents = Callable[[], Awaitable[None]]
 """Raises when no agent process can be kept alive."""
 AgentSide = Callable[[Address], AbstractAsyncContextManager[CheckAgents]]
-"""Brings agent processes up, however that is done, and takes them down again."""
+"""Context manager that starts the agent processes of a session, and stops them on exit."""
 
 
 class AgentPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Which agent runs, and how many at once."""
+    """Agent to run, and the number of worker processes and rollouts."""
 
     agent: AgentReference
     reward: str | None = None
@@ -43,16 +43,16 @@ class AgentPlan(msgspec.Struct, frozen=True, kw_only=True):
     input: str | None = None
     hooks: tuple[str, ...] = ()
     env: tuple[str, ...] = ()
-    """Names of variables that hold secrets and that a command gets all the same."""
+    """Names of environment variables that hold secrets and are passed to an agent command nevertheless."""
     workers: int = 1
     concurrency: int = 64
     isolation: Isolation = "auto"
     log_file: str | None = None
-    """Where what agents print goes; None: to this process's own output."""
+    """File for the output of agents; None: the output of this process."""
 
 
 def worker_agents(plan: AgentPlan) -> AgentSide:
-    """Agent processes spawned from import strings, on this machine."""
+    """Return an agent side that spawns worker processes on this machine, from import strings."""
 
     @asynccontextmanager
     async def side(address: Address) -> AsyncGenerator[CheckAgents]:
@@ -69,7 +69,7 @@ def worker_agents(plan: AgentPlan) -> AgentSide:
 
 
 def worker_spec(plan: AgentPlan, address: Address) -> "WorkerSpec":
-    """What each of the worker processes is told that run `plan` at `address`."""
+    """Return the specification of each worker process that runs `plan` for the run at `address`."""
     from leyden.core.runner.workers.spec import WorkerSpec
 
     address = address.machine()
@@ -92,7 +92,7 @@ def worker_spec(plan: AgentPlan, address: Address) -> "WorkerSpec":
 
 @asynccontextmanager
 async def no_agents(address: Address) -> AsyncGenerator[CheckAgents]:
-    """Nobody: what is learned was collected elsewhere, and nothing is evaluated."""
+    """Agent side without agents: the run learns from stored rollouts and evaluates nothing."""
 
     async def check() -> None:
         raise RunError(f"rollouts wait at {address.url}, and the run has no agent")
@@ -102,25 +102,28 @@ async def no_agents(address: Address) -> AsyncGenerator[CheckAgents]:
 
 @asynccontextmanager
 async def remote_agents(address: Address) -> AsyncGenerator[CheckAgents]:
-    """Whoever comes: `leyden run --server URL`, on any machine, brings workers along.
+    """Agent side for remote workers, which `leyden run --server URL` starts on any machine.
 
-    Raises UsageError when nobody can, for want of a token that was agreed upon.
+    Raises UsageError if no token is set, because no worker could then connect.
     """
     if not os.environ.get(TOKEN):
         raise UsageError(f"runners remote need a token that they know: set {TOKEN}, here and where they are")
     logger.warning("rollouts wait for runners: leyden run AGENT --server %s, with the same %s", address.url, TOKEN)
 
     async def check() -> None:
-        """Nobody here can die: that nothing is finished for long is told by who waits."""
+        """Do nothing: no worker process belongs to this machine.
+
+        The collector warns if no rollout finishes for long.
+        """
 
     yield check
 
 
 def parent_agents(descriptor: int, parent: int) -> AgentSide:
-    """The process `parent`, which started this one, is the runner.
+    """Return an agent side for the process `parent`, which started this process and runs the agent.
 
-    It learns the address through the pipe `descriptor`, and at the end that it may stop; it closes our standard input
-    when it has, so that its last claim meets a store that still answers.
+    The parent receives the address through the pipe `descriptor`, and at the end the message that it may stop. It
+    closes the standard input of this process once it has stopped, so that its last claim still reaches the store.
     """
 
     @asynccontextmanager
@@ -141,7 +144,7 @@ def parent_agents(descriptor: int, parent: int) -> AgentSide:
 
 
 def agents_output(config: RunConfig, folder: RunFolder) -> str:
-    """Where what the run's agents print can be read, as a clause."""
+    """Return a clause that states where the output of the run's agents can be read."""
     if config.runners.where == "remote":
         return "what the agents print is where `leyden run` was started"
     if isinstance(config.agent, str) and config.agent.startswith("<"):  # a live object
@@ -150,7 +153,7 @@ def agents_output(config: RunConfig, folder: RunFolder) -> str:
 
 
 def tell_parent(descriptor: int, message: dict[str, Any]) -> None:
-    """Write one line to the parent; one that is gone is not told."""
+    """Write one line to the parent process; does nothing if that process is gone."""
     with contextlib.suppress(BrokenPipeError):
         os.write(descriptor, msgspec.json.encode(message) + b"\n")
 
@@ -162,7 +165,10 @@ async def _input_closed() -> None:
 
 
 def served_resources(given: NamedResources, address: Address, model: str) -> NamedResources:
-    """What agents run with: the given resources, each LLM served by the gateway; `main_llm` if there is none."""
+    """Return the resources for agents: the given ones, with the gateway as endpoint of each LLM.
+
+    Adds an LLM named `main_llm` if none is given.
+    """
     named: NamedResources = {
         name: msgspec.structs.replace(value, endpoint=address.url, api_key=None) if isinstance(value, LLM) else value
         for name, value in given.items()

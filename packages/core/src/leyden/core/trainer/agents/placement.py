@@ -1,4 +1,4 @@
-"""`Runners`: where the agents' processes run, and how those of other machines reach the run. Starts none of them."""
+"""Placement of runners: where agent processes run, and the URL under which other machines reach the run."""
 
 import socket
 from typing import Literal
@@ -18,26 +18,26 @@ Where = Literal["local", "ray", "remote"]
 
 
 class Runners(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Defaults keep everything on this machine. Raises UsageError for what cannot work."""
+    """Where agent processes run. The defaults keep everything on this machine."""
 
     where: Where = "local"
     """`local`: processes of this machine. `ray`: on the nodes of a Ray cluster. `remote`: none are started; each
-    `leyden run --server URL` brings its own."""
+    `leyden run --server URL` brings its own workers."""
     ray_address: str | None = None
-    """HOST:PORT of a cluster to join, or `auto` for the one that this machine is part of; None starts one here."""
+    """HOST:PORT of a Ray cluster to join, or `auto` for the cluster of this machine; None starts a cluster here."""
     ray_actors: int | None = None
-    """Actors that share the workers; None: one for each node, and no more than there are workers."""
+    """Number of actors that share the workers. None: one for each node, but at most one for each worker."""
     ray_cpus: float = 1.0
-    """Processors that Ray sets aside for each worker."""
+    """Number of CPUs that Ray reserves for each worker."""
     host: str = "127.0.0.1"
-    """Address that gateway and store listen on; 0.0.0.0 is every one of this machine."""
+    """Address that gateway and store listen on; 0.0.0.0 means all addresses of this machine."""
     port: int = 0
-    """0 takes a free one."""
+    """Port to listen on; 0 chooses a free port."""
     advertise: str | None = None
-    """What other machines know it by: HOST, HOST:PORT or a whole URL. None: the address that is listened on, or this
-    machine's own where that is every one."""
+    """HOST, HOST:PORT or URL under which other machines reach this one. None: the address listened on, or this
+    machine's own address if it listens on all."""
     allow_hosts: tuple[str, ...] = ()
-    """Further names that requests may call this machine by, in their Host header."""
+    """Further host names of this machine that are accepted in the Host header of requests."""
 
     def __post_init__(self) -> None:
         """Raise UsageError for a value that cannot work."""
@@ -58,17 +58,17 @@ class Runners(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     @property
     def stays_here(self) -> bool:
-        """Whether nobody outside this machine can reach the run."""
+        """Whether only this machine can reach the run."""
         return self.host in LOOPBACK and self.advertise is None
 
     @property
     def known_hosts(self) -> tuple[str, ...]:
-        """The names that the server is given to answer for, besides its own."""
+        """Host names that the server accepts besides its own."""
         advertised = None if self.advertise is None else urlsplit(self._advertised("http://127.0.0.1:1")).hostname
         return (*self.allow_hosts, *filter(None, [advertised]))
 
     def url(self, listening: str) -> str:
-        """The root URL under which runners reach what listens at the URL `listening`."""
+        """Return the root URL under which runners reach a server that listens at the URL `listening`."""
         if self.advertise is not None:
             return self._advertised(listening)
         if self.host in _EVERYWHERE:
@@ -90,17 +90,17 @@ class Runners(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 def read_where(value: str) -> Where:
-    """Read where runners are; raises UsageError."""
+    """Return `value` as a `Where`; raises UsageError for an unknown place."""
     if value not in ("local", "ray", "remote"):
         raise UsageError(f"--runners is local, ray or remote, not {value!r}")
     return value
 
 
 def own_address() -> str:
-    """This machine's address towards others; its loopback address if it has no other."""
+    """Return this machine's address for other machines; its loopback address if it has no other."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect(("192.0.2.1", 9))  # sends nothing: it only asks which way a packet would go
+            probe.connect(("192.0.2.1", 9))  # sends no packet: it only selects the network interface of the route
         except OSError:
             return "127.0.0.1"
         return str(probe.getsockname()[0])

@@ -1,4 +1,4 @@
-"""The agent side of a sitting on a Ray cluster. Ray is imported when the sitting begins."""
+"""Agents of a session on a Ray cluster. Ray is imported when the session begins."""
 
 import math
 from collections.abc import AsyncGenerator
@@ -12,9 +12,10 @@ from leyden.core.trainer.serving.address import Address
 
 
 def ray_agents(plan: AgentPlan, runners: Runners) -> AgentSide:
-    """The workers of `worker_agents`, hosted by actors of a Ray cluster; what they print goes to `plan.log_file`.
+    """Return an agent side like `worker_agents` whose workers are hosted by actors of a Ray cluster.
 
-    The side raises UsageError where Ray is missing, no cluster answers, it has no room, or its nodes cannot reach us.
+    The workers' output goes to `plan.log_file`. The side raises UsageError if Ray is missing, no cluster answers, it
+    lacks capacity, or its nodes cannot reach the Leyden process.
     """
 
     @asynccontextmanager

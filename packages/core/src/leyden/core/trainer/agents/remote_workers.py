@@ -1,4 +1,4 @@
-"""Workers for a run of another machine: they come and go as it says. Knows nothing of how the run learns."""
+"""Remote workers: runs workers on this machine for a run on another machine, for as long as that run lasts."""
 
 import asyncio
 import sys
@@ -24,7 +24,7 @@ from leyden.core.trainer.agents.runner_api import HOLD_SECONDS, OFFER, PATH, TOK
 T = TypeVar("T")
 PAUSE_SECONDS = 1.0
 MOST_ANSWERED = 4 << 20
-"""Bytes of an answer, whoever gives it: an offer has a few thousand."""
+"""Maximum size of an answer in bytes, from any server. An offer has a few thousand bytes."""
 OUTDATED = (
     "{server} asks for the run's token itself (runner protocol 1), which is not sent any more: update leyden-core "
     f"where the run is, to {version('leyden-core')} (protocol {PROTOCOL}) or later"
@@ -32,19 +32,19 @@ OUTDATED = (
 
 
 class NoAnswer(LeydenError):
-    """Nobody answers at the run's address."""
+    """Raised when no server answers at the run's address."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElsewherePlan:
-    """Which run the workers are for. What is None here is as the run has it.
+    """Workers to run for a run on another machine. A field that is None uses the run's setting.
 
-    What the run names (agent, reward, input, hooks) is code or a command to this machine: it is run only with
-    `trust_server`.
+    Agent, reward, input and hooks that the run names are code or commands from another machine. They are executed only
+    with `trust_server`.
     """
 
     server: str
-    """The run's root URL."""
+    """Root URL of the run."""
     token: str = field(repr=False)
     workers: int = 1
     agent: AgentReference | None = None
@@ -56,14 +56,14 @@ class ElsewherePlan:
     concurrency: int | None = None
     isolation: Isolation | None = None
     patience: float = 600.0
-    """Seconds for which a run that does not answer is waited for: it may be gone on with."""
+    """Maximum time in seconds to wait for a run that does not answer, because it may be resumed."""
     trust_server: bool = False
-    """Whether whatever the run names may be run here."""
+    """Whether code and commands that the run names may be executed on this machine."""
     insecure: bool = False
-    """Whether the machine's token and calls may go unencrypted to another machine."""
+    """Whether tokens and model calls may be sent unencrypted to another machine."""
 
     def __post_init__(self) -> None:
-        """Raise UsageError for what cannot work."""
+        """Raise UsageError for a value that cannot work."""
         parts = urlsplit(self.server)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise UsageError(f"--server is the URL of a run, such as http://10.0.0.5:8765, not {self.server!r}")
@@ -81,9 +81,9 @@ class ElsewherePlan:
             )
 
     def spec(self, offer: Offer) -> WorkerSpec:
-        """The specification of each worker.
+        """Return the specification of each worker.
 
-        Raises UsageError where the run names no agent, and none is given here, or names code that is not trusted.
+        Raises UsageError if neither the run nor this plan names an agent, or if the run names code that is not trusted.
         """
         self._check_trust(offer)
         agent = self.agent or offer.agent
@@ -109,7 +109,7 @@ class ElsewherePlan:
         )
 
     def _check_trust(self, offer: Offer) -> None:
-        """Raise UsageError where the run names code, or secrets, that were neither given here nor are trusted."""
+        """Raise UsageError if the run names code or secrets that this plan neither sets nor trusts."""
         if self.trust_server:
             return
         code = "code to run here"
@@ -127,10 +127,11 @@ class ElsewherePlan:
 
 
 async def work_for(plan: ElsewherePlan, told: Callable[[str], None], stopped: asyncio.Event) -> None:
-    """Run workers until the run has ended, or `stopped` is set; `told` hears what happens.
+    """Run workers until the run has ended or `stopped` is set; `told` receives a line for each event.
 
-    Raises UsageError for a token or an agent that the run does not take, or a server that is not the run, LeydenError
-    when no worker can be kept alive, NoAnswer when nobody has answered for `plan.patience` seconds.
+    Raises UsageError for a token or an agent that does not fit the run, or for a server that is not the run. Raises
+    LeydenError when no worker can be kept alive. Raises NoAnswer when the run has not answered for `plan.patience`
+    seconds.
     """
     timeout = aiohttp.ClientTimeout(total=HOLD_SECONDS + 20.0, sock_connect=5.0)
     async with aiohttp.ClientSession(timeout=timeout, auto_decompress=False) as session:
@@ -151,7 +152,7 @@ async def work_for(plan: ElsewherePlan, told: Callable[[str], None], stopped: as
 
 
 async def _while_it_lasts(run: "_Run", offer: Offer, pool: WorkerPool) -> bool:
-    """Wait for the end of a sitting; returns whether there is another."""
+    """Wait for the end of a session; return whether another session follows."""
 
     async def workers_live() -> None:
         while True:
@@ -171,7 +172,7 @@ async def _while_it_lasts(run: "_Run", offer: Offer, pool: WorkerPool) -> bool:
 
 
 async def _first(work: Coroutine[Any, Any, T], stopped: asyncio.Event) -> T | None:
-    """What `work` comes to; None when `stopped` is set before."""
+    """Return the result of `work`; None when `stopped` is set first."""
     doing, stopping = asyncio.create_task(work), asyncio.create_task(stopped.wait())
     try:
         await asyncio.wait({doing, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -183,18 +184,18 @@ async def _first(work: Coroutine[Any, Any, T], stopped: asyncio.Event) -> T | No
 
 
 class _Run:
-    """A run's desk, as it is asked from here."""
+    """Client of the run's runner endpoint."""
 
     def __init__(self, session: aiohttp.ClientSession, plan: ElsewherePlan) -> None:
         self._session, self._plan = session, plan
         self._url = plan.server.rstrip("/") + PATH
 
     async def offer(self) -> Offer:
-        """What the run wants."""
+        """Return the offer: what the run needs from runners."""
         return msgspec.json.decode(await self._get("offer", OFFER), type=Offer)
 
     async def is_followed(self, sitting: str) -> bool:
-        """Wait until a sitting is over; returns whether another one goes on with the run."""
+        """Wait until a session is over; return whether another one resumes the run."""
         while True:
             said = await self._get("standing", standing_of(sitting), sitting=sitting)
             standing = msgspec.json.decode(said, type=Standing)
@@ -202,10 +203,10 @@ class _Run:
                 return True
             if standing.ended:
                 return False
-            await asyncio.sleep(PAUSE_SECONDS)  # one that stops answers at once, and then not at all
+            await asyncio.sleep(PAUSE_SECONDS)  # a run that stops answers at once, and later not at all
 
     async def _get(self, what: str, asked: str, **query: str) -> bytes:
-        """Return an answer that the run has proved to be its own."""
+        """Return an answer for which the run has proved that it has the token."""
         give_up = time.monotonic() + self._plan.patience
         while True:
             try:
@@ -242,7 +243,7 @@ class _Run:
         self, what: str, query: dict[str, str], headers: dict[str, str]
     ) -> tuple[int, Mapping[str, str], bytes]:
         url = f"{self._url}/{what}"
-        headers = {**headers, "accept-encoding": "identity"}  # who has proved nothing yet could send gigabytes
+        headers = {**headers, "accept-encoding": "identity"}  # an unproved server could send compressed gigabytes
         async with self._session.get(url, params=query, headers=headers, allow_redirects=False) as answer:
             body = b""
             async for piece in answer.content.iter_chunked(1 << 16):

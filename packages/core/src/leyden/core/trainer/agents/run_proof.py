@@ -1,10 +1,13 @@
-"""How a run and `leyden run` prove to each other that they have the run's token, without sending it.
+"""Run proofs: a run and `leyden run` prove to each other that they have the run's token, without sending it.
 
-A request without proof is answered by 401 with a nonce of the server. The same request with proof bears that nonce, one
-of the client's, and an HMAC under the token of both and of what is asked; its answer bears an HMAC of the same and of
-its body. A nonce is taken once. So whoever listens at the run's URL without the token learns nothing that opens the
-run, and cannot answer for it, not even with an answer that was sent before. What is answered is not encrypted: TLS does
-that. Knows nothing of HTTP clients and servers.
+1. The server answers a request without proof by 401, with a server nonce.
+2. The client repeats the request with this nonce, a nonce of its own, and an HMAC. The HMAC uses the token as key and
+   covers both nonces and the requested item.
+3. The answer carries an HMAC over the same values and its body.
+
+Each server nonce is accepted once. Another server that listens at the run's URL without the token therefore receives
+nothing that gives access to the run. It also cannot answer for the run, not even by replaying an answer. Answers are
+not encrypted; use TLS for that.
 """
 
 import hmac
@@ -14,34 +17,34 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 
 PROTOCOL = 2
-"""In the first, the token itself was sent."""
+"""Version of the runner protocol. Version 1 sent the token itself."""
 SCHEME = "Leyden-MAC"
-"""In the headers `WWW-Authenticate` and `Authorization`."""
+"""Authentication scheme in the headers `WWW-Authenticate` and `Authorization`."""
 PROOF = "x-leyden-proof"
-"""Header of an answer: the server's proof."""
+"""Response header with the server's proof."""
 LONGEST_CHALLENGE = 1024
 NONCE_SECONDS = 60.0
-"""How long a nonce of the server is taken."""
+"""Time in seconds for which a server nonce is accepted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One request and its answer: what is asked for, and the nonces of both sides."""
+    """One request and its answer: the requested item and the nonces of both sides."""
 
     asked: str
     server_nonce: str
     client_nonce: str = field(default_factory=lambda: secrets.token_hex(16))
 
     def authorization(self, token: str) -> str:
-        """The client's proof, as a header."""
+        """Return the client's proof as the value of the header `Authorization`."""
         return f"{SCHEME} {self.server_nonce} {self.client_nonce} {self.proof(token)}"
 
     def proof(self, token: str) -> str:
-        """The client's proof that it has the token."""
+        """Return the client's proof that it has the token."""
         return _mac(token, b"request", *self._parts())
 
     def answer_proof(self, token: str, body: bytes) -> str:
-        """The server's proof that it has the token and that this is its answer."""
+        """Return the server's proof that it has the token and that `body` is its answer."""
         return _mac(token, b"answer", *self._parts(), body)
 
     def _parts(self) -> list[bytes]:
@@ -49,19 +52,19 @@ class Exchange:
 
 
 class Challenges:
-    """A server's nonces. Nothing is kept of one before it is used."""
+    """Nonces of a server. They are signed, so that the server stores a nonce only once it is used."""
 
     def __init__(self) -> None:
         self._secret = secrets.token_bytes(32)
         self._used: OrderedDict[str, float] = OrderedDict()
 
     def fresh(self) -> str:
-        """Return the next one."""
+        """Return a new nonce."""
         made = f"{time.monotonic_ns():x}.{secrets.token_hex(16)}"
         return f"{made}.{self._sign(made)}"
 
     def use(self, nonce: str) -> bool:
-        """Whether a nonce is one of these, not too old, and not used before; it is from now on."""
+        """Mark a nonce as used; return whether it was one of these, recent enough, and unused."""
         now = time.monotonic()
         while self._used and next(iter(self._used.values())) < now - NONCE_SECONDS:
             self._used.popitem(last=False)
@@ -79,12 +82,12 @@ class Challenges:
 
 
 def challenge(nonce: str, *, stale: bool = False) -> str:
-    """The header `WWW-Authenticate` of a refusal; `stale`: the proof was right, and its nonce is not taken any more."""
+    """Return the header `WWW-Authenticate` of a refusal. `stale`: the proof was valid, but its nonce has expired."""
     return f"{SCHEME} {nonce}{' stale' if stale else ''}"
 
 
 def read_challenge(header: str) -> tuple[str, bool] | None:
-    """The nonce in such a header, and whether it says stale; None for another header."""
+    """Return the nonce in such a header and whether it is marked stale; None for another header."""
     words = header.split()
     if len(words) not in (2, 3) or words[0] != SCHEME or not header.isascii() or len(header) > LONGEST_CHALLENGE:
         return None
@@ -92,7 +95,7 @@ def read_challenge(header: str) -> tuple[str, bool] | None:
 
 
 def read_proof(header: str, asked: str) -> tuple[Exchange, str] | None:
-    """The exchange that the header `Authorization` is part of, and the proof in it; None for another header."""
+    """Return the exchange and the proof in the header `Authorization`; None for another header."""
     words = header.split(" ")
     if len(words) != 4 or words[0] != SCHEME or not header.isascii():
         return None
@@ -100,7 +103,7 @@ def read_proof(header: str, asked: str) -> tuple[Exchange, str] | None:
 
 
 def same(one: str, other: str) -> bool:
-    """Whether two proofs are the same, in a time that does not depend on where they differ."""
+    """Compare two proofs in constant time."""
     return hmac.compare_digest(one.encode(errors="surrogateescape"), other.encode(errors="surrogateescape"))
 
 

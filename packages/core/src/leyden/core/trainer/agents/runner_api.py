@@ -1,8 +1,7 @@
-"""`Desk`: where runners of other machines learn what a run wants of them, and that it has ended.
+"""Runner endpoint: gives runners on other machines what a run needs of them, and reports when the run has ended.
 
-It answers only those who prove that they have the run's token (see `run_proof`), which lives as long as the run; what
-opens the store is new in every sitting, so that nobody works for a sitting that he has not asked about. Knows nothing
-of processes.
+It answers only requests with a proof of the run's token (see `run_proof`). The run's token is valid for the whole run.
+The token for the store is new in each session, so that a runner works only for a session whose offer it has read.
 """
 
 import asyncio
@@ -33,25 +32,26 @@ logger = logging.getLogger(__name__)
 
 PATH = "/runners"
 OFFER = "offer"
-"""What is asked for, as proofs have it."""
+"""Item name of the offer in proofs."""
 OUTDATED = (
     f"this run takes proofs of its token (runner protocol {PROTOCOL}) and not the token itself (protocol 1): "
     f"update leyden-core where leyden run is, to the {version('leyden-core')} of this run or later"
 )
 TOKEN = "LEYDEN_RUN_TOKEN"
-"""Environment variable, here and where `leyden run` is: the run's token. Where it is not set, the desk is closed."""
+"""Environment variable with the run's token, here and on the machine of `leyden run`. If unset, all requests are
+refused."""
 HOLD_SECONDS = 10.0
-"""How long a question for the end may be held."""
+"""Maximum time in seconds for which a request for the session's end is held open."""
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True):
     """What a runner needs besides the run's URL and token."""
 
     sitting: str
-    """Another one after the run was gone on with: its keys are others too."""
+    """Id of the session. It changes when the run is resumed, together with the tokens."""
     run: str
     store_token: str
-    """A machine's, of which it makes one for each of its workers."""
+    """Token of one machine, from which it derives a token for each of its workers."""
     routes: tuple[CallRoute, ...] = ()
     agent: AgentReference | None = None
     reward: str | None = None
@@ -64,14 +64,14 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """Which sitting it is, and whether it has come to its end."""
+    """Current session, and whether the run has ended."""
 
     sitting: str
     ended: bool
 
 
 class Desk:
-    """Answers for one sitting of a run."""
+    """Runner endpoint of one session of a run."""
 
     def __init__(self, config: "RunConfig") -> None:
         self.runners: Runners = config.runners
@@ -80,15 +80,15 @@ class Desk:
         self._ended, self._closed = False, asyncio.Event()
 
     def close(self, *, ended: bool) -> None:
-        """Tell whoever asks, now and while the server still answers, whether the run has come to its end.
+        """Answer held and later requests, while the server still answers: `ended` states whether the run has ended.
 
-        A run that failed or was stopped has not: it may be gone on with.
+        A run that failed or was stopped has not ended, because it may be resumed.
         """
         self._ended = ended
         self._closed.set()
 
     def app(self, machine_token: Callable[[], str]) -> ASGIApp:
-        """The application, to be mounted at `PATH`; it gives each machine that asks a token of its own."""
+        """Return the ASGI application to mount at `PATH`; it issues a token of its own to each machine."""
         door = _Door(os.environ.get(TOKEN, ""))
 
         async def offer(request: Request) -> Response:
@@ -128,7 +128,7 @@ class Desk:
 
 
 class _Door:
-    """Answers those alone who prove that they have the run's token; without one, nobody."""
+    """Authentication: accepts only requests with a proof of the run's token; without a token it accepts none."""
 
     def __init__(self, token: str) -> None:
         self._token = token
@@ -136,7 +136,7 @@ class _Door:
         self._has_warned = False
 
     def exchange(self, request: Request, asked: str) -> Exchange | Response:
-        """The exchange that a request is part of, or what refuses it."""
+        """Return the exchange of a request, or the response that refuses it."""
         header = request.headers.get("authorization", "")
         given = read_proof(header, asked)
         if given is None:
@@ -152,7 +152,7 @@ class _Door:
         return exchange
 
     def answer(self, exchange: Exchange, answer: msgspec.Struct) -> Response:
-        """An answer, with the proof that it is the run's."""
+        """Return a response with the proof that it is the run's."""
         body = msgspec.json.encode(answer)
         return Response(body, headers={PROOF: exchange.answer_proof(self._token, body)}, media_type="application/json")
 
@@ -171,5 +171,5 @@ class _Door:
 
 
 def standing_of(sitting: str) -> str:
-    """What is asked for with a sitting, as proofs have it."""
+    """Return the item name of a session's state in proofs."""
     return f"standing {sitting}"

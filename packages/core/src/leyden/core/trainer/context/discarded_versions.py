@@ -1,6 +1,7 @@
-"""Rollouts drawn by weights that are no more: of a version that was served, and not kept when the run stopped.
+"""Discarded versions: finds rollouts drawn by weights that were served but not kept when the run stopped.
 
-A loop that goes on comes to other weights under the same version: such a rollout would be taken for theirs.
+A resumed loop gives other weights the same version number. Without this module, such a rollout would be attributed to
+the new weights.
 """
 
 from collections.abc import Iterable
@@ -11,13 +12,14 @@ from leyden.core.trainer.rollouts.interrupted import ABANDONED
 from leyden.core.trajectory.calls import is_recorded_call, newest_version
 
 LOST = "lost_weights"
-"""Key in the metadata of such a rollout, so that it stays one when its version is reached again."""
+"""Metadata key that marks such a rollout, so that it stays marked when its version number is reached again."""
 
 
 async def are_lost(store: LightningStore, requests: Iterable[EnqueueRollout], kept: int) -> bool:
-    """Whether some of these rollouts had finished, drawn by a later version than `kept`, which is gone on from.
+    """Return whether some of these rollouts had finished with a version later than `kept`, the resumed version.
 
-    Those are marked. Ask before the sitting itself runs them: its own versions are not lost.
+    Marks these rollouts in the store. Call this before the session runs the requests itself, because its own versions
+    are not lost.
     """
     found = False
     for request in requests:
@@ -33,11 +35,11 @@ async def are_lost(store: LightningStore, requests: Iterable[EnqueueRollout], ke
 
 
 def _has_ended(rollout: AttemptedRollout) -> bool:
-    """Whether it is not run any more, not even when it is asked for."""
+    """Whether the rollout has finished and will not run again on request."""
     return rollout.status in FINISHED_ROLLOUT and not rollout.metadata.get(ABANDONED)
 
 
 async def _newest(store: LightningStore, rollout: AttemptedRollout) -> int:
-    """The newest version that drew a call of the attempt that counts; -1 where there is none."""
+    """Return the newest version that drew a call of the latest attempt; -1 without such a call."""
     spans = (await store.query_spans(rollout.rollout_id, rollout.attempt.attempt_id)).items
     return max((newest_version(span) for span in spans if is_recorded_call(span)), default=-1)

@@ -1,4 +1,4 @@
-"""`Taught`: notices steps of a loop elsewhere that taught nothing, and ends a run that learns nothing any more."""
+"""Guard against empty steps: logs steps of an external loop that taught nothing, and ends a run after many in a row."""
 
 import logging
 from collections import Counter
@@ -11,20 +11,21 @@ from leyden.core.errors import NothingToLearn
 log = logging.getLogger(__name__)
 
 MOST_EMPTY = LearnerOptions().max_empty_batches
-"""Steps in a row that teach nothing before the run stops, as batches do in the loops that are not elsewhere."""
+"""Number of consecutive empty steps that end the run; the same as for batches of loops in the Leyden process."""
 
 
 class Taught:
-    """Of one sitting."""
+    """Counter of empty steps in one session."""
 
     def __init__(self) -> None:
         self._empty = 0
-        """Steps that taught nothing, in a row."""
+        """Number of consecutive steps that taught nothing."""
 
     def note(self, step: int, used: Sequence[Used], *, is_last: bool) -> None:
-        """Tell of a step that nothing was learned in; raises NothingToLearn for many in a row, unless it is the last.
+        """Record what a step learned from; log a warning if it was nothing.
 
-        Such a step is taken: the loop's optimizer has moved the weights, if only by its momentum and decay.
+        Such a step still counts as taken: the loop's optimizer has moved the weights by momentum and weight decay.
+        Raises NothingToLearn after `MOST_EMPTY` such steps in a row, unless this is the last step.
         """
         if not used or any(one.calls for one in used):
             self._empty = 0

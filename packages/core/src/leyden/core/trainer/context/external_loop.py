@@ -1,4 +1,4 @@
-"""`OutsideRun`: the verbs of `algorithm.external_loop.OutsideContext` over a real store, gateway and run folder."""
+"""Context of external loops: implements `algorithm.external_loop.OutsideContext` with store, gateway and run folder."""
 
 import asyncio
 import math
@@ -26,13 +26,13 @@ from leyden.core.trainer.run_folder.run_sync import RecordedRun
 from leyden.core.trainer.run_folder.versions import Evaluation
 
 USED = "used"
-"""Key of a progress file: what of tasks' rollouts can be trained that no step was taken with."""
+"""Key in a progress file: the trainable data of tasks that no step has used yet."""
 LEARNED = "learned"
-"""Key of the same: the tasks that the step learned from."""
+"""Key in a progress file: the tasks that the step learned from."""
 
 
 class OutsideRun(RecordedRun, OutsideContext):
-    """One sitting of a run whose loop is elsewhere."""
+    """One session of a run whose training loop runs in processes of its own."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -43,33 +43,33 @@ class OutsideRun(RecordedRun, OutsideContext):
         self.tasks, self.held_out = self.collector.tasks, self.collector.held_out
         self.plan = _plan(self.config)
         self._first = 0
-        """The step that this sitting goes on after."""
+        """Step after which this session resumes."""
         self._repeats = True
-        """Whether the loop takes the steps after it as it did before."""
+        """Whether the loop repeats the later steps as before."""
         self._collected: dict[Asked, Collected] = {}
-        """What was collected of each task that no step was taken with."""
+        """Collected rollouts by task, for tasks that no step has used yet."""
         self._used: dict[Asked, Used] = {}
-        """What of it can be trained."""
+        """Trainable data of these tasks."""
         self._taken: dict[int, tuple[Asked, ...]] = {}
-        """What steps learn from that were not taken yet, where it is told."""
+        """Tasks by step, for future steps whose tasks the loop has reported."""
         self._measured: dict[int, dict[str, dict[int, Collected]]] = {}
-        """By version, held-out set and row."""
+        """Collected held-out rollouts by version, held-out set and row."""
         self._taught = Taught()
 
     def open(self, app: ASGIApp) -> Door:
-        """Serve `app` beside the gateway."""
+        """Serve `app` beside the gateway and return its URL and token."""
         return self._elsewhere.open(app)
 
     async def serve_from(self, addresses: Sequence[str], version: int) -> None:
-        """Have agents answered by the replicas at `addresses`, which serve `version`."""
+        """Route model calls to the replicas at `addresses`, which serve `version`."""
         await self._elsewhere.serve_from([f"http://{address}" for address in addresses], version)
 
     async def pause(self, version: int) -> None:
-        """Have no call drawn until `serve_from`."""
+        """Stop model calls until `serve_from` is called."""
         await self._elsewhere.pause(version)
 
     async def rollouts(self, asked: Asked) -> TrajectoryGroup:
-        """Run a task; what an earlier sitting has run is read from the store."""
+        """Run a task and return its group of rollouts; rollouts of an earlier session are read from the store."""
         if (collected := self._collected.get(asked)) is None:
             collected = await self._collect(asked)
         if asked.held_out is None:
@@ -87,12 +87,12 @@ class OutsideRun(RecordedRun, OutsideContext):
         ):
             again += 1
         collected = await self.collector.task(asked, again)
-        if asked not in self._used:  # else an earlier sitting has counted it
+        if asked not in self._used:  # otherwise an earlier session has counted it
             self._count(collected)
         return collected
 
     def used(self, used: Used) -> None:
-        """Count what of a task's rollouts can be trained, and what cannot."""
+        """Count what can be trained of a task's rollouts, and what cannot."""
         known = used.asked in self._used
         self._used[used.asked] = used
         if known:
@@ -103,7 +103,7 @@ class OutsideRun(RecordedRun, OutsideContext):
             self.count_dropped({used.group_dropped: 1})
 
     async def taken(self, taken: Taken) -> None:
-        """Note what a step learns from; what an earlier sitting collected of it is read from the store."""
+        """Record the tasks that a step learns from. Rollouts of an earlier session are read from the store."""
         for asked in taken.tasks:
             if asked not in self._collected:
                 await self.rollouts(asked)
@@ -120,11 +120,14 @@ class OutsideRun(RecordedRun, OutsideContext):
 
     @property
     def noted_steps(self) -> tuple[int, ...]:
-        """The steps that a progress file tells of, in order."""
+        """The steps for which progress files exist, in ascending order."""
         return tuple(sorted(int(file.stem.rpartition("-")[2]) for file in self.home.glob("progress-*.json")))
 
     async def go_on_after(self, step: int, *, repeats: bool = True) -> None:
-        """Begin the sitting with what was noted when `step` was kept."""
+        """Start the session from the progress that was saved with `step`; 0 is the start of the run.
+
+        `repeats` states whether the loop repeats the later steps as before.
+        """
         self._repeats = repeats
         self.home.mkdir(exist_ok=True)
         if step == 0:
@@ -145,7 +148,7 @@ class OutsideRun(RecordedRun, OutsideContext):
         await self._recording.begin(step)
 
     async def step_taken(self, step: int, metrics: Mapping[str, Any], *, kept: bool) -> None:
-        """Write the step's line, and what to go on with where the loop can."""
+        """Write the metrics line of the step; if `kept`, also write the progress from which the loop can resume."""
         learned_from = self._learned_from(step)
         collected, used = Collected(), [self._used.pop(asked) for asked in learned_from if asked in self._used]
         for asked in learned_from:
@@ -169,13 +172,13 @@ class OutsideRun(RecordedRun, OutsideContext):
         self._taught.note(step, used, is_last=step >= self.steps)
 
     def _learned_from(self, step: int) -> Sequence[Asked]:
-        """The tasks that a step learns from."""
+        """Return the tasks that a step learns from."""
         if (told := self._taken.pop(step, None)) is not None:
             return told
         return [asked for asked in {**self._collected, **self._used} if asked.step == step]
 
     def _write_progress(self, step: int, learned_from: Sequence[Asked]) -> None:
-        """Keep what `go_on_after` needs beside the loop's own checkpoint of `step`."""
+        """Write what `go_on_after` needs, for the loop's own checkpoint of `step`."""
         file = self._progress_file(step)
         temporary = file.with_name(file.name + ".tmp")
         told = {USED: list(self._used.values()), LEARNED: learned_from}
@@ -183,13 +186,13 @@ class OutsideRun(RecordedRun, OutsideContext):
         temporary.replace(file)
 
     async def adopt(self, weights: Mapping[int, Path]) -> None:
-        """Keep the weights of versions as checkpoints of the run's own."""
+        """Save weights of an external loop, by version, as checkpoints of the run."""
         for version, folder in sorted(weights.items()):
             await asyncio.to_thread(self._adopt, version, folder)
 
     @property
     def versions_to_keep(self) -> tuple[int, ...]:
-        """The best version so far, and the last."""
+        """The best version so far and the last version."""
         kept = self._standing.kept(self.step).version
         return tuple(sorted({kept, self.step}))
 
@@ -207,7 +210,7 @@ class OutsideRun(RecordedRun, OutsideContext):
         return self.home / f"progress-{step}.json"
 
     def _evaluate_when_complete(self, version: int) -> None:
-        """Note what a version has earned when every row of every held-out set has been run."""
+        """Score a version once every row of every held-out set has been run."""
         measured = self._measured[version]
         if any(len(measured.get(name, ())) < len(rows) for name, rows in self.held_out.items()):
             return
@@ -228,7 +231,7 @@ class OutsideRun(RecordedRun, OutsideContext):
         del self._measured[version]
 
     def _tell_at(self, version: int, name: str, label: str, found: Evaluation) -> None:
-        """As `_tell`, of a version that is not noted as taken yet."""
+        """Call `_tell` for a version that is not yet the current step."""
         noted, self.step = self.step, version
         try:
             self._tell(name, label, sampled=False, found=found, sides={})

@@ -1,4 +1,4 @@
-"""`RunContext`: the verbs of `algorithm.base.Context` over a real store, gateway, engine and run folder."""
+"""Context of a run: implements `algorithm.base.Context` with store, gateway, engine and run folder."""
 
 import asyncio
 import math
@@ -41,7 +41,7 @@ R = TypeVar("R")
 
 
 class RunContext(Context):
-    """One sitting of one run."""
+    """One session of a run."""
 
     def __init__(
         self,
@@ -62,14 +62,14 @@ class RunContext(Context):
         self.step = 0
         self.batches: Batches = make_batches(Pace(), collector, self, {})
         self.report = RunReport(name=config.name, seed=config.seed)
-        """What all sittings came to; its seconds are those of the earlier ones, see `report_now`."""
+        """Totals of all sessions. Its seconds cover the earlier sessions only; see `report_now`."""
         self._standing = Standing(folder, config)
         self.writer = CheckpointWriter(folder.checkpoints, self._standing, config.keep_checkpoints)
         self._watch = Watch((), self.policies, config.off_policy)
         self._models: dict[str, PolicyModel] = {}
         self._prepared: dict[str, PolicyModel] = {}
         self._position: dict[str, Any] = {}
-        """Where the last checkpoint left the run's tasks."""
+        """Position in the run's tasks at the last checkpoint."""
         self._step_began = time.monotonic()
         self._rollout_seconds = 0.0
         self._rollout_tokens = 0
@@ -78,7 +78,7 @@ class RunContext(Context):
     # --- The policy
 
     def load_policy(self, name: str = POLICY) -> "PolicyModel":
-        """The policy of this name as the run begins with it, ready to train."""
+        """Load the initial policy of this name, ready to train."""
         from leyden.core.policy.model import PolicyModel
 
         model = self._prepared.pop(name, None)
@@ -88,35 +88,35 @@ class RunContext(Context):
         return model
 
     def prepare(self, models: "Mapping[str, PolicyModel]") -> None:
-        """Let `models`, just loaded and unchanged, be the next ones that `load_policy` returns."""
+        """Make `models`, freshly loaded and unchanged, the next ones that `load_policy` returns."""
         self._prepared = dict(models)
 
     def prepared(self) -> "Mapping[str, PolicyModel]":
-        """The models that `load_policy` returns next; raises TrainingError when none was prepared."""
+        """Return the models that `load_policy` returns next; raises TrainingError when none was prepared."""
         if not self._prepared:
             raise TrainingError("no policy was loaded ahead")
         return self._prepared
 
     def trained_policies(self) -> "Mapping[str, PolicyModel]":
-        """The policies as they are now. Raises TrainingError for one that the algorithm never loaded."""
+        """Return the policies in their current state. Raises TrainingError for a policy that was never loaded."""
         if missing := [name for name in self.policies if name not in self._models]:
             raise TrainingError(f"the algorithm ended without having loaded the policy {', '.join(missing)}")
         return self._models
 
     def _kept_together(self, updaters: "Mapping[str, Updater]") -> "Trained":
-        """As a checkpoint takes them: the one policy that has no name, or several by their names."""
+        """Return what a checkpoint stores: the single unnamed policy, or the policies by name."""
         return updaters if self.config.has_names else updaters[POLICY]
 
     @property
     def goes_on_after(self) -> int:
-        """The step of the last checkpoint; 0 where there is none."""
+        """Step of the last checkpoint; 0 without one."""
         from leyden.core.policy.checkpoints.checkpoint import latest_checkpoint, step_of
 
         latest = latest_checkpoint(self.folder.checkpoints)
         return 0 if latest is None else step_of(latest)
 
     async def restore(self, updaters: "Mapping[str, Updater]") -> None:
-        """Go on from the last checkpoint, if there is one, and serve its weights."""
+        """Restore the last checkpoint, if there is one, and serve the weights."""
         from leyden.core.policy.checkpoints.checkpoint import latest_checkpoint, load_checkpoint
 
         latest = latest_checkpoint(self.folder.checkpoints)
@@ -142,14 +142,17 @@ class RunContext(Context):
         self.display.start(self.steps, self.step)
 
     async def compute(self, phase: str, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call `function` in a thread, its time counted under `phase`."""
+        """Call `function` in a thread and return its result; its time counts under `phase`."""
         self.display.phase(phase)
         with self.phase(phase):
             async with self.serving.asleep():
                 return await asyncio.to_thread(function, *args, **kwargs)
 
     async def publish(self, models: "Mapping[str, PolicyModel]") -> dict[str, float]:
-        """Serve the models' weights as the next version and compare served with trained log-probabilities."""
+        """Serve the models' weights as the next version.
+
+        Returns the differences between served and trained log-probabilities.
+        """
         await self._wait(self.batches.settle)
         with self.phase("publish"):
             gaps = await self.serving.serve(models, self.step + 1)
@@ -158,9 +161,9 @@ class RunContext(Context):
         return gaps
 
     async def checkpoint(self, updaters: "Mapping[str, Updater]") -> None:
-        """End the step: evaluate if it is time, and keep models, optimizers, random states and position.
+        """End the step: evaluate if due, and save models, optimizers, random states and position.
 
-        They are kept every `checkpoint_every` steps, after the last, and where the version is the best so far, and
+        Saves every `checkpoint_every` steps, after the last step, and for the best version so far. The checkpoint is
         written while the next rollouts run.
         """
         if self._standing.is_due(self.step, self.steps):
@@ -191,11 +194,11 @@ class RunContext(Context):
 
     @property
     def versions(self) -> VersionFile:
-        """The records of the run's versions."""
+        """Records of the run's versions."""
         return self._standing.versions
 
     def keep_for_good(self) -> KeptVersion:
-        """Decide, at the end, which version the run keeps, and put it into the report."""
+        """Choose the version that the finished run keeps, record it in the report, and return it."""
         self.report.kept = self._standing.kept(self.step)
         return self.report.kept
 
@@ -203,7 +206,10 @@ class RunContext(Context):
 
     @asynccontextmanager
     async def collecting(self, pace: Pace) -> AsyncGenerator[None]:
-        """Collect at `pace` inside the block, from where the last checkpoint left the run's tasks."""
+        """Context manager: collects at `pace` inside the block, from the position of the last checkpoint.
+
+        Raises UsageError for a pace that a deterministic run, or vLLM's sleep mode, does not allow.
+        """
         if self.config.deterministic and pace.loop == "async":
             raise UsageError(
                 "a deterministic run cannot have loop async, which learns from what finishes first; set loop=one_off"
@@ -217,7 +223,10 @@ class RunContext(Context):
             await self.batches.close()
 
     async def collect(self) -> list[TrajectoryGroup]:
-        """Run the agent on the next tasks; groups of a batch that an earlier sitting finished are not run again."""
+        """Run the agent on the next tasks and return their groups.
+
+        Groups that an earlier session finished are read from the store, not run again.
+        """
         self._step_began, self._waited = time.monotonic(), 0.0
         self._engine_idle = self.collector.idle.seconds
         collected = await self._wait(self.batches.next)
@@ -226,14 +235,14 @@ class RunContext(Context):
         return collected.groups
 
     async def stored(self, source: str) -> StoredRollouts:
-        """Read the rollouts that another run's folder, or a store, holds; a sitting reads those the first one read."""
+        """Read the rollouts of another run or of a store. Each session reads the same rollouts as the first one."""
         with self.phase("read"):
             found = await read_stored(source, self.folder, self.config)
         self.report.stored[source] = described(found)
         return found
 
     async def _wait(self, function: Callable[[], Awaitable[R]]) -> R:
-        """Wait for rollouts, by way of `function`: learning stands still."""
+        """Await `function` and count its time as waiting for rollouts, during which no training runs."""
         began = time.monotonic()
         with self.phase("rollouts"):
             result = await function()
@@ -241,9 +250,10 @@ class RunContext(Context):
         return result
 
     async def evaluate(self, label: str) -> None:
-        """Run every held-out task once with the agent's own sampling, and once with the training sampling.
+        """Run every held-out task with the agent's own sampling, and optionally also with the training sampling.
 
-        One version answers all of it: whoever publishes waits for this. No training rollout is begun meanwhile.
+        One version answers all tasks, because new weights are published only afterwards. No training rollout starts
+        meanwhile.
         """
         with self.batches.paused():
             await self._evaluate(label)
@@ -271,7 +281,10 @@ class RunContext(Context):
         return scores
 
     async def _measure_sides(self, name: str, label: str, *, sampled: bool) -> dict[str, Evaluation]:
-        """What each side's policy earns. Before the first step they are the same, and one is asked for all."""
+        """Return what the policy of each side earned.
+
+        Before the first step all sides have the same weights. One of them is then evaluated for all.
+        """
         asked = self.config.sides if self.step else self.config.acting[:1]
         found = {side: await self._measure(name, label, sampled=sampled, side=side) for side in asked}
         return {side: found.get(side) or found[asked[0]] for side in self.config.sides}
@@ -309,7 +322,7 @@ class RunContext(Context):
     # --- Numbers
 
     def report_now(self) -> RunReport:
-        """The report with this sitting's seconds added to those of the earlier ones."""
+        """Return the report with the seconds of this session added to those of the earlier ones."""
         used = Usage.now().since(self._began)
         return msgspec.structs.replace(
             self.report,
@@ -318,7 +331,7 @@ class RunContext(Context):
         )
 
     def account(self, step: int, accounts: Sequence[Account]) -> None:
-        """Write down what became of a batch's rollouts and calls, and count it in the report."""
+        """Write what became of a batch's rollouts and calls into the folder, and count it in the report."""
         self.folder.append_learned(step, accounts)
         for account in accounts:
             self.report.rollouts_trained += len(account.trained)
@@ -331,7 +344,7 @@ class RunContext(Context):
         _add(self.report.dropped_groups, reasons)
 
     def log(self, metrics: Mapping[str, Any]) -> None:
-        """Write the step's line, tell the tracker, move the bar."""
+        """Write the metrics line of the step, send it to the trackers, and update the display."""
         self.report.steps = self.step
         self.report.tokens_trained += int(metrics["tokens_trained"])
         self.report.transitions += int(metrics["transitions_trained"])
@@ -357,7 +370,7 @@ class RunContext(Context):
             own.tokens += int(metrics.get(f"{name}/tokens_trained", 0))
 
     def _pace(self) -> dict[str, float]:
-        """How the step's rollouts went by, where it had some."""
+        """Return speed and timing of the step's rollouts."""
         return {
             "tokens_per_second": self._rollout_tokens / max(self._rollout_seconds, 1e-9),
             "seconds_rollouts": self._rollout_seconds,
@@ -366,7 +379,10 @@ class RunContext(Context):
         }
 
     def _alerts(self, line: Mapping[str, Any]) -> dict[str, float]:
-        """Tell of the alerts that begin with the step; returns, for each there has been, whether it is on."""
+        """Report the alerts that begin with this step.
+
+        Returns 1.0 or 0.0 for each alert raised so far, by whether it is active.
+        """
         begun = self._watch.see(line)
         for alert in self.report.alerts:
             if alert.until is None and alert.name not in self._watch.active:
@@ -379,7 +395,7 @@ class RunContext(Context):
 
     @contextmanager
     def phase(self, name: str) -> Generator[None]:
-        """Count the block's time under `name`."""
+        """Context manager: counts the block's time under `name`."""
         began = time.monotonic()
         try:
             yield
@@ -396,6 +412,9 @@ def _add(counts: dict[str, N], more: Mapping[str, N] | Counter[str]) -> None:
 
 
 def held_out_curve(metrics: Sequence[Mapping[str, Any]]) -> list[tuple[int, float]]:
-    """(step, success) of the first held-out set with the agent's own sampling, from the lines of `metrics.jsonl`."""
+    """Return (step, success) points of the first held-out set, with the agent's own sampling.
+
+    `metrics` are the lines of `metrics.jsonl`.
+    """
     lines = [line for line in metrics if "success" in line]
     return [(line["step"], line["success"]) for line in lines if line["held_out"] == lines[0]["held_out"]]

@@ -1,6 +1,6 @@
-"""`export_run`: what a store holds, as files. Reads page by page and writes nothing to the store.
+"""Export: writes what a store holds as files. Reads the store page by page and writes nothing to it.
 
-Knows nothing of how a row is made or a file laid out.
+See `rows` and `records` for the rows, and `files` for the file formats.
 """
 
 import asyncio
@@ -27,28 +27,28 @@ from leyden.core.trainer.why.fates import Circumstances, fate_of
 from leyden.core.trainer.why.reading import circumstances_of
 
 MANIFEST = "export.json"
-"""By which a folder is known as an export, which may be replaced."""
+"""File name that marks a folder as an export, which may be replaced."""
 TABLES: tuple[Table, ...] = tuple(ROWS)
-"""What is exported where nothing else is said; `RECORDS` may be, too."""
+"""Tables exported by default. Those in `RECORDS` may be requested too."""
 PAGE = 1000
-"""Rollouts read at once; spans are read rollout by rollout."""
+"""Number of rollouts per query. Spans are queried for each rollout."""
 
 Progress = Callable[[int, int], None]
-"""Told how many rollouts are done, of how many."""
+"""Callback that receives the number of exported rollouts and their total number."""
 
 
 class Exported(msgspec.Struct, frozen=True, kw_only=True):
-    """What was written."""
+    """Description of a written export."""
 
     source: str
-    """As it was named."""
+    """Source as the user gave it, with secrets masked."""
     format: Format
     created: float
-    """Unix seconds."""
+    """Unix time in seconds."""
     rollouts_read: int
     rows: dict[Table, int]
     left_out: dict[str, int] = {}
-    """Where transitions were wanted: how many recorded calls are none, by the reason."""
+    """Number of recorded calls that are no transitions, by reason; empty unless transitions are exported."""
 
 
 async def export_run(
@@ -61,12 +61,12 @@ async def export_run(
     runs: str | Path = "runs",
     progress: Progress | None = None,
 ) -> Exported:
-    """Write the tables `what` of a run (its name in `runs`, or folder), or of the store at a URI, into the folder `to`.
+    """Write the tables `what` of a run or store into the folder `to`, and return a description of the export.
 
-    `TABLES` are those of its rollouts, `RECORDS` those of its runs.
-
-    The folder is there whole or not at all. One that is there already is refused, unless `replace` is set and it is an
-    older export. Raises UsageError for this, for what cannot be read, and for a store without rollouts.
+    `source` is a run's name in `runs`, a run's folder, or the URI of a store. `TABLES` are about its rollouts,
+    `RECORDS` about its runs. The folder is written completely or not at all. Raises UsageError for an existing folder,
+    unless `replace` is set and the folder is an older export. Also raises it for arguments or a source that cannot be
+    used, and for a store without rollouts.
     """
     if format not in FORMATS:
         raise UsageError(f"there is no format {format!r}; there are {', '.join(FORMATS)}")
@@ -75,7 +75,7 @@ async def export_run(
     target = Path(to)
     making = _folder(target, replace)
     uri, known = locate(source, Path(runs)), circumstances_of(run_of(source, Path(runs)))
-    # Time stands still: to read a store must not end what is under way in it.
+    # The clock stands still: reading a store must not time out attempts that are running in it.
     store = await open_store(uri, clock=lambda: 0.0)
     try:
         remove_unfinished(target.parent)
@@ -119,7 +119,7 @@ def _chosen(what: Sequence[Table]) -> list[Table]:
 
 
 async def _count(store: LightningStore, source: str) -> int:
-    """How many rollouts there are; raises UsageError for none."""
+    """Return the number of rollouts; raises UsageError if there is none."""
     total = (await store.query_rollouts(limit=0)).total
     if not total:
         raise UsageError(f"there are no rollouts in {source}, so there is nothing to export")
@@ -150,7 +150,7 @@ async def _write_records(store: LightningStore, files: dict[Table, RowFile]) -> 
 
 
 async def _read(store: LightningStore, tables: Sequence[Table], known: Circumstances) -> AsyncGenerator[Told]:
-    """Every rollout, in the order of creation, with its attempts and the spans that the tables need."""
+    """Yield every rollout in order of creation, with its attempts and the spans that the tables need."""
     offset = 0
     if not tables:
         return
@@ -162,7 +162,7 @@ async def _read(store: LightningStore, tables: Sequence[Table], known: Circumsta
 
 async def _told(store: LightningStore, rollout: Rollout, tables: Sequence[Table], known: Circumstances) -> Told:
     rollout_id = rollout.rollout_id
-    # Spans first: of an attempt that begins in between there are then none without it.
+    # Spans first: for an attempt that starts in between, there are then no spans without an attempt.
     name = semconv.REWARD if tables == ["rollouts"] and known.learning is None else None
     spans = (await store.query_spans(rollout_id, name=name)).items
     attempts = (await store.query_attempts(rollout_id)).items

@@ -1,4 +1,4 @@
-"""The files of an export: JSON lines, or Parquet in batches of rows, so that memory stays flat. Knows no store."""
+"""Export files: writes rows as JSON Lines, or as Parquet in batches, so that memory use stays constant."""
 
 from abc import ABC, abstractmethod
 from array import array
@@ -16,15 +16,16 @@ FORMATS: tuple[Format, ...] = ("parquet", "datasets", "jsonl")
 
 BATCH_ROWS = 2000
 BATCH_BYTES = 16 << 20
-"""Rows are kept in memory up to this number, or this size of tokens and text, whichever is less."""
+"""Maximum number of rows in memory, and maximum size of their tokens and text. The lower limit decides when to
+write."""
 
 
 class RowFile(ABC):
-    """One table being written."""
+    """Writer of one table."""
 
     def __init__(self) -> None:
         self.rows = 0
-        """Written so far."""
+        """Number of rows written so far."""
 
     @abstractmethod
     def write(self, rows: Iterable[Row]) -> None:
@@ -32,11 +33,11 @@ class RowFile(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Write what is left and let go of the file."""
+        """Write remaining rows and close the file."""
 
 
 class JsonFile(RowFile):
-    """A row a line."""
+    """JSON Lines writer: writes one row per line."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -44,18 +45,18 @@ class JsonFile(RowFile):
         self._encode = msgspec.json.Encoder(enc_hook=list).encode
 
     def write(self, rows: Iterable[Row]) -> None:
-        """Write lines."""
+        """Write one line for each row."""
         for row in rows:
             self._file.write(self._encode(row) + b"\n")
             self.rows += 1
 
     def close(self) -> None:
-        """Close."""
+        """Close the file."""
         self._file.close()
 
 
 class ParquetFile(RowFile):
-    """Rows in columns, compressed, a batch at a time."""
+    """Parquet writer: writes compressed columns, one batch of rows at a time."""
 
     def __init__(self, path: Path, columns: Mapping[str, Kind]) -> None:
         super().__init__()
@@ -69,7 +70,7 @@ class ParquetFile(RowFile):
         self._size = 0
 
     def write(self, rows: Iterable[Row]) -> None:
-        """Keep rows until there are enough of them."""
+        """Add rows to the batch; write the batch when it is full."""
         for row in rows:
             self._batch.append(row)
             self._size += sum(len(value) for value in row.values() if hasattr(value, "__len__"))
@@ -77,7 +78,7 @@ class ParquetFile(RowFile):
                 self._flush()
 
     def close(self) -> None:
-        """Write the last batch and what a Parquet file ends with."""
+        """Write the last batch and the file's footer."""
         self._flush()
         self._writer.close()
 
@@ -92,7 +93,7 @@ class ParquetFile(RowFile):
 
 
 def open_files(folder: Path, format: Format, tables: Sequence[Table]) -> dict[Table, RowFile]:
-    """Begin a file for each table in `folder`, as `format` wants them laid out."""
+    """Open a writer in `folder` for each table, with the folder layout of `format`."""
     if format == "jsonl":
         return {table: JsonFile(folder / f"{table}.jsonl") for table in tables}
     if format == "parquet":
@@ -102,13 +103,13 @@ def open_files(folder: Path, format: Format, tables: Sequence[Table]) -> dict[Ta
         (folder / table).mkdir()
         files[table] = ParquetFile(folder / table / "train.parquet", COLUMNS[table])
     configs = "".join(f"- config_name: {table}\n  data_files: {table}/train.parquet\n" for table in tables)
-    # The card by which `datasets.load_dataset(folder, table)` knows which files are which.
+    # Dataset card with which `datasets.load_dataset(folder, table)` finds the files of a table.
     (folder / "README.md").write_text(f"---\nconfigs:\n{configs}---\nExported by `leyden export`.\n")
     return files
 
 
 def check_installed(format: Format) -> None:
-    """Raise UsageError where `format` needs what is not installed."""
+    """Raise UsageError if a package that `format` needs is not installed."""
     if format != "jsonl":
         _pyarrow()
 
@@ -140,12 +141,15 @@ def _array(pa: Any, kind: Kind, values: Sequence[Any]) -> Any:
 
 
 def _lists(pa: Any, code: Literal["i", "f"], values: Sequence[Iterable[Any] | None]) -> Any:
-    """A column of lists from packed arrays, byte by byte: as Python numbers the same takes ten times as long."""
+    """Build a list column from the bytes of packed arrays.
+
+    Conversion through Python numbers takes ten times as long.
+    """
     packed = [None if value is None else _packed(code, value) for value in values]
     offsets: list[int | None] = []
     end = 0
     for one in packed:
-        offsets.append(None if one is None else end)  # which stands for a missing list
+        offsets.append(None if one is None else end)  # None marks a missing list
         end += 0 if one is None else len(one)
     buffer = pa.py_buffer(b"".join(one for one in packed if one is not None))
     numbers = pa.Array.from_buffers(pa.int32() if code == "i" else pa.float32(), end, [None, buffer])

@@ -1,4 +1,4 @@
-"""Runs, the metrics of their steps and the versions of their policies, as flat rows. Knows nothing of files."""
+"""Export rows of runs: runs, the metrics of their steps, and the versions of their policies."""
 
 from collections.abc import AsyncGenerator
 
@@ -9,13 +9,13 @@ from leyden.core.store.base import LightningStore
 from leyden.core.trainer.export.rows import Row, Table
 
 RECORDS: tuple[Table, ...] = ("runs", "metrics", "policy_versions")
-"""Tables of what a store knows of runs, beside its rollouts."""
+"""Tables about the runs in a store, as opposed to its rollouts."""
 PAGE = 1000
-"""Rows read at once."""
+"""Number of rows per query."""
 
 
 async def record_rows(store: LightningStore, table: Table) -> AsyncGenerator[Row]:
-    """Every row of one of the `RECORDS`: runs in the order in which they were added, metrics by step."""
+    """Yield every row of one table of `RECORDS`: runs in the order they were added, metrics by step."""
     if table == "policy_versions":
         async for row in _version_rows(store):
             yield row
@@ -32,7 +32,7 @@ async def record_rows(store: LightningStore, table: Table) -> AsyncGenerator[Row
 
 
 async def _metrics_rows(store: LightningStore, run: Run) -> AsyncGenerator[Row]:
-    """A row for each number and each note of each step."""
+    """Yield a row for each number and each note of each step."""
     offset = 0
     while page := (await store.query_metrics(run.run_id, limit=PAGE, offset=offset)).items:
         for found in page:

@@ -1,7 +1,7 @@
-"""What is exported: a rollout, a span or a transition as one flat row. Knows nothing of files.
+"""Export rows of rollouts: converts rollouts, spans and transitions into flat rows.
 
-What has no fixed shape (a task, metadata, the remaining attributes of a span) is JSON text, so that every row of a
-table has the same columns, whatever it holds; token ids and log-probabilities are lists of numbers.
+Data without a fixed structure is JSON text: tasks, metadata, remaining span attributes. All rows of a table therefore
+have the same columns. Token ids and log-probabilities are lists of numbers.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,7 +24,7 @@ from leyden.core.trajectory.select import Selector
 
 Row = Mapping[str, Any]
 Kind = Literal["text", "integer", "number", "ids", "numbers"]
-"""Of a column; `ids` are lists of 32-bit integers, `numbers` lists of 32-bit floats."""
+"""Type of a column. `ids` are lists of 32-bit integers, `numbers` lists of 32-bit floats."""
 Table = Literal["rollouts", "spans", "transitions", "runs", "metrics", "policy_versions"]
 
 COLUMNS: dict[Table, dict[str, Kind]] = {
@@ -142,7 +142,7 @@ COLUMNS: dict[Table, dict[str, Kind]] = {
         "update_time": "number",
     },
 }
-"""Every table's columns. Any value but an id may be missing."""
+"""Columns of every table, with their types. Any value except an id may be missing."""
 
 _OWN_COLUMNS = frozenset(
     {
@@ -157,48 +157,48 @@ _OWN_COLUMNS = frozenset(
         semconv.REWARD_VALUE,
     }
 )
-"""Attributes that are not repeated in the column `attributes`."""
+"""Attributes that the column `attributes` omits, because they have columns of their own."""
 _ALL = Selector()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Told:
-    """A rollout with what belongs to it."""
+    """Rollout with its attempts, spans and outcome."""
 
     rollout: Rollout
     attempts: Sequence[Attempt]
     spans: Sequence[Span] = field(default_factory=list[Span])
-    """In their order: all of them, or, where only rollouts are wanted, the rewards."""
+    """Spans in order: all of them, or only the rewards if only the table `rollouts` is exported."""
     fate: RolloutFate | None = None
-    """What became of the rollout and its calls, as far as is known."""
+    """Outcome of the rollout and its calls; None if unknown."""
 
     def of(self, attempt: Attempt) -> list[Span]:
-        """The spans of one attempt."""
+        """Return the spans of one attempt."""
         return [span for span in self.spans if span.attempt_id == attempt.attempt_id]
 
     def fate_of(self, span: Span) -> Row:
-        """The columns that say what became of a call; empty for other spans."""
+        """Return the columns with the outcome of a call; their values are None for other spans."""
         found = self.calls.get(span.span_id)
         return {"trained_in": _steps(found), "not_trained": None if found is None else found.reason}
 
     @cached_property
     def trajectories(self) -> Sequence[tuple[Attempt, Trajectory]]:
-        """What each attempt did, in order."""
+        """Each attempt with its trajectory, in order."""
         return [(one, assemble(self.rollout, one, self.of(one), _ALL)) for one in self.attempts]
 
     @property
     def left_out(self) -> Iterable[str]:
-        """Of each recorded call that is no transition, the reason."""
+        """The reason of each recorded call that is no transition."""
         return chain.from_iterable(trajectory.untrained.values() for _, trajectory in self.trajectories)
 
     @cached_property
     def calls(self) -> Mapping[str, CallFate]:
-        """What became of each call, by its span's id."""
+        """Outcome of each call, by the id of its span."""
         return {} if self.fate is None else {call.span_id: call for call in self.fate.calls}
 
 
 def rollout_rows(told: Told) -> Iterable[Row]:
-    """One row: the rollout with its latest attempt and what that earned."""
+    """Yield one row: the rollout with its latest attempt and that attempt's reward."""
     rollout = told.rollout
     latest = rollout.attempt if isinstance(rollout, AttemptedRollout) else None
     reward, dimensions = last_reward(told.of(latest)) if latest is not None else (None, {})
@@ -227,7 +227,7 @@ def rollout_rows(told: Told) -> Iterable[Row]:
 
 
 def span_rows(told: Told) -> Iterable[Row]:
-    """A row for each span, of every attempt."""
+    """Yield a row for each span of every attempt."""
     attempts = {attempt.attempt_id: attempt for attempt in told.attempts}
     for span in told.spans:
         attempt, attributes = attempts[span.attempt_id], span.attributes
@@ -265,7 +265,7 @@ def span_rows(told: Told) -> Iterable[Row]:
 
 
 def transition_rows(told: Told) -> Iterable[Row]:
-    """A row for each call of a policy that could be learned from, of every attempt, in the order they were made."""
+    """Yield a row for each trainable call of every attempt, in the order they were made."""
     rollout = told.rollout
     for attempt, trajectory in told.trajectories:
         by_id = {span.span_id: span for span in told.of(attempt)}
@@ -306,25 +306,25 @@ ROWS: Mapping[Table, Callable[[Told], Iterable[Row]]] = {
     "spans": span_rows,
     "transitions": transition_rows,
 }
-"""What makes the rows of each table that is about rollouts."""
+"""Functions that make the rows of the tables about rollouts."""
 
 
 def captured(attempt: Attempt) -> str | None:
-    """Whether production capture recorded every model call of `attempt`: complete or incomplete.
+    """Return whether production capture recorded every model call of `attempt`: complete or incomplete.
 
-    None where the attempt is of another kind, or its process died before it could say.
+    None for an attempt of another kind, or if its process ended before it could report.
     """
     mark = attempt.metadata.get(CAPTURE)
     return mark if mark in (COMPLETE, INCOMPLETE) else None
 
 
 def _steps(found: RolloutFate | CallFate | None) -> list[int] | None:
-    """The steps that learned from a rollout or a call; None of what no step could have learned from."""
+    """Return the steps that learned from a rollout or call; None if the outcome is unknown or the span is no call."""
     return None if found is None else list(dict.fromkeys(step.step for step in found.steps))
 
 
 def _json(value: object) -> str:
-    """Bytes become base64."""
+    """Encode `value` as JSON text; bytes become base64."""
     return msgspec.json.encode(value).decode()
 
 
@@ -334,7 +334,7 @@ def _number(attributes: Attributes, name: str, kind: type[int] | type[float]) ->
 
 
 def _ids(attributes: Attributes, name: str) -> "TokenIds | None":
-    """The packed ids as they lie there; None where there are none, or what is there is not packed."""
+    """Return the packed ids without a copy; None if they are missing or not packed."""
     value = attributes.get(name)
     return unpack_ids(value) if isinstance(value, bytes) and len(value) % 4 == 0 else None
 

@@ -1,8 +1,8 @@
-"""Alerts: what in the numbers of the steps says that a run is being ruined. Pure functions; knows nothing of runs.
+"""Alerts: detect harmful patterns in the metrics of a run's steps. All checks are pure functions.
 
-Most compare *now*, the median of the latest 3 steps, with *the beginning*, the median of the first 5: one odd step
-raises nothing, and the numbers need no scale that we would have to know. An alert whose numbers an algorithm does not
-log says nothing. Why each threshold is where it is stands at its function; `docs/alerts.md` has it for users.
+Most checks compare *now*, the median of the latest 3 steps, with *the beginning*, the median of the first 5 steps. A
+single odd step then raises no alert, and the checks need no absolute scale. A check returns None if the algorithm does
+not log its metrics. Each function documents the reason for its threshold; `docs/alerts.md` is for users.
 """
 
 import math
@@ -11,25 +11,25 @@ from statistics import fmean, median
 from typing import Any
 
 BEGINNING, LATEST = 5, 3
-"""Steps that the two medians are taken over; they never overlap."""
+"""Number of steps for the two medians; their ranges never overlap."""
 
 Line = Mapping[str, Any]
 History = Sequence[Line]
-"""The numbers of steps, as in `metrics.jsonl`, oldest first."""
+"""Metrics of the steps, as in `metrics.jsonl`, oldest first."""
 Check = Callable[[History], str | None]
-"""What is wrong and what to do, or None."""
+"""Returns what is wrong and what to do, or None."""
 
 
 class Watch:
-    """Notices when an alert begins and when it ends; `policies` and `off_policy` are those of `active`."""
+    """Detector of alerts that begin or end; `policies` and `off_policy` are passed to `active`."""
 
     def __init__(self, history: History = (), policies: Sequence[str] = (), off_policy: Collection[str] = ()) -> None:
         self._history, self._policies, self._off_policy = list(history), policies, off_policy
         self.active = frozenset(active(self._history, policies, off_policy))
-        """Names of the alerts that the latest step is under."""
+        """Names of the alerts that are active after the latest step."""
 
     def see(self, line: Line) -> dict[str, str]:
-        """Take the next step's numbers; returns the alerts that begin with it, name to message."""
+        """Add the metrics of the next step; return the alerts that begin with it, name to message."""
         self._history.append(line)
         found = active(self._history, self._policies, self._off_policy)
         begun = {name: message for name, message in found.items() if name not in self.active}
@@ -38,11 +38,11 @@ class Watch:
 
 
 def active(history: History, policies: Sequence[str] = (), off_policy: Collection[str] = ()) -> dict[str, str]:
-    """The alerts that the last step of `history` is under, name to message.
+    """Return the alerts that are active in the last step of `history`, name to message.
 
-    Where there are several `policies`, the numbers of each are looked at, too, beside those that all share: what is
-    wrong with `planner` alone is called `planner/entropy_collapse`. Those that are `off_policy` learn from what others
-    drew, and drift from them by design: it is no mismatch.
+    With several `policies`, the metrics of each are checked besides the shared ones. An alert of the policy `planner`
+    alone is named, for example, `planner/entropy_collapse`. Policies in `off_policy` learn from calls of other policies
+    and differ from them by design, so that `mismatch` does not apply to them.
     """
     found = _checked(history)
     for policy in policies if len(policies) > 1 else ():
@@ -58,17 +58,17 @@ def _checked(history: History) -> dict[str, str]:
 
 
 def _of(policy: str, line: Line) -> Line:
-    """The numbers of a line as one policy's, in the place of those of all."""
+    """Return a line in which one policy's metrics replace the shared ones."""
     prefix = f"{policy}/"
     own = {key.removeprefix(prefix): value for key, value in line.items() if key.startswith(prefix)}
     return {**line, **own}
 
 
 def entropy_collapse(history: History) -> str | None:
-    """Entropy below a tenth of the beginning's, while the rollouts' rewards differ at least half as much as they did.
+    """Alert when entropy is below a tenth of the beginning, while rewards still vary at least half as much.
 
-    Learning well lowers the entropy too (to a quarter, for the calculators); it also lowers the spread of rewards. A
-    policy that no longer explores while there is something left to learn cannot learn it.
+    Successful learning also lowers the entropy, to a quarter for the calculator agents, but it lowers the variation of
+    rewards too. A policy that no longer explores cannot learn what is left to learn.
     """
     change = _change(history, "entropy")
     if change is None or not change[1] < 0.1 * change[0] or not _unsolved(history):
@@ -80,10 +80,11 @@ def entropy_collapse(history: History) -> str | None:
 
 
 def reward_collapse(history: History) -> str | None:
-    """The mean of the latest 5 steps lies below the best 5 in a row by half a standard deviation of rollouts' rewards.
+    """Alert when the mean reward of the latest 5 steps is clearly below the best 5 consecutive steps.
 
-    With G groups a step by at least 3/√G of it. A step's mean is off by up to 1/√G, when a group's rollouts are alike;
-    the best window of many is a lucky one. Of 400 steps in which nothing changes, 1 run in 100 raises this by chance.
+    The threshold is half a standard deviation of the rollouts' rewards; with G groups a step, at least 3/√G of it. The
+    mean of a step deviates by up to 1/√G, if the rollouts of a group are alike, and the best of many windows is lucky.
+    Over 400 steps without any change, 1 run in 100 raises this alert by chance.
     """
     rewards = _values(history, "reward")
     spreads = _values(history, "reward_std")
@@ -101,9 +102,10 @@ def reward_collapse(history: History) -> str | None:
 
 
 def length_blow_up(history: History) -> str | None:
-    """Responses three times as long as at the beginning, without a quarter of a standard deviation more reward.
+    """Alert when responses are three times as long as at the beginning, without a clear gain in reward.
 
-    A policy that learns to think longer earns more by it; one that rambles, or found that length pays, does not.
+    A clear gain is a quarter of a standard deviation. A policy that learns to think longer gains reward by it. A policy
+    that rambles, or that learned that length pays, does not.
     """
     change = _change(history, "response_tokens_mean")
     rewards = _change(history, "reward")
@@ -118,9 +120,10 @@ def length_blow_up(history: History) -> str | None:
 
 
 def served_gap(history: History) -> str | None:
-    """Engine and trainer differ five times as much as at the beginning on the fixed check after an update.
+    """Alert when engine and trainer differ five times as much as at the beginning, on the fixed check after an update.
 
-    Rounding stays within a factor of two from step to step. The run stops by itself where rounding cannot explain it.
+    Rounding stays within a factor of two from step to step. The run stops anyway if rounding cannot explain the
+    difference.
     """
     change = _change(history, "served_trained_gap")
     if change is None or not change[1] > max(5 * change[0], 1e-6):
@@ -132,10 +135,10 @@ def served_gap(history: History) -> str | None:
 
 
 def mismatch(history: History) -> str | None:
-    """The largest |ratio - 1| of fresh tokens is ten times the beginning's, and above 0.01.
+    """Alert when the largest |ratio - 1| of fresh tokens is ten times the beginning, and above 0.01.
 
-    Rounding moves it tenfold between single steps at 1e-6 to 1e-4 in float32, hence the floor; stale tokens have a
-    level of their own from the beginning on.
+    The floor is needed because rounding changes the value tenfold between steps, at 1e-6 to 1e-4 in float32. Stale
+    tokens have a level of their own, which the value at the beginning includes.
     """
     change = _change(history, "importance_ratio_deviation")
     if change is None or not change[1] > max(10 * change[0], 0.01):
@@ -147,9 +150,9 @@ def mismatch(history: History) -> str | None:
 
 
 def groups_without_spread(history: History) -> str | None:
-    """Over 5 steps, fewer than a fifth of the groups have rollouts of different reward, and rewards still differ.
+    """Alert when over 5 steps fewer than a fifth of the groups have different rewards, although rewards still vary.
 
-    Only those groups teach. Where nearly every rollout earns the same, the tasks are learned and nothing is wrong.
+    Only these groups teach. If nearly every rollout earns the same, the tasks are learned and nothing is wrong.
     """
     spread, groups = _values(history, "groups_with_spread")[-BEGINNING:], _values(history, "groups")[-BEGINNING:]
     if min(len(spread), len(groups)) < BEGINNING or not sum(spread) < 0.2 * sum(groups) or not _unsolved(history):
@@ -161,9 +164,10 @@ def groups_without_spread(history: History) -> str | None:
 
 
 def gradient_explosion(history: History) -> str | None:
-    """The latest 3 gradient norms, by their median, are over ten times the median of up to 20 before them.
+    """Alert when the median of the latest 3 gradient norms is over ten times the median of up to 20 before them.
 
-    Where clipping holds a single one, nothing is lost; norms five times the usual occur when few groups have spread.
+    Clipping limits a single outlier, which does no harm. Norms of five times the usual value occur when few groups have
+    different rewards.
     """
     norms = _values(history, "grad_norm")
     before, now = norms[-LATEST - 20 : -LATEST], norms[-LATEST:]
@@ -176,7 +180,7 @@ def gradient_explosion(history: History) -> str | None:
 
 
 def all_masked(history: History) -> str | None:
-    """The correction masked every token of the last step: no optimizer step was taken."""
+    """Alert when the correction masked every token of the last step, so that no optimizer step was taken."""
     last: Line = history[-1] if history else {}
     if not last.get("optimizer_steps_masked") or last.get("optimizer_steps"):
         return None
@@ -199,17 +203,17 @@ CHECKS: dict[str, Check] = {
         all_masked,
     )
 }
-"""Every alert by its name."""
+"""Alert checks by name."""
 
 
 def _values(history: History, key: str) -> list[float]:
-    """The finite numbers under `key`."""
+    """Return the finite numbers under `key`."""
     found = (line.get(key) for line in history)
     return [float(value) for value in found if isinstance(value, int | float) and math.isfinite(value)]
 
 
 def _change(history: History, key: str) -> tuple[float, float] | None:
-    """The medians of the beginning and of now; None where there are too few steps."""
+    """Return the medians of the beginning and of now; None with too few steps."""
     values = _values(history, key)
     if len(values) < BEGINNING + LATEST:
         return None
@@ -217,6 +221,6 @@ def _change(history: History, key: str) -> tuple[float, float] | None:
 
 
 def _unsolved(history: History) -> bool:
-    """Whether rollouts' rewards differ at least half as much as at the beginning."""
+    """Whether rollouts' rewards vary at least half as much as at the beginning."""
     change = _change(history, "reward_std")
     return change is not None and change[1] > 0 and change[1] >= 0.5 * change[0]

@@ -1,4 +1,4 @@
-"""Text for tables of rich: what agents and users have written is shown as it is, and steers nothing."""
+"""Literal text for rich tables: text of agents and users is shown unchanged and cannot control the output."""
 
 from typing import TYPE_CHECKING
 
@@ -8,11 +8,11 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 TITLE, CAPTION = "table.title", "table.caption"
-"""Styles that rich gives to a text of its own kind only where it is told."""
+"""rich applies these styles to titles and captions given as strings; a `Text` needs them explicitly."""
 
 
 def as_it_is(text: str, style: str = "") -> "Text":
-    """Return `text` without secrets; neither markup, which may be broken, nor control characters in it are obeyed."""
+    """Return `text` with secrets masked; rich interprets neither markup nor control characters in it."""
     from rich.text import Text
 
     return Text(visible(mask_text(text)), style=style)

@@ -1,4 +1,4 @@
-"""The reward curve, in the terminal and as a PNG. Knows nothing of training beyond the lines of `metrics.jsonl`."""
+"""Reward curve: draws the lines of `metrics.jsonl` in the terminal and as a PNG."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,18 +8,18 @@ Metrics = dict[str, Any]
 
 
 def points(metrics: Sequence[Metrics]) -> tuple[list[int], list[float]]:
-    """Steps and mean training rewards, from the lines that have both."""
+    """Return steps and mean training rewards of the lines that have both."""
     lines = [line for line in metrics if line.get("reward") is not None]
     return [line["step"] for line in lines], [line["reward"] for line in lines]
 
 
 def smooth(values: Sequence[float], window: int = 5) -> list[float]:
-    """Trailing mean over up to `window` values."""
+    """Return the trailing mean over up to `window` values."""
     return [sum(part) / len(part) for end in range(1, len(values) + 1) if (part := values[max(0, end - window) : end])]
 
 
 def terminal_curve(metrics: Sequence[Metrics], width: int = 72, height: int = 14) -> str:
-    """The curve as text, or how to see it where plotext is missing; an empty string for fewer than two points."""
+    """Return the curve as text, or an installation hint if plotext is missing; empty for fewer than two points."""
     steps, rewards = points(metrics)
     if len(steps) < 2:
         return ""
@@ -39,7 +39,7 @@ def terminal_curve(metrics: Sequence[Metrics], width: int = 72, height: int = 14
 
 
 def save_curve(metrics: Sequence[Metrics], path: Path, title: str, held_out: Sequence[tuple[int, float]] = ()) -> bool:
-    """Draw the curve into a PNG; returns False, and writes nothing, when there are fewer than two points.
+    """Draw the curve into a PNG; return False without writing if there are fewer than two points.
 
     `held_out` holds (step, mean reward) pairs of the first held-out set.
     """

@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on: progress bars, or nothing, or JSON lines. Decides nothing."""
+"""Display of a running run: progress bars, JSON lines, or no output."""
 
 import sys
 import time
@@ -13,29 +13,29 @@ if TYPE_CHECKING:
 
 
 class Display:
-    """Told of what happens, and says nothing. Every method may be called at any time between `start` and `stop`."""
+    """Silent display and base class. Every method may be called at any time between `start` and `stop`."""
 
     def start(self, steps: int, done: int) -> None:
-        """A run of `steps` steps begins, `done` of them taken in an earlier sitting."""
+        """Start the display of a run of `steps` steps, of which earlier sessions took `done`."""
 
     def stop(self) -> None:
-        """Nothing more will come."""
+        """End the display."""
 
     def say(self, text: str) -> None:
-        """One line for the reader."""
+        """Show one line of text."""
 
     def phase(self, name: str, total: int | None = None) -> None:
-        """A phase of work begins, of `total` pieces if they can be counted."""
+        """Start a phase of work, of `total` items if that number is known."""
 
     def advance(self, done: int) -> None:
-        """So many pieces of the phase are done."""
+        """Set the number of items of the phase that are done."""
 
     def step(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """A step was taken."""
+        """Show a step that was taken."""
 
 
 class JsonLines(Display):
-    """One JSON object a line on standard output, for scripts."""
+    """Display for scripts: writes one JSON object per line to standard output."""
 
     def say(self, text: str) -> None:
         """Write `{"event": "message", ...}`."""
@@ -51,7 +51,10 @@ class JsonLines(Display):
 
 
 class Bars(Display):
-    """Two progress bars: the run, with reward, tokens a second and time left, and the phase at work."""
+    """Display with two progress bars.
+
+    The upper bar shows the run, with reward, tokens per second and time left. The lower bar shows the current phase.
+    """
 
     def __init__(self, console: "Console | None" = None, clock: Callable[[], float] = time.monotonic) -> None:
         from rich.console import Console
@@ -80,7 +83,7 @@ class Bars(Display):
         self._progress.update(self._run, total=steps, completed=done, visible=True)
 
     def stop(self) -> None:
-        """Take the bars away."""
+        """Remove the bars."""
         self._progress.update(self._run, visible=False)
         self._progress.update(self._phase, visible=False)
         self._progress.stop()
@@ -90,7 +93,7 @@ class Bars(Display):
         self.console.print(visible(mask_text(text)), highlight=False, markup=False, emoji=False)
 
     def phase(self, name: str, total: int | None = None) -> None:
-        """Restart the lower bar; the time left is reckoned from the first training step on."""
+        """Restart the lower bar. The time left is computed from the start of the first training step."""
         if name in ("rollouts", "update") and not self._began:
             self._began = self._clock()
         self._progress.reset(self._phase, total=total, description=name, note="")
@@ -100,7 +103,7 @@ class Bars(Display):
         self._progress.update(self._phase, completed=done)
 
     def step(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Move the upper bar and leave a line behind."""
+        """Move the upper bar and print a line for the step."""
         elapsed = self._clock() - self._began
         left = elapsed / max(1, step - self._first) * (self._steps - step)
         parts = _headline(metrics)
@@ -110,7 +113,7 @@ class Bars(Display):
 
 
 def _headline(metrics: Mapping[str, Any]) -> list[str]:
-    """What a person sees of a step: its rewards, or of one that collected nothing, its loss."""
+    """Return the summary of a step: its rewards, or for a step without rollouts its loss."""
     if "reward" not in metrics:
         parts = [f"loss {metrics['loss']:.3f}", f"{metrics['transitions_trained']} calls"]
         if "held_out_loss" in metrics:
@@ -125,7 +128,7 @@ def _headline(metrics: Mapping[str, Any]) -> list[str]:
 
 
 def make_display(*, quiet: bool = False, json: bool = False) -> Display:
-    """The display for a terminal, for nobody, or for a script."""
+    """Return the display for scripts if `json`, the silent one if `quiet`, else progress bars."""
     if json:
         return JsonLines()
     return Display() if quiet else Bars()

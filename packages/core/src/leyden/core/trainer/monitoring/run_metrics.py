@@ -1,6 +1,6 @@
-"""`RunMetrics`: what a run's folder says of its last step, for a page of Prometheus. Knows nothing of HTTP.
+"""Run metrics: exports the metrics in a run's folder for a Prometheus page.
 
-The numbers keep their own names, VERL's among them, as far as the format has letters for them.
+Metrics keep their own names, including VERL's, with unsupported characters replaced.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from leyden.core.trainer.run_folder.folder import RunFolder
 
 
 class RunMetrics:
-    """The numbers of the run in `folder`, read again when its metrics have changed."""
+    """Metrics of the run in `folder`; the file is read again only after it has changed."""
 
     def __init__(self, folder: RunFolder, config: RunConfig) -> None:
         self._folder, self._config = folder, config
@@ -25,7 +25,7 @@ class RunMetrics:
         self._told: list[Metric] = []
 
     async def measure(self) -> Iterable[Metric]:
-        """The run, its last step, its last evaluations, and the alerts there have been."""
+        """Return the run's settings, the metrics of its last step and last evaluations, and its alert counts."""
         file = self._folder.metrics_file
         found = file.stat() if file.exists() else None
         seen = None if found is None else (found.st_mtime_ns, found.st_size)
@@ -48,7 +48,7 @@ def _of_run(config: RunConfig, written: float | None) -> list[Metric]:
 
 
 def _of_lines(lines: Sequence[Mapping[str, Any]]) -> list[Metric]:
-    """What the lines of `metrics.jsonl` say."""
+    """Return the metrics in the lines of `metrics.jsonl`."""
     told = [line for line in lines if not line.keys() & {"held_out", "alert"}]
     step = GaugeMetricFamily(
         "leyden_run_step", "Steps taken, as far as they are written down.", value=told[-1]["step"] if told else 0
@@ -59,7 +59,7 @@ def _of_lines(lines: Sequence[Mapping[str, Any]]) -> list[Metric]:
         alerts.add_metric([name], count)
     found = [step, alerts, _held_out(lines)]
     for name, value in numbers(told[-1]).items() if told else ():
-        # the label keeps apart what is told by one name once its letters are those of the format
+        # the label distinguishes names that become equal once their characters are replaced
         number = GaugeMetricFamily(f"leyden_step_{sanitised(name)}", f"Of the last step: {name}.", labels=["number"])
         number.add_metric([name], value)
         found.append(number)
@@ -78,5 +78,5 @@ def _held_out(lines: Sequence[Mapping[str, Any]]) -> Metric:
 
 
 def sanitised(name: str) -> str:
-    """Return `name` with an underscore for all that a metric's name cannot hold."""
+    """Return `name` with underscores for all characters that a metric name cannot contain."""
     return re.sub(r"[^A-Za-z0-9_]+", "_", name)

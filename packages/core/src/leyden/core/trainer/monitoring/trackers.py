@@ -1,7 +1,7 @@
-"""Trackers: where else the numbers of a step go. One class each; the registry is a dict.
+"""Experiment trackers: send the metrics of each step to other tools. One class per tool, in a registry dictionary.
 
-Each writes below the run's `trackers/` folder. What could leave the machine stays on it unless the user's own
-environment says otherwise: `WANDB_MODE`, `MLFLOW_TRACKING_URI` and the like are honoured.
+Each tracker writes into the run's `trackers/` folder. Data leaves the machine only if the user's environment requests
+it, for example by `WANDB_MODE` or `MLFLOW_TRACKING_URI`.
 """
 
 import logging
@@ -25,24 +25,27 @@ log = logging.getLogger(__name__)
 
 
 class Tracker(ABC):
-    """Receives the numbers of each step of the run `name`; `settings` is its configuration, as plain values."""
+    """Tracker of the run `name`: receives the metrics of each step.
+
+    `settings` is the run's configuration as plain values.
+    """
 
     extra: str
-    """The extra of `leyden-core` that installs what it needs."""
+    """Name of the extra of `leyden-core` that installs the tool."""
 
     def __init__(self, folder: Path, name: str, settings: Mapping[str, Any]) -> None:
         self.folder, self.name, self.settings = folder, name, settings
 
     @abstractmethod
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Record the metrics that are numbers."""
+        """Record those metrics that are numbers."""
 
     @abstractmethod
     def close(self, *, failed: bool = False) -> None:
-        """Write what is buffered; the sitting ended, or failed."""
+        """Write buffered data; `failed` states whether the session failed."""
 
     def load(self, module: str) -> Any:
-        """Import what the tracker is for; raises UsageError that names the extra where it is not installed."""
+        """Import the tool's module; raises UsageError that names the extra if it is not installed."""
         try:
             return import_module(module)
         except ImportError:
@@ -50,7 +53,7 @@ class Tracker(ABC):
 
 
 class TensorBoardTracker(Tracker):
-    """Event files for TensorBoard, in `tensorboard/`."""
+    """Tracker for TensorBoard: writes event files in `tensorboard/`."""
 
     extra = "tensorboard"
 
@@ -68,15 +71,15 @@ class TensorBoardTracker(Tracker):
         self._writer.add_event(self._event(step=step, wall_time=time.time(), summary=self._summary(value=values)))
 
     def close(self, *, failed: bool = False) -> None:
-        """Flush the event file."""
+        """Close the event file, which flushes it."""
         self._writer.close()
 
 
 class WandbTracker(Tracker):
-    """A run of Weights & Biases, in `wandb/`; offline unless `WANDB_MODE` says otherwise.
+    """Tracker for Weights & Biases: writes in `wandb/`, offline unless `WANDB_MODE` is set.
 
-    Each sitting is an offline run of the same id, so that `wandb sync` makes one of them. Charts go by the metric
-    `step`, not by W&B's own, which may not go back when steps are taken again.
+    Each session is an offline run with the same id, so that `wandb sync` merges them into one. The x-axis is the metric
+    `step`, because W&B's own step counter cannot go back when steps are repeated.
     """
 
     extra = "wandb"
@@ -88,7 +91,7 @@ class WandbTracker(Tracker):
         place = folder / "wandb"
         place.mkdir(parents=True, exist_ok=True)
         mode = os.environ.get("WANDB_MODE", "offline")
-        with _masked_arguments():  # W&B keeps the command line
+        with _masked_arguments():  # W&B stores the command line
             self._run: Any = wandb.init(
                 project=os.environ.get("WANDB_PROJECT", "leyden"),
                 name=name,
@@ -109,13 +112,13 @@ class WandbTracker(Tracker):
         self._run.log({**numbers(metrics), "step": step})
 
     def close(self, *, failed: bool = False) -> None:
-        """End this sitting's run."""
+        """End this session's W&B run."""
         self._run.finish(exit_code=1 if failed else 0)
 
 
 @contextmanager
 def _masked_arguments() -> Generator[None]:
-    """Have the arguments of this process hold no secrets in the block."""
+    """Context manager: masks secrets in `sys.argv`."""
     given = sys.argv
     sys.argv = [mask_text(word) for word in given]
     try:
@@ -125,10 +128,10 @@ def _masked_arguments() -> Generator[None]:
 
 
 class MLflowTracker(Tracker):
-    """A run of MLflow, in `mlflow/`, or where `MLFLOW_TRACKING_URI` says.
+    """Tracker for MLflow: writes in `mlflow/`, or to `MLFLOW_TRACKING_URI`.
 
-    Its experiment is `MLFLOW_EXPERIMENT_NAME`, the run's own where that is not set, or else `leyden`. All sittings of a
-    run are one run of MLflow.
+    The MLflow experiment is `MLFLOW_EXPERIMENT_NAME`, else the run's experiment, else `leyden`. All sessions of a run
+    are one MLflow run.
     """
 
     extra = "mlflow"
@@ -154,7 +157,7 @@ class MLflowTracker(Tracker):
         self._client.log_batch(self._id, metrics=values)
 
     def close(self, *, failed: bool = False) -> None:
-        """Say how the sitting ended."""
+        """Record whether the session failed or finished."""
         self._client.set_terminated(self._id, "FAILED" if failed else "FINISHED")
 
     def _begin(self, place: Path, failure: type[Exception]) -> str:
@@ -165,7 +168,7 @@ class MLflowTracker(Tracker):
         home = found.experiment_id if found else self._client.create_experiment(experiment, artifacts)
         run: str = self._client.create_run(home, run_name=self.name).info.run_id
         for key, value in self.settings.items():
-            with suppress(failure):  # a server's limit on the length of a value is no reason not to train
+            with suppress(failure):  # a value that exceeds a server's limit must not stop the training
                 self._client.log_param(run, key, value)
         return run
 
@@ -178,17 +181,20 @@ TRACKERS: dict[str, type[Tracker]] = {
 
 
 class Trackers:
-    """Any number of trackers as one. One that fails is told of, once, and left out: the run goes on without it."""
+    """Group of trackers, used like one.
+
+    A tracker that fails is logged once and removed; the run continues without it.
+    """
 
     def __init__(self, trackers: Sequence[Tracker] = ()) -> None:
         self._trackers = list(trackers)
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Give the numbers to each."""
+        """Send the metrics to each tracker."""
         self._each("log", lambda tracker: tracker.log(step, metrics))
 
     def close(self, *, failed: bool = False) -> None:
-        """Close each; nothing can be logged after."""
+        """Close all trackers; nothing can be logged afterwards."""
         self._each("close", lambda tracker: tracker.close(failed=failed))
         self._trackers.clear()
 
@@ -204,9 +210,9 @@ class Trackers:
 def open_trackers(
     names: str | Sequence[str] | None, folder: Path, name: str = "run", settings: Mapping[str, Any] | None = None
 ) -> Trackers:
-    """The named trackers, or none; raises UsageError for a name that is not registered or not installed.
+    """Open the named trackers. Raises UsageError for a name that is not registered or not installed.
 
-    `folder` is theirs to write in, `name` the run's, and `settings` what they note of it: nothing that is secret.
+    The trackers write into `folder`. `name` is the run's name. `settings` are recorded and must not contain secrets.
     """
     chosen = tracker_names(names)
     opened: list[Tracker] = []
@@ -220,7 +226,7 @@ def open_trackers(
 
 
 def tracker_names(names: str | Sequence[str] | None) -> tuple[str, ...]:
-    """The names as a tuple, each once; raises UsageError for one that is not registered."""
+    """Return the names as a tuple without duplicates; raises UsageError for a name that is not registered."""
     given = (names,) if isinstance(names, str) else tuple(names or ())
     for name in given:
         if name not in TRACKERS:
@@ -229,7 +235,7 @@ def tracker_names(names: str | Sequence[str] | None) -> tuple[str, ...]:
 
 
 def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """Those of the metrics that are finite numbers, without `step`, which every tracker has its own place for."""
+    """Return those metrics that are finite numbers, without `step`, which trackers record separately."""
     return {
         name: float(value)
         for name, value in metrics.items()
@@ -238,12 +244,12 @@ def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
 
 
 def local_uri(place: Path) -> str:
-    """Where MLflow keeps its database, where nothing else is said."""
+    """Return the default URI of MLflow's database."""
     return f"sqlite:///{place.resolve() / 'mlflow.db'}"
 
 
 def remembered(path: Path, make: Callable[[], str]) -> str:
-    """What `path` says, or what `make` makes, which it says from then on."""
+    """Return the content of the file `path`; if it does not exist, write the result of `make` first."""
     if not path.exists():
         path.write_text(make())
     return path.read_text()

@@ -1,4 +1,4 @@
-"""Checks of rollouts and their calls: that they arrived, whole, from whom they should. Know nothing of rewards."""
+"""Preflight checks of rollouts and model calls: rollouts succeed; their calls are recorded and trainable."""
 
 import math
 from collections import defaultdict
@@ -19,13 +19,13 @@ from leyden.core.trainer.preflight.report import CheckResult, failure, ok, unche
 
 NOT_WHOLE = (NOT_RECORDED, BAD_LOGPROBS, EMPTY_PROMPT, EMPTY_RESPONSE, UNKNOWN_VERSION)
 TOO_LONG = "context_length_exceeded"
-"""The error that a client gets for a prompt over the limit, in OpenAI's words."""
+"""Error code that a client receives for a prompt over the limit; the same as in OpenAI's API."""
 UNLIKELY = 1e-6
-"""Probability of answers that agree by chance below which they were not drawn at all."""
+"""Probability of equal answers by chance below which the tokens cannot have been sampled."""
 
 
 def check_rollouts(evidence: Evidence) -> CheckResult:
-    """The agent runs to its end."""
+    """Check that the agent runs to its end."""
     count, failed = evidence.total("rollouts"), evidence.total("failed")
     if not count:
         return failure("rollouts", "no rollout was run", "give tasks")
@@ -37,7 +37,7 @@ def check_rollouts(evidence: Evidence) -> CheckResult:
 
 
 def check_calls(evidence: Evidence) -> CheckResult:
-    """The agent's model calls reach the gateway."""
+    """Check that the agent's model calls reach the gateway."""
     count, empty, failed = (evidence.total(name) for name in ("rollouts", "empty", "failed"))
     if empty < count:
         seen = f"{evidence.calls} calls in {count - empty} rollouts"
@@ -53,7 +53,7 @@ def check_calls(evidence: Evidence) -> CheckResult:
 
 
 def check_tokens(evidence: Evidence) -> CheckResult:
-    """Calls are recorded with the ids and the log-probabilities of their tokens."""
+    """Check that calls are recorded with the ids and log-probabilities of their tokens."""
     wrong = {reason: evidence.excluded[reason] for reason in NOT_WHOLE if evidence.excluded[reason]}
     bad = sum(wrong.values())
     judged = len(evidence.transitions) + bad
@@ -69,7 +69,7 @@ def check_tokens(evidence: Evidence) -> CheckResult:
 
 
 def check_selection(evidence: Evidence) -> CheckResult:
-    """The calls that were asked for are the ones that are trained."""
+    """Check that the selected calls are trained, and that every policy answers some."""
     config, left_out = evidence.config, evidence.excluded[NOT_SELECTED]
     asked = {
         "--agent-match": config.agent_match,
@@ -94,10 +94,10 @@ def check_selection(evidence: Evidence) -> CheckResult:
 
 
 def check_sampling(evidence: Evidence) -> CheckResult:
-    """Tokens are drawn, at a temperature above 0, so that rollouts of one task differ.
+    """Check that tokens are sampled at a temperature above 0, so that the rollouts of a task differ.
 
-    Where one prompt was answered k times with the same tokens, whose recorded probability is p, that happens with
-    probability p^(k - 1) if they were drawn. Over all prompts it must not be below one in a million.
+    If a prompt got the same tokens in k answers, and p is their recorded probability, sampling produces this with
+    probability p^(k - 1). The product over all such prompts must not be below one in a million.
     """
     greedy = evidence.excluded[SAMPLING_NOT_TRAINABLE]
     if greedy and not evidence.transitions:
@@ -120,7 +120,11 @@ def check_sampling(evidence: Evidence) -> CheckResult:
 
 
 def _repeats(evidence: Evidence) -> tuple[int, int, float]:
-    """Prompts answered several times, how many of them differently, and the log-chance that all others agree."""
+    """Return three numbers about prompts that were answered several times.
+
+    They are: how many there are, how many of them got different answers, and the log-probability that all answers
+    agree.
+    """
     answers: defaultdict[tuple[int, ...], list[tuple[tuple[int, ...], float]]] = defaultdict(list)
     for call in evidence.transitions:
         answers[tuple(call.prompt_ids)].append((tuple(call.response_ids), math.fsum(call.logprobs)))
@@ -131,7 +135,7 @@ def _repeats(evidence: Evidence) -> tuple[int, int, float]:
 
 
 def check_prompts(evidence: Evidence) -> CheckResult:
-    """Prompts, and answers after them, fit into what the model was made for."""
+    """Check that prompts, and the answers after them, fit into the model's context."""
     room = evidence.context_length
     refused = [span for span in evidence.spans() if span.attributes.get(semconv.ERROR_TYPE) == TOO_LONG]
     lengths = [len(call.prompt_ids) for call in evidence.transitions]

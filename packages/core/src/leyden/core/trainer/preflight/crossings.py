@@ -1,4 +1,4 @@
-"""Whether a rollout holds what only another task says: in its prompts, or in its result."""
+"""Isolation check: finds text of another task in a rollout's prompts or result."""
 
 import re
 from collections import defaultdict
@@ -16,39 +16,41 @@ from leyden.core.trainer.rollouts.recorded import RecordedRollout
 from leyden.core.trajectory.messages import read_messages, text_of
 
 WORD = re.compile(r"[^\W_]{4,}")
-"""Shorter words, and numbers of fewer digits, turn up by chance."""
+"""Shorter words, and numbers of fewer digits, occur by chance."""
 PHRASE_WORDS, PHRASE_CHARACTERS = 5, 40
-"""A text of a task may be found whole in a prompt by chance if it is shorter than both."""
+"""Minimum number of words or characters of a text; a text below both limits may occur in a prompt by chance."""
 ENOUGH = 3
-"""Rollouts of other tasks that tell a constant part of the prompt from what has crossed over."""
+"""Minimum number of rollouts of other tasks that distinguishes a constant part of the prompt from another task's
+text."""
 MOST_WORDS = 0.8
-"""Of the words that only one task has: so large a share of them, three at least, is its text in another form."""
+"""Share of a task's unique words; a rollout with this share, and at least three words, holds the task's text in another
+form."""
 _PROCESS = "give --isolation process, or make it inside the agent's function"
 
 
 @dataclass(frozen=True, slots=True)
 class Crossing:
-    """A rollout that holds words of another task."""
+    """Rollout that holds words of another task."""
 
     rollout_id: str
     words: tuple[str, ...]
     is_certain: bool
-    """Whether common words, or documents that several tasks are answered from, cannot explain it."""
+    """Whether neither common words nor documents that several tasks share can explain it."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Heard:
     task: str
     spelled: str
-    """The task's own texts, on one line in lower case."""
+    """The task's own texts, on one line and case-folded."""
     rollout_id: str
     text: str
-    """What its prompts hold that no model wrote in it, and its result, on one line in lower case."""
+    """Text of its prompts, except for model responses, and of its result, on one line and case-folded."""
     words: frozenset[str]
 
 
 def check_isolation(evidence: Evidence) -> CheckResult:
-    """No rollout sees another task."""
+    """Check that no rollout contains text of another task."""
     rollouts = evidence.rollouts
     if not rollouts:
         return unchecked("isolation", "no rollout was read, see rollouts")
@@ -74,7 +76,7 @@ def check_isolation(evidence: Evidence) -> CheckResult:
 
 
 def own_words(rollouts: Sequence[RecordedRollout]) -> dict[str, frozenset[str]]:
-    """By task: the words that no other task has."""
+    """Return by task the words that no other task has."""
     words = {_key(one): frozenset(WORD.findall(_spelled(one))) for one in rollouts}
     tasks_of: defaultdict[str, set[str]] = defaultdict(set)
     for task, found in words.items():
@@ -84,9 +86,10 @@ def own_words(rollouts: Sequence[RecordedRollout]) -> dict[str, frozenset[str]]:
 
 
 def crossings(rollouts: Sequence[RecordedRollout]) -> list[Crossing]:
-    """The rollouts that hold words or texts of another task.
+    """Return the rollouts that hold words or texts of another task.
 
-    Words that every rollout of other tasks holds, of three at least, belong to the prompt.
+    A word that occurs in all rollouts of the other tasks belongs to the prompt, if there are at least three of these
+    rollouts.
     """
     heard = [_heard(one) for one in rollouts]
     own = {task: words - _everywhere(task, words, heard) for task, words in own_words(rollouts).items()}
@@ -117,7 +120,7 @@ def _is_everywhere(task: str, phrase: str, heard: Iterable[_Heard]) -> bool:
 
 
 def _phrases(rollouts: Sequence[RecordedRollout]) -> dict[str, str]:
-    """Whole texts of tasks that are long enough and belong to one task alone, each with the task."""
+    """Return texts of tasks that are long enough and belong to one task only, each with its task."""
     found: dict[str, set[str]] = defaultdict(set)
     for one in rollouts:
         for text in _texts(one.rollout.input):
@@ -153,7 +156,7 @@ def _spelled(recorded: RecordedRollout) -> str:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Texts and numbers in a task, at any depth."""
+    """Yield texts and numbers in a task, at any depth."""
     if isinstance(value, Mapping):
         for item in cast("Mapping[Any, Any]", value).values():
             yield from _texts(item)

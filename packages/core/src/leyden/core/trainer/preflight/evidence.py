@@ -1,4 +1,4 @@
-"""`Evidence`: what the first rollouts and a rehearsed update left to be judged. Judges nothing."""
+"""Evidence of the preflight checks: data from the first rollouts and one rehearsed update."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -17,63 +17,64 @@ from leyden.core.trajectory.calls import is_recorded_call
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """Recorded log-probabilities against those that the trainer's model computes for the same tokens."""
+    """Differences between recorded log-probabilities and those of the trainer's model for the same tokens."""
 
     mean: float
     largest: float
     tokens: int
     limit: float
-    """What rounding explains, at most."""
+    """Largest mean difference that rounding explains."""
 
 
 @dataclass(slots=True)
 class Rehearsal:
-    """What became of one step, taken on a copy of the policy, served, and taken back."""
+    """Results of one rehearsed step: taken on a copy of the policy, served, and then undone."""
 
     metrics: Mapping[str, Any] | None = None
-    """As the algorithm logged them; None: it took no step."""
+    """Metrics as the algorithm logged them; None: it took no step."""
     changed: int = 0
-    """Weight tensors that the step changed, of all policies."""
+    """Number of weight tensors that the step changed, over all policies."""
     weights: int = 0
-    """Weight tensors in all."""
+    """Number of all weight tensors."""
     unchanged: tuple[str, ...] = ()
-    """Policies that the step left as they were."""
+    """Policies that the step did not change."""
     moved: float = 0.0
-    """How far the step moved the trainer's own log-probabilities of a fixed prompt; of several policies, the least."""
+    """Largest change of the trainer's own log-probabilities of a fixed prompt; with several policies, the smallest of
+    these."""
     shown: float = 0.0
-    """The same for the weights that were served last: large enough that old weights could not hide."""
+    """The same for the weights that were served last. It is large enough to distinguish them from the old weights."""
     gap: float = float("nan")
     """Largest difference between served and trained log-probabilities."""
     failed: str = ""
-    """Why no step could be taken, in the algorithm's words."""
+    """Error of the algorithm if it could not take a step."""
     not_served: str = ""
-    """What the engine served instead of what it was given."""
+    """Error if the engine did not serve the updated weights."""
     not_restored: str = ""
-    """The same for the weights that the run begins with."""
+    """Error if the engine did not serve the initial weights again."""
     unread: tuple[str, ...] = ()
     """Options that were given to the algorithm and that it did not read."""
 
 
 @dataclass(slots=True)
 class Evidence:
-    """Everything that the checks look at once rollouts were run."""
+    """Input of the preflight checks, collected from rollouts and a rehearsed update."""
 
     config: RunConfig
     context_length: int
-    """Of the engine: prompt and answer together, in tokens; of several, the shortest."""
+    """Context length of the engine in tokens, prompt and response together; of several engines, the smallest."""
     batches: list[Collected] = field(default_factory=list[Collected])
     looked_into: list[RecordedRollout] = field(default_factory=list[RecordedRollout])
-    """Some of the rollouts that failed, or whose calls are not all trained."""
+    """Some of the rollouts that failed or have untrained calls."""
     rollouts: list[RecordedRollout] = field(default_factory=list[RecordedRollout])
     """All rollouts of the first batch."""
     isolation: list[str] = field(default_factory=list[str])
-    """What the runners say of how they keep rollouts apart."""
+    """Reports of the runners on how they isolate rollouts."""
     rehearsal: Rehearsal = field(default_factory=Rehearsal)
     difference: Difference | None = None
     agents_output: str = "see what the agents print"
-    """Where what they print can be read, as a clause."""
+    """Clause that states where the agents' output can be read."""
     look_closer: str = "leyden why RUN"
-    """The command that names every rollout's failure."""
+    """Command that lists the failure of every rollout."""
 
     @property
     def groups(self) -> list[TrajectoryGroup]:
@@ -92,34 +93,34 @@ class Evidence:
 
     @property
     def excluded(self) -> Counter[str]:
-        """Calls that cannot, by the reason why."""
+        """Calls that cannot be trained on, by reason."""
         return sum((collected.excluded for collected in self.batches), Counter[str]())
 
     @property
     def calls(self) -> int:
-        """Recorded calls."""
+        """Number of recorded calls."""
         return len(self.transitions) + self.excluded.total()
 
     def total(self, count: str) -> int:
-        """One of the counts of `Collected`, over all batches."""
+        """Return the sum of a field of `Collected` over all batches."""
         return sum(getattr(collected, count) for collected in self.batches)
 
     def spans(self) -> Iterator[Span]:
-        """The recorded calls of the rollouts that were looked into."""
+        """Yield the recorded calls of the rollouts in `looked_into`."""
         for recorded in self.looked_into:
             for _, spans in recorded.attempts:
                 yield from filter(is_recorded_call, spans)
 
     @property
     def failures(self) -> Tally:
-        """Why rollouts failed."""
+        """Failure reasons of rollouts."""
         tally = Tally()
         for collected in self.batches:
             tally.include(collected.failures.most_common())
         return tally
 
     def silence(self) -> list[str]:
-        """What may be why agents made no model call, as their own process saw it."""
+        """Return possible reasons why agents made no model call, as recorded by their processes."""
         told = [
             reason
             for recorded in self.looked_into
@@ -129,7 +130,7 @@ class Evidence:
         return list(dict.fromkeys(told))
 
     def speakers(self) -> Counter[str]:
-        """Who made the recorded calls: agent and node, and how many calls of each were seen."""
+        """Return the number of recorded calls by agent and node."""
         spoke = Counter(_speaker(call.agent, call.node) for call in self.transitions)
         trained = {call.span_id for call in self.transitions}
         for span in self.spans():
@@ -145,12 +146,12 @@ def _speaker(agent: object, node: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Chance:
-    """How likely it is to see no spread in `rollouts` although one in `1 / share` of them earns another reward."""
+    """Probability of equal rewards in `rollouts` by chance, if a `share` of all rollouts earns another reward."""
 
     rollouts: int
     share: float = 0.05
 
     @property
     def probability(self) -> float:
-        """(1 - share) ^ rollouts: each rollout is a draw of its own."""
+        """(1 - share) ^ rollouts; rollouts are treated as independent draws."""
         return (1.0 - self.share) ** self.rollouts

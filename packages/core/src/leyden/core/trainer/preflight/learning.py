@@ -1,4 +1,4 @@
-"""Checks of the update: same numbers on both sides, a gradient, new weights that are served. Know no algorithm."""
+"""Preflight checks of the update: equal log-probabilities in engine and trainer, a gradient, and served new weights."""
 
 import math
 from collections.abc import Mapping
@@ -8,11 +8,11 @@ from leyden.core.trainer.preflight.evidence import Evidence
 from leyden.core.trainer.preflight.report import CheckResult, failure, ok, unchecked, warning
 
 _FAR = 10
-"""Times the limit of rounding that the least likely of thousands of tokens may differ."""
+"""Factor by which the largest of thousands of token differences may exceed the limit of rounding."""
 
 
 def check_log_probabilities(evidence: Evidence) -> CheckResult:
-    """The log-probabilities recorded with the answers are those of the model that is trained."""
+    """Check that the recorded log-probabilities of responses are those of the trained model."""
     found = evidence.difference
     if found is None:
         return unchecked("log-probabilities", "no call can be trained on, see the checks above")
@@ -27,7 +27,7 @@ def check_log_probabilities(evidence: Evidence) -> CheckResult:
 
 
 def check_gradient(evidence: Evidence) -> CheckResult:
-    """One update, taken on a copy of the policy, changes its weights."""
+    """Check that one update, taken on a copy of the policy, changes its weights."""
     done = evidence.rehearsal
     if done.failed:
         return failure("gradient", f"no step could be taken: {done.failed}", "see what it says")
@@ -52,12 +52,12 @@ def check_gradient(evidence: Evidence) -> CheckResult:
 
 
 def _learning_rate(metrics: Mapping[str, Any]) -> float | None:
-    """The largest one; of several policies each one's has its name before it."""
+    """Return the largest learning rate. With several policies, each name has a policy's name as prefix."""
     return max((value for key, value in metrics.items() if key.rpartition("/")[2] == "learning_rate"), default=None)
 
 
 def check_served(evidence: Evidence) -> CheckResult:
-    """The engine serves the weights that it is given, and those that the run begins with when it gets them back."""
+    """Check that the engine serves updated weights, and afterwards the initial weights again."""
     done = evidence.rehearsal
     change = "the engine ignores updates, in part or as a whole, or answers from a stale cache: it cannot be trained on"
     if done.not_served:

@@ -1,4 +1,4 @@
-"""How much memory is left, on this machine or on its GPU. Knows nothing of what it is for."""
+"""Free memory of this machine or its GPU."""
 
 import os
 from pathlib import Path
@@ -7,7 +7,7 @@ MEMINFO, CGROUPS = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
 
 
 def free_memory(device: str) -> int | None:
-    """Bytes that a new process could take on `device`, `cpu` or `cuda`; None where it cannot be told."""
+    """Return the bytes that a new process could allocate on `device`, `cpu` or `cuda`; None if unknown."""
     return _free_on_gpu() if device.startswith("cuda") else _free_here()
 
 
@@ -23,14 +23,14 @@ def _free_here() -> int | None:
 
 
 def _available() -> int | None:
-    """What Linux says a new process could have without swapping."""
+    """Return what Linux estimates a new process could use without swapping."""
     text = _read(MEMINFO) or ""
     line = next((line for line in text.splitlines() if line.startswith("MemAvailable:")), None)
     return None if line is None else 1024 * int(line.split()[1])
 
 
 def _left_in_groups() -> list[int | None]:
-    """What a container's limit leaves; file pages that could be dropped are not counted as used."""
+    """Return what the memory limits of a container leave. File pages that can be dropped do not count as used."""
     first, second = CGROUPS / "memory", CGROUPS
     return [
         _left(second / "memory.max", second / "memory.current", second / "memory.stat", "inactive_file"),
@@ -55,7 +55,7 @@ def _left(limit: Path, used: Path, stat: Path, droppable: str) -> int | None:
 def _all_of_it() -> int | None:
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError, AttributeError):  # Windows
+    except (ValueError, OSError, AttributeError):  # not available on Windows
         return None
 
 

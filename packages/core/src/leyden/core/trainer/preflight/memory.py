@@ -1,4 +1,4 @@
-"""Check of memory, before anything is loaded: what the run needs against what is left. Knows nothing of rollouts."""
+"""Memory check before anything is loaded: compares the memory that a run needs with the free memory."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -13,32 +13,32 @@ if TYPE_CHECKING:
     from leyden.core.policy.size import PolicySize
 
 TOKENS_OF_A_CALL = 2048
-"""What a call is taken to hold, prompt and answer, where the model could hold more."""
+"""Assumed tokens of a call, prompt and response together, if the context length allows as many."""
 MOST_AT_ONCE = 64
-"""Calls that the embedded engine decodes together."""
+"""Maximum number of calls that the embedded engine decodes together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryNeed:
-    """Bytes by what they are for."""
+    """Memory need of a run, in bytes by purpose."""
 
     certain: dict[str, int]
-    """What no run of this configuration goes without."""
+    """Memory that every run of this configuration needs."""
     likely: dict[str, int]
-    """What depends on how long calls are and how many are made at once."""
+    """Memory that depends on the length and the number of concurrent calls."""
 
     @property
     def least(self) -> int:
-        """Bytes without which the run cannot be."""
+        """Minimum number of bytes that the run needs."""
         return sum(self.certain.values())
 
     @property
     def all(self) -> int:
-        """Bytes that it is expected to take."""
+        """Expected number of bytes that the run needs."""
         return self.least + sum(self.likely.values())
 
     def told(self) -> str:
-        """Every part that is a tenth of it or more."""
+        """Return as text every part that is at least a tenth of the total."""
         parts = sorted((self.certain | self.likely).items(), key=lambda part: -part[1])
         return ", ".join(f"{name} {gibibytes(size)}" for name, size in parts if size >= self.all / 10)
 
@@ -46,10 +46,10 @@ class MemoryNeed:
 def memory_need(
     config: RunConfig, options: Sequence[Any], sizes: "Sequence[PolicySize]", frozen: "Sequence[PolicySize]"
 ) -> MemoryNeed:
-    """What a run takes beside the agents' own processes.
+    """Return the memory need of a run, without the agents' processes.
 
-    `sizes` are of the policies that are trained, and `options` what each is updated by, where that is done as ours do.
-    One of them is updated at a time, and all of them answer calls.
+    `sizes` are those of the trained policies. `options` are the training options of each, as far as it is updated by
+    Leyden's own updater. One policy is updated at a time, and all of them answer calls.
     """
     needs = [_need_of_one(config, own, size) for own, size in zip(options, sizes, strict=True)]
     certain, likely = Counter[str](), Counter[str]()
@@ -69,7 +69,7 @@ def _activations(options: Sequence[Any], sizes: "Sequence[PolicySize]") -> dict[
 
 
 def _need_of_one(config: RunConfig, options: Any, size: "PolicySize") -> MemoryNeed:
-    """What one policy takes that is trained, but for the activations of its updates."""
+    """Return the need of one trained policy, without the activations of its updates."""
     lora = getattr(options, "lora", None)
     trained = size.parameters if lora is None else size.adapters(lora.rank)
     reference = bool(getattr(options, "compares_with_reference", False)) and lora is None
@@ -91,13 +91,13 @@ def _need_of_one(config: RunConfig, options: Any, size: "PolicySize") -> MemoryN
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """What a run needs, and what is left where it will be; None: that cannot be told."""
+    """Memory need of a run, and free memory of its device; None if the free memory is unknown."""
 
     need: MemoryNeed
     free: int | None
 
     def line(self, config: RunConfig) -> str:
-        """Both in a line, for the reader."""
+        """Return both as one line of text."""
         left = "what is left is not known" if self.free is None else f"{gibibytes(self.free)} left"
         return f"memory: about {gibibytes(self.need.all)} needed, {left} on {_where(config)}"
 
@@ -107,7 +107,7 @@ def _where(config: RunConfig) -> str:
 
 
 def check_memory(need: MemoryNeed, free: int | None, config: RunConfig) -> CheckResult:
-    """What the run needs is there."""
+    """Check that the memory the run needs is available."""
     where = f"{_where(config)} has"
     if free is None:
         seen = f"about {gibibytes(need.all)} are needed ({need.told()}); what {where} left cannot be told"
@@ -124,7 +124,7 @@ def check_memory(need: MemoryNeed, free: int | None, config: RunConfig) -> Check
 
 
 def gibibytes(size: int) -> str:
-    """A size as people read it."""
+    """Format a size for display."""
     return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{size / 2**20:.0f} MiB"
 
 

@@ -1,4 +1,4 @@
-"""Check of options: that each one which was given is read. Knows nothing of what they mean."""
+"""Options check: detects given options that nothing reads."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,10 +15,10 @@ from leyden.core.trainer.preflight.report import CheckResult, failure, ok
 
 
 class Watched:
-    """An algorithm whose configuration notes which of its options are read.
+    """Algorithm whose configuration records which of its options are read.
 
-    What is read while the configuration checks itself does not count: it is read again by whoever uses it. Nor does an
-    option at its default, which Python gives with all others: to ignore it changes nothing.
+    Reads during the configuration's own validation do not count, because the code that uses an option reads it again.
+    Options at their default do not count either: Python supplies all of them, and ignoring one has no effect.
     """
 
     def __init__(self, name: str, config: Mapping[str, Any]) -> None:
@@ -34,7 +34,7 @@ class Watched:
 
 
 def _changed(config: msgspec.Struct) -> set[str]:
-    """Options that are not at their default."""
+    """Return the options that differ from their default."""
     changed: set[str] = set()
     for option in msgspec.structs.fields(config):
         made = option.default_factory
@@ -45,7 +45,7 @@ def _changed(config: msgspec.Struct) -> set[str]:
 
 
 def _watching(config: msgspec.Struct, read: set[str]) -> msgspec.Struct:
-    """The same configuration, of a class of its own."""
+    """Return the same configuration as an instance of a subclass that records reads in `read`."""
     kind = type(config)
     fields = frozenset(kind.__struct_fields__)
 
@@ -62,11 +62,10 @@ def _watching(config: msgspec.Struct, read: set[str]) -> msgspec.Struct:
 
 
 def check_options(config: RunConfig, rehearsal: Rehearsal | None = None) -> CheckResult:
-    """Every option that was given is used.
+    """Check that every given option is used.
 
-    Options that others leave without effect are refused before this, by the configuration that has them. Here:
-    options of an algorithm that it did not read, from its making to the end of its first step, and policies that are
-    served and never asked.
+    A configuration itself refuses options that other options disable, before this check. This check finds options of an
+    algorithm that it did not read until the end of its first step, and policies that no route reaches.
     """
     unasked = sorted(config.frozen.keys() - {route.to for route in _routes(config)})
     if unasked:

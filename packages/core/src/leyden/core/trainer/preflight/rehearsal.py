@@ -1,6 +1,6 @@
-"""`TrialContext`: a run's context in which an algorithm takes one step on a copy, which is served and then taken back.
+"""Rehearsal context: lets an algorithm take one step on a copy of the policy, serves the copy, and undoes both.
 
-The rollouts are those that the run begins with, under the same ids: it finds them finished. Knows no algorithm.
+The rollouts are those with which the run begins, under the same ids, so that the run later finds them finished.
 """
 
 import asyncio
@@ -35,23 +35,25 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 ENOUGH_ROLLOUTS = 96
-"""So many without a lesson are no chance any more: see `rewards.check_spread`."""
+"""Number of rollouts after which equal rewards are not explained by chance; see `rewards.check_spread`."""
 MOST_BATCHES = 7
-"""One less than `lightning_rl` takes before it gives up: what is not seen here is left to be said as chance."""
+"""Maximum number of batches, one less than `lightning_rl` takes before it gives up. A pattern not found by then is
+reported as possible chance."""
 LOOKED_INTO = 32
-"""Rollouts with trouble whose spans are read."""
+"""Maximum number of rollouts with problems whose spans are read."""
 FAR = 10.0
-"""Times the limit of rounding by which served weights must differ from old ones, so that old ones cannot hide."""
+"""Factor by which served weights must differ from old ones, relative to the limit of rounding, so that old weights are
+detected."""
 SHAKES = 12
-"""Times the weights are shaken, each twice as hard, until they differ by that."""
+"""Maximum number of perturbations of the weights, each twice as strong, until they differ by that factor."""
 
 
 class _Over(Exception):
-    """The rehearsal has seen enough."""
+    """Raised to end the rehearsal when it has enough evidence."""
 
 
 class TrialContext(Context):
-    """Collects into `evidence` what the run is going to begin with, and notes what became of one update."""
+    """Rehearsal context: collects the run's first rollouts into `evidence` and records the results of one update."""
 
     def __init__(self, real: "RunContext", evidence: Evidence) -> None:
         self.real, self.evidence = real, evidence
@@ -62,7 +64,7 @@ class TrialContext(Context):
         self._before: dict[str, dict[str, tuple[float, float]]] = {}
 
     def load_policy(self, name: str = POLICY) -> "PolicyModel":
-        """The policy the run begins with; what is learned here is not kept."""
+        """Load the initial policy; updates of it are not kept."""
         from leyden.core.policy.probe import fingerprint
 
         model = self.real.load_policy(name)
@@ -70,16 +72,16 @@ class TrialContext(Context):
         return model
 
     async def restore(self, updaters: "Mapping[str, Updater]") -> None:
-        """Begin: there is no checkpoint."""
+        """Do nothing: there is no checkpoint."""
 
     @asynccontextmanager
     async def collecting(self, pace: Pace) -> AsyncGenerator[None]:
-        """Collect what a run at `pace` begins with; here it is waited for."""
+        """Record the pace; the rehearsal itself collects batch by batch."""
         self._pace = pace
         yield
 
     async def collect(self) -> list[TrajectoryGroup]:
-        """The run's next batch; ends the rehearsal once more of them would say no more."""
+        """Return the groups of the run's next batch; end the rehearsal if further batches would not add evidence."""
         done = self.evidence.batches
         if self.step or (done and (self._is_hopeless() or self._is_enough())):
             raise _Over
@@ -92,20 +94,23 @@ class TrialContext(Context):
         return collected.groups
 
     async def stored(self, source: str) -> StoredRollouts:
-        """Read what the run is going to read."""
+        """Read the stored rollouts that the run will read."""
         return await self.real.stored(source)
 
     async def evaluate(self, label: str) -> None:
-        """Evaluate nothing."""
+        """Do nothing: a rehearsal does not evaluate."""
 
     async def compute(self, phase: str, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call `function` in a thread."""
+        """Call `function` in a thread and return its result."""
         self.real.display.phase(f"check: {phase}")
         async with self.real.serving.asleep():
             return await asyncio.to_thread(function, *args, **kwargs)
 
     async def publish(self, models: "Mapping[str, PolicyModel]") -> dict[str, float]:
-        """Serve the update; then, where it is too small to tell old weights from new ones, weights that are not."""
+        """Serve the updated weights.
+
+        If the update is too small to distinguish old from new weights, perturbed weights are served as well.
+        """
         found = self.evidence.rehearsal
         old = {name: await self._served(name) for name in models}
         await self._count_changes(models)
@@ -119,14 +124,14 @@ class TrialContext(Context):
         return gaps
 
     def log(self, metrics: Mapping[str, Any]) -> None:
-        """Keep the numbers of the step."""
+        """Store the metrics of the step."""
         self.evidence.rehearsal.metrics = metrics
 
     def count_dropped(self, reasons: Mapping[str, int]) -> None:
-        """Count nothing: the run is going to meet the same groups."""
+        """Do nothing: the run will meet the same groups again."""
 
     async def checkpoint(self, updaters: "Mapping[str, Updater]") -> None:
-        """Keep nothing."""
+        """Do nothing: a rehearsal keeps no checkpoint."""
 
     async def _batch(self, index: int) -> Collected:
         collector, size = self.real.collector, self.real.config.tasks_per_step
@@ -173,7 +178,7 @@ class TrialContext(Context):
             found.unchanged += () if now else (name,)
 
     async def _shaken(self, name: str, model: "PolicyModel", old: Sequence[float], moved: float) -> float:
-        """Shake a model that is too close to what was served before; returns how far it then is."""
+        """Perturb a model that is too close to the weights served before; return the final distance."""
         from leyden.core.policy.probe import shake
 
         for attempt in range(SHAKES):
@@ -199,9 +204,9 @@ class TrialContext(Context):
 
 
 async def rehearse(algorithm: Algorithm, real: "RunContext", evidence: Evidence) -> None:
-    """Let `algorithm` take one step and note what happened in `evidence.rehearsal`; then put everything back.
+    """Let `algorithm` take one step, record the results in `evidence.rehearsal`, and restore everything.
 
-    Raises UsageError for what the user must mend at once, such as a reward that is not a number.
+    Raises UsageError for errors that the user must fix first, such as a reward that is not a number.
     """
     trial = TrialContext(real, evidence)
     try:
@@ -214,7 +219,7 @@ async def rehearse(algorithm: Algorithm, real: "RunContext", evidence: Evidence)
 
 
 async def _put_back(real: "RunContext", found: Rehearsal) -> None:
-    """Serve the weights that the run begins with; the models that hold them are those it is going to train."""
+    """Serve the initial weights again; their models are passed on to the run, which trains them."""
     models = {name: await asyncio.to_thread(real.load_policy, name) for name in real.policies}
     try:
         await real.serving.serve(models, 0, first=True)

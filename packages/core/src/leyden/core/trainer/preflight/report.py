@@ -1,4 +1,4 @@
-"""`CheckResult` and `CheckReport`: what was seen, and what to change. Know nothing of how it is found."""
+"""Reports of preflight checks: observations, and what to change."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -17,56 +17,56 @@ _COLOURS = {"ok": "green", "warning": "yellow", "failure": "red", "unchecked": "
 
 
 class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What one check found."""
+    """Result of one check."""
 
     name: str
     status: Status
     seen: str
-    """What was seen, in numbers where there are some; of what was not checked, why not."""
+    """Observation, with numbers where available; for an unchecked result, the reason."""
     change: str = ""
-    """What to do about it; empty where nothing is to be done."""
+    """Advice what to change; empty if nothing needs to change."""
 
 
 class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What all checks of a run found. Lives in `check.json`."""
+    """Results of all checks of a run, stored in `check.json`."""
 
     results: tuple[CheckResult, ...]
     rollouts: int = 0
-    """Rollouts that were looked at."""
+    """Number of rollouts that were examined."""
     seconds: float = 0.0
-    """All of it, the rollouts included."""
+    """Total time in seconds, including rollouts."""
     rollout_seconds: float = 0.0
     kept: str | None = None
-    """The folder that is left to be looked at, where the check is not passed or rollouts failed."""
+    """Folder that remains for inspection, if the check failed or rollouts failed; else None."""
 
     @property
     def failures(self) -> list[CheckResult]:
-        """What would keep the run from learning."""
+        """Results that would keep the run from learning."""
         return [result for result in self.results if result.status == "failure"]
 
     @property
     def proven(self) -> bool:
-        """Whether everything was looked at and nothing is wrong; warnings are allowed."""
+        """Whether everything was checked without failure; warnings are allowed."""
         return all(result.status in ("ok", "warning") for result in self.results)
 
     def result(self, name: str) -> CheckResult:
-        """The result of the check called `name`; raises KeyError."""
+        """Return the result of the check called `name`; raises KeyError."""
         return {result.name: result for result in self.results}[name]
 
     def summary(self) -> str:
-        """One line: how many checks ended how, and what it took."""
+        """Return one line with the number of results by status, and the time taken."""
         counts = [sum(result.status == status for result in self.results) for status in _COLOURS]
         said = [f"{count} {status}" for status, count in zip(_COLOURS, counts, strict=True) if count]
         took = f"{self.rollouts} rollouts in {self.rollout_seconds:.1f} s"
         return f"check: {', '.join(said)} ({took}, the rest in {self.seconds - self.rollout_seconds:.1f} s)"
 
     def complaint(self) -> str:
-        """The failures in words, for an error."""
+        """Return the failures as text for an error message."""
         lines = [f"  {result.name}: {result.seen}. {result.change}".rstrip() for result in self.failures]
         return "this run would not learn, the check says:\n" + "\n".join(lines)
 
     def remarks(self) -> str:
-        """All that is not as it should be, for the record of the check."""
+        """Return the failures, or else warnings and unchecked results, as text for the record of the check."""
         if self.failures:
             return self.complaint()
         odd = [*worst_first(self.results), *(result for result in self.results if result.status == "unchecked")]
@@ -74,33 +74,33 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ok(name: str, seen: str) -> CheckResult:
-    """Nothing is wrong."""
+    """Return the result of a check that found nothing wrong."""
     return CheckResult(name=name, status="ok", seen=seen)
 
 
 def warning(name: str, seen: str, change: str) -> CheckResult:
-    """The run may learn, but something is odd or cannot be told."""
+    """Return the result of a check that found something odd or inconclusive; the run may still learn."""
     return CheckResult(name=name, status="warning", seen=seen, change=change)
 
 
 def failure(name: str, seen: str, change: str) -> CheckResult:
-    """The run cannot learn, or not what was asked."""
+    """Return the result of a check that shows that the run cannot learn, or not what was requested."""
     return CheckResult(name=name, status="failure", seen=seen, change=change)
 
 
 def unchecked(name: str, because: str) -> CheckResult:
-    """There was nothing to look at, because of what another check says."""
+    """Return the result of a check that had nothing to examine, because of another check's result."""
     return CheckResult(name=name, status="unchecked", seen=because)
 
 
 def worst_first(results: Iterable[CheckResult]) -> list[CheckResult]:
-    """Failures, then warnings; each in the order given."""
+    """Return failures, then warnings, each in the given order."""
     listed = list(results)
     return [result for status in ("failure", "warning") for result in listed if result.status == status]
 
 
 def check_table(report: CheckReport) -> "Table":
-    """The table a person sees."""
+    """Return the table for display."""
     from rich.table import Table
     from rich.text import Text
 
@@ -115,11 +115,11 @@ def check_table(report: CheckReport) -> "Table":
 
 
 def save_report(report: CheckReport, path: Path) -> None:
-    """Write a report as JSON, without secrets."""
+    """Write a report as JSON, with secrets masked."""
     masked = mask_values(msgspec.to_builtins(report))
     path.write_bytes(msgspec.json.format(msgspec.json.encode(masked), indent=2) + b"\n")
 
 
 def load_report(path: Path) -> CheckReport:
-    """Read what `save_report` wrote."""
+    """Read a report that `save_report` wrote."""
     return msgspec.json.decode(path.read_bytes(), type=CheckReport)

@@ -1,14 +1,14 @@
-"""Checks of rewards: that there are some, and that they differ within a task. Know nothing of algorithms."""
+"""Preflight checks of rewards: rollouts have rewards, and the rewards differ within a task."""
 
 from leyden.core.trainer.preflight.evidence import Chance, Evidence
 from leyden.core.trainer.preflight.report import CheckResult, failure, ok, unchecked, warning
 
 CERTAIN = 0.01
-"""Probability of a false alarm above which no spread is only a warning."""
+"""Probability of a false alarm above which equal rewards give only a warning."""
 
 
 def check_rewards(evidence: Evidence) -> CheckResult:
-    """Rollouts that ended well have a reward."""
+    """Check that rollouts that succeeded have a reward."""
     ended = [t for t in evidence.trajectories if t.succeeded]
     missing = sum(t.reward is None for t in ended)
     if not ended:
@@ -30,11 +30,11 @@ def check_rewards(evidence: Evidence) -> CheckResult:
 
 
 def check_spread(evidence: Evidence) -> CheckResult:
-    """Rollouts of one task earn different rewards: what they have in common teaches nothing.
+    """Check that rollouts of one task earn different rewards: equal rewards teach nothing.
 
-    A run of equal rewards may be chance. If one rollout in twenty earns another reward than the rest, n rollouts all
-    earn the same with probability 0.95^n: 37 % for 20, 0.7 % for 96. Below 1 % it is a failure, else a warning; and
-    where the algorithm has learned all the same (from other tasks' rewards, say), it is a warning, too.
+    Equal rewards may be chance. If one rollout in twenty earns another reward than the rest, n rollouts all earn the
+    same with probability 0.95^n: 37 % for 20, 0.7 % for 96. Below 1 % the result is a failure, else a warning. It is
+    also a warning if the algorithm nevertheless learned, for example from rewards of other tasks.
     """
     rewards = [[t.reward for t in group.trajectories if t.reward is not None] for group in evidence.groups]
     judged = [group for group in rewards if len(group) > 1]

@@ -1,4 +1,4 @@
-"""The whole preflight: what can be told before anything is loaded, then the first rollouts and a rehearsed update."""
+"""Preflight: runs the checks that load nothing, then those of the first rollouts and of a rehearsed update."""
 
 import asyncio
 import time
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from leyden.core.trainer.context.run_context import RunContext
 
 MOST_CALLS = 128
-"""Calls whose log-probabilities are computed again."""
+"""Maximum number of calls whose log-probabilities are computed again."""
 CHECKS = (
     check_rollouts,
     check_isolation,
@@ -50,16 +50,16 @@ CHECKS = (
     check_gradient,
     check_served,
 )
-"""In the order in which they are told; each looks at the evidence alone."""
+"""Checks of the evidence, in the order of the report."""
 NAMES = (
     *("memory", "options", "rollouts", "isolation", "calls", "tokens", "selection", "sampling", "prompts"),
     *("rewards", "spread", "log-probabilities", "gradient", "served weights"),
 )
-"""Every check, in the order of a report."""
+"""Names of all checks, in the order of a report."""
 
 
 def measure_memory(config: RunConfig) -> Memory:
-    """What the run needs by its configuration, and what is left. Raises UsageError for what cannot be read."""
+    """Return the memory that the run needs and the free memory. Raises UsageError for a policy that cannot be read."""
     from leyden.core.policy.size import PolicySize
 
     watched = Watched(config.algorithm, config.algorithm_config)
@@ -70,22 +70,22 @@ def measure_memory(config: RunConfig) -> Memory:
 
 
 def before_loading(config: RunConfig, memory: Memory) -> list[CheckResult]:
-    """What can be told from the configuration: memory and options. Raises UsageError for what cannot be read."""
+    """Run the checks that load nothing: memory and options. Raises UsageError for an unreadable setting."""
     return [check_memory(memory.need, memory.free, config), check_options(config)]
 
 
 def not_loaded(before: Sequence[CheckResult]) -> CheckReport:
-    """The report where the first checks say that nothing should be loaded."""
+    """Return the report for a failed check before loading; all later checks are unchecked."""
     because = f"nothing was loaded, see {worst_first(before)[0].name}"
     known = {result.name: result for result in before}
     return CheckReport(results=tuple(known.get(name) or unchecked(name, because) for name in NAMES))
 
 
 async def preflight(context: "RunContext", before: Sequence[CheckResult]) -> CheckReport:
-    """Run the first rollouts of a run that has not begun, rehearse its first update, and judge both.
+    """Run the first rollouts of a new run, rehearse its first update, and check both.
 
-    `before` is what `before_loading` found. The engine then serves the run's first weights again, as version 0. Raises
-    UsageError for what the user must mend at once, such as a reward that raises.
+    `before` are the results of `before_loading`. Afterwards the engine serves the initial weights again, as version 0.
+    Raises UsageError for errors that the user must fix first, such as a reward function that raises.
     """
     began, config = time.monotonic(), context.config
     context.display.phase("check")
@@ -111,7 +111,7 @@ async def preflight(context: "RunContext", before: Sequence[CheckResult]) -> Che
 
 
 def conclude(report: CheckReport, context: "RunContext") -> None:
-    """Keep the report in the run's folder and show warnings; raises CheckFailed where the run would not learn."""
+    """Write the report into the run's folder and show its warnings; raises CheckFailed if the run would not learn."""
     context.report.seconds_by_phase["check"] = report.seconds - report.rollout_seconds
     context.display.say(report.summary())
     for result in (one for one in worst_first(report.results) if one.status == "warning"):
@@ -122,12 +122,12 @@ def conclude(report: CheckReport, context: "RunContext") -> None:
 
 
 def is_due(folder: RunFolder, config: RunConfig) -> bool:
-    """Whether a sitting begins with the check: one that goes on with a run, or was told not to, does not."""
+    """Whether a session begins with the check: not if it resumes a run, or if `check` is off."""
     return config.check and not folder.check_file.exists() and not folder.checkpoints.exists()
 
 
 def _difference(models: "Mapping[str, PolicyModel]", evidence: Evidence) -> Difference:
-    """Of the policy where it is largest."""
+    """Return the difference of the policy with the largest mean difference."""
     from leyden.core.policy.probe import recomputed
 
     found: list[Difference] = []

@@ -1,4 +1,4 @@
-"""`Collector`: puts rollouts into the store, waits for them, and reads what became of them as trajectories."""
+"""Rollout collector: enqueues rollouts in the store, waits for them, and reads them as trajectories."""
 
 import logging
 import time
@@ -39,14 +39,14 @@ log = logging.getLogger(__name__)
 
 
 STALL_SECONDS = 30.0
-"""Beyond the limit of an attempt, how long no rollout may finish before somebody is told."""
+"""Seconds beyond the time limit of an attempt without a finished rollout, after which a warning is logged."""
 LOOK_SECONDS = 0.1
-"""How often the display and the workers are looked at while rollouts run, and those that have finished are read."""
+"""Seconds between two reads of finished rollouts. At each read the display is updated and the workers are checked."""
 
 
 @dataclass(slots=True)
 class Collected:
-    """Rollouts that finished, as groups of trajectories, and what was left out."""
+    """Finished rollouts as groups of trajectories, with counts of what was left out."""
 
     groups: list[TrajectoryGroup] = field(default_factory=list[TrajectoryGroup])
     rollouts: int = 0
@@ -54,15 +54,15 @@ class Collected:
     empty: int = 0
     unrewarded: int = 0
     tokens: int = 0
-    """Response tokens of every recorded call, trained or not."""
+    """Number of response tokens of all recorded calls, trained or not."""
     seconds: float = 0.0
-    """How long it took until all had finished."""
+    """Time in seconds until all rollouts had finished."""
     excluded: Counter[str] = field(default_factory=Counter[str])
     failures: Tally = field(default_factory=Tally)
-    """Why rollouts failed, with an example's id each."""
+    """Reasons of failed rollouts, each with the id of an example."""
 
     def include(self, other: "Collected") -> None:
-        """Add what was collected apart from this."""
+        """Add the groups and counts of `other`."""
         self.groups.extend(other.groups)
         self.rollouts += other.rollouts
         self.failed += other.failed
@@ -75,16 +75,16 @@ class Collected:
 
     @property
     def success(self) -> float:
-        """Mean reward over the rollouts; one that failed has earned 0.
+        """Mean reward over the rollouts; a failed rollout counts as 0. NaN if there is none.
 
-        Left out are those without a reward, and those in which Leyden itself failed, which says nothing of the policy.
+        Excludes rollouts without a reward, and rollouts in which Leyden itself failed, which do not measure the policy.
         """
         rewards = [reward for group in self.groups for reward in _earned(group)]
         return sum(rewards) / len(rewards) if rewards else float("nan")
 
     @property
     def rewards(self) -> dict[str, float]:
-        """The same for each task by its id, where it has been rewarded at all."""
+        """Mean reward of each task by its id, computed like `success`. Excludes tasks without any reward."""
         earned = {group.task_id: _earned(group) for group in self.groups}
         return {task: sum(rewards) / len(rewards) for task, rewards in earned.items() if rewards}
 
@@ -96,7 +96,7 @@ def _earned(group: TrajectoryGroup) -> list[float]:
 
 
 class _Stall:
-    """Notices, once, that a count has stood still for longer than it should."""
+    """Detector of stalls: reports once that a count has not changed for longer than `limit` seconds."""
 
     def __init__(self, limit: float) -> None:
         self.limit = limit
@@ -115,8 +115,8 @@ class _Stall:
 class Collector:
     """Runs tasks through the store.
 
-    `check_workers` raises when no worker can be kept alive; `flush` returns when all answered calls are recorded;
-    `agents_output` says where what agents print can be read.
+    `check_workers` raises when no worker can be kept alive. `flush` returns when all answered calls are recorded.
+    `agents_output` is the part of a warning that states where the agents' output can be read.
     """
 
     def __init__(
@@ -137,11 +137,12 @@ class Collector:
         self.flush = flush
         self.agents_output = agents_output
         self.lineage = ""
-        """Begins the ids of rollouts: after a rollback the same steps are taken again, from rollouts of their own."""
+        """Prefix of rollout ids. A rollback changes it, so that repeated steps run new rollouts."""
         self.idle = Idle()
-        """Time in which no rollout was waited for: the engine had nothing to do."""
+        """Timer of the seconds in which the trainer waited for no rollout, so that the engine was idle."""
         self._took: dict[str, float] = {}
-        """Seconds by first rollout: what the check has run, and training reads again, took as long as it did."""
+        """Seconds spent so far, by the id of a batch's first rollout. Training reads again the rollouts of the check,
+        and their time is then included."""
         self.selector = make_selector(config)
         self.rollout_config = RolloutConfig(
             timeout_seconds=config.timeout_seconds,
@@ -151,10 +152,10 @@ class Collector:
         )
 
     async def train(self, index: int, *, version: int, told: Callable[[int], None] | None = None) -> Collected:
-        """The rollouts of batch `index`, `group_size` of each task.
+        """Collect the rollouts of batch `index`, `group_size` of each task.
 
-        Their ids name batch and version: a batch that an earlier sitting began is finished, not begun again. `told`
-        hears in the place of the display how many have finished.
+        The rollout ids contain batch and version: a batch that an earlier session began is finished, not started again.
+        `told` receives the number of finished rollouts, in place of the display.
         """
         chosen = batch(self.tasks, index, self.config.tasks_per_step, self.config.seed)
         first = index * self.config.tasks_per_step
@@ -173,9 +174,10 @@ class Collector:
         return await self._run(requests, told or self.display.advance)
 
     async def group(self, number: int, told: Callable[[int], None]) -> Collected:
-        """The `group_size` rollouts of the task at place `number` of the run; `told` hears how many have finished.
+        """Collect the `group_size` rollouts of task `number` in the run's task order.
 
-        Their ids name the place alone: whenever an earlier sitting began them, they are not run again.
+        `told` receives the number of finished rollouts. The ids contain only this number: rollouts that an earlier
+        session began are not run again.
         """
         ((row, task),) = batch(self.tasks, number, 1, self.config.seed)
         requests = [
@@ -190,15 +192,15 @@ class Collector:
         return await self._run(requests, told)
 
     async def task(self, asked: Asked, again: int = 0) -> Collected:
-        """The rollouts of one task that a loop of its own asks for.
+        """Collect the rollouts of one task that an external loop requests.
 
-        Their ids say which task it is, where in which step: a sitting that comes to it again does not run them again,
-        unless it asks `again`.
+        The ids contain step, place in the step and row of the task. A later session that requests the same task does
+        not run it again, unless `again` is above 0.
         """
         return await self._run(self.requests(asked, again), _unseen)
 
     def requests(self, asked: Asked, again: int = 0) -> list[EnqueueRollout]:
-        """What `task` puts into the store."""
+        """Return the rollouts that `task` enqueues in the store."""
         if asked.held_out is None:
             task, metadata = self.tasks[asked.row], self._answered_by(asked.place)
             named = f"train-s{asked.step}-{asked.place}-r{asked.row}"
@@ -217,9 +219,10 @@ class Collector:
     async def evaluate(
         self, name: str, label: str, *, sampled: bool, version: int, side: str | None = None
     ) -> Collected:
-        """Each task of a held-out set once, answered by the policy of `side` where the run has sides."""
+        """Run each task of a held-out set once. In a run with sides, the policy of `side` answers."""
         how = "policy" if sampled else "agent"
-        # The first that acts has the ids of a run that trains it alone, and so the same draws where those follow ids.
+        # The first acting side gets the rollout ids of a run that trains it alone. Where random draws follow the ids,
+        # both runs then draw the same.
         named = "" if side in (None, *self.config.acting[:1]) else f"-{side}"
         metadata = {"sampling": how} if side is None else {"sampling": how, ANSWERED_BY: side}
         requests = [
@@ -231,10 +234,10 @@ class Collector:
         return await self._run(requests, self.display.advance)
 
     def _answered_by(self, turn: int) -> dict[str, str]:
-        """Who answers a training rollout, where the run has sides: those that act take turns.
+        """Return the metadata that names the side which answers a training rollout. Acting sides take turns.
 
-        Within a group turns follow each other, so that it has as many rollouts of each as it divides into; the next
-        group goes on one further, so that what is left over does not always go to the same.
+        Consecutive turns spread a group evenly over the sides. The next group starts one turn later, so that a
+        remainder does not always go to the same side.
         """
         acting = self.config.acting
         return {ANSWERED_BY: acting[turn % len(acting)]} if acting else {}
@@ -260,7 +263,7 @@ class Collector:
         return collected
 
     async def _finish(self, ids: list[str], told: Callable[[int], None], collected: Collected) -> dict[str, Trajectory]:
-        """Wait for rollouts, and read each as soon as it has finished, while the others still run."""
+        """Wait for rollouts and read each as soon as it has finished, while the others still run."""
         trajectories: dict[str, Trajectory] = {}
         waiting = dict.fromkeys(ids)
         stalled = _Stall(self.config.timeout_seconds + STALL_SECONDS)
@@ -278,7 +281,7 @@ class Collector:
     async def _read(
         self, finished: Sequence[Rollout], collected: Collected, trajectories: dict[str, Trajectory]
     ) -> None:
-        """Add what became of rollouts that have finished; raises what ends the run."""
+        """Add finished rollouts to `collected` and `trajectories`; raises the error of one that must end the run."""
         for rollout in finished:
             if (error := fatal_error(rollout)) is not None:
                 raise error
@@ -307,11 +310,11 @@ class Collector:
 
 
 def failed_as(rollout: Rollout) -> str:
-    """Why a rollout that ended did not succeed, in one line."""
+    """Return in one line why a finished rollout did not succeed."""
     failure = failure_of(rollout.attempt) if isinstance(rollout, AttemptedRollout) else None
     return f"the rollout was {rollout.status}" if failure is None else failure.text
 
 
 def _unseen(_finished: int) -> None:
-    """Hears how many rollouts of one task have finished, where the display shows whole steps."""
+    """Ignore the number of finished rollouts of one task: the display shows only whole steps."""
     return

@@ -1,4 +1,4 @@
-"""`Idle`: the seconds in which nothing was going on. Knows nothing of what goes on."""
+"""Idle timer: `Idle` measures the seconds without any activity."""
 
 import time
 from collections.abc import Callable, Generator
@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 
 class Idle:
-    """Adds up the time outside every `busy` block; blocks may overlap. Belongs to one event loop."""
+    """Adds up the time outside all `busy` blocks, which may overlap. Use it from one event loop only."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -15,12 +15,12 @@ class Idle:
 
     @property
     def seconds(self) -> float:
-        """So far."""
+        """Idle time so far, in seconds."""
         return self._seconds + (0.0 if self._open else self._clock() - self._since)
 
     @contextmanager
     def busy(self) -> Generator[None]:
-        """Something goes on inside the block."""
+        """Context manager that marks its block as activity."""
         self._seconds = self.seconds
         self._open += 1
         try:

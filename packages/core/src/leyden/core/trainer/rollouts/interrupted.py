@@ -1,7 +1,7 @@
-"""What a sitting that was stopped or killed left unfinished: set aside when the next begins, queued when asked for.
+"""Unfinished rollouts of a stopped session: marked failed when the next session begins, and queued again on request.
 
-Until its batch is collected again such a rollout stays out of the queue: a worker that claims at once would run it
-with the weights that are served before the checkpoint is read, or with those of an earlier step.
+Such a rollout stays out of the queue until its batch is collected again. Otherwise a worker could claim it early and
+run it with weights of another step, or with those served before the checkpoint is loaded.
 """
 
 from collections.abc import Sequence
@@ -16,30 +16,30 @@ from leyden.core.store.open import open_store
 from leyden.core.store.state_rules import OPEN_ATTEMPT
 
 FATAL: dict[str, type[LeydenError]] = {"reward": RewardError, "input": TaskError}
-"""Kinds of attempt errors that are the user's to mend: the run stops, and tries again when it is gone on with."""
+"""Kinds of attempt errors that the user must fix. They stop the run; the resumed run repeats the rollout."""
 ABANDONED = "abandoned"
-"""Key in a rollout's metadata: it counts as failed only until somebody asks for it."""
+"""Metadata key of a rollout that counts as failed only until it is requested again."""
 STOPPED = Failure(kind="worker", type="RunStopped", message="the run was stopped while this attempt ran")
 
 
 def fatal_error(rollout: Rollout) -> LeydenError | None:
-    """The error of the rollout's attempt that stops a run, if it met one."""
+    """Return the error of the rollout's attempt if it must stop the run, else None."""
     if not isinstance(rollout, AttemptedRollout):
         return None
     error: dict[str, str] = rollout.attempt.metadata.get("error") or {}
-    if error.get("type") == UnknownAgent.__name__:  # an agent that waits for a human, say, and cannot be run
+    if error.get("type") == UnknownAgent.__name__:  # for example an agent that waits for a human and cannot be run
         return UnknownAgent(error.get("message", "unknown"))
     kind = FATAL.get(error.get("kind", ""))
     return None if kind is None else kind(error.get("message", "unknown"))
 
 
 async def set_aside(store_uri: str) -> None:
-    """Take what is unfinished out of the queue of a store that nobody works on.
+    """Take the unfinished rollouts of a store out of its queue. No other process may use the store.
 
-    Each rollout moves in one transaction, its limit of attempts with it: to be stopped is nobody's failure and uses up
-    no attempt. Killed at any moment, this can be done again.
+    Each rollout changes in one transaction, together with its maximum number of attempts: a stop is not a failure and
+    uses up no attempt. After a kill at any moment, this function can be called again.
     """
-    # Time stands still: the store must not hold it against an attempt how long nobody was there to end it.
+    # The clock stands still: the store must not time out attempts for the time in which no process ran.
     store = await open_store(store_uri, clock=lambda: 0.0)
     try:
         left = [rollout for rollout in await store.query_rollouts() if _is_unfinished(rollout)]
@@ -57,7 +57,7 @@ async def set_aside(store_uri: str) -> None:
 
 
 async def take_up(store: LightningStore, rollouts: Sequence[Rollout]) -> None:
-    """Queue those of `rollouts` that were set aside."""
+    """Queue those of `rollouts` that `set_aside` took out."""
     for rollout in rollouts:
         if rollout.metadata.get(ABANDONED):
             metadata = {key: value for key, value in rollout.metadata.items() if key != ABANDONED}
@@ -65,7 +65,7 @@ async def take_up(store: LightningStore, rollouts: Sequence[Rollout]) -> None:
 
 
 async def _close_attempts(store_uri: str, rollouts: Sequence[AttemptedRollout]) -> None:
-    """Mark the attempts that will not go on; their rollouts, being set aside, do not follow."""
+    """Mark the open attempts as failed. Their rollouts were set aside, so their status does not change."""
     store = await open_store(store_uri)
     try:
         for rollout in rollouts:
@@ -84,7 +84,7 @@ def _is_unfinished(rollout: Rollout) -> bool:
 
 
 def _was_running(rollout: Rollout) -> bool:
-    """Whether an attempt was used up by the stop, or by what the user had to mend."""
+    """Whether the stop, or an error that the user had to fix, used up an attempt."""
     if not isinstance(rollout, AttemptedRollout):
         return False
     return rollout.status == "failed" or rollout.attempt.status in OPEN_ATTEMPT

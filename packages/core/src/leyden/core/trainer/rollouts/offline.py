@@ -1,6 +1,6 @@
-"""Rollouts that another run, or an application in production, left in a store, as trajectories to learn from.
+"""Reader of stored rollouts: turns rollouts of another run or of a production application into trajectories.
 
-Nothing is written to that store. Knows nothing of what is learned.
+It writes nothing to that store.
 """
 
 import asyncio
@@ -44,11 +44,14 @@ from leyden.core.trajectory.group import group_by_task
 from leyden.core.trajectory.select import Selector
 
 ANSWERED_BY_OTHERS = frozenset({UPSTREAM, FROZEN})
-"""Calls that a policy could not be trained on as its own, and can imitate all the same."""
+"""Reasons why a call cannot be trained as the policy's own, although the policy can imitate it."""
 
 
 def locate(source: str, runs: Path) -> str:
-    """The URI of the store that `source` names: itself, or a run's folder or name. Raises UsageError for one unmade."""
+    """Return the store URI for `source`: a URI, or the folder or name of a run.
+
+    Raises UsageError if no store exists.
+    """
     run = run_of(source, runs)
     uri = source if run is None else run.store_uri
     file = Path(uri.partition("://")[2].removeprefix("/"))
@@ -58,9 +61,9 @@ def locate(source: str, runs: Path) -> str:
 
 
 def run_of(source: str, runs: Path) -> RunFolder | None:
-    """The run whose rollouts `source` holds, where that is known: a run by its name or folder, or the URI of its store.
+    """Return the run that the rollouts of `source` belong to, or None if unknown.
 
-    Raises RunError for a name that no run has.
+    `source` is the name or folder of a run, or the URI of its store. Raises RunError for a name that no run has.
     """
     if "://" not in source:
         folder = Path(source)
@@ -72,9 +75,10 @@ def run_of(source: str, runs: Path) -> RunFolder | None:
 
 
 async def read_stored(source: str, folder: RunFolder, config: RunConfig) -> StoredRollouts:
-    """Read what the run in `folder` learns from: the first time all there is, later the same rollouts again.
+    """Read the rollouts that the run in `folder` learns from.
 
-    Raises UsageError for a source that cannot be read.
+    The first call reads all rollouts of the source; later calls read the same rollouts again. Raises UsageError for a
+    source that cannot be read.
     """
     from leyden.core.gateway.codecs.huggingface import HuggingFaceCodec
 
@@ -90,7 +94,7 @@ async def read_stored(source: str, folder: RunFolder, config: RunConfig) -> Stor
 
 
 def described(found: StoredRollouts) -> StoredResult:
-    """What was found, for the report."""
+    """Return the counts of the stored rollouts for the report."""
     return StoredResult(
         rollouts=len(found.ids),
         calls=sum(len(trajectory.transitions) for group in found.groups for trajectory in group.trajectories),
@@ -101,12 +105,12 @@ def described(found: StoredRollouts) -> StoredResult:
 
 
 async def read_store(uri: str, codec: Codec, selector: Selector, only: Collection[str] | None = None) -> StoredRollouts:
-    """Read what the store at `uri` holds; of several tries at a rollout, the last. `only` these rollouts, if given.
+    """Read the rollouts in the store at `uri`, or only those whose ids are in `only`.
 
-    Calls are told in the tokens of `codec`'s policy. Held-out rollouts are left out: they measure somebody's training.
-    Raises RunError when one of `only` is not there any more.
+    Only the last attempt of each rollout is read. Calls are tokenised for the policy of `codec`. Held-out rollouts are
+    left out, because they measure a policy. Raises RunError when a rollout of `only` no longer exists.
     """
-    # Time stands still: to read a store must not end what is under way in it.
+    # The clock stands still: reading a store must not time out attempts that are running in it.
     store = await open_store(uri, clock=lambda: 0.0)
     try:
         return await _read(store, codec, selector, only)
@@ -138,20 +142,20 @@ async def _read(
 
 
 def objection(rollout: Rollout) -> str | None:
-    """Why a rollout is left out, whatever it holds."""
+    """Return the reason why a rollout is left out regardless of its spans, else None."""
     if rollout.mode in ("val", "test"):
         return HELD_OUT_THERE
     return None if rollout.status in FINISHED_ROLLOUT else UNFINISHED
 
 
 def _task_id(rollout: Rollout) -> str:
-    """Equal tasks have one id; a rollout without a task has its own."""
+    """Return a task id: equal tasks share one; a rollout without a task gets its own id."""
     task: Task = rollout.input
     return rollout.rollout_id if task is None else msgspec.json.encode(task, order="deterministic").decode()
 
 
 class _Told:
-    """Tells attempts in the tokens of one policy, and counts what that took."""
+    """Converter of attempts into the tokens of one policy; counts the calls left out and re-tokenised."""
 
     def __init__(self, codec: Codec, selector: Selector) -> None:
         self._codec, self._selector = codec, selector
@@ -159,7 +163,7 @@ class _Told:
         self.retokenised: Counter[str] = Counter()
 
     def trajectory(self, rollout: AttemptedRollout, spans: Sequence[Span]) -> Trajectory:
-        """The trajectory of a rollout's last attempt."""
+        """Return the trajectory of a rollout's last attempt."""
         recorded = assemble(rollout, rollout.attempt, spans, self._selector)
         own = {call.span_id: call for call in recorded.transitions}
         calls = sorted(filter(is_recorded_call, spans), key=lambda span: (span.start_time, span.sequence_id))
@@ -188,6 +192,6 @@ class _Told:
         if transition.retokenised:
             self.retokenised[str(span.attributes.get(semconv.NOT_TRAINED, OTHER_TEMPLATE))] += 1
         elif own is not None:
-            # What other weights thought of the tokens, and at which temperature, is nothing to hold a policy against.
+            # Drop log-probabilities and temperature: they come from other weights and cannot serve as the policy's own.
             transition = replace(own, temperature=1.0, logprobs=log_probs([]))
         told.append(transition)

@@ -1,4 +1,4 @@
-"""`RecordedRollout`: a rollout with all that was recorded of it, as a person looks at it. Knows nothing of learning."""
+"""Recorded rollout: one rollout with all its attempts and spans, for display."""
 
 import msgspec
 
@@ -8,18 +8,18 @@ from leyden.core.errors import NotFound, RunError
 from leyden.core.store.base import LightningStore
 
 SHOWN = 5
-"""Ids that a message lists where several rollouts fit."""
+"""Maximum number of ids in an error message when several rollouts match."""
 
 
 class RecordedRollout(msgspec.Struct, frozen=True, kw_only=True):
-    """One rollout, with all its attempts and their spans."""
+    """One rollout with all its attempts and their spans."""
 
     rollout: Rollout
     attempts: list[tuple[Attempt, list[Span]]]
 
 
 async def read_rollout(store: LightningStore, rollout_id: str) -> RecordedRollout:
-    """Read a rollout from the store; raises NotFound when there is none of this id."""
+    """Read a rollout from the store; raises NotFound when no rollout has this id."""
     rollout = await store.get_rollout_by_id(rollout_id)
     if rollout is None:
         raise NotFound(f"no rollout {rollout_id!r}")
@@ -29,9 +29,9 @@ async def read_rollout(store: LightningStore, rollout_id: str) -> RecordedRollou
 
 
 async def find_rollout(store: LightningStore, wanted: str) -> Rollout | None:
-    """The rollout with the id `wanted`, or the only one whose id has it as a part; None if there is none.
+    """Return the rollout with the id `wanted`, or the only one whose id contains it; None if no rollout matches.
 
-    Raises RunError when several fit.
+    Raises RunError when several match.
     """
     if (exact := await store.get_rollout_by_id(wanted)) is not None:
         return exact
@@ -44,7 +44,7 @@ async def find_rollout(store: LightningStore, wanted: str) -> Rollout | None:
 
 
 async def no_rollout(store: LightningStore, run: str, wanted: str) -> RunError:
-    """The error where no rollout of a run fits `wanted`; it says what they are called."""
+    """Return the error for an id that no rollout of a run matches; its message gives examples of ids."""
     some = await store.query_rollouts(limit=3)
     example = ", ".join(rollout.rollout_id for rollout in some) or "none"
     return RunError(f"run {run!r} has no rollout {wanted!r}; its {some.total} rollouts are called like {example}")

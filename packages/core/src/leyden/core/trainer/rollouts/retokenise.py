@@ -1,7 +1,7 @@
-"""A recorded call, whoever answered it → a transition of the policy's own template. Knows nothing of stores or runs.
+"""Re-tokenisation: converts a recorded call of any model into a transition in the tokens of the policy.
 
-Where the prompt that was recorded is, id for id, what the policy's template makes of the conversation, the recorded
-ids are the policy's and are kept. Where it is not, or nothing was recorded, both are made from the text.
+If the recorded prompt ids equal the ids that the policy's chat template gives for the conversation, the recorded prompt
+and response ids are kept. Otherwise, or if no ids were recorded, both are computed from the text.
 """
 
 from collections.abc import Sequence
@@ -33,15 +33,15 @@ from leyden.core.trajectory.messages import objects, read_messages
 
 _CUT_OFF = "length"
 _MALFORMED = (KeyError, TypeError, AttributeError)
-"""What reading messages raises that no gateway has checked: those that went to an upstream."""
+"""Errors of reading messages that the gateway did not validate, such as those sent to an upstream."""
 
 
 class CannotTell(LeydenError):
-    """A call that cannot be told in the policy's tokens; the text is the reason it is counted under."""
+    """Call that cannot be converted into the policy's tokens; the text is the reason under which it is counted."""
 
 
 class _Asked(msgspec.Struct, frozen=True):
-    """What a record's other request fields say of the prompt."""
+    """Recorded request fields that affect the prompt."""
 
     tool_choice: str | dict[str, Any] | None = None
     instructions: str | None = None
@@ -49,9 +49,9 @@ class _Asked(msgspec.Struct, frozen=True):
 
 
 def retold(span: Span, codec: Codec) -> Transition:
-    """Return the call that `span` records, at temperature 1, without log-probabilities: it was another that drew it.
+    """Return the call in `span` as a transition of the policy, at temperature 1 and without log-probabilities.
 
-    Raises CannotTell.
+    Log-probabilities are left out, because another model drew the tokens. Raises CannotTell with the reason.
     """
     messages, tools, forced = _conversation(span)
     try:
@@ -81,7 +81,7 @@ def retold(span: Span, codec: Codec) -> Transition:
 
 
 def _recorded(span: Span) -> tuple[list[int], list[int]] | None:
-    """The ids that were read and written, where they were recorded and there was an answer."""
+    """Return the recorded prompt and response ids; None if they are missing or the response is empty."""
     prompt, response = (span.attributes.get(key) for key in (semconv.PROMPT_IDS, semconv.RESPONSE_IDS))
     if not isinstance(prompt, bytes) or not isinstance(response, bytes):
         return None
@@ -93,7 +93,10 @@ def _recorded(span: Span) -> tuple[list[int], list[int]] | None:
 
 
 def _conversation(span: Span) -> tuple[list[Message], list[ToolDefinition], Forced | None]:
-    """What the model was asked, in the shape of Chat Completions, as the gateway would show it to the policy."""
+    """Return messages, tools and forced tool of the request, in the form of Chat Completions.
+
+    This is the conversation that the gateway would pass to the policy. Raises CannotTell with the reason.
+    """
     try:
         asked = msgspec.json.decode(span.text(semconv.SAMPLING_ASKED) or "{}", type=_Asked)
         if span.attributes.get(semconv.NOT_TRAINED) == UPSTREAM and span.text(semconv.DIALECT) == "responses":
@@ -111,7 +114,10 @@ def _conversation(span: Span) -> tuple[list[Message], list[ToolDefinition], Forc
 
 
 def _responses(span: Span, asked: _Asked) -> list[Message]:
-    """The conversation that an upstream's Responses API was given."""
+    """Return the conversation of a request to an upstream's Responses API.
+
+    Raises CannotTell for a continued response.
+    """
     if asked.previous_response_id is not None:
         raise CannotTell(CONTINUED)
     given: Any = msgspec.json.decode(span.text(semconv.INPUT_MESSAGES) or "[]")
@@ -125,17 +131,17 @@ def _tools(span: Span) -> list[ToolDefinition]:
 
 
 def _nested(tool: ToolDefinition) -> ToolDefinition:
-    """A function as Chat Completions writes it, from how Responses does."""
+    """Convert a function tool from the form of the Responses API into that of Chat Completions."""
     return {"type": "function", "function": {key: value for key, value in tool.items() if key != "type"}}
 
 
 def _answer_ids(
     span: Span, codec: Codec, messages: Sequence[Message], tools: Sequence[ToolDefinition], prompt_ids: list[int]
 ) -> list[int]:
-    """What the policy would have written to give the recorded answer, the end of its turn included.
+    """Return the token ids with which the policy would have written the recorded answer, including the end of turn.
 
-    It is what the template puts between the prompt and the end of the turn when the answer is part of the conversation.
-    An answer that was cut off has no end to learn.
+    They are the ids that the chat template puts after the prompt, up to the end of the turn, for the conversation with
+    the answer. An answer that was cut off gets no end of turn. Raises CannotTell with the reason.
     """
     answers = read_messages(span.attributes.get(semconv.OUTPUT_MESSAGES))
     if len(answers) > 1:

@@ -1,7 +1,8 @@
-"""Where a step's groups come from: batches in step with the updates, one ahead of them, or groups as they finish.
+"""Scheduler of training rollouts: supplies each step with groups.
 
-Each knows its position in the run's tasks, which is part of every checkpoint, so that a run that was killed finishes
-what was in flight and learns from nothing twice. Knows nothing of weights.
+Batches are collected in step with the updates, one batch ahead of them, or as groups that finish independently. Each
+scheduler's position in the run's tasks is part of every checkpoint. A run that was killed therefore finishes its
+rollouts in flight and learns from no rollout twice.
 """
 
 import asyncio
@@ -17,81 +18,82 @@ from leyden.core.trainer.rollouts.collector import Collected, Collector
 
 
 class Progress(Protocol):
-    """How far a run is."""
+    """Progress of a run."""
 
     @property
     def step(self) -> int:
-        """Updates taken; also the version being served."""
+        """Number of updates taken; also the version being served."""
         ...
 
     @property
     def steps(self) -> int:
-        """Updates to take in all."""
+        """Number of updates to take in all."""
         ...
 
 
 class Batches(ABC):
-    """Gives out one batch a step."""
+    """Source of batches, one for each step."""
 
     @abstractmethod
     async def next(self) -> Collected:
-        """The next batch; it may have been begun before."""
+        """Return the next batch, which may have been started before."""
 
     async def settle(self) -> None:
         """Return when new weights may be served."""
         return
 
     def step_taken(self) -> None:
-        """Note that what was learned from the last batch is served."""
+        """Record that the weights learned from the last batch are served."""
         return
 
     @contextmanager
     def paused(self) -> Generator[None]:
-        """Begin nothing inside the block; what is in flight goes on."""
+        """Context manager: starts no rollout inside the block; those in flight continue."""
         yield
 
     @abstractmethod
     def position(self) -> dict[str, Any]:
-        """Where in the run's tasks this is, between two steps, as JSON."""
+        """Return the position in the run's tasks, between two steps, as JSON values."""
 
     async def close(self) -> None:
-        """Wait for nothing any more."""
+        """Stop waiting for rollouts in flight."""
         return
 
 
 class InStep(Batches):
-    """Each batch begins when it is asked for, and is drawn by the weights that will learn from it."""
+    """Starts each batch on request, so that the weights that learn from it also draw it."""
 
     def __init__(self, collector: Collector, progress: Progress, position: Mapping[str, Any]) -> None:
         self._collector, self._progress = collector, progress
         self._batch: int = position.get("batch", 0)
-        """The next one; runs ahead of the step when a batch had nothing to learn from."""
+        """Index of the next batch. It runs ahead of the step when batches had nothing to learn from."""
 
     async def next(self) -> Collected:
-        """Run the next batch."""
+        """Run the next batch and return it."""
         collected = await self._collector.train(self._batch, version=self._progress.step)
         self._batch += 1
         return collected
 
     def position(self) -> dict[str, Any]:
-        """The number of the next batch."""
+        """Return the index of the next batch."""
         return {"batch": self._batch}
 
 
 @dataclass(frozen=True, slots=True)
 class _Begun:
-    """A batch in flight."""
+    """Batch in flight."""
 
     batch: int
     version: int
-    """The weights that draw all of it."""
+    """Version of the weights that draw the whole batch."""
     collected: asyncio.Task[Collected]
 
 
 class OneAhead(Batches):
-    """While an update runs, the next batch is drawn by the weights from before it.
+    """Collects the next batch during an update, with the weights from before that update.
 
-    New weights wait for the batch's end, so that each batch is of one version, and a checkpoint finds it complete.
+    New weights are served only after that batch has finished. Each batch therefore has one version, and a checkpoint
+    contains whole batches only.
     """
 
     def __init__(self, collector: Collector, progress: Progress, position: Mapping[str, Any]) -> None:
@@ -101,7 +103,7 @@ class OneAhead(Batches):
         self._ahead = None if ahead is None else self._begin(*ahead)
 
     async def next(self) -> Collected:
-        """Wait for the batch that was begun, and begin the one after it if a step is left to learn from it."""
+        """Wait for the batch in flight and return it; start the next one if a step remains to learn from it."""
         begun = self._ahead or self._begin_next()
         self._ahead = begun
         collected = await begun.collected
@@ -114,12 +116,12 @@ class OneAhead(Batches):
             await self._ahead.collected
 
     def position(self) -> dict[str, Any]:
-        """The number of the next batch to begin; number and version of the one that is ahead."""
+        """Return the index of the next batch to start, and index and version of the batch ahead."""
         ahead = None if self._ahead is None else [self._ahead.batch, self._ahead.version]
         return {"batch": self._batch, "ahead": ahead}
 
     async def close(self) -> None:
-        """Wait no more for the batch ahead."""
+        """Cancel waiting for the batch ahead."""
         if self._ahead is not None:
             await _end([self._ahead.collected])
 
@@ -134,10 +136,10 @@ class OneAhead(Batches):
 
 
 class AsTheyFinish(Batches):
-    """Groups are in flight all the time; a batch is made of those that finish, and none gets older than the bound.
+    """Keeps groups in flight all the time, and forms batches of finished groups within the staleness bound.
 
-    A group is begun when a runner has a place for one of its rollouts, so that none ages in the queue; but not while a
-    whole batch waits to be learned from, which would be older for every further one.
+    A group is started when a runner has capacity for one of its rollouts, so that groups do not age in the queue. No
+    group is started while a whole batch waits to be learned from: each further group would make it older.
     """
 
     def __init__(self, collector: Collector, progress: Progress, window: Window, position: Mapping[str, Any]) -> None:
@@ -146,9 +148,9 @@ class AsTheyFinish(Batches):
         self._places = config.workers * config.concurrency
         self._running: dict[int, asyncio.Task[Collected]] = {}
         self._unfinished: dict[int, int] = {}
-        """Rollouts of each running group that have not finished."""
+        """Number of unfinished rollouts of each running group."""
         self._finished: dict[int, Collected] = {}
-        """In the order in which they finished."""
+        """Finished groups by number, in the order in which they finished."""
         self._failed: asyncio.Task[Collected] | None = None
         self._news = asyncio.Event()
         self._paused = self._closed = False
@@ -159,7 +161,10 @@ class AsTheyFinish(Batches):
             self._start(number)
 
     async def next(self) -> Collected:
-        """Wait for a batch that leaves nobody behind; its seconds are those since the last one."""
+        """Wait for a batch and return it. Its `seconds` count from the previous batch.
+
+        The batch is chosen so that all other groups can still be learned from within the staleness bound.
+        """
         self._window.end_turn()
         self._fill()
         display, size = self._collector.display, self._window.size
@@ -179,18 +184,18 @@ class AsTheyFinish(Batches):
         return whole
 
     async def settle(self) -> None:
-        """Raise if collecting has failed; new weights meet rollouts in flight."""
+        """Raise the error of a failed group, if any. Does not wait: new weights may be served during rollouts."""
         if self._failed is not None:
             self._failed.result()
 
     def step_taken(self) -> None:
-        """Let groups begin for a further step."""
+        """Start groups for a further step."""
         self._window.end_turn()
         self._fill()
 
     @contextmanager
     def paused(self) -> Generator[None]:
-        """Begin no group inside the block."""
+        """Context manager: starts no group inside the block."""
         self._paused = True
         try:
             yield
@@ -199,11 +204,11 @@ class AsTheyFinish(Batches):
             self._fill()
 
     def position(self) -> dict[str, Any]:
-        """The window: which groups were begun and not learned from."""
+        """Return the window state: the groups that were started and not yet learned from."""
         return window_state(self._window)
 
     async def close(self) -> None:
-        """Wait for no group any more."""
+        """Cancel waiting for all groups."""
         self._closed = True
         await _end(list(self._running.values()))
 
@@ -244,7 +249,7 @@ class AsTheyFinish(Batches):
 
 
 def make_batches(pace: Pace, collector: Collector, progress: Progress, position: Mapping[str, Any]) -> Batches:
-    """The batches of a run that collects at `pace`, from `position` on; `{}` is the beginning."""
+    """Return the scheduler for `pace`, starting at `position`; an empty mapping is the start of the run."""
     if pace.loop == "sync":
         return InStep(collector, progress, position)
     if pace.loop == "one_off":
@@ -254,12 +259,12 @@ def make_batches(pace: Pace, collector: Collector, progress: Progress, position:
 
 
 async def _end(tasks: list[asyncio.Task[Collected]]) -> None:
-    """Cancel, and take notice of what they failed with: it was raised, or the run ends with something else."""
+    """Cancel the tasks and discard their errors: these were raised before, or the run ends with another error."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _nobody(_finished: int) -> None:
-    """Hears how many rollouts of a batch ahead have finished: the display shows the update meanwhile."""
+    """Ignore the number of finished rollouts of a batch ahead: the display shows the update meanwhile."""
     return

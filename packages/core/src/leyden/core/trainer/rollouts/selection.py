@@ -1,4 +1,4 @@
-"""From a run's configuration to its `Selector`, and from what users write to that configuration."""
+"""Selection of trained calls: builds a run's `Selector` and validates the user's selection arguments."""
 
 import inspect
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from leyden.core.trajectory.select import Predicate, Selector
 
 
 class Selection(TypedDict, total=False):
-    """Which calls are trained, under the names that `RunConfig` has for it."""
+    """Selection of trained calls, with the field names of `RunConfig`."""
 
     agent_match: str
     span_match: str
@@ -23,7 +23,7 @@ class Selection(TypedDict, total=False):
 
 
 def make_selector(config: RunConfig) -> Selector:
-    """The selector of a run. Raises UsageError when its predicate does not exist or cannot be called."""
+    """Return the selector of a run. Raises UsageError when its predicate does not exist or cannot be called."""
     return Selector(
         agent_match=config.agent_match,
         span_match=config.span_match,
@@ -33,7 +33,7 @@ def make_selector(config: RunConfig) -> Selector:
 
 
 def load_predicate(reference: str) -> Predicate:
-    """The function that an import string names, with its errors as UsageError in one line."""
+    """Return the function that an import string names; it raises errors as UsageError in one line."""
     function: Any = load_object(reference)
     try:
         inspect.signature(function).bind(None, ())
@@ -53,7 +53,10 @@ def load_predicate(reference: str) -> Predicate:
 
 
 def read_selection(given: Mapping[str, Any]) -> Selection:
-    """Check what `Trainer(select=...)` was given. Raises UsageError for a key or a value that it does not know."""
+    """Check the argument of `Trainer(select=...)` and return it without None values.
+
+    Raises UsageError for an unknown key or a value of the wrong type.
+    """
     known = Selection.__annotations__
     if unknown := given.keys() - known.keys():
         raise UsageError(f"select= knows {', '.join(known)}, not {', '.join(sorted(unknown))}")

@@ -1,4 +1,4 @@
-"""Task files, and the order in which a run goes through its tasks. Knows nothing of agents."""
+"""Task files: reads and writes tasks as JSON Lines, and draws a run's batches of tasks."""
 
 import json
 from collections import Counter
@@ -15,15 +15,16 @@ from leyden.core.errors import TaskError
 
 
 def load_tasks(path: str | Path) -> list[Task]:
-    """Read a JSON Lines file, one task a line; blank lines are skipped.
+    """Read a JSON Lines file with one task per line; blank lines are skipped.
 
-    Raises TaskError, with the line number, for a line that is not JSON, is neither an object nor a string, or has an
-    object in which a key occurs twice, of which JSON readers keep one only; and for a value of which no store keeps
-    all, so that the agent would be given another one.
+    Raises TaskError, with the line number, for a line that is not JSON or is neither an object nor a string. Also
+    raises it for an object with a duplicate key, of which JSON readers keep only one value. Also raises it for a value
+    that a store would change, because the agent would then receive another task.
     """
     file = Path(path)
     try:
-        lines = file.read_text(encoding="utf-8-sig").split("\n")  # a text may hold other ends of lines
+        # split at \n only: a text may contain other line separators
+        lines = file.read_text(encoding="utf-8-sig").split("\n")
     except FileNotFoundError:
         raise TaskError(f"task file {file} does not exist") from None
     except (OSError, UnicodeDecodeError) as error:
@@ -55,7 +56,7 @@ def _row(file: Path, number: int, line: str) -> Task:
 
 
 def not_whole(row: Task) -> str | None:
-    """Why the agent would be given something else in the place of a task; None where it is kept as it is."""
+    """Return why the agent would receive something other than the task; None if stores keep the task unchanged."""
     if is_plain(row):
         return None
     reasons = plain(row, "task").reasons
@@ -74,7 +75,7 @@ def _whole_number(digits: str) -> int:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the object of these pairs; raises ValueError when a key occurs twice."""
+    """Return a dictionary of these pairs; raises ValueError for a duplicate key."""
     made = dict(pairs)
     if len(made) < len(pairs):
         twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
@@ -85,13 +86,13 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def save_tasks(tasks: Iterable[Task], path: Path) -> None:
     """Write tasks as JSON Lines.
 
-    Raises TaskError, with the row number, for one that JSON cannot hold, or that no store would keep whole.
+    Raises TaskError, with the row number, for a task that JSON cannot represent or that a store would change.
     """
     rows: list[bytes] = []
     for number, task in enumerate(tasks, 1):
         try:
             row = msgspec.to_builtins(task, str_keys=True)
-            rows.append(json.dumps(row).encode())  # msgspec writes null for what is not finite
+            rows.append(json.dumps(row).encode())  # not msgspec, which writes null for NaN and infinity
         except (TypeError, ValueError, ArithmeticError, RecursionError) as error:
             raise TaskError(f"task {number} cannot be written as JSON: {error}") from None
         if why := not_whole(row):
@@ -100,8 +101,9 @@ def save_tasks(tasks: Iterable[Task], path: Path) -> None:
 
 
 def batch(tasks: Sequence[Task], index: int, size: int, seed: int) -> list[tuple[int, Task]]:
-    """The `index`-th batch of (row number, task): a new seeded shuffle each time through, nothing skipped or repeated.
+    """Return batch `index` as pairs of row number and task.
 
-    A pure function of its arguments, so that a resumed run goes on exactly where it stopped.
+    Each pass through the tasks has its own seeded shuffle, in which every task occurs exactly once. This is a pure
+    function of its arguments, so that a resumed run continues exactly where it stopped.
     """
     return [(row, tasks[row]) for row in drawn(len(tasks), index, size, seed)]

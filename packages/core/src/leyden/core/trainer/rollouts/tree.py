@@ -1,7 +1,7 @@
-"""A rollout as a tree: agents, nodes, model calls with their tokens and policy version, tools, rewards, errors.
+"""Rollout tree: prints a rollout as a tree of agents, nodes, model calls, tools, rewards and errors.
 
-What was said is cut to a line. An error is shown whole, where it comes first: the spans that it passes through as it
-is raised, and those that repeat it, name its type.
+Model calls show their tokens and policy version. Messages are shortened to one line. An error is shown in full where it
+first occurs; spans that repeat it or that it propagates through show only its type.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ WIDTH = 72
 
 
 def rollout_tree(recorded: RecordedRollout) -> "Tree":
-    """The tree a person reads; one branch for each attempt."""
+    """Return the tree for display, with one branch for each attempt."""
     from rich.tree import Tree
 
     rollout = recorded.rollout
@@ -42,13 +42,13 @@ def rollout_tree(recorded: RecordedRollout) -> "Tree":
 
 
 class _Errors:
-    """The messages of one attempt that are shown already."""
+    """Error messages of one attempt that are already shown."""
 
     def __init__(self) -> None:
         self._shown: list[str] = []
 
     def new(self, message: str) -> bool:
-        """Whether `message` is shown here for the first time, alone or as a part of a longer one."""
+        """Record `message`; return whether it was not shown before, neither alone nor as part of a longer message."""
         if any(message in shown for shown in self._shown):
             return False
         self._shown.append(message)
@@ -62,7 +62,7 @@ def _of_attempt(failure: Failure, shown: _Errors) -> str:
 
 
 def _safe(text: str) -> str:
-    """Text of agents as rich prints it as it is: neither markup nor control characters are obeyed."""
+    """Escape an agent's text so that rich prints it literally, without markup and control characters."""
     from rich.markup import escape
 
     return escape(visible(text))
@@ -78,7 +78,7 @@ def _grow(branch: "Tree", spans: Sequence[Span], shown: _Errors) -> None:
         for span in children.get(parent, []):
             below = children.get(span.span_id, [])
             if len(below) == 1 and _is_call(below[0]) and span.attributes.get(semconv.OPERATION) == "chat":
-                span = below[0]  # the framework's view of a call says no more than the gateway's record of it
+                span = below[0]  # the framework's span of a call adds nothing to the gateway's record of it
             text = _safe(describe(span, shown))
             add(at.add(f"[red]{text}[/]" if span.status.code == "error" else text), span.span_id)
 
@@ -86,7 +86,7 @@ def _grow(branch: "Tree", spans: Sequence[Span], shown: _Errors) -> None:
 
 
 def _order(span: Span) -> tuple[bool, float, int]:
-    """By start; what the agent returned comes after all it did, whenever its span began."""
+    """Sort key: by start time. Result and reward come last and are sorted by end time."""
     last = span.name in (semconv.RESULT, semconv.REWARD)
     return last, span.end_time or span.start_time if last else span.start_time, span.sequence_id
 
@@ -96,7 +96,7 @@ def _is_call(span: Span) -> bool:
 
 
 def describe(span: Span, shown: _Errors | None = None) -> str:
-    """One line about a span; its error is whole, unless it is among those that were shown."""
+    """Return one line about a span. Its error is given in full, unless that message was already shown."""
     attributes = span.attributes
     text = _what(span, attributes)
     if span.end_time is not None and span.end_time > span.start_time:
@@ -144,7 +144,7 @@ def _call(attributes: Mapping[str, Any]) -> str:
 
 
 def _answered_by(attributes: Mapping[str, Any]) -> str:
-    """The policy and its versions, or the model of an upstream, with the one that was asked for if that is another."""
+    """Return the policy and its versions; for an upstream, its model, and the requested model if that differs."""
     policy, version = attributes.get(semconv.POLICY), attributes.get(semconv.POLICY_VERSION)
     if policy is not None or version is not None:
         versions: Any = [] if version is None else attributes.get(semconv.POLICY_VERSIONS, [])[::2] or [version]
@@ -156,7 +156,7 @@ def _answered_by(attributes: Mapping[str, Any]) -> str:
 
 
 def _answer(messages: object) -> str:
-    """What a model said or asked for, from the recorded JSON; empty when there is none to read."""
+    """Return the text and the tool calls of a model's recorded answer; empty if the JSON cannot be read."""
     try:
         found = msgspec.json.decode(messages, type=list[_Said]) if isinstance(messages, str | bytes) else []
     except msgspec.DecodeError:

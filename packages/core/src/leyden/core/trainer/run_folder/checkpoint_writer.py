@@ -1,4 +1,4 @@
-"""`CheckpointWriter`: writes the checkpoints of a run, one at a time, in a thread, while the run goes on."""
+"""Checkpoint writer: writes the checkpoints of a run one at a time, in a thread, while the run continues."""
 
 import asyncio
 import logging
@@ -16,10 +16,10 @@ logger = logging.getLogger(__name__)
 
 
 class CheckpointWriter:
-    """Writes into `folder`, of which the `keep` latest checkpoints stay, and notes each in `standing` once it is whole.
+    """Writes checkpoints into `folder`, keeps the `keep` latest, and records each in `standing` once it is complete.
 
-    An optimizer step waits until the checkpoint before it is whole, so a run that is killed loses at most the step
-    whose checkpoint was being written.
+    An optimizer step waits until the checkpoint before it is complete. A run that is killed therefore loses at most the
+    step whose checkpoint was being written.
     """
 
     def __init__(self, folder: Path, standing: Standing, keep: int) -> None:
@@ -27,9 +27,9 @@ class CheckpointWriter:
         self._writing: asyncio.Task[None] | None = None
 
     async def begin(self, step: int, trained: "Trained", progress: Mapping[str, Any], *, mark: bool) -> None:
-        """Begin to write a checkpoint of `trained` as it is now, once the one before it is whole.
+        """Start writing a checkpoint of the current state of `trained`, after the previous checkpoint is complete.
 
-        Raises TrainingError where that one could not be written.
+        Raises TrainingError if the previous checkpoint could not be written.
         """
         from leyden.core.policy.checkpoints.checkpoint import PendingCheckpoint
 
@@ -39,7 +39,7 @@ class CheckpointWriter:
         self._writing = asyncio.create_task(self._note(step, written))
 
     async def finish(self) -> None:
-        """Return when what was begun is whole and noted; raises TrainingError where it could not be written."""
+        """Return when the pending checkpoint is complete and recorded; raises TrainingError if writing it failed."""
         writing = self._writing
         if writing is None:
             return
@@ -50,7 +50,7 @@ class CheckpointWriter:
                 self._writing = None
 
     async def close(self) -> None:
-        """The same at the end of a sitting, whatever it ended with; a failure is logged."""
+        """Finish the pending checkpoint at the end of a session; a failure is logged, not raised."""
         try:
             await self.finish()
         except TrainingError as error:

@@ -1,6 +1,6 @@
-"""Two versions side by side, task by task. Knows nothing of runs or files.
+"""Paired comparison: compares two policy versions task by task.
 
-Differences are paired, since both were asked the same tasks: what makes a task hard drops out.
+Differences are paired because both versions ran the same tasks. The difficulty of a task then cancels out.
 """
 
 import math
@@ -14,26 +14,27 @@ from leyden.core.trainer.run_folder.versions import is_share
 
 
 class PairedComparison(msgspec.Struct, frozen=True, kw_only=True):
-    """How `b` did against `a` on the tasks that both were asked."""
+    """Comparison of `b` with `a` on the tasks that both ran."""
 
     tasks: int
     a: float
     """Mean reward on these tasks."""
     b: float
     wins: int
-    """Tasks on which `b` earned more."""
+    """Number of tasks on which `b` earned more."""
     losses: int
     ties: int
     p_value: float
-    """Of the two-sided sign test: how often wins and losses are at least as uneven, were `a` and `b` equally good."""
+    """Two-sided p-value of the sign test: probability of an outcome at least as uneven, if `a` and `b` are equally
+    good."""
     is_share: bool
-    """Whether both means are shares of tasks that were solved: each task earned 0 or 1."""
+    """Whether each task earned 0 or 1, so that both means are shares of solved tasks."""
     difference: tuple[float, float]
-    """95 % interval of the mean of `b - a`, by a paired bootstrap."""
+    """95 % interval of the mean of `b - a`, from a paired bootstrap."""
 
 
 def compare(a: Mapping[str, float], b: Mapping[str, float]) -> PairedComparison | None:
-    """Compare the rewards by task of `a` and `b`; None where they have no task in common."""
+    """Compare the rewards of `a` and `b` by task; None if they have no task in common."""
     common = sorted(a.keys() & b.keys())
     if not common:
         return None
@@ -53,9 +54,12 @@ def compare(a: Mapping[str, float], b: Mapping[str, float]) -> PairedComparison 
 
 
 def sign_test(wins: int, losses: int) -> float:
-    """The exact two-sided sign test: P(an outcome as uneven or more) under Binomial(wins + losses, 1/2)."""
+    """Return the p-value of the exact two-sided sign test.
+
+    It is P(an outcome at least as uneven) under Binomial(wins + losses, 1/2).
+    """
     count, fewer = wins + losses, min(wins, losses)
-    tail = outcomes = 1  # C(count, 0); each binomial coefficient is made from the one before
+    tail = outcomes = 1  # C(count, 0); the loop computes each binomial coefficient from the previous one
     for k in range(fewer):
         outcomes = outcomes * (count - k) // (k + 1)
         tail += outcomes
@@ -65,7 +69,10 @@ def sign_test(wins: int, losses: int) -> float:
 def bootstrap_interval(
     differences: Sequence[float], *, draws: int = 2000, level: float = 0.95, seed: int = 0
 ) -> tuple[float, float]:
-    """The percentile bootstrap interval (Efron 1979) of the mean of `differences`; the same for the same numbers."""
+    """Return the percentile bootstrap interval (Efron 1979) of the mean of `differences`, as (low, high).
+
+    The result is deterministic: equal arguments give the same interval.
+    """
     chance = random.Random(seed)
     count = len(differences)
     means = sorted(fmean(chance.choices(differences, k=count)) for _ in range(draws))

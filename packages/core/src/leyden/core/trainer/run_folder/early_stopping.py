@@ -1,7 +1,7 @@
-"""Which version of a policy a run keeps, and when it may stop, from what each earned on held-out tasks.
+"""Early stopping: chooses the version that a run keeps, and when it may stop, from rewards on held-out tasks.
 
-Pure functions. A version is better when its mean reward is higher; at a tie the earlier stays, as nothing shows that
-more training helped. For stopping early, a rise counts only beyond chance: see `Kept.judged`.
+The functions are pure. A version is better when its mean reward is higher. On a tie the earlier version stays, because
+nothing shows that more training helped. For early stopping, a rise counts only beyond chance; see `Kept.judged`.
 """
 
 import math
@@ -13,30 +13,30 @@ from leyden.core.trainer.run_folder.versions import Evaluation
 
 
 class Kept(msgspec.Struct, frozen=True, kw_only=True):
-    """The best version so far, and how long nothing noticeable has come of going on."""
+    """The best version so far, and the number of evaluations without a noticeable rise."""
 
     version: int
     success: float
     """Mean reward."""
     evaluations: int = 1
-    """How many versions have been evaluated."""
+    """Number of versions evaluated."""
     reference: dict[str, float]
-    """Rewards by task of the version that last rose noticeably; the next has to rise above it."""
+    """Rewards by task of the last version with a noticeable rise; the next rise is measured against it."""
     without_rise: int = 0
-    """Evaluations since then."""
+    """Number of evaluations since that version."""
 
     @classmethod
     def first(cls, version: int, evaluation: Evaluation) -> "Kept":
-        """The first version that is evaluated."""
+        """Return the state after the first evaluated version."""
         return cls(version=version, success=_success(evaluation), reference=evaluation.rewards)
 
     def judged(self, version: int, evaluation: Evaluation) -> "Kept":
-        """What is kept once `version` is evaluated.
+        """Return the state after the evaluation of `version`.
 
-        Its rewards are compared task by task with the reference's: the mean difference has to be above 0, and above
-        its own standard error, which that of a single task more never is. The reference is the version that rose last,
-        not the best so far, so that slow but steady gains add up until they are noticed; a best that came of luck
-        resets nothing.
+        Its rewards are compared with those of the reference, task by task. A rise is noticeable if the mean difference
+        is above 0 and above its standard error. One more solved task alone never meets this. The reference is the
+        version of the last rise, not the best version: slow but steady gains then add up until they are noticeable, and
+        a best version that was lucky resets nothing.
         """
         success = _success(evaluation)
         better = success > self.success
@@ -57,9 +57,9 @@ def _success(evaluation: Evaluation) -> float:
 
 
 def rises(before: dict[str, float], after: dict[str, float]) -> bool:
-    """Whether the mean difference over the tasks of both is positive and larger than its standard error."""
+    """Whether the mean difference over the common tasks is positive and larger than its standard error."""
     differences = [after[task] - before[task] for task in before.keys() & after.keys()]
     if not differences:
         return False
     error = stdev(differences) / math.sqrt(len(differences)) if len(differences) > 1 else 0.0
-    return fmean(differences) > error * (1 + 1e-9)  # equal, up to rounding, where a single task was won
+    return fmean(differences) > error * (1 + 1e-9)  # a single gained task makes both equal, up to rounding

@@ -1,4 +1,4 @@
-"""`RunFolder`: a run on disk. Knows the names of its files and how to write them without leaving halves."""
+"""Run folder: the files of a run on disk; writes them so that a crash leaves no half-written file."""
 
 import fcntl
 import os
@@ -26,37 +26,37 @@ from leyden.core.trainer.run_folder.move_journal import end_moves, is_under_way
 Metrics = dict[str, Any]
 LEARNED = "learned.jsonl"
 RUNS = "runs"
-"""Where runs are, unless a command is given another folder."""
+"""Default folder of all runs."""
 
 
 class Learned(msgspec.Struct, frozen=True, kw_only=True):
-    """A line of `learned.jsonl`: what became of the rollouts of one batch."""
+    """Line of `learned.jsonl`: what became of the rollouts of one batch."""
 
     step: int
-    """The step that learned from the batch; where it taught nothing, the one that it was collected for."""
+    """Step that learned from the batch. For a batch that taught nothing, the step it was collected for."""
     account: Account
 
 
 class RunFolder:
-    """The files of one run, under `runs/<name>`."""
+    """Files of one run, under `runs/<name>`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.config_file = path / "config.yaml"
         self.metrics_file = path / "metrics.jsonl"
         self.learned_file = path / LEARNED
-        """What each step learned from, and what it left out and why: a line for each batch."""
+        """What each step learned from, and what was left out and why; one line for each batch."""
         self.report_file = path / "report.json"
         self.curve_file = path / "reward_curve.png"
         self.engine_log = path / "engine.jsonl"
         self.check_file = path / "check.json"
         self.failed_file = path / "failed.json"
-        """Why the run ended before it began; there only where it did."""
+        """Reason why the run ended before its first step; exists only in that case."""
         self.worker_log = path / "agents.log"
         self.checkpoints = path / "checkpoints"
         self.policy = path / "policy"
         self.last_policy = path / "policy-last"
-        """Where the last version is, when another is kept."""
+        """Last version, if another version is kept."""
         self.trackers = path / "trackers"
         self.stored_file = path / "stored.json"
         self.store_file = path / "store.db"
@@ -69,11 +69,10 @@ class RunFolder:
 
     @classmethod
     def create(cls, runs: Path, config: RunConfig, tasks: list[Task], held_out: dict[str, list[Task]]) -> "RunFolder":
-        """Make the folder of a new run, whole or not at all; raises RunError when the name is taken.
+        """Create the folder of a new run, completely or not at all; raises RunError when the name is taken.
 
-        Only its owner can open it: prompts, answers and logs lie in it.
-        The folder of a run that ended before it began makes way. What a process left in `runs` that was killed while it
-        made one is removed.
+        Only its owner can open the folder, because it holds prompts, answers and logs. The folder of a run that ended
+        before its first step is replaced. Unfinished folders in `runs`, left by a killed process, are removed.
         """
         path = runs / config.name
         if path.exists() and is_free(path):
@@ -98,9 +97,9 @@ class RunFolder:
 
     @classmethod
     def open(cls, runs: Path, name: str) -> tuple["RunFolder", RunConfig]:
-        """Find an existing run by name or path; raises RunError when there is none.
+        """Return the run of this name or path, and its configuration; raises RunError when there is none.
 
-        A rollback that was killed once it was decided is ended first, unless another process has the run.
+        Completes a decided rollback of a killed process first, unless another process holds the run.
         """
         if "://" in name:
             store = mask_text(name)
@@ -116,27 +115,30 @@ class RunFolder:
         return folder, load_config(path / "config.yaml")
 
     def command(self, name: str) -> str:
-        """The command line of `leyden NAME` for this run."""
+        """Return the command line of `leyden NAME` for this run."""
         where = "" if self.path.parent == Path(RUNS) else f" --runs {self.path.parent}"
         return f"leyden {name} {self.path.name}{where}"
 
     def note_failure(self, error: Exception) -> None:
-        """Note that the run ended before it began: its folder stays to be looked at, and its name is free."""
+        """Record that the run ended before its first step.
+
+        Its folder stays for inspection, and its name is free again.
+        """
         failure = {"error": type(error).__name__, "message": str(error), "time": time.time()}
         self._replace(self.failed_file, _readable(failure))
 
     def failure(self) -> str | None:
-        """Why the run ended before it began; None where it did not."""
+        """Return why the run ended before its first step; None if it did not."""
         if not self.failed_file.exists():
             return None
         return str(msgspec.json.decode(self.failed_file.read_bytes())["message"])
 
     def written_config(self) -> dict[str, Any]:
-        """The run's configuration as it lies in the folder, credentials masked; nothing if there is none."""
+        """Return the configuration as stored in the folder, with credentials masked; empty if there is none."""
         return yaml.safe_load(self.config_file.read_text()) if self.config_file.exists() else {}
 
     def run_id(self, name: str) -> str:
-        """The id of the run called `name` in a store: that name, and letters that no other run of the name has."""
+        """Return the run's id in a store: `name` with a random suffix. It is created on the first call."""
         if (known := self.known_run_id()) is not None:
             return known
         made = f"{name}-{uuid4().hex[:8]}"
@@ -144,39 +146,42 @@ class RunFolder:
         return made
 
     def known_run_id(self) -> str | None:
-        """The run's id in its store, once it has one."""
+        """Return the run's id in its store; None before it has one."""
         return self._run_id_file.read_text().strip() if self._run_id_file.exists() else None
 
     def tasks_file(self, held_out: str | None = None) -> Path:
-        """Where the rows of the training tasks, or of a held-out set, are kept."""
+        """Path of the rows of the training tasks, or of a held-out set."""
         return self.path / ("tasks.jsonl" if held_out is None else f"held_out.{held_out}.jsonl")
 
     def tasks(self, held_out: str | None = None) -> list[Task]:
-        """The rows kept by `create`."""
+        """Return the rows that `create` stored."""
         return load_tasks(self.tasks_file(held_out))
 
     def save_resources(self, resources: NamedResources) -> None:
-        """Keep what agents run with beside the endpoint; keys of LLMs are left out: the policy answers for them."""
+        """Store the named resources of the agents.
+
+        API keys of LLMs are left out, because the policy answers their calls.
+        """
         bare = {n: msgspec.structs.replace(r, api_key=None) if isinstance(r, LLM) else r for n, r in resources.items()}
         self._replace(self.path / "resources.json", msgspec.json.encode(bare))
 
     def resources(self) -> NamedResources:
-        """What `save_resources` kept; nothing if it was never called."""
+        """Return the resources that `save_resources` stored; empty if it was never called."""
         file = self.path / "resources.json"
         return msgspec.json.decode(file.read_bytes(), type=NamedResources) if file.exists() else {}
 
     def note_rollouts(self, source: str, ids: Sequence[str]) -> None:
-        """Keep which rollouts of another store, which goes on growing perhaps, the run learns from."""
+        """Record which rollouts of another store the run learns from. That store may grow later."""
         known = {**self._stored(), mask_text(source): list(ids)}
         self._replace(self.stored_file, msgspec.json.encode(known))
 
     def read_rollouts(self, source: str) -> list[str] | None:
-        """What `note_rollouts` kept for `source`; None before it was called."""
+        """Return what `note_rollouts` recorded for `source`; None before it was called."""
         known = self._stored()
-        return known.get(mask_text(source), known.get(source))  # runs of before had the source as it was given
+        return known.get(mask_text(source), known.get(source))  # earlier versions stored the source unmasked
 
     def sources(self) -> list[str]:
-        """The stores, or other runs, that the run learns from, as it was given them, without secrets."""
+        """Return the stores or runs that the run learns from, as the user gave them, with secrets masked."""
         return list(self._stored())
 
     def _stored(self) -> dict[str, list[str]]:
@@ -185,9 +190,9 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Generator[None]:
-        """Hold the run for this process; raises RunError when another one is training it.
+        """Context manager: locks the run for this process; raises RunError when another process trains it.
 
-        What a killed process was writing is removed, and what it was moving is moved.
+        Removes unfinished files of a killed process, and completes its decided moves.
         """
         handle = (self.path / "run.lock").open("w")
         if not _lock(handle):
@@ -201,7 +206,7 @@ class RunFolder:
             handle.close()
 
     def is_in_use(self) -> bool:
-        """Whether a process trains the run, or checks it, at this moment."""
+        """Whether a process currently trains or checks the run."""
         lock = self.path / "run.lock"
         if not lock.exists():
             return False
@@ -215,26 +220,26 @@ class RunFolder:
     # --- Metrics and report
 
     def append_metrics(self, metrics: Metrics) -> None:
-        """Add one line to `metrics.jsonl`, on disk before this returns."""
+        """Append one line to `metrics.jsonl`; it is on disk when this returns."""
         _append(self.metrics_file, [msgspec.json.encode(metrics)])
 
     def metrics(self) -> list[Metrics]:
-        """All whole lines of `metrics.jsonl`; a line cut off by a crash is left out."""
+        """Return all complete lines of `metrics.jsonl`; a line cut off by a crash is left out."""
         return [msgspec.json.decode(line) for line in _whole_lines(self.metrics_file)]
 
     def append_learned(self, step: int, accounts: Sequence[Account]) -> None:
-        """Add a line to `learned.jsonl` for each account of a batch that was collected for `step`."""
+        """Append a line to `learned.jsonl` for each account of a batch that was collected for `step`."""
         if accounts:
             _append(self.learned_file, [msgspec.json.encode(Learned(step=step, account=one)) for one in accounts])
 
     def learned(self) -> list["Learned"]:
-        """All whole lines of `learned.jsonl`."""
+        """Return all complete lines of `learned.jsonl`."""
         return read_learned(self.learned_file)
 
     def rewind_metrics(self, step: int, *, evaluations: bool = True) -> None:
-        """Drop what `metrics.jsonl` and `learned.jsonl` hold after `step`: those steps are about to be taken again.
+        """Remove the lines after `step` from `metrics.jsonl` and `learned.jsonl`: these steps will be repeated.
 
-        Without `evaluations`, the evaluations after `step` go too: they are about to be repeated.
+        Without `evaluations`, the evaluations of `step` itself are removed too, because they will be repeated.
         """
 
         def stays(line: Metrics) -> bool:
@@ -260,17 +265,17 @@ class RunFolder:
 
 
 def _readable(value: Any) -> bytes:
-    """`value` as JSON for people, without secrets."""
+    """Return `value` as indented JSON with secrets masked."""
     return msgspec.json.format(msgspec.json.encode(mask_values(value)), indent=2) + b"\n"
 
 
 def is_free(path: Path) -> bool:
-    """Whether a run can have its folder at `path`: nothing is there, or a run that ended before it began."""
+    """Whether `path` can become a run's folder: it does not exist, or its run ended before the first step."""
     return not path.exists() or RunFolder(path).failed_file.exists()
 
 
 def read_learned(file: Path) -> list[Learned]:
-    """All whole lines of a `learned.jsonl`; none where there is no such file."""
+    """Return all complete lines of a `learned.jsonl`; empty if the file does not exist."""
     return [msgspec.json.decode(line, type=Learned) for line in _whole_lines(file)]
 
 
@@ -281,12 +286,15 @@ def _append(path: Path, lines: Sequence[bytes]) -> None:
 
 
 def _whole_lines(path: Path) -> list[bytes]:
-    """The lines of a file that is written to; one cut off by a crash is left out."""
+    """Return the complete lines of a file that may still grow; a line cut off by a crash is left out."""
     return [line for line in path.read_bytes().split(b"\n")[:-1] if line] if path.exists() else []
 
 
 def _lock(handle: IO[str]) -> bool:
-    """Lock a file for this process; returns whether that worked. Commands that only look hold it for a moment, too."""
+    """Lock a file for this process and return whether that worked.
+
+    Retries twice, because commands that only read the run hold the lock for a moment.
+    """
     for pause in (0.02, 0.1, None):
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,6 +1,6 @@
-"""`Standing`: how the versions of a run stand: their records, the one that is kept, and whether to go on. Runs nothing.
+"""Model selection: keeps the records of a run's versions and chooses the one to keep and when to stop.
 
-Invariant: the checkpoint of the kept version is marked, and no other is, from one checkpoint to the next.
+Invariant: between two checkpoints, the checkpoint of the kept version is marked, and no other checkpoint is.
 """
 
 import math
@@ -22,22 +22,25 @@ from leyden.core.trainer.run_folder.versions import Evaluation, ModelVersion, Si
 
 @dataclass(slots=True)
 class Scores:
-    """What a version earned: by held-out set, with the agent's own sampling and with the training sampling."""
+    """Rewards of a version by held-out set, with the agent's own sampling and with the training sampling."""
 
     version: int
     held_out: dict[str, Evaluation] = field(default_factory=dict[str, Evaluation])
     sampled: dict[str, Evaluation] = field(default_factory=dict[str, Evaluation])
     side: str | None = None
-    """Of a run with sides, the one that earned it: the first of those that act, or the best of them."""
+    """In a run with sides: the side whose scores stand for the version, which is the best of the acting sides."""
     sides: dict[str, SideScores] = field(default_factory=dict[str, SideScores])
 
     @classmethod
     def none(cls, version: int, sides: Sequence[str]) -> "Scores":
-        """Those of a version that nothing is known of yet, in a run with these sides."""
+        """Return empty scores for a version of a run with these sides."""
         return cls(version, sides={side: SideScores() for side in sides})
 
     def note(self, name: str, found: Mapping[str, Evaluation], *, sampled: bool, acting: Sequence[str]) -> None:
-        """Take what each side earned on the held-out set `name`; the first set says which of those that act is best."""
+        """Record what each side earned on the held-out set `name`.
+
+        The first recorded set decides which acting side is the best; `side` then stays the same.
+        """
         self.side = self.side or max(acting, key=lambda side: _rank(found[side]))
         (self.sampled if sampled else self.held_out)[name] = found[self.side]
         for side, evaluation in found.items():
@@ -50,40 +53,41 @@ def _rank(evaluation: Evaluation) -> float:
 
 
 class _State(msgspec.Struct, kw_only=True):
-    """What a checkpoint keeps of it."""
+    """State that a checkpoint stores."""
 
     kept: Kept | None = None
     evaluated: bool = False
-    """Whether the checkpoint's own version has been evaluated."""
+    """Whether the version of the checkpoint itself has been evaluated."""
     stopped: int | None = None
-    """Steps that were planned when the run stopped early."""
+    """Number of planned steps when the run stopped early; None if it did not."""
 
 
 class Standing:
-    """Follows the versions of the run in `folder` from one to the next."""
+    """Records the versions of the run in `folder` as they are trained, evaluated and saved."""
 
     def __init__(self, folder: RunFolder, config: RunConfig) -> None:
         self.versions = VersionFile(folder.path)
         self.scores: Scores | None = None
-        """Of the version that was evaluated last."""
+        """Scores of the version that was evaluated last."""
         self._folder, self._config = folder, config
         self._state = _State()
         self._records: dict[int, ModelVersion] = {}
-        """What the file holds, so that it is not read at every step."""
+        """Contents of the version file, cached so that it is not read at every step."""
         self._metrics: dict[str, float] = {}
 
-    # --- From sitting to sitting
+    # --- Sessions
 
     def begin(self) -> None:
-        """There is no checkpoint: the versions begin with the policy as it was given."""
+        """Start without a checkpoint: the records begin with the initial policy."""
         self.versions.rewind(-1)
         self._records = {}
         self.record(0)
 
     def restore(self, version: int, checkpoint: Path, progress: Mapping[str, Any]) -> bool:
-        """Go on from `checkpoint`, whose progress is given; returns whether the run stopped early there and stays so.
+        """Restore the state from `progress`, which `checkpoint` holds; return whether the run stays stopped early.
 
-        It does not where more steps are planned than when it stopped: patience then begins anew.
+        The run does not stay stopped if more steps are planned than when it stopped. Its patience count then starts
+        anew.
         """
         self._state = msgspec.convert(progress.get("standing", {}), _State)
         self.versions.rewind(version)
@@ -101,14 +105,14 @@ class Standing:
         return stays
 
     def progress(self, version: int) -> dict[str, Any]:
-        """What a checkpoint of `version` keeps for `restore`."""
+        """Return what a checkpoint of `version` must store for `restore`."""
         self._state.evaluated = self.is_scored(version)
         return {"standing": msgspec.to_builtins(self._state)}
 
     # --- Evaluations
 
     def is_due(self, version: int, steps: int) -> bool:
-        """Whether `version` is to be evaluated, `steps` being planned; never for runs that do not evaluate midway."""
+        """Whether `version` must be evaluated, of `steps` planned; always False without `eval_every`."""
         every = self._config.eval_every
         return bool(every) and (version % every == 0 or version == steps) and not self.is_scored(version)
 
@@ -117,9 +121,9 @@ class Standing:
         return self.scores is not None and self.scores.version == version
 
     def score(self, scores: Scores) -> None:
-        """Take the scores of a version, and note them in its record, if it has one yet.
+        """Take the scores of a version, and add them to its record if it has one.
 
-        Raises TrainingError where versions are compared by them, and not one task was rewarded.
+        Raises TrainingError if versions are compared by these scores and no task was rewarded.
         """
         self.scores = scores
         if (found := self._records.get(scores.version)) is not None:
@@ -136,7 +140,7 @@ class Standing:
         self._state.kept = Kept.first(version, headline) if kept is None else kept.judged(version, headline)
 
     def stop_early(self, version: int, steps: int) -> str | None:
-        """Why the run should end with `version`; None when it should go on, or ends by itself."""
+        """Return why the run should end with `version`; None if it should continue or ends anyway."""
         kept, patience = self._state.kept, self._config.patience
         if kept is None or patience is None or version >= steps or kept.without_rise < patience:
             return None
@@ -147,7 +151,7 @@ class Standing:
     # --- Records and weights
 
     def note(self, metrics: Mapping[str, Any]) -> None:
-        """Take the numbers of the step that made the next version."""
+        """Take the metrics of the step that produces the next version. Only finite numbers are kept."""
         self._metrics = {
             name: float(value)
             for name, value in metrics.items()
@@ -155,21 +159,21 @@ class Standing:
         }
 
     def record(self, version: int) -> None:
-        """Keep a record of `version`."""
+        """Write a record of `version`."""
         self._keep(self._new(version))
 
     def is_best(self, version: int) -> bool:
-        """Whether `version` is the one to keep."""
+        """Whether `version` is currently the one to keep."""
         return self._state.kept is not None and self._state.kept.version == version
 
     def saved(self, version: int, checkpoint: Path) -> None:
-        """The weights of `version` lie in `checkpoint`."""
+        """Record that `checkpoint` holds the weights of `version`."""
         found = self._records.get(version) or self._new(version)
         self._keep(msgspec.structs.replace(found, weights=self._relative(checkpoint)))
         self._mark()
 
     def kept(self, last: int) -> KeptVersion:
-        """The version that `policy/` is to hold, `last` being the last one."""
+        """Return the version that `policy/` must hold; `last` is the last version."""
         kept = self._state.kept
         if kept is None:
             success = None
@@ -209,7 +213,7 @@ class Standing:
         self._records[version.version] = version
 
     def _mark(self) -> None:
-        """Let the mark that keeps a checkpoint lie on the kept version's alone."""
+        """Mark the checkpoint of the kept version and unmark all others; a mark protects a checkpoint from removal."""
         from leyden.core.policy.checkpoints.checkpoint import MARK, mark_checkpoint
 
         kept = None if self._state.kept is None else self._records.get(self._state.kept.version)
@@ -222,5 +226,5 @@ class Standing:
 
 
 def _recorded(scores: Scores) -> dict[str, Any]:
-    """What the record of a version has of its scores."""
+    """Return the fields of a version's record that hold its scores."""
     return {"held_out": scores.held_out, "sampled": scores.sampled, "side": scores.side, "sides": scores.sides}

@@ -1,4 +1,7 @@
-"""What can be done with the versions of runs: find, compare and export them. Changes no run; `rollback` does."""
+"""Model versions: finds, compares and exports the versions of runs without changing them.
+
+See `rollback` for changes.
+"""
 
 import asyncio
 from pathlib import Path
@@ -19,7 +22,7 @@ KEPT, LAST = "kept", "last"
 
 
 class Models:
-    """The versions of one run."""
+    """Versions of one run."""
 
     def __init__(self, folder: RunFolder, config: RunConfig) -> None:
         self.folder, self.config = folder, config
@@ -30,23 +33,23 @@ class Models:
 
     @classmethod
     def open(cls, runs: Path, name: str) -> "Models":
-        """Those of a run, by its name or folder; raises RunError when there is no such run."""
+        """Open the versions of a run by its name or folder; raises RunError when there is no such run."""
         return cls(*RunFolder.open(runs, name))
 
     @property
     def last(self) -> int:
-        """The newest version."""
+        """Number of the newest version."""
         return max(self.versions)
 
     @property
     def kept(self) -> int:
-        """The version in `policy/`; while the run is not finished, the newest."""
+        """Number of the version in `policy/`; while the run is not finished, of the newest version."""
         file = self.folder.report_file
         report = msgspec.json.decode(file.read_bytes(), type=RunReport) if file.exists() else None
         return self.last if report is None or report.kept is None else report.kept.version
 
     def find(self, which: str) -> ModelVersion:
-        """The version of this number, or `kept` or `last`; raises RunError, which says what there is."""
+        """Return the version with this number, or `kept` or `last`; raises RunError that lists the versions."""
         number = {KEPT: self.kept, LAST: self.last}.get(which)
         if number is None and which.isdecimal():
             number = int(which)
@@ -57,12 +60,12 @@ class Models:
         return self.versions[number]
 
     def rows(self, held_out: str) -> list[Task]:
-        """The tasks of a held-out set."""
+        """Return the tasks of a held-out set."""
         return self.folder.tasks(held_out)
 
 
 def open_all(runs: Path, experiment: str | None = None) -> list[Models]:
-    """Those of every run in `runs`, or of every run of an experiment; raises RunError when there is none."""
+    """Open the versions of all runs in `runs`, or of one experiment; raises RunError when there is none."""
     found = [Models.open(runs, path.parent.name) for path in sorted(runs.glob("*/versions.jsonl"))]
     if not found:
         raise RunError(f"no run in {runs} has versions; `leyden train` makes them")
@@ -75,7 +78,7 @@ def open_all(runs: Path, experiment: str | None = None) -> list[Models]:
 
 
 def find_version(runs: Path, named: str) -> tuple[Models, ModelVersion]:
-    """The version that `RUN:VERSION` names, or the kept one of `RUN`; what it is to one of its sides, with `:SIDE`."""
+    """Return the version that `RUN:VERSION` names, or the kept one for `RUN`. The suffix `:SIDE` selects one side."""
     run, colon, which = named.rpartition(":")
     if colon and (which in (KEPT, LAST) or which.isdecimal()):
         models = Models.open(runs, run)
@@ -88,22 +91,23 @@ def find_version(runs: Path, named: str) -> tuple[Models, ModelVersion]:
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """Two versions side by side."""
+    """Comparison of two versions."""
 
     a: str
     b: str
     metrics: dict[str, tuple[float | None, float | None]]
-    """Of the steps that made them, each of its own run: only of one run are they of comparable tasks."""
+    """Metrics of the steps that produced them, by name. They are on comparable tasks only if both are of the same
+    run."""
     held_out: dict[str, PairedComparison]
-    """On the tasks of a held-out set that both were asked, with the agent's own sampling."""
+    """By held-out set: on the tasks that both ran, with the agent's own sampling."""
     sampled: dict[str, PairedComparison]
 
 
 def compare_versions(a: tuple[Models, ModelVersion], b: tuple[Models, ModelVersion]) -> Comparison:
-    """Compare two versions, of the same run or of two.
+    """Compare two versions of the same run or of two runs.
 
-    Held-out sets are matched by name, and their tasks by what they say: runs may have had more or fewer of them. Sides
-    that both have are compared as well, each with itself.
+    Held-out sets are matched by name and tasks by their content, because the runs may have different numbers of tasks.
+    A side that both versions have is also compared with itself.
     """
     (_, first), (_, second) = a, b
     names = [*first.metrics, *(name for name in second.metrics if name not in first.metrics)]
@@ -119,7 +123,7 @@ def compare_versions(a: tuple[Models, ModelVersion], b: tuple[Models, ModelVersi
 def _each_side(
     a: tuple[Models, ModelVersion], b: tuple[Models, ModelVersion], which: str
 ) -> dict[str, PairedComparison]:
-    """By held-out set and side, but for the side that versions are compared by."""
+    """Compare by held-out set and side. The side that stands for both versions is left out."""
     (ours, first), (theirs, second) = a, b
     return {
         f"{name}, {side}": paired
@@ -140,7 +144,7 @@ def _paired(a: tuple[Models, ModelVersion], b: tuple[Models, ModelVersion], whic
 
 
 def _by_task(models: Models, version: ModelVersion, which: str, name: str) -> dict[str, float]:
-    """Rewards by what the task says; of tasks that are there several times, by their number among their like."""
+    """Return rewards by task content; equal tasks are numbered."""
     rewards: dict[str, float] = getattr(version, which)[name].rewards
     seen: dict[str, int] = {}
     named: dict[str, float] = {}
@@ -153,9 +157,9 @@ def _by_task(models: Models, version: ModelVersion, which: str, name: str) -> di
 
 
 async def export_version(models: Models, version: ModelVersion, target: Path) -> Path:
-    """Write a version as a plain Hugging Face folder; policies that have names, each into a folder in it.
+    """Write a version as a Hugging Face folder and return its path; named policies go into a subfolder each.
 
-    Raises RunError when its weights are not kept, or something is in `target`, which may be an empty folder.
+    Raises RunError when its weights are not kept, or `target` exists and is not an empty folder.
     """
     _check_free(target)
     if version.version:

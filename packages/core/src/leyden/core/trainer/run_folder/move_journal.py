@@ -1,7 +1,7 @@
-"""Moves of a run's files that all happen or none, even when the process is killed. Knows nothing of what they mean.
+"""Move journal: moves files of a run all together or not at all, even if the process is killed.
 
-The list of moves lies in the folder that they move things into, and the rename that makes that folder appear decides:
-before it nothing has happened, after it everything has, since whoever opens the run next ends what was begun.
+The list of moves is a file in the folder that the moves go to. The rename that creates this folder decides: before it
+nothing has happened; after it, the next process that opens the run completes the moves.
 """
 
 import json
@@ -15,24 +15,27 @@ from leyden.core.policy.checkpoints.atomic import remove_unfinished, sync
 SET_ASIDE = "set_aside"
 LIST = "moves.json"
 NEW = "new"
-"""What takes the place of files of the run, in the folder of the moves until it does."""
+"""Subfolder for replacement files, which the moves put in place of files of the run."""
 
 Move = tuple[str, str]
-"""From where to where, both relative to the run's folder; a file that is there makes way."""
+"""Source and target of a move, relative to the run's folder. An existing target file is replaced."""
 
 
 def plan_moves(pending: Path, moves: Sequence[Move]) -> None:
-    """Write `moves` into a folder that is to appear below `SET_ASIDE`; those of what is not there are left out then."""
+    """Write `moves` into the folder `pending`, which will be renamed to a folder below `SET_ASIDE`.
+
+    Moves whose source does not exist are skipped when the moves are made.
+    """
     (pending / LIST).write_text(json.dumps(moves), encoding="utf-8")
 
 
 def is_under_way(run: Path) -> bool:
-    """Whether moves were decided in the folder `run` that have not all been made."""
+    """Whether the folder `run` has decided moves that are not complete."""
     return any(run.glob(f"{SET_ASIDE}/[!.]*/{LIST}"))
 
 
 def end_moves(run: Path) -> None:
-    """Make the moves that were decided and not made; the folder must be locked for this process."""
+    """Complete the decided moves. The caller must have locked the folder for this process."""
     remove_unfinished(run / SET_ASIDE)
     for file in sorted(run.glob(f"{SET_ASIDE}/[!.]*/{LIST}")):
         moves: list[list[str]] = json.loads(file.read_text(encoding="utf-8"))
@@ -44,4 +47,4 @@ def end_moves(run: Path) -> None:
                 sync(folder)
         shutil.rmtree(file.with_name(NEW), ignore_errors=True)
         file.unlink()
-        sync(file.parent)  # or a list that came back would move what the run has made since
+        sync(file.parent)  # a list that came back after a crash would move files the run has made since

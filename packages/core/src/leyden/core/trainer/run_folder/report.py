@@ -1,4 +1,4 @@
-"""`RunReport`: what a run came to, and the table that closes it."""
+"""Run report: the results of a run, and the table printed at its end."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 
 MOST_FAILURES = 50
-"""Different reasons of failed rollouts that a report keeps."""
+"""Maximum number of different failure reasons in a report."""
 OTHERS = "for other reasons"
 LABEL_CHARACTERS = 72
 SHOWN_FAILURES = 3
-"""Of those, how many the closing table shows."""
+"""Number of failure reasons in the closing table."""
 
 
 class HeldOutResult(msgspec.Struct, kw_only=True):
@@ -26,72 +26,73 @@ class HeldOutResult(msgspec.Struct, kw_only=True):
 
     tasks: int
     is_share: bool = True
-    """Whether every task earned 0 or 1 each time, so that the mean rewards are shares of tasks that were solved."""
+    """Whether every task earned 0 or 1 in all evaluations, so that the mean rewards are shares of solved tasks."""
     before: float | None = None
-    """With the agent's own sampling, by the policy the run began with."""
+    """With the agent's own sampling, by the initial policy."""
     after: float | None = None
     sampled_before: float | None = None
     """With the training sampling (temperature 1)."""
     sampled_after: float | None = None
 
     def note(self, field: str, evaluation: Evaluation) -> None:
-        """Put what was earned into the field that it belongs to."""
+        """Store an evaluation in `field`."""
         setattr(self, field, evaluation.success)
         self.is_share = self.is_share and evaluation.is_share
 
     def said(self, field: str) -> str:
-        """The mean reward in `field` as people read it."""
+        """Return the mean reward in `field` as text for display."""
         return earned(getattr(self, field), is_share=self.is_share)
 
 
 class KeptVersion(msgspec.Struct, frozen=True, kw_only=True):
-    """The version whose weights are in `policy/`."""
+    """Version whose weights are in `policy/`."""
 
     version: int
     success: float | None
-    """On the first held-out set, with the agent's own sampling; the best of many is likely to be lucky, too."""
+    """On the first held-out set, with the agent's own sampling. The best of many evaluations is biased upwards by
+    luck."""
     why: str
 
 
 class RaisedAlert(msgspec.Struct, kw_only=True):
-    """Something that ruins runs, seen in the numbers of the steps."""
+    """Alert: a harmful pattern in the metrics of the steps."""
 
     name: str
     since: int
-    """The step it began with."""
+    """First step with the alert."""
     until: int | None = None
-    """The first step without it; None while it lasts."""
+    """First step without the alert; None while it lasts."""
     message: str
 
 
 class StoredResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What the spans that a run learned from held."""
+    """Counts of the stored spans that a run learned from."""
 
     rollouts: int
     calls: int
-    """Those that could be learned from."""
+    """Number of calls that could be learned from."""
     retokenised: dict[str, int]
-    """Of these, whose ids were made from their text, by the reason why."""
+    """Of these, the number whose token ids were computed from text, by reason."""
     rollouts_left_out: dict[str, int]
     calls_left_out: dict[str, int]
 
 
 class PolicyTotals(msgspec.Struct, kw_only=True):
-    """What one of several policies was trained on."""
+    """Training totals of one of several policies."""
 
     steps: int = 0
-    """Those that it had calls to learn from in."""
+    """Number of steps in which it had calls to learn from."""
     transitions: int = 0
     tokens: int = 0
 
 
 class RunReport(msgspec.Struct, kw_only=True):
-    """What a run came to. Lives in `report.json`."""
+    """Results of a run, stored in `report.json`."""
 
     name: str
     seed: int
     success_before: float | None = None
-    """Of the first held-out set; None when the run has none."""
+    """Mean reward on the first held-out set; None without a held-out set."""
     success_after: float | None = None
     sampled_before: float | None = None
     sampled_after: float | None = None
@@ -100,43 +101,46 @@ class RunReport(msgspec.Struct, kw_only=True):
     """Training and held-out rollouts that finished, whatever their outcome."""
     failed_rollouts: int = 0
     failures: list[Counted] = []
-    """Why rollouts failed, the most frequent reason first, with an example's id; rare ones are counted together."""
+    """Reasons of failed rollouts, the most frequent first, each with an example id. Rare reasons are counted
+    together."""
     empty_rollouts: int = 0
-    """Rollouts without a single model call."""
+    """Rollouts without a model call."""
     unrewarded_rollouts: int = 0
-    """Rollouts without a reward: left out, not scored 0."""
+    """Rollouts without a reward; they are left out, not scored 0."""
     rollouts_trained: int = 0
-    """Rollouts of which a call was trained on; with algorithms side by side, those of each."""
+    """Rollouts of which at least one call was trained on. With side-by-side algorithms, each side counts separately."""
     rollouts_left_out: dict[str, int] = {}
-    """Rollouts of training batches of which none was, by the reason why."""
+    """Rollouts of training batches without a trained call, by reason."""
     transitions: int = 0
     """Transitions trained on."""
     policies: dict[str, PolicyTotals] = {}
-    """Of several policies, what each was trained on."""
+    """Training totals by policy, if there are several."""
     excluded_calls: dict[str, int] = {}
-    """Calls that could not be trained on, by the reason why."""
+    """Calls that could not be trained on, by reason."""
     dropped_groups: dict[str, int] = {}
-    """Groups left out of a step, by the reason why."""
+    """Groups left out of a step, by reason."""
     stored: dict[str, StoredResult] = {}
-    """By where they were: the spans learned from that no rollout of this run left."""
+    """Stored spans from outside this run that it learned from, by source."""
     tokens_generated: int = 0
     tokens_trained: int = 0
     seconds: float = 0.0
-    """Wall-clock time, over all sittings of the run; one that was cut off counts up to its last checkpoint."""
+    """Wall-clock time of all sessions. A session that was cut off counts up to its last checkpoint."""
     cpu_seconds: float = 0.0
-    """CPU time, likewise, of learning and of worker processes; those of a sitting that was cut off are not in it."""
+    """CPU time of all sessions, for training and worker processes. Worker processes of a session that was cut off are
+    not included."""
     seconds_by_phase: dict[str, float] = {}
     held_out: dict[str, HeldOutResult] = {}
     sides: dict[str, dict[str, HeldOutResult]] = {}
-    """The same of each side, where a run has some; `held_out` is then that of the one that acts, or of the best."""
+    """Results by side and held-out set, in a run with sides. `held_out` then holds those of the acting side, or of the
+    best of several."""
     kept: KeptVersion | None = None
     """None while the run is not finished."""
     stopped_early: str | None = None
-    """Why the run ended before the steps planned were taken, if it did."""
+    """Why the run ended before the planned number of steps, if it did."""
     alerts: list[RaisedAlert] = []
 
     def note_failures(self, found: Sequence[Counted]) -> None:
-        """Add why rollouts failed; beyond `MOST_FAILURES` reasons, the rare ones are added up as others."""
+        """Add failure reasons. Beyond `MOST_FAILURES` reasons, the rare ones are added up as others."""
         tally = Tally()
         tally.include([*self.failures, *found])
         listed = [one for one in tally.most_common() if one.text != OTHERS]
@@ -149,7 +153,7 @@ class RunReport(msgspec.Struct, kw_only=True):
     def note_held_out(
         self, when: Literal["before", "after"], own: Mapping[str, Evaluation], sampled: Mapping[str, Evaluation]
     ) -> None:
-        """Put what was earned on the held-out sets, the first of which makes the headline, into its places."""
+        """Store the evaluations of the held-out sets; the first set also fills the headline fields."""
         for field, found in ((when, own), (f"sampled_{when}", sampled)):
             for number, (name, evaluation) in enumerate(found.items()):
                 self.held_out[name].note(field, evaluation)
@@ -157,7 +161,7 @@ class RunReport(msgspec.Struct, kw_only=True):
                     setattr(self, field if found is sampled else f"success_{when}", evaluation.success)
 
     def note_sides(self, when: Literal["before", "after"], sides: Mapping[str, SideScores]) -> None:
-        """Put what each side earned into its places."""
+        """Store what each side earned."""
         for side, scores in sides.items():
             own = self.sides.setdefault(side, {})
             for field, found in ((when, scores.held_out), (f"sampled_{when}", scores.sampled)):
@@ -167,7 +171,7 @@ class RunReport(msgspec.Struct, kw_only=True):
 
 
 def closing_table(report: RunReport) -> "Table":
-    """The table a person sees at the end of a run."""
+    """Return the table for the end of a run."""
     from rich.table import Table
 
     table = Table(title=as_it_is(f"Run {report.name}", TITLE), title_justify="left", show_header=True)
@@ -194,14 +198,14 @@ def closing_table(report: RunReport) -> "Table":
 
 
 def _measured(report: RunReport) -> list[tuple[str, HeldOutResult]]:
-    """Held-out sets; of a run with sides, each side on each of them."""
+    """Return the results by held-out set; in a run with sides, by set and side."""
     if not report.sides:
         return list(report.held_out.items())
     return [(f"{name}, {side}", own[name]) for name in report.held_out for side, own in report.sides.items()]
 
 
 def _remarks(report: RunReport) -> list[str]:
-    """What a person has to know beside the numbers, a line each."""
+    """Return the remarks below the table, one line each."""
     remarks = [] if report.kept is None else [f"policy/ holds version {report.kept.version}: {report.kept.why}"]
     if report.stopped_early is not None:
         remarks.append(f"stopped early: {report.stopped_early}")
@@ -238,7 +242,7 @@ def _totals(report: RunReport) -> list[tuple[str, str]]:
 
 
 def _most_frequent(failures: Sequence[Counted]) -> list[Counted]:
-    """The reasons that the table has room for; `leyden why` shows all of them."""
+    """Return the reasons for the table; `leyden why` shows all of them."""
     tally = Tally()
     tally.include(failures)
     return tally.few(SHOWN_FAILURES)[:SHOWN_FAILURES]

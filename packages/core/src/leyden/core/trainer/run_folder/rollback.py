@@ -1,7 +1,7 @@
-"""Takes a run back to an earlier version: what came after is set aside in the run's folder, and nothing destroyed.
+"""Rollback: returns a run to an earlier version; everything later is moved aside within its folder, not deleted.
 
-The next sitting goes on from there, and runs rollouts of its own for the steps it takes again. Killed at any moment, a
-rollback has not happened, or it has: what is left to be moved then is moved by whoever opens the run next.
+The next session continues from that version, with new rollouts for the steps it repeats. If the process is killed, the
+rollback has either not happened or happened: the next process that opens the run completes the remaining moves.
 """
 
 import asyncio
@@ -28,23 +28,25 @@ RESULTS = ("report.json", "reward_curve.png", "policy", "policy-last", "policy-a
 
 
 class RolledBack(msgspec.Struct, frozen=True, kw_only=True):
-    """What a rollback did."""
+    """Result of a rollback."""
 
     run: str
     version: int
-    """The version that the run goes on from."""
+    """Version from which the run continues."""
     versions: list[int]
-    """Those that were set aside."""
+    """Versions that were moved aside."""
     set_aside: str
-    """The folder they are in now."""
+    """Folder that now holds them."""
     untold: str | None = None
-    """Why the run's store could not be told, where it could not: it is when the run goes on."""
+    """Why the run's store could not be updated; None if it was. The store is otherwise updated when the run is
+    resumed."""
 
 
 def roll_back(models: Models, version: ModelVersion) -> RolledBack:
-    """Take the run back to `version`, in its folder and then in the records of its store. Not for event loops.
+    """Return the run to `version`, in its folder and then in the records of its store.
 
-    Raises RunError when its checkpoint is not kept, nothing came after it, or the run is being trained.
+    Do not call this on an event loop: it starts one. Raises RunError when the version's checkpoint is not kept, nothing
+    came after it, or the run is being trained.
     """
     folder, number = models.folder, version.version
     name = folder.path.name
@@ -67,18 +69,19 @@ def roll_back(models: Models, version: ModelVersion) -> RolledBack:
             (pending / NEW / "progress.json").write_text(json.dumps(progress), encoding="utf-8")
             plan_moves(pending, _moves(folder, checkpoint, later, place))
         end_moves(folder.path)
-        untold = asyncio.run(_tell_store(folder, number))  # while nobody can go on with the run, and write to it
+        # inside the lock, so that no other process resumes the run and writes to it
+        untold = asyncio.run(_tell_store(folder, number))
     aside = [known.version for known in versions]
     return RolledBack(run=name, version=number, versions=aside, set_aside=str(place), untold=untold)
 
 
 async def _tell_store(folder: RunFolder, number: int) -> str | None:
-    """Have the run's records end at a version; returns why they do not, if they do not."""
+    """Remove later records of the run from its store; return why this failed, or None."""
     run_id = folder.known_run_id()
     if run_id is None or not folder.store_file.exists():
         return None  # nothing was recorded yet
     try:
-        await set_aside(folder.store_uri)  # what a killed sitting left must not fall due meanwhile
+        await set_aside(folder.store_uri)  # rollouts of a killed session must not time out meanwhile
         store = await open_store(folder.store_uri)
         try:
             await store.rewind_run(run_id, number)
@@ -93,7 +96,7 @@ async def _tell_store(folder: RunFolder, number: int) -> str | None:
 
 
 def _moves(folder: RunFolder, checkpoint: Path, later: list[Path], place: Path) -> list[Move]:
-    """What is set aside in `place`, and what takes the place of what the run keeps."""
+    """Return the moves of later files into `place`, and of replacement files into the run's folder."""
     aside, kept = f"{SET_ASIDE}/{place.name}", checkpoint.relative_to(folder.path)
     return [
         *((f"checkpoints/{path.name}", f"{aside}/checkpoints/{path.name}") for path in later),
@@ -106,7 +109,7 @@ def _moves(folder: RunFolder, checkpoint: Path, later: list[Path], place: Path) 
 
 
 def _divide_metrics(folder: RunFolder, number: int, pending: Path) -> None:
-    """Write the lines after step `number`, which are set aside, and those that the run keeps."""
+    """Split metrics and `learned.jsonl`: lines after step `number` are set aside, the others are kept."""
     after: list[bytes] = []
     kept: list[bytes] = []
     for line in folder.metrics():
@@ -122,7 +125,7 @@ def _divide_metrics(folder: RunFolder, number: int, pending: Path) -> None:
 
 
 def _later(folder: RunFolder, number: int) -> list[Path]:
-    """Checkpoints of later steps."""
+    """Return the checkpoints of later steps."""
     found = [(match, path) for path in folder.checkpoints.iterdir() if (match := _STEP.fullmatch(path.name))]
     return sorted(path for match, path in found if int(match[1]) > number)
 
@@ -133,7 +136,7 @@ def _next(place: Path) -> Path:
 
 
 def _changed_progress(checkpoint: Path, models: Models, version: ModelVersion, *, lineage: str) -> dict[str, Any]:
-    """The progress in the checkpoint, which is to know that its future is a new one."""
+    """Return the checkpoint's progress with a new lineage, and without an early stop."""
     progress: dict[str, Any] = json.loads((checkpoint / "progress.json").read_text(encoding="utf-8"))
     standing: dict[str, Any] = {**progress.get("standing", {}), "stopped": None}
     kept = standing.get("kept")
@@ -143,7 +146,7 @@ def _changed_progress(checkpoint: Path, models: Models, version: ModelVersion, *
 
 
 def _kept_now(models: Models, version: ModelVersion, evaluations: int) -> dict[str, Any] | None:
-    """The best version then has made way for a better one since: what is left to be kept is where the run is now."""
+    """Return the new kept state: the weights of the version that was best then are gone, so the current one is kept."""
     headline = models.config.held_out[0].name
     evaluation = version.held_out.get(headline)
     if evaluation is None or evaluation.success is None:

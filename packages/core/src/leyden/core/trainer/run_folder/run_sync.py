@@ -1,7 +1,7 @@
-"""`Recording`: keeps what a run's folder says of metrics and versions in its store, for whoever looks from elsewhere.
+"""Run recording: copies metrics and versions from a run's folder into its store, where other processes read them.
 
-The folder is what a run is gone on with; the store follows it, from one step to the next. Whatever was written there
-before a crash, and not in the folder, is forgotten when the next sitting begins. Knows nothing of learning.
+A run is resumed from its folder; the store follows the folder step by step. Store records that a crash kept out of the
+folder are removed when the next session begins.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 
 class RecordedRun(RunContext):
-    """A sitting whose store follows its folder."""
+    """Session of a run whose store follows its folder."""
 
     @cached_property
     def _recording(self) -> "Recording":
@@ -38,7 +38,7 @@ class RecordedRun(RunContext):
 
     @asynccontextmanager
     async def recorded(self) -> AsyncGenerator[None]:
-        """Note, after the block, how the sitting ended."""
+        """Context manager: records how the session ended."""
         try:
             yield
         except BaseException as error:
@@ -48,33 +48,33 @@ class RecordedRun(RunContext):
         await self._recording.end()
 
     async def restore(self, updaters: "Mapping[str, Updater]") -> None:
-        """Go on from the last checkpoint; the store then knows of nothing after it."""
+        """Restore the last checkpoint, and remove later records from the store."""
         await super().restore(updaters)
         await self._recording.begin(self.step)
 
     async def evaluate(self, label: str) -> None:
-        """Evaluate, and record what came of it."""
+        """Evaluate, and record the result in the store."""
         await super().evaluate(label)
         await self._recording.catch_up()
 
     async def checkpoint(self, updaters: "Mapping[str, Updater]") -> None:
-        """End the step, and record it."""
+        """End the step, and record it in the store."""
         await super().checkpoint(updaters)
         await self._recording.catch_up()
 
 
 class Recording:
-    """The records of the run in `folder`."""
+    """Store records of the run in `folder`."""
 
     def __init__(self, store: LightningStore, folder: RunFolder, config: RunConfig) -> None:
         self._store, self._folder, self._config = store, folder, config
         self._run_id = ""
         self._metrics, self._versions = _Tail(folder.metrics_file), _Tail(VersionFile(folder.path).path)
         self._kept: dict[int, Path] = {}
-        """Checkpoints of versions whose weights are kept."""
+        """Checkpoints by version, for versions whose weights are kept."""
 
     async def begin(self, step: int) -> None:
-        """Note that the run goes on after `step`, to which the folder has gone back."""
+        """Record that the run continues after `step`, to which the folder was rewound."""
         self._run_id = self._folder.run_id(self._config.name)
         config, experiment = self._folder.written_config(), self._config.experiment
         await self._store.add_run(
@@ -88,7 +88,7 @@ class Recording:
         await self.catch_up()
 
     async def catch_up(self) -> None:
-        """Write what the folder has got since; nothing before the run has begun."""
+        """Write new lines of the folder into the store; does nothing before `begin`."""
         if not self._run_id:
             return
         lines = [step_metrics(msgspec.json.decode(line)) for line in self._metrics.read()]
@@ -111,7 +111,10 @@ class Recording:
                 await self._store.update_policy_version(*key, path=new.path, metrics=new.metrics)
 
     def _records_of(self, version: ModelVersion) -> list[PolicyVersion]:
-        """One for each policy; `path` is that of the checkpoint, or of the policy as it was given."""
+        """Return one record for each policy.
+
+        `path` is that of the checkpoint, or for version 0 of the initial policy.
+        """
         checkpoint = None if version.weights is None else self._folder.path.resolve() / version.weights
         if checkpoint is not None and is_checkpoint(checkpoint):
             self._kept[version.version] = checkpoint
@@ -136,13 +139,13 @@ class Recording:
         return records
 
     async def end(self) -> None:
-        """Note that the run has done what it was to do."""
+        """Record that the run succeeded."""
         await self.catch_up()
         if self._run_id:
             await self._store.update_run(self._run_id, status="succeeded")
 
     async def end_badly(self, status: RunStatus) -> None:
-        """Note how the run ended; what keeps that from being stored is logged, for something else went wrong first."""
+        """Record that the run failed or was stopped. Errors of the store are logged: another error came first."""
         try:
             await self.catch_up()
             if self._run_id:
@@ -152,7 +155,7 @@ class Recording:
 
 
 def step_metrics(line: Mapping[str, Any]) -> StepMetrics:
-    """Return what a line of `metrics.jsonl` says of its step."""
+    """Convert a line of `metrics.jsonl` into the metrics of its step."""
     step = int(line["step"])
     if "alert" in line:
         return StepMetrics(step=step, notes={f"alert/{line['alert']}": str(line["message"])})
@@ -165,14 +168,14 @@ def step_metrics(line: Mapping[str, Any]) -> StepMetrics:
 
 
 def version_metrics(version: ModelVersion) -> dict[str, float]:
-    """Return the numbers of the step that made a version, and what it earned."""
+    """Return the metrics of the step that produced a version, and its scores."""
     earned = {"success": version.held_out, "sampled": version.sampled}
     scores = {f"held_out/{name}/{how}": own.success for how, sets in earned.items() for name, own in sets.items()}
     return numbers({**version.metrics, **scores})
 
 
 class _Tail:
-    """Reads the whole lines that a file has got since it was read last."""
+    """Reader of a growing file: returns the complete lines added since the last read."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

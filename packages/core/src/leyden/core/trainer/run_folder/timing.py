@@ -1,4 +1,4 @@
-"""`Usage`: how much time has gone by, on the wall and on the CPU."""
+"""Time usage: measures wall-clock and CPU time."""
 
 import resource
 import time
@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 
 class Usage(NamedTuple):
-    """A reading of both clocks; the difference of two is what was used in between."""
+    """Reading of both clocks, in seconds; the difference of two readings is the time used between them."""
 
     seconds: float
     cpu_seconds: float
-    """Of this process and of those of its children that have ended."""
+    """CPU time of this process and of its ended child processes."""
 
     @classmethod
     def now(cls) -> "Usage":
@@ -19,5 +19,5 @@ class Usage(NamedTuple):
         return cls(time.monotonic(), sum(of.ru_utime + of.ru_stime for of in used))
 
     def since(self, began: "Usage") -> "Usage":
-        """What was used between `began` and this reading."""
+        """Return the time used between `began` and this reading."""
         return Usage(self.seconds - began.seconds, self.cpu_seconds - began.cpu_seconds)

@@ -1,7 +1,7 @@
-"""`ModelVersion`: what is kept about each published version of a run's policy, and the one file where it lies.
+"""Version records: `ModelVersion` describes a published version of a run's policy; `VersionFile` stores them.
 
-`versions.jsonl` has a line for each version; where a version has several, the last is true. Knows nothing of how
-versions come about: `VersionFile` is the only reader and the only writer.
+`versions.jsonl` has a line for each version. If a version has several lines, the last one is valid. `VersionFile` is
+the only reader and writer of this file.
 """
 
 import os
@@ -14,67 +14,67 @@ from leyden.core.errors import RunError
 
 
 class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
-    """What a version earned on a held-out set, each task run once."""
+    """Rewards of a version on a held-out set, each task run once."""
 
     success: float | None
-    """Mean reward; a rollout that failed has earned 0, one without a reward is left out. None: there was no other."""
+    """Mean reward; a failed rollout counts 0, and one without a reward is left out. None if no rollout is left."""
     rewards: dict[str, float] = {}
-    """By the number of the task's row."""
+    """Rewards by the row number of the task."""
 
     @property
     def is_share(self) -> bool:
-        """Whether every task earned 0 or 1, so that the mean reward is the share of tasks that were solved."""
+        """Whether every task earned 0 or 1, so that the mean reward is the share of solved tasks."""
         return is_share(self.rewards.values())
 
 
 def is_share(rewards: Iterable[float]) -> bool:
-    """Whether the mean of `rewards` is a share: each is 0 or 1."""
+    """Whether the mean of `rewards` is a share: each reward is 0 or 1."""
     return all(reward in (0.0, 1.0) for reward in rewards)
 
 
 def earned(mean: float | None, *, is_share: bool) -> str:
-    """A mean reward as people read it: a share in percent, any other as a number; a dash where there is none."""
+    """Format a mean reward: a share in percent, any other as a number, None as a dash."""
     if mean is None:
         return "–"
     return f"{100 * mean:.1f} %" if is_share else f"{mean:.3f}"
 
 
 class SideScores(msgspec.Struct, frozen=True, kw_only=True):
-    """What a version of one of several sides earned, by the held-out set."""
+    """Rewards of one side of a version, by held-out set."""
 
     held_out: dict[str, Evaluation] = {}
     sampled: dict[str, Evaluation] = {}
 
 
 class ModelVersion(msgspec.Struct, frozen=True, kw_only=True):
-    """A version of a run's policy: where it comes from, how it did, and where its weights lie."""
+    """Version of a run's policy: origin, scores, and location of its weights."""
 
     run: str
     version: int
-    """The number of weight updates that led to it; 0 is the policy the run began with."""
+    """Number of weight updates that led to it; 0 is the initial policy."""
     parent: int | None
-    """The version it was trained from; None for the first."""
+    """Version it was trained from; None for the first."""
     created: float
     """Seconds since the epoch."""
     algorithm: str
     seed: int
     policy: str | dict[str, str]
-    """Folder or hub name of the policy the run began with; of several, by their names."""
+    """Folder or hub name of the initial policy; for several policies, by name."""
     weights: str | None = None
-    """The checkpoint that holds them, relative to the run's folder; None where they are not kept."""
+    """Checkpoint with its weights, relative to the run's folder; None if they are not kept."""
     metrics: dict[str, float] = {}
-    """The numbers of the step that made it."""
+    """Metrics of the step that produced it."""
     held_out: dict[str, Evaluation] = {}
-    """By the held-out set, with the agent's own sampling."""
+    """Evaluations by held-out set, with the agent's own sampling."""
     sampled: dict[str, Evaluation] = {}
-    """The same with the training sampling."""
+    """Evaluations by held-out set, with the training sampling."""
     side: str | None = None
-    """Of a run with sides: the one that earned it, by which versions are compared."""
+    """In a run with sides: the side whose scores stand for this version in comparisons."""
     sides: dict[str, SideScores] = {}
-    """Every side of the run, and what it earned."""
+    """Scores of each side of the run."""
 
     def of_side(self, side: str) -> "ModelVersion":
-        """Return what this version is to one of its sides. Raises RunError, which names those there are."""
+        """Return this version as seen by one of its sides. Raises RunError that lists the sides."""
         if side not in self.sides:
             there = f"it has {', '.join(self.sides)}" if self.sides else "it has none"
             raise RunError(f"version {self.version} of run {self.run!r} has no side {side!r}; {there}")
@@ -89,26 +89,29 @@ class ModelVersion(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        """As the command line names it."""
+        """Name of the version on the command line."""
         return ":".join(filter(None, (self.run, str(self.version), self.side)))
 
 
 class VersionFile:
-    """The versions of the run in `folder`."""
+    """Version file of the run in `folder`."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.path = folder / "versions.jsonl"
 
     def append(self, version: ModelVersion) -> None:
-        """Keep `version`, in place of what was kept of it before; it is on the disk when this returns."""
+        """Write `version`, which replaces earlier records of the same number; it is on disk when this returns."""
         with self.path.open("ab") as file:
             file.write(msgspec.json.encode(version) + b"\n")
             file.flush()
             os.fsync(file.fileno())
 
     def read(self) -> dict[int, ModelVersion]:
-        """All versions by their number; `weights` only where they are there. A line cut off by a crash is left out."""
+        """Return all versions by number, in order. `weights` is None where the checkpoint no longer exists.
+
+        A line cut off by a crash is left out. Raises RunError for any other line that cannot be read.
+        """
         if not self.path.exists():
             return {}
         found: dict[int, ModelVersion] = {}
@@ -121,7 +124,7 @@ class VersionFile:
         return dict(sorted(found.items()))
 
     def rewind(self, version: int) -> list[ModelVersion]:
-        """Forget the versions after `version`, all at once, and return them."""
+        """Remove the versions after `version`, all at once, and return them."""
         known = self.read()
         later = [known.pop(number) for number in list(known) if number > version]
         if later:
@@ -135,7 +138,7 @@ class VersionFile:
 
 
 def write_versions(path: Path, versions: Iterable[ModelVersion]) -> None:
-    """Write the file anew, whole or not at all."""
+    """Rewrite the file, completely or not at all."""
     temporary = path.with_name(path.name + ".tmp")
     with temporary.open("wb") as file:
         file.write(b"".join(msgspec.json.encode(version) + b"\n" for version in versions))
@@ -145,5 +148,5 @@ def write_versions(path: Path, versions: Iterable[ModelVersion]) -> None:
 
 
 def is_checkpoint(path: Path) -> bool:
-    """Whether a whole checkpoint lies at `path`; tells it without loading torch."""
+    """Whether `path` is a complete checkpoint; does not import torch."""
     return (path / "progress.json").is_file()

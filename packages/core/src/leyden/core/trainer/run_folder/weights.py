@@ -1,4 +1,4 @@
-"""The weights of a run's versions, put into a model. Loads torch only when it is used."""
+"""Weights of versions: loads the weights of a run's version into a model. Imports torch only when it is used."""
 
 from collections.abc import Mapping
 from importlib import import_module
@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 
 
 def with_version(model: "PolicyModel", versions: VersionFile, number: int, name: str | None = None) -> "PolicyModel":
-    """Return the policy of version `number`: `model`, which is of the same run and gets its weights, or the first one.
+    """Return the policy of version `number`: `model` with its weights loaded, or for version 0 the initial policy.
 
-    `name` says which one of several policies it is. Raises RunError when the weights are not kept.
+    `model` must be of the same run. `name` selects one of several policies. Raises RunError when the weights are not
+    kept.
     """
     if number == 0:
         return type(model).load(model.source, device=str(model.device))
@@ -31,10 +32,10 @@ def with_version(model: "PolicyModel", versions: VersionFile, number: int, name:
 
 
 def export_policies(models: "Mapping[str, PolicyModel]", config: RunConfig, folder: Path) -> Path:
-    """Write `models`, the run's policies by their names, as plain Hugging Face folders; return `folder`.
+    """Write `models`, the run's policies by name, as Hugging Face folders, and return `folder`.
 
-    That is the folder of the only one where it was given no name; of others each has a folder of its name in it, and
-    all of them make way for new ones at once.
+    A single unnamed policy is written into `folder` itself. Named policies get a subfolder each, and all of them
+    replace the old ones at once.
     """
     from leyden.core.policy.checkpoints.export import export_policy
 
@@ -48,7 +49,7 @@ def export_policies(models: "Mapping[str, PolicyModel]", config: RunConfig, fold
 
 
 def weights_of(versions: VersionFile, version: ModelVersion) -> Path:
-    """The checkpoint of `version`; raises RunError, which names those there are, when it is not kept."""
+    """Return the checkpoint of `version`; raises RunError that lists the kept ones when its weights are not kept."""
     if version.weights is None:
         there = [str(number) for number, other in versions.read().items() if other.weights is not None]
         raise RunError(

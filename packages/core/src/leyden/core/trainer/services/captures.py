@@ -1,4 +1,4 @@
-"""A gateway that captures agents in production, until it is told to stop. Trains nothing, and knows of no agent."""
+"""Capture service: runs a gateway that records agents in production, until it is stopped."""
 
 import asyncio
 import secrets
@@ -20,27 +20,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapturePlan:
-    """What answers the agents, where it is recorded, and where they find it."""
+    """Model or endpoint for the agents' calls, store for the records, and address of the gateway."""
 
     answering: str | LLM
-    """A Hugging Face model for the embedded engine, or an endpoint."""
+    """Hugging Face model for the embedded engine, or an endpoint."""
     store: str
-    """The store's URI."""
+    """URI of the store."""
     device: str = "cpu"
-    """What the model lives on."""
+    """Device of the model."""
     token: str = field(repr=False)
-    """Lets a process begin rollouts."""
+    """Token that allows a process to begin rollouts."""
     sampling: ProductionSampling = field(default_factory=ProductionSampling)
     host: str = "127.0.0.1"
     port: int = 0
     allow_hosts: tuple[str, ...] = ()
-    """Further names that requests may call this machine by, in their Host header."""
+    """Further host names of this machine that are accepted in the Host header of requests."""
 
 
 async def serve_captures(plan: CapturePlan, started: Callable[[str], None], stopped: asyncio.Event) -> None:
-    """Serve until `stopped` is set; `started` gets the root URL once connections are accepted.
+    """Serve until `stopped` is set; `started` receives the root URL once connections are accepted.
 
-    Raises UsageError or PolicyError for a plan that cannot work, and GatewayError when the port is taken.
+    Raises UsageError or PolicyError for a plan that cannot work, and GatewayError when the port is in use.
     """
     from leyden.core.gateway.app import Gateway
     from leyden.core.gateway.http.server import GatewayServer

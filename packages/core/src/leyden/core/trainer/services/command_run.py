@@ -1,4 +1,4 @@
-"""`ForegroundCommand`: a command as one rollout that a person watches. Knows nothing of what answers its calls."""
+"""Foreground command: runs a command as one rollout, with its input and output in the user's terminal."""
 
 import asyncio
 import contextlib
@@ -17,30 +17,33 @@ from leyden.core.tracing.wire.unsupported_clients import COMMAND
 from leyden.core.trainer.rollouts.recorded import RecordedRollout
 
 TIMED_OUT = 124
-"""The exit code of `timeout`, too."""
+"""Exit code after a timeout; the same as that of the program `timeout`."""
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 class ForegroundCommand(CommandAgent):
-    """Writes where this process writes, and gets the signals that it gets.
+    """Command that writes to the output of this process and receives the same signals.
 
-    With `has_task`, placeholders are filled and the standard input is the task; without, arguments stay as they are
-    and the standard input is this process's own. With `keep_output`, what it prints is its result, too.
+    With `has_task`, placeholders in the arguments are filled and the standard input is the task. Without it, arguments
+    are unchanged and the standard input is that of this process. With `keep_output`, the output is also the result.
     """
 
     def __init__(self, arguments: Sequence[str], env: Sequence[str] = (), *, has_task: bool, keep_output: bool) -> None:
         super().__init__(arguments, env)
         self.ended: Exit | None = None
-        """How the command ended, once it has."""
+        """Exit status of the command; None until it has ended."""
         self._has_task, self._keep_output = has_task, keep_output
         self._process: CommandProcess | None = None
 
     def filled(self, task: Task) -> list[str]:
-        """The arguments for `task`."""
+        """Return the arguments for `task`."""
         return super().filled(task) if self._has_task else list(self.arguments)
 
     async def run(self, task: Task, attempt: OpenAttempt) -> Any:
-        """Run the command; its result is what it printed if that is kept, else None."""
+        """Run the command; return its output with `keep_output`, else None.
+
+        Raises CommandFailed for a nonzero exit code.
+        """
         attempt.extra[COMMAND] = self.arguments[0]
         kept = Tail()
 
@@ -62,9 +65,10 @@ class ForegroundCommand(CommandAgent):
         return kept.text() if self._keep_output else None
 
     def outcome(self, recorded: RecordedRollout) -> int:
-        """The exit code for `recorded`, once nothing of the command is left: its own, or 124 if it took too long.
+        """Return the exit code for `recorded`, once all processes of the command have ended.
 
-        Raises the UsageError or LeydenError that kept it from running, or its reward from being a number.
+        It is the command's own code, or 124 after a timeout. Raises the UsageError or LeydenError that prevented the
+        command from running, or the RewardError of its reward.
         """
         if self._process is not None:
             self._process.wait_gone(2 * GRACE_SECONDS)
@@ -82,7 +86,7 @@ class ForegroundCommand(CommandAgent):
 
 @contextlib.contextmanager
 def _passing_on(process: CommandProcess) -> Generator[None]:
-    """Give the command the signals that this process gets; those that are ignored stay ignored."""
+    """Context manager: forwards signals of this process to the command. Ignored signals stay ignored."""
     loop = asyncio.get_running_loop()
     passed = [number for number in PASSED_ON if signal.getsignal(number) is not signal.SIG_IGN]
     for number in passed:
@@ -95,14 +99,14 @@ def _passing_on(process: CommandProcess) -> Generator[None]:
 
 
 def _holds_terminal() -> bool:
-    """Whether our standard input is a terminal that is ours to lend: we are no background job."""
+    """Whether standard input is a terminal and the Leyden process is in its foreground process group."""
     try:
         return os.isatty(0) and os.tcgetpgrp(0) == os.getpgrp()
-    except OSError:  # another session's terminal
+    except OSError:  # the terminal of another session
         return False
 
 
 def _write_out(piece: bytes) -> None:
-    with contextlib.suppress(BrokenPipeError):  # whoever read us has seen enough
+    with contextlib.suppress(BrokenPipeError):  # the reader has closed the pipe
         while piece:
             piece = piece[os.write(1, piece) :]

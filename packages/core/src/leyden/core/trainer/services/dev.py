@@ -1,4 +1,4 @@
-"""The dry run: an agent on a few tasks, every span shown, nothing trained."""
+"""Dry run: runs an agent on a few tasks and shows every span, without training."""
 
 import asyncio
 import os
@@ -32,26 +32,26 @@ if TYPE_CHECKING:
 
 
 class DevPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What answers the agent's calls, and how the rollouts run."""
+    """Model or endpoint for the agent's calls, and settings of the rollouts."""
 
     policy: str | None = None
     """Hugging Face model for the embedded engine."""
     device: str = "cpu"
-    """What it lives on."""
+    """Device of the policy."""
     resources: NamedResources = {}
-    """An LLM among them is the endpoint that answers instead."""
+    """Named resources. The endpoint of an LLM among them answers instead of the policy."""
     concurrency: int = 4
     isolation: Isolation = "auto"
     timeout_seconds: float | None = 120.0
     input: Any = None
-    """From a task to the agent's input: a function, or its import string."""
+    """Function from a task to the agent's input, or its import string."""
     hooks: tuple[Any, ...] = ()
-    """Hooks, or import strings of such."""
+    """Hooks, or their import strings."""
     env: tuple[str, ...] = ()
-    """Names of variables that hold secrets and that a command gets all the same."""
+    """Names of environment variables that hold secrets and are passed to an agent command nevertheless."""
 
     def __post_init__(self) -> None:
-        """Raise UsageError for what cannot work."""
+        """Raise UsageError for a value that cannot work."""
         check_bound("concurrency", self.concurrency)
         if self.timeout_seconds is not None:
             check_bound("timeout", self.timeout_seconds)
@@ -63,11 +63,11 @@ class DevPlan(msgspec.Struct, frozen=True, kw_only=True):
 def dry_run(
     plan: DevPlan, agent: Any, tasks: Sequence[Task], reward: Any = None, *, show: bool = True
 ) -> list[RecordedRollout]:
-    """Run `agent` once on each task and return what was recorded; with `show`, print each rollout as a tree.
+    """Run `agent` once on each task and return the recorded rollouts; with `show`, print each one as a tree.
 
-    `agent` and `reward` are live objects, or import strings; the words of a command line are an agent, too.
-    Raises UsageError when nothing could answer, and TaskError when a task could not be kept whole, or lacks a key that
-    a command line asks for.
+    `agent` and `reward` are live objects or import strings. `agent` may also be the words of a command line. Raises
+    UsageError when neither policy nor endpoint is given. Raises TaskError when a store would change a task, or when a
+    task lacks a key that the command line uses.
     """
     for number, task in enumerate(tasks, 1):
         if why := not_whole(task):
@@ -96,7 +96,7 @@ def dry_run(
 
 
 class _Live(NamedTuple):
-    """An agent that exists in this process alone, and what its rollouts are forked from."""
+    """Agent object of this process, and the processes from which its rollouts are forked."""
 
     loaded: LoadedAgent
     processes: LiveProcesses
@@ -163,7 +163,7 @@ def _agents(plan: DevPlan, agent: Any, reward: Any, store: LightningStore, addre
 async def _commands(
     plan: DevPlan, agent: CommandAgent, reward: Any, store: LightningStore, address: Address
 ) -> AsyncGenerator[Any]:
-    """Commands on this very loop: an agent that is a process of its own cannot block it."""
+    """Context manager: runs commands on this event loop; an agent in a process of its own cannot block it."""
     from leyden.core.runner.config import RunnerConfig
     from leyden.core.runner.runner import Runner
 
@@ -194,7 +194,7 @@ async def _commands(
 
 @asynccontextmanager
 async def _live_agents(plan: DevPlan, live: _Live, address: Address) -> AsyncGenerator[Any]:
-    """The agent in this process, in a thread with a loop of its own: the gateway's loop is never the agent's."""
+    """Context manager: runs the agent in a thread of this process, with an event loop other than the gateway's."""
     import threading
 
     from leyden.core.trainer.agents.live import AgentThread

@@ -1,4 +1,4 @@
-"""A store behind a server of its own, until it is told to stop. Trains nothing, and knows of no agent."""
+"""Store service: serves a store over HTTP until it is stopped."""
 
 import asyncio
 import os
@@ -17,23 +17,23 @@ from leyden.core.store.open import open_store
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorePlan:
-    """Which store is served, and where."""
+    """Store to serve, and the address of its server."""
 
     uri: str = field(repr=False)
     token: str | Path = field(repr=False)
-    """The trainers', which opens everything, or the file that keeps it."""
+    """Token of the trainers, which allows every request, or the file that holds it."""
     host: str = "127.0.0.1"
     port: int = 0
     allow_hosts: tuple[str, ...] = ()
-    """Further names that requests may call this machine by, in their Host header."""
+    """Further host names of this machine that are accepted in the Host header of requests."""
     scale_at: int = SCALE_AT
-    """Waiting spans from which on `/metrics` asks for more servers."""
+    """Number of waiting spans from which `/metrics` reports that more servers are needed."""
 
 
 async def serve_store(plan: StorePlan, started: Callable[[str], None], stopped: asyncio.Event) -> None:
-    """Serve until `stopped` is set; `started` gets the root URL once connections are accepted.
+    """Serve until `stopped` is set; `started` receives the root URL once connections are accepted.
 
-    Raises UsageError for a plan that cannot work, and GatewayError when the port is taken.
+    Raises UsageError for a plan that cannot work, and GatewayError when the port is in use.
     """
     from leyden.core.gateway.http.server import GatewayServer
     from leyden.core.store.http.access import Access
@@ -54,9 +54,9 @@ async def serve_store(plan: StorePlan, started: Callable[[str], None], stopped: 
 
 
 def kept_token(path: Path) -> str:
-    """Return the token in the file at `path`, which is made, readable by its owner alone, where there is none.
+    """Return the token in the file at `path`; create the file, readable only by its owner, if it does not exist.
 
-    Raises UsageError for a file that others can read, or that holds no token.
+    Raises UsageError for a file that other users can read or own, or that holds no token.
     """
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

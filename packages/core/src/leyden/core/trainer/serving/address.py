@@ -1,4 +1,4 @@
-"""`Address`: where a run is, and what opens it; and the gateway that is brought up there."""
+"""Address of a run: its URL, token and routes; and the start of the gateway at that URL."""
 
 import secrets
 from collections.abc import AsyncGenerator, Mapping
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """Where a run is, and what opens it; agent processes get what `machine` returns."""
+    """URL, token and signing key of a run. Agent processes receive the result of `machine`."""
 
     url: str
     """Root URL of gateway and store, without a trailing slash."""
     token: str
-    """Opens the store."""
+    """Token of the store."""
     key: bytes = b""
-    """Signs attempt tokens; it stays in the process of the gateway."""
+    """Key that signs attempt tokens. It stays in the process of the gateway."""
     routes: tuple[Route, ...] = ()
-    """Which of an agent's model calls go where."""
+    """Routes of an agent's model calls."""
 
     def machine(self, kind: str = "worker") -> "Address":
-        """Return what one machine is given for its workers: a token of its own, and no key."""
+        """Return the address for the workers of one machine, with a token of its own and without the key."""
         return replace(self, token=new_machine(Access(self.token), kind), key=b"")
 
 
@@ -52,10 +52,11 @@ async def open_gateway(
     beside: "Mapping[str, Measure] | None" = None,
     desk: Desk | None = None,
 ) -> AsyncGenerator[tuple[Address, "Gateway"]]:
-    """Bring the gateway up on a free loopback port, with the store's server and what else is given beside it.
+    """Context manager: starts the gateway on a free loopback port, with the store's server and further mounts.
 
-    Yields it with its address. Without a policy it waits for one (`Gateway.answer_with`). With a desk, where it listens
-    is what the run's configuration says, and runners of other machines are told at the desk what they need.
+    Yields the address and the gateway. Without a policy, the gateway waits for one (`Gateway.answer_with`). With
+    `desk`, the runner endpoint, the run's configuration decides where the gateway listens, and remote runners get their
+    offer.
     """
     from leyden.core.gateway.app import Gateway
     from leyden.core.gateway.http.server import GatewayServer

@@ -1,4 +1,4 @@
-"""How the embedded engine of a run decodes, so that a deterministic run can be the same again. Loads no torch."""
+"""Determinism: chooses the decoding settings of a run's embedded engine. Does not import torch."""
 
 from typing import TYPE_CHECKING
 
@@ -8,10 +8,10 @@ if TYPE_CHECKING:
 
 
 def engine_config(config: "RunConfig") -> "EmbeddedConfig":
-    """The engine's configuration in this run.
+    """Return the engine's configuration for this run.
 
-    A deterministic run decodes one sequence at a time and keeps no prefixes: how many rows a matrix product has, and
-    from where in a prompt it begins, decides how each row is rounded.
+    A deterministic run decodes one sequence at a time and caches no prefixes. The number of rows of a matrix product,
+    and the position in the prompt where it starts, decide how each row is rounded.
     """
     from leyden.core.engine.embedded.engine import EmbeddedConfig
 

@@ -1,4 +1,4 @@
-"""Serving where a run's loop serves the policy itself: a store, and a gateway over its replicas."""
+"""Serving for external loops: a store, and a gateway in front of the replicas that the loop serves."""
 
 import asyncio
 import secrets
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     pass
 
 PATH = "/loop"
-"""Where, beside the gateway, the processes of the loop are answered."""
+"""Path beside the gateway for requests of the loop's processes."""
 
 
 @asynccontextmanager
 async def serve_elsewhere(folder: RunFolder, config: RunConfig, algorithm: Algorithm) -> AsyncGenerator[Serving]:
-    """Bring store and gateway up for a policy that `algorithm` serves; its replicas come later."""
+    """Context manager: starts store and gateway for a policy that `algorithm` serves; replicas are added later."""
     from leyden.core.engine.vllm.replicas import ReplicaEngine
     from leyden.core.gateway.app import GatewayLimits
     from leyden.core.gateway.calls.served_policy import ServedPolicy
@@ -54,7 +54,8 @@ async def serve_elsewhere(folder: RunFolder, config: RunConfig, algorithm: Algor
         mounts = {PATH: elsewhere}
         opened = open_gateway(store, policy, limits=limits, mounts=mounts, beside=beside, desk=Desk(config))
         address, gateway = await closing.enter_async_context(opened)
-        # Not the store's token, which workers have, and so their agents: the loop says where the policy is served.
+        # not the store's token, which workers and therefore agents have: the loop's token controls where the policy is
+        # served
         elsewhere.door = Door(url=address.url + PATH, token=secrets.token_urlsafe(24))
         gc_tuning.calm()
         closing.callback(gc_tuning.restore)
@@ -62,9 +63,10 @@ async def serve_elsewhere(folder: RunFolder, config: RunConfig, algorithm: Algor
 
 
 def model_info(source: str, context_length: int | None) -> ModelInfo:
-    """What the gateway must know of the model at `source`, of which calls of `context_length` tokens are served.
+    """Return what the gateway needs of the model at `source`.
 
-    Raises PolicyError when there is no such model, UsageError when nobody says how long a call may be.
+    The context length is the smaller of `context_length` and the model's own limit, in tokens. Raises PolicyError when
+    there is no such model, UsageError when neither limit is known.
     """
     from leyden.core.policy.size import reading_config
 
@@ -78,7 +80,7 @@ def model_info(source: str, context_length: int | None) -> ModelInfo:
 
 
 def _only(config: RunConfig) -> str:
-    """The one policy that is trained; raises UsageError where there are more, or others beside it."""
+    """Return the single trained policy. Raises UsageError for further policies, or options without effect."""
     if len(config.policies) > 1 or config.frozen:
         others = ", ".join([*config.policies, *config.frozen])
         raise UsageError(f"{config.algorithm} trains and serves one policy, and this run has {others}")

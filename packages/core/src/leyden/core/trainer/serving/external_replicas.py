@@ -1,4 +1,4 @@
-"""`Elsewhere`: replicas that a run's loop serves itself, and the application that the loop's processes speak with."""
+"""External replicas: forwards calls to the replicas of an external loop, and serves the loop's application."""
 
 import asyncio
 import hmac
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Elsewhere:
-    """The replicas of a policy, and the application that the loop's processes speak with."""
+    """Replicas of a policy, and the ASGI application for the processes of the external loop."""
 
     def __init__(self, engine: "ReplicaEngine") -> None:
         self._engine = engine
@@ -25,9 +25,9 @@ class Elsewhere:
         self.door = Door(url="", token="")
 
     async def serve_from(self, urls: Sequence[str], version: int) -> None:
-        """Send calls to the servers at `urls` alone, which serve `version`; a pause is over with it.
+        """Send calls only to the servers at `urls`, which serve `version`; ends a pause.
 
-        Raises EngineError, in one line, for one that cannot be reached or does not tell what is needed.
+        Raises EngineError, with a message of one line, for a server that cannot be reached or lacks required data.
         """
         for url in self._engine.replicas.keys() - set(urls):
             await self._engine.remove(url)
@@ -42,27 +42,27 @@ class Elsewhere:
             await pause.end(version)
 
     async def pause(self, version: int) -> None:
-        """Let nothing be drawn until `serve_from`: somebody gives the replicas the weights of `version`."""
+        """Stop model calls until `serve_from`: the loop is giving the replicas the weights of `version`."""
         if self._pause is None:
             self._pause = _Pause(self._engine, version)
         await self._pause.began()
 
     async def close(self) -> None:
-        """End a pause that nobody ended: the weights are what they were."""
+        """End a pause that is still on; the weights are then unchanged."""
         if self._pause is not None:
             await self._pause.give_up()
 
     def check(self) -> None:
-        """Raise EngineError when every replica was lost: a loop brings none in the place of one that died."""
+        """Raise EngineError when all replicas are lost: a loop does not replace a replica that died."""
         self._engine.check()
 
     def open(self, app: ASGIApp) -> Door:
-        """Let `app` answer those who have the token."""
+        """Answer requests with the token by `app`; return the listener's URL and token."""
         self._app = app
         return self.door
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer as the application does, whoever has the token."""
+        """Forward requests that have the token to the application; answer 404 without an application, else 401."""
         if self._app is None or scope["type"] != "http":
             await Response("nothing is here", status_code=404)(scope, receive, send)
             return
@@ -74,7 +74,7 @@ class Elsewhere:
 
 
 class _Pause:
-    """A change of an engine's version that begins and ends in requests of their own."""
+    """Version change of an engine that begins in one request and ends in another."""
 
     def __init__(self, engine: "ReplicaEngine", version: int) -> None:
         self._engine, self._version = engine, version
@@ -82,18 +82,18 @@ class _Pause:
         self._held = asyncio.create_task(self._hold())
 
     async def began(self) -> None:
-        """Return when nothing is drawn any more."""
+        """Return when no model call runs any more."""
         await self._began.wait()
 
     async def end(self, version: int) -> None:
-        """Let calls be drawn, by `version`; raises TrainingError where another one was to come."""
+        """Resume model calls, with `version`; raises TrainingError if another version was announced."""
         if version != self._version:
             raise TrainingError(f"version {self._version} was to be served, and {version} is")
         self._over.set()
         await self._held
 
     async def give_up(self) -> None:
-        """Let calls be drawn by the version that there was."""
+        """Resume model calls with the previous version."""
         self._held.cancel()
         await asyncio.wait([self._held])
 

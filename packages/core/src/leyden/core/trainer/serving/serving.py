@@ -1,4 +1,4 @@
-"""`Serving`: store, engines and gateway of one run, up and reachable. Knows nothing of learning."""
+"""Serving of a run: store, engines and gateway, started and reachable."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
@@ -35,24 +35,25 @@ if TYPE_CHECKING:
     from leyden.core.trainer.serving.external_replicas import Elsewhere
 
 SERVED_GAP = {"float32": 1e-4, "bfloat16": 0.15}
-"""Largest difference of log-probabilities that rounding explains, by the precision that the trainer computes in; the
-engine computes in float32."""
+"""Largest log-probability difference that rounding explains, by the precision of the trainer. The engine computes in
+float32."""
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A policy that is trained, as it is served."""
+    """Trained policy as it is served."""
 
     engine: Engine
     check_ids: list[int]
-    """The fixed prompt of the check, sent before and after every update, so that a stale cache shows."""
+    """Fixed prompt of the served-weights check. It is scored before and after every update, so that a stale cache
+    shows."""
 
 
 class Serving:
-    """A store, and the policies that are trained, by their names, behind the gateway.
+    """Store and trained policies, by name, behind the gateway.
 
-    With `drain`, new weights wait until no call is in flight; calls that arrive meanwhile wait for them. `frozen` serve
-    policies that are not trained.
+    With `drain`, new weights wait until no call is in flight; calls that arrive meanwhile wait for them. `frozen` are
+    the engines of policies that are not trained.
     """
 
     def __init__(
@@ -70,14 +71,14 @@ class Serving:
         self._frozen = frozen
         self._gateway, self._drain = gateway, drain
         self.elsewhere = elsewhere
-        """What serves the policy where its loop runs in processes of its own; None: the engines here do."""
+        """Replicas of an external loop that serve the policy; None: the engines of this run do."""
 
     async def serve(
         self, models: "Mapping[str, PolicyModel]", version: int, *, first: bool = False
     ) -> dict[str, float]:
-        """Serve the models' weights as `version`; returns the gap of each, see `check`.
+        """Serve the models' weights as `version`; return the gap of each policy, see `check`.
 
-        `first`: they are those that the run begins with, which an engine of adapters has still.
+        `first` means that these are the initial weights, which an engine of adapters still has.
         """
         updates: list[Callable[[], Awaitable[None]]] = []
         for name, model in models.items():
@@ -94,7 +95,7 @@ class Serving:
 
     @asynccontextmanager
     async def asleep(self) -> AsyncGenerator[None]:
-        """Inside the block, engines that were told to sleep leave the memory of their GPU to the trainer."""
+        """Context manager: engines with sleep mode free their GPU memory for the trainer inside the block."""
         async with AsyncExitStack() as sleeping:
             for engine in (*(served.engine for served in self.policies.values()), *self._frozen):
                 await sleeping.enter_async_context(engine.asleep())
@@ -105,7 +106,7 @@ class Serving:
         await self._gateway.keeper.flush()
 
     def check_engines(self) -> None:
-        """Raise EngineError when one of them answers no more."""
+        """Raise EngineError when an engine no longer answers."""
         for served in self.policies.values():
             served.engine.check()
         if self.elsewhere is not None:
@@ -113,14 +114,14 @@ class Serving:
 
     @property
     def context_length(self) -> int:
-        """The most tokens, prompt and answer together, that every policy can hold."""
+        """Maximum number of tokens, prompt and response together, that every policy can process."""
         return min(served.engine.model.context_length for served in self.policies.values())
 
     async def check(self, name: str, model: "PolicyModel") -> float:
-        """Largest difference between served and trained log-probabilities of the fixed prompt.
+        """Return the largest difference between served and trained log-probabilities of the fixed prompt.
 
-        Both in float32, whichever precision the trainer computes in: it is the weights that are compared.
-        Raises EngineError when rounding cannot explain it.
+        Both are computed in float32, whatever precision the trainer uses, because the weights are compared. Raises
+        EngineError when rounding cannot explain the difference.
         """
         from leyden.core.policy.logprobs import score
 
@@ -142,9 +143,9 @@ class Serving:
 async def serve_policies(
     folder: RunFolder, config: RunConfig, example: Task, agents: "AgentSide"
 ) -> "AsyncGenerator[tuple[Serving, CheckAgents]]":
-    """Bring store and gateway up, and load the policies while the agent processes start.
+    """Context manager: starts store and gateway, and loads the policies while the agent processes start.
 
-    Yields them with the check of the agent side; everything is closed at the end, the agents first.
+    Yields the serving side and the check of the agent side. On exit everything is closed, the agents first.
     """
     from leyden.core.gateway.app import GatewayLimits
     from leyden.core.gateway.calls.span_writer import KeeperLimits
@@ -180,7 +181,7 @@ async def serve_policies(
 async def _serve_all(
     engines: AsyncExitStack, folder: RunFolder, config: RunConfig, record: "_EngineLog | None"
 ) -> "dict[str, ServedPolicy]":
-    """Load every policy of a run, one after the other, and serve it until `engines` is closed."""
+    """Load the policies of a run one after the other, and serve them until `engines` is closed."""
     from leyden.core.gateway.calls.seeds import Draws
 
     decoding = engine_config(config)
@@ -206,9 +207,9 @@ async def embedded_policy(
     config: "EmbeddedConfig | None" = None,
     on_finish: Callable[[EngineRecord], None] | None = None,
 ) -> AsyncGenerator["ServedPolicy"]:
-    """Load a Hugging Face model and serve it with an embedded engine inside the block.
+    """Context manager: loads a Hugging Face model and serves it with an embedded engine.
 
-    Raises PolicyError, in one line, for a source that cannot be loaded or has no chat template.
+    Raises PolicyError, with a message of one line, for a source that cannot be loaded or has no chat template.
     """
     policy = await asyncio.to_thread(_load_policy, source, device, config, on_finish)
     try:
@@ -224,7 +225,7 @@ def _load_policy(
     config: "EmbeddedConfig | None",
     on_finish: Callable[[EngineRecord], None] | None,
 ) -> "ServedPolicy":
-    """Import what serves a model, seconds of work that an event loop has no time for, and load it."""
+    """Import the serving modules and load a model. This takes seconds and would block an event loop."""
     with importing():
         from leyden.core.engine.embedded.engine import EmbeddedEngine
         from leyden.core.engine.embedded.weights import load_model
@@ -233,19 +234,19 @@ def _load_policy(
 
         _hide_loading_bars()
         codec = HuggingFaceCodec(source)
-        model = load_model(source, device)  # the engine keeps a copy, and the original is let go
+        model = load_model(source, device)  # the engine keeps a copy, and this one is freed
     engine = EmbeddedEngine(model, name=Path(source).name, config=config, on_finish=on_finish)
     return ServedPolicy(name="policy", engine=engine, codec=codec)
 
 
 def _hide_loading_bars() -> None:
-    """Keep transformers from drawing bars across our own."""
+    """Disable the progress bars of transformers, which would overwrite Leyden's own."""
     transformers_logging: Any = import_module("transformers.utils.logging")
     transformers_logging.disable_progress_bar()
 
 
 def _update(engine: Engine, model: "PolicyModel", version: int) -> Callable[[], Awaitable[None]]:
-    """Return what gives `model` to its engine; to merge adapters into a large model first takes seconds."""
+    """Return the function that sends `model` to its engine. Merging adapters into a large model takes seconds."""
     if model.adapters is not None and engine.takes_adapters:
         return partial(engine.update_adapters, model.adapters.save, version)
     return partial(engine.update_weights, model.weights(), version)
@@ -257,7 +258,7 @@ def _check_ids(codec: "Codec", example: Task) -> list[int]:
 
 
 class _EngineLog:
-    """Writes the engine's own record of every call as JSON Lines."""
+    """Writer of the engine's own record of every call, as JSON Lines."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("ab")

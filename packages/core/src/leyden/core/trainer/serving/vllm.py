@@ -1,4 +1,4 @@
-"""`vllm_policy`: a policy of a run, served by a vLLM server beside the trainer. Knows nothing of gateways or stores."""
+"""vLLM serving: serves a policy of a run with a vLLM server beside the trainer."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping
@@ -27,9 +27,9 @@ async def vllm_policy(
     log: Path | None = None,
     on_finish: Callable[[EngineRecord], None] | None = None,
 ) -> AsyncGenerator["ServedPolicy"]:
-    """Serve a Hugging Face model with vLLM inside the block; what the server says goes to `log`.
+    """Context manager: serves a Hugging Face model with vLLM; the server's output goes to `log`.
 
-    Raises UsageError, in one line, where vLLM is not installed or the source cannot be served by it.
+    Raises UsageError, with a message of one line, if vLLM is not installed or cannot serve the source.
     """
     from leyden.core.engine.vllm.engine import VllmEngine
     from leyden.core.engine.vllm.server import check_installed
@@ -47,8 +47,8 @@ async def vllm_policy(
 
 
 def server_options(config: RunConfig, *, trained: bool) -> VllmOptions:
-    """The options of a run's server, with room for the adapters that its algorithm trains."""
-    from leyden.core.algorithm.registry import make_algorithm  # imported here: `leyden dev` has no algorithm
+    """Return the options of a run's server, with room for the adapters that the algorithm trains."""
+    from leyden.core.algorithm.registry import make_algorithm  # a local import: `leyden dev` has no algorithm
 
     rank = _lora_rank(make_algorithm(config.algorithm, config.algorithm_config).settings()) if trained else 0
     if config.vllm.lora_rank and config.vllm.lora_rank < rank:
@@ -57,7 +57,7 @@ def server_options(config: RunConfig, *, trained: bool) -> VllmOptions:
 
 
 def _lora_rank(settings: object) -> int:
-    """The largest rank of adapters anywhere in an algorithm's settings; 0 where it trains whole weights."""
+    """Return the largest adapter rank in an algorithm's settings; 0 if it trains whole weights."""
     if isinstance(settings, list):
         return max(map(_lora_rank, cast("list[object]", settings)), default=0)
     if not isinstance(settings, dict):

@@ -1,6 +1,6 @@
-"""`fate_of`: what became of one rollout, and of each of its calls: the steps that learned from it, or why none did.
+"""Outcomes of rollouts: finds, for a rollout and its calls, the steps that learned from it or why none did.
 
-Invariant: a rollout, and a call, has steps or a reason, and never both.
+Invariant: a rollout or call never has both steps and a reason.
 """
 
 from collections.abc import Sequence
@@ -41,27 +41,27 @@ from leyden.core.trajectory.calls import is_recorded_call
 from leyden.core.trajectory.select import Selector
 
 NO_GATEWAY_WROTE = "bore the record of a model call that no gateway wrote; nothing is learned from it"
-"""Said of spans that had it."""
+"""Remark about such spans."""
 
 
 class CallFate(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one model call."""
+    """Outcome of one model call."""
 
     span_id: str
     attempt: int
-    """Number of the attempt that made it, from 1."""
+    """Number of the attempt that made it, counted from 1."""
     agent: str | None = None
     node: str | None = None
     steps: list[Step] = []
     reason: str | None = None
     detail: str = ""
-    """What the record says beside the reason, such as what the gateway refused."""
+    """Recorded detail of the reason, such as what the gateway refused."""
     moves: bool = True
-    """False for a call that was learned from with advantage 0."""
+    """False for a trained call with advantage 0."""
 
 
 class RolloutFate(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one rollout."""
+    """Outcome of one rollout."""
 
     rollout_id: str
     status: RolloutStatus
@@ -71,15 +71,15 @@ class RolloutFate(msgspec.Struct, frozen=True, kw_only=True):
     steps: list[Step] = []
     reason: str | None = None
     detail: str = ""
-    """What the record says beside the reason, such as what the agent raised."""
+    """Recorded detail of the reason, such as the error that the agent raised."""
     remarks: list[str] = []
-    """What is odd besides: earlier attempts, spans that were not stored, calls that were not recorded."""
+    """Other irregularities: earlier attempts, spans that were not stored, calls that were not recorded."""
     forged: list[str] = []
-    """Spans that bore the record of a model call that no gateway wrote: it was removed from them."""
+    """Ids of spans with a model call record that no gateway wrote; the record was removed from them."""
     calls: list[CallFate] = []
 
     def all_remarks(self) -> list[str]:
-        """`remarks`, and what is to be said of the spans in `forged`."""
+        """Return `remarks`, and a remark about the spans in `forged`."""
         if not self.forged:
             return self.remarks
         spans = "1 span" if len(self.forged) == 1 else f"{len(self.forged):,} spans"
@@ -88,23 +88,23 @@ class RolloutFate(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Circumstances:
-    """What is known of the run that a rollout belongs to."""
+    """Facts about the run that a rollout belongs to."""
 
     learning: Learning | None
-    """None: the rollout is in a store that no run learns from, as far as is known."""
+    """None: as far as is known, no run learns from the rollout's store."""
     selector: Selector = field(default_factory=Selector)
     runs_now: bool = False
-    """Whether a process trains the run at this moment."""
+    """Whether a process currently trains the run."""
     ended: str = ""
     """Why the run ended early, if it did."""
     is_own: bool = True
-    """Whether the run made the rollout itself, rather than learns from what another left."""
+    """Whether the run made the rollout itself; False if it learns from stored rollouts of another source."""
     objection: str | None = None
-    """Why a run that learns from another store leaves the rollout out, whatever it holds."""
+    """Reason why a run that learns from another store leaves the rollout out, whatever its content."""
 
 
 def fate_of(rollout: Rollout, attempts: Sequence[Attempt], spans: Sequence[Span], known: Circumstances) -> RolloutFate:
-    """Return what became of `rollout`, whose attempts, in order, and spans are given."""
+    """Return the outcome of `rollout`. `attempts` must be in order; `spans` are those of all attempts."""
     latest = rollout.attempt if isinstance(rollout, AttemptedRollout) else None
     failure = None if latest is None else failure_of(latest)
     trajectory = None if latest is None else assemble(rollout, latest, spans, known.selector)
@@ -130,7 +130,7 @@ def fate_of(rollout: Rollout, attempts: Sequence[Attempt], spans: Sequence[Span]
 def _reason(
     rollout: Rollout, failure: Failure | None, trajectory: Trajectory | None, known: Circumstances
 ) -> tuple[str | None, str]:
-    """Why no step learned from a rollout, and what its record says of it; no reason where none is known."""
+    """Return why no step learned from a rollout, and the recorded detail. The reason is None if none is known."""
     detail = "" if failure is None else failure.text
     apart = known.objection or (HELD_OUT if rollout.mode in ("val", "test") else _open_reason(rollout, known))
     if apart is not None:
@@ -149,7 +149,7 @@ def _reason(
 
 
 def _open_reason(rollout: Rollout, known: Circumstances) -> str | None:
-    """Why a rollout that has not ended, or that no step may learn from, is not trained."""
+    """Return why a rollout that is unfinished, or that no step may learn from, was not trained; else None."""
     if rollout.metadata.get(ABANDONED):
         return INTERRUPTED
     if rollout.status in FINISHED_ROLLOUT:
@@ -200,7 +200,7 @@ def _calls(
     reason: str | None,
     known: Circumstances,
 ) -> list[CallFate]:
-    """What became of the recorded calls, in the order they were made."""
+    """Return the outcomes of the recorded calls, in the order they were made."""
     learning = known.learning
     numbers = {attempt.attempt_id: attempt.sequence_id for attempt in attempts}
     latest = attempts[-1].attempt_id if attempts else None
@@ -211,7 +211,8 @@ def _calls(
             why: str | None = EARLIER_ATTEMPT
         else:
             unfit = None if trajectory is None else trajectory.untrained.get(span.span_id)
-            if learning is not None and (unfit is None or not known.is_own):  # others may imitate what is unfit for us
+            # a run that learns from stored rollouts may imitate calls that are unfit for training
+            if learning is not None and (unfit is None or not known.is_own):
                 steps = learning.of_call(rollout.rollout_id, span.span_id)
             own = None if learning is None else learning.why_not(span.span_id)
             why = None if steps else own or unfit or reason

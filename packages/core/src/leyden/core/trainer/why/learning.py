@@ -1,4 +1,4 @@
-"""`Learning`: which rollouts and calls the steps of a run learned from, as its folder records it."""
+"""Learning record: which rollouts and calls the steps of a run learned from, read from its folder."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -12,11 +12,11 @@ from leyden.core.trainer.run_folder.move_journal import SET_ASIDE
 
 
 class Step(msgspec.Struct, frozen=True, order=True):
-    """A step that learned from something."""
+    """Step that learned from a rollout or call."""
 
     step: int
     side: str = ""
-    """Of algorithms side by side, the one that learned."""
+    """Side that learned, with side-by-side algorithms."""
 
     def __str__(self) -> str:
         return f"step {self.step}" + (f" ({self.side})" if self.side else "")
@@ -24,18 +24,18 @@ class Step(msgspec.Struct, frozen=True, order=True):
 
 @dataclass(slots=True)
 class Learning:
-    """What became of the rollouts that a run's batches were made of."""
+    """What became of the rollouts in a run's batches."""
 
     is_recorded: bool = False
-    """Whether the run records it: older versions did not, and an algorithm of the user's own may take steps without."""
+    """Whether the run records this. Older versions did not, and a custom algorithm may omit it."""
     steps: dict[str, list[Step]] = field(default_factory=dict[str, list[Step]])
     """By rollout: the steps that learned from one of its calls."""
     reasons: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
-    """By rollout: why no call of it was learned from; one reason for each side."""
+    """By rollout: why no call of it was learned from, one reason for each side."""
     calls: dict[str, list[tuple[str, str]]] = field(default_factory=dict[str, list[tuple[str, str]]])
-    """By span: side, and why the call was not learned from."""
+    """By span: side, and why it did not learn from the call."""
     unmoved: set[str] = field(default_factory=set[str])
-    """Spans of calls that were learned from with advantage 0."""
+    """Spans of trained calls with advantage 0."""
     rolled_back: dict[str, Step] = field(default_factory=dict[str, Step])
     """By rollout: the step that learned from it and was rolled back."""
 
@@ -51,12 +51,12 @@ class Learning:
         return found
 
     def of_call(self, rollout_id: str, span_id: str) -> list[Step]:
-        """The steps that learned from a call of a rollout."""
+        """Return the steps that learned from a call of a rollout."""
         left_out_by = {side for side, _ in self.calls.get(span_id, ())}
         return [step for step in self.steps.get(rollout_id, ()) if step.side not in left_out_by]
 
     def why_not(self, span_id: str) -> str | None:
-        """Why a call was not learned from, where that is recorded of the call itself."""
+        """Return why a call was not learned from, if that is recorded for the call itself."""
         return joined((side, reason) for side, reason in self.calls.get(span_id, ()))
 
     def _add(self, line: Learned) -> None:
@@ -73,7 +73,7 @@ class Learning:
 
 
 def joined(reasons: Iterable[tuple[str, str]]) -> str | None:
-    """The reasons of several sides as one; the side is left out where all say the same. None of none."""
+    """Join the reasons of several sides; sides are omitted if all have the same reason. None without reasons."""
     by_reason: defaultdict[str, list[str]] = defaultdict(list)
     for side, reason in reasons:
         by_reason[reason].append(side)

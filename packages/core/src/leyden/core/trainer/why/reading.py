@@ -1,4 +1,4 @@
-"""Reads what became of the rollouts of a run, one at a time: of its own store, and of those that it learns from."""
+"""Reader of outcomes: reads the rollouts of a run's own store, and of stores that it learns from, one at a time."""
 
 from collections.abc import AsyncGenerator, Collection
 from contextlib import asynccontextmanager
@@ -21,36 +21,36 @@ from leyden.core.trainer.why.learning import Learning
 from leyden.core.trajectory.select import Selector
 
 PAGE = 1000
-"""Rollouts read at once; spans are read rollout by rollout."""
+"""Number of rollouts per query. Spans are queried for each rollout."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """A store whose rollouts a run learns from."""
+    """Store whose rollouts a run learns from."""
 
     uri: str
     name: str = ""
-    """As the run names it; empty: its own store."""
+    """Name that the run has for the store; empty for its own store."""
     only: Collection[str] | None = None
-    """Rollouts of it that the run read; None: all."""
+    """Ids of the rollouts that the run read from it; None: all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """A run, as far as its folder tells."""
+    """Run, as recorded in its folder."""
 
     folder: RunFolder
     config: RunConfig
     known: Circumstances
     report: RunReport | None
-    """None while it has not finished."""
+    """None while the run has not finished."""
     sources: tuple[Source, ...]
     unreadable: tuple[str, ...]
-    """Sources that are not there any more, each with why, and how many rollouts of it the run read."""
+    """Sources that no longer exist, each with the reason and the number of its rollouts that the run read."""
 
     @classmethod
     def open(cls, runs: Path, name: str) -> "Record":
-        """Find the run. Raises RunError when there is none, or it has no store yet."""
+        """Open a run. Raises RunError when there is none, or when it has no store yet."""
         folder, config = RunFolder.open(runs, name)
         if not folder.store_file.exists():
             ended = folder.failure()
@@ -72,7 +72,7 @@ class Record:
         )
 
     async def fates(self) -> AsyncGenerator[tuple[Source, RolloutFate]]:
-        """What became of every rollout, of the run's own first, in the order in which they were made."""
+        """Yield the outcome of every rollout with its source: the run's own rollouts first, in order of creation."""
         for source in self.sources:
             async with _reading(source.uri) as store:
                 offset = 0
@@ -83,7 +83,10 @@ class Record:
                             yield source, await self._fate(store, rollout, source)
 
     async def fate(self, wanted: str) -> RolloutFate:
-        """What became of the rollout with this id, or with this part of one. Raises RunError unless one fits."""
+        """Return the outcome of the rollout whose id is or contains `wanted`.
+
+        Raises RunError unless exactly one matches.
+        """
         for source in self.sources:
             async with _reading(source.uri) as store:
                 found = await find_rollout(store, wanted)
@@ -93,7 +96,7 @@ class Record:
             raise await no_rollout(store, self.folder.path.name, wanted)
 
     async def _fate(self, store: LightningStore, rollout: Rollout, source: Source) -> RolloutFate:
-        # Spans first: of an attempt that begins in between there are then none without it.
+        # Spans first: for an attempt that starts in between, there are then no spans without an attempt.
         spans = (await store.query_spans(rollout.rollout_id)).items
         attempts = (await store.query_attempts(rollout.rollout_id)).items
         known = replace(self.known, is_own=False, objection=objection(rollout)) if source.name else self.known
@@ -101,14 +104,14 @@ class Record:
 
 
 def own_selector(config: RunConfig) -> Selector:
-    """Which calls a run selects, but for its predicate: no code of the user's is loaded to look at a run."""
+    """Return the run's selector without its predicate: user code is not loaded to inspect a run."""
     return Selector(
         agent_match=config.agent_match, span_match=config.span_match, attribute_match=config.attribute_match
     )
 
 
 def circumstances_of(folder: RunFolder | None) -> Circumstances:
-    """What is known of the rollouts in the store of a run; of no run, nothing but what the store holds."""
+    """Return the facts about rollouts in a run's store; with None, no facts beyond the store's content."""
     return Circumstances(learning=None) if folder is None else _circumstances(folder, load_config(folder.config_file))
 
 
@@ -132,7 +135,7 @@ def _report(folder: RunFolder) -> RunReport | None:
 
 @asynccontextmanager
 async def _reading(uri: str) -> AsyncGenerator[LightningStore]:
-    """A store that is only looked at. Time stands still: to look at a run must not end what is under way in it."""
+    """Open a store for reading only. The clock stands still: reading must not time out attempts that are running."""
     store = await open_store(uri, clock=lambda: 0.0)
     try:
         yield store

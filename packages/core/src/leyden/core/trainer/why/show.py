@@ -1,4 +1,4 @@
-"""What `leyden why` prints: a summary of a run, or one rollout. Lines are never cut: a terminal wraps them."""
+"""Output of `leyden why`: the lines for a run or for one rollout. Lines are not shortened; the terminal wraps them."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ from leyden.core.trainer.why.summary import ReasonCount, Summary
 
 
 def summary_lines(summary: Summary) -> Iterable[str]:
-    """The lines for a run."""
+    """Yield the lines for a run."""
     yield f"Run {summary.run} ({summary.state})" + (f": {summary.ended}" if summary.ended else "")
     left_out = summary.rollouts - summary.rollouts_trained
     trained = f"{summary.rollouts_trained:,} trained"
@@ -41,7 +41,7 @@ def summary_lines(summary: Summary) -> Iterable[str]:
 
 
 def rollout_lines(fate: RolloutFate, show: str) -> Iterable[str]:
-    """The lines for one rollout; `show` is the command that shows it as a tree."""
+    """Yield the lines for one rollout; `show` is the command that shows it as a tree."""
     attempts = "" if fate.attempts == 1 else f", {_many(fate.attempts, 'attempt')}"
     reward = "no reward" if fate.reward is None else f"reward {fate.reward:g}"
     yield f"Rollout {fate.rollout_id} ({fate.mode or 'no mode'}, {fate.status}{attempts}, {reward})"

@@ -1,4 +1,4 @@
-"""`Summary`: what became of all rollouts and calls of a run, in counts, with an example of each reason."""
+"""Summary of outcomes: counts what became of the rollouts and calls of a run, with an example of each reason."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -14,58 +14,58 @@ from leyden.core.trainer.why.fates import NO_GATEWAY_WROTE, CallFate, RolloutFat
 from leyden.core.trainer.why.reading import Record
 
 MOST_DETAILS = 10
-"""Different messages that are kept of one reason; the others are counted."""
+"""Maximum number of different messages kept for one reason; further ones are only counted."""
 State = Literal["finished", "running", "not finished", "ended before its first step"]
 
 
 class ReasonCount(msgspec.Struct, frozen=True, kw_only=True):
-    """Rollouts or calls that were not trained for one reason."""
+    """Count of rollouts or calls that were not trained for one reason."""
 
     reason: str
     count: int
     means: str
     change: str
-    """What to change; empty where nothing is to be changed."""
+    """Advice what to change; empty if nothing needs to change."""
     example: str
-    """Id of the first rollout."""
+    """Id of the first rollout with this reason."""
     command: str
-    """Shows the example."""
+    """Command that shows the example."""
     details: list[Counted] = []
-    """What the records say, the most frequent first."""
+    """Recorded details, the most frequent first."""
     others: int = 0
-    """Records that say something else, beyond `MOST_DETAILS`."""
+    """Number of records with other details, beyond `MOST_DETAILS`."""
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a run's rollouts and calls."""
+    """Outcomes of a run's rollouts and calls."""
 
     run: str
     state: State
     ended: str | None
-    """Why it ended before its first step, or before its last."""
+    """Why it ended before its first or its last step; None otherwise."""
     rollouts: int
-    """For training."""
+    """Number of training rollouts."""
     rollouts_trained: int
     steps: int
-    """Steps that learned from them."""
+    """Number of steps that learned from them."""
     held_out: int
-    """Rollouts that measured the policy."""
+    """Number of rollouts that measured the policy."""
     calls: int
-    """Recorded calls of all rollouts, held-out ones included."""
+    """Number of recorded calls of all rollouts, including held-out ones."""
     calls_trained: int
     calls_unmoved: int
-    """Of those trained, how many had advantage 0."""
+    """Number of trained calls with advantage 0."""
     rollouts_left_out: list[ReasonCount]
     calls_left_out: list[ReasonCount]
     held_out_failures: list[Counted]
     remarks: list[Counted]
-    """What is odd besides, with the first rollout's id each: of rollouts, or of spans with forged records."""
+    """Other irregularities, such as spans with forged records, each with the id of its first rollout."""
     agents_output: str | None
-    """Where what the agents print can be read, as a clause; None of a run without an agent."""
+    """Clause that states where the agents' output can be read; None for a run without an agent."""
 
 
 async def summarise(record: Record) -> Summary:
-    """Go through all rollouts of a run. Raises RunError when there is none."""
+    """Summarise all rollouts of a run. Raises RunError when there is none."""
     counts = _Counts()
     async for _, fate in record.fates():
         counts.add(fate)
@@ -96,7 +96,7 @@ async def summarise(record: Record) -> Summary:
 
 @dataclass(slots=True)
 class _Reason:
-    """What is counted of one reason."""
+    """Counts for one reason."""
 
     example: str
     count: int = 0
@@ -110,7 +110,7 @@ class _Reason:
 
 @dataclass(slots=True)
 class _Counts:
-    """Grows with the number of different reasons and messages, not with that of rollouts."""
+    """Counters. Memory grows with the number of different reasons and messages, not with the number of rollouts."""
 
     seen: int = 0
     rollouts: int = 0
@@ -157,7 +157,7 @@ class _Counts:
 
 
 def _listed(counted: dict[str, _Reason], show: str) -> list[ReasonCount]:
-    """The most frequent first."""
+    """Return the reasons, the most frequent first."""
     found: list[ReasonCount] = []
     for name, one in sorted(counted.items(), key=lambda item: -item[1].count):
         reason, details = reason_of(name), one.details.few(MOST_DETAILS)
@@ -177,7 +177,7 @@ def _listed(counted: dict[str, _Reason], show: str) -> list[ReasonCount]:
 
 
 def with_rollout(command: str, rollout_id: str) -> str:
-    """`command`, which names a run, with a rollout behind the run."""
+    """Insert a rollout id behind the run's name in `command`."""
     before, runs, where = command.partition(" --runs ")
     return f"{before} {rollout_id}{runs}{where}"
 
