@@ -58,8 +58,8 @@ async def read_body(
 ) -> bytes:
     """Read a request's body and return it decompressed.
 
-    `hold` is called with the decompressed size of every piece, and may raise Refusal. `work` runs the decompression of a
-    piece that may expand to megabytes. Raises Refusal with status 400 (the body contradicts its headers), 408 (too
+    `hold` is called with the decompressed size of every piece, and may raise Refusal. `work` decompresses a piece that
+    may expand to megabytes. Raises Refusal with status 400 (the body contradicts its headers), 408 (too
     slow), 413 (too large) or 415 (content encoding not accepted). Raises ClientGone if the client disconnects.
     """
     length = _declared_length(scope["headers"])
