@@ -32,6 +32,7 @@ from leyden.core.gateway.model_request import ModelRequest
 from leyden.core.gateway.refusal import Refusal, invalid, server_error
 
 _log = logging.getLogger("leyden.gateway")
+BROKEN_OFF = "the engine broke off the call"
 PACE_SECONDS = 0.001
 
 
@@ -291,9 +292,9 @@ async def _generate(
 
 async def _side_by_side(policy: ServedPolicy, choices: Sequence[_Choice]) -> None:
     """Generate all choices concurrently; the first failure cancels the others."""
-    pace = _Pace()
     if len(choices) == 1:
-        return await _draw(policy, choices[0], pace)
+        return await _draw(policy, choices[0])
+    pace = _Pace()
     tasks = [asyncio.create_task(_draw(policy, choice, pace)) for choice in choices]
     try:
         await asyncio.gather(*tasks)
@@ -328,7 +329,7 @@ class _Pace:
             self._turn.release()
 
 
-async def _draw(policy: ServedPolicy, choice: _Choice, pace: _Pace) -> None:
+async def _draw(policy: ServedPolicy, choice: _Choice, pace: _Pace | None = None) -> None:
     """Generate tokens until the engine ends the choice or the reader stops it.
 
     The reader stops at a stop string, or after the first tool call where only one is allowed. Raises EngineError if
@@ -347,12 +348,22 @@ async def _draw(policy: ServedPolicy, choice: _Choice, pace: _Pace) -> None:
     answer = cast("AsyncGenerator[TokenChunk]", policy.engine.generate(request))
     async with aclosing(answer):
         async for chunk in answer:
-            async with pace:
-                await choice.take(chunk)
-                if choice.reader.stopped:
-                    return await choice.end("stop")
-                if chunk.finish_reason == "abort":
-                    break
-                if chunk.finish_reason is not None:
-                    return await choice.end(chunk.finish_reason)
-    raise EngineError("the engine broke off the call")
+            if pace is None:
+                is_last = await _read(choice, chunk)
+            else:
+                async with pace:
+                    is_last = await _read(choice, chunk)
+            if is_last:
+                return
+    raise EngineError(BROKEN_OFF)
+
+
+async def _read(choice: _Choice, chunk: TokenChunk) -> bool:
+    """Read a chunk of a choice, and return whether the choice ends with it."""
+    await choice.take(chunk)
+    reason = "stop" if choice.reader.stopped else chunk.finish_reason
+    if reason == "abort":
+        raise EngineError(BROKEN_OFF)
+    if reason is not None:
+        await choice.end(reason)
+    return reason is not None
