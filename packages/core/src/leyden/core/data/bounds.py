@@ -17,7 +17,7 @@ MOST_REWARD = 1e15
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """The least and the most that a number can be; with `above`, it is more than the least."""
+    """The smallest and the largest value of a number; with `above`, the smallest value itself is not allowed."""
 
     least: float
     most: float

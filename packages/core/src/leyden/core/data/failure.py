@@ -39,7 +39,7 @@ class Failure:
 
     @property
     def text(self) -> str:
-        """One line with white space joined: the exception's type and message for an agent, otherwise the message alone."""
+        """One line with white space joined: for an agent, the exception's type and message; otherwise the message."""
         message = " ".join(self.message.split())
         if self.kind != "agent":
             return message or self.type
