@@ -1,23 +1,25 @@
 """Errors of Leyden: every class of exception that it raises, by the part that raises it.
 
-LeydenError
-├── UsageError                the user's input cannot work; the CLI prints one line and exits with 2
-│   ├── AgentNotFound         the file, module or attribute named for the agent or reward does not exist or load
-│   ├── UnknownAgent          no adapter recognises the agent object
-│   ├── TaskError             a task file or one of its rows is malformed
-│   ├── RewardError           the reward function raised, or returned something that is not a finite number
-│   ├── PolicyError           a policy folder or hub name cannot be loaded, or has no chat template
-│   ├── RunError              a run folder is missing, taken, or not resumable
-│   └── NothingToLearn        agents and reward work, but no rollout can be trained; the run can be resumed
-├── StoreError
-│   ├── NotFound              no such rollout, attempt, resource or worker (also a ValueError)
-│   ├── IllegalMove           a status change that the state tables do not allow (also a ValueError)
-│   └── CallRefused           a call that a store refuses every time it is sent (also a ValueError)
-│       └── WrongType         an argument has another type than the interface declares (also a TypeError)
-├── EngineError               the engine could not answer, or serves weights that it should not
-├── GatewayError              a model call could not be accepted
-└── TrainingError             a training step cannot be taken: its input does not fit, or numbers are not finite
-    └── CheckFailed           the check before a run found a reason why the policy would not learn
+    LeydenError
+    ├── UsageError                the user's input cannot work; the CLI prints one line and exits with 2
+    │   ├── AgentNotFound         the file, module or attribute named for the agent or reward does not exist or load
+    │   ├── UnknownAgent          no adapter recognises the agent object
+    │   ├── TaskError             a task file or one of its rows is malformed
+    │   ├── RewardError           the reward function raised, or returned something that is not a finite number
+    │   ├── PolicyError           a policy folder or hub name cannot be loaded, or has no chat template
+    │   ├── RunError              a run folder is missing, taken, or not resumable
+    │   └── NothingToLearn        agents and reward work, but no rollout can be trained; the run can be resumed
+    ├── StoreError
+    │   ├── NotFound              no such rollout, attempt, resource or worker (also a ValueError)
+    │   ├── IllegalMove           a status change that the state tables do not allow (also a ValueError)
+    │   └── CallRefused           a call that a store refuses every time it is sent (also a ValueError)
+    │       └── WrongType         an argument has another type than the interface declares (also a TypeError)
+    ├── EngineError               the engine could not answer, or serves weights that it should not
+    ├── GatewayError              a model call could not be accepted
+    └── TrainingError             a training step cannot be taken: its input does not fit, or numbers are not finite
+        └── CheckFailed           the check before a run found a reason why the policy would not learn
+
+Errors that only one module needs are defined there, some of them as subclasses of `LeydenError`.
 """
 
 

@@ -99,7 +99,7 @@ class Reading:
 
     @contextmanager
     def at_most(self, items: int, size: int) -> Generator[None]:
-        """Read a part that may have so many items and bytes, so that it leaves the others theirs."""
+        """Limit the items and bytes of the part that is read in this context, so that other parts keep their share."""
         items, size = min(self._items, items), min(self._bytes, size)
         beside, bytes_beside = self._items - items, self._bytes - size
         self._items, self._bytes = items, size
@@ -142,7 +142,10 @@ class Reading:
             return f"<{type_name(value)}>"
 
     def text(self, text: str, place: str) -> str:
-        """Return exact text, well-formed, and shortened where it has too many bytes. Shortened text reads as itself again."""
+        """Return exact text, well-formed, and shortened where it has too many bytes.
+
+        Shortened text can be read again without another change.
+        """
         if not text.isascii():
             text = self._well_formed(text, place)
         if len(text) > self._bytes and text != ELLIPSIS:
