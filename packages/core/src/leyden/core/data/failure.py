@@ -34,7 +34,7 @@ class Failure:
 
     kind: FailureKind
     type: str
-    """Name of the exception's class; a status of the attempt where there was no exception."""
+    """Name of the exception's class, or a name such as `WorkerDied` where there was no exception."""
     message: str
 
     @property

@@ -65,7 +65,7 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True):
     mode: RolloutMode | None = None
     resources_id: str | None = None
     resources_version: int | None = None
-    """Version of those resources when the rollout was stored; None when there were none under that id."""
+    """Version of those resources when they were assigned to the rollout; None when there were none under that id."""
     status: RolloutStatus = "queuing"
     config: RolloutConfig = RolloutConfig()
     metadata: dict[str, Any] = {}

@@ -1,8 +1,8 @@
 """Provenance of call records: removes records of model calls from spans that no gateway wrote.
 
 Training trusts these records. A gateway adds its spans directly to its own store object. All other writers pass their
-spans through `without_call_records` first: a process's recorder, a runner's notes, OTLP endpoints, captures in
-production, and the server of a store for every client that it does not trust (in a run: for every client).
+spans through `without_call_records` first: a process's recorder, a runner's notes, OTLP endpoints, and captures in
+production. So does the server of a store for every client that it does not trust; in a run, it trusts none.
 """
 
 import asyncio

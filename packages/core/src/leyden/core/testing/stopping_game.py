@@ -55,7 +55,7 @@ class Bias:
 
 
 def policy(logits: NDArray[Any] = LOGITS) -> NDArray[Any]:
-    """Return `pi_SA`, the probability of each action in each state."""
+    """Return `pi_SA`, the probability of each action in each state, of shape (states, actions)."""
     weight = np.exp(logits)
     return weight / weight.sum(axis=1, keepdims=True)
 
@@ -74,7 +74,7 @@ def expected_reward(logits: NDArray[Any] = LOGITS, worked: float = 0.0, failed: 
 
 
 def expected_rewards(logits: NDArray[Any] = LOGITS, worked: float = 0.0, failed: float = 0.0) -> NDArray[Any]:
-    """Return the expected reward from each state on, which a critic would learn."""
+    """Return the expected reward from each state on, of shape (states,), which a critic would learn."""
     pi_SA = policy(logits)
     values = np.zeros(STATES, dtype=pi_SA.dtype)
     for state in reversed(range(STATES)):
@@ -87,7 +87,7 @@ def expected_rewards(logits: NDArray[Any] = LOGITS, worked: float = 0.0, failed:
 
 
 def true_gradient(worked: float = 0.0, failed: float = 0.0) -> Floats:
-    """Return `gradient_SA`, the gradient of the expected reward by the logits.
+    """Return `gradient_SA`, the gradient of the expected reward by the logits, of shape (states, actions).
 
     It is computed by complex steps, exact up to rounding.
     """
@@ -107,7 +107,7 @@ def expected_gradient(
     groups: int = 1,
     critic: Critic | None = None,
 ) -> Floats:
-    """Return `gradient_SA` as estimated from a batch of groups, averaged over all possible batches.
+    """Return `gradient_SA` of shape (states, actions): the estimate from a batch of groups, averaged over all batches.
 
     The estimate of one batch of B rollouts is 1/B Σ_b Σ_n A_(b,n) ∇log π(a_n | s_n). Groups and batches are enumerated
     without regard to order, so the estimator must not depend on the order.
@@ -132,7 +132,7 @@ def expected_gradient(
 
 
 def score(transition: Transition) -> Floats:
-    """Return ∇log π of a transition, as `gradient_SA`."""
+    """Return ∇log π of a transition, as `gradient_SA` of shape (states, actions)."""
     state, action = transition.prompt_ids[0], transition.response_ids[0]
     gradient = np.zeros_like(LOGITS)
     gradient[state] = -policy()[state]

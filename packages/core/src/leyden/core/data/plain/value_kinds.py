@@ -41,7 +41,7 @@ _MOST_KNOWN = 4096
 _SAID_ITEMS, _SAID_BYTES = 100, 100_000
 """Limits for the arguments of an exception with enormous arguments."""
 _MOST_BITS = 14_000
-"""Largest size of a whole number that Python writes in decimal."""
+"""Largest size in bits of a whole number that Python writes in decimal."""
 _FEW = 64
 """Lists with at most this many items are read one by one, without a first check for a flat list."""
 _known: dict[int, tuple[type, Kind]] = {}

@@ -111,7 +111,7 @@ def _size_of_members(holder: Any, below: list[Any]) -> int:
 
 
 def as_text(value: object, most: int, limits: Limits = FULL) -> Kept:
-    """Return `value` as at most `most` characters: text unchanged, any other value as JSON."""
+    """Return `value` as at most `most` characters: text unchanged, an object as its own text, other values as JSON."""
     read = reading(limits)
     found = read.read(value, "")
     text: str = found if type(found) is str else read.json(found, "")
@@ -128,7 +128,7 @@ def as_json(value: object, what: str = "", limits: Limits = FULL) -> Kept:
 
 
 def number(value: object) -> float | None:
-    """Return a number of any kind, or an array with one number, as a float; None for any other value.
+    """Return a number of any kind, or a zero-dimensional array, as a float; None for any other value.
 
     A number that is too large for a float becomes infinity.
     """

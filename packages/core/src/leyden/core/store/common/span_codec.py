@@ -1,8 +1,8 @@
 """Codec of stored spans: stores the part that a call shares with an earlier call of its attempt only once.
 
-An agent of thirty turns sends its conversation thirty times. A span that begins like an earlier span, in its prompt's
-ids, its messages or its tools, is stored as a reference to that span and the rest. Readers get whole spans. The spans
-of an attempt are kept or removed together, so a referenced span always exists.
+An agent of thirty turns sends its conversation thirty times. A span may begin like an earlier span in its prompt's ids,
+its messages or its tools. It is then stored as a reference to that span, with the rest. Readers get whole spans. The
+spans of an attempt are kept or removed together, so a referenced span always exists.
 """
 
 import threading

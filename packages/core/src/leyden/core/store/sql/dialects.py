@@ -63,7 +63,7 @@ def tuples_among(*columns: Column[Any]) -> ColumnElement[bool]:
 
 
 def holds(column: Column[Any], text: str) -> ColumnElement[bool]:
-    """Return a condition: the text column contains `text`, case included."""
+    """Return a condition: the text column contains `text`, with regard to case."""
     return _position(column, text) > 0
 
 
