@@ -1,4 +1,4 @@
-"""Errors of Leyden: every class of exception that it raises, by the part that raises it.
+"""Errors of Leyden: the shared classes of exceptions, by the part that raises them.
 
     LeydenError
     ├── UsageError                the user's input cannot work; the CLI prints one line and exits with 2

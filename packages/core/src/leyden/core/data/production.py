@@ -82,7 +82,7 @@ class CaptureSpans(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CaptureEnd(msgspec.Struct, frozen=True, kw_only=True):
-    """End of an attempt: how it ended, and the spans that the agent emitted as notes."""
+    """End of an attempt: how it ended, and the spans that the agent emitted in it."""
 
     failed: bool = False
     incomplete: bool = False
