@@ -90,7 +90,7 @@ class Turns:
         sender.charge(seconds, self.clock())
         if refused is not None:
             raise refused
-        return result  # `refused` is None, so there is a result
+        return result  # pyright: ignore[reportReturnType]  # `refused` is None, so there is a result
 
 
 def let_go() -> None:
