@@ -1,38 +1,38 @@
-"""Every error Leyden raises, by the boundary it crossed.
+"""Errors of Leyden: the shared classes of exceptions, by the part that raises them.
 
     LeydenError
-    ├── UsageError                what the user gave cannot work; the CLI prints one line and exits with 2
+    ├── UsageError                the user's input cannot work; the CLI prints one line and exits with 2
     │   ├── AgentNotFound         the file, module or attribute named for the agent or reward does not exist or load
     │   ├── UnknownAgent          no adapter recognises the agent object
     │   ├── TaskError             a task file or one of its rows is malformed
     │   ├── RewardError           the reward function raised, or returned something that is not a finite number
     │   ├── PolicyError           a policy folder or hub name cannot be loaded, or has no chat template
     │   ├── RunError              a run folder is missing, taken, or not resumable
-    │   └── NothingToLearn        agents and reward work, and leave nothing to train: the run stays, and can go on
+    │   └── NothingToLearn        agents and reward work, but no rollout can be trained; the run can be resumed
     ├── StoreError
     │   ├── NotFound              no such rollout, attempt, resource or worker (also a ValueError)
-    │   ├── IllegalMove           a status change the state tables do not allow (also a ValueError)
-    │   └── CallRefused           a store takes no such call, however often it is sent (also a ValueError)
-    │       └── WrongType         an argument is of another type than the interface says (also a TypeError)
-    ├── EngineError               the engine could not answer, or serves weights it should not
+    │   ├── IllegalMove           a status change that the state tables do not allow (also a ValueError)
+    │   └── CallRefused           a call that a store refuses every time it is sent (also a ValueError)
+    │       └── WrongType         an argument has another type than the interface declares (also a TypeError)
+    ├── EngineError               the engine could not answer, or serves weights that it should not
     ├── GatewayError              a model call could not be accepted
-    └── TrainingError             a step cannot be taken: what it is given does not fit, or numbers are not finite
-        └── CheckFailed           the check before a run found what would keep it from learning
+    └── TrainingError             a training step cannot be taken: its input does not fit, or numbers are not finite
+        └── CheckFailed           the check before a run found a reason why the policy would not learn
 
-Knows nothing of the rest of the package.
+Errors that only one module needs are defined there, some of them as subclasses of `LeydenError`.
 """
 
 
 class LeydenError(Exception):
-    """Something went wrong in Leyden itself."""
+    """Base class of all errors of Leyden."""
 
 
 class UsageError(LeydenError):
-    """What was given cannot work."""
+    """The user's input cannot work."""
 
 
 class AgentNotFound(UsageError):
-    """The named agent or reward could not be found."""
+    """The named agent or reward was not found."""
 
 
 class UnknownAgent(UsageError):
@@ -56,15 +56,15 @@ class RunError(UsageError):
 
 
 class NothingToLearn(UsageError):
-    """Nothing of a step's rollouts can be trained."""
+    """No rollout of a step can be trained."""
 
 
 class StoreError(LeydenError):
-    """The store refused or failed."""
+    """The store refused a call, or failed."""
 
 
 class NotFound(StoreError, ValueError):
-    """The store has no such thing."""
+    """The store has no object with this id."""
 
 
 class IllegalMove(StoreError, ValueError):
@@ -72,11 +72,11 @@ class IllegalMove(StoreError, ValueError):
 
 
 class CallRefused(StoreError, ValueError):
-    """The store does not take this call: what it says cannot be, it is too large, or it is not its token's to make."""
+    """The store refuses this call: its arguments are invalid or too large, or its token does not permit it."""
 
 
 class WrongType(CallRefused, TypeError):
-    """An argument is of another type than the interface says."""
+    """An argument has another type than the interface declares."""
 
 
 class EngineError(LeydenError):
@@ -88,12 +88,12 @@ class GatewayError(LeydenError):
 
 
 class TrainingError(LeydenError):
-    """The step cannot be taken."""
+    """The training step cannot be taken."""
 
 
 class CheckFailed(TrainingError):
-    """The run would not learn."""
+    """The check before a run found that the policy would not learn."""
 
 
 REFUSALS = (ValueError, UsageError)
-"""What a store raises for something that it will never take; it works, and takes others."""
+"""Errors that a store raises for a call that it always refuses; the store itself works, and accepts other calls."""

@@ -1,7 +1,7 @@
-"""Which numbers a run, a dry run or a server can be given. The one place for it.
+"""Bounds of options: the smallest and largest numbers that a run, a dry run or a server accepts.
 
-The upper bounds are far above what any machine can do. They keep a slip of the finger from a store, a clock or a
-library that cannot hold the number.
+The upper bounds are far above what any machine can do. They keep a mistyped number away from a store, a clock or a
+library that cannot hold it.
 """
 
 import math
@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from leyden.core.errors import UsageError
 
 LONGEST_SECONDS = 10_000_000
-"""Some four months."""
+"""About four months."""
 MOST_REWARD = 1e15
-"""No reward is larger, one way or the other: float32, and the spread of a group, would not be finite any more."""
+"""Largest absolute reward. A larger one would overflow float32, or make the spread of a group infinite."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """The least and the most that a number can be; with `above`, it is more than the least."""
+    """The smallest and the largest value of a number; with `above`, the smallest value itself is not allowed."""
 
     least: float
     most: float
@@ -51,11 +51,11 @@ BOUNDS = {
     "timeout": Bound(0, LONGEST_SECONDS, above=True),
     "workers": Bound(1, 10_000),
 }
-"""By the name of the option, with `_` for `-`."""
+"""Bounds by the name of the option, with `_` in the place of `-`."""
 
 
 def check_bound(name: str, value: float, said: str | None = None) -> None:
-    """Raise UsageError where `value` cannot be the number called `name`; `said` is what a message calls it."""
+    """Raise UsageError where `value` is out of bounds for the option `name`; `said` is its name in the message."""
     bound, said = BOUNDS[name], said or name.replace("_", "-")
     if isinstance(value, float) and not math.isfinite(value):
         raise UsageError(f"{said} must be a finite number, not {value}")
@@ -75,5 +75,5 @@ def check_bound(name: str, value: float, said: str | None = None) -> None:
 def _shown(number: float) -> str:
     try:
         return str(number)
-    except ValueError:  # Python writes no whole number of thousands of digits
+    except ValueError:  # Python refuses to write a whole number of thousands of digits
         return "a number of thousands of digits"

@@ -1,4 +1,4 @@
-"""`Failure`: why an attempt did not succeed, as its metadata keeps it."""
+"""`Failure`: the reason why an attempt did not succeed, as the attempt's metadata records it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,13 +8,17 @@ from leyden.core.data.rollout import Attempt
 from leyden.core.masking import mask_text, visible
 
 FailureKind = Literal["agent", "timeout", "reward", "input", "cancelled", "worker", "leyden", "unknown"]
-"""What failed: the agent raised; it took too long; the reward function failed; the task does not fit the agent; the
-rollout was cancelled; the agent's process was lost; Leyden itself failed; or the record does not say."""
+"""Which part failed.
+
+`agent`: the agent raised. `timeout`: the attempt took too long. `reward`: the reward function failed. `input`: the task
+does not fit the agent. `cancelled`: the rollout was cancelled. `worker`: the agent's process was lost. `leyden`: Leyden
+itself failed. `unknown`: the record has no reason.
+"""
 
 ERROR = "error"
 """Key of the attempt's metadata that holds its failure."""
 NOT_STORED = "not_stored"
-"""Key of the attempt's metadata that counts spans the store refused: `{"spans": 2, "reason": "..."}`."""
+"""Key of the attempt's metadata that counts spans that the store refused: `{"spans": 2, "reason": "..."}`."""
 
 _UNSAID = {
     "failed": "the attempt failed, and its record does not say why",
@@ -30,26 +34,26 @@ class Failure:
 
     kind: FailureKind
     type: str
-    """Name of the exception's class, or of what stands for it."""
+    """Name of the exception's class, or a name such as `WorkerDied` where there was no exception."""
     message: str
 
     @property
     def text(self) -> str:
-        """One line: the agent's exception with its type, otherwise the message alone; all of it, white space joined."""
+        """One line with white space joined: for an agent, the exception's type and message; otherwise the message."""
         message = " ".join(self.message.split())
         if self.kind != "agent":
             return message or self.type
         return f"{self.type}: {message}" if message else self.type
 
     def metadata(self) -> dict[str, str]:
-        """As the attempt's metadata holds it under `error`: without secrets and control characters."""
+        """Return the value of the metadata key `error`, with secrets masked and control characters removed."""
         return {"kind": self.kind, "type": visible(mask_text(self.type)), "message": visible(mask_text(self.message))}
 
 
 def failure_of(attempt: Attempt) -> Failure | None:
-    """The failure of an attempt that ended badly; of kind `unknown` where its record does not say why.
+    """Return the failure of an attempt that failed, timed out or became unresponsive; otherwise None.
 
-    None for an attempt that succeeded or still runs.
+    The kind is `timeout`, `worker` or `unknown` where the metadata has no failure.
     """
     if attempt.status not in _UNSAID:
         return None

@@ -1,8 +1,8 @@
-"""Attempt tokens: what proves to the gateway which attempt a model call belongs to.
+"""Attempt tokens: signed tokens that prove to the gateway which attempt a model call belongs to.
 
-A token is `rollout.attempt.signature`, each part URL-safe base64 without padding, so that it can stand in a header or
-in a path. Whoever holds it speaks for its attempt, and can read the attempt's ids in it. Knows nothing of whether the
-attempt is still open; the gateway asks the store.
+A token is `rollout.attempt.signature`. Each part is URL-safe base64 without padding, so the token fits in a header or
+in a path. A client that holds the token may act for its attempt, and can read the attempt's ids in it. A valid token
+does not mean that the attempt is still open; the gateway asks the store for that.
 """
 
 import hmac
@@ -11,21 +11,21 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 
 KEY_BYTES = 32
 SIGNATURE_BYTES = 18
-"""144 bits of the HMAC: beyond guessing, and no padding in base64."""
+"""144 bits of the HMAC: too many to guess, and a length for which base64 needs no padding."""
 
 
 def new_key() -> bytes:
-    """A fresh random signing key; one per run, never stored."""
+    """Return a random signing key. Each run has one key, which is never stored."""
     return secrets.token_bytes(KEY_BYTES)
 
 
 def fits_header(token: str) -> bool:
-    """Whether a token that somebody has chosen can travel as a bearer token: printable ASCII without spaces."""
+    """Whether a token of the user's choice is valid as a bearer token: printable ASCII without spaces."""
     return bool(token) and token.isascii() and token.isprintable() and " " not in token
 
 
 def mint(key: bytes, rollout_id: str, attempt_id: str) -> str:
-    """Token of one attempt. Raises ValueError when the key is empty: it would sign for anyone."""
+    """Return the token of one attempt. Raises ValueError for an empty key, whose signature anyone could compute."""
     if not key:
         raise ValueError("an attempt token needs a signing key")
     body = f"{_encode(rollout_id.encode())}.{_encode(attempt_id.encode())}"
@@ -33,7 +33,7 @@ def mint(key: bytes, rollout_id: str, attempt_id: str) -> str:
 
 
 def verify(key: bytes, token: str) -> tuple[str, str] | None:
-    """(rollout id, attempt id) of a token that `key` signed, else None; never raises for a malformed token."""
+    """Return (rollout id, attempt id) of a token that `key` signed, else None. Malformed tokens never raise."""
     body, dot, signature = token.rpartition(".")
     if not (key and dot and token.isascii()):
         return None
@@ -43,11 +43,11 @@ def verify(key: bytes, token: str) -> tuple[str, str] | None:
 
 
 def ids_in(token: str) -> tuple[str, str] | None:
-    """(rollout id, attempt id) that a token names, whoever has signed it; None for what is no token."""
+    """Return (rollout id, attempt id) from a token without a check of its signature; None where it is malformed."""
     parts = token.split(".")
     try:
         return (_decode(parts[0]), _decode(parts[1])) if len(parts) == 3 else None
-    except ValueError:  # of base64, and of UTF-8
+    except ValueError:  # raised by base64 and by UTF-8 decoding
         return None
 
 

@@ -1,12 +1,12 @@
-"""The order in which a run goes through its rows: shuffled anew each time through, from a seed. Knows no rows."""
+"""Order of the rows of a dataset in a run: a new shuffle for every epoch, drawn from a seed."""
 
 import random
 
 
 def drawn(count: int, index: int, size: int, seed: int) -> list[int]:
-    """Return the row numbers of the `index`-th batch of `size`: each of `count` once each time through, none skipped.
+    """Return the row numbers of batch number `index`, which has `size` rows; every epoch has each of `count` rows once.
 
-    A pure function of its arguments, so that a resumed run goes on exactly where it stopped.
+    A pure function of its arguments, so that a resumed run continues exactly where it stopped.
     """
     orders: dict[int, list[int]] = {}
     rows: list[int] = []

@@ -1,4 +1,4 @@
-"""A page of query results."""
+"""`Page`: some of the results of a query, with the number of all results."""
 
 from abc import ABCMeta
 from collections.abc import Iterator, Sequence
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class Page(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
-    """Some of the results of a query, as a sequence, and how many there are in all."""
+    """Some of the results of a query, as a sequence, with the number of all results."""
 
     items: list[T]
     limit: int
@@ -41,11 +41,11 @@ class Page(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
         return reversed(self.items)
 
     def index(self, item: T, *bounds: int) -> int:
-        """Return the first place of an item; raises ValueError where it is not there."""
+        """Return the first position of an item; raises ValueError where the page does not hold it."""
         return self.items.index(item, *bounds)
 
     def count(self, item: T) -> int:
-        """Return how often an item is there."""
+        """Return how often the page holds an item."""
         return self.items.count(item)
 
 

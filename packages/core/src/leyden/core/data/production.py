@@ -1,6 +1,6 @@
-"""What a process in production and the gateway tell each other about an implicit rollout.
+"""Messages between a production process and the gateway about a rollout that records a production agent.
 
-Knows nothing of how it is sent, or of who may begin one.
+Does not handle the HTTP requests themselves, or which clients may begin a rollout.
 """
 
 import math
@@ -14,34 +14,37 @@ from leyden.core.data.span import Span
 from leyden.core.errors import UsageError
 
 CAPTURE = "capture"
-"""Key of metadata: of a rollout that was captured, and of its attempt once that has ended."""
+"""Metadata key of a rollout that was captured in production, and of its attempt once the attempt has ended."""
 PRODUCTION = {CAPTURE: "production"}
-"""Metadata of every rollout that was opened around an agent in production."""
+"""Metadata of every rollout that records an agent in production."""
 COMPLETE, INCOMPLETE = "complete", "incomplete"
-"""`CAPTURE` of an ended attempt; incomplete: a model call went to the agent's own provider, and is not recorded."""
+"""Values of `CAPTURE` for an ended attempt.
+
+Incomplete: a model call went to the agent's own provider and is not recorded.
+"""
 
 
 def is_capture(metadata: Mapping[str, object]) -> bool:
-    """Whether a rollout with this metadata was opened around an agent in production."""
+    """Whether a rollout with this metadata records an agent in production."""
     return all(metadata.get(name) == value for name, value in PRODUCTION.items())
 
 
 SAMPLING = "sampling"
-"""Beside `capture` where production is sampled: why the spans were kept, or `dropped`."""
+"""Metadata key beside `capture` where production is sampled: why the spans were kept, or `dropped`."""
 
 
 class ProductionSampling(msgspec.Struct, frozen=True, kw_only=True):
-    """Which rollouts of production keep their spans. What is given as it is here keeps all.
+    """Sampling of production: decides which rollouts keep their spans. The defaults keep all.
 
-    Raises UsageError for numbers that make no sense.
+    Raises UsageError for a share outside 0 to 1, an infinite threshold, or fewer than 1 span a minute.
     """
 
     base_rate: float = 1.0
-    """The share of rollouts, of those without a high reward, that are kept."""
+    """Share of the rollouts without a high reward that is kept, from 0 to 1."""
     reward_threshold: float | None = None
-    """From this reward on, all are kept."""
+    """All rollouts with at least this reward are kept."""
     max_span_per_minute: int | None = None
-    """Of those kept by `base_rate`, no more spans a minute."""
+    """Largest number of spans a minute from the rollouts that `base_rate` keeps."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.base_rate <= 1:
@@ -53,19 +56,19 @@ class ProductionSampling(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def keeps_all(self) -> bool:
-        """Whether nothing is ever dropped."""
+        """Whether no rollout's spans are ever dropped."""
         return self.base_rate == 1 and self.max_span_per_minute is None
 
 
 class CaptureBegin(msgspec.Struct, frozen=True, kw_only=True):
-    """Asks for a rollout with its first attempt."""
+    """Request for a new rollout with its first attempt."""
 
     task: Task = None
     metadata: dict[str, Any] = {}
 
 
 class CaptureBegun(msgspec.Struct, frozen=True, kw_only=True):
-    """The attempt that was opened, and the token that its model calls carry."""
+    """Response to `CaptureBegin`: the new attempt, and the token that its model calls carry."""
 
     rollout_id: str
     attempt_id: str
@@ -73,16 +76,16 @@ class CaptureBegun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CaptureSpans(msgspec.Struct, frozen=True, kw_only=True):
-    """What an attempt recorded so far: the spans of frameworks, and what the agent emitted."""
+    """Spans that an attempt has recorded so far: those of frameworks, and those that the agent emitted."""
 
     spans: list[Span]
 
 
 class CaptureEnd(msgspec.Struct, frozen=True, kw_only=True):
-    """How an attempt ended, and what the agent noted in it."""
+    """End of an attempt: how it ended, and the spans that the agent emitted in it."""
 
     failed: bool = False
     incomplete: bool = False
     lost_spans: int = 0
-    """Spans that were recorded and could not be sent."""
+    """Number of spans that were recorded and could not be sent."""
     notes: list[Span] = []

@@ -1,7 +1,7 @@
-"""Why something was not trained: every reason there is, by the name under which it is counted, as data.
+"""Reasons why something was not trained: a table of all reasons, by the name under which each is counted.
 
-The gateway, the trajectories, the algorithms and the trainer count under these names; `leyden why`, the closing table,
-exports and metrics show them. A reason is of a rollout, of a task's group of rollouts, or of one model call.
+The gateway, the trajectories, the algorithms and the trainer count under these names. `leyden why`, the closing table,
+exports and metrics show them. A reason concerns a rollout, a task's group of rollouts, or one model call.
 """
 
 from dataclasses import dataclass
@@ -14,14 +14,14 @@ Level = Literal["rollout", "group", "call"]
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """One reason."""
+    """One reason: its name, what it concerns, what it means, and what the user can change."""
 
     name: str
     level: Level
     means: str
-    """A sentence, without its full stop."""
+    """A sentence without its full stop."""
     change: str = ""
-    """What to change; empty where nothing is to be changed."""
+    """What the user can change; empty where no change is needed."""
 
 
 # Rollouts that failed, by what failed
@@ -44,7 +44,7 @@ NO_CREDITED_CALL = "no credited call"
 NO_CALL_TO_IMITATE = "no call to imitate"
 NOT_BEST = "not the best of its group"
 NOT_ABOVE = "reward not above"
-"""Followed by the reward that is asked for."""
+"""Followed by the reward that the rollout had to exceed."""
 SET_APART = "set apart"
 LEFT_OUT_BY_LOOP = "left out by the loop"
 LOST_WEIGHTS = "drawn by discarded weights"
@@ -76,7 +76,7 @@ STOPPED = "gateway stopped"
 CUT_OFF = "cut off with its worker"
 UPSTREAM = "answered by an upstream"
 
-# Calls, as trajectories are made of them
+# Calls, found when trajectories are built from them
 NOT_SELECTED = "not selected"
 NOT_RECORDED = "tokens not recorded"
 SAMPLING_NOT_TRAINABLE = "sampling not trainable"
@@ -94,7 +94,7 @@ CHANGED = "the policy's template writes an answer otherwise than it asks for one
 MORE_THAN_TEXT = "holds more than text"
 EARLIER_ATTEMPT = "made by an attempt that was tried again"
 
-# Calls, as algorithms learn from them
+# Calls, as the algorithms count them
 UNCREDITED = "uncredited"
 NO_VALUE = "no state to value"
 IN_NO_PAIR = "in no pair"
@@ -260,9 +260,9 @@ REASONS: dict[str, Reason] = {reason.name: reason for reason in TABLE}
 
 
 def reason_of(name: str) -> Reason:
-    """The reason that is counted under `name`; what runs side by side has the side's name before it.
+    """Return the reason with this name; a prefix such as `side: ` before the name is ignored.
 
-    A name that is not in the table is a reason of the user's own algorithm, which says no more than its name.
+    A name that is not in the table is a reason of the user's own algorithm. Its meaning is then the name itself.
     """
     known = REASONS.get(name) or REASONS.get(name.partition(": ")[2])
     if known is None and name.startswith(NOT_ABOVE):
@@ -271,14 +271,15 @@ def reason_of(name: str) -> Reason:
 
 
 def why_not_trained(recorded: str, failure: Failure | None) -> str:
-    """Why a call is not trained of which the gateway has `recorded` a reason, in an attempt with `failure`.
+    """Return why a call is not trained: the reason that the gateway `recorded`, corrected by the attempt's `failure`.
 
-    The gateway sees only that its client is gone, whether that hung up or was lost with the process it ran in.
+    The gateway records only that its client disconnected. With a failure of kind `worker`, the process of the client
+    was lost, so the reason is `CUT_OFF`.
     """
     is_lost = failure is not None and failure.kind == "worker"
     return CUT_OFF if recorded == DISCONNECTED and is_lost else recorded
 
 
 def failed_by(failure: Failure) -> str:
-    """The name under which rollouts with `failure` are counted."""
+    """Return the name under which rollouts with `failure` are counted."""
     return FAILED.get(failure.kind, FAILED["unknown"])

@@ -1,4 +1,4 @@
-"""Resources: versioned things an agent runs with. Knows nothing of where they are stored."""
+"""Resources: versioned things that an agent runs with, such as model endpoints and prompt templates."""
 
 from typing import Any
 
@@ -6,21 +6,25 @@ import msgspec
 
 
 class LLM(msgspec.Struct, frozen=True, kw_only=True, tag="llm"):
-    """An OpenAI-compatible endpoint that an agent should call."""
+    """An OpenAI-compatible endpoint for the agent's model calls."""
 
     endpoint: str
     """Base URL, usually ending in `/v1`."""
     model: str
-    """Its name at the endpoint. Given to a dry run, it answers whatever model agents name; "": theirs are sent on."""
+    """Name of the model at the endpoint.
+
+    In a dry run, this model answers whatever model name the agent sends; with "", the agent's own model names are
+    forwarded.
+    """
     sampling_parameters: dict[str, Any] = {}
     api_key: str | None = None
     attempt: tuple[str, str] | None = None
-    """(rollout id, attempt id) this endpoint records for, when it belongs to one attempt."""
+    """(rollout id, attempt id) that the endpoint records for; None where it belongs to no single attempt."""
 
     def get_base_url(self, rollout_id: str | None = None, attempt_id: str | None = None) -> str:
         """Return the base URL for an OpenAI client inside this attempt.
 
-        Raises ValueError when the ids are not those of the attempt the endpoint belongs to.
+        Raises ValueError when the ids are not those of the attempt that the endpoint belongs to.
         """
         given = (rollout_id, attempt_id)
         if self.attempt is not None and given != (None, None) and given != self.attempt:
@@ -34,7 +38,7 @@ class PromptTemplate(msgspec.Struct, frozen=True, kw_only=True, tag="prompt_temp
     template: str
 
     def format(self, **values: Any) -> str:
-        """Fill the placeholders; raises KeyError for one that has no value."""
+        """Return the prompt with its placeholders filled; raises KeyError for a placeholder without a value."""
         return self.template.format(**values)
 
 

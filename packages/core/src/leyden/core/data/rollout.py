@@ -1,7 +1,7 @@
-"""Rollouts and attempts, their states, and the moves between states, as data.
+"""Rollouts and attempts: their fields, their statuses, and the tables of allowed status changes.
 
-A rollout is one task to be run by an agent; an attempt is one try at it. The store checks every status change against
-the tables here, and nowhere else.
+A rollout is one task for an agent; an attempt is one try at it. The store checks every status change against the tables
+here. No other code defines allowed changes.
 """
 
 from typing import Any, Literal
@@ -13,7 +13,7 @@ AttemptStatus = Literal["preparing", "running", "succeeded", "failed", "timeout"
 RolloutMode = Literal["train", "val", "test"]
 
 Task = Any
-"""One row of a dataset: anything JSON can hold, usually a dict."""
+"""One row of a dataset: any value that JSON can hold, usually a dict."""
 
 ROLLOUT_MOVES: dict[RolloutStatus, frozenset[RolloutStatus]] = {
     "queuing": frozenset({"preparing", "running", "succeeded", "failed", "cancelled"}),
@@ -24,7 +24,7 @@ ROLLOUT_MOVES: dict[RolloutStatus, frozenset[RolloutStatus]] = {
     "succeeded": frozenset({"preparing", "requeuing", "failed"}),
     "cancelled": frozenset(),
 }
-"""From each rollout status, the statuses it may become. A status may always be set to itself."""
+"""Allowed changes: from each rollout status, its possible next statuses. A status may always be set to itself."""
 
 ATTEMPT_MOVES: dict[AttemptStatus, frozenset[AttemptStatus]] = {
     "preparing": frozenset({"running", "succeeded", "failed", "timeout", "unresponsive"}),
@@ -34,7 +34,7 @@ ATTEMPT_MOVES: dict[AttemptStatus, frozenset[AttemptStatus]] = {
     "failed": frozenset(),
     "timeout": frozenset(),
 }
-"""From each attempt status, the statuses it may become. A status may always be set to itself."""
+"""Allowed changes: from each attempt status, its possible next statuses. A status may always be set to itself."""
 
 FINISHED_ROLLOUT: frozenset[RolloutStatus] = frozenset({"succeeded", "failed", "cancelled"})
 FINISHED_ATTEMPT: frozenset[AttemptStatus] = frozenset({"succeeded", "failed", "timeout"})
@@ -42,30 +42,30 @@ QUEUED: frozenset[RolloutStatus] = frozenset({"queuing", "requeuing"})
 
 
 class RolloutConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """How often and how long a rollout may be tried."""
+    """Limits of a rollout: number of attempts, their durations, and which statuses are retried."""
 
     timeout_seconds: float | None = None
-    """An attempt older than this becomes `timeout`."""
+    """An attempt that runs longer than this becomes `timeout`."""
     unresponsive_seconds: float | None = None
     """An attempt without a span or heartbeat for this long becomes `unresponsive`; a later span revives it."""
     max_attempts: int = 1
-    """The first try counts."""
+    """Largest number of attempts, the first included."""
     retry_condition: tuple[AttemptStatus, ...] = ()
     """Attempt statuses that put the rollout back in the queue while attempts are left."""
 
 
 class Rollout(msgspec.Struct, frozen=True, kw_only=True):
-    """One task to be run by an agent."""
+    """One task for an agent, with its status and its limits."""
 
     rollout_id: str
     input: Task
     start_time: float
-    """Unix seconds of the enqueue."""
+    """Unix seconds at which the rollout was enqueued."""
     end_time: float | None = None
     mode: RolloutMode | None = None
     resources_id: str | None = None
     resources_version: int | None = None
-    """Version of those resources when they were noted; None when there were none under that id."""
+    """Version of those resources when they were assigned to the rollout; None when there were none under that id."""
     status: RolloutStatus = "queuing"
     config: RolloutConfig = RolloutConfig()
     metadata: dict[str, Any] = {}
@@ -77,7 +77,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     rollout_id: str
     attempt_id: str
     sequence_id: int
-    """1 for the first try."""
+    """Number of the attempt; 1 for the first."""
     start_time: float
     end_time: float | None = None
     status: AttemptStatus = "preparing"
@@ -93,7 +93,7 @@ class AttemptedRollout(Rollout, frozen=True, kw_only=True):
 
 
 class ClaimedRollout(AttemptedRollout, frozen=True, kw_only=True):
-    """A rollout as a run's own server answers a claim of it."""
+    """Response of a run's server to a worker that claims a rollout."""
 
     token: str = ""
     """Proves to the gateway that a call belongs to the attempt."""
@@ -103,7 +103,7 @@ class ClaimedRollout(AttemptedRollout, frozen=True, kw_only=True):
 
 
 class EnqueueRollout(msgspec.Struct, frozen=True, kw_only=True):
-    """What `enqueue_many_rollouts` takes for each rollout."""
+    """Arguments for one rollout of `enqueue_many_rollouts`."""
 
     input: Task
     mode: RolloutMode | None = None
@@ -111,4 +111,7 @@ class EnqueueRollout(msgspec.Struct, frozen=True, kw_only=True):
     config: RolloutConfig | None = None
     metadata: dict[str, Any] | None = None
     rollout_id: str | None = None
-    """An id of the caller's makes the call idempotent: a rollout already stored under it is returned unchanged."""
+    """An id of the caller's choice, which makes the call idempotent.
+
+    A rollout that is already stored under this id is returned unchanged.
+    """

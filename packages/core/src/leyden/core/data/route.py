@@ -1,4 +1,7 @@
-"""`Route`: which model calls go to which policy, and which to the agent's own provider. Knows nothing of HTTP."""
+"""`Route`: decides which model calls go to which policy, and which to the agent's own provider.
+
+Does not read HTTP requests: the caller passes the host, path, model, agent and node of a call.
+"""
 
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
@@ -8,32 +11,32 @@ import msgspec
 from leyden.core.errors import UsageError
 
 POLICY = "policy"
-"""The name of the policy that calls go to when no route says otherwise."""
+"""Name of the policy that calls go to when no route matches."""
 PROVIDER = "provider"
-"""Where a call goes that no policy answers: to the agent's own provider, untouched."""
+"""Target of calls that no policy answers: they go to the agent's own provider, unchanged."""
 
 ANSWERED_BY = "answered_by"
-"""Key in a rollout's metadata: the name of the policy that answers its calls where no route says otherwise."""
+"""Key of a rollout's metadata: name of the policy that answers calls that no route matches."""
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):
-    """Sends the model calls that fit all patterns to `to`; patterns are globs, `*` fits everything."""
+    """Sends model calls that match all patterns to `to`. Patterns are globs; `*` matches everything."""
 
     host: str = "*"
-    """Of the URL that the agent calls, in lower case."""
+    """Host of the URL that the agent calls, in lower case."""
     path: str = "*"
-    """Of that URL, for example `/v1/chat/completions`."""
+    """Path of that URL, for example `/v1/chat/completions`."""
     model: str = "*"
-    """As the body names it."""
+    """Model name in the body of the request."""
     agent: str = "*"
-    """As the framework names it; a call by nobody in particular has the empty name."""
+    """Name of the agent in the framework; a call outside of any named agent has the empty name."""
     node: str = "*"
-    """Of the agent's graph, where the framework has one; likewise."""
+    """Node of the agent's graph, where the framework has one; otherwise the empty name."""
     to: str = POLICY
-    """A policy's name, or `provider`."""
+    """Name of a policy, or `provider`."""
 
     def fits(self, *, host: str, path: str, model: str | None, agent: str, node: str = "") -> bool:
-        """Whether a call fits; a `model` of None is not known, and fits every pattern."""
+        """Whether a call matches; a `model` of None is unknown, and matches every pattern."""
         return (
             fnmatchcase(host, self.host)
             and fnmatchcase(path, self.path)
@@ -44,12 +47,12 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def reads_model(self) -> bool:
-        """Whether the body must be looked into."""
+        """Whether the route needs the model name from the body of the request."""
         return self.model != "*"
 
     @property
     def fits_all(self) -> bool:
-        """Whether there is no call that does not fit."""
+        """Whether every call matches."""
         return {self.host, self.path, self.model, self.agent, self.node} == {"*"}
 
 
@@ -57,7 +60,7 @@ KEYS = Route.__struct_fields__
 
 
 def parse_route(text: str) -> Route:
-    """Read a route such as `agent=judge,to=provider`. Raises UsageError that names what is wrong."""
+    """Parse a route such as `agent=judge,to=provider`. Raises UsageError with the reason."""
     values: dict[str, str] = {}
     for part in text.split(","):
         key, equals, value = (piece.strip() for piece in part.partition("="))
@@ -78,17 +81,17 @@ def parse_route(text: str) -> Route:
 
 
 def parse_routes(texts: Iterable[str]) -> tuple[Route, ...]:
-    """Read several routes; the first that fits a call decides. Raises UsageError."""
+    """Parse several routes, of which the first that matches a call decides. Raises UsageError."""
     return tuple(parse_route(text) for text in texts)
 
 
 def first_fitting(
     routes: Iterable[Route], *, host: str, path: str, model: str | None, agent: str, node: str = ""
 ) -> str:
-    """Return the policy's name, or `provider`, that a call goes to.
+    """Return where a call goes: the name of a policy, or `provider`.
 
-    Where the model is not known (None) and a route asks for it, the call is claimed: it goes to the usual policy
-    rather than, by mistake, to a provider.
+    Where the model is unknown (None) and the first matching route needs it, the call goes to the policy `POLICY`. A
+    call must not reach a provider by mistake.
     """
     for route in routes:
         if route.fits(host=host, path=path, model=model, agent=agent, node=node):

@@ -1,6 +1,6 @@
-"""Training runs as records: what a run is, what was measured at its steps, and the versions of its policies.
+"""Records of training runs: the run itself, metrics of its steps, and versions of its policies.
 
-An experiment is a set of runs that are compared. Knows nothing of a run's files, nor of who trains.
+An experiment is a set of runs that are compared. Does not handle the run's files.
 """
 
 from typing import Any, Literal
@@ -17,9 +17,11 @@ RUN_MOVES: dict[RunStatus, frozenset[RunStatus]] = {
     "failed": frozenset({"running", "stopped"}),
     "stopped": frozenset({"running"}),
 }
-"""From each run status, the statuses it may become: what has ended may be gone on with, and is stopped once it is taken
-back to an earlier version. A status may always be set to itself. A run whose process was killed stays `running`; its
-`update_time` tells."""
+"""Allowed changes: from each run status, its possible next statuses. A status may always be set to itself.
+
+An ended run can be resumed. It becomes `stopped` when it is rolled back to an earlier version. A run whose process was
+killed stays `running`; an old `update_time` shows that.
+"""
 
 FINISHED_RUN: frozenset[RunStatus] = frozenset({"succeeded", "failed", "stopped"})
 
@@ -28,32 +30,32 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     """One training run. Times are Unix seconds; a start time of 0 lets the store set it."""
 
     run_id: str
-    """Letters, digits, `.`, `_` and `-`."""
+    """Only letters, digits, `.`, `_` and `-`."""
     name: str
-    """As people call it; several runs of a store may have the same."""
+    """Name for display; several runs of a store may have the same name."""
     experiment: str | None = None
-    """Name of the set of runs that it is compared with."""
+    """Name of the set of runs that this run is compared with."""
     status: RunStatus = "running"
     config: dict[str, Any] = {}
-    """Plain values, from which whoever writes them has taken every credential."""
+    """Plain values. The writer has removed every credential."""
     metadata: dict[str, Any] = {}
     start_time: float = 0.0
     end_time: float | None = None
-    """When it ended last; None while it runs."""
+    """Time of the last end; None while the run is running."""
     update_time: float = 0.0
-    """When anything of the run was written last, its metrics and versions included. The store sets it."""
+    """Time of the last write to the run, its metrics or its versions. The store sets it."""
 
 
 class StepMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """What was measured at one step of a run."""
+    """Measurements of one step of a run."""
 
     step: int
     time: float = 0.0
-    """Unix seconds of what was added last; 0 lets the store set it."""
+    """Unix seconds of the last addition; 0 lets the store set it."""
     values: dict[str, float] = {}
     """Finite numbers by name."""
     notes: dict[str, str] = {}
-    """What there is to say of the step, such as the alerts that began with it, by name."""
+    """Texts about the step by name, such as the alerts that began with it."""
 
 
 class PolicyVersion(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,17 +63,17 @@ class PolicyVersion(msgspec.Struct, frozen=True, kw_only=True):
 
     run_id: str
     policy: str = POLICY
-    """Letters, digits, `.`, `_` and `-`."""
+    """Only letters, digits, `.`, `_` and `-`."""
     version: int
-    """The number of weight updates that led to it; 0 is the policy the run began with."""
+    """Number of weight updates up to this version; 0 is the policy with which the run began."""
     parent: int | None = None
-    """The version it was trained from; None for the first."""
+    """Version from which this version was trained; None for the first."""
     path: str | None = None
-    """Where its weights lie: a folder of the machine that trained it, or a hub name; None where they are not kept."""
+    """Place of the weights: a folder of the machine that trained them, or a hub name; None where they are not kept."""
     note: str | None = None
     metrics: dict[str, float] = {}
-    """Finite numbers by name: those of the step that made it, and what it earned on held-out sets."""
+    """Finite numbers by name: metrics of the step that made the version, and its rewards on held-out sets."""
     metadata: dict[str, Any] = {}
     create_time: float = 0.0
     update_time: float = 0.0
-    """When the record was written last. The store sets it."""
+    """Time of the last write of this record. The store sets it."""

@@ -1,7 +1,7 @@
-"""`Schemes`: named ways of doing one thing, each a class whose fields are its options. Knows none of them.
+"""`Schemes`: a registry of named strategies of one kind, each a class whose fields are its options.
 
-A scheme is chosen by its name, or by a mapping of its `name` and its options, which is what YAML and the command line
-write; options that are themselves schemes are given the same way.
+A scheme is chosen by its name, or by a mapping of its `name` and its options, as YAML and the command line write it.
+Options that are themselves schemes are given the same way.
 """
 
 from collections.abc import Mapping
@@ -19,25 +19,26 @@ SchemeSettings = str | dict[str, Any]
 
 
 class Schemes(Generic[T]):
-    """The schemes of one kind: those built in, and those that installed packages add under an entry-point group.
+    """Registry of the schemes of one kind: the built-in ones, and those that installed packages register.
 
-    A scheme with options is a dataclass that checks them in `__post_init__`, with UsageError or ValueError.
+    Packages register a scheme under an entry-point group. A scheme with options is a dataclass that checks them in
+    `__post_init__`, and raises UsageError or ValueError.
     """
 
     def __init__(self, what: str, kind: type[T], group: str, built_in: Mapping[str, type[T]]) -> None:
         self.what = what
-        """What messages call it."""
+        """Name of the kind of scheme in messages."""
         self.kind = kind
         self.group = group
-        """Entry-point group; a built-in name cannot be taken over."""
+        """Entry-point group; an entry point cannot replace a built-in name."""
         self.built_in = dict(built_in)
 
     def names(self) -> list[str]:
-        """Every name there is, sorted."""
+        """Return all names, sorted."""
         return sorted({*self.built_in, *(entry.name for entry in entry_points(group=self.group))})
 
     def make(self, settings: str | Mapping[str, Any] | T) -> T:
-        """Return the scheme that `settings` describe; a scheme that is already made is returned as it is.
+        """Return the scheme that `settings` describe; an instance of a scheme is returned unchanged.
 
         Raises UsageError, in one line, for an unknown name, an unknown option or a value that does not fit.
         """
@@ -62,7 +63,10 @@ class Schemes(Generic[T]):
             raise UsageError(f"{self.what} {name!r}: {error}") from None
 
     def settings(self, scheme: T) -> dict[str, Any]:
-        """Return what `make` would make `scheme` from again, as plain values, every option included."""
+        """Return settings from which `make` would build `scheme` again: plain values, with every option.
+
+        Raises UsageError for a scheme that has no name in this registry.
+        """
         name = next((name for name, kind in self.built_in.items() if kind is type(scheme)), None)
         if name is None:
             entries = entry_points(group=self.group)
@@ -93,7 +97,7 @@ class Schemes(Generic[T]):
         return ", ".join(self.names())
 
     def _nested(self, kind: Any, value: Any) -> Any:
-        """Make an option that is a scheme of this kind itself."""
+        """Build an option that is itself a scheme of this kind."""
         if kind is self.kind:
             return self.make(value)
         raise UsageError(f"{self.what}: an option of type {kind} cannot be given by configuration")
@@ -111,10 +115,10 @@ class Schemes(Generic[T]):
 
 
 def nested(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `config` with keys such as `credit.gamma` as mappings in mappings; later keys override earlier ones.
+    """Return `config` with dotted keys such as `credit.gamma` as nested mappings; later keys override earlier ones.
 
-    A name that is given options becomes a mapping: `credit` `discounted` and `credit.gamma` 0.9 are
-    `{"name": "discounted", "gamma": 0.9}`.
+    A name with options becomes a mapping: `credit` `discounted` and `credit.gamma` 0.9 are `{"name": "discounted",
+    "gamma": 0.9}`.
     """
     whole: dict[str, Any] = {}
     for key, value in config.items():

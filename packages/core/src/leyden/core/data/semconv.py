@@ -1,6 +1,6 @@
-"""Attribute names: the OpenTelemetry GenAI conventions we use, and our own `leyden.*`.
+"""Names of span attributes: the OpenTelemetry GenAI conventions, and Leyden's own `leyden.*`.
 
-The conventions' published constants are marked as moved, so the strings live here, once.
+The constants that the OpenTelemetry package publishes are marked as moved, so the names are defined here.
 """
 
 # OpenTelemetry GenAI conventions
@@ -27,61 +27,61 @@ TOOL_ARGUMENTS = "gen_ai.tool.call.arguments"
 TOOL_RESULT = "gen_ai.tool.call.result"
 ERROR_TYPE = "error.type"
 CONTENT_ATTRIBUTES = frozenset({INPUT_MESSAGES, OUTPUT_MESSAGES, TOOL_DEFINITIONS, TOOL_ARGUMENTS, TOOL_RESULT})
-"""What may hold what was said; a foreign backend is told of it only on request."""
+"""Attributes that may hold the text of a conversation; sent to another tracing backend only on request."""
 
-# Ours: who and where
+# Leyden's own: agent, node and attempt
 ROLLOUT_ID = "leyden.rollout.id"
 ATTEMPT_ID = "leyden.attempt.id"
 NODE = "leyden.node"
-"""The graph node that spoke, where the framework has nodes."""
+"""Graph node that made the call, where the framework has nodes."""
 FRAMEWORK = "leyden.framework"
 HANDOFF = "leyden.handoff"
-"""Operation of a span that says that one agent passes the conversation, or a task, on to another."""
+"""Operation of a span that records a handoff: an agent passes the conversation, or a task, to another agent."""
 HANDOFF_FROM = "leyden.handoff.from"
 HANDOFF_TO = "leyden.handoff.to"
 GUARDRAIL = "leyden.guardrail"
-"""Operation of a span around a check of what goes into an agent or comes out of it."""
+"""Operation of a span around a check of an agent's input or output."""
 GUARDRAIL_TRIGGERED = "leyden.guardrail.triggered"
-"""Whether the check objected."""
+"""Whether the check rejected the input or output."""
 
-# Ours: the exact call, on the gateway's `chat` span
+# Leyden's own: the exact call, on the gateway's `chat` span
 CALL_ID = "leyden.call.id"
-"""The engine's request id: joins the span with the engine's own log."""
+"""The engine's request id, which joins the span with the engine's own log."""
 POLICY = "leyden.policy.name"
 POLICY_VERSION = "leyden.policy.version"
-"""The version that drew the first token."""
+"""Policy version that generated the first token."""
 POLICY_VERSIONS = "leyden.policy.versions"
-"""Every version that drew tokens, in order, each with how many: `[version, tokens, version, tokens, ...]`."""
+"""All versions that generated tokens, in order, with their counts: `[version, tokens, version, tokens, ...]`."""
 PROMPT_IDS = "leyden.prompt.token_ids"
 """Packed int32 (see `data.encoding.tokens`)."""
 RESPONSE_IDS = "leyden.response.token_ids"
 RESPONSE_LOGPROBS = "leyden.response.logprobs"
 """Packed float32: log-probability of each response token under the raw distribution (temperature 1, no truncation)."""
 SAMPLING_LOGPROBS = "leyden.response.sampling_logprobs"
-"""Packed float32: log-probability under the distribution the token was really drawn from."""
+"""Packed float32: log-probability of each response token under the distribution it was sampled from."""
 SAMPLING_ASKED = "leyden.sampling.asked"
 """JSON of the sampling parameters in the agent's request."""
 SAMPLING_USED = "leyden.sampling.used"
-"""JSON of the `Sampling` the engine used."""
+"""JSON of the `Sampling` that the engine used."""
 CHOICE_INDEX = "leyden.choice.index"
 NOT_TRAINED = "leyden.not_trained"
 """Why this call can never be a transition (for example `client disconnected`); absent when it can."""
 LATENCY = "leyden.latency_seconds"
 FINGERPRINT = "leyden.call.fingerprint"
-"""Hash of attempt, parent and request body: a retry has that of the call it repeats."""
+"""Hash of attempt, parent and request body: a retry has the same hash as the original call."""
 DIALECT = "leyden.call.dialect"
-"""The API that was spoken: `chat` or `responses`."""
+"""API of the request: `chat` or `responses`."""
 ENGINE_FINISH = "leyden.engine.finish_reason"
 TOP_LOGPROBS = "leyden.response.top_logprobs"
-"""JSON, for each response token, of the likeliest [id, raw log-probability]; only where the agent asked for them."""
+"""JSON, for each response token, of the likeliest [id, raw log-probability]; only where the agent requested them."""
 LEFT_OUT = "leyden.call.left_out"
-"""What of the conversation the policy was not shown, and why, one line each; absent when it saw all of it."""
+"""Parts of the conversation that the policy was not given, with reasons, one line each; absent when it had all."""
 RESPONSES_ANSWER = "leyden.responses.answer"
-"""JSON of a stored answer of the Responses API, but for its token counts; absent where it was not to be stored."""
+"""JSON of a stored answer of the Responses API, without its token counts; absent where it was not to be stored."""
 RESPONSES_INPUT = "leyden.responses.input"
 """JSON of the items that the request of a stored answer added to the conversation."""
 RESPONSES_DELETED = "leyden.responses.deleted"
-"""Id of a stored answer that the agent deleted, on a span of its own."""
+"""Id of a stored answer that the agent deleted, on a separate span."""
 CALL_RECORD = frozenset(
     {
         *(CALL_ID, CHOICE_INDEX, DIALECT, FINGERPRINT, LATENCY, LEFT_OUT, NOT_TRAINED),
@@ -90,16 +90,19 @@ CALL_RECORD = frozenset(
         *(RESPONSES_ANSWER, RESPONSES_INPUT, RESPONSES_DELETED),
     }
 )
-"""The record of a model call, from which learning reads: only the gateway writes it (see `store.provenance`)."""
+"""The record of a model call, from which training reads. Only the gateway writes it (see `store.provenance`)."""
 FORGED = "leyden.forged"
-"""Names in `CALL_RECORD` that somebody other than a gateway gave a span, and that were removed from it."""
+"""Names in `CALL_RECORD` that a process other than the gateway set on a span, and that the store removed."""
 
-# Ours: what was not kept whole
+# Leyden's own: parts that were shortened or left out
 REDUCED = "leyden.reduced"
-"""What of a span could not be kept whole, and why, one line each, such as `attributes.state: it holds itself`; absent
-where everything is whole. The same name in the metadata of rollouts, attempts and runs, and in workers' statistics."""
+"""Parts of a span that could not be kept whole, with reasons, one line each; absent where everything is whole.
 
-# Ours: annotations
+Example: `attributes.state: it holds itself`. The same name is a key in the metadata of rollouts, attempts and runs, and
+in workers' statistics.
+"""
+
+# Leyden's own: annotations
 REWARD = "leyden.reward"
 """Name of a span that carries a reward: `leyden.reward.value`, and `leyden.reward.dimension.<name>` for its parts."""
 REWARD_VALUE = "leyden.reward.value"
@@ -109,7 +112,7 @@ MESSAGE = "leyden.message"
 OBJECT = "leyden.object"
 EXCEPTION = "leyden.exception"
 RESULT = "leyden.result"
-"""What the agent returned, shortened to text."""
+"""Return value of the agent, shortened to text."""
 ROLE = "leyden.role"
 CONTENT = "leyden.content"
 
@@ -118,8 +121,8 @@ HEADER_ATTEMPT = "x-leyden-attempt"
 HEADER_AGENT = "x-leyden-agent"
 HEADER_NODE = "x-leyden-node"
 HEADER_SPAN = "x-leyden-span"
-"""Span id of the framework's own `chat` span, which becomes the parent of the gateway's."""
+"""Span id of the framework's own `chat` span, which becomes the parent of the gateway's span."""
 HEADER_TRACE = "x-leyden-trace"
 HEADER_POLICY = "x-leyden-policy"
-"""Name of the policy that a route chose; the gateway accepts only those it is configured with."""
+"""Name of the policy that a route chose; the gateway accepts only the names in its configuration."""
 HEADER_PREFIX = "x-leyden-"

@@ -1,4 +1,7 @@
-"""Spans: one timed thing inside an attempt, in OpenTelemetry's shape. Knows nothing of the OpenTelemetry SDK."""
+"""Spans: timed operations inside an attempt, with the fields of OpenTelemetry spans.
+
+Does not use the OpenTelemetry SDK; see `store.sdk_spans` for its spans.
+"""
 
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -7,11 +10,11 @@ import msgspec
 if TYPE_CHECKING:
     Attribute = str | bool | int | float | bytes | list[str] | list[bool] | list[int] | list[float]
 else:
-    # msgspec cannot tell text from bytes, or one list from another, when decoding; the store checks what it takes in.
+    # When decoding, msgspec cannot distinguish text from bytes, or one list type from another. The store checks values.
     Attribute = Any
 Attributes = dict[str, Attribute]
 MOST_BYTES = 64 << 20
-"""Of one span; no request to a server may have more either."""
+"""Largest size of a span in bytes, and also of a request to a server."""
 StatusCode = Literal["unset", "ok", "error"]
 
 
@@ -23,7 +26,7 @@ class SpanStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SpanEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that happened at one moment of a span."""
+    """An event at one moment of a span."""
 
     name: str
     time: float
@@ -39,14 +42,14 @@ class SpanLink(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Span(msgspec.Struct, frozen=True, kw_only=True):
-    """One timed thing inside an attempt."""
+    """One timed operation inside an attempt."""
 
     rollout_id: str
     attempt_id: str
     sequence_id: int
-    """Its place in the order of the rollout's spans, from 1; 0 asks the store for the next number."""
+    """Position among the rollout's spans, from 1; with 0, the store sets the next number."""
     trace_id: str
-    """32 hexadecimal digits. The attempt, never the trace, is the key."""
+    """32 hexadecimal digits. Spans are stored by attempt, never by trace."""
     span_id: str
     """16 hexadecimal digits."""
     parent_id: str | None = None
@@ -61,7 +64,7 @@ class Span(msgspec.Struct, frozen=True, kw_only=True):
     resource: Attributes = {}
 
     def size(self) -> int:
-        """About how many bytes it holds, each character taken for one."""
+        """Return the approximate size in bytes, with each character counted as one byte."""
         size = 512 + len(self.name) + _held(self.attributes)
         if self.status.description is not None:
             size += len(self.status.description)
@@ -72,21 +75,21 @@ class Span(msgspec.Struct, frozen=True, kw_only=True):
         return size
 
     def bytes(self) -> int:
-        """How many bytes it holds, or a few more."""
+        """Return the size in bytes, or slightly more."""
         parts = (self.attributes, self.resource, *(part.attributes for part in (*self.events, *self.links)))
         texts = [f"{link.trace_id}{link.span_id}" for link in self.links]
         names = (*texts, *(event.name for event in self.events), self.status.description or "", self.name)
         return self.size() + sum(map(_more, names)) + sum(map(_more_bytes, parts))
 
     def text(self, key: str) -> str | None:
-        """The attribute `key`, if it is there and is text."""
+        """Return the attribute `key` where it is text, else None."""
         value = self.attributes.get(key)
         return value if isinstance(value, str) else None
 
 
 def size_of(value: object) -> int:
-    """About how many bytes an attribute's value holds, each character taken for one."""
-    if isinstance(value, (str, bytes)):  # a union costs thrice as much to test
+    """Return the approximate size of an attribute's value in bytes, with each character counted as one byte."""
+    if isinstance(value, (str, bytes)):  # testing against a union would cost three times as much
         return len(value)
     if isinstance(value, list):
         items = cast("list[object]", value)
@@ -95,7 +98,7 @@ def size_of(value: object) -> int:
 
 
 def bytes_of(value: object) -> int:
-    """How many bytes an attribute's value holds, or a few more."""
+    """Return the size of an attribute's value in bytes, or slightly more."""
     texts = cast("list[object]", value) if isinstance(value, list) else [value]
     return size_of(value) + sum(_more(text) for text in texts if isinstance(text, str))  # type: ignore[reportUnknownArgumentType] of a list of anything
 
@@ -116,5 +119,5 @@ def _more_bytes(attributes: Attributes) -> int:
 
 
 def _more(text: str) -> int:
-    """How many bytes UTF-8 needs beyond one for each character."""
+    """Return how many bytes UTF-8 needs beyond one for each character."""
     return 0 if text.isascii() else len(text.encode("utf-8", "surrogatepass")) - len(text)

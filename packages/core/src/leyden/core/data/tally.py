@@ -1,8 +1,8 @@
-"""`Tally`: messages counted by what they say, whichever ids, addresses and numbers they name.
+"""`Tally`: counts messages, and groups those that differ only in ids, addresses and numbers.
 
-Thousands of rollouts that fail for one reason say it with an id, an address or a number of their own each. Others quote
-their task or an answer of the model, so that no two messages are the same: where there are too many different messages
-to show, those that begin alike are shown as one.
+Thousands of rollouts that fail for one reason may each have a different id, address or number in their message. Other
+messages quote a task or an answer of the model, so that no two are the same. Where there are too many different
+messages to show, those with the same beginning are shown as one.
 """
 
 import re
@@ -11,36 +11,36 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 _STATUS = re.compile(r"(?i)(?<![\w.])(?:code|status|http)\W{1,3}[1-5]\d\d\b")
-"""A status of HTTP says what went wrong, and is kept."""
+"""An HTTP status shows what went wrong, so it is not replaced."""
 _VARYING = re.compile(r"\b\w*\d\w*(?:\.\d\w*)*\b")
 """A word with a digit in it: a number, an address, an id, a time."""
 _QUOTE = re.compile("[\"'`{\\[(<]")
-"""Where a message begins to quote something."""
+"""Start of a quotation in a message."""
 BEGINNING_WORDS = 4
-"""Of messages that begin alike."""
+"""Number of first words that two messages must share to be grouped."""
 LINE_CHARACTERS = 400
-"""Of one message in a line of several."""
+"""Largest length of one message in a line of several."""
 
 
 class Counted(msgspec.Struct, frozen=True):
-    """Messages that say the same."""
+    """A group of equal messages with its count."""
 
     count: int
     text: str
-    """Of the first."""
+    """Text of the first message."""
     example: str
-    """What the first was about, such as a rollout's id."""
+    """What the first message was about, such as a rollout's id."""
     messages: int = 1
-    """How many different messages these are; those after the first only begin like it."""
+    """Number of different messages in the group; those after the first share only its beginning."""
 
     def shortened(self, characters: int = LINE_CHARACTERS) -> str:
-        """The text with at most so many characters, and how many other messages begin like it."""
+        """Return at most `characters` of the text, and how many messages with the same beginning the group has."""
         text = self.text if len(self.text) <= characters else f"{self.text[: characters - 1]}…"
         return text if self.messages == 1 else f"{text} ({self.messages} messages that begin alike)"
 
 
 class Tally:
-    """Counts messages; the memory it takes grows with the number of different ones."""
+    """Counts messages. Its memory grows with the number of different messages."""
 
     def __init__(self) -> None:
         self._first: dict[str, tuple[str, str]] = {}
@@ -48,7 +48,7 @@ class Tally:
         self._messages: dict[str, int] = {}
 
     def add(self, text: str, example: str = "", count: int = 1, messages: int = 1) -> None:
-        """Count `text`, which was said `count` times, first about `example`, in so many different messages."""
+        """Count `text`, which occurred `count` times in `messages` different forms, the first time about `example`."""
         said = " ".join(text.split())
         key = alike(said)
         self._first.setdefault(key, (said, example))
@@ -56,22 +56,22 @@ class Tally:
         self._messages[key] = max(self._messages.get(key, 1), messages)
 
     def include(self, others: Iterable[Counted]) -> None:
-        """Add what was counted elsewhere."""
+        """Add the counts of another tally."""
         for other in others:
             self.add(other.text, other.example, other.count, other.messages)
 
     @property
     def total(self) -> int:
-        """How many messages were counted."""
+        """Number of counted messages."""
         return sum(self._counts.values())
 
     def most_common(self) -> list[Counted]:
-        """The different messages, the most frequent first; of equally frequent ones, those that came first."""
+        """Return the different messages, the most frequent first; of equally frequent ones, the earliest first."""
         ordered = sorted(self._counts.items(), key=lambda item: -item[1])
         return [Counted(count, *self._first[key], messages=self._messages[key]) for key, count in ordered]
 
     def few(self, most: int) -> list[Counted]:
-        """The same; where there are more than `most`, those that begin alike, or name the same class, as one."""
+        """Return the different messages; above `most`, those with the same beginning or exception class are merged."""
         found = self.most_common()
         for key in (beginning, error_class):
             if len(found) > most:
@@ -79,7 +79,7 @@ class Tally:
         return found
 
     def line(self, most: int = 3) -> str:
-        """In one line: `120 × no result within 2 s; 8 × ValueError: bad day; and 2 for another reason`."""
+        """Return one line: `120 × no result within 2 s; 8 × ValueError: bad day; and 2 for another reason`."""
         found = self.few(most)
         said = [f"{one.count} × {one.shortened()}" for one in found[:most]]
         if rest := found[most:]:
@@ -101,7 +101,7 @@ def _merged(found: list[Counted], key: Callable[[str], str]) -> list[Counted]:
 
 
 def alike(text: str) -> str:
-    """`text` with `#` for each word that has a digit in it, but for statuses of HTTP."""
+    """Return `text` with `#` in the place of each word that has a digit in it, except HTTP statuses."""
     kept: list[str] = []
     end = 0
     for status in _STATUS.finditer(text):
@@ -111,7 +111,7 @@ def alike(text: str) -> str:
 
 
 def beginning(text: str) -> str:
-    """The first words of `alike(text)`, up to where it quotes something."""
+    """Return the first words of `alike(text)`, up to the first quotation."""
     said = alike(text)
     quote = _QUOTE.search(said)
     before = said if quote is None else said[: quote.start()]
@@ -119,6 +119,6 @@ def beginning(text: str) -> str:
 
 
 def error_class(text: str) -> str:
-    """The class of the exception that `text` begins with, such as `KeyError:`; of other messages `beginning`."""
+    """Return the exception class at the start of `text`, such as `KeyError:`; for other messages their `beginning`."""
     first = text.partition(" ")[0]
     return first if first.endswith(":") else beginning(text)

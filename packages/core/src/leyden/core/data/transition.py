@@ -1,7 +1,8 @@
-"""Transitions and trajectories: what learning sees of an attempt.
+"""Transitions and trajectories: the training data of an attempt.
 
-Invariant: the ids of a transition are exactly those the engine read and wrote, never re-tokenised text; those of a
-transition that says `retokenised`, made from what another model wrote, are text in the policy's own template.
+Invariant: the token ids of a transition are exactly those that the engine read and generated, never re-tokenised text.
+A transition with `retokenised` is the exception: another model wrote the text, and the ids are that text in the
+policy's own template.
 """
 
 from collections import Counter
@@ -12,20 +13,23 @@ from leyden.core.data.encoding.tokens import LogProbs, TokenIds
 from leyden.core.data.failure import Failure
 
 OutcomeKind = Literal["tool", "operation", "answer"]
-"""A tool that the call asked for; an `operation` of the agent's code that followed it; its own `answer`, a text."""
+"""`tool`: a tool that the call requested. `operation`: an operation of the agent's code that followed the call.
+
+`answer`: the text that the call itself wrote.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What came of one thing that a call asked for or wrote."""
+    """Result of one tool request, operation or answer that followed from a call."""
 
     kind: OutcomeKind
     name: str
-    """The tool's name, the operation's, or that of who answered."""
+    """Name of the tool, of the operation, or of the agent that answered."""
     succeeded: bool | None
-    """None where nobody said."""
+    """None where success was not recorded."""
     text: str | None = None
-    """What the tool returned, or the answer, as far as recorded."""
+    """Return value of the tool, or the answer, as far as recorded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -35,32 +39,34 @@ class Transition:
     rollout_id: str
     attempt_id: str
     span_id: str
-    """The gateway's `chat` span."""
+    """Id of the gateway's `chat` span."""
     call_id: str
     """The engine's request id."""
     prompt_ids: TokenIds
-    """State: what the model read."""
+    """State: the tokens that the model read."""
     response_ids: TokenIds
-    """Action: what it wrote, the end-of-turn token included if it was sampled."""
+    """Action: the tokens that the model generated, with the end-of-turn token if it was sampled."""
     logprobs: LogProbs
-    """Behaviour log-probabilities of `response_ids`, under the distribution they were drawn from; empty where that is
-    not known, which only losses that take no ratios can learn from."""
+    """Behaviour log-probabilities of `response_ids`, under the distribution they were sampled from.
+
+    Empty where they are unknown; then only losses without ratios can train on the transition.
+    """
     temperature: float
     policy: str
     version: int
-    """Policy version that drew the first token: the oldest of those that did."""
+    """Policy version that generated the first token: the oldest of `versions`."""
     versions: tuple[tuple[int, int], ...] = ()
-    """Every version that drew tokens, in order, with how many; `version` alone unless given."""
+    """(version, number of tokens) of every version that generated tokens, in order. Default: `version` alone."""
     agent: str | None = None
     node: str | None = None
     finish_reason: str | None = None
     outcomes: tuple[Outcome, ...] = ()
-    """What came of it, in the order it became known: what automatic intermediate rewards are read from."""
+    """Results of the call, in the order they were recorded; automatic intermediate rewards are computed from them."""
     value: float | None = None
-    """What a critic expected of the rollout from here on, before the call was made; None: none was asked."""
+    """The critic's value of the state before the call; None where no critic was used."""
 
     retokenised: bool = False
-    """Made from the text of a call that another model answered."""
+    """Whether the ids were made from the text of a call that another model answered."""
 
     def __post_init__(self) -> None:
         if not self.versions:
@@ -75,18 +81,18 @@ class Trajectory:
     attempt_id: str
     transitions: tuple[Transition, ...]
     reward: float | None
-    """None when the attempt has no reward: it is then excluded, never scored 0."""
+    """None when the attempt has no reward. It is then excluded, never scored 0."""
     dimensions: dict[str, float]
-    """Named parts of the reward; empty when it is a plain number."""
+    """Named parts of the reward; empty when the reward is a plain number."""
     succeeded: bool
     untrained: dict[str, str]
-    """Calls that yielded no transition: the span's id to the reason why."""
+    """Calls that gave no transition: the span's id to the reason."""
     failure: Failure | None = None
-    """Why the attempt did not succeed; None where it did."""
+    """Why the attempt did not succeed; None where it succeeded."""
 
     @property
     def excluded(self) -> dict[str, int]:
-        """The same calls, counted by reason."""
+        """Number of calls that gave no transition, by reason."""
         return dict(Counter(self.untrained.values()))
 
 

@@ -1,4 +1,7 @@
-"""Workers: the processes that run agents, as the store sees them. Status is derived from attempts, never set."""
+"""Workers: the store's records of the processes that run agents.
+
+The store derives a worker's status from attempts; it is never set directly.
+"""
 
 from typing import Any, Literal
 

@@ -1,11 +1,11 @@
-"""What methods of a store take beside nouns: how to leave a field as it is, how to sort, how to join filters."""
+"""Common argument types of store methods: the unset marker, sort orders, and how filters are joined."""
 
 from typing import Final, Literal
 
 import msgspec
 
 UNSET: Final = msgspec.UNSET
-"""Leaves a field as it is; None clears it."""
+"""Default of an argument that leaves a field unchanged; None clears the field."""
 Unset = msgspec.UnsetType
 SortOrder = Literal["asc", "desc"]
 FilterLogic = Literal["and", "or"]

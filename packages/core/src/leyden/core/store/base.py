@@ -1,4 +1,4 @@
-"""`LightningStore`, the interface. Method names and semantics follow Agent Lightning 0.3's public store.
+"""`LightningStore`: the interface of all stores. Names and semantics follow Agent Lightning 0.3's public store.
 
 Every implementation passes `leyden.core.testing.store_contract` unchanged.
 """
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
 
 
 class LightningStore(RunRecords):
-    """Rollouts, attempts, spans, resources and workers, with a queue; and runs, see `RunRecords`.
+    """Store of rollouts with a queue, attempts, spans, resources and workers; for runs see `RunRecords`.
 
-    Unknown ids: `get_*` return None and queries an empty page; every method that writes raises `NotFound`.
+    For unknown ids, `get_*` return None and queries return an empty page. Every method that writes raises `NotFound`.
     A status change outside the tables of `data.rollout` raises `IllegalMove`.
     """
 
     @property
     @abstractmethod
     def capabilities(self) -> Mapping[str, bool]:
-        """What this store can do: `durable`, `multi_process`, `otlp_traces`."""
+        """Features of this store by name: `durable`, `multi_process`, `otlp_traces`."""
 
     @abstractmethod
     async def close(self) -> None:
@@ -49,11 +49,11 @@ class LightningStore(RunRecords):
 
     @abstractmethod
     async def statistics(self) -> dict[str, Any]:
-        """Counts, and what the store is.
+        """Return counts of the stored objects, and the kind of the store.
 
-        `name` (`memory`, `sqlite`, `postgresql` or `redis`), `uptime` (seconds since its process opened it),
-        `total_rollouts`, `total_attempts`, `total_spans`, `total_resources`, `total_workers`, `queue_length`; in memory
-        also `span_bytes`, `evicted_attempts` and `evicted_spans`.
+        Keys: `name` (`memory`, `sqlite`, `postgresql` or `redis`), `uptime` (seconds since its process opened it),
+        `total_rollouts`, `total_attempts`, `total_spans`, `total_resources`, `total_workers`, `queue_length`. A store
+        in memory adds `span_bytes`, `evicted_attempts` and `evicted_spans`.
         """
 
     def otlp_traces_endpoint(self) -> str | None:
@@ -75,8 +75,9 @@ class LightningStore(RunRecords):
     ) -> AttemptedRollout:
         """Create a rollout with its first attempt, without queueing it.
 
-        A `request_id` of the caller's makes the call idempotent: made again under it, it returns what it made then, as
-        long as nothing has become of that; so do all methods that take one.
+        A `request_id` makes the call idempotent: a second call with the same id returns the first call's attempt.
+        Raises CallRefused where that attempt has ended, or is no longer the latest. Other methods with a `request_id`
+        also return what their first call made, as far as its attempts are open and the latest.
         """
 
     @abstractmethod
@@ -89,20 +90,20 @@ class LightningStore(RunRecords):
         metadata: dict[str, Any] | None = None,
         rollout_id: str | None = None,
     ) -> Rollout:
-        """Put a rollout at the end of the queue; the latest resources are noted now unless an id is given.
+        """Put a rollout at the end of the queue and return it; the latest resources are assigned unless an id is given.
 
         With a `rollout_id` that is already stored, returns that rollout and changes nothing.
         """
 
     @abstractmethod
     async def enqueue_many_rollouts(self, rollouts: Sequence[EnqueueRollout]) -> list[Rollout]:
-        """`enqueue_rollout` for each, in order, in one transaction."""
+        """Do `enqueue_rollout` for each, in order, in one transaction; return the rollouts."""
 
     @abstractmethod
     async def dequeue_rollout(
         self, worker_id: str | None = None, request_id: str | None = None
     ) -> AttemptedRollout | None:
-        """Claim the oldest queued rollout with a new attempt; None when the queue is empty."""
+        """Claim the oldest queued rollout with a new attempt; return None when the queue is empty."""
 
     @abstractmethod
     async def dequeue_many_rollouts(
@@ -113,18 +114,18 @@ class LightningStore(RunRecords):
         timeout: float = 0.0,
         request_id: str | None = None,
     ) -> list[AttemptedRollout]:
-        """Claim up to `limit` rollouts; waits up to `timeout` seconds for the first one, without polling.
+        """Claim up to `limit` rollouts; wait up to `timeout` seconds for the first one, without polling.
 
-        Rollouts that other calls claim or change just then may be passed over.
+        Rollouts that other calls claim or change at the same moment may be skipped.
         """
 
     @abstractmethod
     async def start_attempt(
         self, rollout_id: str, worker_id: str | None = None, request_id: str | None = None
     ) -> AttemptedRollout:
-        """Start a further attempt by hand, whatever the rollout's state; ignores `max_attempts`.
+        """Start a further attempt manually, in any state of the rollout; ignores `max_attempts`.
 
-        Only a cancelled rollout stays as it is (IllegalMove).
+        Raises IllegalMove for a cancelled rollout.
         """
 
     @abstractmethod
@@ -142,20 +143,20 @@ class LightningStore(RunRecords):
         status: Sequence[RolloutStatus] | None = None,
         rollout_ids: Sequence[str] | None = None,
     ) -> Page[Rollout]:
-        """Rollouts as `AttemptedRollout` with their latest attempt, or as plain `Rollout` where there is none.
+        """Return rollouts: `AttemptedRollout` with the latest attempt, or `Rollout` where there is none.
 
         Unsorted results come in the order of creation. Raises ValueError for an unknown `sort_by`.
         """
 
     @abstractmethod
     async def get_rollout_by_id(self, rollout_id: str) -> Rollout | None:
-        """One rollout, as `query_rollouts` gives it."""
+        """Return one rollout in the form of `query_rollouts`, or None."""
 
     async def find_attempt(self, rollout_id: str, attempt_id: str) -> tuple[Rollout, Attempt] | None:
-        """Return an attempt with its rollout, cheaply enough to ask at every model call.
+        """Return an attempt with its rollout, or None; cheap enough to be called for every model call.
 
-        States are those of this process's last write; what another process wrote may be missing for as long as waiting
-        callers may miss it. Heartbeats may be old.
+        States are at least as new as this process's last write. Another process's write may be missing for as long as
+        waiting callers may miss it. Heartbeat times may be old.
         """
         rollout = await self.get_rollout_by_id(rollout_id)
         if rollout is None:
@@ -176,11 +177,17 @@ class LightningStore(RunRecords):
         config: RolloutConfig | Unset = UNSET,
         metadata: dict[str, Any] | Unset | None = UNSET,
     ) -> Rollout:
-        """Change fields. `requeuing` puts the rollout back in the queue; `metadata` is replaced, not merged."""
+        """Change fields and return the rollout; `metadata` is replaced, not merged.
+
+        The status `requeuing` puts the rollout back in the queue.
+        """
 
     @abstractmethod
     async def wait_for_rollouts(self, *, rollout_ids: Sequence[str], timeout: float | None = None) -> list[Rollout]:
-        """Wait until all are finished; returns those that are by `timeout` seconds. Unknown ids are left out."""
+        """Wait until all are finished; return those that are finished within `timeout` seconds.
+
+        Unknown ids are left out.
+        """
 
     # --- Attempts
 
@@ -194,11 +201,11 @@ class LightningStore(RunRecords):
         limit: int = -1,
         offset: int = 0,
     ) -> Page[Attempt]:
-        """The attempts of a rollout."""
+        """Return the attempts of a rollout."""
 
     @abstractmethod
     async def get_latest_attempt(self, rollout_id: str) -> Attempt | None:
-        """The attempt with the highest sequence id."""
+        """Return the attempt with the highest sequence id, or None."""
 
     @abstractmethod
     async def update_attempt(
@@ -210,31 +217,34 @@ class LightningStore(RunRecords):
         last_heartbeat_time: float | Unset = UNSET,
         metadata: dict[str, Any] | Unset = UNSET,
     ) -> Attempt:
-        """Change fields of an attempt (`"latest"` is accepted); the rollout follows its latest attempt."""
+        """Change fields of an attempt and return it; the rollout follows its latest attempt.
+
+        `attempt_id` may be `"latest"`.
+        """
 
     # --- Spans
 
     @abstractmethod
     async def add_span(self, span: Span) -> Span | None:
-        """Store a span, which is also a heartbeat; None when it is an exact duplicate."""
+        """Store a span, which also counts as a heartbeat; return it, or None when it is an exact duplicate."""
 
     @abstractmethod
     async def add_many_spans(self, spans: Sequence[Span]) -> list[Span]:
-        """Store spans of any attempts in one transaction; duplicates are left out of the answer."""
+        """Store spans of any attempts in one transaction; return the stored spans without duplicates."""
 
     @abstractmethod
     async def add_otel_span(
         self, rollout_id: str, attempt_id: str, readable_span: ReadableSpan, sequence_id: int | None = None
     ) -> Span | None:
-        """Store a span of the OpenTelemetry SDK."""
+        """Store a span of the OpenTelemetry SDK; return it as stored, or None when it is an exact duplicate."""
 
     @abstractmethod
     async def get_next_span_sequence_id(self, rollout_id: str, attempt_id: str) -> int:
-        """Take the rollout's next sequence number; one counter per rollout, from 1."""
+        """Reserve and return the rollout's next span number; each rollout has one counter, from 1."""
 
     @abstractmethod
     async def get_many_span_sequence_ids(self, rollout_attempt_ids: Sequence[tuple[str, str]]) -> list[int]:
-        """Take a number for each pair, in order."""
+        """Reserve and return one span number for each pair of rollout id and attempt id, in order."""
 
     @abstractmethod
     async def query_spans(
@@ -256,26 +266,26 @@ class LightningStore(RunRecords):
         sort_by: str | None = "sequence_id",
         sort_order: SortOrder = "asc",
     ) -> Page[Span]:
-        """Spans of a rollout, of one attempt of it, or of its `"latest"` attempt."""
+        """Return spans of a rollout, of one of its attempts, or of its `"latest"` attempt."""
 
     @abstractmethod
     async def drop_spans(self, rollout_id: str) -> int:
-        """Remove the spans of a rollout that is finished; returns how many. Numbers go on where they were.
+        """Remove the spans of a finished rollout and return how many there were; span numbers are not reused.
 
-        Everything else of the rollout stays. Raises IllegalMove for a rollout that goes on.
+        All other data of the rollout stay. Raises IllegalMove for a rollout that is not finished.
         """
 
     # --- Resources
 
     @abstractmethod
     async def add_resources(self, resources: NamedResources, request_id: str | None = None) -> ResourcesUpdate:
-        """Store resources under a new id; they become the latest."""
+        """Store resources under a new id and return them; they become the latest."""
 
     @abstractmethod
     async def update_resources(
         self, resources_id: str, resources: NamedResources, request_id: str | None = None
     ) -> ResourcesUpdate:
-        """Store a new version under an id, existing or not; it becomes the latest."""
+        """Store a new version under an existing or new id and return it; it becomes the latest."""
 
     @abstractmethod
     async def query_resources(
@@ -288,15 +298,18 @@ class LightningStore(RunRecords):
         limit: int = -1,
         offset: int = 0,
     ) -> Page[ResourcesUpdate]:
-        """The current version under each id, unsorted in the order in which they were stored."""
+        """Return the current version under each id; unsorted results come in the order in which they were stored."""
 
     @abstractmethod
     async def get_resources_by_id(self, resources_id: str, version: int | None = None) -> ResourcesUpdate | None:
-        """The current version under an id, or the one a rollout noted in `resources_version`."""
+        """Return the current version under an id, or the given version, or None.
+
+        A rollout records its version in `resources_version`.
+        """
 
     @abstractmethod
     async def get_latest_resources(self) -> ResourcesUpdate | None:
-        """The resources added or updated last."""
+        """Return the resources added or updated last, or None."""
 
     # --- Workers
 
@@ -312,12 +325,12 @@ class LightningStore(RunRecords):
         limit: int = -1,
         offset: int = 0,
     ) -> Page[Worker]:
-        """Workers that have claimed something or sent a heartbeat."""
+        """Return the workers that have claimed a rollout or sent a heartbeat."""
 
     @abstractmethod
     async def get_worker_by_id(self, worker_id: str) -> Worker | None:
-        """One worker."""
+        """Return one worker, or None."""
 
     @abstractmethod
     async def update_worker(self, worker_id: str, heartbeat_stats: dict[str, Any] | Unset = UNSET) -> Worker:
-        """Record a heartbeat; status is derived from attempts and cannot be set."""
+        """Record a heartbeat and return the worker; its status is derived from attempts and cannot be set."""

@@ -1,7 +1,7 @@
-"""`MemoryStore`: rows in dicts, under one lock. Keeps nothing when the process ends.
+"""`MemoryStore`: a store that keeps its rows in dicts, under one lock, until the process ends.
 
-Spans may take so many bytes and no more: beyond the budget those of finished attempts go, whole attempts, the oldest
-first, and `statistics` says how many.
+The bytes of spans are limited by a budget. Above it, the spans of finished attempts are evicted, whole attempts at a
+time, the oldest first. `statistics` counts them.
 """
 
 import heapq
@@ -38,15 +38,17 @@ T = TypeVar("T")
 
 BUDGET_BYTES = 2 << 30
 ROW_BYTES = 700
-"""About what a span takes beside its body."""
+"""Approximate bytes of a stored span beside its body."""
 _KEEP = 0.9
-"""Of the budget, once it is exceeded: what is finished is looked through once for many spans."""
+"""Share of the budget that is kept by an eviction, so that one pass over finished attempts frees room for many spans.
+"""
 
 
 class MemoryStore(LocalStore):
-    """A store for tests and for runs that need no record. Any thread and event loop may use it at once.
+    """A store for tests and for runs without a permanent record. Thread-safe, for any number of event loops.
 
-    `budget` is how many bytes spans may take. Those of attempts under way never go, so these alone may take more.
+    `budget` is the largest number of bytes of spans. Spans of unfinished attempts are never evicted, so they may exceed
+    it.
     """
 
     name = "memory"
@@ -57,7 +59,7 @@ class MemoryStore(LocalStore):
         self._rows = MemoryRows()
         self._budget = budget
         self._look_at = budget
-        """How many bytes there are when finished attempts are looked for again."""
+        """Number of span bytes above which finished attempts are evicted again."""
 
     @property
     def capabilities(self) -> Mapping[str, bool]:
@@ -106,15 +108,15 @@ class MemoryRows(MemoryRecords):
         self._serials: dict[AttemptKey, int] = {}
         self._serial = count()
         self._places: dict[str, int] = {}
-        """Rollouts in the order of creation, in which those with the same deadline are due."""
+        """Position of each rollout in the order of creation; rollouts with equal deadlines are due in this order."""
         self._deadlines: list[tuple[float, int, str]] = []
         self._sizes: dict[AttemptKey, int] = {}
-        """Bytes of the spans of each attempt that has any, in the order of their first."""
+        """Span bytes of each attempt that has spans, in the order of its first span."""
         self.span_bytes = 0
         self.evicted_attempts = self.evicted_spans = 0
 
     def counts(self) -> dict[str, int]:
-        """Sizes of the dicts."""
+        """Return the sizes of the dicts."""
         return {
             "total_rollouts": len(self._rollouts),
             "total_attempts": len(self._serials),
@@ -130,27 +132,27 @@ class MemoryRows(MemoryRecords):
     # --- Rollouts
 
     def rollouts(self, rollout_ids: Sequence[str]) -> dict[str, RolloutRow]:
-        """Look up."""
+        """Return the rows found."""
         return {name: self._rollouts[name] for name in rollout_ids if name in self._rollouts}
 
     def select_rollouts(self, query: Query) -> tuple[list[RolloutRow], int]:
-        """Evaluate over all."""
+        """Evaluate the query over all rollouts."""
         return evaluate(self._rollouts.values(), query)
 
     def insert_rollouts(self, rows: Sequence[RolloutRow]) -> None:
-        """Append."""
+        """Append the rows."""
         for row in rows:
             self._rollouts[row.rollout_id] = row
             self._places[row.rollout_id] = len(self._places)
 
     def update_rollout(self, rollout_id: str, changes: Changes) -> None:
-        """Replace, and remember the deadline."""
+        """Replace the row, and record a new deadline."""
         self._rollouts[rollout_id] = replace(self._rollouts[rollout_id], **changes)
         if changes.get("deadline") is not None:
             heapq.heappush(self._deadlines, (changes["deadline"], self._places[rollout_id], rollout_id))
 
     def overdue(self) -> list[RolloutRow]:
-        """Take what is due off the heap; the caller moves its deadline."""
+        """Pop the due rollouts off the heap; the caller must set their next deadline."""
         due: dict[str, RolloutRow] = {}
         while (soonest := self.next_deadline()) is not None and soonest <= self.now:
             *_, rollout_id = heapq.heappop(self._deadlines)
@@ -158,52 +160,52 @@ class MemoryRows(MemoryRecords):
         return list(due.values())
 
     def next_deadline(self) -> float | None:
-        """Top of the heap, after deadlines that have moved are thrown away."""
+        """Return the top of the heap, after outdated deadlines are removed."""
         heap = self._deadlines
         while heap and self._rollouts[heap[0][2]].deadline != heap[0][0]:
             heapq.heappop(heap)
         return heap[0][0] if heap else None
 
     def push(self, rollout_ids: Sequence[str]) -> None:
-        """Append."""
+        """Append the rollouts to the queue."""
         self._queue.update(dict.fromkeys(rollout_ids))
 
     def drop(self, rollout_id: str) -> None:
-        """Remove."""
+        """Remove the rollout from the queue."""
         self._queue.pop(rollout_id, None)
 
     def head(self, limit: int) -> list[str]:
-        """The first ones."""
+        """Return the first rollouts of the queue."""
         return [name for name, _ in zip(self._queue, range(limit), strict=False)]
 
     # --- Attempts
 
     def attempts(self, keys: Sequence[AttemptKey]) -> dict[AttemptKey, AttemptRow]:
-        """Look up."""
+        """Return the rows found."""
         found = ((key, self._attempts.get(key[0], {}).get(key[1])) for key in keys)
         return {key: row for key, row in found if row is not None}
 
     def latest_attempts(self, rows: Sequence[RolloutRow]) -> dict[str, AttemptRow]:
-        """The last one of each."""
+        """Return the last attempt of each rollout."""
         names = (row.rollout_id for row in rows if row.rollout_id in self._attempts)
         return {name: next(reversed(self._attempts[name].values())) for name in names}
 
     def attempts_of(self, rollout_id: str) -> list[AttemptRow]:
-        """As they were added."""
+        """Return the attempts in the order in which they were added."""
         return list(self._attempts.get(rollout_id, {}).values())
 
     def select_attempts(self, query: Query) -> tuple[list[AttemptRow], int]:
-        """Evaluate over one rollout's."""
+        """Evaluate the query over one rollout's attempts."""
         return evaluate(self._attempts.get(query.within["rollout_id"], {}).values(), query)
 
     def insert_attempt(self, row: AttemptRow) -> None:
-        """Append."""
+        """Append the row."""
         self._attempts.setdefault(row.rollout_id, {})[row.attempt_id] = row
         self._serials[(row.rollout_id, row.attempt_id)] = next(self._serial)
         self._note_open(row)
 
     def update_attempt(self, key: AttemptKey, changes: Changes) -> None:
-        """Replace."""
+        """Replace the row."""
         attempts = self._attempts[key[0]]
         old = attempts[key[1]]
         if old.worker_id is not None:
@@ -217,7 +219,7 @@ class MemoryRows(MemoryRecords):
             self._open.setdefault(row.worker_id, {})[key] = self._serials[key]
 
     def open_attempt_of(self, worker_id: str) -> AttemptRow | None:
-        """The newest of the worker's open ones."""
+        """Return the newest of the worker's open attempts."""
         keys = self._open.get(worker_id)
         if not keys:
             return None
@@ -227,7 +229,7 @@ class MemoryRows(MemoryRecords):
     # --- Spans
 
     def span_targets(self, keys: Sequence[AttemptKey]) -> dict[AttemptKey, SpanTarget]:
-        """Look up."""
+        """Return the fields of each attempt that exists."""
         targets: dict[AttemptKey, SpanTarget] = {}
         for key, attempt in self.attempts(keys).items():
             row = self._rollouts[key[0]]
@@ -236,25 +238,25 @@ class MemoryRows(MemoryRecords):
         return targets
 
     def beat(self, keys: Sequence[AttemptKey]) -> None:
-        """Replace each."""
+        """Replace each attempt's row with the new heartbeat time."""
         for key in keys:
             before = self._attempts[key[0]][key[1]].last_heartbeat_time
             self.update_attempt(key, {"last_heartbeat_time": heard(before, self.now)})
 
     def span_counters(self, rollout_ids: Sequence[str]) -> dict[str, int]:
-        """Look up."""
+        """Return the counters of the rollouts that exist."""
         return {name: self._counters.get(name, 0) for name in rollout_ids if name in self._rollouts}
 
     def give_out(self, counters: Mapping[str, int]) -> None:
-        """Replace each."""
+        """Replace the counters."""
         self._counters.update(counters)
 
     def stored_spans(self, keys: Sequence[SpanKey]) -> set[SpanKey]:
-        """Look up."""
+        """Return the keys that are stored."""
         return self._span_keys.intersection(keys)
 
     def insert_spans(self, rows: Sequence[SpanRow]) -> None:
-        """Append."""
+        """Append the rows and count their bytes."""
         for row in rows:
             self._spans.setdefault(row.rollout_id, []).append(row)
             self._counters[row.rollout_id] = max(self._counters.get(row.rollout_id, 0), row.sequence_id)
@@ -264,7 +266,7 @@ class MemoryRows(MemoryRecords):
             self.span_bytes += size
 
     def evict(self, keep: float) -> None:
-        """Let the spans of finished attempts go, oldest first, until there are `keep` bytes."""
+        """Remove the spans of finished attempts, oldest first, until at most `keep` bytes are left."""
         for key in list(self._sizes):
             if self.span_bytes <= keep:
                 break
@@ -273,11 +275,11 @@ class MemoryRows(MemoryRecords):
                 self.evicted_spans += self._forget_spans(key)
 
     def delete_spans(self, rollout_id: str) -> int:
-        """Forget those of each attempt."""
+        """Remove the spans of each attempt."""
         return sum(self._forget_spans((rollout_id, attempt_id)) for attempt_id in self._attempts.get(rollout_id, ()))
 
     def _forget_spans(self, key: AttemptKey) -> int:
-        """Forget the spans of one attempt; returns how many there were."""
+        """Remove the spans of one attempt and return how many there were."""
         spans = self._spans.get(key[0], [])
         self._spans[key[0]] = [row for row in spans if row.attempt_id != key[1]]
         self._span_keys.difference_update((*key, row.span_id) for row in spans if row.attempt_id == key[1])
@@ -285,13 +287,13 @@ class MemoryRows(MemoryRecords):
         return len(spans) - len(self._spans[key[0]])
 
     def select_spans(self, query: Query) -> tuple[list[SpanRow], int]:
-        """Evaluate over one rollout's."""
+        """Evaluate the query over one rollout's spans."""
         return evaluate(self._spans.get(query.within["rollout_id"], ()), query)
 
     # --- Resources and workers
 
     def resources(self, resources_id: str | None, version: int | None = None) -> ResourcesRow | None:
-        """Look up."""
+        """Return the row found."""
         if resources_id is None:
             return self._latest_resources
         versions = self._resources.get(resources_id, [])
@@ -300,22 +302,22 @@ class MemoryRows(MemoryRecords):
         return versions[-1] if versions else None
 
     def select_resources(self, query: Query) -> tuple[list[ResourcesRow], int]:
-        """Evaluate over the current versions."""
+        """Evaluate the query over the current versions."""
         return evaluate((versions[-1] for versions in self._resources.values()), query)
 
     def insert_resources(self, row: ResourcesRow) -> None:
-        """Append, and move the id to the end."""
+        """Append the version, and move its id to the end."""
         self._resources[row.resources_id] = [*self._resources.pop(row.resources_id, []), row]
         self._latest_resources = row
 
     def worker(self, worker_id: str) -> WorkerRow | None:
-        """Look up."""
+        """Return the row found."""
         return self._workers.get(worker_id)
 
     def put_worker(self, row: WorkerRow) -> None:
-        """Put."""
+        """Store or replace the row."""
         self._workers[row.worker_id] = row
 
     def select_workers(self, query: Query) -> tuple[list[WorkerRow], int]:
-        """Evaluate over all."""
+        """Evaluate the query over all workers."""
         return evaluate(self._workers.values(), query)

@@ -1,4 +1,4 @@
-"""`MemoryRecords`: runs, metrics and versions of policies in dicts, which keep the order of creation."""
+"""`MemoryRecords`: rows of runs, metrics and policy versions in dicts, which keep the order of creation."""
 
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from leyden.core.store.query import Query, evaluate
 
 
 class MemoryRecords(Rows):
-    """The part of `MemoryRows` that holds runs, and what named requests made."""
+    """The part of `MemoryRows` that holds runs, and the results of requests with an id."""
 
     def __init__(self) -> None:
         super().__init__(now=0.0)
@@ -19,67 +19,67 @@ class MemoryRecords(Rows):
         self._answers: OrderedDict[str, tuple[float, bytes]] = OrderedDict()
 
     def answered(self, request_id: str) -> bytes | None:
-        """Look up."""
+        """Return the recorded result, or None."""
         return self._answers.get(request_id, (0.0, None))[1]
 
     def note_answer(self, request_id: str, answer: bytes) -> None:
-        """Append, and forget the oldest."""
+        """Record the result, and remove those older than `KEPT_SECONDS`."""
         self._answers[request_id] = (self.now, answer)
         while next(iter(self._answers.values()))[0] < self.now - KEPT_SECONDS:
             self._answers.popitem(last=False)
 
     def run(self, run_id: str) -> RunRow | None:
-        """Look up."""
+        """Return the row found."""
         return self._runs.get(run_id)
 
     def insert_run(self, row: RunRow) -> None:
-        """Append."""
+        """Append the row."""
         self._runs[row.run_id] = row
 
     def replace_run(self, row: RunRow) -> None:
-        """Put in its place."""
+        """Replace the row."""
         self._runs[row.run_id] = row
 
     def select_runs(self, query: Query) -> tuple[list[RunRow], int]:
-        """Evaluate over all."""
+        """Evaluate the query over all runs."""
         return evaluate(self._runs.values(), query)
 
     def metrics(self, run_id: str, steps: Sequence[int]) -> dict[int, MetricsRow]:
-        """Look up."""
+        """Return the rows found."""
         stored = self._metrics.get(run_id, {})
         return {step: stored[step] for step in steps if step in stored}
 
     def insert_metrics(self, rows: Sequence[MetricsRow]) -> None:
-        """Append."""
+        """Append the rows."""
         for row in rows:
             self._metrics.setdefault(row.run_id, {})[row.step] = row
 
     def replace_metrics(self, rows: Sequence[MetricsRow]) -> None:
-        """Put in their places."""
+        """Replace the rows."""
         self.insert_metrics(rows)
 
     def select_metrics(self, query: Query) -> tuple[list[MetricsRow], int]:
-        """Evaluate over one run's."""
+        """Evaluate the query over one run's steps."""
         return evaluate(self._metrics.get(query.within["run_id"], {}).values(), query)
 
     def policy_version(self, key: VersionKey) -> VersionRow | None:
-        """Look up."""
+        """Return the row found."""
         return self._versions.get(key)
 
     def insert_policy_version(self, row: VersionRow) -> None:
-        """Append."""
+        """Append the row."""
         self._versions[row.run_id, row.policy, row.version] = row
 
     def replace_policy_version(self, row: VersionRow) -> None:
-        """Put in its place."""
+        """Replace the row."""
         self.insert_policy_version(row)
 
     def select_policy_versions(self, query: Query) -> tuple[list[VersionRow], int]:
-        """Evaluate over all."""
+        """Evaluate the query over all versions."""
         return evaluate(self._versions.values(), query)
 
     def forget_after(self, run_id: str, step: int) -> None:
-        """Keep the others."""
+        """Remove the run's metrics and versions after `step`."""
         stored = self._metrics.get(run_id, {})
         self._metrics[run_id] = {number: row for number, row in stored.items() if number <= step}
         self._versions = {key: row for key, row in self._versions.items() if key[0] != run_id or key[2] <= step}

@@ -1,4 +1,4 @@
-"""`open_store`: a store by its URI. Imports a backend's libraries only when that backend is opened."""
+"""`open_store`: opens a store by its URI. A backend's libraries are imported only when that backend is opened."""
 
 import os
 import time
@@ -18,14 +18,14 @@ TOKEN = "LEYDEN_STORE_TOKEN"
 
 
 async def open_store(uri: str, *, clock: Callable[[], float] = time.time) -> LightningStore:
-    """Open the store at `uri`, creating it if it is not there.
+    """Open the store at `uri`, and create it if it does not exist.
 
-    `memory://` (spans take 2 GiB at most, or `memory://?budget=BYTES`), `sqlite:///relative/path`,
-    `sqlite:////absolute/path`, `postgresql://user:password@host:port/database`
-    (needs `leyden-core[postgresql]`) or `redis://host:port/number` (also `rediss://` and `redis+unix://`; needs
-    `leyden-core[redis]`); raises UsageError for anything else. `http(s)://token@host:port` is a store's server, its
-    token in the URI or in LEYDEN_STORE_TOKEN; raises StoreError where it does not answer or refuses the token.
-    `clock` gives Unix seconds: by it, attempts time out; a server has its own.
+    URIs: `memory://` (2 GiB of spans at most, or `memory://?budget=BYTES`), `sqlite:///relative/path`,
+    `sqlite:////absolute/path`, `postgresql://user:password@host:port/database` (needs `leyden-core[postgresql]`), and
+    `redis://host:port/number` (also `rediss://` and `redis+unix://`; needs `leyden-core[redis]`).
+    `http(s)://token@host:port` is a store's server, with its token in the URI or in LEYDEN_STORE_TOKEN.
+    Raises UsageError for any other URI. Raises StoreError where a server does not answer or refuses the token.
+    `clock` returns Unix seconds, by which attempts time out. A server uses its own clock.
     """
     scheme, separator, rest = uri.partition("://")
     if not separator:
@@ -76,12 +76,12 @@ async def _open_redis(uri: str, clock: Callable[[], float]) -> LightningStore:
 
 
 async def _open_server(scheme: str, rest: str) -> LightningStore:
-    """Open the store of a server, which must know the token."""
+    """Open the store of a server, and check that the server accepts the token."""
     from leyden.core.store.http.client import HttpStore
 
     userinfo, _, place = rest.rpartition("@")
     named = next((part for part in reversed(userinfo.split(":")) if part), None)
-    if named == MASK:  # as a run's config.yaml has it, which keeps no token
+    if named == MASK:  # the form in a run's config.yaml, which keeps no token
         named = None
     token = unquote(named) if named else os.environ.get(TOKEN, "")
     remember_secret(token)
@@ -89,7 +89,7 @@ async def _open_server(scheme: str, rest: str) -> LightningStore:
         raise UsageError(f"{scheme}://{place} needs its token: set {TOKEN}, or write {scheme}://TOKEN@{place}")
     store = HttpStore(f"{scheme}://{place}", token)
     try:
-        await store.add_many_spans([])  # changes nothing, and whoever has a token may ask it
+        await store.add_many_spans([])  # changes nothing, and every token permits it
     except BaseException:
         await store.close()
         raise
@@ -97,7 +97,7 @@ async def _open_server(scheme: str, rest: str) -> LightningStore:
 
 
 def _bare(uri: str) -> str:
-    """A URI without who may open it."""
+    """Return a URI without user name, password or token."""
     before, separator, rest = uri.rpartition("://")
     authority, slash, path = rest.partition("/")
     return before + separator + authority.rpartition("@")[2] + slash + path

@@ -1,8 +1,8 @@
-"""Removes records of model calls from spans that no gateway wrote: learning trusts these records.
+"""Provenance of call records: removes records of model calls from spans that no gateway wrote.
 
-A gateway adds its spans to its own store object. Whatever agents, their workers, commands and applications write
-through passes its spans through `without_call_records` first: a process's recorder, a runner's notes, the server of a
-store for everyone it does not trust (in a run: for everyone), OTLP, and captures in production.
+Training trusts these records. A gateway adds its spans directly to its own store object. All other writers pass their
+spans through `without_call_records` first: a process's recorder, a runner's notes, OTLP endpoints, and captures in
+production. So does the server of a store for every client that it does not trust; in a run, it trusts none.
 """
 
 import asyncio
@@ -18,22 +18,24 @@ from leyden.core.store.common.span_entry import entered
 Part = TypeVar("Part", SpanEvent, SpanLink)
 
 _AT_ONCE = 128
-"""Spans."""
+"""Number of spans that are processed before other tasks of the event loop run."""
 
 
 async def without_call_records(given: Sequence[Any]) -> list[Span]:
-    """Return spans, as `entered` does, without the attributes in `semconv.CALL_RECORD`.
+    """Return spans as plain data (see `entered`), without the attributes in `semconv.CALL_RECORD`.
 
-    A span that had any is kept, and `semconv.FORGED` names them. Raises UsageError for a span without an identity.
+    A span that had any of them is kept, and `semconv.FORGED` names them. Raises UsageError for a span without an
+    identity.
     """
     many = cast("list[Any]", given) if type(given) is list and len(cast("list[Any]", given)) > _AT_ONCE else []
     if not many:
-        # Only once they are plain data: keys of other classes may look like one name and be stored as another.
+        # Only after conversion to plain data: a key of another class may compare unlike a name, and be stored as that
+        # name.
         return [_without(span) for span in await entered(cast("Sequence[Any]", given))]
     kept: list[Span] = []
     for first in range(0, len(many), _AT_ONCE):
         kept += await without_call_records(many[first : first + _AT_ONCE])
-        await asyncio.sleep(0)  # for what else the event loop has to do
+        await asyncio.sleep(0)  # lets other tasks of the event loop run
     return kept
 
 
@@ -47,7 +49,8 @@ def _without(span: Span) -> Span:
     kept = {name: value for name, value in _cleaned(span.attributes).items() if name != semconv.FORGED}
     return replace(
         span,
-        attributes={semconv.FORGED: names, **kept},  # first: of a span that is too large, the last may be left out
+        # first, since the last attributes of a too large span may be left out
+        attributes={semconv.FORGED: names, **kept},
         resource=_cleaned(span.resource),
         events=[_part(event) for event in span.events],
         links=[_part(link) for link in span.links],

@@ -1,4 +1,4 @@
-"""A query as data: filters, then sorting, then paging. Evaluated here for rows in memory, compiled by `sql` for SQL."""
+"""`Query`: filters, sorting and paging as data. Evaluated here for rows in memory; `sql` compiles it to SQL."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ class Condition:
     value: str | frozenset[str]
 
     def holds(self, row: msgspec.Struct) -> bool:
-        """Whether `row` passes."""
+        """Whether `row` passes the test."""
         have = getattr(row, self.field)
         if have is None:
             return False
@@ -35,21 +35,21 @@ class Condition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """Which rows, in which order, and which page of them. Ties, and unsorted rows, come in the order of creation."""
+    """Which rows, in which order, and which page of them. Ties and unsorted rows come in the order of creation."""
 
     within: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Fields that must be equal, whatever `logic` says."""
+    """Fields that must be equal, whatever `logic` is."""
     conditions: tuple[Condition, ...] = ()
     logic: FilterLogic = "and"
-    """How `conditions` are joined; without conditions nothing is filtered."""
+    """How `conditions` are joined; without conditions, no row is filtered out."""
     sort_by: str | None = None
-    """Nones come last in ascending order and first in descending order."""
+    """Field to sort by; None values come last in ascending order and first in descending order."""
     order: SortOrder = "asc"
     limit: int = -1
     offset: int = 0
 
     def page(self, found: tuple[list[R], int], noun: Callable[[R], N]) -> Page[N]:
-        """Return the rows found as a page of nouns."""
+        """Return a page of records, each made by `noun` from a row."""
         rows, total = found
         return Page(items=[noun(row) for row in rows], limit=self.limit, offset=self.offset, total=total)
 
@@ -60,7 +60,7 @@ def conditions(
     contains: Mapping[str, str | None] | None = None,
     one_of: Mapping[str, Sequence[str] | None] | None = None,
 ) -> tuple[Condition, ...]:
-    """Return a condition for each value that is not None. An empty sequence is a condition that nothing passes."""
+    """Return a condition for each value that is not None. No row passes the condition of an empty sequence."""
     return (
         *(Condition(name, "equals", value) for name, value in (equals or {}).items() if value is not None),
         *(Condition(name, "contains", value) for name, value in (contains or {}).items() if value is not None),
@@ -73,9 +73,9 @@ def conditions(
 
 
 def check(query: Query, sortable: frozenset[str]) -> Query:
-    """Return `query`, or raise ValueError when it sorts by an unknown field or starts before the first row.
+    """Return `query`; raise CallRefused, a ValueError, for an unknown sort field or another invalid argument.
 
-    Raises UsageError when it looks for text that no store can hold.
+    Raises UsageError when it searches for text that no store can hold.
     """
     check_text(**query.within)
     for condition in query.conditions:
@@ -94,7 +94,7 @@ def check(query: Query, sortable: frozenset[str]) -> Query:
 
 
 def evaluate(rows: Iterable[R], query: Query) -> tuple[list[R], int]:
-    """Return the page of `rows` that `query` asks for, and how many there are before paging."""
+    """Return the page of `rows` that matches `query`, and the number of matching rows before paging."""
     found = [row for row in rows if _passes(row, query)]
     if query.sort_by is not None:
         found = _sorted(found, query.sort_by, query.order == "desc")

@@ -1,7 +1,8 @@
-"""How a method call travels: one table, derived from the signatures of `LightningStore`, read by server and client.
+"""Remote calls of the store: a table of all methods, derived from the signatures of `LightningStore`.
 
-A call is a map of arguments, its answer a value: MessagePack between our processes, JSON for people. Both are validated
-against the annotations of the interface. Knows nothing of HTTP.
+Server and client both use the table. A call is a map of arguments, and its answer a value: MessagePack between Leyden's
+processes, JSON for other clients. Both are validated against the annotations of the interface. Does not send requests;
+see `store.http`.
 """
 
 import inspect
@@ -20,7 +21,10 @@ from leyden.core.store.base import LightningStore
 from leyden.core.store.text import NO_CHARACTER
 
 _NOT_CALLED = frozenset({"close", "add_otel_span"})
-"""Closing a client leaves the store open, and spans of the OpenTelemetry SDK are converted before they travel."""
+"""Methods without a remote call.
+
+Closing a client leaves the store open. Spans of the OpenTelemetry SDK are converted before they are sent.
+"""
 
 WAITING = frozenset({"dequeue_many_rollouts", "wait_for_rollouts"})
 """Methods that may wait."""
@@ -28,41 +32,41 @@ WAITING = frozenset({"dequeue_many_rollouts", "wait_for_rollouts"})
 _READS = ("query_", "get_rollout", "get_latest_", "get_resources", "get_run_", "get_worker", "statistics", "wait_for_")
 
 REQUEST_ID = "idempotency-key"
-"""Header that names a call that writes: the server answers one that was sent twice as it did the first time."""
+"""Header with an id for a call that writes; the server answers a repeated call with its first answer."""
 
 CAPABILITIES = "x-leyden-capabilities"
-"""Header of every answer: what the store behind the server can do, separated by commas."""
+"""Header of every answer: features of the store behind the server, separated by commas."""
 
 TOGETHER = "together"
-"""Path of several calls in one request: a list of `Part`, answered by a list of `PartAnswer` in the same order."""
+"""Path of a request with several calls: a list of `Part`, answered by a list of `PartAnswer` in the same order."""
 
 SMALL = frozenset({"update_attempt", "add_span", "add_many_spans"})
-"""Methods that come with every attempt, whose calls travel together where several are made at once."""
+"""Methods called for every attempt; several calls made at once are sent in one request."""
 
 PREFER, MINIMAL = "prefer", "return=minimal"
-"""Header by which spans are answered with their numbers alone (RFC 7240): the caller has the spans already."""
+"""Header with which a server returns only the numbers of spans (RFC 7240), since the caller has the spans already."""
 
 NUMBERED = frozenset({"add_span", "add_many_spans"})
-"""Methods that may be answered so."""
+"""Methods that support the minimal answer."""
 
 LONGEST_WAIT = 30.0
-"""Seconds that one request may wait; a client that wants more asks again."""
+"""Seconds that one request may wait; a client that waits longer sends another request."""
 
 ERRORS: Mapping[str, type[Exception]] = {
     kind.__name__: kind
     for kind in (NotFound, IllegalMove, WrongType, CallRefused, StoreError, UsageError, ValueError, TypeError)
 }
-"""Errors that travel under their own name."""
+"""Errors that are sent under their own name."""
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """An error of the store, on its way to the caller."""
+    """An error of the store in the form in which it is sent to the caller."""
 
     error: str
     message: str
 
     def raised(self) -> Exception:
-        """The error as the caller sees it."""
+        """Return the exception for the caller; an unknown name becomes StoreError."""
         return ERRORS.get(self.error, StoreError)(self.message)
 
 
@@ -76,30 +80,30 @@ class Part(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
 
 
 class PartAnswer(msgspec.Struct, frozen=True, array_like=True):
-    """What the call would have been answered alone."""
+    """Status and body that the call would have as a request of its own."""
 
     status: int
     body: bytes
 
 
 class AnyRollout(Rollout, frozen=True, kw_only=True):
-    """A rollout that may have an attempt: a union of the two structs could not be told apart."""
+    """A rollout with or without an attempt; msgspec cannot distinguish a union of the two structs."""
 
     attempt: Attempt | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """One method of the interface: its name, and how its arguments and its answer travel."""
+    """One method of the interface: its name, and the types of its arguments and answer."""
 
     name: str
     signature: inspect.Signature
     function: Callable[..., Awaitable[Any]]
     about: str
-    """What it does, as the interface says it."""
+    """Docstring of the method in the interface."""
     arguments: type[msgspec.Struct]
     answer: Any
-    """Annotation of what it returns."""
+    """Annotation of the return value."""
     _arguments: msgspec.msgpack.Decoder[Any]
     _answer: msgspec.msgpack.Decoder[Any]
 
@@ -109,7 +113,7 @@ class Method:
         return not self.name.startswith(_READS)
 
     def encode_call(self, *arguments: Any, **named: Any) -> bytes:
-        """Return the arguments of a call; raises UsageError for one that cannot travel."""
+        """Return the arguments of a call as MessagePack; raises UsageError for one that cannot be encoded."""
         bound = self.signature.bind(*arguments, **named).arguments
         given = {name: value for name, value in bound.items() if value is not msgspec.UNSET}
         try:
@@ -125,13 +129,13 @@ class Method:
         return {name: getattr(arguments, name) for name in arguments.__struct_fields__}
 
     def decode_answer(self, data: bytes) -> Any:
-        """Return the answer; raises ValueError when `data` is not one of this method."""
+        """Return the answer; raises ValueError when `data` is not an answer of this method."""
         return _public(self._answer.decode(data))
 
 
 @cache
 def methods() -> Mapping[str, Method]:
-    """Every method that can be called from elsewhere, by name."""
+    """Return every method that can be called remotely, by name."""
     names = [
         name
         for kind in LightningStore.__mro__
@@ -166,7 +170,10 @@ def _method(name: str, function: Callable[..., Awaitable[Any]]) -> Method:
 
 
 def numbers_of(spans: Sequence[Span], stored: Sequence[Span]) -> list[int]:
-    """Return the number of each of `spans`, 0 for those that are not in `stored`, which has the others in order."""
+    """Return the stored number of each of `spans`, and 0 for spans that are not in `stored`.
+
+    `stored` has a part of `spans`, in the same order.
+    """
     numbers: list[int] = []
     left = iter(stored)
     following = next(left, None)
@@ -180,7 +187,10 @@ def numbers_of(spans: Sequence[Span], stored: Sequence[Span]) -> list[int]:
 
 
 def numbered(spans: Sequence[Span], numbers: Sequence[int]) -> list[Span]:
-    """Undo `numbers_of`; raises ValueError when there are not as many numbers as spans."""
+    """Return the spans with the numbers from `numbers_of`, without those of number 0.
+
+    Raises ValueError when there are not as many numbers as spans.
+    """
     pairs = zip(spans, numbers, strict=True)
     return [
         span if span.sequence_id == number else msgspec.structs.replace(span, sequence_id=number)
@@ -194,7 +204,7 @@ def _key(span: Span) -> tuple[str, str, str]:
 
 
 def _with_any_rollout(annotation: Any) -> Any:
-    """Put `AnyRollout` in the place of `Rollout` in an annotation, and `ClaimedRollout` in that of a claim's answer."""
+    """Replace `Rollout` by `AnyRollout` in an annotation, and the answer of a claim by `ClaimedRollout`."""
     shapes: dict[Any, Any] = {
         Rollout: AnyRollout,
         Rollout | None: AnyRollout | None,
@@ -207,11 +217,11 @@ def _with_any_rollout(annotation: Any) -> Any:
 
 
 def _public(answer: Any) -> Any:
-    """Undo `_with_any_rollout` in an answer."""
+    """Return an answer with the interface's own types in the place of those from `_with_any_rollout`."""
     if isinstance(answer, AnyRollout):
         fields = {name: getattr(answer, name) for name in Rollout.__struct_fields__}
         return Rollout(**fields) if answer.attempt is None else AttemptedRollout(**fields, attempt=answer.attempt)
-    if isinstance(answer, ClaimedRollout) and not answer.token:  # of a server that makes no tokens
+    if isinstance(answer, ClaimedRollout) and not answer.token:  # from a server that makes no tokens
         return AttemptedRollout(**{name: getattr(answer, name) for name in AttemptedRollout.__struct_fields__})
     if isinstance(answer, list):
         return [_public(item) for item in cast("list[Any]", answer)]

@@ -1,6 +1,7 @@
-"""`RunRecords`, the part of `LightningStore` that keeps runs: what they are, what they measured, and their versions.
+"""`RunRecords`: the part of `LightningStore` that keeps runs, the metrics of their steps, and their policy versions.
 
-Nothing here queues or wakes anybody. What is sent again, after a lost answer or a crash, changes nothing.
+Nothing here uses the queue or wakes waiting callers. A call that is sent again, after a lost answer or a crash, changes
+nothing.
 """
 
 from abc import ABC, abstractmethod
@@ -18,7 +19,7 @@ class RunRecords(ABC):
 
     @abstractmethod
     async def add_run(self, run: Run) -> Run:
-        """Store a run. One that is stored already under its id is returned, and nothing changes.
+        """Store a run and return it; if its id is already stored, return the stored run and change nothing.
 
         Raises ValueError for an id that cannot be a name.
         """
@@ -33,14 +34,14 @@ class RunRecords(ABC):
         config: dict[str, Any] | Unset = UNSET,
         metadata: dict[str, Any] | Unset | None = UNSET,
     ) -> Run:
-        """Change fields of a run; `config` and `metadata` are replaced, not merged.
+        """Change fields of a run and return it; `config` and `metadata` are replaced, not merged.
 
         Raises IllegalMove for a status that `RUN_MOVES` does not allow.
         """
 
     @abstractmethod
     async def rewind_run(self, run_id: str, step: int) -> Run:
-        """Forget the metrics and the policy versions after `step`: the steps after it are about to be taken again."""
+        """Remove metrics and policy versions after `step`, since those steps will be repeated; return the run."""
 
     @abstractmethod
     async def query_runs(
@@ -57,31 +58,31 @@ class RunRecords(ABC):
         limit: int = -1,
         offset: int = 0,
     ) -> Page[Run]:
-        """Runs, unsorted in the order in which they were added."""
+        """Return runs; unsorted results come in the order in which they were added."""
 
     @abstractmethod
     async def get_run_by_id(self, run_id: str) -> Run | None:
-        """One run."""
+        """Return one run, or None."""
 
     @abstractmethod
     async def add_metrics(self, run_id: str, metrics: Sequence[StepMetrics]) -> int:
-        """Add what was measured at steps of a run, all or none; returns how many steps that changed.
+        """Add metrics to steps of a run, all or none; return the number of steps that changed.
 
-        What a step has already stays; a value of the same name is replaced, so a batch that is sent again changes
-        nothing. Raises ValueError for a number that is not finite.
+        Values and notes already stored for a step stay, and those with the same name are replaced. A repeated batch
+        therefore changes nothing. Raises ValueError for a number that is not finite.
         """
 
     @abstractmethod
     async def query_metrics(
         self, run_id: str, *, sort_order: SortOrder = "asc", limit: int = -1, offset: int = 0
     ) -> Page[StepMetrics]:
-        """What was measured at the steps of a run, by step: the newest come first in descending order."""
+        """Return the metrics of a run's steps, sorted by step; in descending order, the newest come first."""
 
     @abstractmethod
     async def add_policy_versions(self, versions: Sequence[PolicyVersion]) -> list[PolicyVersion]:
-        """Store versions of runs' policies, all or none.
+        """Store policy versions of runs, all or none, and return them.
 
-        One that is stored already under its run, policy and number is returned, and nothing changes.
+        For a version whose run, policy and number are already stored, the stored version is returned and not changed.
         """
 
     @abstractmethod
@@ -95,7 +96,7 @@ class RunRecords(ABC):
         metrics: dict[str, float] | Unset = UNSET,
         metadata: dict[str, Any] | Unset | None = UNSET,
     ) -> PolicyVersion:
-        """Change fields of a version; `metrics` and `metadata` are replaced, not merged."""
+        """Change fields of a version and return it; `metrics` and `metadata` are replaced, not merged."""
 
     @abstractmethod
     async def query_policy_versions(
@@ -108,4 +109,4 @@ class RunRecords(ABC):
         limit: int = -1,
         offset: int = 0,
     ) -> Page[PolicyVersion]:
-        """Versions of a run's policies, or of all runs', unsorted in the order in which they were added."""
+        """Return policy versions of one run or of all; unsorted results come in the order in which they were added."""

@@ -1,4 +1,4 @@
-"""`span_from_otel`: a span of the OpenTelemetry SDK as ours. Imports the SDK for its types alone."""
+"""`span_from_otel`: converts a span of the OpenTelemetry SDK. Imports the SDK only for type checking."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -20,10 +20,10 @@ _CODES: dict[int, StatusCode] = {0: "unset", 1: "ok", 2: "error"}
 
 
 def span_from_otel(readable: "ReadableSpan", rollout_id: str, attempt_id: str, sequence_id: int = 0) -> Span:
-    """Return `readable` as a span of an attempt; 0 lets the store number it.
+    """Return `readable` as a span of an attempt; with a `sequence_id` of 0, the store numbers it.
 
-    What of it cannot be read is left out, with the reason in `semconv.REDUCED`; a store reads odd fields as it does
-    those of any span. Raises UsageError for a span without a span context, and so without an id.
+    Unreadable parts are left out, with the reason in `semconv.REDUCED`. Fields of unusual types are left for the store,
+    which reads them as those of any span. Raises UsageError for a span without a span context, since it has no id.
     """
     context: Any = readable.context
     if context is None:
@@ -52,13 +52,13 @@ def span_from_otel(readable: "ReadableSpan", rollout_id: str, attempt_id: str, s
 
 
 class _Parts:
-    """Reads parts of a span, any of which may be unreadable."""
+    """Reads parts of a span, each of which may be unreadable."""
 
     def __init__(self, read: Reading) -> None:
         self.read = read
 
     def of(self, place: str, part: Callable[[], T], otherwise: T) -> T:
-        """Return a part; `otherwise` where it cannot be read."""
+        """Return the result of `part`, or `otherwise` where it raises."""
         try:
             return part()
         except Exception as error:
@@ -66,14 +66,14 @@ class _Parts:
             return otherwise
 
     def each(self, place: str, parts: Callable[[], Iterable[Any]], made: Callable[[Any, str], T]) -> list[T]:
-        """Return what is `made` of each part that can be read."""
+        """Return the result of `made` for each part that can be read."""
         none: tuple[Any, ...] = ()
         found = self.of(place, lambda: tuple(parts()), none)
         kept = (self.of(here, lambda: [made(each, here)], []) for here, each in _placed(place, found))  # noqa: B023 -- called at once
         return [one for some in kept for one in some]
 
     def attributes(self, given: Mapping[str, Any] | None, place: str) -> Attributes:
-        """Return attributes, of which nearly all are plain."""
+        """Return attributes as plain values; most are plain already."""
         kept: Attributes = {}
         for name, value in cast("Mapping[str, object]", given or {}).items():
             kind = type(value)
@@ -84,12 +84,12 @@ class _Parts:
         return kept
 
     def event(self, event: Any, place: str) -> SpanEvent:
-        """Return an event."""
+        """Return an event in Leyden's form."""
         time = _seconds(event.timestamp)
         return SpanEvent(name=event.name, time=time, attributes=self.attributes(event.attributes, place))
 
     def link(self, link: Any, place: str) -> SpanLink:
-        """Return a link."""
+        """Return a link in Leyden's form."""
         trace_id, span_id = f"{link.context.trace_id:032x}", f"{link.context.span_id:016x}"
         return SpanLink(trace_id=trace_id, span_id=span_id, attributes=self.attributes(link.attributes, place))
 
@@ -111,5 +111,5 @@ def _status(status: Any) -> SpanStatus:
 
 
 def _seconds(nanoseconds: Any) -> Any:
-    """Return nanoseconds in seconds; anything else as it is, for a store to find out."""
+    """Return nanoseconds as seconds; any other type unchanged, for the store to reject."""
     return nanoseconds / _NANOSECONDS if type(nanoseconds) is int else nanoseconds

@@ -1,7 +1,4 @@
-"""The state rules, once for every backend: what becomes of rollouts, attempts and workers.
-
-Pure functions over statuses and times. Knows nothing of how anything is stored.
-"""
+"""State rules of rollouts, attempts and workers: pure functions over statuses and times, shared by all backends."""
 
 from dataclasses import dataclass
 from typing import get_args
@@ -18,15 +15,15 @@ from leyden.core.data.worker import WorkerStatus
 from leyden.core.errors import CallRefused, IllegalMove
 
 OPEN_ATTEMPT: frozenset[AttemptStatus] = frozenset({"preparing", "running"})
-"""Attempts in these states keep their worker busy."""
+"""An attempt in these states keeps its worker busy."""
 WATCHED_ROLLOUT: frozenset[RolloutStatus] = frozenset({"preparing", "running"})
-"""The health check looks at the latest attempt of rollouts in these states."""
+"""The health check examines the latest attempt of rollouts in these states."""
 _MODES: tuple[RolloutMode, ...] = get_args(RolloutMode)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pulse:
-    """What the health check needs to know of an attempt."""
+    """Fields of an attempt that the health check reads."""
 
     status: AttemptStatus
     start_time: float
@@ -34,7 +31,7 @@ class Pulse:
 
 
 def check_config(config: RolloutConfig) -> None:
-    """Raise ValueError for a configuration that cannot work."""
+    """Raise CallRefused, a ValueError, for an invalid configuration."""
     if config.max_attempts < 1:
         raise CallRefused(f"max_attempts is {config.max_attempts}; the first try counts, so it must be at least 1")
     unknown = [status for status in config.retry_condition if status not in ATTEMPT_MOVES]
@@ -51,7 +48,7 @@ def check_config(config: RolloutConfig) -> None:
 
 
 def check_mode(mode: RolloutMode | None) -> None:
-    """Raise ValueError for a mode that does not exist."""
+    """Raise CallRefused, a ValueError, for a mode that does not exist."""
     if mode is not None and mode not in _MODES:
         raise CallRefused(f"{mode!r} is not a mode of a rollout; there are {', '.join(_MODES)}")
 
@@ -75,9 +72,10 @@ def check_attempt_move(attempt_id: str, old: AttemptStatus, new: AttemptStatus) 
 def rollout_after_attempt(
     rollout: RolloutStatus, attempt: AttemptStatus, sequence_id: int, config: RolloutConfig
 ) -> RolloutStatus:
-    """Status of a rollout whose latest attempt has just become `attempt`.
+    """Return the status of a rollout whose latest attempt has just become `attempt`.
 
-    It stays where the table allows no such move: cancelled for good, and succeeded, by hand, while an attempt goes on.
+    The status stays unchanged where the table does not allow the change. Examples: a cancelled rollout, or one that was
+    set to succeeded manually while an attempt still runs.
     """
     wanted: RolloutStatus = "failed"
     if attempt == "preparing" or attempt == "running" or attempt == "succeeded":
@@ -88,15 +86,15 @@ def rollout_after_attempt(
 
 
 def attempt_after_span(attempt: AttemptStatus) -> AttemptStatus:
-    """Status of an attempt that has sent a span: it runs, unless it is over."""
+    """Return the status of an attempt after a span arrived: it is running, unless it has ended."""
     return "running" if attempt in ("preparing", "unresponsive") else attempt
 
 
 def rollout_after_span(rollout: RolloutStatus, attempt: AttemptStatus) -> RolloutStatus:
-    """Status of a rollout whose latest attempt, `attempt` until then, has sent a span.
+    """Return the status of a rollout after a span of its latest attempt, whose status was `attempt` before.
 
-    A queued retry is called off only by the revival of the attempt it would replace, never by a late span of an
-    attempt that is over.
+    A queued retry is cancelled only when the unresponsive attempt that it would replace revives. A late span of an
+    attempt that has ended does not cancel it.
     """
     if rollout == "preparing" and attempt_after_span(attempt) == "running":
         return "running"
@@ -104,7 +102,7 @@ def rollout_after_span(rollout: RolloutStatus, attempt: AttemptStatus) -> Rollou
 
 
 def verdict(pulse: Pulse, config: RolloutConfig, now: float) -> AttemptStatus | None:
-    """What the health check makes of the latest attempt of a watched rollout; None when nothing is due."""
+    """Return the new status of a watched rollout's latest attempt; None when no limit is exceeded."""
     timeout, silence = _limits(pulse, config)
     if timeout is not None and timeout <= now:
         return "timeout"
@@ -112,20 +110,20 @@ def verdict(pulse: Pulse, config: RolloutConfig, now: float) -> AttemptStatus | 
 
 
 def heard(before: float | None, now: float) -> float:
-    """When an attempt was heard of last, after a sign of life.
+    """Return the time of the last sign of life after a new one: never earlier than `before`.
 
-    That never takes an earlier one back, so a deadline reckoned from it is never too late, and need not be moved.
+    A deadline computed from it is therefore never too late, and need not be changed.
     """
     return now if before is None else max(before, now)
 
 
 def deadline(pulse: Pulse, config: RolloutConfig) -> float | None:
-    """Earliest Unix time at which `verdict` may say something."""
+    """Return the earliest Unix time at which `verdict` may return a status; None without limits."""
     return min((limit for limit in _limits(pulse, config) if limit is not None), default=None)
 
 
 def worker_after_end(attempt: AttemptStatus) -> WorkerStatus:
-    """Status of a worker that holds no open attempt after one of its attempts became `attempt`."""
+    """Return the status of a worker without an open attempt, after one of its attempts became `attempt`."""
     return "idle" if attempt in ("succeeded", "failed") else "unknown"
 
 

@@ -1,7 +1,7 @@
-"""What text a store takes, whichever it is, so that what one takes every other does.
+"""Text that stores accept: the same rules for every backend.
 
-What a user gives is refused where it is no Unicode; so are ids and names with a NUL, which PostgreSQL's text has no
-room for. What spans say comes from outside and has been said already: it is kept, as well as it can be.
+Ids and names from users are refused where they are not well-formed Unicode, or have a NUL, which PostgreSQL cannot
+store. Span names come from running agents and cannot be corrected by the caller, so they are repaired instead.
 """
 
 from collections.abc import Sequence
@@ -15,11 +15,11 @@ from leyden.core.errors import UsageError
 
 _NUL = "\0"
 MOST_BYTES_OF_AN_ID = 800
-"""Three of them must fit into a row of an index of PostgreSQL's."""
+"""Largest size of an id in bytes; three of them must fit into an index row of PostgreSQL."""
 _LONG = MOST_BYTES_OF_AN_ID // 4
-"""Characters of a span's name and ids, at whose least some id may have too many bytes."""
+"""Characters of a span's name and ids in all, above which an id may have too many bytes."""
 NO_CHARACTER = "it has half of a surrogate pair, which is no character"
-"""Why text cannot be stored that is not well-formed."""
+"""Reason why text that is not well-formed cannot be stored."""
 
 
 def can_rest(text: str) -> bool:
@@ -28,14 +28,17 @@ def can_rest(text: str) -> bool:
 
 
 def check_text(**given: object) -> None:
-    """Raise UsageError for an id or a name, by what it is, that cannot be stored; what is no text is not looked at."""
+    """Raise UsageError for an id or a name that cannot be stored; values that are no text are ignored.
+
+    Each keyword is the name of a value in the message.
+    """
     for what, text in given.items():
         if isinstance(text, str) and not can_rest(text):
             raise _unstorable(what, text)
 
 
 def check_ids(**given: object) -> None:
-    """`check_text` for ids that become keys: raises UsageError, too, for one of more than `MOST_BYTES_OF_AN_ID`."""
+    """Do `check_text` for ids that become keys; also raise UsageError above `MOST_BYTES_OF_AN_ID` bytes."""
     check_text(**given)
     for what, text in given.items():
         if isinstance(text, str) and len(text.encode()) > MOST_BYTES_OF_AN_ID:
@@ -45,21 +48,21 @@ def check_ids(**given: object) -> None:
 
 
 def check_texts(what: str, texts: Sequence[str]) -> None:
-    """`check_text` for several of a kind."""
+    """Do `check_text` for several texts of one kind."""
     for text in texts:
         check_text(**{what: text})
 
 
 def storable(spans: Sequence[Span]) -> Sequence[Span]:
-    """Return spans whose names can be stored, with `REPLACEMENT` for what cannot; raises UsageError for such an id.
+    """Return spans with storable names; other characters become `REPLACEMENT`. Raises UsageError for such an id.
 
-    A parent's id that cannot be stored is left out: the span is one without it, too.
+    A parent id that cannot be stored is left out, since a span without a parent is complete.
     """
     for span in spans:
         text = f"{span.name}{span.trace_id}{span.span_id}{span.parent_id}{span.rollout_id}{span.attempt_id}"
         if (
             len(text) > _LONG or not text.isascii() or _NUL in text
-        ):  # `can_rest`, for nearly all, in a third of the time
+        ):  # for nearly all spans, the result of `can_rest` in a third of the time
             return [_storable(each) for each in spans]
     return spans
 

@@ -1,4 +1,4 @@
-"""`ByteCodec`: bytes as token ids, with a template small enough to read. Loads no tokenizer, and no model knows it."""
+"""`ByteCodec`: a codec with bytes as token ids and a short chat template, for tests without a tokenizer."""
 
 import json
 from collections.abc import Sequence
@@ -9,28 +9,28 @@ from leyden.core.gateway.tools.family import answer_parser, parse_answer
 from leyden.core.gateway.tools.registry import FAMILIES
 
 BEGIN, END, STOP = 256, 257, 258
-"""Ids of `<|im_start|>`, `<|im_end|>` and the end of a text; all below are bytes."""
+"""Ids of `<|im_start|>`, `<|im_end|>` and the end of a text; all lower ids are bytes."""
 VOCABULARY = 259
 _FAMILY = FAMILIES["hermes"]
 
 
 class ByteCodec(Codec):
-    """Every byte is a token; turns are written as in ChatML, tool calls as Qwen writes them."""
+    """Every byte is a token. Turns are written as in ChatML, and tool calls in Qwen's format."""
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
-        """`<|im_end|>` and the end of a text."""
+        """Ids of `<|im_end|>` and of the end of a text."""
         return END, STOP
 
     @property
     def longest_token(self) -> int:
-        """One byte."""
+        """Length of the longest token in bytes."""
         return 1
 
     def encode(
         self, messages: Sequence[Message], tools: Sequence[ToolDefinition] = (), forced: Forced | None = None
     ) -> list[int]:
-        """Render turn by turn; tools stand in a system turn before all others, and a forced call begins at the end."""
+        """Render turn by turn; tools form a system turn before all others, and a forced call begins at the end."""
         ids = self.turn("system", json.dumps(list(tools))) if tools else []
         for message in plain_messages(messages):
             calls = "".join(_call(call["function"]) for call in message.get("tool_calls", ()))
@@ -39,11 +39,11 @@ class ByteCodec(Codec):
         return [*ids, BEGIN, *f"assistant\n{opening}".encode()]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Read the bytes; control tokens are left out."""
+        """Return the text of the bytes; control tokens are left out."""
         return bytes(token for token in ids if token < BEGIN).decode(errors="replace")
 
     def parse(self, text: str, tools: Sequence[ToolDefinition], forced: Forced | None = None) -> ParsedAnswer:
-        """Split an answer into content and tool calls."""
+        """Return the content and the tool calls of an answer."""
         return parse_answer(self.parser(tools, forced), text)
 
     def parser(self, tools: Sequence[ToolDefinition], forced: Forced | None = None) -> AnswerParser:
@@ -51,15 +51,15 @@ class ByteCodec(Codec):
         return answer_parser(_FAMILY, tools, forced)
 
     def token_bytes(self, token_id: int) -> bytes:
-        """Return the byte itself; control tokens have none."""
+        """Return the byte itself; control tokens have no bytes."""
         return bytes([token_id]) if token_id < BEGIN else b""
 
     def turn(self, role: str, text: str) -> list[int]:
-        """Return the ids of one whole turn."""
+        """Return the ids of one complete turn."""
         return [BEGIN, *f"{role}\n{text}".encode(), END, *b"\n"]
 
     def answer(self, text: str) -> list[int]:
-        """Return the ids of an answer that says `text` and ends, for a script."""
+        """Return the ids of an answer with this `text` and its end, for a script."""
         return [*text.encode(), END]
 
 

@@ -1,6 +1,6 @@
-"""This process as one whose agents are captured in production, for the length of a test. Knows nothing of frameworks.
+"""Production capture in tests: makes this process one whose agents are captured, for the length of a block.
 
-The environment is set through pytest's `monkeypatch`, so that a test may change what it says, in any order of fixtures.
+The environment is set through pytest's `monkeypatch`, so that a test may change it, with fixtures in any order.
 """
 
 import asyncio
@@ -17,14 +17,14 @@ from leyden.core.tracing.production import capture
 from leyden.core.tracing.wire import gateway_pool, routing
 
 TOKEN = "captures-only"
-"""Opens rollouts at the gateway of `capturing_bench`."""
+"""Token with which a client opens rollouts at the gateway of `capturing_bench`."""
 PATIENCE_SECONDS = 10.0
-"""For which an agent waits for its rollout: a busy machine is no failure."""
+"""Seconds for which an agent waits for its rollout, so that a busy machine causes no failure."""
 
 
 @contextmanager
 def forgetting_captures(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
-    """Give captures in the block time to begin; after it nothing is routed, and no gateway is remembered."""
+    """Give captures in the block more time to begin; afterwards, remove routing and all cached gateways."""
     monkeypatch.setattr(capture, "BEGIN_SECONDS", PATIENCE_SECONDS)
     yield
     routing.uninstall()
@@ -35,7 +35,7 @@ def forgetting_captures(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
 
 @contextmanager
 def captured_by(gateway_url: str, monkeypatch: pytest.MonkeyPatch, token: str = TOKEN) -> Generator[None]:
-    """Have the environment say, in the block, that agents are captured by this gateway."""
+    """Set the environment variables, in the block, with which agents are captured by this gateway."""
     monkeypatch.setenv(capture.MODE, "production")
     monkeypatch.setenv(capture.GATEWAY_URL, gateway_url)
     monkeypatch.setenv(capture.TOKEN, token)
@@ -45,7 +45,7 @@ def captured_by(gateway_url: str, monkeypatch: pytest.MonkeyPatch, token: str = 
 
 @contextmanager
 def capturing_bench(answer: Answer, monkeypatch: pytest.MonkeyPatch) -> Generator[GatewayBench]:
-    """Run a gateway that captures what agents do in the block, before a model that says what `answer` gives."""
+    """Run a gateway that captures the agents in the block, with a model whose output is `answer`."""
     bench = GatewayBench(answer, capture_token=TOKEN)
     bench.start()
     with captured_by(bench.url, monkeypatch):
@@ -54,12 +54,12 @@ def capturing_bench(answer: Answer, monkeypatch: pytest.MonkeyPatch) -> Generato
 
 
 def wait_for_ends() -> None:
-    """Wait until the gateway knows of every capture's end, as the end of a process does."""
+    """Wait until the gateway has received the end of every capture, as at the end of a process."""
     vars(capture)["_wait_for_ends"]()
 
 
 async def captures(bench: GatewayBench) -> list[tuple[AttemptedRollout, list[Span]]]:
-    """Return every rollout with its spans, once all have ended; the loop's connections to the gateway are closed."""
+    """Return every rollout with its spans, once all have ended; also closes the event loop's gateway connections."""
     await asyncio.to_thread(wait_for_ends)
     await gateway_pool.aclose()
     found: list[tuple[AttemptedRollout, list[Span]]] = []

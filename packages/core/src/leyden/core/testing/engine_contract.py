@@ -1,6 +1,6 @@
-"""`EngineContract`: what every `Engine` promises, as a test class to subclass. An implementation overrides no test.
+"""`EngineContract`: requirements on every `Engine`, as a test class to subclass. Implementations override no test.
 
-Needs pytest with pytest-asyncio in auto mode. Knows nothing of any one engine beyond the hooks at the top.
+Needs pytest with pytest-asyncio in auto mode.
 """
 
 # ruff: noqa: D102 (a test's name is its documentation)
@@ -38,7 +38,7 @@ def ids_of(chunks: list[TokenChunk]) -> list[int]:
 
 
 def top_of(chunks: list[TokenChunk]) -> list[list[tuple[int, float]]]:
-    """Return the likeliest tokens at every place of `chunks`; a chunk that tells none fails the test."""
+    """Return the likeliest tokens at every position of `chunks`; the test fails for a chunk without them."""
     assert all(chunk.top is not None and len(chunk.top) == len(chunk.ids) for chunk in chunks)
     return [top for chunk in chunks for top in chunk.top or []]
 
@@ -49,30 +49,30 @@ async def close_iterator(stream: AsyncIterator[TokenChunk]) -> None:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait until `condition` holds; TimeoutError after five seconds."""
+    """Wait until `condition` holds; raises TimeoutError after five seconds."""
     async with asyncio.timeout(5):
         while not condition():
             await asyncio.sleep(0.002)
 
 
 class EngineContract(ABC):
-    """Subclass it as `TestXContract` and fill in the hooks.
+    """Subclass it as `TestXContract` and implement the abstract methods.
 
-    Greedy answers must be a function of the prompt, never end by themselves before 200 tokens, and arrive in several
-    chunks while weights can be updated in between; ids below 8 must be known to the model.
+    Greedy answers must be a function of the prompt, and must not end by themselves before 200 tokens. They must arrive
+    in several chunks, between which weights can be updated. Ids below 8 must be in the vocabulary.
     """
 
     @abstractmethod
     def make_engine(self) -> tuple[Engine, list[EngineRecord]]:
-        """Return an engine that is not started, at version 0, and the log it keeps of finished calls."""
+        """Return an engine that is not started, at version 0, and its log of finished calls."""
 
     @abstractmethod
     def new_weights(self) -> Mapping[str, object]:
-        """Return weights that fit the model."""
+        """Return other weights that fit the model."""
 
     @abstractmethod
     def in_flight(self, engine: Engine) -> int:
-        """Return how many calls hold a slot in `engine`."""
+        """Return the number of calls that hold a slot in `engine`."""
 
     @pytest.fixture
     async def served(self) -> AsyncIterator[tuple[Engine, list[EngineRecord]]]:

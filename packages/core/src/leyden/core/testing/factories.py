@@ -1,4 +1,4 @@
-"""Makers of the nouns, for tests: each gives the fields that a test does not care about. Knows no model."""
+"""Factories of records for tests: each fills the fields that a test does not set."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -15,10 +15,7 @@ def transition(
     logprobs: Iterable[float] | None = None,
     **changes: Any,
 ) -> Transition:
-    """Return a call that read `prompt` and wrote `response`, each token at log-probability -1 unless `logprobs` says.
-
-    `changes` are further fields of `Transition`; TypeError when it has no such field.
-    """
+    """Return a call that read `prompt` and generated `response`; the log-probabilities are -1 by default."""
     written = token_ids(response)
     fields: dict[str, Any] = {
         "rollout_id": "ro",
@@ -38,9 +35,9 @@ def transition(
 
 
 def trajectory(reward: float | None, calls: Iterable[Transition] = (), **changes: Any) -> Trajectory:
-    """Return an attempt that succeeded, made these `calls` and earned `reward`; `rollout_id` is that of its calls.
+    """Return a successful attempt with these `calls` and this `reward`; `rollout_id` is that of its calls.
 
-    `changes` are further fields of `Trajectory`; TypeError when it has no such field.
+    `changes` are further fields of `Trajectory`; raises TypeError for an unknown field.
     """
     made = tuple(calls)
     fields: dict[str, Any] = {
@@ -54,9 +51,9 @@ def trajectory(reward: float | None, calls: Iterable[Transition] = (), **changes
 
 
 def span(name: str = "chat", attributes: Attributes | None = None, **changes: Any) -> Span:
-    """Return a span of the attempt that `transition` is of, the first of its rollout, at time 0.
+    """Return a span of the same attempt as `transition`, the first of its rollout, at time 0.
 
-    `changes` are further fields of `Span`; TypeError when it has no such field.
+    `changes` are further fields of `Span`; raises TypeError for an unknown field.
     """
     fields: dict[str, Any] = {
         "rollout_id": "ro",
@@ -70,9 +67,9 @@ def span(name: str = "chat", attributes: Attributes | None = None, **changes: An
 
 
 def attempt(gateway_url: str = "http://127.0.0.1:9", **changes: Any) -> OpenAttempt:
-    """Return an attempt to open in a test, of a gateway that is not there unless `gateway_url` says where one is.
+    """Return an attempt to open in a test; by default, no gateway listens at its `gateway_url`.
 
-    `changes` are further fields of `OpenAttempt`; TypeError when it has no such field.
+    `changes` are further fields of `OpenAttempt`; raises TypeError for an unknown field.
     """
     fields: dict[str, Any] = {"rollout_id": "ro", "attempt_id": "at", "token": "t", "trace_id": "ab" * 16}
     return OpenAttempt(gateway_url=gateway_url, **(fields | changes))

@@ -1,6 +1,6 @@
-"""`GatewayBench`: the real gateway before a scripted engine, for testing agents and adapters without a model.
+"""`GatewayBench`: the real gateway with a scripted engine, for tests of agents and adapters without a model.
 
-It runs on a thread of its own, so that sync agents may block theirs. Knows nothing of frameworks.
+It runs on a thread of its own, so that synchronous agents may block theirs.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ T = TypeVar("T")
 CONTEXT = 1 << 16
 PATIENCE_SECONDS = 10.0
 CHUNK = 7
-"""Tokens per chunk, so that streams come in several."""
+"""Tokens per chunk, so that streams have several chunks."""
 
 
 class Turn(NamedTuple):
@@ -40,18 +40,18 @@ class Turn(NamedTuple):
 
 
 class Late(NamedTuple):
-    """A text that takes its time."""
+    """A text that the model returns after some seconds."""
 
     text: str
     seconds: float
 
 
 Answer: TypeAlias = Callable[[list[Turn]], str | Exception | Late]
-"""What the model writes next: text (a tool call as `<tool_call>` JSON), maybe late, or an error to raise."""
+"""Returns the model's next output: text (a tool call as `<tool_call>` JSON), late text, or an error to raise."""
 
 
 def turns(ids: Sequence[int]) -> list[Turn]:
-    """Return the finished turns of a prompt of `ByteCodec`."""
+    """Return the complete turns in a prompt of `ByteCodec`."""
     found: list[Turn] = []
     turn: list[int] = []
     for token in ids:
@@ -66,9 +66,9 @@ def turns(ids: Sequence[int]) -> list[Turn]:
 
 
 class GatewayBench:
-    """Start it, open attempts, look at `spans` and at the engine's own `log`; then stop it.
+    """Start it, open attempts, read `spans` and the engine's own `log`, then stop it.
 
-    With a `capture_token` it takes captures of agents in production too.
+    With a `capture_token`, it also captures agents in production.
     """
 
     def __init__(self, answer: Answer, *, capture_token: str | None = None) -> None:
@@ -87,40 +87,40 @@ class GatewayBench:
         self._gateway = self._there(self._stack.enter_async_context(server))
 
     def stop(self) -> None:
-        """Cut off what is still in flight, and end the thread."""
+        """Abort the calls in progress, and end the thread."""
         self._there(self._end())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
 
     async def _end(self) -> None:
-        await self.gateway.engine.close()  # else the server waits for calls whose agents have gone
+        await self.gateway.engine.close()  # otherwise the server waits for calls whose agents have gone
         await self._stack.aclose()
-        left = asyncio.all_tasks() - {asyncio.current_task()}  # of calls that no server waits for any more
+        left = asyncio.all_tasks() - {asyncio.current_task()}  # tasks of calls that no server waits for
         for task in left:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
-        await asyncio.sleep(0)  # a connection closes one turn after its task
+        await asyncio.sleep(0)  # a connection closes one turn of the event loop after its task
 
     @property
     def gateway(self) -> ScriptedGateway:
-        """What runs; RuntimeError before `start`."""
+        """The running gateway; raises RuntimeError before `start`."""
         if self._gateway is None:
             raise RuntimeError("the bench is not started")
         return self._gateway
 
     @property
     def url(self) -> str:
-        """The gateway's root URL."""
+        """Root URL of the gateway."""
         return self.gateway.url
 
     @property
     def log(self) -> list[EngineRecord]:
-        """Every call in the order in which it ended, as the engine saw it."""
+        """Every call in the order in which it ended, as the engine recorded it."""
         return self.gateway.engine.log
 
     async def attempt(self, task: Task, mode: RolloutMode = "train") -> OpenAttempt:
-        """Begin an attempt at `task`, to be opened with `open_attempt`."""
+        """Begin an attempt at `task`, which the caller opens with `open_attempt`."""
         rollout = await self.store.start_rollout(task, mode)
         ids = rollout.rollout_id, rollout.attempt.attempt_id
         await self.store.update_attempt(*ids, status="running")
@@ -135,18 +135,18 @@ class GatewayBench:
         )
 
     async def rollout(self, attempt: OpenAttempt) -> AttemptedRollout:
-        """Return the rollout of `attempt` as it is stored."""
+        """Return the stored rollout of `attempt`."""
         rollout = await self.store.get_rollout_by_id(attempt.rollout_id)
         assert isinstance(rollout, AttemptedRollout), "`attempt` started it"
         return rollout
 
     async def spans(self, attempt: OpenAttempt) -> list[Span]:
-        """Return what is stored of `attempt`."""
+        """Return the stored spans of `attempt`."""
         return (await self.store.query_spans(attempt.rollout_id, attempt.attempt_id)).items
 
     @asynccontextmanager
     async def recording(self) -> AsyncGenerator[Recorder]:
-        """Have this process route, carry and export, in the block, as a runner's does; spans are stored here."""
+        """Install routing, context propagation and export in this process, as in a runner's; spans are stored here."""
         recorder = await start_recording(self.store.add_many_spans)
         context_propagation.install()
         routing.install(fail_closed=True)
@@ -171,7 +171,7 @@ class GatewayBench:
 
 @contextmanager
 def only_this_machine() -> Generator[list[str]]:
-    """Let no host name but this machine's be looked up in the block; yields the names that were asked for."""
+    """Resolve only this machine's host names in the block; yields the other names that were looked up."""
     asked: list[str] = []
     look_up = socket.getaddrinfo
 

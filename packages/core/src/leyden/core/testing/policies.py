@@ -1,4 +1,4 @@
-"""Tiny random policies and synthetic rollouts, for tests and benchmarks of the learning side. They know no language."""
+"""Tiny random policies and synthetic rollouts, for tests and benchmarks of training."""
 
 import random
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ class TinyShape:
 
 
 def tiny_policy(seed: int = 0, shape: TinyShape | None = None) -> PolicyModel:
-    """Return a Qwen3 policy with random weights, wide enough apart that its log-probabilities differ."""
+    """Return a Qwen3 policy with random weights, spread enough that its log-probabilities differ."""
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
     size = shape or TinyShape()
@@ -53,7 +53,7 @@ def tiny_policy(seed: int = 0, shape: TinyShape | None = None) -> PolicyModel:
 
 
 def with_adapters(model: PolicyModel, options: LoraOptions) -> PolicyModel:
-    """Give `model` adapters that look trained: their B, 0 at first, is drawn at random. Returns it."""
+    """Add LoRA adapters to `model` and return it; their B matrices, initially 0, get random values."""
     model.adapt(options)
     generator = torch.Generator().manual_seed(1)
     for name, tensor in model.trained_weights().items():
@@ -64,15 +64,15 @@ def with_adapters(model: PolicyModel, options: LoraOptions) -> PolicyModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutShape:
-    """Token counts of a synthetic two-call rollout, whose second prompt extends the first call."""
+    """Token counts of a synthetic rollout with two calls, whose second prompt extends the first call."""
 
     system: int = 12
-    """Tokens that every rollout's prompt starts with."""
+    """Tokens with which every rollout's prompt begins."""
     question: int = 4
     calls: tuple[int, ...] = (5, 3)
-    """Tokens written in each call."""
+    """Tokens generated in each call."""
     observation: int = 6
-    """Tokens between one call and the next."""
+    """Tokens between two calls."""
 
 
 def synthetic_rollouts(
@@ -83,9 +83,10 @@ def synthetic_rollouts(
     single_call_share: float = 0.0,
     group_size: int = 1,
 ) -> list[WeightedTransition]:
-    """Return the transitions of `count` rollouts of random tokens, with random behaviour and advantages.
+    """Return the transitions of `count` rollouts of random tokens, with random log-probabilities and advantages.
 
-    `single_call_share` of the rollouts end after their first call; each `group_size` of them have the same prompt.
+    `single_call_share` of the rollouts end after their first call. Each `group_size` consecutive rollouts have the same
+    prompt.
     """
     size = shape or RolloutShape()
     random_ = random.Random(seed)

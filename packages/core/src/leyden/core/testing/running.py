@@ -1,6 +1,6 @@
-"""A real runner over a store in memory: what becomes of an agent's attempts, without worker processes or a gateway.
+"""A real runner over a store in memory: runs an agent's attempts without worker processes or a gateway.
 
-Model calls have nowhere to go unless a gateway is named; everything else is as in training.
+Model calls fail unless a gateway is given; everything else is as in training.
 """
 
 import asyncio
@@ -20,12 +20,12 @@ from leyden.core.store.memory import MemoryStore
 
 TEST_KEY = b"leyden-testing-key-of-32-bytes.."
 NO_GATEWAY = "http://127.0.0.1:9"
-"""Nobody listens here."""
+"""A URL at which no server listens."""
 PATIENCE_SECONDS = 10.0
 
 
 def runner_config(**changes: Any) -> RunnerConfig:
-    """A configuration whose runner stops quickly; `changes` are fields of `RunnerConfig`."""
+    """Return a configuration whose runner stops quickly; `changes` are fields of `RunnerConfig`."""
     given: dict[str, Any] = {
         "worker_id": "worker",
         "gateway_url": NO_GATEWAY,
@@ -40,9 +40,9 @@ def runner_config(**changes: Any) -> RunnerConfig:
 async def running(
     store: LightningStore, agent: Any, *, runner: Runner | None = None, **changes: Any
 ) -> AsyncGenerator[Runner]:
-    """Run `agent` on what `store` has queued, inside the block; `changes` as in `runner_config`.
+    """Run `agent` on the queued rollouts of `store`, inside the block; `changes` as in `runner_config`.
 
-    `agent` may be an `AgentSource`; a `runner` that is given runs instead of one made of both.
+    `agent` may be an `AgentSource`. A given `runner` is used instead of a new one.
     """
     stopped = asyncio.Event()
     source = agent if isinstance(agent, AgentSource) else AgentSource.of(agent)
@@ -58,14 +58,14 @@ async def running(
 def patient_store() -> MemoryStore:
     """Return a store whose clock stands still.
 
-    Then only the runner ends an attempt that takes too long, however busy the machine is.
+    Only the runner then ends attempts that take too long, however busy the machine is.
     """
     began = time.time()
     return MemoryStore(lambda: began)
 
 
 async def finished(store: LightningStore, rollout_ids: Sequence[str]) -> list[AttemptedRollout]:
-    """The rollouts, with their latest attempts, once all have ended; TimeoutError when one does not."""
+    """Return the rollouts with their latest attempts, once all have ended; raises TimeoutError when one does not."""
     found = await store.wait_for_rollouts(rollout_ids=rollout_ids, timeout=PATIENCE_SECONDS)
     if len(found) < len(rollout_ids):
         raise TimeoutError(f"{len(rollout_ids) - len(found)} of {len(rollout_ids)} rollouts did not end")
@@ -90,10 +90,10 @@ async def run_one(
 
 
 def error_of(rollout: AttemptedRollout) -> dict[str, str]:
-    """Why the latest attempt failed: `kind`, `type` and `message`; empty when it did not."""
+    """Return why the latest attempt failed: `kind`, `type` and `message`; empty when it did not fail."""
     return rollout.attempt.metadata.get("error", {})
 
 
 def rewards_in(spans: Sequence[Span]) -> list[Any]:
-    """The values of all reward spans, in order."""
+    """Return the values of all reward spans, in order."""
     return [span.attributes[semconv.REWARD_VALUE] for span in spans if span.name == semconv.REWARD]

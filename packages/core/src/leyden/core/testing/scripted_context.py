@@ -1,6 +1,6 @@
-"""`ScriptedContext`: a context that gives out batches from a script, runs no agent, and notes what it is asked.
+"""`ScriptedContext`: a training context that returns batches from a script and records its calls.
 
-For testing algorithms. Knows no method, and loads no torch itself.
+For tests of algorithms. It runs no agent, and does not load torch itself.
 """
 
 from collections import Counter
@@ -20,9 +20,10 @@ R = TypeVar("R")
 
 
 class ScriptedContext(Context):
-    """Trains `model` for `steps` updates, at once and in this thread; several by their names, `model` being the first.
+    """Trains `model` for `steps` updates, synchronously in this thread.
 
-    Each of `batches` is taken when it is collected, so a generator may make it with the weights of that moment.
+    `model` may be several models by name; the first is then `self.model`. Each batch is taken from the iterator when it
+    is collected, so a generator may use the weights of that moment.
     """
 
     def __init__(
@@ -38,52 +39,52 @@ class ScriptedContext(Context):
         self.model, self._batches = self.models[self.policies[0]], iter(batches)
         self.steps, self.step, self.seed = steps, 0, seed
         self.asked: list[str] = []
-        """Every verb asked for, in order: evaluations by their label, computations by their phase."""
+        """Every call in order: evaluations by their label, computations by their phase."""
         self.computed: list[tuple[str, tuple[Any, ...]]] = []
-        """Each computation's phase and what its function was given."""
+        """Each computation's phase, and the arguments of its function."""
         self.lines: list[Mapping[str, Any]] = []
-        """What was logged."""
+        """Logged metrics."""
         self.dropped: Counter[str] = Counter()
 
     def load_policy(self, name: str = POLICY) -> "PolicyModel":
-        """Give the model."""
+        """Return the model."""
         return self.models[name]
 
     async def restore(self, updaters: "Mapping[str, Updater]") -> None:
-        """Note it: there is no checkpoint."""
+        """Record the call: there is no checkpoint."""
         self.asked.append("restore")
 
     async def collect(self) -> list[TrajectoryGroup]:
-        """Give out the next batch; AssertionError when the script has no more."""
+        """Return the next batch; raises AssertionError when the script has no more."""
         self.asked.append("collect")
         batch = next(self._batches, None)
         assert batch is not None, "more batches were collected than there are in the script"
         return batch
 
     async def evaluate(self, label: str) -> None:
-        """Note it: nothing is run."""
+        """Record the label: no evaluation is run."""
         self.asked.append(label)
 
     async def compute(self, phase: str, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call `function` here and now."""
+        """Call `function` at once in this thread."""
         self.asked.append(phase)
         self.computed.append((phase, args))
         return function(*args, **kwargs)
 
     async def publish(self, models: "Mapping[str, PolicyModel]") -> dict[str, float]:
-        """Take the step, with no difference between served and trained."""
+        """Count the step; the served and the trained weights do not differ."""
         self.asked.append("publish")
         self.step += 1
         return dict.fromkeys(models, 0.0)
 
     def log(self, metrics: Mapping[str, Any]) -> None:
-        """Keep the line."""
+        """Record the metrics."""
         self.lines.append(metrics)
 
     def count_dropped(self, reasons: Mapping[str, int]) -> None:
-        """Add them up."""
+        """Add the counts."""
         self.dropped.update(reasons)
 
     async def checkpoint(self, updaters: "Mapping[str, Updater]") -> None:
-        """Note it: nothing is kept."""
+        """Record the call: nothing is saved."""
         self.asked.append("checkpoint")

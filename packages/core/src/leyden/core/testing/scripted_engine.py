@@ -1,4 +1,4 @@
-"""`ScriptedEngine`: an engine that answers from a script, for testing what talks to one. Loads no model, no torch."""
+"""`ScriptedEngine`: an engine that answers from a script, for tests of its clients. Loads no model and no torch."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -15,49 +15,52 @@ from leyden.core.errors import EngineError
 
 
 class ScriptedAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What to answer to one request, and how."""
+    """The answer to one request."""
 
     ids: list[int]
     delay: float = 0.0
     """Seconds before the first chunk."""
     chunk_size: int | None = None
-    """Tokens per chunk; None: all in one."""
+    """Tokens per chunk; None for a single chunk."""
     chunk_delay: float = 0.0
     """Seconds before every further chunk."""
     finish_reason: FinishReason | None = None
-    """None: "stop", or "length" where max_tokens or the context cut the script off."""
+    """None: "stop", or "length" where max_tokens or the context length cut the script off."""
     held: bool = False
-    """Whether the last chunk waits until the engine is closed: the caller has to break the call off."""
+    """Whether the last chunk waits until the engine is closed, so that the caller must abort the call."""
     error: Exception | None = None
-    """Raised after `ids` were delivered, in place of a last chunk."""
+    """Error that is raised after `ids` were delivered, in place of the last chunk."""
 
 
 Scripted: TypeAlias = ScriptedAnswer | list[int] | Exception
 Script: TypeAlias = Callable[[GenerateRequest], Scripted] | Sequence[Scripted]
-"""A function of the request, or answers given in the order in which the calls arrive."""
+"""A function of the request, or answers in the order in which the calls arrive."""
 
 
 def scripted_log_prob(previous: int, token: int) -> float:
-    """Return a made-up log-probability of `token` after `previous`: a multiple of 1/64 in [-4, 0), exact in float32."""
+    """Return an artificial log-probability of `token` after `previous`.
+
+    It is a multiple of 1/64 in [-4, 0), exact in float32.
+    """
     return -(1 + (31 * previous + 17 * token) % 256) / 64
 
 
 def scripted_sampling_log_prob(log_prob: float, sampling: Sampling) -> float:
-    """Return `log_prob` divided by the temperature, which tells the drawn distribution from the raw one."""
+    """Return `log_prob` divided by the temperature, which distinguishes the sampling distribution from the raw one."""
     return log_prob if sampling.temperature in (0, 1) else log_prob / sampling.temperature
 
 
 def scripted_top(previous: int, count: int, vocab_size: int) -> list[tuple[int, float]]:
-    """Return the `count` likeliest ids after `previous` with their `scripted_log_prob`, of the ids below 256."""
+    """Return the `count` likeliest ids below 256 after `previous`, each with its `scripted_log_prob`."""
     pairs = [(token, scripted_log_prob(previous, token)) for token in range(min(256, vocab_size))]
     return sorted(pairs, key=lambda pair: -pair[1])[:count]
 
 
 class ScriptedEngine(Engine):
-    """Answers from a script, one chunk at a time, honouring stop ids, max_tokens and the context length.
+    """Answers from a script, one chunk at a time, with regard to stop ids, max_tokens and the context length.
 
-    Log-probabilities are `scripted_log_prob` of neighbouring ids, so that a test can recompute them and `score` agrees;
-    the likeliest ids are those of `scripted_top`.
+    Log-probabilities are `scripted_log_prob` of consecutive ids, so that a test can recompute them and `score` agrees.
+    The likeliest ids are those of `scripted_top`.
     """
 
     def __init__(self, answers: Script, *, model: ModelInfo | None = None, version: int = 0) -> None:
@@ -66,18 +69,18 @@ class ScriptedEngine(Engine):
         self._answers = answers
         self._closed = asyncio.Event()
         self.log: list[EngineRecord] = []
-        """Every call in the order in which it ended, with the ids delivered; "abort" if it was cut short or failed."""
+        """Every call in the order in which it ended, with the delivered ids; "abort" if it was aborted or failed."""
         self.requests: list[GenerateRequest] = []
         """Every accepted request in the order of arrival."""
         self.versions: list[int] = []
-        """The version of every weight update."""
+        """Version of every weight update."""
         self.in_flight = 0
         self.peak = 0
-        """The most calls ever in flight at once."""
+        """Largest number of calls in progress at once."""
 
     @property
     def model(self) -> ModelInfo:
-        """The model it claims to serve."""
+        """The model that the engine claims to serve."""
         return self._model
 
     @property
@@ -89,7 +92,7 @@ class ScriptedEngine(Engine):
         """Do nothing."""
 
     async def generate(self, request: GenerateRequest) -> AsyncIterator[TokenChunk]:
-        """Yield the scripted answer; raises the script's errors, and EngineError for what no engine could answer."""
+        """Yield the scripted answer; raises the script's errors, and EngineError for an invalid request."""
         self._check_open()
         check_request(request, self._model)
         self.requests.append(request)
@@ -115,7 +118,7 @@ class ScriptedEngine(Engine):
             self.log.append(record_of(request, delivered, self._version))
 
     async def update_weights(self, weights: Mapping[str, object], version: int) -> None:
-        """Take note of `version`; the weights themselves change nothing."""
+        """Record `version`; the weights are ignored."""
         self._version = version
         self.versions.append(version)
 
@@ -125,7 +128,7 @@ class ScriptedEngine(Engine):
         return [scripted_log_prob(a, b) for a, b in pairwise(ids)]
 
     async def close(self) -> None:
-        """End what is in flight with finish reason "abort"."""
+        """End the calls in progress with finish reason "abort"."""
         self._closed.set()
 
     def _check_open(self) -> None:
@@ -145,7 +148,7 @@ class ScriptedEngine(Engine):
         return ScriptedAnswer(ids=answer) if isinstance(answer, list) else answer
 
     async def _pause(self, seconds: float) -> None:
-        """Sleep until `seconds` are over or the engine is closed; other tasks always get their turn."""
+        """Sleep until `seconds` have passed or the engine is closed; other tasks always run in between."""
         try:
             await asyncio.wait_for(self._closed.wait(), seconds)
         except TimeoutError:

@@ -1,4 +1,4 @@
-"""The real gateway on a real port, with a scripted engine and a store in memory: for testing agents and clients."""
+"""The real gateway on a real port, with a scripted engine and a store in memory, for tests of agents and clients."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -22,18 +22,18 @@ from leyden.core.testing.scripted_engine import Script, ScriptedEngine
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptHandle:
-    """An open attempt and how a client calls the gateway in its name."""
+    """An open attempt, with the token and base URL for a client's calls."""
 
     rollout_id: str
     attempt_id: str
     token: str
     base_url: str
-    """Base URL for an OpenAI client that knows nothing of attempts; holds the token."""
+    """Base URL for an OpenAI client without knowledge of attempts; it contains the token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptedGateway:
-    """A running gateway and what stands behind it."""
+    """A running gateway with its store, engine and codec."""
 
     url: str
     key: bytes
@@ -68,7 +68,7 @@ async def scripted_gateway(
     limits: GatewayLimits | None = None,
     capture_token: str | None = None,
 ) -> AsyncGenerator[ScriptedGateway]:
-    """Serve `answers`, whose ids are `ByteCodec`'s, until the block ends; with a token, take captures too."""
+    """Serve `answers`, with ids of `ByteCodec`, until the block ends; with a `capture_token`, also take captures."""
     codec, key = ByteCodec(), new_key()
     engine = ScriptedEngine(
         answers, model=ModelInfo(name="scripted", context_length=context_length, vocab_size=VOCABULARY)

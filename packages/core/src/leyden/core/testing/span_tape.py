@@ -1,4 +1,7 @@
-"""`SpanTape`: a tracer provider of somebody else's, in memory, that shows its spans as a tree. For testing adapters."""
+"""`SpanTape`: an in-memory tracer provider of another application, which shows its spans as a tree.
+
+For tests of adapters.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,14 +12,14 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 
 class SpanTape:
-    """Give `provider` to an instrumentor, run an agent, then look at what ended."""
+    """Pass `provider` to an instrumentor, run an agent, then read the ended spans."""
 
     def __init__(self) -> None:
         self.provider, self._exporter = TracerProvider(), InMemorySpanExporter()
         self.provider.add_span_processor(SimpleSpanProcessor(self._exporter))
 
     def spans(self, name: str | None = None) -> Sequence[ReadableSpan]:
-        """Return every span that has ended, or those called `name`, in the order in which they ended."""
+        """Return every ended span, or those with this name, in the order in which they ended."""
         return [span for span in self._exporter.get_finished_spans() if name in (None, span.name)]
 
     def tree(self) -> list[str]:
@@ -30,6 +33,6 @@ class SpanTape:
         return lines
 
     def attribute(self, span_name: str, attribute: str) -> Any:
-        """Return an attribute of the only span of that name; ValueError when there is not exactly one."""
+        """Return an attribute of the only span with that name; raises ValueError when there is not exactly one."""
         [found] = [(span.attributes or {}).get(attribute) for span in self.spans(span_name)]
         return found

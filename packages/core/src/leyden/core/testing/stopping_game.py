@@ -1,11 +1,11 @@
-"""A small game whose policy decides when to stop, and the exact bias of credit and advantages on it.
+"""A small game in which the policy decides when to stop, with the exact bias of credit and advantages on it.
 
-Everything is enumerated: all rollouts, all groups of them, no sampling. So a credit scheme and an estimator, those of a
-plug-in too, are unbiased on it or not, to the last digits. Knows no scheme and no estimator by name.
+All rollouts and all groups of them are enumerated, without sampling. A credit scheme or an estimator, also of a
+plug-in, is therefore shown to be unbiased or biased up to rounding.
 
-The game: at each of three turns the policy may answer, plainly or boldly, which ends it, or at the first two turns ask
-a tool, which works or fails by chance. What an answer earns depends on the turn and on whether the tool worked last.
-Odd turns are the planner's, even turns the worker's.
+The game has up to three turns. At each turn the policy may answer, plainly or boldly, which ends the game. At the first
+two turns it may instead call a tool, which works or fails by chance. The reward of an answer depends on the turn and on
+whether the last tool call worked. Odd turns belong to the planner, even turns to the worker.
 """
 
 import itertools
@@ -30,48 +30,51 @@ PLAIN, BOLD, TOOL = range(3)
 START, SECOND_OK, SECOND_FAILED, THIRD_OK, THIRD_FAILED = range(5)
 STATES = 5
 AGENTS = ("planner", "worker", "worker", "planner", "planner")
-"""Who speaks in each state."""
+"""The agent that acts in each state."""
 ANSWERS = ((0.2, 0.5), (0.6, 1.0), (0.3, 0.0), (0.9, 1.2), (0.4, -0.3))
-"""What the two answers earn in each state."""
+"""Rewards of the two answers in each state."""
 TOOL_WORKS = (0.7, 0.4, 0.6)
-"""Chance that the tool works when it is asked for in each of the first three states."""
+"""Probability that the tool works when it is called in each of the first three states."""
 NEXT = ((SECOND_FAILED, SECOND_OK), (THIRD_FAILED, THIRD_OK), (THIRD_FAILED, THIRD_OK))
 LOGITS = np.array(
     [[0.3, -0.4, 0.6], [-0.2, 0.5, 0.4], [0.7, 0.1, 0.2], [-0.3, 0.2, -np.inf], [0.1, 0.4, -np.inf]], dtype=np.float64
 )
-"""The policy: a softmax over three actions in each state; there is no tool at the third turn."""
+"""The policy's logits: a softmax over three actions in each state; the third turn has no tool."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bias:
-    """How an expected gradient differs from the true one."""
+    """Difference between an expected gradient and the true one."""
 
     relative: float
-    """Length of the difference, by the true gradient's length."""
+    """Length of the difference, divided by the true gradient's length."""
     degrees: float
-    """Angle between the two: what no learning rate makes up for."""
+    """Angle between the two, which no learning rate can correct."""
     scale: float
-    """Length along the true gradient, by its length."""
+    """Component along the true gradient, divided by its length."""
 
 
 def policy(logits: NDArray[Any] = LOGITS) -> NDArray[Any]:
-    """Return `pi_SA`, the probability of each action in each state."""
+    """Return `pi_SA`, the probability of each action in each state, of shape (states, actions)."""
     weight = np.exp(logits)
     return weight / weight.sum(axis=1, keepdims=True)
 
 
 def rollouts() -> list[tuple[Trajectory, float]]:
-    """Every rollout there can be, with its probability; its reward is what its answer earned."""
+    """Return every possible rollout with its probability; its reward is that of its answer."""
     return list(_rollouts(START, (), 1.0))
 
 
 def expected_reward(logits: NDArray[Any] = LOGITS, worked: float = 0.0, failed: float = 0.0) -> Any:
-    """What the policy earns on average, a tool that worked or failed paying too; by recursion, without rollouts."""
+    """Return the policy's expected reward, computed by recursion without rollouts.
+
+    `worked` and `failed` are additional rewards of a tool call that worked or failed.
+    """
     return expected_rewards(logits, worked, failed)[START]
 
 
 def expected_rewards(logits: NDArray[Any] = LOGITS, worked: float = 0.0, failed: float = 0.0) -> NDArray[Any]:
-    """What it still earns on average from each state on: the values that a critic would learn."""
+    """Return the expected reward from each state on, of shape (states,), which a critic would learn."""
     pi_SA = policy(logits)
     values = np.zeros(STATES, dtype=pi_SA.dtype)
     for state in reversed(range(STATES)):
@@ -84,7 +87,10 @@ def expected_rewards(logits: NDArray[Any] = LOGITS, worked: float = 0.0, failed:
 
 
 def true_gradient(worked: float = 0.0, failed: float = 0.0) -> Floats:
-    """Return `gradient_SA` of the expected reward by the logits, by complex steps, exact to rounding."""
+    """Return `gradient_SA`, the gradient of the expected reward by the logits, of shape (states, actions).
+
+    It is computed by complex steps, exact up to rounding.
+    """
     step = 1e-30
     gradient = np.zeros_like(LOGITS)
     for state, action in np.argwhere(np.isfinite(LOGITS)):
@@ -101,10 +107,10 @@ def expected_gradient(
     groups: int = 1,
     critic: Critic | None = None,
 ) -> Floats:
-    """Return `gradient_SA` as estimated from a batch of groups, averaged over every batch there can be.
+    """Return `gradient_SA` of shape (states, actions): the estimate from a batch of groups, averaged over all batches.
 
     The estimate of one batch of B rollouts is 1/B Σ_b Σ_n A_(b,n) ∇log π(a_n | s_n). Groups and batches are enumerated
-    without regard to order, which an estimator must not mind.
+    without regard to order, so the estimator must not depend on the order.
     """
     every = rollouts() if critic is None else _valued(rollouts(), critic)
     remembered = _Remembered(credit)
@@ -126,7 +132,7 @@ def expected_gradient(
 
 
 def score(transition: Transition) -> Floats:
-    """Return ∇log π of a transition, as `gradient_SA`."""
+    """Return ∇log π of a transition, as `gradient_SA` of shape (states, actions)."""
     state, action = transition.prompt_ids[0], transition.response_ids[0]
     gradient = np.zeros_like(LOGITS)
     gradient[state] = -policy()[state]
@@ -135,7 +141,7 @@ def score(transition: Transition) -> Floats:
 
 
 def bias(estimate: Floats, truth: Floats) -> Bias:
-    """Compare an expected gradient with the true one."""
+    """Return the difference between an expected gradient and the true one."""
     length = float(np.linalg.norm(truth))
     along = float((estimate * truth).sum()) / length
     across = float(np.linalg.norm(estimate - truth * (along / length)))
@@ -147,7 +153,7 @@ def bias(estimate: Floats, truth: Floats) -> Bias:
 
 
 def critic_saying(values_S: Sequence[float] | Floats) -> Critic:
-    """Return the critic that expects `values_S` of the states."""
+    """Return a critic whose values of the states are `values_S`."""
     return lambda transitions: np.array([values_S[call.prompt_ids[0]] for call in transitions], dtype=np.float64)
 
 
@@ -158,7 +164,7 @@ def _valued(every: Sequence[tuple[Trajectory, float]], critic: Critic) -> list[t
 
 
 class _Remembered(CreditAssigner):
-    """Asks a scheme once for each rollout."""
+    """Caches a credit scheme's result for each rollout."""
 
     def __init__(self, scheme: CreditAssigner) -> None:
         self._scheme = scheme

@@ -1,4 +1,4 @@
-"""Tiny random causal models of several families, for tests of whatever serves or trains one. They know no language."""
+"""Tiny random causal models of several families, for tests of serving and training."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,7 +17,7 @@ SIZE: Mapping[str, object] = {
     "max_position_embeddings": 256,
     "initializer_range": 0.2,
 }
-"""Common to all families but gpt2; the spread of the weights sets log-probabilities apart."""
+"""Settings of all families except gpt2; the spread of the weights makes log-probabilities differ."""
 
 FAMILIES: Mapping[str, tuple[str, Mapping[str, object]]] = {
     "qwen3": ("Qwen3", {"head_dim": 8, "tie_word_embeddings": True}),
@@ -37,7 +37,7 @@ FAMILIES: Mapping[str, tuple[str, Mapping[str, object]]] = {
     "gpt2": ("GPT2", {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 256, "initializer_range": 0.2}),
     "mamba": ("Mamba", {"state_size": 4}),
 }
-"""Class prefix and configuration by family; mamba is there because it keeps no keys and values."""
+"""Class prefix and configuration by family; mamba is included as a model without keys and values."""
 
 
 def tiny_model(family: str = "qwen3", seed: int = 0, **changes: object) -> nn.Module:

@@ -1,4 +1,4 @@
-"""Tiny byte-level tokenizers with a chat template of one's choice, for tests of what renders or decodes."""
+"""Tiny byte-level tokenizers with any chat template, for tests of rendering and decoding."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +14,7 @@ TEXTS = ["the naïve calculator adds one and two 🙂"] * 20
 def save_tiny_tokenizer(path: Path, template: str | None, special: Sequence[str] = CHATML, end: str = "") -> None:
     """Train a byte-level BPE tokenizer on a line of text and save it to `path` with `template`.
 
-    `special` are its control tokens; `end`, or else the last of them, ends an answer.
+    `special` are its control tokens. An answer ends with `end`, or with the last of them.
     """
     library: Any = tokenizers
     backend: Any = library.Tokenizer(library.models.BPE())

@@ -1,4 +1,4 @@
-"""Whether a text can be the base URL of a server. Asks no server."""
+"""Validation of base URLs and host names, from their text alone: no request is sent."""
 
 from collections.abc import Iterable
 from ipaddress import ip_address
@@ -11,18 +11,18 @@ WANTED = "http(s)://HOST[:PORT][/PATH]"
 
 
 def check_base_url(url: str, said: str) -> None:
-    """Raise UsageError where no request could be sent to `url`; `said` is what the message calls it."""
+    """Raise UsageError where `url` is no valid base URL; `said` is its name in the message."""
     if (wrong := _wrong(url)) is not None:
         raise UsageError(f"{said} must be {WANTED}, not {mask_text(url)!r}: {wrong}")
 
 
 def bare_host(host: str) -> str:
-    """A host's name or address as it is compared with others."""
+    """Return a host's name or address in the form for comparisons: lower case, without brackets and final dot."""
     return host.strip("[]").rstrip(".").lower()
 
 
 def is_address(host: str) -> bool:
-    """Whether `host` is an IP address, bare."""
+    """Whether `host` is an IP address, without brackets."""
     try:
         ip_address(host)
     except ValueError:
@@ -31,13 +31,13 @@ def is_address(host: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether `host`, a name or an address, is this machine to itself."""
+    """Whether `host`, a name or an address, is this machine's loopback: `localhost` or a loopback address."""
     bare = bare_host(host)
     return ip_address(bare).is_loopback if is_address(bare) else bare == "localhost"
 
 
 def check_hosts(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the names that a server answers for besides its own; raises UsageError for what is no host."""
+    """Return the additional host names that a server accepts; raises UsageError for an invalid host name."""
     found = tuple(names)
     for name in found:
         if is_address(bare_host(name)):
@@ -48,7 +48,7 @@ def check_hosts(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def _wrong(url: str) -> str | None:
-    """What is wrong with it; None where nothing is."""
+    """Return the reason why `url` is invalid; None where it is valid."""
     if not url:
         return "it is empty"
     if any(character.isspace() or not character.isprintable() for character in url):

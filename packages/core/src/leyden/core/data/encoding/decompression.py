@@ -1,21 +1,21 @@
-"""`Inflater`: gzip and deflate piece by piece, up to a limit. Knows nothing of requests, or of how they are refused."""
+"""`Inflater`: decompresses gzip and deflate piece by piece, up to a limit of bytes."""
 
 import zlib
 
 GZIP, DEFLATE = zlib.MAX_WBITS | 16, zlib.MAX_WBITS
-"""How zlib calls them."""
+"""zlib's `wbits` values for the two encodings."""
 
 
 class Corrupt(Exception):
-    """What was compressed is not in the encoding it was said to be in."""
+    """The data are not valid in the declared encoding."""
 
 
 class TooMuch(Exception):
-    """What was compressed stands for more bytes than the limit."""
+    """The decompressed data have more bytes than the limit."""
 
 
 class Inflater:
-    """Holds no more than `limit` bytes at once; with `members`, several may follow each other, as in gzip."""
+    """Decompresses at most `limit` bytes in all; with `members`, several streams may follow each other, as in gzip."""
 
     def __init__(self, window: int, limit: int, *, members: bool) -> None:
         self._window, self._room, self._members = window, limit, members
@@ -23,11 +23,11 @@ class Inflater:
 
     @property
     def whole(self) -> bool:
-        """Whether everything that was begun has ended."""
+        """Whether the compressed stream has ended; False in the middle of a stream."""
         return self._inflate.eof
 
     def push(self, data: bytes) -> bytes:
-        """Return what `data` stands for; raises Corrupt or TooMuch."""
+        """Return the decompressed bytes of `data`; raises Corrupt or TooMuch."""
         parts: list[bytes] = []
         while data:
             if self._inflate.eof:

@@ -1,4 +1,4 @@
-"""`json_line`: a value as a line of JSON, for whoever reads the output: a script, or a person at a terminal."""
+"""`json_line`: writes a value as one line of JSON, for a script or a person at a terminal."""
 
 import msgspec
 
@@ -6,5 +6,5 @@ from leyden.core.masking import visible_in_json
 
 
 def json_line(value: object) -> str:
-    """Return `value` as JSON and a line's end, with no character in it that a terminal would obey."""
+    """Return `value` as JSON with a final newline, with every control character escaped."""
     return visible_in_json(msgspec.json.encode(value).decode()) + "\n"

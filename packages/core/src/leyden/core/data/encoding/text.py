@@ -1,6 +1,7 @@
-"""Text as Unicode has it. Python's `str` may hold halves of surrogate pairs, which no encoding has: UTF-8 refuses them.
+"""Well-formed text: checks and repairs text with lone surrogates, which UTF-8 cannot encode.
 
-They come from JSON whose escapes were cut in two, and from names of files. Knows nothing of who said what.
+Python's `str` may hold halves of surrogate pairs. They come from JSON whose escapes were cut in two, and from file
+names.
 """
 
 from typing import Any, TypeVar, cast
@@ -10,12 +11,12 @@ import msgspec
 T = TypeVar("T")
 
 REPLACEMENT = "\ufffd"
-"""Stands for what is no character."""
+"""Replacement for a lone surrogate."""
 
 
 def is_well_formed(text: str) -> bool:
-    """Whether every character of it is one, so that it can be encoded."""
-    if text.isascii():  # known without a look at it
+    """Whether the text has no lone surrogate, so that it can be encoded."""
+    if text.isascii():  # the interpreter knows this without a scan
         return True
     try:
         text.encode()
@@ -27,8 +28,8 @@ def is_well_formed(text: str) -> bool:
 def well_formed(value: T) -> T:
     """Return a value with all of its text well-formed.
 
-    Two halves that belong together become one character, a lone one `REPLACEMENT`. Looks into lists, tuples, dicts
-    (their keys, too) and structs; anything else is returned as it is.
+    Two surrogates that form a pair become one character; a lone one becomes `REPLACEMENT`. Lists, tuples, dicts (with
+    their keys) and structs are processed recursively. Any other value is returned unchanged.
     """
     return cast("T", _well_formed(value))
 

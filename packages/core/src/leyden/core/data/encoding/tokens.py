@@ -1,6 +1,6 @@
-"""Token ids and log-probabilities as packed little-endian bytes, the way they travel and rest.
+"""Token ids and log-probabilities as packed little-endian bytes, the form in which they are sent and stored.
 
-A thousand-token call as JSON numbers costs ten times its packed form. Knows nothing of tokenizers.
+A call of a thousand tokens as JSON numbers takes ten times as many bytes as its packed form.
 """
 
 import sys
@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import TypeAlias, TypeVar
 
 TokenIds: TypeAlias = "array[int]"
-"""Token ids: a C int32 array; compares, slices and concatenates like a list, and numpy views it without a copy."""
+"""Token ids: a C int32 array. It compares, slices and concatenates like a list, and numpy views it without a copy."""
 
 LogProbs: TypeAlias = "array[float]"
 """Log-probabilities: a C float32 array."""
@@ -34,7 +34,7 @@ def pack_ids(ids: Iterable[int]) -> bytes:
 
 
 def unpack_ids(data: bytes) -> TokenIds:
-    """Undo `pack_ids`; raises ValueError when `data` is not a whole number of int32."""
+    """Return the ids packed by `pack_ids`; raises ValueError when `data` is not a whole number of int32."""
     values: TokenIds = array("i")
     values.frombytes(data)
     return _swapped(values)
@@ -46,7 +46,7 @@ def pack_log_probs(values: Iterable[float]) -> bytes:
 
 
 def unpack_log_probs(data: bytes) -> LogProbs:
-    """Undo `pack_log_probs`; raises ValueError when `data` is not a whole number of float32."""
+    """Return the values packed by `pack_log_probs`; raises ValueError when `data` is not a whole number of float32."""
     values: LogProbs = array("f")
     values.frombytes(data)
     return _swapped(values)

@@ -1,4 +1,4 @@
-"""What a class and an object are made of, without a call of anything that they define themselves."""
+"""Members of classes and objects, read without calling any method that they define themselves."""
 
 import types
 from collections.abc import Mapping
@@ -12,27 +12,27 @@ _members: Any = type.__dict__["__dict__"]
 
 
 def class_of(value: object) -> type[Any]:
-    """Return the class that an object has, whatever class it claims to have."""
+    """Return the actual class of an object, even where its `__class__` claims another."""
     return type(value)
 
 
 def lineage(kind: type[Any]) -> tuple[type[Any], ...]:
-    """Return a class with its bases, nearest first, whatever its metaclass does."""
+    """Return a class with its bases, nearest first, without calling its metaclass."""
     return _mro.__get__(kind)
 
 
 def lineage_of(value: object) -> tuple[type[Any], ...]:
-    """Return an object's class with its bases."""
+    """Return an object's class with its bases, nearest first."""
     return lineage(type(value))
 
 
 def members_of(kind: type[Any]) -> Members:
-    """Return what a class itself defines, by name."""
+    """Return the members that a class itself defines, by name."""
     return _members.__get__(kind)
 
 
 def fields_of(value: Any) -> dict[str, Any]:
-    """Return the attributes that an object has by itself, without its own `__getattribute__` or `__dict__`."""
+    """Return an object's own attributes, without calling a `__getattribute__` or `__dict__` that its class defines."""
     fields: dict[str, Any] = {}
     for base in reversed(lineage_of(value)):
         for name, member in list(members_of(base).items()):

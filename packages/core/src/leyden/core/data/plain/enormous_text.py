@@ -1,6 +1,6 @@
-"""Whether a text that an object makes of itself would be enormous: what it holds is counted before it is asked.
+"""`is_enormous`: estimates, before a call of `repr`, whether an object's text would be enormous.
 
-`repr` of a list runs outside of Python's own code, holds the interpreter's lock, and cannot be given up.
+`repr` of a list runs in C code, holds the interpreter's lock, and cannot be interrupted.
 """
 
 import collections
@@ -14,20 +14,21 @@ import msgspec
 from leyden.core.data.plain.class_members import class_of, fields_of, lineage, members_of
 
 MOST = 100_000
-"""Members of lists, dicts and the like, within one another, of an object that is asked for its text."""
+"""Largest number of nested members of an object whose `repr` is called."""
 _HOLDERS: tuple[Any, ...] = (list, tuple, set, frozenset, collections.deque)
 _Dict: Any = dict
 _EMPTY: dict[str, str] = {}
 _VIEWS = frozenset(map(id, map(class_of, (_EMPTY.keys(), _EMPTY.values(), _EMPTY.items()))))
 _SHOW_ALL = frozenset(map(id, (SimpleNamespace, msgspec.Struct)))
-"""Classes not written in Python whose text is that of all they hold."""
+"""Classes written in C whose `repr` shows all members."""
 _args: Any = BaseException.__dict__["args"].__get__
 
 
 def is_enormous(value: object, most: int = MOST) -> bool:
-    """Whether what an object, or an exception, holds has more than `most` members, shared ones counted again.
+    """Whether an object or exception holds more than `most` nested members, with shared ones counted again.
 
-    It looks into lists, dicts and the like, and into objects with a `__repr__` in Python. It calls nothing of them.
+    Looks into lists, dicts and the like, and into objects with a `__repr__` written in Python. Calls none of their
+    methods. Returns True where another thread changes the object meanwhile.
     """
     open_ones, within = [_held(value)], [id(value)]
     try:
@@ -68,7 +69,7 @@ def _members(value: Any) -> Iterator[Any] | None:
             return base.__iter__(value)
     if id(kind) in _VIEWS:
         return iter(list(value) if len(value) <= MOST else [None] * (MOST + 1))
-    if kind is MappingProxyType or _is_table(value):  # what is in it is not known without a call of its methods
+    if kind is MappingProxyType or _is_table(value):  # their members cannot be counted without calling their methods
         return _many()
     if issubclass(kind, BaseException):
         return _of_error(value)
@@ -76,7 +77,7 @@ def _members(value: Any) -> Iterator[Any] | None:
 
 
 def _is_table(value: object) -> bool:
-    """Whether it is an array or a table that may hold any objects, which write themselves as they like."""
+    """Whether it is an array or table that may hold arbitrary objects, whose own `repr` would be called."""
     numpy: Any = sys.modules.get("numpy")
     kind = class_of(value)
     if numpy is not None and any(base is numpy.ndarray for base in lineage(kind)):

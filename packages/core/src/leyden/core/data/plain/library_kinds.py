@@ -1,6 +1,6 @@
-"""How arrays, tables and scalars of libraries are read that may be loaded: numpy, pandas, torch, OpenTelemetry's SDK.
+"""Readers of arrays, tables and scalars of libraries: numpy, pandas, torch, OpenTelemetry's SDK.
 
-A library that is not loaded has no objects, so none is imported here.
+No library is imported here: an object of a library can only exist where the library is loaded.
 """
 
 import math
@@ -13,7 +13,7 @@ from leyden.core.data.plain.reading import Kind, Reading
 
 
 def library_kind(base: type) -> Kind | None:
-    """Return what reads a class of a library, where the class is the library's and not one of its name."""
+    """Return the reader of a library's class, or None; a class that only has the same name does not count."""
     for module, reads in _LIBRARIES.items():
         loaded = sys.modules.get(module)
         for name, read in reads.items() if loaded is not None else ():
@@ -25,7 +25,7 @@ def library_kind(base: type) -> Kind | None:
 def _numpy_scalar(reading: Reading, value: Any, place: str) -> Any:
     numpy: Any = sys.modules["numpy"]
     item = numpy.generic.item(value)
-    if issubclass(class_of(item), numpy.generic):  # such as a float of more than 64 bits
+    if issubclass(class_of(item), numpy.generic):  # for example a float of more than 64 bits
         return reading.own_text(value, lambda: repr(value), place)
     return reading.read(item, place)
 
@@ -43,20 +43,20 @@ def _tensor(reading: Reading, value: Any, place: str) -> Any:
 
 
 def _numbers(reading: Reading, plain: Any, holder: Any, place: str) -> Any:
-    """Read an array by its `tolist`; of one that is too large, the first numbers in one list."""
+    """Read an array by its `tolist`; for an array that is too large, only the first numbers as one flat list."""
     count, most = math.prod(map(int, plain.shape)), 4 * reading.items_left
     if count <= most:
         return reading.read(plain.tolist(), place)
     members = _first_numbers(plain, most)
     kept = reading.flat(members)
-    if kept is None:  # its members are no numbers, or they have too many bytes
+    if kept is None:  # its members are no numbers, or have too many bytes
         return reading.items(members, count, holder, place)
     reading.reduce(place, f"the first {most} of {count} numbers of an array of shape {tuple(plain.shape)} are kept")
     return kept
 
 
 def _first_numbers(array: Any, most: int) -> list[Any]:
-    """Return the first members of an array of more than `most`, without a copy of all of it."""
+    """Return the first members of an array of more than `most`, without copying all of it."""
     while len(array.shape) > 1:
         rows = most // math.prod(map(int, array.shape[1:]))
         if rows:
@@ -67,7 +67,7 @@ def _first_numbers(array: Any, most: int) -> list[Any]:
 
 
 def _frame(reading: Reading, value: Any, place: str) -> Any:
-    """Read a table of pandas as its columns' names and its rows."""
+    """Read a pandas table as its column names and its rows."""
     pandas: Any = sys.modules["pandas"]
     if type(value) is not pandas.DataFrame:
         return reading.own_text(value, lambda: repr(value), place)
@@ -80,19 +80,19 @@ def _frame(reading: Reading, value: Any, place: str) -> Any:
 
 
 def _series(reading: Reading, value: Any, place: str) -> Any:
-    """Read a column, or an index, of pandas."""
+    """Read a column or an index of pandas."""
     if not type_name(value).startswith("pandas."):
         return reading.own_text(value, lambda: repr(value), place)
     return reading.items(value[: reading.items_left].tolist(), len(value), value, place)
 
 
 def _nothing(reading: Reading, value: Any, place: str) -> Any:
-    """Read what stands for a missing value in pandas."""
+    """Read a missing value of pandas as None."""
     return None
 
 
 def _bounded_attributes(reading: Reading, value: Any, place: str) -> Any:
-    """Read attributes as OpenTelemetry's SDK keeps them."""
+    """Read the attributes type of OpenTelemetry's SDK."""
     return reading.pairs(reading.first(value.items()), len(value), value, place)
 
 
@@ -104,4 +104,4 @@ _LIBRARIES: dict[str, dict[str, Kind]] = {
     "pandas._libs.missing": {"NAType": _nothing},
     "opentelemetry.attributes": {"BoundedAttributes": _bounded_attributes},
 }
-"""By module and name."""
+"""Readers by module and class name."""

@@ -1,12 +1,12 @@
-"""Calls of an object's own methods, such as `__repr__`, which may raise, block or never end.
+"""`OwnMethods`: calls an object's own methods, such as `__repr__`, with a time limit.
 
-A call runs on a thread of its own and is waited for during a bounded time. A thread cannot be ended from outside, so a
-method that does not return keeps its thread; the class is not called again, and after `MOST_STUCK` such threads no
-object's own methods are called any more. A method that holds the interpreter's lock, or takes all memory, cannot be
-bounded from inside its process.
+Such methods may raise, block or never return. Each call runs on a thread of its own, and the caller waits for a bounded
+time. A thread cannot be ended from outside, so a method that does not return keeps its thread. Methods of that class
+are then not called again. After `MOST_STUCK` such threads, no object's own methods are called any more. A method that
+holds the interpreter's lock, or uses all memory, cannot be bounded from inside its process.
 """
 
-import _thread  # `threading.Thread.start` waits for the thread to run, without a limit
+import _thread  # `threading.Thread.start` waits without a limit until the thread runs
 import contextvars
 import threading
 from collections.abc import Callable
@@ -19,27 +19,27 @@ from leyden.core.masking import mask_text, visible
 T = TypeVar("T")
 
 SECONDS = 1.0
-"""For one call, and for all calls that one value needs."""
+"""Time limit for one call, and for all calls that one value needs."""
 MOST_STUCK = 4
-"""Threads that did not return in time and still run."""
+"""Largest number of threads that did not return in time and still run."""
 MOST_CLASSES = 256
-"""Classes that are remembered for a method that did not return."""
+"""Largest number of classes recorded because a method did not return."""
 MOST_OF_A_NAME = 200
-"""Characters of a class's name."""
+"""Largest number of characters of a class's name."""
 _SLICE = 0.05
-"""Seconds that are waited for at once: a process that was stopped meanwhile has used up one slice, not the time."""
+"""Seconds of one wait. A process that was stopped in the meantime loses one slice, not the whole time."""
 
 
 class NoAnswer(Exception):
-    """The method did not return in time, or is not called because others did not."""
+    """The method did not return in time, or was not called because others had not returned."""
 
 
 class Raised(Exception):
-    """The method raised; the text names the error's class."""
+    """The method raised; the text is the name of the exception's class."""
 
 
 class Time:
-    """Seconds that calls may still take."""
+    """Remaining seconds for calls; each call reduces it."""
 
     __slots__ = ("left",)
 
@@ -48,24 +48,24 @@ class Time:
 
 
 class OwnMethods:
-    """Calls methods, and remembers the classes whose methods did not return. Safe from any thread."""
+    """Calls methods, and records the classes whose methods did not return. Thread-safe."""
 
     def __init__(self, most_stuck: int = MOST_STUCK) -> None:
         self._most_stuck = most_stuck
         self._lock = threading.Lock()
         self._stuck = 0
         self._avoided: dict[int, type] = {}
-        """By their ids: a class may have a metaclass whose `__hash__` raises."""
+        """Classes by id: a metaclass may have a `__hash__` that raises."""
 
     @property
     def stuck(self) -> int:
-        """Threads that did not return in time and still run."""
+        """Number of threads that did not return in time and still run."""
         return self._stuck
 
     def call(self, kind: type, method: Callable[[], T], time: "Time") -> T:
-        """Return what `method`, which calls a method of an object of class `kind`, returns.
+        """Return the result of `method`, which calls a method of an object of class `kind`.
 
-        Raises NoAnswer when it does not return while there is `time`, Raised when it raises.
+        Raises NoAnswer when the method does not return within `time`, and Raised when it raises.
         """
         if time.left <= 0 or self._stuck >= self._most_stuck or id(kind) in self._avoided:
             raise NoAnswer
@@ -82,7 +82,7 @@ class OwnMethods:
         return call.result
 
     def given_up(self, call: "_Call") -> bool:
-        """Count the thread of a call that is no longer waited for; False where it has just ended."""
+        """Count the thread of a call that timed out, and return True; return False where the call has just ended."""
         with self._lock:
             if call.done.is_set():
                 return False
@@ -91,7 +91,7 @@ class OwnMethods:
             return True
 
     def ended(self, call: "_Call") -> None:
-        """Note that a call's thread ends."""
+        """Record that a call's thread ends."""
         with self._lock:
             call.done.set()
             if call.is_given_up:
@@ -105,7 +105,7 @@ class OwnMethods:
 
 
 class _Call:
-    """One call, on its way in a thread of its own."""
+    """One call in a thread of its own."""
 
     def __init__(self, owner: OwnMethods, method: Callable[[], Any], context: contextvars.Context) -> None:
         self._owner, self._method, self._context = owner, method, context
@@ -117,7 +117,7 @@ class _Call:
     def run(self) -> None:
         try:
             self.result = self._context.run(self._method)
-        except BaseException as error:  # whatever a method of the agent's raises, SystemExit too, is an answer
+        except BaseException as error:  # any exception of the agent's method counts, SystemExit included
             self.error = short_name(error)
         finally:
             self._owner.ended(self)
@@ -133,24 +133,24 @@ class _Call:
 
 
 METHODS = OwnMethods()
-"""Those of this process."""
+"""The shared instance of this process."""
 
 _qualname: Any = type.__dict__["__qualname__"]
 _module: Any = type.__dict__["__module__"]
 
 
 def short_name(value: object) -> str:
-    """Return the qualified name of an object's class, whatever its metaclass does."""
+    """Return the qualified name of an object's class, without calling its metaclass."""
     return _name_of(type(value))
 
 
 def type_name(value: object) -> str:
-    """Return the name of an object's class with its module, which builtin classes do without."""
+    """Return the name of an object's class with its module; builtin classes without one."""
     return full_name(type(value))
 
 
 def full_name(kind: type[Any]) -> str:
-    """Return a class's name with its module."""
+    """Return a class's name with its module; builtin classes without one."""
     try:
         module = _module.__get__(kind)
     except Exception:  # a class without a module
@@ -168,6 +168,6 @@ def _name_of(kind: type[Any]) -> str:
 
 @lru_cache(maxsize=1024)
 def _shown(name: str) -> str:
-    """A class's name without secrets and control characters: whoever makes a class at run time may choose any text."""
+    """Return a class's name without secrets and control characters, since code may create a class with any name."""
     name = visible(mask_text(name))
     return name if len(name) <= MOST_OF_A_NAME else f"{name[:MOST_OF_A_NAME]}…"

@@ -1,7 +1,7 @@
-"""`Reading`: one reading of a value into plain data, with what could not be kept whole, and why.
+"""`Reading`: reads a value into plain data, and records which parts could not be kept whole, and why.
 
-Bounded in depth, in items, in bytes, and in the time that the objects' own methods may take. A reading never raises,
-except `OverLimits` where its limits say so.
+Depth, items, bytes, and the time of the objects' own methods are limited. A reading never raises, except `OverLimits`
+where its limits request that.
 """
 
 import json
@@ -32,66 +32,66 @@ Kind: TypeAlias = Callable[["Reading", Any, str], Any]
 """Reads a value of one kind: `kind(reading, value, place)`."""
 
 MOST_REASONS = 16
-"""Reasons that one reading gives; the others are counted."""
+"""Largest number of reasons that one reading records; the rest are only counted."""
 _PLACE_CHARACTERS, _REASON_CHARACTERS = 200, 400
 _FLAT = 16
-"""Members of a list that holds no others that take as long to read as one that does."""
+"""In a list of scalars, this many members count as one item, since they take as long to read."""
 _MOST_DIGITS = 4300
-"""Of a whole number that is written in decimal; Python itself refuses more."""
+"""Digits up to which a whole number is written in decimal; Python itself refuses more."""
 LEAST_WHOLE, MOST_WHOLE = -(1 << 63), (1 << 64) - 1
-"""Between them are the whole numbers that are kept as such."""
+"""Whole numbers in this range are kept as numbers."""
 ELLIPSIS = "…"
-"""Stands at the end of what was shortened, and in the place of what is left out."""
+"""Marks the end of a shortened part, and the place of a part that was left out."""
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """How much of a value is read."""
+    """Limits of one reading."""
 
     depth: int = 100
-    """Levels of lists and dicts."""
+    """Largest number of nested lists and dicts."""
     items: int = 250_000
     bytes: int = 63 << 20
     seconds: float = SECONDS
-    """For the objects' own methods, all together; 0 calls none."""
+    """Total seconds for the objects' own methods; with 0, none is called."""
     raises: bool = False
-    """Whether to raise `OverLimits` in place of shortening anything, or of calling an object's own methods."""
+    """Whether to raise `OverLimits` instead of shortening a part or calling an object's own methods."""
 
 
 FULL = Limits()
 QUICK = Limits(items=2_000, bytes=256 << 10, seconds=0.0, raises=True)
-"""What may be read on an event loop: it takes a few milliseconds at most, and calls no object's own methods."""
+"""Limits on an event loop: a few milliseconds at most, and no calls of the objects' own methods."""
 WITHOUT_METHODS = Limits(seconds=0.0)
-"""For a caller that cannot wait: objects are named by their types."""
+"""For a caller that cannot wait: objects are kept as the names of their types."""
 
 
 class OverLimits(Exception):
-    """The value needs more than these limits allow."""
+    """The value exceeds these limits."""
 
 
 class Reading:
-    """Reads values with one set of limits; `kind_of` gives what reads a class. For one thread."""
+    """Reads values within one set of limits; `kind_of` returns the reader of a class. Not thread-safe."""
 
     def __init__(
         self, kind_of: Callable[[type], Kind], limits: Limits = FULL, methods: OwnMethods = METHODS, *, all_fields: bool
     ) -> None:
         self.limits = limits
         self.all_fields = all_fields
-        """Whether fields that a class keeps out of its `repr`, such as passwords, are read."""
+        """Whether to read fields that a class excludes from its `repr`, such as passwords."""
         self.reasons: list[str] = []
         self.more_reasons = 0
         self._kind_of, self._methods = kind_of, methods
         self._items: int = limits.items
         self._bytes: int = limits.bytes
         self._rest: tuple[int, int] = limits.items, limits.bytes
-        """How many items and bytes are kept for the values after this one."""
+        """Items and bytes that are reserved for the values after this one."""
         self._time = Time(limits.seconds)
         self._above: dict[int, object] = {}
         """Lists, dicts and objects that are being read, by their ids."""
 
     def again(self) -> None:
-        """Begin to read another value beside those read.
+        """Begin to read another value with the same reading.
 
-        It may have as many bytes and items as each of those, and all of them together twice as many.
+        It may use as many items and bytes as each value before it. All values together may use twice as many.
         """
         items, size = self._rest[0] + self._items, self._rest[1] + self._bytes
         self._items, self._bytes = max(min(self.limits.items, items), 0), max(min(self.limits.bytes, size), 0)
@@ -99,7 +99,7 @@ class Reading:
 
     @contextmanager
     def at_most(self, items: int, size: int) -> Generator[None]:
-        """Read a part that may have so many items and bytes, so that it leaves the others theirs."""
+        """Limit the items and bytes of the part that is read in this context, so that other parts keep their share."""
         items, size = min(self._items, items), min(self._bytes, size)
         beside, bytes_beside = self._items - items, self._bytes - size
         self._items, self._bytes = items, size
@@ -108,10 +108,10 @@ class Reading:
         finally:
             self._items, self._bytes = self._items + beside, self._bytes + bytes_beside
 
-    # --- What could not be kept
+    # --- Parts that could not be kept
 
     def reduce(self, place: str, why: str) -> None:
-        """Note that what is at `place` is not kept whole."""
+        """Record that the part at `place` is not kept whole. Raises OverLimits where the limits request that."""
         if self.limits.raises:
             raise OverLimits
         if len(self.reasons) < MOST_REASONS:
@@ -121,7 +121,7 @@ class Reading:
             self.more_reasons += 1
 
     def all_reasons(self) -> list[str]:
-        """Return the reasons, the last of them counting those that are not given."""
+        """Return the reasons; the last entry is the number of reasons that were only counted."""
         more = [f"and {self.more_reasons} more"] if self.more_reasons else []
         return [*self.reasons, *more]
 
@@ -129,7 +129,7 @@ class Reading:
 
     def read(self, value: object, place: str) -> Any:
         """Return `value` as None, bool, int, float, str, bytes, an aware datetime, or a list or dict of these."""
-        if self._items <= 0 and scalar_size(value) < 0:  # where there are many, who reads them looks how many
+        if self._items <= 0 and scalar_size(value) < 0:  # for flat lists, the reader counts the members
             self.reduce(place, f"left out: more than {self.limits.items} items")
             return ELLIPSIS
         self._items -= 1
@@ -137,12 +137,15 @@ class Reading:
             return self._kind_of(type(value))(self, value, place)
         except OverLimits:
             raise
-        except Exception as error:  # such as an object that another thread changes meanwhile
+        except Exception as error:  # for example an object that another thread changes meanwhile
             self.reduce(place, f"{type_name(value)} cannot be read: {short_name(error)}")
             return f"<{type_name(value)}>"
 
     def text(self, text: str, place: str) -> str:
-        """Return exact text, well-formed, and shortened where it has too many bytes; read again it stays as it is."""
+        """Return exact text, well-formed, and shortened where it has too many bytes.
+
+        Shortened text can be read again without another change.
+        """
         if not text.isascii():
             text = self._well_formed(text, place)
         if len(text) > self._bytes and text != ELLIPSIS:
@@ -159,12 +162,12 @@ class Reading:
             return text
         units = text.encode("utf-16-le", "surrogatepass")
         with suppress(UnicodeDecodeError):
-            return units.decode("utf-16-le")  # halves that belong together are one character
+            return units.decode("utf-16-le")  # two surrogates that form a pair become one character
         self.reduce(place, f"half of a surrogate pair is no character; U+FFFD ({REPLACEMENT}) stands for it")
         return units.decode("utf-16-le", "replace")
 
     def bytes(self, data: bytes, place: str, length: int | None = None) -> bytes:
-        """Return exact bytes, shortened where there are too many; `length` is how many there were in all."""
+        """Return exact bytes, shortened where there are too many; `length` is the original number of bytes."""
         length = len(data) if length is None else length
         data = data[: max(self._bytes, 0)]
         if len(data) < length:
@@ -174,16 +177,16 @@ class Reading:
 
     @property
     def bytes_left(self) -> int:
-        """How many bytes may still be kept."""
+        """Number of bytes that may still be kept."""
         return max(self._bytes, 0)
 
     @property
     def items_left(self) -> int:
-        """How many items may still be kept."""
+        """Number of items that may still be kept."""
         return max(self._items, 0)
 
     def whole(self, number: int, place: str) -> int | str:
-        """Return an exact int; one of more than 64 bits as text."""
+        """Return an exact int; one of more than 64 bits is returned as text."""
         self._bytes -= 9
         if LEAST_WHOLE <= number <= MOST_WHOLE:
             return number
@@ -199,11 +202,11 @@ class Reading:
         return self.text(digits, place)
 
     def first(self, members: Iterable[Any]) -> list[Any]:
-        """Return as many members as may still be kept, not yet read: a copy, should another thread change them."""
+        """Return the unread members that may still be kept, as a copy, since another thread may change the original."""
         return list(islice(members, self.items_left))
 
     def flat(self, members: list[Any]) -> list[Any] | None:
-        """Return a copy of an exact list whose members are plain and hold no others; None where there is more to do."""
+        """Return a copy of an exact list of scalars; None where it holds other values or exceeds the limits."""
         if len(members) > _FLAT * self._items:
             return None
         size = 0
@@ -217,7 +220,7 @@ class Reading:
         return members[:]
 
     def items(self, members: Iterable[Any], count: int, holder: object, place: str) -> list[Any]:
-        """Return as many of the `count` members of `holder` as may be kept, read."""
+        """Return as many of the `count` members of `holder` as may be kept, each read."""
         if not self._enter(holder, place):
             return [ELLIPSIS]
         kept: list[Any] = []
@@ -231,7 +234,7 @@ class Reading:
         return kept
 
     def pairs(self, members: Iterable[tuple[Any, Any]], count: int, holder: object, place: str) -> dict[Any, Any]:
-        """Return as many of the `count` pairs of `holder` as may be kept, their keys text or whole numbers."""
+        """Return as many of the `count` pairs of `holder` as may be kept; keys become text or whole numbers."""
         if not self._enter(holder, place):
             return {ELLIPSIS: ELLIPSIS}
         kept: dict[Any, Any] = {}
@@ -246,7 +249,7 @@ class Reading:
         return kept
 
     def key(self, key: object, place: str) -> str | int:
-        """Return the key of a dict: text, or a whole number."""
+        """Return the key of a dict as text or a whole number."""
         if type(key) is str:
             return self.text(key, place)
         if type(key) is int and LEAST_WHOLE <= key <= MOST_WHOLE:
@@ -262,7 +265,7 @@ class Reading:
         return self.json(plain, place)
 
     def free(self, kept: dict[Any, Any], name: str | int, place: str) -> str | int:
-        """Return a key that is not among those kept: `name`, or `name` with a number after it."""
+        """Return an unused key: `name`, or `name` with a number after it."""
         if not _is_taken(kept, name):
             return name
         number = 2
@@ -290,16 +293,16 @@ class Reading:
     def _leave(self, holder: object) -> None:
         del self._above[id(holder)]
 
-    # --- Objects that say what they are
+    # --- Objects with their own text
 
     def own(self, value: object, method: Callable[[], Any]) -> Any:
-        """Return what `method`, which calls methods of `value`, returns; raises NoAnswer or Raised."""
+        """Return the result of `method`, which calls methods of `value`; raises NoAnswer or Raised."""
         if self.limits.raises:
             raise OverLimits
         return self._methods.call(type(value), method, self._time)
 
     def own_text(self, value: object, method: Callable[[], Any], place: str) -> str:
-        """Return the text that `method`, which calls methods of `value`, makes of it; or its type's name."""
+        """Return the text that `method`, which calls methods of `value`, makes; the type's name where that fails."""
         kind = type_name(value)
         why = f"an object of type {kind} is kept as its own text"
         text: Any = None
@@ -317,7 +320,7 @@ class Reading:
             return f"<{kind}>"
         return self.text(str.__str__(text), place)
 
-    # --- Forms
+    # --- Output forms
 
     def json(self, plain: Any, place: str) -> str:
         """Return plain data as JSON: bytes in base64, times as text."""
@@ -328,7 +331,7 @@ class Reading:
         return self._cut(text, place)
 
     def _cut(self, text: str, place: str) -> str:
-        """JSON may have several times the bytes of what it says."""
+        """Shorten JSON, which may have several times as many bytes as its values."""
         most = self.limits.bytes
         if len(text) <= most:
             return text
@@ -353,7 +356,8 @@ class Reading:
     def attribute(self, plain: Any, place: str) -> Any:
         """Return plain data as an attribute of a span: text, bytes, a number, or a list of text and numbers.
 
-        A dict is JSON, and so is what is nested in a list. None stands for no value, and is left out of a list.
+        A dict becomes JSON, and so does a list or dict within a list. None means that there is no value, and is left
+        out of a list.
         """
         if type(plain) is list:
             members = cast("list[Any]", plain)
@@ -372,16 +376,16 @@ class Reading:
 
 
 def _is_taken(kept: dict[Any, Any], name: str | int) -> bool:
-    """Whether a key, or one that is the same in JSON, is there."""
+    """Whether the key, or another key that is equal to it in JSON, is already used."""
     if isinstance(name, int):
         return name in kept or str(name) in kept
     return name in kept or (len(name) < _MOST_DIGITS and name.lstrip("-").isdecimal() and int(name) in kept)
 
 
 def scalar_size(value: object) -> int:
-    """About how many bytes a plain value that holds no others has; below 0 where it is none."""
+    """Return the approximate bytes of a plain scalar; below 0 for any other value."""
     kind = type(value)
-    # One after the other: a set would hash the class, which may have a metaclass with a `__hash__` of its own.
+    # Compared one by one: a set would hash the class, whose metaclass may define its own `__hash__`.
     if kind is str:
         text = cast("str", value)
         return len(text) if is_well_formed(text) else -1

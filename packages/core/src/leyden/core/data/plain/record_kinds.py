@@ -1,4 +1,4 @@
-"""How records are read: objects of classes that declare their fields, with dataclasses, attrs, pydantic or msgspec."""
+"""Readers of records: objects of classes with declared fields (dataclasses, attrs, pydantic, msgspec)."""
 
 from typing import Any, cast
 
@@ -12,7 +12,7 @@ _Tuple: Any = tuple
 
 
 def record_kind(kind: type[Any]) -> Kind | None:
-    """Return what reads a class that declares its fields, by its fields."""
+    """Return a reader for a class with declared fields; None for any other class."""
     if issubclass(kind, msgspec.Struct):
         return _struct
     shown, hidden = _declared(kind)
@@ -32,7 +32,7 @@ def record_kind(kind: type[Any]) -> Kind | None:
 
 
 def _struct(reading: Reading, value: Any, place: str) -> Any:
-    """Read a struct of msgspec's as msgspec would write it."""
+    """Read a msgspec struct in the form in which msgspec would encode it."""
     kind: Any = class_of(value)
     fields, config = fields_of(value), kind.__struct_config__
     names = [name for name in kind.__struct_fields__ if name in fields]
@@ -43,7 +43,7 @@ def _struct(reading: Reading, value: Any, place: str) -> Any:
 
 
 def _declared(kind: type[Any]) -> tuple[list[str], list[str]]:
-    """Names of a class's fields: those that its `repr` shows, and the others."""
+    """Return the names of a class's fields: those that its `repr` shows, and the others."""
     for base in lineage(kind):
         members = members_of(base)
         for marker in _MARKERS:
@@ -54,7 +54,7 @@ def _declared(kind: type[Any]) -> tuple[list[str], list[str]]:
 
 
 _MARKERS = ("__pydantic_fields__", "__attrs_attrs__", "__dataclass_fields__", "__fields__")
-"""Where pydantic, attrs, dataclasses and pydantic 1 keep what a class declares."""
+"""Class members in which pydantic, attrs, dataclasses and pydantic 1 keep the declared fields."""
 
 
 def _shown(declared: Any) -> list[tuple[str, bool]]:

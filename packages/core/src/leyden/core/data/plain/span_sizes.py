@@ -1,4 +1,7 @@
-"""Spans too large to be stored, shortened: their largest attributes alike, and nothing that is trained on."""
+"""Shortening of spans that are too large to be stored; attributes used for training are never shortened.
+
+All attributes above a common limit are shortened to that limit.
+"""
 
 from typing import Any, cast
 
@@ -15,18 +18,18 @@ EXACT = frozenset(
         *(semconv.SAMPLING_USED, semconv.POLICY_VERSIONS),
     }
 )
-"""Attributes that are trained on: they are kept whole."""
+"""Attributes that training reads; they are kept whole."""
 LARGEST = MOST_BYTES - (2 << 20)
-"""Bytes of a span that was shortened; the rest is left to what travels with it."""
+"""Largest size in bytes of a shortened span; the rest of a request is left for the data around the span."""
 _NAME_BYTES, _KEY_BYTES = 16 << 10, 1 << 10
 _MOST_ATTRIBUTES = 10_000
-"""Of a span that is too large."""
+"""Largest number of attributes of a span that is too large."""
 _PER_ATTRIBUTE = 16
-"""Bytes that an attribute has beside its name and its value."""
+"""Bytes of an attribute beside its name and its value."""
 
 
 def shortened(span: Span, most: int = LARGEST) -> Span | None:
-    """Return a plain span that holds no more than `most` bytes; None where an attribute in `EXACT` is too large."""
+    """Return a plain span of at most `most` bytes; None where the attributes in `EXACT` are too large for that."""
     if span.bytes() <= most:
         return span
     reasons: list[str] = []
@@ -48,7 +51,7 @@ def shortened(span: Span, most: int = LARGEST) -> Span | None:
 
 
 def _without_extras(span: Span, most: int, reasons: list[str]) -> Span:
-    """Shorten a name, and a status, that are enormous; leave events, links and resource out where these are."""
+    """Shorten an enormous name or status; leave out events, links and resource where these are enormous."""
     name, said = span.name, span.status.description
     if bytes_of(name) > _NAME_BYTES:
         reasons.append(f"name: the beginning of {bytes_of(name)} bytes is kept")
@@ -65,9 +68,9 @@ def _without_extras(span: Span, most: int, reasons: list[str]) -> Span:
 
 
 def _named(attributes: Attributes, most: int, reasons: list[str]) -> Attributes:
-    """Return attributes that are not too many, under names that are not enormous; together these have `most` bytes.
+    """Return attributes limited in number, with limited names; names take at most `most` bytes in all.
 
-    Those in `EXACT` are all there, and count first.
+    Attributes in `EXACT` are all kept, and are counted first.
     """
     kept: Attributes = {name: value for name, value in attributes.items() if name in EXACT}
     used = sum(bytes_of(name) + _PER_ATTRIBUTE for name in kept)
@@ -86,7 +89,7 @@ def _named(attributes: Attributes, most: int, reasons: list[str]) -> Attributes:
 
 
 def _limit(sizes: list[int], room: int) -> int:
-    """Return how many bytes each may have, so that all of them together have no more than `room`."""
+    """Return the largest size for each part with which all parts together fit into `room` bytes."""
     left = max(room, 0)
     ordered = sorted(sizes)
     for place, size in enumerate(ordered):
@@ -98,7 +101,7 @@ def _limit(sizes: list[int], room: int) -> int:
 
 
 def _beginning(value: Any, most: int) -> Any:
-    """Return what a value of more than `most` bytes begins with."""
+    """Return the beginning of a value of more than `most` bytes."""
     if isinstance(value, bytes):
         return value[:most]
     if isinstance(value, str):

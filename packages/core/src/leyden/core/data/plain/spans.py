@@ -1,8 +1,8 @@
-"""Spans of plain data, whatever they were made of: the one boundary that every span passes on its way to a store.
+"""Spans as plain data: every span passes through here on its way to a store.
 
-A span that is plain already is taken as it is. Of any other, `data.plain.values` reads each field; what cannot be kept
-whole is shortened, and `semconv.REDUCED` on the span says which part and why. Refused is only what leaves the span
-without an identity (an id that is no text, a number that cannot be) or says of it what cannot be (a status, a reward).
+A span that is plain already is returned unchanged. For any other span, `data.plain.values` reads each field. Parts that
+cannot be kept whole are shortened, and `semconv.REDUCED` on the span records which, and why. A span is refused only
+where it would have no identity (an id that is no text, an impossible number), or an impossible status or reward.
 """
 
 import time
@@ -22,20 +22,21 @@ from leyden.core.errors import UsageError
 
 _Dict: Any = dict
 MOST_NUMBERS = 1 << 63
-"""Numbers of spans are below this."""
+"""Span numbers are below this."""
 _FAR = 1e300
-"""No time is as far away."""
+"""Times are below this absolute value."""
 LIMITS = Limits(bytes=4 * MOST_BYTES)
-"""Of one attribute; spans that are too large are shortened with all of their attributes in view."""
+"""Limits of one attribute. They exceed `MOST_BYTES`, so that a too large span is shortened with all attributes known.
+"""
 _FEW_ITEMS, _FEW_BYTES = 1000, 1 << 20
-"""Of a span's name, status, times and number together."""
+"""Limits of a span's name, status, times and number together."""
 _CODES: tuple[StatusCode, ...] = ("unset", "ok", "error")
 
 
 def is_plain_span(span: Any) -> bool:
-    """Whether a span can be stored as it is, as nearly all can, but for its size, its ids and odd characters.
+    """Whether a span is plain data and needs no reading, as for nearly all spans; size, ids and characters aside.
 
-    It looks at classes alone, and calls nothing of what it looks at.
+    Checks classes only, and calls no methods of the values.
     """
     if type(span) is not Span:
         return False
@@ -67,7 +68,7 @@ def _are_attributes(attributes: Any) -> bool:
     try:
         for name, value in cast("dict[object, object]", attributes).items():
             kind = type(value)
-            # One after the other: a set would hash the class, which may have a metaclass with a `__hash__` of its own.
+            # Compared one by one: a set would hash the class, whose metaclass may define its own `__hash__`.
             if kind is not str and kind is not int and kind is not float and kind is not bytes and kind is not bool:
                 if kind is list and _are_scalars(cast("list[object]", value)):
                     continue
@@ -110,18 +111,21 @@ def _is_link(link: Any) -> bool:
 
 
 def plain_spans(spans: Iterable[Any], limits: Limits = LIMITS) -> list[Span]:
-    """Return spans of plain data. Raises UsageError for one that is none, or that has no identity."""
+    """Return spans as plain data. Raises UsageError for a value that is no span, or a span without an identity."""
     return [span if is_plain_span(span) else plain_span(span, limits) for span in spans]
 
 
 def plain_span(span: Any, limits: Limits = LIMITS) -> Span:
-    """Return a span of plain data, whatever its fields hold, with what was not kept whole in `semconv.REDUCED`."""
+    """Return a span as plain data, with the reasons for incomplete parts in `semconv.REDUCED`.
+
+    Raises UsageError for a value that is no span, or a span without an identity.
+    """
     given = _given(span)
     read = reading(limits)
     rollout_id, attempt_id, trace_id, span_id = (
         _id(name, given[name]) for name in ("rollout_id", "attempt_id", "trace_id", "span_id")
     )
-    # The small parts first, so that what is enormous leaves them room; and events and links last.
+    # Small parts are read first, so that enormous parts leave them room. Events and links are read last.
     with read.at_most(_FEW_ITEMS, _FEW_BYTES):
         number, code = _number(read, given["sequence_id"], span_id), _code(read, given["status"], span_id)
         start, end = _times(read, given["start_time"], given["end_time"])
@@ -147,7 +151,7 @@ def plain_span(span: Any, limits: Limits = LIMITS) -> Span:
 
 
 def marked(span: Span, reasons: Sequence[str]) -> Span:
-    """Return a span with reasons added to those for which it is not whole."""
+    """Return a span with `reasons` added to its attribute `semconv.REDUCED`."""
     if not reasons:
         return span
     before = span.attributes.get(semconv.REDUCED)
@@ -159,7 +163,7 @@ def marked(span: Span, reasons: Sequence[str]) -> Span:
 
 
 def _given(span: Any) -> dict[str, Any]:
-    """Return a span's fields, without what a subclass of it may do with their names."""
+    """Return a span's fields by name, unaffected by properties of a subclass."""
     if not issubclass(type(span), Span):
         raise UsageError(f"{shown(span)} is no span, but of type {type_name(span)}")
     try:
@@ -222,17 +226,17 @@ def _times(read: Reading, start: Any, end: Any) -> tuple[float, float | None]:
 
 
 def _time(read: Reading, value: Any, place: str) -> float | None:
-    """Return a time in Unix seconds; None for what is none."""
+    """Return a time in Unix seconds; None where the value is no time."""
     plain = read.read(value, place)
     if type(plain) is datetime:
         return plain.timestamp()
     if type(plain) is int or type(plain) is float:
-        return float(plain) + 0.0 if -_FAR < plain < _FAR else None  # as -0.0, SQLite reads 0.0
+        return float(plain) + 0.0 if -_FAR < plain < _FAR else None  # SQLite returns -0.0 as 0.0
     return None
 
 
 def _attributes(read: Reading, value: Any, place: str) -> Attributes:
-    """Return attributes; each may have as many bytes as a span, whatever the others have."""
+    """Return attributes; each may have as many bytes as a span, independent of the others."""
     if value is None:
         return {}
     pairs = _Dict.items(value) if issubclass(class_of(value), dict) else _pairs(read, value, place)
@@ -252,7 +256,7 @@ def _attributes(read: Reading, value: Any, place: str) -> Attributes:
 
 
 def _attribute(read: Reading, value: Any, place: str) -> Any:
-    """Return one attribute; a list that is plain already is kept as it is, however long."""
+    """Return one attribute; a list of plain scalars is copied whole, however long."""
     given: Any = value
     if type(given) is list and _is_flat(cast("list[object]", given)):
         return cast("Any", given)[:]

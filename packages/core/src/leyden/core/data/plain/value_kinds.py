@@ -1,8 +1,9 @@
-"""How values of each kind are read: builtin ones and their subclasses, records, arrays, and objects.
+"""Readers by class: builtin classes and their subclasses, records, arrays, and other objects.
 
-What a builtin class can do is done by that class, never by a subclass of it: a subclass's own `__str__`, `__iter__`,
+An object of a subclass is read with the methods of its builtin class. The subclass's own `__str__`, `__iter__`,
 `__len__` or `items` is not called. Records (dataclasses, attrs, pydantic, msgspec) are read by their declared fields.
-Other objects are asked for their own text, within bounds: what an object holds may be a secret that it does not show.
+Other objects are read by their own text, within limits, since their attributes may hold secrets that their text does
+not show.
 """
 
 import array
@@ -35,20 +36,20 @@ _FrozenSet: Any = frozenset
 _Deque: Any = collections.deque
 _Array: Any = array.array
 _DateTime: Any = datetime.datetime
-"""Classes whose methods are called on objects of subclasses."""
+"""Builtin classes whose methods are called on objects of subclasses."""
 _MOST_KNOWN = 4096
 _SAID_ITEMS, _SAID_BYTES = 100, 100_000
-"""Of the arguments of an exception that has enormous ones."""
+"""Limits for the arguments of an exception with enormous arguments."""
 _MOST_BITS = 14_000
-"""Of a whole number that Python writes."""
+"""Largest size in bits of a whole number that Python writes in decimal."""
 _FEW = 64
-"""Items of a list that are not worth a look at all of them first."""
+"""Lists with at most this many items are read one by one, without a first check for a flat list."""
 _known: dict[int, tuple[type, Kind]] = {}
-"""What reads a class, by the class's id: a class may have a metaclass whose `__hash__` raises."""
+"""Reader of a class, by the class's id: a metaclass may have a `__hash__` that raises."""
 
 
 def kind_of(kind: type) -> Kind:
-    """Return what reads objects of a class."""
+    """Return the reader of a class."""
     found = _known.get(id(kind))
     if found is not None and found[0] is kind:
         return found[1]
@@ -71,7 +72,7 @@ def _found(kind: type) -> Kind:
     return record_kind(kind) or _own_text
 
 
-# --- Builtin classes; a subclass's own methods are not called
+# --- Builtin classes; methods of subclasses are not called
 
 
 def _itself(reading: Reading, value: Any, place: str) -> Any:
@@ -134,7 +135,7 @@ def _dict(reading: Reading, value: Any, place: str) -> Any:
 
 
 def _view(reading: Reading, value: Any, place: str) -> Any:
-    """Read the view of a dict, which is exactly that: nothing can be a subclass of it."""
+    """Read a view of a dict; these classes cannot be subclassed."""
     return reading.items(reading.first(value), len(value), value, place)
 
 
@@ -142,7 +143,7 @@ def _enum(reading: Reading, value: Any, place: str) -> Any:
     return reading.read(fields_of(value)["_value_"], place)
 
 
-# --- Classes of the standard library that have a text for themselves
+# --- Classes of the standard library with a text form
 
 
 def _as_text(reading: Reading, value: Any, place: str) -> Any:
@@ -179,12 +180,12 @@ def _namespace(reading: Reading, value: Any, place: str) -> Any:
 
 
 def _wrapper(reading: Reading, value: Any, place: str) -> Any:
-    """Read what a `UserDict`, `UserList` or `UserString` holds."""
+    """Read the content of a `UserDict`, `UserList` or `UserString`."""
     return reading.read(fields_of(value)["data"], place)
 
 
 def _chain(reading: Reading, value: Any, place: str) -> Any:
-    """Read a `ChainMap`, of which the first map that has a key counts."""
+    """Read a `ChainMap`; the first map that has a key gives its value."""
     joined: dict[Any, Any] = {}
     for held in reversed(cast("list[Any]", fields_of(value)["maps"])):
         joined |= dict(islice(_Dict.items(held), reading.items_left))
@@ -198,7 +199,7 @@ def _mapping(reading: Reading, value: Any, place: str) -> Any:
     return reading.pairs(members, len(members), value, place)
 
 
-# --- What is not read
+# --- Objects that are kept by name only
 
 
 def _named(reading: Reading, value: Any, place: str) -> Any:
@@ -221,9 +222,9 @@ def _error(reading: Reading, value: Any, place: str) -> Any:
 
 
 def message(reading: Reading, error: BaseException, place: str) -> str:
-    """Return what an exception says; of a group, not what the errors inside it say."""
+    """Return the message of an exception; for a group, without the messages of the errors inside it."""
     args, says = _args(error), _str_of(type(error))
-    if says == id(BaseExceptionGroup.__dict__["__str__"]):  # Python's own: a text, and a number of errors
+    if says == id(BaseExceptionGroup.__dict__["__str__"]):  # Python's own text: a message and a number of errors
         return reading.text(str(error), place)
     simple = says in _SAYS_ARGS and all(id(class_of(one)) in _SIMPLE for one in args)
     if simple and not any(type(one) is int and one.bit_length() > _MOST_BITS for one in args):
@@ -248,13 +249,13 @@ _SAYS_ARGS = frozenset(map(id, (BaseException.__dict__["__str__"], KeyError.__di
 
 
 def _str_of(kind: type) -> int:
-    """The id of the method that makes an exception's text."""
+    """Return the id of the method that makes an exception's text."""
     all_members = (members_of(base) for base in lineage(kind))
     return id(next(members["__str__"] for members in all_members if "__str__" in members))
 
 
 def _own_text(reading: Reading, value: Any, place: str) -> Any:
-    """Read an object that says what it is, by its own text; one that does not is named by its type."""
+    """Read an object by its own `repr` or `str`; an object that defines neither becomes the name of its type."""
     for base in lineage_of(value):
         if base is object:
             break
@@ -291,7 +292,7 @@ _BY_BASE: list[tuple[Kind, tuple[Any, ...]]] = [
     (_mapping, (collections.abc.Mapping,)),
 ]
 _BASES: dict[int, Kind] = {id(kind): reads for reads, kinds in _BY_BASE for kind in kinds}
-"""By a class that objects are of, directly or by a subclass; the nearest counts."""
+"""Readers by class, for its objects and those of subclasses; the nearest base counts."""
 
 _EMPTY: dict[str, str] = {}
 _VIEWS = tuple(map(class_of, (_EMPTY.keys(), _EMPTY.values(), _EMPTY.items())))
@@ -309,4 +310,4 @@ _EXACTLY: list[tuple[Kind, tuple[Any, ...]]] = [
     (_named, (types.CodeType, types.FrameType, types.TracebackType)),
 ]
 _EXACT: dict[int, Kind] = {id(kind): reads for reads, kinds in _EXACTLY for kind in kinds}
-"""By a class that objects are of directly."""
+"""Readers by class, for objects of exactly this class."""

@@ -1,9 +1,10 @@
-"""Any value as plain data: what a span, a result, a task or a note may hold, whatever an agent put there.
+"""Plain data: converts any value of an agent into data that a span, result, task or note may hold.
 
 Plain data is None, bool, whole numbers of 64 bits, floats, text, bytes, times with a zone, and lists and dicts of
 these.
-No function here raises, and each is bounded in time and bytes. What cannot be kept whole is kept shortened, and the
-reasons say which part and why: `semconv.REDUCED` is where they are noted.
+No function here raises, except `OverLimits` where the given limits request it. Each function has a limit of time and
+bytes. Values that cannot be kept whole are shortened. The reasons name the shortened parts; callers store them as
+`semconv.REDUCED`.
 """
 
 import math
@@ -23,40 +24,40 @@ from leyden.core.data.plain.value_kinds import kind_of, message
 from leyden.core.masking import mask_text
 
 MOST_CONTAINERS = 100_000
-"""Lists and dicts of a value that is taken as it is; one with more is read, and so is one of more bytes, or deeper."""
+"""Largest number of lists and dicts in a value that `is_plain` accepts; values with more are read."""
 MOST_PLAIN_BYTES = 48 << 20
 MOST_MEMBERS = 10_000_000
 MOST_LISTED = 1_000_000
-"""Members of what is no list and is taken as one: it may have no end."""
+"""Largest number of members taken from an iterable that is no list, since it may have no end."""
 FEW_MEMBERS = 20_000
-"""Of a value that an event loop may look at."""
+"""Largest number of members of a value that may be checked on an event loop."""
 MOST_DEPTH = FULL.depth
 _SHOWN = Limits(depth=4, items=100, bytes=1000, seconds=0.0)
 
 
 class Kept(NamedTuple):
-    """What was kept of a value."""
+    """Result of reading a value: the plain value, and the reasons for incomplete parts."""
 
     value: Any
     reasons: list[str]
-    """Why it is not whole; empty where it is."""
+    """Why the value is incomplete; empty where it is whole."""
 
 
 def reading(limits: Limits = FULL, methods: OwnMethods = METHODS, *, all_fields: bool = False) -> Reading:
-    """Begin to read values; `all_fields` includes those that a class keeps out of its `repr`."""
+    """Return a new `Reading`; `all_fields` includes fields that a class excludes from its `repr`."""
     return Reading(kind_of, limits, methods, all_fields=all_fields)
 
 
 def plain(value: object, what: str = "", limits: Limits = FULL, *, all_fields: bool = False) -> Kept:
-    """Return `value` as plain data; `what` it is called in the reasons."""
+    """Return `value` as plain data; `what` is its name in the reasons."""
     read = reading(limits, all_fields=all_fields)
     return Kept(read.read(value, what), read.all_reasons())
 
 
 def is_plain(value: object, most: int = MOST_MEMBERS) -> bool:
-    """Whether `value` is plain already, as nearly all are; False, too, for one of more than `most` members in all.
+    """Whether `value` is plain already, as nearly all values are; False for more than `most` members in all.
 
-    It looks at classes alone, and calls nothing.
+    Checks classes only, and calls no methods of the values.
     """
     size = scalar_size(value)
     if size >= 0:
@@ -84,7 +85,10 @@ def is_plain(value: object, most: int = MOST_MEMBERS) -> bool:
 
 
 def _size_of_members(holder: Any, below: list[Any]) -> int:
-    """Bytes of the members of a list or dict, of which those that hold others are added to `below`."""
+    """Return the bytes of a list's or dict's scalar members, or -1 where it is not plain.
+
+    Members that are no scalars are appended to `below`.
+    """
     size = 0
     members: Any = holder
     if type(holder) is dict:
@@ -107,7 +111,7 @@ def _size_of_members(holder: Any, below: list[Any]) -> int:
 
 
 def as_text(value: object, most: int, limits: Limits = FULL) -> Kept:
-    """Return `value` as text of at most `most` characters: text itself, anything else as Python or JSON writes it."""
+    """Return `value` as at most `most` characters: text unchanged, an object as its own text, other values as JSON."""
     read = reading(limits)
     found = read.read(value, "")
     text: str = found if type(found) is str else read.json(found, "")
@@ -124,9 +128,9 @@ def as_json(value: object, what: str = "", limits: Limits = FULL) -> Kept:
 
 
 def number(value: object) -> float | None:
-    """Return a number of any kind, one in an array of its own included, as a float; None where it is none.
+    """Return a number of any kind, or a zero-dimensional array, as a float; None for any other value.
 
-    What is too large for a float is infinite.
+    A number that is too large for a float becomes infinity.
     """
     try:
         if is_a(value, int):
@@ -138,13 +142,13 @@ def number(value: object) -> float | None:
         found = reading(_SHOWN).read(value, "")
     except OverflowError:
         return math.inf
-    except (NoAnswer, Raised, ValueError):  # the last for a signaling NaN
+    except (NoAnswer, Raised, ValueError):  # ValueError: a signaling NaN
         return None
     return float(found) if type(found) is float or type(found) is int or type(found) is bool else None
 
 
 def pairs_of(value: object) -> list[tuple[Any, Any]] | None:
-    """Return the pairs of a dict, or of another mapping, as they are; None where it is none, or cannot be read."""
+    """Return the unread pairs of a dict or other mapping; None for any other value, or where reading fails."""
     if is_a(value, dict):
         return list(cast("Any", dict).items(value))
     if not is_a(value, Mapping):
@@ -156,9 +160,10 @@ def pairs_of(value: object) -> list[tuple[Any, Any]] | None:
 
 
 def listed(value: object, limits: Limits = FULL) -> list[Any] | None:
-    """Return the members of a list, or of anything else that has members and is no text; None where it has none.
+    """Return the members of a list or any other iterable that is no text; None for any other value.
 
-    Of what has no end it returns None, too.
+    Also returns None for an iterable of more than `MOST_LISTED` members. Raises OverLimits where `limits` forbid
+    calling the iterable's own methods.
     """
     for base in (list, tuple, set, frozenset):
         if is_a(value, base):
@@ -169,7 +174,7 @@ def listed(value: object, limits: Limits = FULL) -> list[Any] | None:
         raise OverLimits
     try:
         return _few(METHODS.call(class_of(value), lambda: _first(cast("Any", value)), Time()))
-    except (NoAnswer, Raised):  # it has no members, or does not give them
+    except (NoAnswer, Raised):  # it is not iterable, or iterating fails
         return None
 
 
@@ -182,7 +187,7 @@ def _few(members: list[Any]) -> list[Any] | None:
 
 
 def message_of(error: BaseException, most: int | None = None, methods: OwnMethods = METHODS) -> str:
-    """Return what an exception says, masked, of at most `most` characters; of a group, the errors inside it too."""
+    """Return the message of an exception, masked, with at most `most` characters; a group includes its errors."""
     text = mask_text(message(reading(methods=methods), error, ""))
     if is_a(error, BaseExceptionGroup):
         text = f"{text[:_GROUP_CHARACTERS]}: {_inside(error, methods)}"
@@ -190,14 +195,14 @@ def message_of(error: BaseException, most: int | None = None, methods: OwnMethod
 
 
 _GROUP_ERRORS = 3
-"""Errors of a group that are named; the others are counted."""
+"""Largest number of errors of a group that are named; the others are counted."""
 _GROUP_CHARACTERS = 500
-"""Of the message of a group, and of each error inside it."""
+"""Largest number of characters of a group's message, and of each error inside it."""
 _errors_of: Callable[[BaseException], tuple[BaseException, ...]] = BaseExceptionGroup.__dict__["exceptions"].__get__
 
 
 def _inside(group: BaseException, methods: OwnMethods) -> str:
-    """The types and messages of the first errors inside a group, however deep the groups in it go."""
+    """Return the types and messages of the first errors inside a group, at any depth of nested groups."""
     left, seen, found = [group], set[int](), list[BaseException]()
     while left:
         one = left.pop()
@@ -217,7 +222,10 @@ def _inside(group: BaseException, methods: OwnMethods) -> str:
 
 
 def stack_of(error: BaseException, methods: OwnMethods = METHODS) -> str:
-    """Return an exception's traceback as Python prints it, secrets masked; without messages that cannot be read."""
+    """Return an exception's traceback as Python prints it, with secrets masked.
+
+    Where the text cannot be made or would be enormous, the traceback has the stack, the type and the message only.
+    """
     try:
         if _says_too_much(error):
             raise NoAnswer
@@ -228,7 +236,7 @@ def stack_of(error: BaseException, methods: OwnMethods = METHODS) -> str:
 
 
 def _says_too_much(error: BaseException) -> bool:
-    """Whether the text of an exception, or of one that it comes from or holds, would be enormous."""
+    """Whether the text of an exception, or of its causes, contexts or members, would be enormous."""
     left, seen = [error], set[int]()
     while left:
         one = left.pop()
@@ -251,5 +259,5 @@ def shown(value: object, most: int = 120) -> str:
 
 
 def is_a(value: object, kind: type) -> bool:
-    """Whether `value` is of a class, by the class that it has and never by the `__class__` that it claims."""
+    """Whether `value` is an instance of `kind` by its actual class; a claimed `__class__` is ignored."""
     return any(base is kind for base in lineage_of(value))

@@ -1,8 +1,8 @@
-"""`Checked`: whatever a store's methods are called with, its own code gets the types that the interface says.
+"""`Checked`: validates the arguments of a store's methods, so that the methods get the types of the interface.
 
-Every backend, and the HTTP client, takes the same arguments and refuses the same: what a rollout, a worker or a run may
-hold is read by `data.plain.values`, with what could not be kept whole noted beside it, and an id, a number or a status
-that is none is refused with one line before anything is written.
+Every backend, and the HTTP client, accepts and refuses the same arguments. Documents (task, metadata, config,
+statistics) are read by `data.plain.values`, and their incomplete parts are recorded beside them. An invalid id, number
+or status is refused with a message of one line before anything is written.
 """
 
 import asyncio
@@ -26,15 +26,15 @@ from leyden.core.store.arguments import UNSET
 from leyden.core.store.rpc import methods
 
 _NOT_CHECKED = frozenset({"add_span", "add_many_spans"})
-"""Spans have an entry of their own."""
+"""Methods for spans, which `span_entry` checks."""
 _METADATA = "metadata"
-"""Where it is noted what of a document beside it is not whole."""
+"""Name of the argument that records the incomplete parts of a document beside it."""
 _MOST = 1 << 63
-"""Whole numbers are below this: every store can count so far."""
+"""Whole numbers are below this, which every store can hold."""
 _MAY_BE_INFINITE = frozenset({"timeout"})
 
 Check: TypeAlias = "Callable[[Any, str, Limits], Any]"
-"""`check(value, place, limits)` returns what is passed on, or raises CallRefused."""
+"""`check(value, place, limits)` returns the value for the method, or raises CallRefused."""
 
 
 class Checked:
@@ -53,7 +53,7 @@ def _checked(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     async def call(self: object, *args: Any, **named: Any) -> Any:
         plan = _plan(name)
         if plan.takes_text_alone and not named and all(type(arg) is str for arg in args):
-            return await function(self, *args)  # as with every model call
+            return await function(self, *args)  # the case of every model call
         given = plan.signature.bind(*args, **named).arguments
         try:
             checked = plan.check(given, QUICK)
@@ -66,14 +66,14 @@ def _checked(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """How one method's arguments are checked."""
+    """Checks for the arguments of one method."""
 
     signature: inspect.Signature
     takes_text_alone: bool
     checks: Mapping[str, Check]
 
     def check(self, given: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
-        """Return the arguments to pass on."""
+        """Return the arguments for the method."""
         if _METADATA in self.checks and _METADATA not in given:
             given = {**given, _METADATA: self.signature.parameters[_METADATA].default}
         return _checked_fields(given, self.checks, "", limits)
@@ -87,17 +87,17 @@ def _plan(name: str) -> _Plan:
     return _Plan(method.signature, all(hints[name] is str for name in checks), checks)
 
 
-# --- Documents: what is kept for its owner, who alone knows what it holds
+# --- Documents: values that the store keeps for the caller without interpreting them
 
 
 def _document(value: Any, place: str, limits: Limits) -> Any:
-    """Return a document and why it is not whole, to be noted beside it."""
+    """Return a document, as `Kept` with the reasons for incomplete parts."""
     most = FEW_MEMBERS if limits.raises else MOST_MEMBERS
     return Kept(value, []) if is_plain(value, most) else plain(value, _field(place), limits, all_fields=True)
 
 
 def _notes(value: Any, place: str, limits: Limits) -> Any:
-    """Return a dict of plain values, in which it is noted what of it is not whole."""
+    """Return a dict of plain values; the reasons for incomplete parts are an entry of it."""
     kept = _document(value, place, limits)
     found: Any = kept.value
     if type(found) is not dict:
@@ -106,7 +106,7 @@ def _notes(value: Any, place: str, limits: Limits) -> Any:
 
 
 def _texts(value: Any, place: str, limits: Limits) -> Any:
-    """Return a dict of text, in which it is noted what of it is not whole."""
+    """Return a dict of text; the reasons for incomplete parts are an entry of it."""
     notes = _notes(value, place, limits)
     return {name: note if type(note) is str else _joined(note) for name, note in notes.items()}
 
@@ -116,7 +116,7 @@ def _joined(note: Any) -> str:
 
 
 def _field(place: str) -> str:
-    """Return the name of the field at a place: what is noted beside a document names that alone."""
+    """Return the last field name of a place, since reasons beside a document name only the field."""
     return place.rpartition(".")[2]
 
 
@@ -133,7 +133,10 @@ def _with_reasons(notes: dict[Any, Any], reasons: Sequence[str]) -> dict[str, An
 def _checked_fields(
     given: Mapping[str, Any], checks: Mapping[str, Check], place: str, limits: Limits
 ) -> dict[str, Any]:
-    """Return checked fields; what of a document is not whole is noted in the `metadata` beside it."""
+    """Return checked fields; the reasons for a document's incomplete parts are added to the `metadata` beside it.
+
+    Raises CallRefused where there are reasons and the call does not set `metadata`.
+    """
     checked = {
         name: value if value is UNSET else checks[name](value, f"{place}{name}", limits)
         for name, value in given.items()
@@ -151,7 +154,7 @@ def _checked_fields(
     return {**checked, _METADATA: _with_reasons(notes or {}, reasons)}
 
 
-# --- Everything else: what it must be
+# --- All other arguments
 
 
 def _text(value: Any, place: str, limits: Limits) -> str:
@@ -181,7 +184,7 @@ def _real(value: Any, place: str, limits: Limits) -> float:
         raise WrongType(f"{place} is {shown(value)}, a {type_name(value)}; it must be a number")
     try:
         return float(number)
-    except OverflowError:  # a whole number beyond all floats
+    except OverflowError:  # a whole number beyond the range of floats
         return math.inf if number > 0 else -math.inf
 
 
@@ -274,7 +277,7 @@ def _any_of(kinds: Sequence[type[msgspec.Struct]]) -> Check:
 
 
 def _exactly(resource: Any, place: str) -> Any:
-    """Return what an agent works with, which must be whole: there is no place to note what is not."""
+    """Return a resource; raises CallRefused where it is incomplete, since resources have no field for reasons."""
     for name in resource.__struct_fields__:
         value = getattr(resource, name)
         reasons: Any = cast("dict[str, Any]", value).get(semconv.REDUCED) if isinstance(value, dict) else None
@@ -317,4 +320,7 @@ def _check_of_one(hint: Any, name: str) -> Check:
 
 _SCALARS: Mapping[Any, Check] = {str: _text, int: _whole, float: _finite, bool: _truth}
 _DICTS: Mapping[Any, Check] = {Any: _notes, str: _texts, float: _by_name(_real)}
-"""By the type of the values; whether a measured number is finite is looked at where its name and step are known."""
+"""Checks for dicts by the type of their values.
+
+For measured numbers, `records` checks that they are finite, since it has their name and step for the message.
+"""

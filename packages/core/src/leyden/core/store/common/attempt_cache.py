@@ -1,7 +1,7 @@
-"""`RecentAttempts`: attempts that were looked at a moment ago, for whoever asks of every model call. Knows no rows.
+"""`RecentAttempts`: a cache of attempts that were looked up recently, for callers that need one at every model call.
 
-An attempt is forgotten when this process changes anything of it but its heartbeat, and after `seconds` in any case,
-because another process may have changed it.
+An entry is removed when this process changes the attempt, other than by a heartbeat. It expires after `seconds` in any
+case, because another process may have changed the attempt.
 """
 
 import threading
@@ -11,14 +11,14 @@ from collections.abc import Awaitable, Callable, Iterable
 from leyden.core.data.rollout import Attempt, Rollout
 
 MOST = 4096
-"""Rollouts that are remembered; beyond that all are forgotten, and looked up again."""
+"""Largest number of cached rollouts; above it, the cache is cleared."""
 
 Key = tuple[str, str]
 Found = tuple[Rollout, Attempt]
 
 
 class RecentAttempts:
-    """Safe from any thread."""
+    """Cache of attempts by rollout id and attempt id. Thread-safe."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -27,12 +27,12 @@ class RecentAttempts:
         self._changes = 0
 
     def get(self, key: Key) -> Found | None:
-        """Return what was found a moment ago."""
+        """Return the cached attempt with its rollout, or None."""
         entry = self._found.get(key[0], {}).get(key[1])
         return entry[1] if entry is not None and entry[0] > time.monotonic() else None
 
     async def find(self, key: Key, look: Callable[[], Awaitable[Found | None]]) -> Found | None:
-        """Return what was found a moment ago, or what `look` finds, which is then remembered."""
+        """Return the cached attempt, or the result of `look`, which is then cached."""
         found = self.get(key)
         if found is None:
             changes = self.changes()
@@ -42,11 +42,11 @@ class RecentAttempts:
         return found
 
     def changes(self) -> int:
-        """How often anything was forgotten; to be asked before a look at the store."""
+        """Return the number of removals so far; to be called before a look-up in the store."""
         return self._changes
 
     def put(self, key: Key, found: Found, changes: int) -> None:
-        """Remember what a look found, unless something may have changed since `changes`."""
+        """Cache the result of a look-up, unless an entry was removed since `changes` was read."""
         with self._lock:
             if self._changes != changes:
                 return
@@ -55,7 +55,7 @@ class RecentAttempts:
             self._found.setdefault(key[0], {})[key[1]] = (time.monotonic() + self._seconds, found)
 
     def forget(self, rollout_ids: Iterable[str]) -> None:
-        """Forget the attempts of rollouts that have changed."""
+        """Remove the attempts of rollouts that have changed."""
         with self._lock:
             for rollout_id in rollout_ids:
                 self._changes += 1

@@ -1,9 +1,9 @@
-"""`GroupCommit`: one transaction for the spans of every caller who waits. Knows no tables and no connections.
+"""`GroupCommit`: stores the spans of all waiting callers in one transaction.
 
-What comes within one turn of an event loop is stored on that loop's own thread, where that can be done at once: the hop
-to another thread and back costs a lone caller more than the transaction, and in a crowd the two threads hinder each
-other. Who has been alone for a while does not even wait for the end of the turn. What is large, or would have to wait
-for another writer, goes to the store's writing thread.
+Spans that arrive within one turn of an event loop are stored on that loop's own thread, where that is possible at once.
+For a single caller, a switch to another thread and back costs more than the transaction. With many callers, the two
+threads would slow each other down. After several turns with a single caller, its spans are stored without waiting for
+the end of the turn. Large batches, and those that must wait for another writer, go to the store's writing thread.
 """
 
 import asyncio
@@ -17,15 +17,17 @@ from leyden.core.data.span import Span
 from leyden.core.errors import StoreError
 
 _GATHER_SECONDS = 0.001
-"""How long the writing thread waits for as many callers as there were lately: a transaction costs as much as several
-spans. A caller who is alone never waits."""
+"""Time for which the writing thread waits for as many callers as there were in the last batch.
+
+A transaction costs as much as several spans. A single caller never waits.
+"""
 _ALONE, _TRUSTED = 4, 16
-"""After so many turns with one caller each, so many callers are taken to be alone before a turn is waited for again."""
+"""After `_ALONE` turns with one caller each, the next `_TRUSTED` callers are stored at once, without waiting."""
 MOST_HERE, MOST_BYTES_HERE = 128, 2 << 20
-"""A batch of more spans, or of more bytes, would keep the event loop from its other work for too long."""
+"""Largest batch on an event loop's thread, in spans and in bytes; more would block the loop for too long."""
 
 _ENOUGH_BYTES = 1 << 20
-"""So many are worth a transaction: the first callers are answered, and bring more, while the next one is made."""
+"""Bytes that fill a transaction. While the next one runs, the first callers have their results and can send more."""
 
 Answer = list[Span] | Exception
 Store = Callable[[Sequence[Sequence[Span]]], list[Answer]]
@@ -34,20 +36,20 @@ StoreHere = Callable[[Sequence[Sequence[Span]], int], list[Answer] | None]
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """A caller whose spans are to be stored."""
+    """A caller with spans to be stored."""
 
     spans: Sequence[Span]
     size: int
-    """About how many bytes they hold."""
+    """Approximate size of the spans in bytes."""
     loop: asyncio.AbstractEventLoop
     answer: "asyncio.Future[list[Span]]"
 
 
 class GroupCommit:
-    """Safe from any number of event loops.
+    """Thread-safe, for any number of event loops.
 
-    `store_here`, told about how many bytes they hold, stores several callers' spans on the calling thread, or returns
-    None where that cannot be done at once; `store` may wait, and `submit` runs it on the writing thread.
+    `store_here` gets several callers' spans and their approximate size in bytes. It stores them on the calling thread,
+    or returns None where that is not possible at once. `store` may wait; `submit` runs it on the writing thread.
     """
 
     def __init__(self, store: Store, store_here: StoreHere, submit: Callable[[Callable[[], None]], object]) -> None:
@@ -55,18 +57,22 @@ class GroupCommit:
         self._lock = threading.Lock()
         self._new: list[_Waiting] = []
         self._called: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
-        """Loops that will look at what is new. More than one may: a loop may end before it comes to that."""
+        """Event loops that will run `_look`. Several may be scheduled, since a loop may end before it runs `_look`."""
         self._for_thread: list[_Waiting] = []
         self._more = threading.Condition(self._lock)
-        """Told when more wait for the thread."""
+        """Notified when more callers wait for the writing thread."""
         self._alone = self._trusted = 0
-        """Turns with one caller, one after the other; callers that are still taken to be alone."""
+        """Number of consecutive turns with one caller; number of next callers that are stored without waiting."""
         self._crowd = 0
-        """How many callers the writing thread's last batch was from, and came while it was written."""
+        """Number of callers in the writing thread's last batch, and of those that arrived while it was written."""
 
     async def add(self, spans: Sequence[Span]) -> list[Span]:
-        """Store spans, all or none, with those of every other caller who waits."""
-        size = sum(span.size() for span in spans)  # here, so that what is wrong with them is their caller's error
+        """Store spans, all or none, together with those of all other waiting callers; return the stored spans.
+
+        Raises the error for these spans where they cannot be stored.
+        """
+        # computed here, so that an error of these spans is raised to their own caller
+        size = sum(span.size() for span in spans)
         if self._trusted and not self._new:
             self._trusted -= 1
             answers = self._stored_here([spans], size)
@@ -102,16 +108,16 @@ class GroupCommit:
         if not submitted:
             try:
                 self._submit(self._flush)
-            except RuntimeError:  # the thread is gone
+            except RuntimeError:  # the thread has ended
                 self._give_up()
 
     def _stored_here(self, batches: Sequence[Sequence[Span]], size: int) -> list[Answer] | None:
-        """Store on the calling thread; None where that would take too long, or cannot be done at once."""
+        """Store on the calling thread; return None where that would take too long, or is not possible at once."""
         if size > MOST_BYTES_HERE or sum(map(len, batches)) > MOST_HERE:
             return None
         try:
             return self._store_here(batches, size)
-        except Exception as error:  # whatever it is, it is the callers' answer: they wait for nothing else
+        except Exception as error:  # any error is the result for the waiting callers
             return _to_all(batches, error)
 
     def _give_up(self) -> None:
@@ -126,7 +132,7 @@ class GroupCommit:
         self._crowd = len(taken)
         for number, batch in enumerate(_parts(_still_wanted(taken))):
             answers = self._stored([waiting.spans for waiting in batch])
-            if number == 0:  # nobody was told yet, so who came meanwhile is somebody else
+            if number == 0:  # no results were sent yet, so these callers are not those of this batch again
                 self._crowd += len(self._for_thread)
             _tell(batch, answers)
 
@@ -146,7 +152,7 @@ def _still_wanted(taken: Sequence[_Waiting]) -> list[_Waiting]:
 
 
 def _parts(batch: Sequence[_Waiting]) -> list[list[_Waiting]]:
-    """Divide callers, in their order, among transactions of which none has more than enough without its last one."""
+    """Divide callers, in their order, into transactions; each is closed once it has `_ENOUGH_BYTES`."""
     parts: list[list[_Waiting]] = []
     held = _ENOUGH_BYTES
     for waiting in batch:
@@ -159,7 +165,7 @@ def _parts(batch: Sequence[_Waiting]) -> list[list[_Waiting]]:
 
 
 def _tell(batch: Sequence[_Waiting], answers: Sequence[Answer]) -> None:
-    """Tell the callers, each on its own event loop, which is woken once for all of its callers."""
+    """Set the callers' results on their own event loops; each loop is woken once for all of its callers."""
     by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[list[Span]], Answer]]] = {}
     for waiting, answer in zip(batch, answers, strict=True):
         by_loop.setdefault(waiting.loop, []).append((waiting.answer, answer))
@@ -167,7 +173,7 @@ def _tell(batch: Sequence[_Waiting], answers: Sequence[Answer]) -> None:
         if loop is _this_loop():
             settle(mine)
         else:
-            with suppress(RuntimeError):  # it is closed: nobody waits there any more
+            with suppress(RuntimeError):  # the loop is closed, and has no waiting callers
                 loop.call_soon_threadsafe(settle, mine)
 
 
@@ -179,7 +185,10 @@ def _this_loop() -> asyncio.AbstractEventLoop | None:
 
 
 def one_by_one(batches: Sequence[Sequence[Span]], error: Exception, store: Store) -> list[Answer]:
-    """Store several callers' spans apart, which failed together with `error`: whose they were is not known."""
+    """Store several callers' spans in separate transactions, after they failed together with `error`.
+
+    The common error does not show which caller's spans caused it.
+    """
     if len(batches) < 2:
         return [error] * len(batches)
     return [answer for batch in batches for answer in store([batch])]
@@ -190,14 +199,14 @@ def _to_all(batches: Sequence[Sequence[Span]], error: Exception) -> list[Answer]
 
 
 def result_of(answer: Answer) -> list[Span]:
-    """Return what was stored; raises the error where the answer is one."""
+    """Return the stored spans; raises the answer where it is an error."""
     if isinstance(answer, Exception):
         raise answer
     return answer
 
 
 def settle(answers: "Iterable[tuple[asyncio.Future[list[Span]], Answer]]") -> None:
-    """Tell callers, on their own event loop, what became of their spans, unless they have gone."""
+    """Set the results of callers of this event loop, except those that were cancelled."""
     for future, answer in answers:
         if future.done():
             continue

@@ -1,7 +1,7 @@
-"""Changes of rollouts, attempts and workers, as steps of one transaction.
+"""Changes of rollouts, attempts and workers, as steps within one transaction.
 
-Applies `store.state_rules` to rows. Every function checks before it writes the first row, so that a backend
-without rollback is left as it was by an error.
+Applies `store.state_rules` to rows. Every function checks its arguments before it writes the first row. An error
+therefore leaves a backend without rollback unchanged.
 """
 
 from collections.abc import Sequence
@@ -38,18 +38,18 @@ from leyden.core.store.common.rows import (
 )
 
 QUEUE = "queue"
-"""Rung when there is more to claim."""
+"""Topic that is notified when there are more rollouts to claim."""
 CLOCK = "clock"
-"""Rung when a deadline was set that a waiting caller may not know of."""
+"""Topic that is notified when a new deadline was set, which waiting callers must take into account."""
 
 
 def new_rollout_id() -> str:
-    """Return an id that no other rollout has."""
+    """Return a new unique id for a rollout."""
     return f"ro-{uuid4().hex[:16]}"
 
 
 def enqueue(rows: Rows, requests: Sequence[EnqueueRollout]) -> list[Rollout]:
-    """Store and queue new rollouts; one whose id is already stored is returned as it is."""
+    """Store and queue new rollouts and return all; a rollout whose id is already stored is returned unchanged."""
     stored = rows.rollouts([request.rollout_id for request in requests if request.rollout_id is not None])
     fresh: dict[str, RolloutRow] = {}
     ids: list[str] = []
@@ -67,7 +67,7 @@ def enqueue(rows: Rows, requests: Sequence[EnqueueRollout]) -> list[Rollout]:
 
 
 def start(rows: Rows, request: EnqueueRollout, worker_id: str | None) -> AttemptedRollout:
-    """Store a new rollout with its first attempt."""
+    """Store a new rollout with its first attempt and return it."""
     row = _new_rollout(rows, new_rollout_id(), request, "preparing")
     rows.insert_rollouts([row])
     begun = _begin_attempt(rows, row, worker_id)
@@ -89,7 +89,7 @@ def claim(rows: Rows, limit: int, worker_id: str | None) -> list[AttemptedRollou
 
 
 def start_attempt(rows: Rows, rollout_id: str, worker_id: str | None) -> AttemptedRollout:
-    """Start a further attempt by hand, which becomes the latest."""
+    """Start a further attempt manually, which becomes the latest. Raises NotFound or IllegalMove."""
     row = require_rollout(rows, rollout_id)
     state_rules.check_rollout_move(rollout_id, row.status, "preparing")
     begun = _begin_attempt(rows, row, worker_id)
@@ -99,7 +99,7 @@ def start_attempt(rows: Rows, rollout_id: str, worker_id: str | None) -> Attempt
 
 
 def update_rollout(rows: Rows, rollout_id: str, changes: Changes) -> Rollout:
-    """Change fields by hand; a status moves the queue along, and attempts stay as they are."""
+    """Change fields manually; a new status updates the queue, but not the attempts. Raises NotFound or IllegalMove."""
     row = require_rollout(rows, rollout_id)
     status: RolloutStatus = changes.pop("status", row.status)
     state_rules.check_rollout_move(rollout_id, row.status, status)
@@ -110,7 +110,10 @@ def update_rollout(rows: Rows, rollout_id: str, changes: Changes) -> Rollout:
 
 
 def update_attempt(rows: Rows, rollout_id: str, attempt_id: str, changes: Changes) -> Attempt:
-    """Change fields of an attempt; the rollout follows if it is the latest one, and the workers follow."""
+    """Change fields of an attempt; its workers are updated, and so is the rollout if this is its latest attempt.
+
+    Raises NotFound or IllegalMove.
+    """
     row = require_rollout(rows, rollout_id)
     if attempt_id == "latest":
         attempt = rows.latest_attempts([row]).get(rollout_id)
@@ -123,9 +126,9 @@ def update_attempt(rows: Rows, rollout_id: str, attempt_id: str, changes: Change
 
 
 def check_health(rows: Rows) -> None:
-    """Time out, or call unresponsive, the latest attempts that are due."""
+    """Set overdue latest attempts to `timeout` or `unresponsive`."""
     due = rows.overdue()
-    if not due:  # as nearly always, and asked with every span
+    if not due:  # the usual case, and checked with every span
         return
     latest = rows.latest_attempts(due)
     for row in due:
@@ -140,11 +143,14 @@ def check_health(rows: Rows) -> None:
 def change_attempt(
     rows: Rows, row: RolloutRow, attempt: AttemptRow, changes: Changes, rollout_status: RolloutStatus | None = None
 ) -> AttemptRow:
-    """Write `changes`, and let the rollout (to `rollout_status`, or by the rules) and the workers follow."""
+    """Write `changes` to an attempt, and update its workers, and the rollout if this is its latest attempt.
+
+    The rollout gets `rollout_status`, or the status by the state rules. Returns the changed row.
+    """
     status = changes.get("status", attempt.status)
     moved = status != attempt.status
     if moved and status in FINISHED_ATTEMPT:
-        changes["end_time"] = max(attempt.start_time, rows.now)  # a clock may have been put back
+        changes["end_time"] = max(attempt.start_time, rows.now)  # the clock may have been set back
     after = replace(attempt, **changes)
     rows.update_attempt((attempt.rollout_id, attempt.attempt_id), changes)
     if attempt.sequence_id == row.attempts:
@@ -163,7 +169,7 @@ def change_attempt(
 
 
 def require_rollout(rows: Rows, rollout_id: str) -> RolloutRow:
-    """Return the rollout; raises NotFound."""
+    """Return the rollout's row; raises NotFound."""
     found = rows.rollouts([rollout_id])
     if rollout_id not in found:
         raise NotFound(f"there is no rollout {rollout_id}")
@@ -171,14 +177,14 @@ def require_rollout(rows: Rows, rollout_id: str) -> RolloutRow:
 
 
 def missing_attempt(rows: Rows, rollout_id: str, attempt_id: str) -> NotFound:
-    """Return the error for an attempt that is not there, which says whether its rollout is."""
+    """Return the error for a missing attempt; its message differs where the rollout is missing too."""
     if rollout_id in rows.rollouts([rollout_id]):
         return NotFound(f"rollout {rollout_id} has no attempt {attempt_id}")
     return NotFound(f"there is no rollout {rollout_id}")
 
 
 def record_heartbeat(rows: Rows, worker_id: str, stats: bytes | None) -> WorkerRow:
-    """Note that a worker is alive, and its statistics if it sent some."""
+    """Record a heartbeat of a worker, with its statistics if it sent any."""
     row = rows.worker(worker_id) or WorkerRow(worker_id=worker_id, heartbeat_stats=EMPTY)
     row = replace(row, last_heartbeat_time=rows.now, heartbeat_stats=row.heartbeat_stats if stats is None else stats)
     rows.put_worker(row)
@@ -227,11 +233,11 @@ def _begin_attempt(rows: Rows, row: RolloutRow, worker_id: str | None) -> Attemp
 
 
 def _close_superseded(rows: Rows, row: RolloutRow, latest: int) -> None:
-    """Call attempts before the latest unresponsive that were still open: nobody waits for them, and they may be gone.
+    """Set earlier attempts that are still open to `unresponsive`, since their processes may be gone.
 
-    Their workers are free of them. A span revives one, as it does any that is unresponsive, until the rollout ends.
+    Their workers become free. A later span revives such an attempt until the rollout ends.
     """
-    if latest < 2:  # as nearly always
+    if latest < 2:  # the usual case
         return
     for attempt in rows.attempts_of(row.rollout_id):
         if attempt.sequence_id < latest and attempt.status in state_rules.OPEN_ATTEMPT:
@@ -244,7 +250,7 @@ def _close_superseded(rows: Rows, row: RolloutRow, latest: int) -> None:
 def _move_rollout(
     rows: Rows, row: RolloutRow, latest: AttemptRow | None, status: RolloutStatus, changes: Changes
 ) -> RolloutRow:
-    """Write `changes` and what follows from `status`: end, deadline, place in the queue, and who is told."""
+    """Write `changes` and the effects of `status`: end time, deadline, position in the queue, and topics to notify."""
     wanted: Changes = {**changes, "status": status, "deadline": None}
     if status not in FINISHED_ROLLOUT:
         wanted["end_time"] = None
@@ -282,9 +288,10 @@ def _released(attempt: AttemptRow, worker_id: str | None) -> WorkerStatus:
 def _settle_worker(
     rows: Rows, worker_id: str, free: WorkerStatus, changes: Changes, about: AttemptRow | None = None
 ) -> None:
-    """Derive a worker's status from its open attempts; `free` is what it is without one.
+    """Derive a worker's status from its open attempts; `free` is its status without an open attempt.
 
-    Where only `about` has changed, and is not open, what is said of a worker that is busy with another stays true.
+    If only the attempt `about` has changed, and it is not open, a worker that is busy with another attempt is
+    unchanged.
     """
     row = rows.worker(worker_id) or WorkerRow(worker_id=worker_id, heartbeat_stats=EMPTY)
     closed = None if about is None or about.status in state_rules.OPEN_ATTEMPT else about.attempt_id

@@ -1,4 +1,4 @@
-"""`ListeningThread`: waits on a thread of its own until it is told something, or to stop. Knows nothing of stores."""
+"""`ListeningThread`: a thread that waits for notifications from outside until it is stopped."""
 
 import socket
 import threading
@@ -6,17 +6,20 @@ from abc import ABC, abstractmethod
 
 
 class ListeningThread(ABC):
-    """Runs from the moment it is made until `stop`; whatever it needs must be there before it is."""
+    """Starts its thread in `__init__` and runs until `stop`.
+
+    Subclasses set their attributes before they call `__init__`.
+    """
 
     def __init__(self) -> None:
         self._stopping = threading.Event()
         self._ours, self._theirs = socket.socketpair()
-        """What is sent by the first can be read from the second: whoever waits for news there hears of the end too."""
+        """A socket pair: `stop` writes to the first socket, and the thread reads the second beside its own sockets."""
         self._thread = threading.Thread(target=self._run, name="leyden-store-listen", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop, and return when it has."""
+        """Stop the thread, and return when it has ended."""
         self._stopping.set()
         self._ours.send(b"x")
         self._thread.join()
@@ -25,4 +28,4 @@ class ListeningThread(ABC):
 
     @abstractmethod
     def _run(self) -> None:
-        """Listen, until `_stopping` is set."""
+        """Wait for notifications until `_stopping` is set."""

@@ -1,7 +1,7 @@
-"""`LittleWrites`: one transaction for the small changes that are asked for at once. Knows no rows and no connections.
+"""`LittleWrites`: makes the small changes of several callers in one transaction.
 
-A crowd of attempts that begin or end together asks for one small change each, in one turn of the event loop; a
-transaction for each costs as much again as the changes.
+Many attempts that begin or end together each need one small change within one turn of the event loop. A transaction for
+each would double the cost.
 """
 
 import asyncio
@@ -13,10 +13,10 @@ T = TypeVar("T")
 
 
 class LittleWrites(Generic[W, T]):
-    """Safe from any number of event loops.
+    """Collects changes per turn of an event loop; any number of event loops may use it.
 
-    `at_once` does all of some work on the calling thread, in one transaction, or returns None where it did none of it:
-    others write, or one of the changes fails, and it is not known which.
+    `at_once` makes all of the given changes on the calling thread, in one transaction. It returns None where it made
+    none, because another writer is active or one of the changes failed.
     """
 
     def __init__(self, at_once: Callable[[Sequence[W]], Sequence[T] | None]) -> None:
@@ -24,7 +24,10 @@ class LittleWrites(Generic[W, T]):
         self._waiting: dict[asyncio.AbstractEventLoop, list[tuple[W, asyncio.Future[tuple[T] | None]]]] = {}
 
     async def do(self, work: W) -> tuple[T] | None:
-        """Do `work` with all that is asked for in this turn of the loop; None where it is to be done by itself."""
+        """Do `work` together with all other work of this turn of the event loop.
+
+        Returns the result in a tuple, or None where the caller must do the work in a transaction of its own.
+        """
         loop = asyncio.get_running_loop()
         waiting = self._waiting.get(loop)
         if waiting is None:
@@ -40,7 +43,7 @@ class LittleWrites(Generic[W, T]):
             return
         try:
             results = self._at_once([work for work, _ in wanted])
-        except Exception:  # each does its own again, and learns what fails
+        except Exception:  # each caller repeats its own work, and gets its own error
             results = None
         for n, (_, done) in enumerate(wanted):
             done.set_result(None if results is None else (results[n],))

@@ -1,7 +1,7 @@
-"""`LocalStore`: the whole interface on top of one transaction; a backend adds rows. Decides nothing about states.
+"""`LocalStore`: the whole store interface on top of transactions over rows, which a backend provides.
 
-Waiting never polls: whoever commits rings a bell, and a waiting caller also looks again when the next attempt is due
-for the health check, or when another process may have written.
+The state rules are in `state_rules` and `lifecycle`. Waiting callers never poll. A commit notifies them. They also look
+again when the health check is next due, or when another process may have written.
 """
 
 import time
@@ -45,16 +45,16 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _FEW = 8
-"""Rollouts that are queued or claimed as quickly as can be; more are no few rows."""
+"""Up to this many rollouts count as a small write, which `_write_little` handles."""
 _SOONEST = 0.001
-"""Seconds; a deadline that has just passed is not waited for in a busy loop."""
+"""Shortest wait in seconds, which prevents a busy loop after a deadline that has just passed."""
 
 
 class LocalStore(LocalRecords, ReadingStore):
-    """A store in this process.
+    """A store whose rows this process reads and writes itself.
 
-    `clock` gives Unix seconds; `recheck` is after how many seconds a waiting caller looks for what another process may
-    have written, None where there is no other.
+    `clock` returns Unix seconds. `recheck` is the number of seconds after which a waiting caller looks for writes of
+    other processes; None where there are none.
     """
 
     def __init__(self, clock: Callable[[], float] = time.time, recheck: float | None = None) -> None:
@@ -67,14 +67,14 @@ class LocalStore(LocalRecords, ReadingStore):
 
     @abstractmethod
     async def _transact(self, work: Callable[[Rows], T], *, write: bool) -> T:
-        """Run `work` in a transaction, then ring what it rang. Without `write`, nothing `work` does may be kept."""
+        """Run `work` in a transaction, then notify its topics. Without `write`, changes by `work` must be discarded."""
 
     @abstractmethod
     async def _release(self) -> None:
-        """Let go of files and threads."""
+        """Release files and threads."""
 
     async def close(self) -> None:
-        """Release everything; callers that wait get a StoreError."""
+        """Release everything; waiting callers get a StoreError."""
         if not self._closed:
             self._closed = True
             self._bell.ring_all()
@@ -85,11 +85,11 @@ class LocalStore(LocalRecords, ReadingStore):
         return await self._transact(lambda rows: healthy(rows, work), write=True)
 
     async def _write_little(self, work: Callable[[Rows], T]) -> T:
-        """Like `_write`, for work of a few rows that comes with every rollout or attempt."""
+        """Like `_write`, for work on a few rows that every rollout or attempt needs."""
         return await self._write(work)
 
     async def _write_along(self, work: Callable[[Rows], T]) -> T:
-        """Like `_write_little`, for what whole crowds ask for at once; it may be done together with theirs."""
+        """Like `_write_little`, for work that many callers need at once; it may share their transaction."""
         return await self._write_little(work)
 
     async def _read(self, work: Callable[[Rows], T]) -> T:
@@ -98,7 +98,7 @@ class LocalStore(LocalRecords, ReadingStore):
         return await self._write(work) if found is None else found[0]
 
     async def _read_little(self, work: Callable[[Rows], T]) -> T:
-        """Like `_read`, for work of a few rows that comes with every wait."""
+        """Like `_read`, for work on a few rows that every wait needs."""
         return await self._read(work)
 
     def _check_open(self) -> None:
@@ -124,7 +124,10 @@ class LocalStore(LocalRecords, ReadingStore):
         return await self._begin(request_id, lambda rows: lifecycle.start(rows, request, worker_id))
 
     async def _begin(self, request_id: str | None, work: Callable[[Rows], AttemptedRollout]) -> AttemptedRollout:
-        """Begin an attempt; once, where the request has a name."""
+        """Begin an attempt; with a request id, only once.
+
+        Raises CallRefused where the attempt of the first call is no longer open or the latest.
+        """
         made = await self._write_little(lambda rows: attempts_once(rows, request_id, lambda rows: [work(rows)]))
         if not made:
             raise CallRefused(f"the attempt that request {request_id} began is over, or another has taken its place")
@@ -188,7 +191,7 @@ class LocalStore(LocalRecords, ReadingStore):
     async def start_attempt(
         self, rollout_id: str, worker_id: str | None = None, request_id: str | None = None
     ) -> AttemptedRollout:
-        """Start a further attempt by hand."""
+        """Start a further attempt manually."""
         check_text(rollout_id=rollout_id)
         check_ids(worker_id=worker_id, request_id=request_id)
         return await self._begin(request_id, lambda rows: lifecycle.start_attempt(rows, rollout_id, worker_id))
@@ -241,7 +244,7 @@ class LocalStore(LocalRecords, ReadingStore):
     async def _wait(
         self, look: Callable[[], Awaitable[T | None]], topics: Iterable[str], timeout: float | None
     ) -> T | None:
-        """Call `look` whenever there may be news until it returns something or `timeout` seconds are over."""
+        """Call `look` after every notification until it returns a value or `timeout` seconds have passed."""
         end = None if timeout is None else time.monotonic() + timeout
         with self._bell.listen({lifecycle.CLOCK, *topics}) as ear:
             while True:
@@ -305,11 +308,11 @@ class LocalStore(LocalRecords, ReadingStore):
         return await self.add_span(span_from_otel(readable_span, rollout_id, attempt_id, sequence_id or 0))
 
     async def get_next_span_sequence_id(self, rollout_id: str, attempt_id: str) -> int:
-        """Take the rollout's next span number."""
+        """Reserve the rollout's next span number."""
         return (await self.get_many_span_sequence_ids([(rollout_id, attempt_id)]))[0]
 
     async def get_many_span_sequence_ids(self, rollout_attempt_ids: Sequence[tuple[str, str]]) -> list[int]:
-        """Take a number for each pair."""
+        """Reserve a span number for each pair."""
         rollout_ids = [rollout_id for rollout_id, _ in rollout_attempt_ids]
         check_texts("rollout_id", rollout_ids)
         return await self._write(lambda rows: span_ingest.next_numbers(rows, rollout_ids))
@@ -356,7 +359,10 @@ class LocalStore(LocalRecords, ReadingStore):
 
 
 def unless_due(work: Callable[[Rows], T]) -> Callable[[Rows], tuple[T] | None]:
-    """Return `work`, its result in a tuple, that does nothing where the health check has to write something first."""
+    """Return a function that does `work` and returns the result in a tuple, or None where an attempt is overdue.
+
+    In that case, the health check must write first.
+    """
 
     def look(rows: Rows) -> tuple[T] | None:
         due = rows.next_deadline()
@@ -366,7 +372,7 @@ def unless_due(work: Callable[[Rows], T]) -> Callable[[Rows], tuple[T] | None]:
 
 
 def healthy(rows: Rows, work: Callable[[Rows], T]) -> T:
-    """Return what `work` does to rows in which nothing is overdue."""
+    """Return the result of `work` after the health check of the rows."""
     lifecycle.check_health(rows)
     return work(rows)
 

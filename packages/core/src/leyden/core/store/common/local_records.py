@@ -1,4 +1,4 @@
-"""`LocalRecords`: runs, metrics and versions of policies on top of one transaction. Decides nothing; `records` does."""
+"""`LocalRecords`: runs, metrics and policy versions on top of transactions; `records` has the rules."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
@@ -24,15 +24,15 @@ VERSION_SORTS = frozenset({"run_id", "policy", "version", "parent", "path", "not
 
 
 class LocalRecords(Checked, RunRecords):
-    """What `LocalStore` keeps of runs."""
+    """The part of `LocalStore` that keeps runs."""
 
     @abstractmethod
     async def _read(self, work: Callable[[Rows], T]) -> T:
-        """Run `work` on what is committed."""
+        """Run `work` on committed data and return its result."""
 
     @abstractmethod
     async def _write(self, work: Callable[[Rows], T]) -> T:
-        """Run `work` in a transaction that is kept."""
+        """Run `work` in a transaction, commit it, and return the result."""
 
     async def add_run(self, run: Run) -> Run:
         """Store a run."""
@@ -58,7 +58,7 @@ class LocalRecords(Checked, RunRecords):
         return await self._write(lambda rows: records.update_run(rows, run_id, changes))
 
     async def rewind_run(self, run_id: str, step: int) -> Run:
-        """Forget what came after a step."""
+        """Remove the metrics and versions after a step."""
         check_text(run_id=run_id)
         return await self._write(lambda rows: records.rewind_run(rows, run_id, step))
 
@@ -76,7 +76,7 @@ class LocalRecords(Checked, RunRecords):
         limit: int = -1,
         offset: int = 0,
     ) -> Page[Run]:
-        """Runs."""
+        """Return runs."""
         query = Query(
             conditions=conditions(
                 equals={"name": name, "experiment": experiment},
@@ -93,7 +93,7 @@ class LocalRecords(Checked, RunRecords):
         return await self._read(lambda rows: query.page(rows.select_runs(query), run_noun))
 
     async def get_run_by_id(self, run_id: str) -> Run | None:
-        """One run."""
+        """Return one run."""
         check_text(run_id=run_id)
 
         def work(rows: Rows) -> Run | None:
@@ -103,7 +103,7 @@ class LocalRecords(Checked, RunRecords):
         return await self._read(work)
 
     async def add_metrics(self, run_id: str, metrics: Sequence[StepMetrics]) -> int:
-        """Add what was measured."""
+        """Add metrics of steps."""
         check_text(run_id=run_id)
         records.check_metrics(metrics)
         return await self._write(lambda rows: records.add_metrics(rows, run_id, metrics))
@@ -111,7 +111,7 @@ class LocalRecords(Checked, RunRecords):
     async def query_metrics(
         self, run_id: str, *, sort_order: SortOrder = "asc", limit: int = -1, offset: int = 0
     ) -> Page[StepMetrics]:
-        """What was measured, by step."""
+        """Return metrics by step."""
         query = Query(within={"run_id": run_id}, sort_by="step", order=sort_order, limit=limit, offset=offset)
         check(query, frozenset({"step"}))
         return await self._read(lambda rows: query.page(rows.select_metrics(query), metrics_noun))
@@ -151,7 +151,7 @@ class LocalRecords(Checked, RunRecords):
         limit: int = -1,
         offset: int = 0,
     ) -> Page[PolicyVersion]:
-        """Versions."""
+        """Return policy versions."""
         within = {name: value for name, value in (("run_id", run_id), ("policy", policy)) if value is not None}
         query = Query(within=within, sort_by=sort_by, order=sort_order, limit=limit, offset=offset)
         check(query, VERSION_SORTS)

@@ -1,7 +1,7 @@
-"""Writes that their caller has named: one that is sent again is answered as it was the first time, and made once.
+"""Idempotent writes: a write with a request id is made once, and a repeated call returns the first result.
 
-What a named write made is noted in its own transaction, so that this holds across the death of the server that made
-it. Notes are kept for `rows.KEPT_SECONDS`.
+The keys of what a write made are recorded in its own transaction, so that this holds even when the server process dies.
+The records are kept for `rows.KEPT_SECONDS`.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ _KEYS = msgspec.msgpack.Decoder(_Keys)
 def attempts_once(
     rows: Rows, request_id: str | None, work: Callable[[Rows], Sequence[AttemptedRollout]]
 ) -> list[AttemptedRollout]:
-    """Do `work`, or return those of the attempts it made the first time that nothing has become of since."""
+    """Do `work`; on a repeated call, return those of the first call's attempts that are open and the latest."""
 
     def found(keys: _Keys) -> list[AttemptedRollout]:
         wanted = [(rollout_id, str(attempt_id)) for rollout_id, attempt_id in keys]
@@ -39,7 +39,10 @@ def attempts_once(
 
 
 def resources_once(rows: Rows, request_id: str | None, work: Callable[[Rows], ResourcesUpdate]) -> ResourcesUpdate:
-    """Do `work`, or return the version it made the first time."""
+    """Do `work`; on a repeated call, return the version that the first call made.
+
+    Raises CallRefused where the request id was used for another write.
+    """
 
     def found(keys: _Keys) -> ResourcesUpdate:
         ((resources_id, version),) = keys
@@ -69,6 +72,6 @@ def _once(
         return found(_KEYS.decode(known))
     made = work()
     keys = keys_of(made)
-    if keys:  # a claim that found nothing made nothing
+    if keys:  # a claim that found no rollout made nothing
         rows.note_answer(request_id, msgspec.msgpack.encode(keys))
     return made

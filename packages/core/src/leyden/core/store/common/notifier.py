@@ -1,4 +1,4 @@
-"""`Bell`: wakes callers that wait, on whatever event loop they wait. Knows nothing of what they wait for."""
+"""`Bell`: notifies waiting callers on any event loop, by topic."""
 
 import asyncio
 import threading
@@ -7,19 +7,19 @@ from contextlib import contextmanager, suppress
 
 
 class Ear:
-    """One waiting caller, on one event loop."""
+    """One waiting caller on one event loop."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._event = asyncio.Event()
 
     def hear(self) -> None:
-        """Wake the caller; safe from any thread."""
-        with suppress(RuntimeError):  # its loop is closed: nobody waits there any more
+        """Wake the caller. Thread-safe."""
+        with suppress(RuntimeError):  # the loop is closed, and has no waiting caller
             self._loop.call_soon_threadsafe(self._event.set)
 
     async def wait(self, timeout: float | None) -> None:
-        """Return when rung since the last call, or after `timeout` seconds."""
+        """Return after a notification since the last call, or after `timeout` seconds."""
         try:
             async with asyncio.timeout(timeout):
                 await self._event.wait()
@@ -29,7 +29,7 @@ class Ear:
 
 
 class Bell:
-    """Rings topics. A ring between `listen` and `wait` is not lost."""
+    """Notifies the waiters of topics. A notification between `listen` and `wait` is not lost."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -37,7 +37,7 @@ class Bell:
 
     @contextmanager
     def listen(self, topics: Iterable[str]) -> Generator[Ear]:
-        """Listen to `topics` inside the block."""
+        """Return a waiter that is subscribed to `topics` inside the block."""
         ear, topics = Ear(), set(topics)
         with self._lock:
             for topic in topics:
@@ -53,14 +53,14 @@ class Bell:
                         del self._ears[topic]
 
     def ring(self, topics: Iterable[str]) -> None:
-        """Wake everyone who listens to one of `topics`; safe from any thread."""
+        """Wake every waiter of one of `topics`. Thread-safe."""
         with self._lock:
             ears = {ear for topic in topics for ear in self._ears.get(topic, ())}
         for ear in ears:
             ear.hear()
 
     def ring_all(self) -> None:
-        """Wake everyone."""
+        """Wake every waiter."""
         with self._lock:
             topics = list(self._ears)
         self.ring(topics)

@@ -1,4 +1,4 @@
-"""The reading half of a store: every `get_*` and `query_*`, on top of one transaction. Writes nothing."""
+"""`ReadingStore`: the reading methods of a store, `get_*` and `query_*`, each in one read transaction."""
 
 import time
 from abc import abstractmethod
@@ -66,20 +66,20 @@ WORKER_SORTS = frozenset(
 
 
 class ReadingStore(Checked, LightningStore):
-    """Answers every question from one read transaction, health checked."""
+    """Runs every reading method in one read transaction, after the health check."""
 
     name = ""
-    """Of the kind of store, as in the scheme of its URI."""
+    """Kind of the store, as in the scheme of its URI."""
 
     def __init__(self) -> None:
         self._opened = time.monotonic()
 
     @abstractmethod
     async def _read(self, work: Callable[[Rows], T]) -> T:
-        """Run `work` on what is committed, after the health check."""
+        """Run `work` on committed data after the health check, and return its result."""
 
     async def statistics(self) -> dict[str, Any]:
-        """Counts, and what this store is."""
+        """Return counts and the kind of the store."""
         counts = await self._read(lambda rows: dict[str, Any](rows.counts()))
         return {"name": self.name, "uptime": time.monotonic() - self._opened, **counts}
 
@@ -97,7 +97,7 @@ class ReadingStore(Checked, LightningStore):
         status: Sequence[RolloutStatus] | None = None,
         rollout_ids: Sequence[str] | None = None,
     ) -> Page[Rollout]:
-        """Rollouts with their latest attempts."""
+        """Return rollouts with their latest attempts."""
         query = Query(
             conditions=conditions(
                 one_of={
@@ -122,7 +122,7 @@ class ReadingStore(Checked, LightningStore):
         return await self._read(work)
 
     async def get_rollout_by_id(self, rollout_id: str) -> Rollout | None:
-        """One rollout."""
+        """Return one rollout."""
         check_text(rollout_id=rollout_id)
 
         def work(rows: Rows) -> Rollout | None:
@@ -131,7 +131,7 @@ class ReadingStore(Checked, LightningStore):
         return await self._read(work)
 
     async def find_attempt(self, rollout_id: str, attempt_id: str) -> tuple[Rollout, Attempt] | None:
-        """An attempt with its rollout."""
+        """Return an attempt with its rollout."""
         return await self._read(finding_attempt(rollout_id, attempt_id))
 
     async def query_attempts(
@@ -143,13 +143,13 @@ class ReadingStore(Checked, LightningStore):
         limit: int = -1,
         offset: int = 0,
     ) -> Page[Attempt]:
-        """The attempts of a rollout."""
+        """Return the attempts of a rollout."""
         query = Query(within={"rollout_id": rollout_id}, sort_by=sort_by, order=sort_order, limit=limit, offset=offset)
         check(query, ATTEMPT_SORTS)
         return await self._read(lambda rows: query.page(rows.select_attempts(query), attempt_noun))
 
     async def get_latest_attempt(self, rollout_id: str) -> Attempt | None:
-        """The attempt with the highest sequence id."""
+        """Return the attempt with the highest sequence id."""
         check_text(rollout_id=rollout_id)
 
         def work(rows: Rows) -> Attempt | None:
@@ -177,7 +177,7 @@ class ReadingStore(Checked, LightningStore):
         sort_by: str | None = "sequence_id",
         sort_order: SortOrder = "asc",
     ) -> Page[Span]:
-        """Spans of a rollout or an attempt."""
+        """Return spans of a rollout or an attempt."""
         exact = {"trace_id": trace_id, "span_id": span_id, "parent_id": parent_id, "name": name}
         contains = {
             "trace_id": trace_id_contains,
@@ -213,7 +213,7 @@ class ReadingStore(Checked, LightningStore):
         limit: int = -1,
         offset: int = 0,
     ) -> Page[ResourcesUpdate]:
-        """Current versions of resources."""
+        """Return the current versions of resources."""
         query = Query(
             conditions=conditions(
                 equals={"resources_id": resources_id}, contains={"resources_id": resources_id_contains}
@@ -227,7 +227,7 @@ class ReadingStore(Checked, LightningStore):
         return await self._read(lambda rows: query.page(rows.select_resources(query), resources_noun))
 
     async def get_resources_by_id(self, resources_id: str, version: int | None = None) -> ResourcesUpdate | None:
-        """One version of resources."""
+        """Return one version of resources."""
         check_text(resources_id=resources_id)
 
         def work(rows: Rows) -> ResourcesUpdate | None:
@@ -237,7 +237,7 @@ class ReadingStore(Checked, LightningStore):
         return await self._read(work)
 
     async def get_latest_resources(self) -> ResourcesUpdate | None:
-        """The resources stored last."""
+        """Return the resources stored last."""
 
         def work(rows: Rows) -> ResourcesUpdate | None:
             row = rows.resources(None)
@@ -256,7 +256,7 @@ class ReadingStore(Checked, LightningStore):
         limit: int = -1,
         offset: int = 0,
     ) -> Page[Worker]:
-        """Workers."""
+        """Return workers."""
         query = Query(
             conditions=conditions(one_of={"status": status_in}, contains={"worker_id": worker_id_contains}),
             logic=filter_logic,
@@ -269,7 +269,7 @@ class ReadingStore(Checked, LightningStore):
         return await self._read(lambda rows: query.page(rows.select_workers(query), worker_noun))
 
     async def get_worker_by_id(self, worker_id: str) -> Worker | None:
-        """One worker."""
+        """Return one worker."""
         check_text(worker_id=worker_id)
 
         def work(rows: Rows) -> Worker | None:
@@ -280,13 +280,13 @@ class ReadingStore(Checked, LightningStore):
 
 
 def rollout_nouns(rows: Rows, found: Sequence[RolloutRow]) -> list[Rollout]:
-    """Return rollouts as readers see them, each with its latest attempt."""
+    """Return rollouts as records for the caller, each with its latest attempt."""
     latest = rows.latest_attempts(found)
     return [rollout_noun(row, latest.get(row.rollout_id)) for row in found]
 
 
 def finding_attempt(rollout_id: str, attempt_id: str) -> Callable[[Rows], tuple[Rollout, Attempt] | None]:
-    """Return what looks an attempt up, with its rollout; raises UsageError for an id that no store can have."""
+    """Return a function that looks up an attempt with its rollout; raises UsageError for an invalid id."""
     check_text(rollout_id=rollout_id, attempt_id=attempt_id)
 
     def work(rows: Rows) -> tuple[Rollout, Attempt] | None:
@@ -301,7 +301,7 @@ def finding_attempt(rollout_id: str, attempt_id: str) -> Callable[[Rows], tuple[
 
 
 LATEST = "latest"
-"""Stands for the id of a rollout's latest attempt."""
+"""In the place of an attempt id: the rollout's latest attempt."""
 
 
 def _spans_of(rows: Rows, attempt: AttemptKey) -> list[SpanRow]:
@@ -313,7 +313,10 @@ def _within(rollout_id: str, attempt_id: str) -> dict[str, str]:
 
 
 def _resolved(rows: Rows, query: Query) -> Query:
-    """Put the id of the latest attempt in the place of `latest`; without attempts it stays and matches nothing."""
+    """Return the query with the id of the latest attempt in the place of `latest`.
+
+    For a rollout without attempts, `latest` stays and matches nothing.
+    """
     if query.within.get("attempt_id") != LATEST:
         return query
     rollout_id = query.within["rollout_id"]

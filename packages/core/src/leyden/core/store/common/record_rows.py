@@ -1,6 +1,6 @@
-"""Runs, their metrics and their policies' versions at rest, and what a transaction may read and write of them.
+"""Rows of runs, metrics and policy versions, and the operations of a transaction on them.
 
-Knows nothing of what may become of a run: `records` does.
+The rules for changing runs are in `records`.
 """
 
 from abc import ABC, abstractmethod
@@ -13,11 +13,11 @@ from leyden.core.data.run import PolicyVersion, Run, RunStatus, StepMetrics
 from leyden.core.store.query import Query
 
 VersionKey = tuple[str, str, int]
-"""Run id, name of the policy, number."""
+"""Run id, policy name, version number."""
 
 
 class RunRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A run at rest."""
+    """Stored form of a run."""
 
     run_id: str
     name: str
@@ -31,17 +31,17 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MetricsRow(msgspec.Struct, frozen=True, kw_only=True):
-    """What was measured at a step, at rest."""
+    """Stored form of the metrics of a step."""
 
     run_id: str
     step: int
     time: float
     body: bytes
-    """Values and notes."""
+    """Values and notes as MessagePack."""
 
 
 class VersionRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A version of a policy at rest."""
+    """Stored form of a policy version."""
 
     run_id: str
     policy: str
@@ -56,11 +56,14 @@ class VersionRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecordRows(ABC):
-    """The part of `Rows` that holds runs. Who writes anything of a run reads its row before, and writes it after."""
+    """The part of `Rows` that holds runs.
+
+    A writer of any data of a run first reads the run's row, and finally writes that row.
+    """
 
     @abstractmethod
     def run(self, run_id: str) -> RunRow | None:
-        """One run; what is written in the same transaction is decided on it alone."""
+        """Return one run's row, or None; later writes of the transaction depend on this row only."""
 
     @abstractmethod
     def insert_run(self, row: RunRow) -> None:
@@ -68,31 +71,31 @@ class RecordRows(ABC):
 
     @abstractmethod
     def replace_run(self, row: RunRow) -> None:
-        """Write a run that is there."""
+        """Replace the row of an existing run."""
 
     @abstractmethod
     def select_runs(self, query: Query) -> tuple[list[RunRow], int]:
-        """A page, and the number of rows before paging; so do the other `select_*`."""
+        """Return a page of rows, and the number of rows before paging; the other `select_*` do the same."""
 
     @abstractmethod
     def metrics(self, run_id: str, steps: Sequence[int]) -> dict[int, MetricsRow]:
-        """What is stored of these steps of a run, and perhaps of others."""
+        """Return the stored rows of these steps of a run; the result may contain other steps."""
 
     @abstractmethod
     def insert_metrics(self, rows: Sequence[MetricsRow]) -> None:
-        """Store steps of which nothing is stored, all of one run."""
+        """Store new steps, all of one run."""
 
     @abstractmethod
     def replace_metrics(self, rows: Sequence[MetricsRow]) -> None:
-        """Write steps that are there, all of one run."""
+        """Replace the rows of existing steps, all of one run."""
 
     @abstractmethod
     def select_metrics(self, query: Query) -> tuple[list[MetricsRow], int]:
-        """A page of steps; `query.within` names the run."""
+        """Return a page of steps; `query.within` names the run."""
 
     @abstractmethod
     def policy_version(self, key: VersionKey) -> VersionRow | None:
-        """One version."""
+        """Return one version's row, or None."""
 
     @abstractmethod
     def insert_policy_version(self, row: VersionRow) -> None:
@@ -100,11 +103,11 @@ class RecordRows(ABC):
 
     @abstractmethod
     def replace_policy_version(self, row: VersionRow) -> None:
-        """Write a version that is there."""
+        """Replace the row of an existing version."""
 
     @abstractmethod
     def select_policy_versions(self, query: Query) -> tuple[list[VersionRow], int]:
-        """A page of versions; `query.within` may name the run."""
+        """Return a page of versions; `query.within` may name the run."""
 
     @abstractmethod
     def forget_after(self, run_id: str, step: int) -> None:
@@ -117,23 +120,23 @@ _NUMBERS = msgspec.msgpack.Decoder(dict[str, float])
 
 
 def body_of(row: MetricsRow) -> tuple[dict[str, float], dict[str, str]]:
-    """Values and notes of a step."""
+    """Return the values and notes of a step."""
     return _BODY.decode(row.body)
 
 
 def run_noun(row: RunRow) -> Run:
-    """The run as readers see it."""
+    """Return the run as a record for the caller."""
     return Run(**_fields(row, _ANY, "config", "metadata"))
 
 
 def metrics_noun(row: MetricsRow) -> StepMetrics:
-    """The step as readers see it."""
+    """Return the step's metrics as a record for the caller."""
     values, notes = body_of(row)
     return StepMetrics(step=row.step, time=row.time, values=values, notes=notes)
 
 
 def policy_version_noun(row: VersionRow) -> PolicyVersion:
-    """The version as readers see it."""
+    """Return the version as a record for the caller."""
     fields = _fields(row, _ANY, "metadata")
     fields["metrics"] = _NUMBERS.decode(row.metrics)
     return PolicyVersion(**fields)

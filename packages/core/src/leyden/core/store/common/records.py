@@ -1,6 +1,6 @@
-"""What becomes of runs, their metrics and their policies' versions, as work within one transaction.
+"""Changes of runs, their metrics and their policy versions, as steps within one transaction.
 
-Everything is checked before anything is written. Knows nothing of how rows rest.
+Every function checks its arguments before it writes the first row.
 """
 
 import math
@@ -27,11 +27,11 @@ from leyden.core.store.text import check_text
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _MOST = 1 << 53
-"""Steps and versions are below this: every store can count so far."""
+"""Steps and versions are below this, which every store can hold."""
 
 
 def run_row(run: Run) -> RunRow:
-    """Return a run as it rests; raises ValueError, or UsageError, for an id or a status that cannot be."""
+    """Return the row of a run; raises CallRefused, a ValueError, or UsageError for an invalid id or status."""
     check_text(run_id=run.run_id, name=run.name, experiment=run.experiment)
     _check_name("a run's id", run.run_id)
     _check_status(run.status)
@@ -49,7 +49,7 @@ def run_row(run: Run) -> RunRow:
 
 
 def add_run(rows: Rows, row: RunRow) -> Run:
-    """Store a run, unless it is there."""
+    """Store a run unless its id is stored already, and return the stored run."""
     old = rows.run(row.run_id)
     if old is None:
         start = row.start_time or rows.now
@@ -60,7 +60,7 @@ def add_run(rows: Rows, row: RunRow) -> Run:
 
 
 def update_run(rows: Rows, run_id: str, changes: Changes) -> Run:
-    """Change fields, if the move is allowed."""
+    """Change fields and return the run. Raises NotFound, or IllegalMove for a status change that is not allowed."""
     row = _found(rows, run_id)
     status: RunStatus = changes.get("status", row.status)
     _check_status(status)
@@ -73,21 +73,21 @@ def update_run(rows: Rows, run_id: str, changes: Changes) -> Run:
 
 
 def rewind_run(rows: Rows, run_id: str, step: int) -> Run:
-    """Forget what came after a step."""
+    """Remove the metrics and versions after a step and return the run."""
     row = _found(rows, run_id)
     rows.forget_after(run_id, step)
     return run_noun(_write(rows, row))
 
 
 def check_metrics(metrics: Sequence[StepMetrics]) -> None:
-    """Raise ValueError for a step or a number that cannot be."""
+    """Raise CallRefused, a ValueError, for an invalid step or a number that is not finite."""
     for measured in metrics:
         _check_count("step", measured.step)
         _check_finite(measured.values, f"step {measured.step}")
 
 
 def add_metrics(rows: Rows, run_id: str, metrics: Sequence[StepMetrics]) -> int:
-    """Add values and notes to those that steps have."""
+    """Add values and notes to those of the stored steps; return the number of steps that changed."""
     run = _found(rows, run_id)
     stored = rows.metrics(run_id, list({measured.step for measured in metrics}))
     new = dict(stored)
@@ -102,7 +102,7 @@ def add_metrics(rows: Rows, run_id: str, metrics: Sequence[StepMetrics]) -> int:
 
 
 def _added(old: MetricsRow | None, run_id: str, new: StepMetrics, now: float) -> MetricsRow:
-    """A step with what was measured now; the very same row where that is nothing new."""
+    """Return the row of a step with new metrics; the same object where nothing changes."""
     values, notes = ({}, {}) if old is None else body_of(old)
     more, said = {**values, **new.values}, {**notes, **new.notes}
     if old is not None and (more, said) == (values, notes):
@@ -112,7 +112,7 @@ def _added(old: MetricsRow | None, run_id: str, new: StepMetrics, now: float) ->
 
 
 def version_row(version: PolicyVersion) -> VersionRow:
-    """Return a version as it rests; raises ValueError for a name or a number that cannot be."""
+    """Return the row of a version; raises CallRefused, a ValueError, for an invalid name or number."""
     check_text(run_id=version.run_id, policy=version.policy, path=version.path, note=version.note)
     _check_name("a policy's name", version.policy)
     _check_count("version", version.version)
@@ -133,13 +133,13 @@ def version_row(version: PolicyVersion) -> VersionRow:
 
 
 def encoded_metrics(metrics: Mapping[str, float], version: int) -> bytes:
-    """Return the metrics of a version as they rest; raises ValueError for a number that is not finite."""
+    """Return the metrics of a version as bytes; raises CallRefused for a number that is not finite."""
     _check_finite(metrics, f"version {version}")
     return encode(metrics, "the metrics of a version")
 
 
 def add_policy_versions(rows: Rows, new: Sequence[VersionRow]) -> list[PolicyVersion]:
-    """Store versions that are not there."""
+    """Store the versions that are not stored already, and return the stored ones. Raises NotFound for a missing run."""
     runs = {run_id: _found(rows, run_id) for run_id in sorted({row.run_id for row in new})}
     stored: dict[VersionKey, VersionRow] = {}
     written: set[str] = set()
@@ -157,7 +157,7 @@ def add_policy_versions(rows: Rows, new: Sequence[VersionRow]) -> list[PolicyVer
 
 
 def update_policy_version(rows: Rows, key: VersionKey, changes: Changes) -> PolicyVersion:
-    """Change fields of a version."""
+    """Change fields of a version and return it. Raises NotFound."""
     run_id, policy, version = key
     run = _found(rows, run_id)
     row = rows.policy_version(key)
@@ -177,7 +177,7 @@ def _found(rows: Rows, run_id: str) -> RunRow:
 
 
 def _write(rows: Rows, row: RunRow) -> RunRow:
-    """Write a run of which something was changed just now."""
+    """Write a run's row with a new update time, after a change of the run."""
     row = replace(row, update_time=heard(row.update_time, rows.now))
     rows.replace_run(row)
     return row

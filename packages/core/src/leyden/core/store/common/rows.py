@@ -1,7 +1,7 @@
-"""What rests in a store, and what one transaction may read and write.
+"""`Rows`: the stored rows of a store, and the operations of one transaction on them.
 
-A row is scalar fields and MessagePack bytes, the same in every backend, so that nothing a caller holds is ever shared
-with the store. Knows nothing of the state rules.
+A row has scalar fields and MessagePack bytes, the same in every backend. The store therefore never shares objects with
+its callers. The state rules are in `state_rules`.
 """
 
 from abc import abstractmethod
@@ -27,9 +27,9 @@ from leyden.core.store.query import Query
 from leyden.core.store.text import NO_CHARACTER
 
 KEPT_SECONDS = 3600.0
-"""For how long it is known what a named request made; nobody sends one again after so long."""
+"""Seconds for which the result of a request with an id is recorded; no caller repeats a request after that."""
 Changes = dict[str, Any]
-"""New values by field, only those that change."""
+"""New values by field; only fields that change."""
 AttemptKey = tuple[str, str]
 """Rollout id, attempt id."""
 SpanKey = tuple[str, str, str]
@@ -37,7 +37,7 @@ SpanKey = tuple[str, str, str]
 
 
 class RolloutRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A rollout at rest."""
+    """Stored form of a rollout."""
 
     rollout_id: str
     input: bytes
@@ -50,13 +50,13 @@ class RolloutRow(msgspec.Struct, frozen=True, kw_only=True):
     config: bytes
     metadata: bytes
     attempts: int = 0
-    """How many attempts there are, which is the sequence id of the latest."""
+    """Number of attempts, which is the sequence id of the latest."""
     deadline: float | None = None
-    """When the health check must look; it may turn out to be too early, never too late."""
+    """Unix time at which the health check must examine the rollout; it may be too early, but never too late."""
 
 
 class AttemptRow(msgspec.Struct, frozen=True, kw_only=True):
-    """An attempt at rest."""
+    """Stored form of an attempt."""
 
     rollout_id: str
     attempt_id: str
@@ -70,19 +70,19 @@ class AttemptRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SpanTarget(msgspec.Struct, frozen=True):
-    """What decides how an attempt takes a span in."""
+    """Fields of an attempt and its rollout that are needed to store a span."""
 
     sequence_id: int
     status: AttemptStatus
     attempts: int
-    """Of its rollout, as are the fields below."""
+    """Number of attempts of the rollout; the fields below are the rollout's too."""
     rollout_status: RolloutStatus
     span_counter: int
-    """As in `Rows.span_counters`."""
+    """Highest span number, as in `Rows.span_counters`."""
 
 
 class SpanRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A span at rest: the fields that are queried on, and the rest as bytes."""
+    """Stored form of a span: the fields for queries, and the rest as bytes."""
 
     rollout_id: str
     attempt_id: str
@@ -97,7 +97,7 @@ class SpanRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ResourcesRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One immutable version of resources at rest."""
+    """Stored form of one immutable version of resources."""
 
     resources_id: str
     version: int
@@ -107,7 +107,7 @@ class ResourcesRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker at rest."""
+    """Stored form of a worker."""
 
     worker_id: str
     status: WorkerStatus = "unknown"
@@ -121,9 +121,9 @@ class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rows(RecordRows):
-    """One transaction: all of it happens, or none; nobody sees half of it.
+    """One transaction: atomic and isolated.
 
-    `rung` collects what to tell waiting callers after the commit.
+    `rung` collects the topics to notify after the commit.
     """
 
     def __init__(self, now: float) -> None:
@@ -133,15 +133,15 @@ class Rows(RecordRows):
 
     @abstractmethod
     def counts(self) -> dict[str, int]:
-        """What `LightningStore.statistics` answers."""
+        """Return the counts for `LightningStore.statistics`."""
 
     @abstractmethod
     def rollouts(self, rollout_ids: Sequence[str]) -> dict[str, RolloutRow]:
-        """The rollouts among these ids that exist."""
+        """Return the rows of those ids that exist."""
 
     @abstractmethod
     def select_rollouts(self, query: Query) -> tuple[list[RolloutRow], int]:
-        """A page, and the number of rows before paging; so do the other `select_*`."""
+        """Return a page of rows, and the number of rows before paging; the other `select_*` do the same."""
 
     @abstractmethod
     def insert_rollouts(self, rows: Sequence[RolloutRow]) -> None:
@@ -149,15 +149,15 @@ class Rows(RecordRows):
 
     @abstractmethod
     def update_rollout(self, rollout_id: str, changes: Changes) -> None:
-        """Write the changed fields, and only those; so does `update_attempt`."""
+        """Write only the changed fields; `update_attempt` does the same."""
 
     @abstractmethod
     def overdue(self) -> list[RolloutRow]:
-        """Rollouts whose deadline is not after `now`: by deadline, then in the order of creation."""
+        """Return rollouts whose deadline is not after `now`: by deadline, then in the order of creation."""
 
     @abstractmethod
     def next_deadline(self) -> float | None:
-        """The earliest deadline."""
+        """Return the earliest deadline, or None."""
 
     @abstractmethod
     def push(self, rollout_ids: Sequence[str]) -> None:
@@ -165,27 +165,27 @@ class Rows(RecordRows):
 
     @abstractmethod
     def drop(self, rollout_id: str) -> None:
-        """Take a rollout out of the queue, if it is there."""
+        """Remove a rollout from the queue, if it is queued."""
 
     @abstractmethod
     def head(self, limit: int) -> list[str]:
-        """The ids that have been in the queue for longest."""
+        """Return up to `limit` ids from the front of the queue, the oldest first."""
 
     @abstractmethod
     def attempts(self, keys: Sequence[AttemptKey]) -> dict[AttemptKey, AttemptRow]:
-        """The attempts among these that exist."""
+        """Return the rows of those attempts that exist."""
 
     @abstractmethod
     def latest_attempts(self, rows: Sequence[RolloutRow]) -> dict[str, AttemptRow]:
-        """The latest attempt of each rollout that has one, by rollout id."""
+        """Return the latest attempt of each rollout that has one, by rollout id."""
 
     @abstractmethod
     def attempts_of(self, rollout_id: str) -> list[AttemptRow]:
-        """All attempts of a rollout, the first one first."""
+        """Return all attempts of a rollout, the first one first."""
 
     @abstractmethod
     def select_attempts(self, query: Query) -> tuple[list[AttemptRow], int]:
-        """A page of attempts."""
+        """Return a page of attempts."""
 
     @abstractmethod
     def insert_attempt(self, row: AttemptRow) -> None:
@@ -197,27 +197,27 @@ class Rows(RecordRows):
 
     @abstractmethod
     def open_attempt_of(self, worker_id: str) -> AttemptRow | None:
-        """The preparing or running attempt that the worker started last."""
+        """Return the open (preparing or running) attempt that the worker started last, or None."""
 
     @abstractmethod
     def span_targets(self, keys: Sequence[AttemptKey]) -> dict[AttemptKey, SpanTarget]:
-        """What spans of these attempts have to know; those that do not exist are left out."""
+        """Return the `SpanTarget` of each attempt that exists."""
 
     @abstractmethod
     def beat(self, keys: Sequence[AttemptKey]) -> None:
-        """Note that these attempts are alive now; one heard of later, by another's clock or by hand, keeps that."""
+        """Record a heartbeat at `now` for these attempts; a later time from a user or another clock stays."""
 
     @abstractmethod
     def span_counters(self, rollout_ids: Sequence[str]) -> dict[str, int]:
-        """The highest span number of each of these rollouts that exists, whether given out or stored."""
+        """Return the highest span number, reserved or stored, of each of these rollouts that exists."""
 
     @abstractmethod
     def give_out(self, counters: Mapping[str, int]) -> None:
-        """Note the highest span number given out for each rollout; a stored span needs no note."""
+        """Record the highest reserved span number of each rollout; stored spans need no record."""
 
     @abstractmethod
     def stored_spans(self, keys: Sequence[SpanKey]) -> set[SpanKey]:
-        """Those of `keys` that are stored already."""
+        """Return those of `keys` that are stored already."""
 
     @abstractmethod
     def insert_spans(self, rows: Sequence[SpanRow]) -> None:
@@ -225,19 +225,19 @@ class Rows(RecordRows):
 
     @abstractmethod
     def delete_spans(self, rollout_id: str) -> int:
-        """Remove a rollout's spans; returns how many there were. The caller has noted the highest number."""
+        """Remove a rollout's spans and return how many there were; the caller has recorded the highest number."""
 
     @abstractmethod
     def select_spans(self, query: Query) -> tuple[list[SpanRow], int]:
-        """A page of spans; `query.within` names the rollout."""
+        """Return a page of spans; `query.within` names the rollout."""
 
     @abstractmethod
     def resources(self, resources_id: str | None, version: int | None = None) -> ResourcesRow | None:
-        """A version, or the current one, of resources; without an id those stored last."""
+        """Return a version, or the current one, of resources, or None; without an id, the resources stored last."""
 
     @abstractmethod
     def select_resources(self, query: Query) -> tuple[list[ResourcesRow], int]:
-        """A page of current versions."""
+        """Return a page of current versions."""
 
     @abstractmethod
     def insert_resources(self, row: ResourcesRow) -> None:
@@ -245,15 +245,15 @@ class Rows(RecordRows):
 
     @abstractmethod
     def answered(self, request_id: str) -> bytes | None:
-        """What was noted of a request, if it was made."""
+        """Return the recorded result of a request, or None."""
 
     @abstractmethod
     def note_answer(self, request_id: str, answer: bytes) -> None:
-        """Note what a request made that was not made before; notes older than `KEPT_SECONDS` may go."""
+        """Record the result of a new request; results older than `KEPT_SECONDS` may be removed."""
 
     @abstractmethod
     def worker(self, worker_id: str) -> WorkerRow | None:
-        """One worker."""
+        """Return one worker's row, or None."""
 
     @abstractmethod
     def put_worker(self, row: WorkerRow) -> None:
@@ -261,11 +261,11 @@ class Rows(RecordRows):
 
     @abstractmethod
     def select_workers(self, query: Query) -> tuple[list[WorkerRow], int]:
-        """A page of workers."""
+        """Return a page of workers."""
 
 
 def encode(value: object, what: str) -> bytes:
-    """Return `value` as MessagePack; raises UsageError naming `what` when it holds something that cannot be stored."""
+    """Return `value` as MessagePack; raises UsageError that names `what` for a value that cannot be stored."""
     try:
         return msgspec.msgpack.encode(value)
     except UnicodeEncodeError as error:
@@ -281,19 +281,19 @@ _ANY = msgspec.msgpack.Decoder()
 
 
 def config_of(row: RolloutRow) -> RolloutConfig:
-    """The rollout's configuration."""
+    """Return the rollout's configuration."""
     return _CONFIG.decode(row.config)
 
 
 def rollout_noun(row: RolloutRow, latest: AttemptRow | None) -> Rollout:
-    """The rollout as readers see it, with its latest attempt if there is one."""
+    """Return the rollout as a record for the caller, with its latest attempt if there is one."""
     if latest is not None:
         return attempted_noun(row, latest)
     return Rollout(**_rollout_fields(row))
 
 
 def attempted_noun(row: RolloutRow, latest: AttemptRow) -> AttemptedRollout:
-    """The rollout with its latest attempt."""
+    """Return the rollout with its latest attempt as a record for the caller."""
     return AttemptedRollout(**_rollout_fields(row), attempt=attempt_noun(latest))
 
 
@@ -313,7 +313,7 @@ def _rollout_fields(row: RolloutRow) -> dict[str, Any]:
 
 
 def attempt_noun(row: AttemptRow) -> Attempt:
-    """The attempt as readers see it."""
+    """Return the attempt as a record for the caller."""
     return Attempt(
         rollout_id=row.rollout_id,
         attempt_id=row.attempt_id,
@@ -328,7 +328,7 @@ def attempt_noun(row: AttemptRow) -> Attempt:
 
 
 def resources_noun(row: ResourcesRow) -> ResourcesUpdate:
-    """The resources as readers see them."""
+    """Return the resources as a record for the caller."""
     return ResourcesUpdate(
         resources_id=row.resources_id,
         version=row.version,
@@ -339,7 +339,7 @@ def resources_noun(row: ResourcesRow) -> ResourcesUpdate:
 
 
 def worker_noun(row: WorkerRow) -> Worker:
-    """The worker as readers see it."""
+    """Return the worker as a record for the caller."""
     return Worker(
         worker_id=row.worker_id,
         status=row.status,

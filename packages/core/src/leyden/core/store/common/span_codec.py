@@ -1,8 +1,8 @@
-"""Spans at rest: what a call has in common with an earlier call of its attempt is kept once. Knows no tables.
+"""Codec of stored spans: stores the part that a call shares with an earlier call of its attempt only once.
 
-An agent of thirty turns sends its conversation thirty times. At rest, a span that begins as an earlier one does, be it
-in its prompt's ids, its messages or its tools, names that span and keeps the rest. Readers see whole spans. Spans of an
-attempt stay or go together, so what is named is always there.
+An agent of thirty turns sends its conversation thirty times. A span may begin like an earlier span in its prompt's ids,
+its messages or its tools. It is then stored as a reference to that span, with the rest. Readers get whole spans. The
+spans of an attempt are kept or removed together, so a referenced span always exists.
 """
 
 import threading
@@ -18,25 +18,31 @@ from leyden.core.errors import StoreError
 from leyden.core.store.common.rows import AttemptKey, SpanKey, SpanRow, encode
 
 LIMIT_BYTES = 64 << 20
-"""Of what is remembered of attempts; beyond it, those that were silent for longest keep their next call whole."""
+"""Largest number of cached bytes.
+
+Above it, the attempts without recent calls are removed from the cache; their next call is stored whole.
+"""
 LATEST = 8
-"""Calls of an attempt that are remembered: several agents take turns, or work at once."""
+"""Cached calls per attempt, since several agents may take turns, or work at once."""
 LEAST = 64
-"""Bytes, or characters, that are worth naming a span for."""
+"""Smallest shared length, in bytes or characters, that is stored as a reference."""
 
 T = TypeVar("T", bytes, str)
 
 
 class Link(msgspec.Struct, frozen=True, array_like=True):
-    """The beginnings of attributes, which are kept with an earlier span of the same attempt."""
+    """Reference to an earlier span of the same attempt that has the beginnings of some attributes."""
 
     span_id: str
     shared: dict[str, int]
-    """How many bytes, or characters, of each attribute are that span's; of a prompt's ids, of its prompt and answer."""
+    """Number of shared bytes or characters by attribute.
+
+    For the prompt's ids, the shared part is of the earlier span's prompt and response together.
+    """
 
 
 class SpanBody(msgspec.Struct, frozen=True, array_like=True):
-    """The fields of a span that no query looks at."""
+    """Fields of a span that no query reads."""
 
     status: SpanStatus
     attributes: Attributes
@@ -45,22 +51,22 @@ class SpanBody(msgspec.Struct, frozen=True, array_like=True):
     resource: Attributes
     base: Link | None = None
     twin: bool = False
-    """Tokens were drawn from the raw distribution: both kinds of log-probabilities are the same, and kept once."""
+    """Whether the two kinds of log-probabilities are equal, as with the raw distribution; they are stored once."""
 
 
 _BODY = msgspec.msgpack.Decoder(SpanBody)
 
 
 class _Known(NamedTuple):
-    """A stored call that later ones may begin like."""
+    """A stored call whose beginning later calls may share."""
 
     span_id: str
     attributes: Attributes
     said: bytes | str | None
-    """Its prompt's ids and its answer's, which are in the prompts that follow it."""
+    """Ids of its prompt and response together, with which later prompts begin."""
 
     def part(self, name: str) -> bytes | str | None:
-        """What an attribute of a later call may begin with."""
+        """Return the value whose beginning an attribute of a later call may share; None where there is none."""
         value = self.said if name == semconv.PROMPT_IDS else self.attributes.get(name)
         return value if isinstance(value, (bytes, str)) else None
 
@@ -73,14 +79,14 @@ def _known(span_id: str, attributes: Attributes) -> _Known:
 
 
 class _Attempt:
-    """The latest calls of one attempt, and about how many bytes they hold."""
+    """The latest calls of one attempt, and their approximate size in bytes."""
 
     def __init__(self) -> None:
         self.calls: deque[_Known] = deque(maxlen=LATEST)
         self.size = 0
 
     def add(self, span: Span) -> int:
-        """Remember a call; returns by how much this has grown."""
+        """Add a call and return by how many bytes the size has grown."""
         before = self.size
         if len(self.calls) == LATEST:
             self.size -= _size(self.calls[0].attributes)
@@ -90,7 +96,7 @@ class _Attempt:
 
 
 class LatestCalls:
-    """Calls that were stored lately, by attempt. Forgetting one costs space, never an answer. Safe from any thread."""
+    """Cache of recently stored calls by attempt. A removed entry costs space, but no data. Thread-safe."""
 
     def __init__(self, limit: int = LIMIT_BYTES) -> None:
         self._limit = limit
@@ -99,7 +105,7 @@ class LatestCalls:
         self._attempts: OrderedDict[AttemptKey, _Attempt] = OrderedDict()
 
     def note(self, stored: Iterable[Span]) -> None:
-        """Remember the calls among spans whose transaction is committed."""
+        """Cache the calls among spans whose transaction is committed."""
         calls = [span for span in stored if semconv.PROMPT_IDS in span.attributes]
         if not calls:
             return
@@ -113,13 +119,14 @@ class LatestCalls:
                 self._size -= oldest.size
 
     def row(self, span: Span) -> SpanRow:
-        """The span at rest, without what an earlier call has."""
+        """Return the row of a span, without the part that an earlier call has."""
         return self.rows([(span, False)])[0]
 
     def rows(self, spans: Iterable[tuple[Span, bool]]) -> list[SpanRow]:
-        """Spans of one transaction at rest, each without what an earlier call has, be it one of them.
+        """Return the rows of spans of one transaction, each without the part that an earlier call has.
 
-        With each comes whether the attempt's calls of before may be gone, so that nothing may rest on them.
+        The earlier call may be among these spans. The bool beside each span is True where earlier spans of the attempt
+        may already be removed; the row then refers to none of them.
         """
         known: dict[AttemptKey, list[_Known]] = {}
         rows: list[SpanRow] = []
@@ -157,7 +164,7 @@ def _row(span: Span, known: Sequence[_Known]) -> SpanRow:
 
 
 def _nearest(prompt: object, known: Sequence[_Known]) -> _Known:
-    """The newest call that `prompt` goes on from, answer and all; else the one that it has most in common with."""
+    """Return the newest call that `prompt` continues, response included, or the call with the longest common part."""
     for call in reversed(known):
         if isinstance(prompt, bytes) and isinstance(call.said, bytes) and prompt.startswith(call.said):
             return call
@@ -181,9 +188,9 @@ def _at_rest(span: Span, attributes: Attributes, base: Link | None = None, *, tw
 
 
 def whole_spans(rows: Sequence[SpanRow], all_of: Callable[[AttemptKey], Sequence[SpanRow]]) -> list[Span]:
-    """Return spans as readers see them; `all_of` gives an attempt's rows, where one names a span that is not here.
+    """Return whole spans; `all_of` returns an attempt's rows, for references to spans that are not among `rows`.
 
-    Raises StoreError when there is no such span: something has been removed by other means than the store's.
+    Raises StoreError when a referenced span is missing: it was removed by other means than the store's.
     """
     bodies = {_key(row): _BODY.decode(row.body) for row in rows}
     named = {(*key[:2], body.base.span_id) for key, body in bodies.items() if body.base is not None}
@@ -194,14 +201,14 @@ def whole_spans(rows: Sequence[SpanRow], all_of: Callable[[AttemptKey], Sequence
 
 
 class _Attributes:
-    """Whole attributes of spans, each put together once."""
+    """Whole attributes of spans, each assembled once."""
 
     def __init__(self, bodies: Mapping[SpanKey, SpanBody]) -> None:
         self._bodies = bodies
         self._known: dict[SpanKey, Attributes] = {}
 
     def of(self, key: SpanKey) -> Attributes:
-        """Put a span's attributes together; not by recursion: a conversation may be longer than Python's stack."""
+        """Return a span's assembled attributes; iterative, since a conversation may exceed Python's recursion limit."""
         chain = [key]
         while chain[-1] not in self._known and (base := self._body(chain[-1]).base) is not None:
             chain.append((*key[:2], base.span_id))
@@ -267,7 +274,7 @@ def _joined(begin: object, length: int, rest: object) -> bytes | str:
 
 
 def _common(value: object, begin: object) -> int:
-    """How much of its beginning `value` has in common with `begin`: less than `LEAST` is nothing."""
+    """Return the length of the common beginning of `value` and `begin`; below `LEAST`, 0."""
     if isinstance(value, bytes) and isinstance(begin, bytes):
         return _common_length(value, begin) if value[:LEAST] == begin[:LEAST] else 0
     if isinstance(value, str) and isinstance(begin, str):
@@ -276,13 +283,17 @@ def _common(value: object, begin: object) -> int:
 
 
 def _common_length(one: T, other: T) -> int:
-    """By halving: comparing slices is quick, and characters one by one is not. What is less than `LEAST` is nothing."""
+    """Return the length of the common beginning by bisection, since slices compare faster than single characters.
+
+    Below `LEAST`, returns 0.
+    """
     if one[:LEAST] != other[:LEAST]:
         return 0
     low, high = 0, min(len(one), len(other))
     if one[:high] == other[:high]:
         return high
-    if high and one[: high - 1] == other[: high - 1]:  # a list of messages that goes on where the other is closed
+    # a JSON list of messages that continues where the other one ends with its bracket
+    if high and one[: high - 1] == other[: high - 1]:
         return high - 1
     while high - low > 1:
         middle = (low + high) // 2
@@ -299,7 +310,7 @@ def _is_long(value: object) -> bool:
 
 def _size(attributes: Mapping[str, object]) -> int:
     size = 0
-    for value in attributes.values():  # with every call; a generator takes twice as long
+    for value in attributes.values():  # executed for every call; a generator takes twice as long
         if isinstance(value, (bytes, str)):
             size += len(value)
     return size

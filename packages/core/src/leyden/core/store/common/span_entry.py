@@ -1,4 +1,4 @@
-"""How spans enter a store, whichever it is: as plain data under ids that can be stored, or refused with one line."""
+"""Entry of spans into any store: converts spans to plain data with valid ids, or refuses them."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -16,25 +16,28 @@ from leyden.core.store.text import storable
 
 
 class SpanTooLarge(CallRefused):
-    """A span has more bytes than a store takes."""
+    """A span has more bytes than a store accepts."""
 
 
 MENDABLE = (UsageError, SpanTooLarge, RuntimeError)
-"""What storing plain spans may raise for what they hold: numbers, characters, bytes; the last, where another thread
-changes a span's attributes while they are counted."""
+"""Errors from storing plain spans that `mended` may correct: wrong numbers, characters, or too many bytes.
+
+RuntimeError occurs where another thread changes a span's attributes while they are counted.
+"""
 
 
 def too_large(span: Span) -> SpanTooLarge | None:
-    """Return why a span cannot be stored that has too many bytes."""
-    if 4 * span.size() <= MOST_BYTES or (size := span.bytes()) <= MOST_BYTES:  # a character has four bytes at most
+    """Return the error for a span with too many bytes, otherwise None."""
+    # UTF-8 has at most four bytes for a character
+    if 4 * span.size() <= MOST_BYTES or (size := span.bytes()) <= MOST_BYTES:
         return None
     return SpanTooLarge(f"span {span.span_id} has {size} bytes; a span may have {MOST_BYTES}")
 
 
 async def entered(given: Sequence[Any]) -> Sequence[Span]:
-    """Return spans of plain data; raises UsageError for one without an identity.
+    """Return spans as plain data; raises UsageError for a span without an identity.
 
-    What takes long, or needs objects' own methods, is done on another thread.
+    Work that takes long, or calls objects' own methods, is done on another thread.
     """
     spans: list[Any] = cast("list[Any]", given) if type(given) is list else await _listed(given)
     if all(map(is_plain_span, spans)):
@@ -48,7 +51,7 @@ async def entered(given: Sequence[Any]) -> Sequence[Span]:
 async def _listed(spans: object) -> list[Any]:
     try:
         found = listed(spans, QUICK)
-    except OverLimits:  # it is none of Python's own lists, whose members are there already
+    except OverLimits:  # the value is no builtin list, tuple or set
         found = await asyncio.to_thread(listed, spans)
     if found is None:
         raise WrongType(f"spans is {shown(spans)}; it must be a list of spans")
@@ -56,12 +59,12 @@ async def _listed(spans: object) -> list[Any]:
 
 
 async def mended(spans: Sequence[Span], error: Exception) -> Sequence[Span]:
-    """Return spans that were refused for what they hold, shortened; raises `error` where nothing can be done."""
+    """Return shortened forms of spans refused for their content; raises `error` where that is not possible."""
     return await asyncio.to_thread(_mended, spans, error)
 
 
 async def encoded(spans: Sequence[Span], encode: Callable[[Sequence[Span]], bytes]) -> tuple[Sequence[Span], bytes]:
-    """Return spans as they can be stored, with what `encode`, which raises UsageError, makes of them."""
+    """Return spans in storable form with the result of `encode`, a function that may raise UsageError."""
     spans = await entered(spans)
     try:
         for large in filter(None, map(too_large, spans)):
@@ -73,13 +76,13 @@ async def encoded(spans: Sequence[Span], encode: Callable[[Sequence[Span]], byte
 
 
 async def ready(given: Sequence[Any]) -> list[Span]:
-    """Return spans that can be sent on: of plain data, of text that can be encoded, and not too large."""
+    """Return spans that can be sent: plain data, text that can be encoded, and sizes within the limit."""
     spans, _ = await encoded(given, _encode)
     return [*spans]
 
 
 def ready_now(span: Span) -> tuple[Span, int]:
-    """Return a span that can be sent on, with its bytes; for a thread that may wait for an object's own methods.
+    """Return a span that can be sent, with its size in bytes; for a thread that may wait for objects' own methods.
 
     Raises UsageError for a span without an identity.
     """

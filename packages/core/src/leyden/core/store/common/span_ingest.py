@@ -1,4 +1,4 @@
-"""Taking spans in, as steps of one transaction: numbering, duplicates, heartbeats. Knows nothing of OpenTelemetry."""
+"""Storing of spans, as steps within one transaction: numbers, duplicates, heartbeats and revival of attempts."""
 
 import logging
 from collections import Counter
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 def next_numbers(rows: Rows, rollout_ids: Sequence[str]) -> list[int]:
-    """Take the next span number of each rollout, in order."""
+    """Reserve and return the next span number of each rollout, in order. Raises NotFound."""
     counters = rows.span_counters(list(dict.fromkeys(rollout_ids)))
     numbers: list[int] = []
     for rollout_id in rollout_ids:
@@ -36,9 +36,10 @@ def next_numbers(rows: Rows, rollout_ids: Sequence[str]) -> list[int]:
 def add_spans(
     rows: Rows, batches: Sequence[Sequence[Span]], latest: LatestCalls, size: int | None = None
 ) -> list[list[Span] | Exception]:
-    """Store several callers' spans; each caller's are stored together or, with the error returned, not at all.
+    """Store several callers' spans; return for each caller its stored spans, or the error where none was stored.
 
-    What is stored is to be noted in `latest` once it is committed. `size` is as in `problem`, of all of them.
+    After the commit, the caller adds the stored spans to `latest`. `size` is the approximate size of all spans in
+    bytes, or None.
     """
     spans = [span for batch in batches for span in batch]
     targets = rows.span_targets(list({(span.rollout_id, span.attempt_id): None for span in spans}))
@@ -49,7 +50,10 @@ def add_spans(
 
 
 def drop(rows: Rows, rollout_id: str) -> int:
-    """Remove the spans of a finished rollout; the numbers they had are not given out again."""
+    """Remove the spans of a finished rollout and return how many there were; their numbers are not reused.
+
+    Raises NotFound or IllegalMove.
+    """
     row = require_rollout(rows, rollout_id)
     if row.status not in FINISHED_ROLLOUT:
         raise IllegalMove(f"rollout {rollout_id} is {row.status}, and spans of a rollout that goes on are not removed")
@@ -68,14 +72,14 @@ def _store(
         answers.append([_numbered(span, counters) for span in fresh])
     new = [span for answer in answers for span in answer]
     made = latest.rows((span, _may_be_dropped(targets[_key(span)[:2]])) for span in new)
-    # First: among the stored spans there may be some whose time is the heartbeat only as long as no other span follows.
+    # Heartbeats first: a stored span's time may serve as the heartbeat only until another span follows.
     _heartbeats(rows, list({(span.rollout_id, span.attempt_id): None for span in new}), targets)
     rows.insert_spans(made)
     return answers
 
 
 def _may_be_dropped(target: SpanTarget) -> bool:
-    """Whether the earlier spans of the attempt may be gone already, so that nothing may rest on them."""
+    """Whether earlier spans of the attempt may be removed already, so that no row may refer to them."""
     return target.rollout_status in FINISHED_ROLLOUT or target.status in FINISHED_ATTEMPT
 
 
@@ -100,7 +104,7 @@ def _numbered(span: Span, counters: dict[str, int]) -> Span:
 
 
 def _heartbeats(rows: Rows, keys: Sequence[AttemptKey], targets: Mapping[AttemptKey, SpanTarget]) -> None:
-    """Note that the attempts are alive; nearly always that is all there is to do."""
+    """Record heartbeats of the attempts, and revive those whose status a span changes, which is rare."""
     moved = [key for key in keys if _is_moved_by_span(targets[key])]
     beating = [key for key in keys if key not in moved]
     if beating:
@@ -111,7 +115,7 @@ def _heartbeats(rows: Rows, keys: Sequence[AttemptKey], targets: Mapping[Attempt
 def _is_moved_by_span(target: SpanTarget) -> bool:
     is_latest = target.sequence_id == target.attempts
     if not is_latest and target.rollout_status in FINISHED_ROLLOUT:
-        return False  # another attempt has taken its place, and has come to an end
+        return False  # another attempt has replaced it, and the rollout has finished
     return state_rules.attempt_after_span(target.status) != target.status or (
         is_latest and target.rollout_status == "preparing"
     )
@@ -120,7 +124,8 @@ def _is_moved_by_span(target: SpanTarget) -> bool:
 def _revive(rows: Rows, keys: Sequence[AttemptKey]) -> None:
     left: list[AttemptKey] = list(keys)
     while left:
-        # One attempt of each rollout at a time: it may move the rollout, on which the next one's move depends.
+        # One attempt of each rollout at a time, since it may change the rollout's status, on which the next one
+        # depends.
         turn: dict[str, AttemptKey] = {
             rollout_id: (rollout_id, attempt_id) for rollout_id, attempt_id in reversed(left)
         }
@@ -145,11 +150,11 @@ def problem(
     size: int | None = None,
     missing: Callable[[str, str], NotFound] = _no_attempt,
 ) -> Exception | None:
-    """Return why these spans cannot be stored, if they cannot, where there are these attempts.
+    """Return the error for spans that cannot be stored, otherwise None; `attempts` are the existing ones.
 
-    `size` is about how many bytes they have together, where that is known; `missing` says that there is no attempt.
+    `size` is the approximate size of all spans in bytes, or None. `missing` returns the error for a missing attempt.
     """
-    may_be_large = size is None or 4 * size > MOST_BYTES  # a character has four bytes at most
+    may_be_large = size is None or 4 * size > MOST_BYTES  # UTF-8 has at most four bytes for a character
     for span in batch:
         if (span.rollout_id, span.attempt_id) not in attempts:
             return missing(span.rollout_id, span.attempt_id)

@@ -1,4 +1,4 @@
-"""`WritingThread`: the one thread on which a store writes, and whether anything waits for it. Knows nothing of rows."""
+"""`WritingThread`: the only thread on which a store writes, with a count of the waiting work."""
 
 import threading
 from collections.abc import Callable
@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 class WritingThread:
-    """Safe from any thread."""
+    """A queue of work for one thread. Thread-safe."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="leyden-store-write")
@@ -18,11 +18,11 @@ class WritingThread:
 
     @property
     def is_busy(self) -> bool:
-        """Whether anything that was submitted has yet to end."""
+        """Whether submitted work has not ended yet."""
         return self._submitted > 0
 
     def submit(self, function: Callable[..., T], *arguments: Any) -> "Future[T]":
-        """Run `function` after all that was submitted before; raises RuntimeError after `shutdown`."""
+        """Run `function` after all work submitted before; raises RuntimeError after `shutdown`."""
         with self._count:
             self._submitted += 1
         future = self._thread.submit(function, *arguments)
@@ -30,7 +30,7 @@ class WritingThread:
         return future
 
     def shutdown(self) -> None:
-        """Return when everything has ended; nothing more is taken."""
+        """Wait until all work has ended; later calls of `submit` raise."""
         self._thread.shutdown(wait=True)
 
     def _ended(self, _future: object) -> None:

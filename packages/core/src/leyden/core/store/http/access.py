@@ -1,12 +1,15 @@
-"""Who may do what at a store's server: a trainer everything, an agent what belongs to its own attempt.
+"""Access control of a store's server: which calls a token allows.
 
-A worker may claim rollouts, and do what a runner does with the attempts that it has claimed: see `worker_access`.
+A trainer may call everything, and an agent only what belongs to its own attempt. A worker may claim rollouts, and do
+what a runner does with the attempts that it has claimed; see `worker_access`.
 
-An agent's token is `scope.rollout.attempt.signature`, the last three as in `data.identity`. It is signed with a key
-that follows from the trainer's token and the scope: whoever holds the trainer's token can make one, every server that
-knows it can check it, also after a restart, and nothing is stored. A machine's token is `workers.name..signature` in
-the same way; it signs the tokens of its workers, `worker.name.rest.signature`, of which `name` and `rest` make the
-worker's id: the machine needs no server to make one, and a worker cannot make another's. Knows nothing of HTTP headers.
+An agent's token is `scope.rollout.attempt.signature`, the last three parts as in `data.identity`. It is signed with a
+key derived from the trainer's token and the scope. Any holder of the trainer's token can therefore make one, and every
+server with that token can check it, also after a restart. No token is stored.
+
+A machine's token is `workers.name..signature`, signed in the same way. It signs the tokens of its workers,
+`worker.name.rest.signature`, where `name` and `rest` together are the worker's id. The machine needs no server to make
+such a token, and a worker cannot make another worker's token. Does not read HTTP headers; see `server`.
 """
 
 import hmac
@@ -26,16 +29,16 @@ from leyden.core.store.base import LightningStore
 from leyden.core.store.http.refused import Refused
 
 SCOPES: Mapping[str, bool] = {"agent": False, "agent-reward": True}
-"""What an agent's token may say it is for, and whether that includes rewards."""
+"""Scopes of agents' tokens, each with whether its spans may hold rewards."""
 _MACHINE, _WORKER = "workers", "worker"
-"""The scopes of a machine and of one of its workers."""
+"""Scopes of a machine and of one of its workers."""
 _STATUS_ALONE = ("worker_id", "metadata")
-"""Arguments of `update_attempt` that are not an agent's to change."""
+"""Arguments of `update_attempt` that an agent may not change."""
 
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """Whoever runs one attempt."""
+    """The process that runs one attempt, as the holder of that attempt's token."""
 
     rollout_id: str
     attempt_id: str
@@ -44,20 +47,20 @@ class Agent:
 
     @property
     def key(self) -> tuple[str, str]:
-        """Rollout and attempt."""
+        """Rollout id and attempt id."""
         return self.rollout_id, self.attempt_id
 
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """Whoever claims rollouts: one worker, or a machine with all of its workers."""
+    """The holder of a token that may claim rollouts: one worker, or a machine with all of its workers."""
 
     name: str
-    """The worker's id; of a machine, what the ids of its workers begin with."""
+    """The worker's id; for a machine, the prefix of its workers' ids."""
     is_machine: bool = False
 
     def is_own(self, worker_id: str | None) -> bool:
-        """Whether `worker_id` is this one's, or that of one of the machine's."""
+        """Whether `worker_id` is this worker's id, or that of one of the machine's workers."""
         if worker_id is None:
             return False
         return worker_id.startswith(self.name) if self.is_machine else worker_id == self.name
@@ -67,12 +70,12 @@ class Worker:
 
 
 def limited_as(sender: Agent | Worker | None) -> tuple[str, str] | None:
-    """Return the attempt whose limits a request counts against; None where it counts with trainers', as a worker's."""
+    """Return the attempt whose limits a request counts against; None for trainers and workers, which share limits."""
     return sender.key if isinstance(sender, Agent) else None
 
 
 class Access:
-    """Checks tokens against the trainer's; raises UsageError for one that cannot travel in a header."""
+    """Checks tokens against the trainer's token; raises UsageError for a token that cannot be sent in a header."""
 
     def __init__(self, token: str) -> None:
         if not fits_header(token):
@@ -80,11 +83,11 @@ class Access:
         self._token = token
 
     def is_trainer(self, given: str) -> bool:
-        """Whether `given` allows everything."""
+        """Whether `given` is the trainer's token, which allows everything."""
         return hmac.compare_digest(given.encode(), self._token.encode())
 
     def agent(self, given: str) -> Agent | None:
-        """Whose token it is, None if nobody's; raises Refused for a scope of another version of Leyden."""
+        """Return the agent of this token, or None; raises Refused for a scope of another version of Leyden."""
         scope, _, signed = given.partition(".")
         ids = verify(_key(self._token, scope), signed)
         if ids is None:
@@ -94,7 +97,7 @@ class Access:
         return Agent(*ids, SCOPES[scope])
 
     def worker(self, given: str) -> Worker | None:
-        """Whose token it is, None if it is no worker's and no machine's."""
+        """Return the worker or machine of this token, or None."""
         scope, _, signed = given.partition(".")
         ids = ids_in(signed)
         if ids is None or not ids[0]:
@@ -105,17 +108,20 @@ class Access:
         return Worker("".join(ids)) if is_signed else None
 
     def holder(self, given: str) -> Agent | Worker | None:
-        """The agent, worker or machine whose token it is; raises Refused as `agent` does."""
+        """Return the agent, worker or machine of this token, or None; raises Refused like `agent`."""
         return self.worker(given) or self.agent(given)
 
     def machine_token(self, name: str) -> str:
-        """Return the token of a machine whose workers have ids that begin with `name`, which is no other's."""
+        """Return the token of a machine whose workers' ids begin with `name`, a prefix that no other machine may use.
+
+        Raises ValueError for an empty name.
+        """
         if not name:
             raise ValueError("a machine needs a name: the ids of all workers begin with an empty one")
         return f"{_MACHINE}.{mint(_key(self._token, _MACHINE), name, '')}"
 
     def agent_token(self, rollout_id: str, attempt_id: str, *, rewards: bool = False) -> str:
-        """Return the token of one attempt, for as long as the attempt is open."""
+        """Return the token of one attempt, valid while the attempt is open."""
         scope = next(scope for scope, allowed in SCOPES.items() if allowed == rewards)
         return f"{scope}.{mint(_key(self._token, scope), rollout_id, attempt_id)}"
 
@@ -126,16 +132,16 @@ def new_machine(access: Access, kind: str = "worker") -> str:
 
 
 def machine_name(token: str) -> str | None:
-    """What the ids of a machine's workers begin with; None where `token` is no machine's, such as a trainer's."""
+    """Return the prefix of the ids of a machine's workers; None where `token` is no machine's, such as a trainer's."""
     scope, _, signed = token.partition(".")
     ids = ids_in(signed)
     return ids[0] or None if scope == _MACHINE and ids is not None else None
 
 
 def worker_token(token: str, worker_id: str) -> str:
-    """Return the token of one of a machine's workers; any other `token` than a machine's is returned as it is.
+    """Return the token of one of a machine's workers; a `token` that is no machine's is returned unchanged.
 
-    Raises ValueError for an id that the machine's name does not allow.
+    Raises ValueError for an id that does not begin with the machine's name.
     """
     name = machine_name(token)
     if name is None:
@@ -150,7 +156,7 @@ def _key(token: str, scope: str) -> bytes:
 
 
 async def check_open(store: LightningStore, agent: Agent) -> None:
-    """Raise Refused when the agent's attempt has ended, or is not known."""
+    """Raise Refused when the agent's attempt or its rollout has ended, or is not in the store."""
     found = await store.find_attempt(agent.rollout_id, agent.attempt_id)
     if found is None:
         raise Refused(403, f"attempt {agent.attempt_id} of rollout {agent.rollout_id} is not known to this store")
@@ -162,7 +168,7 @@ async def check_open(store: LightningStore, agent: Agent) -> None:
 
 
 def check_call(agent: Agent, method: str, call: Mapping[str, Any]) -> None:
-    """Raise Refused, with status 403, for a call that is not the agent's to make."""
+    """Raise Refused, with status 403, for a call that the agent's token does not allow."""
     check = _CHECKS.get(method)
     if check is None:
         raise Refused(403, f"an agent's token does not allow {method}, only {', '.join(sorted(_CHECKS))}")
@@ -172,7 +178,7 @@ def check_call(agent: Agent, method: str, call: Mapping[str, Any]) -> None:
 
 
 def span_problem(agent: Agent, span: Span) -> str | None:
-    """Why the agent may not store `span`; None if it may."""
+    """Return why the agent may not store `span`; None if it may."""
     if not _is_own(agent, span.rollout_id, span.attempt_id):
         return f"span {span.span_id} is of attempt {span.attempt_id}; {_only(agent)}"
     if not agent.rewards and _holds_reward(span):
@@ -220,4 +226,4 @@ _CHECKS: Mapping[str, Callable[[Agent, Mapping[str, Any]], str | None]] = {
     "query_spans": _attempt,
     "update_attempt": _status,
 }
-"""What an agent may call; each returns why not, in this case."""
+"""Calls that an agent may make, each with a check that returns why this call is not allowed, or None."""

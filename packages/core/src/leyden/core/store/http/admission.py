@@ -1,9 +1,9 @@
-"""`Intake`: how much a store's server takes in at once, of all and of each sender. Knows nothing of what they send.
+"""`Intake`: admission control of a store's server, which limits the requests in progress, in total and per sender.
 
-Invariants: whatever clients send, and however it is compressed, the requests that are being worked on hold no more than
-`max_held` bytes and one request of trainers, `max_held_by_agents` and one request of agents, and of each agent its own
-share; so an agent takes no room from trainers, and no more than its share from other agents. Who comes when there is
-no room is told to come again.
+Invariants, whatever clients send, and however it is compressed: the requests in progress hold at most `max_held` bytes
+and one request for trainers. They hold at most `max_held_by_agents` bytes and one request for agents, and each agent
+has a share of its own. An agent therefore takes no room from trainers, and at most its share from other agents.
+Requests for which there is no room are refused with status 429, and may be sent again.
 """
 
 import asyncio
@@ -23,25 +23,25 @@ T = TypeVar("T")
 
 SCALE_AT = 5_000
 ENCODINGS = {"gzip": GZIP, "x-gzip": GZIP, "deflate": DEFLATE}
-"""Content encodings that a body may have, and how zlib calls them."""
+"""Content encodings that a body may have, with zlib's `wbits` values."""
 SMALL_PIECE = 256
-"""Bytes that stand for a quarter of a megabyte at most, and are decompressed at once; more are on a thread."""
+"""Bytes that decompress to a quarter of a megabyte at most; they are decompressed at once, and more on a thread."""
 _KEPT = 1024
-"""Accounts without a request that may be kept before they are looked through."""
+"""Number of accounts above which those without a request are removed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentLimits:
-    """What the requests of one agent's token may take up, so that others are served beside it."""
+    """Limits of the requests of one agent's token, which leave room for others."""
 
     max_held: int = 64 << 20
-    """Bytes of all its requests, though one always fits."""
+    """Bytes of all its requests; a single request is always accepted."""
     max_requests: int = 32
-    """Requests that are read or worked on at once; further ones wait."""
+    """Requests that are read or processed at once; further ones wait."""
     wait_seconds: float = 5.0
-    """For so long."""
+    """Longest wait of a further request."""
     max_parts: int = 256
-    """Calls that travel together."""
+    """Calls in one request."""
     max_spans: int = 4_096
     """Spans of one call, or of one OTLP request."""
     max_values: int = 500_000
@@ -50,77 +50,77 @@ class AgentLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerLimits:
-    """What a store's server takes in. The defaults fit a machine with a few gigabytes."""
+    """Limits of a store's server. The defaults fit a machine with a few gigabytes of memory."""
 
     max_body: int = 64 << 20
-    """Bytes of one request, as sent, and as read where it was compressed."""
+    """Bytes of one request, both as sent and as decompressed."""
     max_json: int = 16 << 20
-    """Bytes of one OTLP request in JSON, which takes many times more to read than protobuf."""
+    """Bytes of one OTLP request in JSON, which takes much longer to parse than protobuf."""
     max_span: int = 16 << 20
-    """Bytes of one span that comes by OTLP."""
+    """Bytes of one span in an OTLP request."""
     max_parts: int = 1024
-    """Calls that travel together."""
+    """Calls in one request."""
     max_spans: int = 20_000
     """Spans of one OTLP request."""
     max_values: int = 2_000_000
     """Values of one OTLP request: fields of protobuf; keys, values and containers in JSON."""
     max_held: int = 256 << 20
-    """Bytes of all requests of trainers that are being read or worked on, though one always fits."""
+    """Bytes of all trainers' requests that are read or processed; a single request is always accepted."""
     max_held_by_agents: int = 128 << 20
-    """The same of all agents' requests."""
+    """Bytes of all agents' requests that are read or processed; a single request is always accepted."""
     max_waiting_spans: int = 20_000
-    """Spans that wait to be written before further ones have to come again."""
+    """Number of spans waiting to be written above which further ones are refused with status 429."""
     scale_at: int = SCALE_AT
-    """Waiting spans from which on `/metrics` asks for more servers."""
+    """Number of waiting spans from which `/metrics` signals that more servers are needed."""
     retry_seconds: int = 1
-    """When to come again."""
+    """Seconds in the header `Retry-After`."""
     body_seconds: float = 120.0
-    """For the whole body of a request."""
+    """Longest time for the whole body of a request."""
     gap_seconds: float = 30.0
-    """Between two pieces of it."""
+    """Longest time between two pieces of a body."""
     min_rate: int = 1 << 10
-    """Bytes a second of a body on average, once it has taken `gap_seconds`."""
+    """Smallest average bytes a second of a body, once it has taken `gap_seconds`."""
     agent: AgentLimits = field(default_factory=AgentLimits)
 
 
 class _Room:
-    """Bytes that may be held."""
+    """A limited number of bytes that requests may hold."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self.held = 0
 
     def fits(self, size: int, own: int) -> bool:
-        """Whether there is room for `size` more bytes of a request that holds `own`; one always fits."""
+        """Whether there is room for `size` more bytes of a request that holds `own`; a single request always fits."""
         return self.held + size <= self._most or self.held == own
 
 
 class _Account:
-    """What the requests of one sender take up."""
+    """Requests of one sender, and the rooms whose bytes they use."""
 
     def __init__(self, sender: Sender, rooms: tuple[_Room, ...], owner: Hashable = None, at_once: int = 0) -> None:
         self.sender, self.rooms, self.owner = sender, rooms, owner
         self.requests = 0
-        """Those that wait included."""
+        """Number of requests, waiting ones included."""
         self.places = asyncio.Semaphore(at_once)
         self.small, self.large = asyncio.Lock(), asyncio.Lock()
 
 
 class Intake:
-    """Counts what is being worked on. Belongs to one event loop."""
+    """Counts the requests and spans in progress. Used on one event loop only."""
 
     def __init__(self, limits: ServerLimits) -> None:
         self.limits = limits
         self.turns = Turns()
         self.spans = 0
-        """Spans that wait to be written."""
+        """Number of spans that wait to be written."""
         self._trainers, self._agents = _Room(limits.max_held), _Room(limits.max_held_by_agents)
         self._trainer = _Account(self.turns.sender(agent=False), (self._trainers,))
         self._accounts: dict[Hashable, _Account] = {}
 
     @property
     def held(self) -> int:
-        """Bytes of requests that are being read or worked on."""
+        """Bytes of requests that are read or processed."""
         return self._trainers.held + self._agents.held
 
     def check_room(self) -> None:
@@ -139,10 +139,10 @@ class Intake:
 
     @asynccontextmanager
     async def place(self, owner: Hashable | None) -> "AsyncGenerator[Place]":
-        """Count a request of the agent `owner`, None for a trainer, inside the block.
+        """Count a request of the agent `owner`, None for a trainer, inside the block, and give its `Place`.
 
-        Of an agent's requests those wait that are more than it may make at once: to refuse them would only bring the
-        next. Raises Refused, with status 429, where that takes too long.
+        Requests of an agent above the number that it may make at once wait, since a refused client would only send the
+        next one. Raises Refused, with status 429, where the wait takes too long.
         """
         account = self._trainer if owner is None else self._account(owner)
         self.turns.note(account.sender)
@@ -157,7 +157,7 @@ class Intake:
 
     @asynccontextmanager
     async def _among(self, account: _Account) -> AsyncGenerator[None]:
-        """Wait until the request is one of those that its sender may make at once."""
+        """Wait until the sender has fewer requests in progress than its limit."""
         if account.owner is None:
             yield
             return
@@ -188,7 +188,7 @@ class Intake:
 
 
 class Place:
-    """One request, and what it takes up."""
+    """One request, and the resources that it uses."""
 
     def __init__(self, intake: Intake, account: _Account) -> None:
         self._intake, self._account = intake, account
@@ -196,10 +196,10 @@ class Place:
 
     @asynccontextmanager
     async def body(self, request: Request) -> AsyncGenerator[bytes]:
-        """Read the request's body, decompressed, and hold it inside the block.
+        """Read the request's body, decompressed, and count its bytes inside the block.
 
-        Raises Refused with status 400 (not what its headers say), 408 (too slow), 413 (too large), 415 (compressed in
-        another way) or 429 (no room).
+        Raises Refused with status 400 (body does not match its headers), 408 (too slow), 413 (too large), 415
+        (unsupported content encoding) or 429 (no room).
         """
         inflate = _inflate(request.headers.get("content-encoding"), self._limits.max_body)
         if int(request.headers.get("content-length", 0)) > self._limits.max_body:
@@ -213,9 +213,9 @@ class Place:
 
     @asynccontextmanager
     async def turn(self, size: int) -> AsyncGenerator[None]:
-        """Hold inside the block what working on a request of `size` bytes takes.
+        """Reserve, inside the block, what processing a request of `size` bytes needs.
 
-        Of an agent's requests one large one is worked on at a time, and one small one while others send.
+        For each agent, one large request is processed at a time; while other senders are active, also one small one.
         """
         account, turns = self._account, self._intake.turns
         if account.owner is None or (size <= LARGE and not turns.others_send(account.sender)):
@@ -225,11 +225,11 @@ class Place:
                 yield
 
     async def do(self, size: int, work: Callable[[], T]) -> T:
-        """Return what work on `size` bytes returns: large work is done on a thread, when it is the sender's turn."""
+        """Return the result of `work` on `size` bytes; large work is done on a thread, in the sender's turn."""
         return work() if size <= LARGE else await self._intake.turns.do(self._account.sender, work)
 
     def charge(self, seconds: float) -> None:
-        """Count work that was done elsewhere for the request."""
+        """Count work that was done outside of `do` for the request."""
         self._account.sender.charge(seconds, self._intake.turns.clock())
 
     async def _read(self, request: Request, inflate: Inflater | None, took: list[int]) -> bytes:
@@ -252,7 +252,7 @@ class Place:
                 raise too_large(limits.max_body)
             came = loop.time()
             part = piece if inflate is None else await self._inflated(inflate, piece)
-            began += loop.time() - came  # it is not the client that was slow
+            began += loop.time() - came  # this time was not spent waiting for the client
             if not all(room.fits(len(part), took[0]) for room in self._account.rooms):
                 raise come_again("the server holds too many requests; send this again", limits.retry_seconds)
             took[0] += len(part)
@@ -285,18 +285,18 @@ def _inflate(encoding: str | None, limit: int) -> Inflater | None:
 
 
 def too_large(limit: int, what: str = "") -> Refused:
-    """Refusal of a request that will never be taken."""
+    """Return the refusal of a request that is too large in any case."""
     return Refused(413, f"a {what}request to the store may have {limit} bytes; send fewer spans at once")
 
 
 def too_many(count: str, limit: int, what: str) -> Refused:
-    """Refusal of a request that holds too much to be ever taken."""
+    """Return the refusal of a request with too many items."""
     return Refused(413, f"a request to the store may hold {limit} {what}, not {count}; send fewer at once")
 
 
 def check_values(calls: Sequence[bytes], most: int, *, json: bool = False) -> None:
-    """Raise Refused, with status 413, where calls in MessagePack or JSON hold more values than `most` together."""
-    if sum(map(len, calls)) <= most:  # a value has one byte at least
+    """Raise Refused, with status 413, where calls in MessagePack or JSON hold more than `most` values together."""
+    if sum(map(len, calls)) <= most:  # a value has at least one byte
         return
     left = most
     for call in calls:

@@ -1,7 +1,7 @@
-"""Counts what a body holds before anything is made of it: a small body can stand for millions of objects.
+"""Counting of the values in a body before it is decoded, since a small body can stand for millions of objects.
 
-Every count goes no further than `most`. Bodies that are cut off or make no sense are counted as far as they go; it is
-the decoder that refuses them. In MessagePack and JSON a value has one byte at least, in Protocol Buffers a field two.
+Every count stops at `most`. Bodies that are cut off or malformed are counted as far as possible; the decoder refuses
+them. In MessagePack and JSON a value has at least one byte, in Protocol Buffers a field at least two.
 """
 
 import re
@@ -11,22 +11,22 @@ from typing import Any, TypeAlias
 from leyden.core.store.http.long_work import let_go
 
 Messages: TypeAlias = "Mapping[int, Messages]"
-"""Of a message of Protocol Buffers: the numbers of its fields that hold messages, with those of theirs."""
+"""For a Protocol Buffers message: the numbers of its fields that hold messages, each with the same for that message."""
 
 _MSGPACK_MAP16, _MSGPACK_MAP32 = 0xDE, 0xDF
 _JSON_TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[\[{,:]', re.DOTALL)
 _JSON_MARKS = (b"[", b"{", b",", b":")
 _AT_ONCE = 4096
-"""Steps that take a millisecond or so."""
+"""Number of steps that take about a millisecond."""
 _VARINT, _LENGTH = 0, 2
 _FIXED = {1: 8, 5: 4}
-"""Bytes of values of other kinds."""
+"""Sizes in bytes of values of the fixed-size kinds."""
 
 
 def _msgpack_kind(tag: int) -> tuple[int, int, int]:
-    """For the first byte of a value: bytes that follow it, size of the number behind it, and what that number is.
+    """Return the layout of a value by its first byte: bytes that follow, size of a length field, and what it counts.
 
-    It counts bytes (0), items (1) or pairs (2); without a number, what follows are items.
+    The length counts bytes (0), items (1) or pairs (2). Where its size is 0, the third number is the number of items.
     """
     if 0x80 <= tag <= 0x9F:
         return 0, 0, (tag & 0x0F) * (2 if tag < 0x90 else 1)
@@ -40,7 +40,7 @@ def _msgpack_kind(tag: int) -> tuple[int, int, int]:
         return 0, sized[tag], 0
     if tag in items:
         return 0, items[tag], 2 if tag >= _MSGPACK_MAP16 else 1
-    if 0xC7 <= tag <= 0xC9:  # the type stands between the number and the bytes
+    if 0xC7 <= tag <= 0xC9:  # the type is between the length and the bytes
         return 1, 1 << (tag - 0xC7), 0
     return fixed.get(tag, 0), 0, 0
 
@@ -49,7 +49,7 @@ _MSGPACK = [_msgpack_kind(tag) for tag in range(256)]
 
 
 def msgpack_length(body: bytes) -> int | None:
-    """How many items the list has that a body in MessagePack says it is; None where it is none."""
+    """Return the number of items of a body that is a list in MessagePack; None for any other body."""
     tag = body[0] if body else 0
     if 0x90 <= tag <= 0x9F:
         return tag & 0x0F
@@ -58,7 +58,10 @@ def msgpack_length(body: bytes) -> int | None:
 
 
 def msgpack_values(body: bytes, most: int) -> int:
-    """Values in a body in MessagePack, keys and containers included. What containers say they hold counts at once."""
+    """Return the number of values in a MessagePack body, keys and containers included.
+
+    The declared number of items of a container counts as soon as the container begins.
+    """
     at, count, left = 0, 0, 1
     while left:
         count += 1
@@ -80,8 +83,8 @@ def msgpack_values(body: bytes, most: int) -> int:
 
 
 def json_values(body: bytes, most: int) -> int:
-    """Brackets, colons and commas outside the strings of a body in JSON, of which every value has one at least."""
-    if (count := sum(map(body.count, _JSON_MARKS))) <= most:  # some may be in strings
+    """Return the number of brackets, colons and commas outside a JSON body's strings; each value has at least one."""
+    if (count := sum(map(body.count, _JSON_MARKS))) <= most:  # some of them may be inside strings
         return count
     count = 0
     for n, found in enumerate(_JSON_TOKEN.finditer(body), start=1):
@@ -94,7 +97,7 @@ def json_values(body: bytes, most: int) -> int:
 
 
 def protobuf_messages(body: bytes, path: Sequence[int], most: int) -> int:
-    """How many messages are at `path`, the numbers of the fields that lead to them; nobody looks at what is in them."""
+    """Return the number of messages at `path`, a sequence of field numbers; their content is not read."""
     messages: Messages = {}
     for number in reversed(path[:-1]):
         messages = {number: messages}
@@ -102,7 +105,7 @@ def protobuf_messages(body: bytes, path: Sequence[int], most: int) -> int:
 
 
 def protobuf_fields(body: bytes, messages: Messages, most: int) -> int:
-    """Fields in a body of Protocol Buffers, those of the messages in it included."""
+    """Return the number of fields in a Protocol Buffers body, those of inner messages included."""
     return _walked(body, messages, most)
 
 
@@ -137,12 +140,12 @@ def _walked(body: bytes, messages: Messages, most: int, *, depth: int = 0, numbe
             else:
                 at += _FIXED.get(kind, 0)
     except IndexError:
-        pass  # it is cut off
+        pass  # the body is cut off
     return count
 
 
 def message_fields(descriptor: Any) -> Messages:
-    """Return `Messages` of a descriptor of Protocol Buffers, the same object for the same kind of message."""
+    """Return `Messages` of a Protocol Buffers descriptor, with one shared object per message type."""
     known: dict[str, dict[int, Any]] = {}
 
     def fields(of: Any) -> dict[int, Any]:
@@ -156,7 +159,7 @@ def message_fields(descriptor: Any) -> Messages:
 
 
 def _varint(body: bytes, at: int) -> tuple[int, int]:
-    """A number and where it ends; raises IndexError where the body ends before."""
+    """Return a varint and the position after it; raises IndexError where the body ends before."""
     byte = body[at]
     at += 1
     if byte < 0x80:

@@ -1,6 +1,6 @@
-"""`HttpStore`: a store in another process, over HTTP. Decides nothing; `store.http.server` answers.
+"""`HttpStore`: a client of a store's server, `store.http.server`, as an implementation of the store interface.
 
-A request that got no answer is sent again under the same name, and the server answers it as it did the first time.
+A request without an answer is sent again under the same id, and the server returns its first answer.
 """
 
 import time
@@ -52,7 +52,7 @@ def _new_id() -> str:
 class HttpStore(HttpRecords, HttpSpans):
     """The store behind the server at `url`. Any number of threads and event loops may use it.
 
-    A server that cannot be reached is tried again for `patience` seconds, then StoreError is raised.
+    Requests to an unreachable server are repeated for `patience` seconds, then StoreError is raised.
     """
 
     def __init__(self, url: str, token: str, patience: float = PATIENCE) -> None:
@@ -66,12 +66,12 @@ class HttpStore(HttpRecords, HttpSpans):
 
     @property
     def capabilities(self) -> Mapping[str, bool]:
-        """What the store behind the server can do, known from its first answer on; any process can use it."""
+        """Features of the store, known from the server's first answer on; any process can use a server."""
         known = self._connection.capabilities
         return {"durable": "durable" in known, "multi_process": True, "otlp_traces": "otlp_traces" in known}
 
     def otlp_traces_endpoint(self) -> str | None:
-        """Return where the server takes OTLP traces, known from its first answer on; None where it takes none."""
+        """Return the URL for OTLP traces, known from the server's first answer on; None where there is none."""
         return f"{self._connection.url}/v1/traces" if self.capabilities["otlp_traces"] else None
 
     async def close(self) -> None:
@@ -81,7 +81,7 @@ class HttpStore(HttpRecords, HttpSpans):
     async def _call(
         self, method: Callable[Concatenate[LightningStore, P], Awaitable[T]], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Call a method of the interface at the server."""
+        """Send a call of a method of the interface to the server, and return its result."""
         name = method.__name__
         body, _ = await self._answer(name, methods()[name].encode_call(*args, **kwargs))
         try:
@@ -90,7 +90,7 @@ class HttpStore(HttpRecords, HttpSpans):
             raise StoreError(f"the store's answer to {name} makes no sense: {error}") from error
 
     async def _answer(self, name: str, call: bytes) -> tuple[bytes, bool]:
-        """Call a method; returns its answer, and whether it was sent again. Raises what it raised there."""
+        """Send a call; return its answer, and whether it was sent again. Raises the error that the server returned."""
         status, body, was_sent_again = await self._connection.call(name, call)
         if status == 200:
             return body, was_sent_again
@@ -104,7 +104,7 @@ class HttpStore(HttpRecords, HttpSpans):
         raise (CallRefused if status in _FINAL else StoreError)(f"{name}: {line or f'the store answered {status}'}")
 
     async def statistics(self) -> dict[str, Any]:
-        """Counts."""
+        """Return the counts of the server's store."""
         return await self._call(LightningStore.statistics)
 
     async def start_rollout(
@@ -130,21 +130,21 @@ class HttpStore(HttpRecords, HttpSpans):
         metadata: dict[str, Any] | None = None,
         rollout_id: str | None = None,
     ) -> Rollout:
-        """Put a rollout at the end of the queue; the latest resources are noted now unless an id is given."""
+        """Put a rollout at the end of the queue; the latest resources are assigned unless an id is given."""
         request = EnqueueRollout(
             input=input, mode=mode, resources_id=resources_id, config=config, metadata=metadata, rollout_id=rollout_id
         )
         return (await self.enqueue_many_rollouts([request]))[0]
 
     async def enqueue_many_rollouts(self, rollouts: Sequence[EnqueueRollout]) -> list[Rollout]:
-        """`enqueue_rollout` for each, in order, in one transaction."""
+        """Do `enqueue_rollout` for each, in order, in one transaction."""
         named = [msgspec.structs.replace(item, rollout_id=item.rollout_id or new_rollout_id()) for item in rollouts]
         return await self._call(LightningStore.enqueue_many_rollouts, named)
 
     async def dequeue_rollout(
         self, worker_id: str | None = None, request_id: str | None = None
     ) -> AttemptedRollout | None:
-        """Claim the oldest queued rollout with a new attempt; None when the queue is empty."""
+        """Claim the oldest queued rollout with a new attempt; return None when the queue is empty."""
         return next(iter(await self.dequeue_many_rollouts(worker_id=worker_id, request_id=request_id)), None)
 
     async def dequeue_many_rollouts(
@@ -155,9 +155,9 @@ class HttpStore(HttpRecords, HttpSpans):
         timeout: float = 0.0,
         request_id: str | None = None,
     ) -> list[AttemptedRollout]:
-        """Claim up to `limit` rollouts; waits up to `timeout` seconds for the first one, without polling.
+        """Claim up to `limit` rollouts; wait up to `timeout` seconds for the first one, without polling.
 
-        What a claim was granted whose answer never came is returned by the worker's next one.
+        If the answer to a claim was lost, the worker's next claim returns the rollouts of the lost one.
         """
         end = time.monotonic() + timeout
         while True:
@@ -176,7 +176,7 @@ class HttpStore(HttpRecords, HttpSpans):
     async def start_attempt(
         self, rollout_id: str, worker_id: str | None = None, request_id: str | None = None
     ) -> AttemptedRollout:
-        """Start a further attempt by hand, whatever the rollout's state; ignores `max_attempts`."""
+        """Start a further attempt manually, in any state of the rollout; ignores `max_attempts`."""
         return await self._call(LightningStore.start_attempt, rollout_id, worker_id, request_id or _new_id())
 
     async def query_rollouts(
@@ -193,7 +193,7 @@ class HttpStore(HttpRecords, HttpSpans):
         status: Sequence[RolloutStatus] | None = None,
         rollout_ids: Sequence[str] | None = None,
     ) -> Page[Rollout]:
-        """Rollouts as `AttemptedRollout` with their latest attempt, or as plain `Rollout` where there is none."""
+        """Return rollouts: `AttemptedRollout` with the latest attempt, or `Rollout` where there is none."""
         return await self._call(
             LightningStore.query_rollouts,
             status_in=status_in,
@@ -209,7 +209,7 @@ class HttpStore(HttpRecords, HttpSpans):
         )
 
     async def get_rollout_by_id(self, rollout_id: str) -> Rollout | None:
-        """One rollout, as `query_rollouts` gives it."""
+        """Return one rollout in the form of `query_rollouts`, or None."""
         return await self._call(LightningStore.get_rollout_by_id, rollout_id)
 
     async def update_rollout(
@@ -228,7 +228,10 @@ class HttpStore(HttpRecords, HttpSpans):
         )
 
     async def wait_for_rollouts(self, *, rollout_ids: Sequence[str], timeout: float | None = None) -> list[Rollout]:
-        """Wait until all are finished; returns those that are by `timeout` seconds. Unknown ids are left out."""
+        """Wait until all are finished; return those that are finished within `timeout` seconds.
+
+        Unknown ids are left out.
+        """
         end = None if timeout is None else time.monotonic() + timeout
         while True:
             wait = LONGEST_WAIT if end is None else min(max(end - time.monotonic(), 0.0), LONGEST_WAIT)
@@ -248,7 +251,7 @@ class HttpStore(HttpRecords, HttpSpans):
         limit: int = -1,
         offset: int = 0,
     ) -> Page[Attempt]:
-        """The attempts of a rollout."""
+        """Return the attempts of a rollout."""
         return await self._call(
             LightningStore.query_attempts,
             rollout_id,
@@ -259,7 +262,7 @@ class HttpStore(HttpRecords, HttpSpans):
         )
 
     async def get_latest_attempt(self, rollout_id: str) -> Attempt | None:
-        """The attempt with the highest sequence id."""
+        """Return the attempt with the highest sequence id, or None."""
         return await self._call(LightningStore.get_latest_attempt, rollout_id)
 
     async def update_attempt(
@@ -283,7 +286,7 @@ class HttpStore(HttpRecords, HttpSpans):
     async def update_resources(
         self, resources_id: str, resources: NamedResources, request_id: str | None = None
     ) -> ResourcesUpdate:
-        """Store a new version under an id, existing or not; it becomes the latest."""
+        """Store a new version under an existing or new id; it becomes the latest."""
         name = request_id or _new_id()
         return await self._call(LightningStore.update_resources, resources_id, resources, name)
 
@@ -297,7 +300,7 @@ class HttpStore(HttpRecords, HttpSpans):
         limit: int = -1,
         offset: int = 0,
     ) -> Page[ResourcesUpdate]:
-        """The current version under each id, unsorted in the order in which they were stored."""
+        """Return the current version under each id; unsorted results come in the order in which they were stored."""
         return await self._call(
             LightningStore.query_resources,
             resources_id=resources_id,
@@ -309,11 +312,11 @@ class HttpStore(HttpRecords, HttpSpans):
         )
 
     async def get_resources_by_id(self, resources_id: str, version: int | None = None) -> ResourcesUpdate | None:
-        """The current version under an id, or the one a rollout noted in `resources_version`."""
+        """Return the current version under an id, or the given version, or None."""
         return await self._call(LightningStore.get_resources_by_id, resources_id, version)
 
     async def get_latest_resources(self) -> ResourcesUpdate | None:
-        """The resources added or updated last."""
+        """Return the resources added or updated last, or None."""
         return await self._call(LightningStore.get_latest_resources)
 
     async def query_workers(
@@ -327,7 +330,7 @@ class HttpStore(HttpRecords, HttpSpans):
         limit: int = -1,
         offset: int = 0,
     ) -> Page[Worker]:
-        """Workers that have claimed something or sent a heartbeat."""
+        """Return the workers that have claimed a rollout or sent a heartbeat."""
         return await self._call(
             LightningStore.query_workers,
             status_in=status_in,
@@ -340,7 +343,7 @@ class HttpStore(HttpRecords, HttpSpans):
         )
 
     async def get_worker_by_id(self, worker_id: str) -> Worker | None:
-        """One worker."""
+        """Return one worker, or None."""
         return await self._call(LightningStore.get_worker_by_id, worker_id)
 
     async def update_worker(self, worker_id: str, heartbeat_stats: dict[str, Any] | Unset = UNSET) -> Worker:

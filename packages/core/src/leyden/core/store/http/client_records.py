@@ -1,4 +1,4 @@
-"""`HttpRecords`: runs, metrics and versions of policies of a store in another process. Decides nothing."""
+"""`HttpRecords`: the part of `HttpStore` that stores and reads runs, metrics and policy versions at the server."""
 
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
@@ -17,16 +17,16 @@ T = TypeVar("T")
 
 
 class HttpRecords(Checked, RunRecords):
-    """What `HttpStore` asks of runs."""
+    """Stores and reads runs, metrics and policy versions at a server."""
 
     @abstractmethod
     async def _call(
         self, method: Callable[Concatenate[LightningStore, P], Awaitable[T]], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Call a method of the interface at the server."""
+        """Send a call of a method of the interface to the server, and return its result."""
 
     async def add_run(self, run: Run) -> Run:
-        """Store a run. One that is stored already under its id is returned, and nothing changes."""
+        """Store a run and return it; if its id is already stored, return the stored run and change nothing."""
         return await self._call(LightningStore.add_run, run)
 
     async def update_run(
@@ -42,7 +42,7 @@ class HttpRecords(Checked, RunRecords):
         return await self._call(LightningStore.update_run, run_id, name, experiment, status, config, metadata)
 
     async def rewind_run(self, run_id: str, step: int) -> Run:
-        """Forget the metrics and the policy versions after `step`."""
+        """Remove the metrics and the policy versions after `step`."""
         return await self._call(LightningStore.rewind_run, run_id, step)
 
     async def query_runs(
@@ -59,7 +59,7 @@ class HttpRecords(Checked, RunRecords):
         limit: int = -1,
         offset: int = 0,
     ) -> Page[Run]:
-        """Runs, unsorted in the order in which they were added."""
+        """Return runs; unsorted results come in the order in which they were added."""
         return await self._call(
             LightningStore.query_runs,
             status_in=status_in,
@@ -75,21 +75,21 @@ class HttpRecords(Checked, RunRecords):
         )
 
     async def get_run_by_id(self, run_id: str) -> Run | None:
-        """One run."""
+        """Return one run, or None."""
         return await self._call(LightningStore.get_run_by_id, run_id)
 
     async def add_metrics(self, run_id: str, metrics: Sequence[StepMetrics]) -> int:
-        """Add what was measured at steps of a run, all or none; returns how many steps that changed."""
+        """Add metrics to steps of a run, all or none; return the number of steps that changed."""
         return await self._call(LightningStore.add_metrics, run_id, metrics)
 
     async def query_metrics(
         self, run_id: str, *, sort_order: SortOrder = "asc", limit: int = -1, offset: int = 0
     ) -> Page[StepMetrics]:
-        """What was measured at the steps of a run, by step: the newest come first in descending order."""
+        """Return the metrics of a run's steps, sorted by step; in descending order, the newest come first."""
         return await self._call(LightningStore.query_metrics, run_id, sort_order=sort_order, limit=limit, offset=offset)
 
     async def add_policy_versions(self, versions: Sequence[PolicyVersion]) -> list[PolicyVersion]:
-        """Store versions of runs' policies, all or none; those that are stored already stay as they are."""
+        """Store policy versions of runs, all or none; versions that are stored already are not changed."""
         return await self._call(LightningStore.add_policy_versions, versions)
 
     async def update_policy_version(
@@ -117,7 +117,7 @@ class HttpRecords(Checked, RunRecords):
         limit: int = -1,
         offset: int = 0,
     ) -> Page[PolicyVersion]:
-        """Versions of a run's policies, or of all runs', unsorted in the order in which they were added."""
+        """Return policy versions of one run or of all; unsorted results come in the order in which they were added."""
         return await self._call(
             LightningStore.query_policy_versions,
             run_id=run_id,

@@ -1,4 +1,4 @@
-"""`HttpSpans`: the part of `HttpStore` that stores and reads spans."""
+"""`HttpSpans`: the part of `HttpStore` that stores and reads spans at the server."""
 
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 _NUMBERS = msgspec.msgpack.Decoder(list[int])
 _encoded = msgspec.msgpack.encode
-"""Compares NaN, too, which no `==` takes for the same."""
+"""Encoded forms are compared, since NaN equals itself only there."""
 
 
 class HttpSpans(Checked, LightningStore):
@@ -33,22 +33,25 @@ class HttpSpans(Checked, LightningStore):
     async def _call(
         self, method: Callable[Concatenate[LightningStore, P], Awaitable[T]], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Call a method of the interface at the server."""
+        """Send a call of a method of the interface to the server, and return its result."""
 
     @abstractmethod
     async def _answer(self, name: str, call: bytes) -> tuple[bytes, bool]:
-        """Call a method; returns its answer, and whether it was sent again. Raises what it raised there."""
+        """Send a call; return its answer, and whether it was sent again. Raises the error that the server returned."""
 
     async def add_span(self, span: Span) -> Span | None:
-        """Store a span, which is also a heartbeat; None when it is an exact duplicate."""
+        """Store a span, which also counts as a heartbeat; return None when it is an exact duplicate."""
         return next(iter(await self._add("add_span", [span], lambda spans: spans[0])), None)
 
     async def add_many_spans(self, spans: Sequence[Span]) -> list[Span]:
-        """Store spans of any attempts in one transaction; duplicates are left out of the answer."""
+        """Store spans of any attempts in one transaction; return the stored spans without duplicates."""
         return await self._add("add_many_spans", spans, lambda spans: spans)
 
     async def _add(self, name: str, spans: Sequence[Span], argument: Callable[[Sequence[Span]], Any]) -> list[Span]:
-        """Store spans by a method, to which they are given as `argument` makes of them; what comes back is numbers."""
+        """Store spans by the method `name`, whose argument `argument` makes from the spans.
+
+        The server returns only the spans' numbers.
+        """
         spans, call = await encoded(spans, lambda spans: methods()[name].encode_call(argument(spans)))
         body, was_sent_again = await self._answer(name, call)
         try:
@@ -60,9 +63,9 @@ class HttpSpans(Checked, LightningStore):
             raise StoreError(f"the store's answer to {name} makes no sense: {error}") from error
 
     async def _own_number(self, span: Span) -> int:
-        """Return the number of a span that is stored already: by this call, if what is stored is the very span.
+        """Return the number of a stored span if it equals `span`, so that this call has stored it; otherwise 0.
 
-        The answer may have been lost, and with it the server that would know.
+        The answer of the first request may be lost, and so may the server that had recorded it.
         """
         found = await self.query_spans(span.rollout_id, span.attempt_id, span_id=span.span_id, limit=1)
         number = found.items[0].sequence_id if found.items else 0
@@ -78,11 +81,11 @@ class HttpSpans(Checked, LightningStore):
         return await self.add_span(span_from_otel(readable_span, rollout_id, attempt_id, sequence_id or 0))
 
     async def get_next_span_sequence_id(self, rollout_id: str, attempt_id: str) -> int:
-        """Take the rollout's next sequence number; one counter per rollout, from 1."""
+        """Reserve and return the rollout's next span number; each rollout has one counter, from 1."""
         return await self._call(LightningStore.get_next_span_sequence_id, rollout_id, attempt_id)
 
     async def get_many_span_sequence_ids(self, rollout_attempt_ids: Sequence[tuple[str, str]]) -> list[int]:
-        """Take a number for each pair, in order."""
+        """Reserve and return a span number for each pair, in order."""
         return await self._call(LightningStore.get_many_span_sequence_ids, rollout_attempt_ids)
 
     async def query_spans(
@@ -104,7 +107,7 @@ class HttpSpans(Checked, LightningStore):
         sort_by: str | None = "sequence_id",
         sort_order: SortOrder = "asc",
     ) -> Page[Span]:
-        """Spans of a rollout, of one attempt of it, or of its `"latest"` attempt."""
+        """Return spans of a rollout, of one of its attempts, or of its `"latest"` attempt."""
         return await self._call(
             LightningStore.query_spans,
             rollout_id,
@@ -125,5 +128,5 @@ class HttpSpans(Checked, LightningStore):
         )
 
     async def drop_spans(self, rollout_id: str) -> int:
-        """Remove the spans of a rollout that is finished; returns how many. Numbers go on where they were."""
+        """Remove the spans of a finished rollout and return how many there were; span numbers are not reused."""
         return await self._call(LightningStore.drop_spans, rollout_id)

@@ -1,6 +1,6 @@
-"""`Connection`: requests to a store server, sent again when no answer came or the server was busy.
+"""`Connection`: sends requests to a store's server, again where no answer came or the server was busy.
 
-Knows nothing of what they say.
+Does not encode or decode calls; see `client`.
 """
 
 import asyncio
@@ -18,31 +18,31 @@ from leyden.core.store.http.request_batching import LARGEST, Answer, Together
 from leyden.core.store.rpc import CAPABILITIES, MINIMAL, PREFER, REQUEST_ID, SMALL, writes
 
 PATIENCE = 15.0
-"""Seconds for which an unreachable server is tried again. Those in which the event loop was blocked do not count."""
+"""Seconds for which requests to an unreachable server are repeated, without the time the event loop was blocked."""
 CONNECT_SECONDS = 10.0
-"""Seconds after which a connection that is not made is given up."""
+"""Seconds after which connecting is given up."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 _IDLE = 3.0
-"""Seconds an unused connection is kept; servers commonly close theirs after five."""
+"""Seconds for which an unused connection is kept; servers commonly close theirs after five."""
 _SILENCE = 90.0
-"""Seconds without a byte after which an answer is given up; longer than any wait the server grants."""
+"""Seconds without a byte after which an answer is given up; longer than any wait that the server allows."""
 
 _BUSY = frozenset({429, 503})
 _UNSAID = 1.0
-"""Seconds after which a busy server is asked again that does not say when."""
+"""Seconds until the next request to a busy server that sends no `Retry-After`."""
 
 _NOT_SENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
-"""Errors of a request of which nothing can have reached a server."""
+"""Errors of a request of which no part can have reached a server."""
 _DOUBT = "; what was to be stored may be there or not"
 
 _LARGE = 1 << 20
-"""Bytes of a body."""
+"""Bytes of a body that is sent in pieces."""
 
 _Session = tuple[aiohttp.ClientSession, AsyncGenerator[aiohttp.ClientSession]]
 
 
 class Connection:
-    """A server at `url`, called with a bearer token. Every event loop gets a session of its own."""
+    """A server at `url`, called with a bearer token. Each event loop has a session of its own."""
 
     def __init__(self, url: str, token: str, patience: float) -> None:
         self.token = token
@@ -58,17 +58,17 @@ class Connection:
         self._delays: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopDelay] = WeakKeyDictionary()
         self._closed = False
         self.capabilities: frozenset[str] = frozenset()
-        """What the server's answers have said so far."""
+        """Features in the server's last answer with the header `CAPABILITIES`."""
 
     async def close(self) -> None:
-        """Close the session of this event loop; those of others close with their loops."""
+        """Close the session of this event loop; other sessions are closed with their event loops."""
         self._closed = True
         _, keeper = self._sessions.pop(asyncio.get_running_loop(), (None, None))
         if keeper is not None:
             await keeper.aclose()
 
     async def call(self, method: str, body: bytes) -> Answer:
-        """Call a method. Raises StoreError when there is no answer in time."""
+        """Send a call and return its answer. Raises StoreError when no answer comes in time."""
         if method not in SMALL or len(body) > LARGEST:
             return await self.post(method, body, uuid4().hex)
         loop = asyncio.get_running_loop()
@@ -77,9 +77,10 @@ class Connection:
         return await self._together[loop].call(method, body)
 
     async def post(self, name: str, body: bytes, request_id: str) -> Answer:
-        """Send a request, again under the same id where no answer comes, and return its answer.
+        """Send a request, repeat it under the same id until an answer comes, and return the answer.
 
-        Raises StoreError when there is none in time, which says so where a call that writes may have been made.
+        Raises StoreError when none comes in time. The message mentions it where a call that writes may have taken
+        effect.
         """
         headers = {**self._headers, REQUEST_ID: request_id}
         delay = self._delay()
@@ -116,9 +117,10 @@ class Connection:
         return self._delays[loop]
 
     async def _post_once(self, name: str, body: bytes, headers: dict[str, str]) -> tuple[int, bytes, float | None]:
-        """Return status and body, and in how many seconds a server that is busy wants to be asked again."""
+        """Return status and body, and for a busy server the seconds until the next request, otherwise None."""
         session = await self._session()
-        data = body if len(body) < _LARGE else io.BytesIO(body)  # which is sent in pieces, other calls in between
+        # sent in pieces, so that other calls are sent in between
+        data = body if len(body) < _LARGE else io.BytesIO(body)
         async with session.post(f"{self.url}/{name}", data=data, headers=headers, allow_redirects=False) as response:
             answer = await response.read()
             if CAPABILITIES in response.headers:
@@ -137,12 +139,12 @@ class Connection:
 
 
 def _seconds(retry_after: str | None) -> float:
-    """Read a `Retry-After` header in seconds, as ours have it; proxies may write a date."""
+    """Return a `Retry-After` header in seconds; a date, which proxies may send, counts as the default."""
     return float(retry_after) if retry_after is not None and retry_after.isdecimal() else _UNSAID
 
 
 async def _kept_session() -> AsyncGenerator[aiohttp.ClientSession]:
-    """Yield a session; a loop that is shut down closes its generators, and so the session."""
+    """Yield a session; an event loop that is shut down closes its generators, and so the session."""
     async with aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE),
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=_SILENCE),

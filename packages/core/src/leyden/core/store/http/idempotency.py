@@ -1,6 +1,6 @@
-"""`Once`: a call that comes twice under one name runs once, and both are answered alike. Knows nothing of HTTP.
+"""`Once`: runs a call that arrives twice under one id only once, and returns the same answer to both requests.
 
-Answers are remembered for a minute after their call, the oldest being forgotten first where they are large.
+Answers are kept for a minute after their call. Where they are large, the oldest are removed earlier.
 """
 
 import asyncio
@@ -15,29 +15,29 @@ from leyden.core.store.rpc import PartAnswer
 REMEMBERED_SECONDS = 60.0
 REMEMBERED_BYTES = 64 << 20
 _OVERHEAD = 512
-"""Bytes that an answer costs beside its own."""
+"""Bytes that are counted for an answer beside its body."""
 
 
 @dataclass(slots=True)
 class _Running:
-    """A call, and how many requests wait for its answer."""
+    """A call, and the number of requests that wait for its answer."""
 
     task: asyncio.Task[PartAnswer]
     requests: int = 0
 
 
 class Once:
-    """Belongs to one event loop; `most` is how many bytes of answers are remembered."""
+    """Used on one event loop only. `most` is the largest number of bytes of answers that are kept."""
 
     def __init__(self, most: int = REMEMBERED_BYTES) -> None:
         self._most = most
         self._calls: dict[Hashable, _Running] = {}
         self._answered: OrderedDict[Hashable, tuple[float, int]] = OrderedDict()
-        """When each was answered, in seconds, and its bytes; the oldest first."""
+        """By id: the time of the answer in seconds, and its bytes; the oldest first."""
         self._bytes = 0
 
     def knows(self, name: Hashable | None) -> bool:
-        """Whether a call of this name runs, or its answer is remembered."""
+        """Whether a call with this id runs, or its answer is kept."""
         return name is not None and name in self._calls
 
     async def answer(
@@ -46,10 +46,10 @@ class Once:
         work: Callable[[], Coroutine[Any, Any, PartAnswer]],
         gone: Callable[[], Awaitable[object]] | None = None,
     ) -> PartAnswer | None:
-        """Run `work`, or join the call of the same name.
+        """Run `work`, or wait for the call with the same id; return the answer.
 
-        With `gone`, which returns when the caller has gone, a call that nobody waits for any more is cancelled; the
-        answer is then None.
+        `gone` returns when the caller has disconnected. With it, a call for which no request waits any more is
+        cancelled, and None is returned.
         """
         running = None if name is None else self._calls.get(name)
         if running is None:
@@ -79,7 +79,7 @@ class Once:
         now, size = time.monotonic(), len(task.result().body) + _OVERHEAD
         self._answered[name] = (now, size)
         self._bytes += size
-        while len(self._answered) > 1:  # the last one is kept, however large
+        while len(self._answered) > 1:  # the last answer is kept, however large
             oldest, (at, held) = next(iter(self._answered.items()))
             if now - at <= REMEMBERED_SECONDS and self._bytes <= self._most:
                 break
@@ -88,7 +88,7 @@ class Once:
 
 
 async def _done_or_gone(task: asyncio.Task[PartAnswer], gone: Callable[[], Awaitable[object]] | None) -> None:
-    """Return when the call has an answer, or nobody is there any more to read it."""
+    """Return when the call has an answer, or its caller has disconnected."""
     if gone is None:
         await asyncio.wait({task})
         return

@@ -1,9 +1,9 @@
-"""`Turns`: work of a store's server that takes long, on other threads, by one sender after the other.
+"""`Turns`: runs long work of a store's server on threads, in turns between the senders.
 
-Work of one token is done piece by piece, and each agent waits for its turn with one piece: however much one of them
-sends, the next piece is another's. Trainers have a lane of their own. While others send, an agent pauses after its work
-for `PAUSES` times as long as it took, so that work that holds the interpreter makes few requests of others wait. Knows
-nothing of requests.
+The work of one token is done piece by piece, and each agent waits for its turn with one piece. Whatever one agent
+sends, the next piece is another agent's. Trainers have a separate queue. While others send requests, an agent pauses
+after its work for `PAUSES` times its duration. Work that holds the interpreter's lock therefore delays few requests of
+others.
 """
 
 import asyncio
@@ -17,27 +17,27 @@ from leyden.core.store.http.refused import Refused
 T = TypeVar("T")
 
 LARGE = 64 << 10
-"""Bytes of a body from which on work on it takes long."""
+"""Bytes of a body from which work on it counts as long."""
 PAUSES = 20.0
 """Seconds of pause for each second of work."""
 CREDIT = 2.0
-"""Seconds of pause that are left out: a few large requests are worked on at once."""
+"""Seconds of pause that are not waited for, so that a few large requests are processed at once."""
 LONGEST_PAUSE = 5.0
-"""Seconds; less than clients wait for an answer."""
+"""Longest pause in seconds; less than the time for which clients wait for an answer."""
 ACTIVE_SECONDS = 1.0
-"""For so long after a request its sender counts as one who sends."""
+"""Seconds after a request for which its sender counts as active."""
 WRITE_SECONDS = 25e-6
-"""About what it takes to write a span."""
+"""Approximate time to write a span."""
 _LET_GO_SECONDS = 1e-4
 _on_thread = threading.local()
 
 
 class Sender:
-    """Whoever has one token; all trainers are one."""
+    """The holder of one token; all trainers together are one sender."""
 
     def __init__(self, lane: asyncio.Lock, *, pauses: bool) -> None:
         self.piece = asyncio.Lock()
-        """Held by the piece that waits for its turn or has it."""
+        """Held by the piece of work that waits for its turn or runs."""
         self.lane, self._pauses = lane, pauses
         self._owes_until = 0.0
 
@@ -47,41 +47,41 @@ class Sender:
             self._owes_until = min(max(self._owes_until, now) + PAUSES * seconds, now + CREDIT + LONGEST_PAUSE)
 
     def pause(self, now: float) -> float:
-        """Seconds until it may work again, while others send."""
+        """Return the seconds until this sender may work again, while others are active."""
         return max(self._owes_until - CREDIT - now, 0.0)
 
     def owes(self, now: float) -> bool:
-        """Whether anything of its work is not forgotten yet."""
+        """Whether some of its pause is still to come."""
         return self._owes_until > now
 
 
 class Turns:
-    """Belongs to one event loop; `clock` gives seconds."""
+    """Order of the senders' work. Used on one event loop only; `clock` returns seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
         self._trainers, self._agents = asyncio.Lock(), asyncio.Lock()
         self._latest: tuple[Sender | None, float] = (None, float("-inf"))
         self._before = self._latest
-        """The latest request, and the latest of another sender."""
+        """Sender and time of the latest request, and of the latest request of another sender."""
 
     def sender(self, *, agent: bool) -> Sender:
         """Return a new sender."""
         return Sender(self._agents if agent else self._trainers, pauses=agent)
 
     def note(self, sender: Sender) -> None:
-        """Note that a request of the sender has come."""
+        """Record that a request of the sender has arrived."""
         if self._latest[0] is not sender:
             self._before = self._latest
         self._latest = (sender, self.clock())
 
     def others_send(self, sender: Sender) -> bool:
-        """Whether requests of others have come lately."""
+        """Whether requests of other senders have arrived within `ACTIVE_SECONDS`."""
         other = self._before if self._latest[0] is sender else self._latest
         return self.clock() - other[1] <= ACTIVE_SECONDS
 
     async def do(self, sender: Sender, work: Callable[[], T]) -> T:
-        """Return what `work` returns, done on a thread when it is the sender's turn."""
+        """Run `work` on a thread, in the sender's turn, and return its result."""
         async with sender.piece:
             while (pause := sender.pause(self.clock())) > 0 and self.others_send(sender):
                 await asyncio.sleep(min(pause, ACTIVE_SECONDS))
@@ -90,21 +90,21 @@ class Turns:
         sender.charge(seconds, self.clock())
         if refused is not None:
             raise refused
-        return result  # pyright: ignore[reportReturnType]  # there is one, or a refusal
+        return result  # pyright: ignore[reportReturnType]  # `refused` is None, so there is a result
 
 
 def let_go() -> None:
-    """Let other threads have the interpreter: to be called by work in Python once a millisecond or so.
+    """Let other threads run; work in Python calls this about once a millisecond.
 
-    Without it the event loop waits five milliseconds for the interpreter, many times in each request. Does nothing on
-    the event loop's own thread.
+    Without it, the event loop waits five milliseconds for the interpreter's lock, many times in each request. Does
+    nothing on the event loop's own thread.
     """
     if getattr(_on_thread, "works", False):
         time.sleep(_LET_GO_SECONDS)
 
 
 def _timed(work: Callable[[], T]) -> tuple[T | None, Refused | None, float]:
-    """Do the work; returns with it the seconds of CPU time that it took, also where it ends in a refusal."""
+    """Do the work; return its result or its refusal, with the seconds of CPU time that it took."""
     began, _on_thread.works = time.thread_time(), True
     try:
         return work(), None, time.thread_time() - began

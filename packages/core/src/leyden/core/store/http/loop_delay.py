@@ -1,17 +1,17 @@
-"""`LoopDelay`: for how long an event loop was kept from running what was due, for timeouts that must not count that."""
+"""`LoopDelay`: measures how long an event loop was blocked, for timeouts that must not count that time."""
 
 import asyncio
 import time
 
 TICK_SECONDS = 0.25
-"""How often the delay is measured; a shorter one may go unnoticed."""
+"""Interval of the measurement; a shorter delay may not be measured."""
 
 
 class LoopDelay:
-    """Measures the delay of one event loop inside `with` blocks, of which any number may be open at once.
+    """Measures the delay of one event loop inside `with` blocks, which may overlap.
 
-    A timer of asyncio fires when its time has passed, even where the loop was blocked all the while and has not read
-    the answer that lies in its socket. Such a timeout says nothing about the server.
+    A timer of asyncio fires after its time, even where the loop was blocked and has not read an answer in its socket.
+    Such a timeout is no evidence about the server.
     """
 
     def __init__(self) -> None:
@@ -22,7 +22,7 @@ class LoopDelay:
 
     @property
     def seconds(self) -> float:
-        """The delay measured so far."""
+        """Seconds of delay measured so far."""
         return self._measured + self._late()
 
     def __enter__(self) -> None:

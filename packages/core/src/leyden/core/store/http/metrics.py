@@ -1,6 +1,6 @@
-"""`StoreMetrics`: what a store's server counts, in Prometheus' text format. Knows nothing of how calls are answered.
+"""`StoreMetrics`: metrics of a store's server in Prometheus' text format.
 
-Labels come from us, never from a request, and nothing in here names a rollout.
+Labels are fixed names, never text of a request, and no metric contains a rollout's id.
 """
 
 import time
@@ -15,11 +15,11 @@ from leyden.core.store.http.admission import Intake
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 LATENCY = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
-"""Upper bounds in seconds: up to the longest wait that a request may ask for."""
+"""Upper bounds of buckets in seconds: up to the longest wait that a request may have."""
 AGE = (0.1, 1, 10, 60, 300, 900, 3_600, 4 * 3_600, 24 * 3_600)
-"""Upper bounds in seconds: from a rollout that somebody waits for to one that was left overnight."""
+"""Upper bounds of buckets in seconds: from a rollout claimed at once to one that waited overnight."""
 _KEPT = 2.0
-"""Seconds for which what was asked of the store is shown again: many scrapers cost no more than one."""
+"""Seconds for which counts of the store are reused, so that many scrapers cost no more than one."""
 _STATES: dict[str, tuple[RolloutStatus, ...]] = {
     "queued": ("queuing", "requeuing"),
     "running": ("preparing", "running"),
@@ -27,7 +27,7 @@ _STATES: dict[str, tuple[RolloutStatus, ...]] = {
 
 
 class StoreMetrics:
-    """The numbers of one server, in a registry of their own."""
+    """Metrics of one server, in a registry of their own."""
 
     def __init__(self, intake: Intake) -> None:
         self.intake = intake
@@ -78,7 +78,7 @@ class StoreMetrics:
         ).set_function(lambda: intake.spans >= intake.limits.scale_at)
 
     def call(self, method: str, status: int, seconds: float) -> None:
-        """Count a call that was answered; `method` is one of ours."""
+        """Count an answered call; `method` is a method of the interface."""
         known = self._of_call.get((method, status))
         if known is None:
             known = self._calls.labels(method, str(status)), self._seconds.labels(method)
@@ -87,27 +87,27 @@ class StoreMetrics:
         known[1].observe(seconds)
 
     def refused(self, status: int) -> None:
-        """Count a request that was refused."""
+        """Count a refused request."""
         self._refused.labels(str(status)).inc()
 
     def claimed(self, rollouts: Sequence[AttemptedRollout]) -> None:
-        """Count rollouts that were handed out."""
+        """Count claimed rollouts, with their ages."""
         self._claims.inc(len(rollouts))
         for rollout in rollouts:
             self._age.observe(max(time.time() - rollout.start_time, 0.0))
 
     def stored(self, spans: int, refused: int = 0) -> None:
-        """Count spans."""
+        """Count stored and refused spans."""
         self._spans.inc(spans)
         self._refused_spans.inc(refused)
 
     async def render(self, store: LightningStore) -> bytes:
-        """Text for a scraper, of `CONTENT_TYPE`, the store asked for its counts."""
+        """Return the metrics as text of `CONTENT_TYPE`, after an update of the store's counts."""
         await self.collect(store)
         return generate_latest(self._registry)
 
     async def collect(self, store: LightningStore) -> Iterable[Metric]:
-        """The numbers, the store asked for its counts, for a page that has others beside them."""
+        """Return the metrics, after an update of the store's counts, for a page that shows other metrics too."""
         if time.monotonic() - self._asked > _KEPT:
             self._asked = time.monotonic()
             await self._ask(store)

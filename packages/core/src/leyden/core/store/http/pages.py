@@ -1,6 +1,7 @@
-"""What a store's server shows to anybody, without a token: whether it is there, its numbers, and what it can be asked.
+"""Pages of a store's server that need no token: health, metrics, the OpenAPI document, and documentation.
 
-`/docs` is plain HTML from the OpenAPI page, with no script and nothing from elsewhere. Nothing here names a rollout.
+`/docs` is plain HTML made from the OpenAPI document, without scripts and external resources. No page contains a
+rollout's id.
 """
 
 import logging
@@ -43,7 +44,7 @@ _Schema = dict[str, Any]
 
 
 def page_routes(store: LightningStore, metrics: StoreMetrics) -> list[Route]:
-    """Return `/healthz`, `/metrics`, `/openapi.json` and `/docs`."""
+    """Return the routes `/healthz`, `/metrics`, `/openapi.json` and `/docs`."""
 
     async def show_metrics(_: Request) -> Response:
         try:
@@ -71,7 +72,7 @@ def page_routes(store: LightningStore, metrics: StoreMetrics) -> list[Route]:
 
 @cache
 def openapi_document() -> bytes:
-    """Return the OpenAPI page, as JSON, from the signatures of the interface; it is the same for every store."""
+    """Return the OpenAPI document as JSON, made from the interface's signatures; it is the same for every store."""
     types: list[Any] = [Failure]
     for method in methods().values():
         types += [method.arguments, method.answer]
@@ -154,7 +155,7 @@ def _refusal(status: int, schema: _Schema) -> _Schema:
 
 @cache
 def docs_page() -> str:
-    """Return the OpenAPI page as people read it."""
+    """Return the OpenAPI document as HTML."""
     page: _Schema = msgspec.json.decode(openapi_document())
     schemas: Mapping[str, _Schema] = page["components"]["schemas"]
     parts = [
@@ -194,7 +195,7 @@ def _fields(schema: _Schema) -> str:
 
 
 def _kind(schema: _Schema) -> str:
-    """What a value may be, in a few words."""
+    """Return a short description of a value's type as HTML."""
     if "$ref" in schema:
         name = escape(schema["$ref"].rpartition("/")[2])
         return f'<a href="#{name}">{name}</a>'

@@ -1,10 +1,10 @@
-"""`Refused`: why a store's server does not answer a request. Knows nothing of how it is sent."""
+"""`Refused`: the reason why a store's server refuses a request, with its HTTP status."""
 
 from collections.abc import Mapping
 
 
 class Refused(Exception):
-    """The request is answered with an HTTP status and one line; `headers` are sent with it."""
+    """The request is answered with an HTTP status and a message of one line; `headers` are sent with it."""
 
     def __init__(self, status: int, line: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(line)
@@ -13,5 +13,5 @@ class Refused(Exception):
 
 
 def come_again(line: str, seconds: int) -> Refused:
-    """Refusal of a request that would be taken later; `seconds` is when."""
+    """Return the refusal of a request that may be sent again after `seconds`."""
     return Refused(429, line, {"retry-after": str(seconds)})

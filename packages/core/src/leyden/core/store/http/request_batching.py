@@ -1,7 +1,8 @@
-"""`Together`: small calls that are made at once travel in one request. Knows nothing of what they say.
+"""`Together`: sends small calls that are made at the same time in one request.
 
-A lone call goes by itself, at once. What is called while a request is on its way waits for its answer and goes with
-the next: a request costs several times what a call in it does, so a crowd is served sooner for having waited.
+A single call is sent at once. Calls made while a request is in progress wait for its answer, and are sent in the next
+request. A request costs several times as much as a call in it, so many callers are served sooner than with a request
+each.
 """
 
 import asyncio
@@ -16,18 +17,18 @@ from leyden.core.errors import StoreError
 from leyden.core.store.rpc import TOGETHER, Part, PartAnswer
 
 MOST = 128
-"""Calls of one request."""
+"""Largest number of calls in one request."""
 LARGEST = 64 << 10
-"""Bytes of a call that goes with others; nobody waits for a larger one."""
+"""Bytes of the largest call that is sent with others; larger calls are sent alone."""
 
 
 class Answer(NamedTuple):
-    """What a server answered."""
+    """Answer of a server."""
 
     status: int
     body: bytes
     was_sent_again: bool
-    """Whether the request may have been made before it was answered."""
+    """Whether the request was repeated, so that it may have taken effect before."""
 
 
 Post: TypeAlias = Callable[[str, bytes, str], Awaitable[Answer]]
@@ -43,7 +44,7 @@ class _Waiting:
 
 
 class Together:
-    """Sends calls through `post`. Belongs to one event loop."""
+    """Sends calls through `post`. Used on one event loop only."""
 
     def __init__(self, post: Post) -> None:
         self._post = post
@@ -51,7 +52,7 @@ class Together:
         self._sender: asyncio.Task[None] | None = None
 
     async def call(self, method: str, body: bytes) -> Answer:
-        """Return the answer; raises StoreError when there is none in time."""
+        """Send a call and return its answer; raises StoreError when none comes in time."""
         waiting = _Waiting(Part(method, uuid4().hex, body))
         self._waiting.append(waiting)
         if self._sender is None:

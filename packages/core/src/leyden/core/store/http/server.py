@@ -1,8 +1,9 @@
-"""`store_app`: a store over HTTP. `POST /{method}`, a map of arguments in, a value out: MessagePack, or JSON if asked.
+"""`store_app`: an ASGI app that serves a store over HTTP.
 
-`POST /together` takes several calls, `POST /v1/traces` OTLP. 400 not a call · 401 wrong token · 403 not this token's to
-do · 404 unknown method · 413 too large · 429 come again · 422 the store's own error, which the client raises again.
-Knows nothing of who runs it: it is mounted into any ASGI server.
+`POST /{method}` takes a map of arguments and returns a value, in MessagePack, or in JSON on request. `POST /together`
+takes several calls, and `POST /v1/traces` takes OTLP.
+Statuses: 400 no valid call · 401 wrong token · 403 not allowed with this token · 404 unknown method · 413 too large ·
+422 an error of the store, which the client raises again · 429 try again later.
 """
 
 import asyncio
@@ -54,17 +55,17 @@ logger = logging.getLogger(__name__)
 _LOGS = tuple(
     f"leyden.core.store.{name}" for name in ("http.server", "http.otlp.endpoint", "http.pages", "common.span_ingest")
 )
-"""Who tells of what a request held, or of what a backend said: its words may name where the store is and as whom."""
+"""Loggers whose messages may contain texts of a request, or a backend's address and user name; they are masked."""
 
 _MSGPACK, _JSON = "application/msgpack", "application/json"
 _PARTS = msgspec.msgpack.Decoder(list[Part])
 _Name = tuple[str, int]
-"""Of a call that may come again: what its caller has named it, and a hash of it, as people reuse names."""
+"""Id of a call that may be repeated, and a hash of its body, since users may reuse an id."""
 _CLAIMS = frozenset({"dequeue_rollout", "dequeue_many_rollouts"})
 _BEGUN_AT_ONCE = 8
-"""Parts of an agent's request that are begun before others have their turn."""
+"""Calls in an agent's request that are started before other tasks run."""
 _PART_SECONDS = 1e-4
-"""About what it takes to answer a part."""
+"""Approximate time to answer one of several calls."""
 
 
 def store_app(
@@ -77,13 +78,14 @@ def store_app(
     trusted: bool = True,
     attempt_token: Callable[[str, str], str] | None = None,
 ) -> Starlette:
-    """Serve `store`; `authorize` is asked about the bearer token of every request, `agents` whose it is otherwise.
+    """Return an app that serves `store`.
 
-    `attempt_token` makes the token with which the gateway knows an attempt, of its rollout's id and its own: each claim
-    is answered with it, so that workers need no signing key.
-    `trusted`: whether callers that `authorize` lets in may store records of model calls, as a remote gateway does;
-    False where the only gateway has `store` itself. An agent never may (see `store.provenance`).
-    `metrics`, where somebody else wants to show them too, come with the intake whose limits hold: give one of the two.
+    `authorize` returns whether a bearer token is a trainer's. `agents` returns the holder of any other token.
+    `attempt_token` makes an attempt's token for the gateway from the ids of rollout and attempt. Each claim's answer
+    contains it, so that workers need no signing key.
+    `trusted`: whether trainers may store records of model calls, as a remote gateway does. False where the only gateway
+    uses `store` directly. An agent never may (see `store.provenance`).
+    `metrics` contain the admission control whose limits apply. Raises ValueError for both `metrics` and `limits`.
     """
     if metrics is not None and limits is not None:
         raise ValueError("the limits are those of the metrics' intake: give one of the two")
@@ -115,7 +117,7 @@ class _Door:
         return holder is None and self._trusted
 
     def who(self, request: Request) -> Agent | Worker | None:
-        """Whose token a request has, None for a trainer's; raises Refused with status 401 or 403."""
+        """Return the holder of a request's token, None for a trainer; raises Refused with status 401 or 403."""
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer":
             if self._authorize(token):
@@ -128,10 +130,10 @@ class _Door:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """How a request wants to be answered, and who asks."""
+    """The sender of a request, and the format that it accepts."""
 
     holder: Agent | Worker | None
-    """Whose token it is; None: a trainer's."""
+    """Holder of the token; None for a trainer."""
     json: bool
     minimal: bool
 
@@ -141,7 +143,7 @@ class _Asked:
 
 
 class _Calls:
-    """The methods of a store."""
+    """Endpoint for the methods of a store."""
 
     def __init__(
         self,
@@ -199,7 +201,7 @@ class _Calls:
         return {CAPABILITIES: ",".join(name for name, has in able.items() if has)}
 
     async def _parts(self, body: bytes, asked: _Asked, place: Place) -> list[PartAnswer]:
-        """Run several calls side by side; those of an agent are begun a few at a time."""
+        """Run several calls concurrently; those of an agent are started a few at a time."""
         limits, agent = self._intake.limits, isinstance(asked.holder, Agent)
         if asked.json:
             raise Refused(415, "several calls together travel as MessagePack alone")
@@ -243,7 +245,7 @@ class _Calls:
     async def _call(
         self, method: Method, body: bytes, given: str | None, asked: _Asked, place: Place, *, json: bool = False
     ) -> tuple[dict[str, Any], _Name | None]:
-        """Return the arguments of a call that the sender may make, and its name, where one is `given`."""
+        """Return the arguments of a call after a check that the sender may make it, and its id where one is `given`."""
         is_agent, most = isinstance(asked.holder, Agent), self._intake.limits.agent
 
         def read() -> tuple[dict[str, Any], _Name | None]:
@@ -263,7 +265,7 @@ class _Calls:
         return call, name
 
     async def _check_attempts(self, method: Method, call: dict[str, Any], asked: _Asked) -> None:
-        """Raise Refused where an agent's attempt has ended, or an attempt is not a worker's."""
+        """Raise Refused where an agent's attempt has ended, or a worker has not claimed the attempt."""
         if isinstance(asked.holder, Agent):
             await access.check_open(self._store, asked.holder)
         elif asked.holder is not None:
@@ -272,7 +274,10 @@ class _Calls:
     async def _answered(
         self, method: Method, call: dict[str, Any], name: _Name | None, asked: _Asked, request: Request | None = None
     ) -> PartAnswer:
-        """Run the call, or join it when the same, by `name`, has come before; `request` has it alone."""
+        """Run the call, or wait for the same call by its `name`.
+
+        With `request`, the call may wait, and a disconnect then cancels it.
+        """
         known = (name, method.name, asked) if name and method.writes else None
         if not self._once.knows(known):
             await self._check_attempts(method, call, asked)
@@ -308,14 +313,14 @@ class _Calls:
         return PartAnswer(200, asked.encode(result))
 
     def _with_token(self, rollout: AttemptedRollout) -> AttemptedRollout:
-        """A claimed rollout with its attempt's token, where this server makes them."""
+        """Return a claimed rollout with its attempt's token, where this server makes tokens."""
         if self._attempt_token is None:
             return rollout
         given = {name: getattr(rollout, name) for name in AttemptedRollout.__struct_fields__}
         return ClaimedRollout(**given, token=self._attempt_token(rollout.rollout_id, rollout.attempt.attempt_id))
 
     async def _spans(self, method: Method, call: dict[str, Any], asked: _Asked) -> Response:
-        """Answer a query for spans, in one piece or, where they are many, while they are read."""
+        """Answer a query for spans: whole where they are few, otherwise streamed while they are read."""
         await self._check_attempts(method, call, asked)
         began = time.perf_counter()
         try:
@@ -365,7 +370,7 @@ def _method(name: str) -> Method:
 def _decoded(method: Method, body: bytes, *, json: bool = False) -> dict[str, Any]:
     try:
         call = method.decode_call(body, json=json)
-    except (ValueError, RecursionError) as error:  # the latter for what is nested too deep
+    except (ValueError, RecursionError) as error:  # RecursionError: the value is nested too deep
         raise Refused(400, f"not a call of {method.name}: {error}") from error
     if method.name in WAITING:
         wanted = call["timeout"]

@@ -1,7 +1,7 @@
-"""Answers too large to be held: the spans of a long query, read page by page and sent while they are read.
+"""Streaming of large answers: the spans of a long query are sent while they are read page by page.
 
-Invariant: what arrives whole is a page as one read would have given it. Where spans come in between that would shift
-those that follow, the answer is cut off, and the caller asks again. Knows nothing of HTTP.
+Invariant: a complete answer is a page as a single read would have returned it. Where new spans would shift those that
+follow, the answer is cut off, and the client repeats the request.
 """
 
 from collections.abc import AsyncGenerator, Mapping
@@ -15,17 +15,17 @@ from leyden.core.store.base import LightningStore
 
 METHOD = "query_spans"
 SPANS = 1024
-"""Spans that are read at once."""
+"""Number of spans that are read at once."""
 _TRIES = 10
-"""For a moment in which no span comes in."""
+"""Number of attempts to read two pages between which no span is added."""
 
 
 class Shifted(Exception):
-    """Spans came between two pages, and moved those that follow."""
+    """Spans were added between two pages, and shifted those that follow."""
 
 
 async def small(store: LightningStore, call: Mapping[str, Any]) -> Page[Span] | None:
-    """Return the answer to a call of `query_spans`; None where it has more spans than are read at once."""
+    """Return the answer to a call of `query_spans`; None where it has more than `SPANS` spans."""
     if not 0 <= call["limit"] <= SPANS:
         count = _wanted(await _read(store, call, call["offset"], 0), call)
         if count > SPANS:
@@ -34,7 +34,7 @@ async def small(store: LightningStore, call: Mapping[str, Any]) -> Page[Span] | 
 
 
 async def whole(store: LightningStore, call: Mapping[str, Any], *, json: bool) -> AsyncGenerator[bytes]:
-    """Yield the answer, encoded, while it is read; raises Shifted when it can no longer be what it was."""
+    """Yield the encoded answer while it is read; raises Shifted when new spans have changed it."""
     encode = msgspec.json.encode if json else msgspec.msgpack.encode
     page, last = await _settled(store, call)
     count = _wanted(page, call)
@@ -58,7 +58,7 @@ async def whole(store: LightningStore, call: Mapping[str, Any], *, json: bool) -
 
 
 async def _settled(store: LightningStore, call: Mapping[str, Any]) -> tuple[Page[Span], tuple[str, str]]:
-    """The first page, and the span that must be the last: one that comes before it from now on moves it."""
+    """Return the first page, and the key of the last span; any span added before that one would shift it."""
     for _ in range(_TRIES):
         page = await _read(store, call, call["offset"], SPANS)
         found = await _read(store, call, page.offset + _wanted(page, call) - 1, 1)
@@ -68,7 +68,7 @@ async def _settled(store: LightningStore, call: Mapping[str, Any]) -> tuple[Page
 
 
 def _wanted(page: Page[Span], call: Mapping[str, Any]) -> int:
-    """How many spans the answer has, when `page` is a part of it."""
+    """Return the number of spans in the answer; `page` is a part of it."""
     there = max(page.total - call["offset"], 0)
     return there if call["limit"] < 0 else min(call["limit"], there)
 
@@ -83,7 +83,7 @@ def _key(span: Span) -> tuple[str, str]:
 
 
 def _head(count: int, *, json: bool) -> bytes:
-    """What stands before the first span: a page is a map, its items come first."""
+    """Return the bytes before the first span: a page is a map whose first key is `items`."""
     if json:
         return b'{"items":['
     return b"\x84" + msgspec.msgpack.encode("items") + b"\xdd" + count.to_bytes(4, "big")

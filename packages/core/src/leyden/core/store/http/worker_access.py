@@ -1,7 +1,7 @@
-"""What a worker's token opens at a store's server: claims in its name, and the attempts that it has claimed.
+"""Access control for a worker's token: claims under its own id, and the attempts that it has claimed.
 
-Three looks at each call: at its arguments (`check_call`), at whose attempts it is about (`check_claimed`), and at what
-is answered (`own_part`). Knows nothing of tokens and of HTTP.
+Each call has three checks: its arguments (`check_call`), its attempts (`check_claimed`), and its answer (`own_part`).
+Tokens are checked in `access`.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -16,12 +16,12 @@ from leyden.core.store.http.access import Worker
 from leyden.core.store.http.refused import Refused
 
 _ASKED_FOR = frozenset({"status_in", "rollout_id_in"})
-"""Arguments of `query_rollouts` that are a worker's to give."""
+"""Arguments of `query_rollouts` that a worker may set."""
 _DEFAULTS: Mapping[str, Any] = {"filter_logic": "and", "sort_order": "asc", "limit": -1, "offset": 0}
 
 
 def check_call(worker: Worker, method: str, call: Mapping[str, Any]) -> None:
-    """Raise Refused, with status 403, for a call that no worker may make, or not with these arguments."""
+    """Raise Refused, with status 403, for a method or arguments that a worker's token does not allow."""
     check = _CHECKS.get(method)
     if check is None:
         raise Refused(403, f"a worker's token does not allow {method}, only {', '.join(sorted(_CHECKS))}")
@@ -31,7 +31,7 @@ def check_call(worker: Worker, method: str, call: Mapping[str, Any]) -> None:
 
 
 async def check_claimed(store: LightningStore, worker: Worker, method: str, call: Mapping[str, Any]) -> None:
-    """Raise Refused for a call about an attempt that another worker has claimed."""
+    """Raise Refused for a call about an attempt that this worker has not claimed."""
     attempts = _ATTEMPTS.get(method)
     for rollout_id, attempt_id in dict.fromkeys(attempts(call) if attempts is not None else ()):
         if attempt_id is None:
@@ -46,7 +46,7 @@ async def check_claimed(store: LightningStore, worker: Worker, method: str, call
 
 
 async def claim_problem(store: LightningStore, worker: Worker, rollout_id: str, attempt_id: str) -> str | None:
-    """Why an attempt is not one that the worker has claimed; None where it is."""
+    """Return why an attempt is not claimed by the worker; None where it is."""
     found = await store.find_attempt(rollout_id, attempt_id)
     if found is not None and worker.is_own(found[1].worker_id):
         return None
@@ -54,10 +54,11 @@ async def claim_problem(store: LightningStore, worker: Worker, rollout_id: str, 
 
 
 async def own_part(store: LightningStore, worker: Worker, method: str, answer: Any) -> Any:
-    """Return what of an answer is the worker's to see; raises Refused where nothing is."""
+    """Return the part of an answer that the worker may read; raises Refused where it may read nothing."""
     if method in ("dequeue_rollout", "dequeue_many_rollouts") and answer:
         claimed: list[AttemptedRollout] = [answer] if method == "dequeue_rollout" else answer
-        if not all(worker.is_own(rollout.attempt.worker_id) for rollout in claimed):  # of another's request id
+        # with the request id of another worker
+        if not all(worker.is_own(rollout.attempt.worker_id) for rollout in claimed):
             raise Refused(403, f"this claim is another worker's; {_only(worker)}")
     elif method == "get_rollout_by_id":
         if answer is not None and not await _has_claimed(store, worker, answer):
@@ -72,7 +73,10 @@ async def own_part(store: LightningStore, worker: Worker, method: str, answer: A
 
 
 async def _has_claimed(store: LightningStore, worker: Worker, rollout: Rollout) -> bool:
-    """Whether any attempt of a rollout is the worker's: one that another has taken over is still to be given up."""
+    """Whether the worker has claimed any attempt of a rollout.
+
+    A worker must still be able to end an attempt that another attempt has replaced.
+    """
     if not isinstance(rollout, AttemptedRollout):
         return False
     if worker.is_own(rollout.attempt.worker_id):
@@ -142,7 +146,10 @@ _CHECKS: Mapping[str, Callable[[Worker, Mapping[str, Any]], str | None]] = {
     "update_rollout": _put_back_alone,
     "update_worker": _in_own_name,
 }
-"""What a worker may call: what a runner, its pool and hooks that look at their attempt call. Each returns why not."""
+"""Calls that a worker may make, each with a check that returns why this call is not allowed, or None.
+
+They are the calls of a runner, its pool, and hooks that read their attempt.
+"""
 
 _ATTEMPTS: Mapping[str, Callable[[Mapping[str, Any]], Iterable[tuple[str, str | None]]]] = {
     "add_many_spans": lambda call: [(span.rollout_id, span.attempt_id) for span in call["spans"]],
@@ -153,4 +160,4 @@ _ATTEMPTS: Mapping[str, Callable[[Mapping[str, Any]], Iterable[tuple[str, str | 
     "query_spans": _of_call,
     "update_attempt": _of_call,
 }
-"""Which attempts a call is about."""
+"""Ids of the attempts that a call concerns, by method."""

@@ -1,8 +1,8 @@
-"""`Database`: transactions in one PostgreSQL database, run again where nothing can have come of them.
+"""`Database`: transactions in one PostgreSQL database, repeated where they had no effect.
 
-A transaction that a concurrent one got in the way of is run again at once, and one whose connection was lost before it
-was to be committed as long as the server is away for no longer than `patience`. Where the connection is lost while
-committing, nobody knows what came of it, and the caller is told so. Knows nothing of what a transaction does.
+A transaction that failed because of a concurrent one is repeated at once. One whose connection was lost before the
+commit is repeated for at most `patience` seconds of the server's absence. Where the connection is lost during a commit,
+the result is unknown, and `InDoubt` is raised.
 """
 
 import random
@@ -22,42 +22,45 @@ from leyden.core.store.postgres.rows import PostgresRows
 T = TypeVar("T")
 
 CHANNEL = "leyden_store"
-"""On which commits are told of, to the listening connections of all processes."""
+"""Channel on which commits notify the listening connections of all processes."""
 PATIENCE = 10.0
-"""Seconds for which a server may be away before calls fail."""
+"""Seconds for which a server may be unreachable before calls fail."""
 LOCK_SECONDS = 20
-"""How long to wait for another's transaction."""
+"""Longest wait for a lock of another transaction."""
 _IDLE_SECONDS = 60
-"""After which the server gives up a transaction whose process was stopped, or has vanished without a word."""
+"""Seconds after which the server ends an idle transaction, whose process was stopped or has vanished."""
 _IN_THE_WAY = frozenset({"40001", "40P01", "23505"})
-"""Serialisation failure, deadlock; and a row that another has just made, which is found when looked for again."""
+"""Serialisation failure, deadlock, and a duplicate of a row that another transaction has just inserted.
+
+The next attempt finds that row.
+"""
 _LOST = frozenset({None, "57P01", "57P02", "57P03", "25P03"})
-"""No state at all, as from libpq itself; shut down, crashed, starting up; idle for too long."""
+"""States of a lost connection: none at all, as from libpq itself; shut down, crashed, starting up; idle too long."""
 _MOST_TRIES = 20
 PLANNED_SECONDS = 1.0
-"""For how long a connection keeps its plans: one that was made for small tables may read the whole of large ones."""
+"""Seconds for which a connection keeps its query plans; a plan for small tables may scan large ones."""
 _PLANNED = "leyden_planned"
-"""When a connection of the pool last began to make its plans."""
+"""Key of a pool connection's `info`: the time since which it has kept its plans."""
 _PAUSE = 0.1
 """Seconds between two attempts to reach a server."""
 _ERRORS = (SQLAlchemyError, psycopg.Error)
 _ALIVE = {"connect_timeout": 5, "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}
-"""libpq's parameters: a server that vanished is noticed within half a minute."""
+"""Parameters of libpq with which a vanished server is detected within half a minute."""
 
 
 class InDoubt(StoreError):
-    """The connection was lost while committing."""
+    """The connection was lost during a commit, so it is unknown whether the data were stored."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"{name}: the connection was lost while storing; what was to be stored may be there or not")
 
 
 class Database:
-    """Safe from any thread. `connections` may be open at once; `clock` gives Unix seconds."""
+    """Thread-safe. `connections` may be open at once; `clock` returns Unix seconds."""
 
     def __init__(self, url: URL, connections: int, clock: Callable[[], float], patience: float = PATIENCE) -> None:
         self.name = url.set(query={}).render_as_string(hide_password=True)
-        """For messages."""
+        """Name of the database in messages, without password."""
         self._clock = clock
         self._patience = patience
         self._lock = threading.Lock()
@@ -76,12 +79,12 @@ class Database:
         self.engine.dispose()
 
     def connect(self) -> "psycopg.Connection[Any]":
-        """Return a connection for the caller alone; raises psycopg.Error."""
+        """Return a new connection for the caller only; raises psycopg.Error."""
         parameters: dict[str, Any] = {**_ALIVE, **self.engine.dialect.create_connect_args(self.engine.url)[1]}
         return psycopg.connect(**parameters, autocommit=True)
 
     def connect_to_write(self) -> "psycopg.Connection[Any]":
-        """Return a connection, as durable as transactions are, for the caller alone; raises psycopg.Error."""
+        """Return a new connection for the caller only, with the settings for durable writes; raises psycopg.Error."""
         connection = self.connect()
         _configure(connection)
         return connection
@@ -89,9 +92,9 @@ class Database:
     def run(
         self, work: Callable[[PostgresRows], T], payload: Callable[[PostgresRows], str | None], *, writes: bool
     ) -> tuple[T, PostgresRows]:
-        """Run `work` in a transaction, then tell other processes the `payload`.
+        """Run `work` in a transaction, then notify other processes with the `payload`; return the result and the rows.
 
-        Raises StoreError, unless `work` raises another; then nothing is kept, except for InDoubt.
+        Raises StoreError, or the error of `work`. Nothing is stored then, except perhaps with InDoubt.
         """
         return self._tried(lambda: self._run_once(work, payload, writes))
 
@@ -137,7 +140,7 @@ class Database:
 
     @contextmanager
     def _connection(self) -> Generator[Connection]:
-        """A connection of the pool; closed for good where it would come back to a pool that nobody has any more."""
+        """Return a connection of the pool; it is closed afterwards where its pool has been replaced."""
         pool = self.engine.pool
         with self.engine.connect() as connection:
             try:
@@ -149,7 +152,7 @@ class Database:
                     connection.close()
 
     def _may_go_again(self, error: Exception, tries: int) -> bool:
-        """Whether to run a transaction again of which nothing was kept; waits until it is time."""
+        """Whether to repeat a transaction that had no effect; waits until it is time."""
         cause = getattr(error, "orig", None) or error
         state = getattr(cause, "sqlstate", None)
         if state in _IN_THE_WAY:
@@ -158,7 +161,7 @@ class Database:
         if not isinstance(cause, psycopg.OperationalError | psycopg.InterfaceError) or state not in _LOST:
             return False
         with self._lock:
-            self.engine.dispose()  # every connection is as old as the one that was lost
+            self.engine.dispose()  # all other connections are as old as the lost one
             now = time.monotonic()
             if self._away_since is None:
                 self._away_since = now
@@ -169,10 +172,10 @@ class Database:
 
 
 def _undo(connection: Connection, rows: PostgresRows, error: BaseException) -> None:
-    """Undo a transaction that failed.
+    """Roll back a failed transaction.
 
-    Where it was the server that failed, the connection is closed: the driver does not know which of the statements that
-    were on their way have been prepared.
+    After an error of the server, the connection is closed, since the driver cannot tell which of the sent statements
+    were prepared.
     """
     with suppress(*_ERRORS):
         rows.roll_back()
@@ -186,7 +189,7 @@ def _begin(driver: Any, record: Any) -> None:
 
 
 def _configure(driver: Any) -> None:
-    """Set what a connection that writes needs; closes it where that fails, since nobody has it yet."""
+    """Set the parameters of a connection that writes; closes it where that fails, since no caller has it yet."""
     words = (
         f"SET lock_timeout = {round(1000 * LOCK_SECONDS)}",
         f"SET idle_in_transaction_session_timeout = {1000 * _IDLE_SECONDS}",
@@ -201,6 +204,6 @@ def _configure(driver: Any) -> None:
 
 
 def first_line(error: BaseException) -> str:
-    """What PostgreSQL, or its driver, said: its first line, without where in the statement it was."""
+    """Return the first line of an error of PostgreSQL or its driver, without the position in the statement."""
     text = str(getattr(error, "orig", None) or error).strip()
     return text.splitlines()[0] if text else repr(error)

@@ -1,6 +1,6 @@
-"""`Listener`: hears what other processes tell on PostgreSQL's channel, over a connection and a thread of its own.
+"""`Listener`: receives notifications of other processes on PostgreSQL's channel, on a thread with its own connection.
 
-Connects again as long as it takes. Knows nothing of what is told.
+It reconnects until it is stopped.
 """
 
 import select
@@ -14,11 +14,11 @@ from psycopg.sql import SQL, Identifier
 from leyden.core.store.common.listening import ListeningThread
 
 _PAUSE = 0.2
-"""Seconds before it connects again."""
+"""Seconds before it reconnects."""
 
 
 class Listener(ListeningThread):
-    """`heard` is given every payload; `missed` is called when some may have been lost: whenever it has connected."""
+    """Calls `heard` with every payload, and `missed` after every connect, since notifications may have been lost."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Opening a PostgreSQL database as a store: its URI, what may be wrong with it, its version. Knows nothing of rows."""
+"""Opening of a PostgreSQL database as a store: checks its URI, its server and its version."""
 
 import logging
 import time
@@ -15,14 +15,14 @@ from leyden.core.store.sql import migrations, schema
 logger = logging.getLogger(__name__)
 
 _STARTING_SECONDS = 10.0
-"""For which a server that says that it is starting is waited for."""
+"""Seconds of waiting for a server that is starting up."""
 _MIGRATING = 7_301_955_168_410_246_313
-"""The advisory lock of who makes or changes the tables; any number that nobody else uses."""
+"""Key of the advisory lock for creating or changing the tables; an arbitrary number."""
 _FORM = "postgresql://user:password@host:port/database"
 
 
 def parsed(uri: str) -> URL:
-    """Return the URI in its parts; raises UsageError, which never shows what may be a password."""
+    """Return the parsed URI; raises UsageError, whose message never contains a password."""
     authority = uri.partition("://")[2].partition("/")[0]
     if authority.count("@") > 1 or "#" in authority:
         raise UsageError(
@@ -38,12 +38,12 @@ def parsed(uri: str) -> URL:
 
 
 def shown(url: URL) -> str:
-    """The URI for messages, without password and options."""
+    """Return the URI for messages, without password and options."""
     return url.set(query={}).render_as_string(hide_password=True)
 
 
 def prepare(database: Database) -> bool:
-    """Make or change the tables if need be; returns whether the server waits for its disk. Raises UsageError."""
+    """Create or change the tables if necessary; return whether the server runs with fsync. Raises UsageError."""
     try:
         _await_server(database)
         with database.engine.connect() as connection:

@@ -1,7 +1,7 @@
-"""`Line`: a connection on which an event loop itself has the server store spans, without the hop to a thread and back.
+"""`Line`: a connection on which an event loop itself sends spans to the server, without a switch of threads.
 
-One statement at a time, which is a transaction by itself: a function of the migrations, with parameters as
-PostgreSQL writes them. Knows nothing of who waits for the spans, nor of what to do when they were not stored.
+It runs one statement at a time, which is a transaction by itself: a function from the migrations, with parameters in
+PostgreSQL's binary format. See `spans` for its callers, and for spans that were not stored.
 """
 
 import asyncio
@@ -18,25 +18,25 @@ from psycopg.pq.abc import PGresult
 from leyden.core.store.common.rows import AttemptKey, SpanRow
 
 LOCK_SECONDS = 0.1
-"""How long the server waits for another's transaction, and all who come after with it, before a thread is to wait."""
+"""Longest wait for another transaction's lock; spans behind it wait too, until a thread takes over."""
 _BOOL, _BYTEA, _INT4, _TEXT, _FLOAT8 = 16, 17, 23, 25, 701
 _BYTEAS, _INT4S, _TEXTS, _FLOAT8S = 1001, 1007, 1009, 1022
 _ONE = _FLOAT8, _TEXT, _TEXT, _TEXT, _TEXT, _TEXT, _TEXT, _FLOAT8, _FLOAT8, _BYTEA
 _SEVERAL = _FLOAT8, _TEXTS, _TEXTS, _INT4S, _INT4S, _TEXTS, _TEXTS, _TEXTS, _TEXTS, _FLOAT8S, _FLOAT8S, _BYTEAS
-"""Types of the functions' parameters, by PostgreSQL's numbers for them."""
+"""Types of the functions' parameters, as PostgreSQL's type numbers."""
 _FUNCTIONS = {b"leyden_add_span": _ONE, b"leyden_add_spans": _SEVERAL}
 _BINARY = {name: [Format.BINARY] * len(types) for name, types in _FUNCTIONS.items()}
 _double, _length, _number = struct.Struct("!d").pack, struct.Struct("!i").pack, struct.Struct("!q")
 _DOUBLE, _INT = struct.Struct("!id").pack, struct.Struct("!ii").pack
 _NULL = _length(-1)
 _ARRAY = struct.Struct("!iiIii")
-"""Before the elements: dimensions, whether any is NULL, their type, their number, and where counting begins."""
+"""Header of an array: dimensions, whether it may contain NULL, element type, number of elements, first index."""
 _ELEMENT = struct.Struct("!iq")
-"""Of an array of numbers: its length, and itself."""
+"""An element of an array of numbers: its length, and its value."""
 
 
 class Outcome(Enum):
-    """What became of spans whose numbers did not come."""
+    """Result for spans whose numbers were not received."""
 
     NOT_STORED = "not stored"
     IN_DOUBT = "in doubt"
@@ -46,11 +46,11 @@ Answer: TypeAlias = Sequence[int] | Outcome
 
 
 class Line:
-    """Belongs to one event loop; made by any thread, then attached by the loop's own."""
+    """A connection of one event loop. Any thread may create it; the loop's own thread must attach it."""
 
     def __init__(self, connection: "psycopg.Connection[Any]") -> None:
         """Prepare the statements; raises psycopg.Error."""
-        # A plan is kept for the connection's life: one that reads a whole table, small as it now is, would be too.
+        # A plan is kept for the connection's life, so it must not scan a table that is still small.
         words = f"SET lock_timeout = {round(1000 * LOCK_SECONDS)}; SET enable_seqscan = off"
         connection.execute(words.encode(), prepare=False)
         self._connection, self._driver = connection, connection.pgconn
@@ -64,28 +64,28 @@ class Line:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._told: Callable[[Answer], None] | None = None
         self._ranks: list[tuple[int, int]] = []
-        """Of the spans under way, where they are several: see `_several`."""
+        """For several spans in progress: the second result of `_several`."""
         self._writing = False
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Have the running `loop` listen; raises NotImplementedError where it cannot."""
+        """Let the running `loop` read from the connection; raises NotImplementedError where it cannot."""
         loop.add_reader(self._socket, self._read)
         self._loop = loop
 
     @property
     def is_open(self) -> bool:
-        """Whether anything can be sent."""
+        """Whether spans can be sent."""
         return self._loop is not None and not self._connection.closed
 
     @property
     def is_busy(self) -> bool:
-        """Whether a statement is under way."""
+        """Whether a statement is in progress."""
         return self._told is not None
 
     def send(self, rows: Sequence[SpanRow], now: float, told: Callable[[Answer], None]) -> None:
-        """Have spans stored at `now`, and call `told`, never from within, with their numbers or what became of them.
+        """Store spans with the time `now`; `told` is called later with their numbers, or with an `Outcome`.
 
-        Raises UnicodeEncodeError for text that cannot be sent; then nothing was.
+        Raises UnicodeEncodeError for text that cannot be sent; then nothing was sent.
         """
         if len(rows) == 1:
             self._ranks = []
@@ -102,7 +102,7 @@ class Line:
             self._loop.call_soon(self.close)
 
     def close(self) -> None:
-        """Close the connection; who waits is told that the outcome is in doubt. On the loop's own thread."""
+        """Close the connection; the waiting callback gets `IN_DOUBT`. Called on the event loop's own thread."""
         if self._loop is not None and not self._loop.is_closed():
             self._loop.remove_reader(self._socket)
             self._loop.remove_writer(self._socket)
@@ -111,7 +111,7 @@ class Line:
         self._tell(Outcome.IN_DOUBT)
 
     def _flush(self) -> None:
-        """Send on; what does not fit now is sent when the socket takes more."""
+        """Send buffered data; the rest is sent when the socket is writable."""
         assert self._loop is not None, "only what is attached is sent on"
         left = self._driver.flush() == 1
         if left and not self._writing:
@@ -137,7 +137,7 @@ class Line:
         except psycopg.OperationalError:
             self.close()
             return
-        # What fails while it is committed has given its numbers before.
+        # A statement that fails in its commit has returned its numbers before, so all results are checked.
         if not results or self._driver.status != ConnStatus.OK:
             self.close()
         elif any(result.status != ExecStatus.TUPLES_OK for result in results):
@@ -176,7 +176,10 @@ def _one(row: SpanRow, now: float) -> list[bytes | None]:
 
 
 def _several(rows: Sequence[SpanRow], now: float) -> tuple[list[bytes | None], list[tuple[int, int]]]:
-    """The parameters; and of each span the place of its attempt, from 0, and the so many-th of its rollout's it is."""
+    """Return the parameters, and for each span the index of its attempt and its rank among its rollout's spans.
+
+    Indexes count from 0, and ranks from 1.
+    """
     places: dict[AttemptKey, int] = {}
     seen = Counter[str]()
     ranks: list[tuple[int, int]] = []
@@ -212,5 +215,5 @@ def _texts(texts: Sequence[str | None]) -> bytes:
 
 
 def _array(kind: int, count: int, parts: Sequence[bytes]) -> bytes:
-    """An array of elements that were written before; that one may be NULL does no harm where none is."""
+    """Return an array of encoded elements; the flag that NULL may occur is harmless where none does."""
     return b"".join((_ARRAY.pack(1, 1, kind, count, 1), *parts))

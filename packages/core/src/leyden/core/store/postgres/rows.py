@@ -1,8 +1,8 @@
-"""`PostgresRows`: rows in PostgreSQL, within one transaction that other processes' transactions run beside.
+"""`PostgresRows`: rows in PostgreSQL, within one transaction beside those of other processes.
 
-Who writes locks first: rollouts, in the order of their ids; then workers; or runs, in the order of theirs. All else
-belongs to one of these, and needs no lock of its own. What writes travels in pipeline mode: only what is read costs a
-round trip. Knows nothing of lost connections, retries or waiting.
+A writer locks first: rollouts, in the order of their ids; then workers; or runs, in the order of their ids. All other
+rows belong to one of these, and need no lock. Writes are sent in pipeline mode, so only reads cost a round trip. Lost
+connections and retries are handled in `database`.
 """
 
 import json
@@ -25,14 +25,14 @@ from leyden.core.store.sql.rows import SqlRows, made
 R = TypeVar("R", bound=msgspec.Struct)
 
 HELD_SECONDS = 0.25
-"""For how long a claim that finds only what others hold looks again; a transaction takes a few milliseconds."""
+"""Seconds for which a claim looks again when all queued rollouts are locked; a transaction takes milliseconds."""
 _PAUSE = 0.001
 _FEW = 8
-"""Rows that are inserted one by one, all in one round trip; more are copied in, which costs two."""
+"""Up to this many rows are inserted one by one in one round trip; more are sent by COPY, which costs two."""
 
 
 class PostgresRows(SqlRows):
-    """Rows in PostgreSQL, through a psycopg connection that commits by itself outside of `begin` and `commit`."""
+    """Rows in PostgreSQL, over a psycopg connection that is in autocommit mode outside of `begin` and `commit`."""
 
     _dialect = postgres.DIALECT
 
@@ -41,19 +41,19 @@ class PostgresRows(SqlRows):
         self._writes = writes
         self._piped = ExitStack()
         self._due: Any = None
-        """The answer, to come, to the question for the next deadline."""
+        """Pending result of the query for the next deadline."""
         self._targets: Any = None
         self._stored: Any = None
         self._claimed: dict[str, RolloutRow] = {}
         self._commit: Any = None
         self._known_due: float | None = None
         self._soonest: float | None = None
-        """The earliest deadline that this transaction has set."""
+        """Earliest deadline that this transaction has set."""
 
     # --- The transaction
 
     def begin(self) -> None:
-        """Begin; who reads asks for the next deadline in the same breath."""
+        """Begin; a reading transaction queries the next deadline in the same round trip."""
         if self._writes:
             self._pipe()
             self._driver.execute(postgres.BEGIN)
@@ -63,20 +63,20 @@ class PostgresRows(SqlRows):
             self._due.nextset()
 
     def commit(self, channel: str, payload: str | None) -> None:
-        """Commit, and then tell `payload`, if there is one, to who listens to `channel`."""
+        """Commit, and then notify the listeners of `channel` with `payload`, if there is one."""
         self._commit = self._driver.execute("COMMIT")
         if payload is not None:
-            # Not before: those who commit something to tell would wait for one another's disk.
+            # Not within the transaction: transactions that notify would wait for each other's disk writes.
             self._straight(postgres.NOTIFY, key=channel, payload=payload)
         self._piped.close()
 
     @property
     def committed(self) -> bool:
-        """Whether the server has said so."""
+        """Whether the server has confirmed the commit."""
         return self._commit is not None and self._commit.statusmessage == "COMMIT"
 
     def roll_back(self) -> None:
-        """Undo everything, whatever has failed."""
+        """Roll back, whatever has failed."""
         try:
             self._piped.close()
         finally:
@@ -116,7 +116,7 @@ class PostgresRows(SqlRows):
     # --- Rollouts
 
     def rollouts(self, rollout_ids: Sequence[str]) -> dict[str, RolloutRow]:
-        """Locked by who writes."""
+        """Select the rows; a writing transaction locks them."""
         claimed, self._claimed = self._claimed, {}
         if not self._writes or not rollout_ids:
             return super().rollouts(rollout_ids)
@@ -131,16 +131,19 @@ class PostgresRows(SqlRows):
         return self._straight(several, keys=json.dumps(rollout_ids))
 
     def overdue(self) -> list[RolloutRow]:
-        """Those that nobody else is changing; who does will leave them in order, or the next to look finds them."""
+        """Select and lock the overdue rows that no other transaction has locked.
+
+        The others are handled by those transactions, or found by the next health check.
+        """
         return self._straight_rows(RolloutRow, postgres.OVERDUE, now=self.now)
 
     def expect_deadline(self) -> None:
-        """Ask for the next deadline."""
+        """Send the query for the next deadline."""
         if self._due is None:
             self._due = self._straight(sql.NEXT_DEADLINE)
 
     def next_deadline(self) -> float | None:
-        """Asked when the transaction began, perhaps, which is soon enough."""
+        """Return the next deadline, perhaps from the query at the transaction's beginning, which is recent enough."""
         due, self._due = self._due, None
         if due is None:
             return super().next_deadline()
@@ -148,26 +151,26 @@ class PostgresRows(SqlRows):
         return self._known_due
 
     def update_rollout(self, rollout_id: str, changes: Changes) -> None:
-        """Only the changed columns."""
+        """Update only the changed columns."""
         super().update_rollout(rollout_id, changes)
         if changes.get("deadline") is not None:
             soonest = self._soonest
             self._soonest = changes["deadline"] if soonest is None else min(changes["deadline"], soonest)
 
     def is_no_sooner(self) -> bool:
-        """Whether who waits for the next deadline will look before any that this transaction has set."""
+        """Whether callers that wait for the next deadline will look before any deadline set by this transaction."""
         return self._soonest is None or (self._known_due is not None and self._known_due <= self._soonest)
 
     def push(self, rollout_ids: Sequence[str]) -> None:
-        """One statement."""
+        """Insert all with one statement."""
         if rollout_ids:
             self._straight(postgres.PUSH, keys=json.dumps(rollout_ids))
 
     def head(self, limit: int) -> list[str]:
-        """For who writes: those that nobody else is claiming or changing, locked.
+        """Return the first queued ids; a writing transaction skips locked rollouts, and locks the rest.
 
-        Whoever would go away empty-handed waits a little for those that are held: not all of them are to be claimed,
-        and who holds them may have queued others.
+        Where all are locked, it waits a little: some of them may not be claimed, and their transactions may have queued
+        others.
         """
         if not self._writes:
             return super().head(limit)
@@ -182,54 +185,54 @@ class PostgresRows(SqlRows):
     # --- Spans
 
     def expect_spans(self, keys: Sequence[SpanKey]) -> None:
-        """Lock, and ask, for all that storing these spans begins with, so that it costs one round trip."""
+        """Send the lock and the queries with which storing these spans begins, so that they cost one round trip."""
         attempts = list(dict.fromkeys((rollout_id, attempt_id) for rollout_id, attempt_id, _ in keys))
         self._by_ids(postgres.LOCK_ROLLOUTS, list({rollout_id for rollout_id, _ in attempts}))
         self._targets = self._by_keys(sql.TARGETS, attempts)
         self._stored = self._by_keys(sql.STORED_SPANS, _by_span(keys))
 
     def span_targets(self, keys: Sequence[AttemptKey]) -> dict[AttemptKey, SpanTarget]:
-        """Asked before."""
+        """Return the results of the query in `expect_spans`."""
         return {(row[0], row[1]): SpanTarget(*row[2:]) for row in self._targets}
 
     def stored_spans(self, keys: Sequence[SpanKey]) -> set[SpanKey]:
-        """Asked before, of more spans than these, perhaps."""
+        """Return the results of the query in `expect_spans`, which may have covered more spans than these."""
         return {(row[0], row[1], row[2]) for row in self._stored}
 
     def numbers(self, keys: Sequence[SpanKey]) -> dict[SpanKey, int]:
-        """The numbers of those of these spans that are stored."""
+        """Return the numbers of those of these spans that are stored."""
         return {(row[0], row[1], row[2]): row[3] for row in self._by_keys(postgres.NUMBERS, _by_span(keys))}
 
     def span_counters(self, rollout_ids: Sequence[str]) -> dict[str, int]:
-        """Locked before they are read."""
+        """Lock the rollouts, then select their counters."""
         self._by_ids(postgres.LOCK_ROLLOUTS, rollout_ids)
         return super().span_counters(rollout_ids)
 
     def give_out(self, counters: Mapping[str, int]) -> None:
-        """All in one round trip."""
+        """Update all in one round trip."""
         for rollout_id, number in counters.items():
             self._straight(postgres.SET_COUNTER, key=rollout_id, number=number)
 
     def insert_spans(self, rows: Sequence[SpanRow]) -> None:
-        """One round trip, or two."""
+        """Insert all in one round trip, or two."""
         self._insert(schema.spans, rows)
 
     # --- Runs and workers
 
     def run(self, run_id: str) -> RunRow | None:
-        """Locked by who writes."""
+        """Select the row; a writing transaction locks it."""
         if not self._writes:
             return super().run(run_id)
         return next(iter(self._straight_rows(RunRow, postgres.LOCKED_RUN, key=run_id)), None)
 
     def worker(self, worker_id: str) -> WorkerRow | None:
-        """Locked by who writes, whether there is a row or not."""
+        """Select the row; a writing transaction locks its id, whether the row exists or not."""
         if self._writes:
             self._straight(postgres.LOCK_WORKER, key=worker_id)
         return super().worker(worker_id)
 
     def put_worker(self, row: WorkerRow) -> None:
-        """One statement."""
+        """Insert or update with one statement."""
         self._straight(postgres.PUT_WORKER, **asdict(row))
 
 

@@ -1,7 +1,7 @@
-"""`SpanLines`: spans of all who wait on an event loop, stored by one statement after another. Knows no SQL.
+"""`SpanLines`: stores the spans of all callers that wait on an event loop, one statement after another.
 
-A crowd's spans travel together: what comes while a statement is under way waits for its end, and goes with the next.
-What the statement does not take, and what comes before there is a connection for it, is stored by a thread.
+Spans that arrive while a statement is in progress wait for its end, and are stored together by the next. Spans that the
+statement cannot store, and those that arrive before there is a connection, are stored by a thread.
 """
 
 import asyncio
@@ -27,18 +27,18 @@ from leyden.core.store.postgres import raw_connection
 from leyden.core.store.postgres.raw_connection import Line, Outcome
 
 _MOST_LOOPS, _LINES = 4, 2
-"""Event loops with connections of their own, and how many each; others have their spans stored by threads."""
+"""Number of event loops with connections of their own, and of connections each; other loops use threads."""
 _FULL_BYTES = 48 << 10
-"""Of several callers: after so many, others go with the next statement, which need not wait for this one's end."""
+"""Bytes of several callers that fill a statement; others then go with another statement, without waiting."""
 _PAUSE = 1.0
 """Seconds between two attempts to connect."""
 _MOST_JOBS = 4
-"""Of an event loop for threads, while it has no connection; who comes then waits, and goes with others."""
+"""Largest number of an event loop's jobs on threads while it has no connection; later spans wait, and are merged."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """A caller whose spans, of about so many bytes, are to be stored."""
+    """A caller with spans to be stored, and their approximate size in bytes."""
 
     spans: Sequence[Span]
     size: int
@@ -47,20 +47,20 @@ class _Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Ways:
-    """How a store's spans are stored where it takes more than a statement. All but `clock` run on threads and wait."""
+    """Functions of the store for `SpanLines`. All but `clock` run on threads, and may wait."""
 
     clock: Callable[[], float]
     connect: Callable[[], "psycopg.Connection[object]"]
     store: group_commit.Store
-    """In a transaction of several statements."""
+    """Stores spans in a transaction of several statements."""
     settle: group_commit.Store
-    """Where it is not known whether they are stored."""
+    """Stores spans of which it is unknown whether they are stored."""
     began: Callable[[Set[AttemptKey]], None]
-    """Told, on any thread, of attempts that have stored a span by a statement, which may have begun to run with it."""
+    """Called, on any thread, with the attempts of spans stored by a statement; they may have begun to run with it."""
 
 
 class SpanLines:
-    """Safe from any number of event loops."""
+    """Thread-safe, for any number of event loops."""
 
     def __init__(self, ways: Ways, latest: LatestCalls, threads: ThreadPoolExecutor) -> None:
         self._ways, self._latest, self._threads = ways, latest, threads
@@ -69,7 +69,7 @@ class SpanLines:
         self._of: dict[asyncio.AbstractEventLoop, _OfLoop] = {}
 
     async def add(self, spans: Sequence[Span]) -> list[Span]:
-        """Store spans, all or none, with those of every other caller who waits."""
+        """Store spans, all or none, with those of all other waiting callers; return the stored spans."""
         if not spans:
             return []
         loop = asyncio.get_running_loop()
@@ -79,7 +79,7 @@ class SpanLines:
         return await waiting.answer
 
     async def close(self) -> None:
-        """Let what is under way come to its end, then close the connections; other loops do so by themselves."""
+        """Wait for statements in progress, then close the connections; other event loops close their own."""
         with self._lock:
             self._closed = True
             left, self._of = self._of, {}
@@ -88,7 +88,7 @@ class SpanLines:
             if loop is here or not loop.is_running():
                 mine.end()
             else:
-                with suppress(RuntimeError):  # it has just been closed
+                with suppress(RuntimeError):  # the loop has just been closed
                     loop.call_soon_threadsafe(mine.end)
         if here in left:
             await left[here].ended.wait()
@@ -106,7 +106,7 @@ class SpanLines:
 
 @dataclass(eq=False, slots=True)
 class _OfLoop:
-    """What one event loop's callers wait for; only ever touched on the loop's own thread."""
+    """Waiting callers and connections of one event loop; used on the loop's own thread only."""
 
     loop: asyncio.AbstractEventLoop
     ways: Ways
@@ -116,19 +116,19 @@ class _OfLoop:
     lines: list[Line] = field(default_factory=list[Line])
     waiting: list[_Waiting] = field(default_factory=list[_Waiting])
     called: bool = False
-    """Whether the loop will look at who waits."""
+    """Whether `_look` is scheduled on the loop."""
     alone: bool = False
-    """Whether the last to be stored by a statement was one caller's, who then need not wait for others."""
+    """Whether the last statement was for one caller only; the next caller then need not wait for others."""
     jobs: int = 0
-    """How many of the threads' it waits for."""
+    """Number of jobs on threads that it waits for."""
     connecting: "Future[Line | None] | None" = None
     not_before: float = 0.0
-    """When to try again to connect, by the monotonic clock."""
+    """Monotonic time of the next attempt to connect."""
     ending: bool = False
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
     def add(self, waiting: _Waiting) -> None:
-        """Have spans stored: at once, at the end of the loop's turn, or when a statement under way is done."""
+        """Store spans: at once, at the end of the loop's turn, or after the statement in progress."""
         self.waiting.append(waiting)
         if self.alone and self.lines and not self._is_busy():
             self._look()
@@ -140,7 +140,7 @@ class _OfLoop:
         return any(line.is_busy for line in self.lines)
 
     def _look(self) -> None:
-        """Send who waits; few of them wait for the end of what is under way, so that more go with them."""
+        """Send the waiting callers' spans; small batches wait for the statement in progress, so that more can join."""
         self.called = False
         self.lines = [line for line in self.lines if line.is_open]
         if not self.lines:
@@ -161,7 +161,7 @@ class _OfLoop:
             self._send(idle, taken)
 
     def _together(self) -> tuple[int, bool]:
-        """How many go together, and whether a statement takes no more."""
+        """Return how many callers fit into one statement, and whether it is then full."""
         count = size = 0
         for place, one in enumerate(self.waiting):
             count, size = count + len(one.spans), size + one.size
@@ -190,7 +190,7 @@ class _OfLoop:
         try:
             rows = self.latest.rows((span, False) for span in spans)
             line.send(rows, self.ways.clock(), partial(self._told, batch, spans, keys))
-        except Exception:  # what cannot be packed: the thread finds out whose it is
+        except Exception:  # a value that cannot be encoded; the thread finds the caller that it belongs to
             self._store_by_thread(batch, self.ways.store)
 
     def _told(
@@ -222,7 +222,7 @@ class _OfLoop:
         self.jobs += 1
         try:
             job = self.threads.submit(how, [waiting.spans for waiting in wanted])
-        except RuntimeError:  # the threads are gone
+        except RuntimeError:  # the threads have ended
             self._stored(wanted, [StoreError("this store is closed") for _ in wanted])
             return
         job.add_done_callback(lambda done: self._call(partial(self._stored, wanted, _answers(done, len(wanted)))))
@@ -233,34 +233,34 @@ class _OfLoop:
         self._look_again()
 
     def _connect(self) -> None:
-        """Have a thread connect once more, unless one does."""
+        """Let a thread make one more connection, unless one is being made."""
         if not self.may_connect or self.connecting is not None or len(self.lines) == _LINES:
             return
         if time.monotonic() < self.not_before:
             return
-        with suppress(RuntimeError):  # the threads are gone
+        with suppress(RuntimeError):  # the threads have ended
             self.connecting = job = self.threads.submit(_connected, self.ways.connect)
             job.add_done_callback(lambda _: self._call(self._attach))
 
     def _attach(self) -> None:
         job, self.connecting = self.connecting, None
         line = None if job is None else job.result()
-        if line is None:  # or it has ended
+        if line is None:  # or the connection could not be made
             self.not_before = time.monotonic() + _PAUSE
             return
         try:
             line.attach(self.loop)
             self.lines.append(line)
-        except NotImplementedError:  # as on Windows
+        except NotImplementedError:  # for example on Windows
             self.may_connect = False
             line.close()
 
     def _call(self, work: Callable[[], None]) -> None:
-        with suppress(RuntimeError):  # the loop is closed: nobody waits there any more
+        with suppress(RuntimeError):  # the loop is closed, and has no waiting callers
             self.loop.call_soon_threadsafe(work)
 
     def end(self) -> None:
-        """Tell who comes too late, and close the connections when what is under way is done, or nobody waits for it."""
+        """Raise StoreError for waiting callers; close the connections when the statements in progress have ended."""
         self.may_connect = False
         self.ending = True
         left, self.waiting = self.waiting, []
@@ -282,7 +282,7 @@ class _OfLoop:
 
 
 def _answers(job: "Future[list[group_commit.Answer]]", callers: int) -> list[group_commit.Answer]:
-    """Return what came of a job for so many callers, who wait for nothing else: its own failure, too, is an answer."""
+    """Return the results of a job for so many callers; an error of the job itself is the result for each."""
     error = job.exception()
     if error is None:
         return job.result()

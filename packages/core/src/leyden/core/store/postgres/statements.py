@@ -1,4 +1,4 @@
-"""The statements of a PostgreSQL store that no other has: locks, and rows in bulk. Knows nothing of connections."""
+"""Statements that only a PostgreSQL store needs: locks, and rows in bulk."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -33,11 +33,11 @@ from leyden.core.store.sql.dialects import among
 from leyden.core.store.sql.records import RUN_BY_ID
 
 DIALECT: Dialect = psycopg.dialect(paramstyle="format")
-"""One for all stores: what is compiled stays, and must not keep a closed store's engine."""
+"""Shared by all stores, so that cached compiled statements do not keep a closed store's engine alive."""
 BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED, READ WRITE"
-"""Each statement sees what was committed when the statement began."""
+"""Each statement reads what was committed when the statement began."""
 BEGIN_TO_READ = "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY"
-"""All statements see the same."""
+"""All statements of the transaction read the same snapshot."""
 
 SPAN_FIELDS = SpanRow.__struct_fields__
 _rollouts, _queue = schema.rollouts.c, schema.queue.c
@@ -45,7 +45,7 @@ _KEY, _KEYS = bindparam("key", type_=Text), bindparam("keys", type_=Text)
 
 
 def _locked(statement: Any, *, skip: bool = False) -> Any:
-    """Keys of rollouts do not change, so a lock that leaves them to be referred to is enough."""
+    """Add a lock for updates that do not change keys, which is sufficient for rollouts."""
     return statement.with_for_update(of=schema.rollouts, key_share=True, skip_locked=skip)
 
 
@@ -56,12 +56,13 @@ ROLLOUTS = (
     _locked(select(*sql.ROLLOUT).where(_SEVERAL).order_by(_rollouts.rollout_id)),
 )
 LOCK_ROLLOUTS = _locked(_EVERY_LOCK.where(_ONE)), _locked(_EVERY_LOCK.where(_SEVERAL).order_by(_rollouts.rollout_id))
-"""In the order of their ids, as always, so that nobody waits in a circle."""
+"""Locks are taken in the order of ids, so that transactions never deadlock."""
 OVERDUE = _locked(sql.OVERDUE, skip=True)
 _IS_QUEUED = " ".join(f"WHEN '{status}' THEN true" for status in sorted(QUEUED))
-# Who has claimed a rollout meanwhile took its status with it; its place in the queue may still be seen here. The status
-# is asked for in a form that no index answers, and that the planner takes to be as often true as not: where it last
-# looked when nothing was queued, it would begin with the few it expects, and read and sort all that are.
+# A concurrent claim has changed a rollout's status, but this snapshot may still show its place in the queue. The status
+# is tested in a form that no index supports and that the planner estimates as true for half of the rows. With
+# statistics from an empty queue, the planner would otherwise start from the few queued rollouts that it expects, and
+# read and sort all of them.
 HEAD = _locked(
     select(*sql.ROLLOUT)
     .join_from(schema.queue, schema.rollouts, _queue.rollout_id == _rollouts.rollout_id)
@@ -72,7 +73,7 @@ HEAD = _locked(
 )
 LOCKED_RUN = RUN_BY_ID.with_for_update(key_share=True)
 LOCK_WORKER = select(func.pg_advisory_xact_lock(func.hashtextextended(_KEY, literal_column("1", Integer))))
-"""By name: there may be no row yet."""
+"""A lock by name, since the row may not exist yet."""
 _listed = (
     func.jsonb_array_elements_text(cast(_KEYS, JSONB)).table_valued("value", with_ordinality="place").render_derived()
 )
@@ -102,6 +103,6 @@ _TYPES: Mapping[type[TypeEngine[Any]], str] = {
 
 @cache
 def copy_into(table: Table, names: tuple[str, ...]) -> tuple[str, list[str]]:
-    """Copy rows of these fields in; returns the statement, and PostgreSQL's types of the fields."""
+    """Return a COPY statement for rows of these fields, and PostgreSQL's types of the fields."""
     types = [_TYPES[type(table.c[name].type)] for name in names]
     return f"COPY {table.name} ({', '.join(names)}) FROM STDIN (FORMAT BINARY)", types

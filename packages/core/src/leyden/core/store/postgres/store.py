@@ -1,9 +1,8 @@
-"""`PostgresStore`: rows in a PostgreSQL database, shared by any number of processes on any number of machines.
+"""`PostgresStore`: a store in a PostgreSQL database, shared by any number of processes on any number of machines.
 
-Transactions run on the store's own threads, each with a connection of its own, so that several of a process are under
-way at once. What is committed is told to the other processes, which wake their own waiting callers. What was
-acknowledged survives the death of any process, and a power cut where the server writes to its disk as it does by
-default.
+Transactions run on the store's own threads, each with a connection of its own, so that several run at once. Every
+commit notifies the other processes, which wake their own waiting callers. Acknowledged writes survive the death of any
+process. They survive a power cut where the server writes to its disk as it does by default.
 """
 
 import asyncio
@@ -35,30 +34,30 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 RECHECK = 5.0
-"""Seconds after which a waiting caller looks for itself; that it has missed a word is rare."""
+"""Seconds after which a waiting caller looks again, for the rare case of a missed notification."""
 _REMEMBER = 0.5
-"""Seconds for which an attempt that was looked up may be out of date, when another process has changed it."""
+"""Seconds for which a cached attempt may be out of date after a change by another process."""
 _WRITERS, _READERS = 4, 2
 _MOST_RUNNING = 10_000
 _CHECKED_SECONDS = 2.0
-"""For how long what is overdue is waited for while others hold it."""
+"""Seconds for which overdue rollouts that other transactions have locked are waited for."""
 _MOST_TOLD = 7000
-"""Bytes; PostgreSQL takes 8000."""
+"""Largest payload of a notification in bytes; PostgreSQL's limit is 8000."""
 
 
 class _Told(msgspec.Struct, frozen=True, array_like=True):
-    """What a commit tells the other stores."""
+    """Notification of a commit for the other stores."""
 
     store: str
     topics: list[str] | None
-    """What rang; None where anything may have."""
+    """Topics to notify; None stands for all."""
 
 
 _TOLD = msgspec.json.Decoder(_Told)
 
 
 class PostgresStore(LocalStore):
-    """A store in a PostgreSQL database. Use `await PostgresStore.open(uri)`, or `open_store`."""
+    """A store in a PostgreSQL database. Open it with `await PostgresStore.open(uri)`, or `open_store`."""
 
     name = "postgresql"
 
@@ -69,14 +68,14 @@ class PostgresStore(LocalStore):
         self._writers = ThreadPoolExecutor(_WRITERS, thread_name_prefix="leyden-store-write")
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="leyden-store-read")
         self._name = uuid4().hex
-        """By which the store knows its own words."""
+        """Id by which the store recognises its own notifications."""
         self._listening = threading.Lock()
         self._listener: Listener | None = None
         ways = Ways(clock, database.connect_to_write, self._store_spans, self._settle_spans, self._run_now)
         self._spans = SpanLines(ways, self._latest_calls, self._writers)
         self._recent = RecentAttempts(_REMEMBER)
         self._ran: set[AttemptKey] = set()
-        """Attempts that have begun to run; a span of theirs begins none."""
+        """Attempts that are known to have begun to run."""
 
     @classmethod
     async def open(
@@ -86,11 +85,11 @@ class PostgresStore(LocalStore):
         recheck: float = RECHECK,
         patience: float = PATIENCE,
     ) -> "PostgresStore":
-        """Open the database at `postgresql://user:password@host:port/name`, making the tables if there are none.
+        """Open the database at `postgresql://user:password@host:port/name`, and create the tables if there are none.
 
-        Waiting callers learn at once of what is written anywhere, and look for themselves every `recheck` seconds.
-        While the server is away, calls wait for `patience` seconds. Raises UsageError when it cannot be a store: no
-        server, a wrong password, no such database, somebody else's tables, a newer version.
+        Waiting callers are notified at once of writes by any process, and also look again every `recheck` seconds.
+        While the server is unreachable, calls wait for `patience` seconds. Raises UsageError when the database cannot
+        be a store: no server, a wrong password, no such database, tables of another application, a newer version.
         """
         url = opening.parsed(uri)
         database = Database(url, _WRITERS + _READERS, clock, patience)
@@ -99,7 +98,7 @@ class PostgresStore(LocalStore):
 
     @property
     def capabilities(self) -> Mapping[str, bool]:
-        """Shared between processes, and durable unless the server was told not to wait for its disk."""
+        """Shared between processes, and durable unless the server runs with `fsync=off`."""
         return {"durable": self._durable, "multi_process": True, "otlp_traces": False}
 
     def __repr__(self) -> str:
@@ -120,10 +119,10 @@ class PostgresStore(LocalStore):
     def _run_healthy(
         self, work: Callable[[Rows], T], write: bool, ahead: Callable[[PostgresRows], None] | None = None
     ) -> T:
-        """Run `work` on rows in which nothing is overdue; `ahead` asks for what it will need, before any answer.
+        """Run `work` on rows in which nothing is overdue; `ahead` sends the queries that it will need.
 
-        The health check has a transaction of its own: together with it, `work` would wait for locks while it holds
-        those on what was overdue.
+        The health check has a transaction of its own. In the same transaction, `work` would wait for locks while it
+        holds those of overdue rollouts.
         """
 
         def asked(rows: PostgresRows, work: Callable[[Rows], R]) -> R:
@@ -136,7 +135,8 @@ class PostgresStore(LocalStore):
         while (done := self._run(lambda rows: asked(rows, unless_due(work)), write)) is None:
             if time.monotonic() > give_up:
                 return self._run(lambda rows: asked(rows, work), write)
-            self._run(check_health, True)  # leaves out what others hold, who may be at the same: look whether they were
+            # it skips locked rollouts, whose transactions may be the same check, so the next round looks again
+            self._run(check_health, True)
         return done[0]
 
     def _run(self, work: Callable[[PostgresRows], T], write: bool) -> T:
@@ -146,7 +146,7 @@ class PostgresStore(LocalStore):
         return result
 
     def _payload(self, rows: PostgresRows) -> str | None:
-        """What to tell other processes: which topics rang, or, where that is too much, that any may have."""
+        """Return the notification for other processes, with all topics where these are too many; None for no topics."""
         topics = rows.rung - {CLOCK} if rows.is_no_sooner() else rows.rung
         if not topics:
             return None
@@ -156,7 +156,7 @@ class PostgresStore(LocalStore):
     def _heard(self, payload: str) -> None:
         try:
             told = _TOLD.decode(payload)
-        except msgspec.DecodeError:  # somebody else's word, or a later version's
+        except msgspec.DecodeError:  # sent by another application or a later version
             self._bell.ring_all()
             return
         if told.topics is None:
@@ -168,20 +168,20 @@ class PostgresStore(LocalStore):
     async def _wait(
         self, look: Callable[[], Awaitable[T | None]], topics: Iterable[str], timeout: float | None
     ) -> T | None:
-        """Wait, and have somebody listen from now on."""
+        """Wait, and start the listener if it does not run yet."""
         with self._listening:
             if self._listener is None and not self._closed:
                 self._listener = Listener(self._database.connect, CHANNEL, self._heard, self._bell.ring_all)
         return await super()._wait(look, topics, timeout)
 
     async def find_attempt(self, rollout_id: str, attempt_id: str) -> tuple[Rollout, Attempt] | None:
-        """Return an attempt with its rollout; without a transaction where it was looked at a moment ago."""
+        """Return an attempt with its rollout; from a cache where it was looked up recently."""
         self._check_open()
         looking = finding_attempt(rollout_id, attempt_id)
         return await self._recent.find((rollout_id, attempt_id), lambda: self._read(looking))
 
     async def _add_spans(self, spans: Sequence[Span]) -> list[Span]:
-        """Store spans in one transaction with those of every other caller of the event loop waiting to be written."""
+        """Store spans in one transaction with those of all other waiting callers of the event loop."""
         self._check_open()
         return await self._spans.add(spans)
 
@@ -197,7 +197,7 @@ class PostgresStore(LocalStore):
             return one_by_one(batches, error, self._store_spans)
 
     def _run_now(self, keys: Set[AttemptKey]) -> None:
-        """Note that attempts run, some of which this may be the first word of."""
+        """Record that attempts have begun to run, and remove cached rollouts of those that were not recorded before."""
         if keys <= self._ran:
             return
         self._recent.forget({rollout_id for rollout_id, _ in keys - self._ran})
@@ -209,7 +209,7 @@ class PostgresStore(LocalStore):
         return [self._settled(batch) for batch in batches]
 
     def _settled(self, batch: Sequence[Span]) -> Answer:
-        """Find out what came of spans whose connection was lost on the way, and store them if it was nothing."""
+        """Find out whether spans were stored before their connection was lost; store them if not."""
         keys = [(span.rollout_id, span.attempt_id, span.span_id) for span in batch]
         try:
             numbers = self._run(lambda rows: rows.numbers(keys), False)

@@ -1,6 +1,6 @@
-"""`Memory`: what a store last read of rollouts, workers and resources, or wrote. Knows no keys and no connections.
+"""`Memory`: a cache of the rollouts, workers and resources that a store last read or wrote.
 
-Nothing here is ever believed without a look: a commit that was decided on it is refused where it is old.
+A transaction may use outdated entries, since its commit checks every version it used and is refused where one is old.
 """
 
 import msgspec
@@ -9,32 +9,32 @@ from leyden.core.store.common.rows import AttemptKey, ResourcesRow, WorkerRow
 from leyden.core.store.redis.codec import ABSENT, RolloutAtRest
 
 MOST, MOST_BYTES = 4096, 32 << 20
-"""Rollouts and workers that are remembered, and bytes of what rollouts were given; beyond that all are forgotten."""
+"""Largest number of rollouts and of workers, and of bytes of rollouts; above it, the entries are cleared."""
 
 
 class Bench(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker and its open attempts."""
+    """Cached entry of a worker and its open attempts."""
 
     version: str = ABSENT
     place: int = 0
     row: WorkerRow | None = None
     open: dict[AttemptKey, int] = {}
-    """Places of the newest of its open attempts."""
+    """Positions of the newest of its open attempts."""
     whole: bool = True
-    """Whether there are no others."""
+    """Whether these are all of its open attempts."""
 
 
 class Shelf(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of the resources, all as of one version."""
+    """Cached entries of resources, all as of one version."""
 
     version: str = ABSENT
     latest: ResourcesRow | None = None
     current: dict[str, ResourcesRow | None] = {}
-    """By id; None where there is no such id."""
+    """Current version by id; None where there is no such id."""
 
 
 class Memory:
-    """For one thread at a time."""
+    """Cache of one store. Not thread-safe."""
 
     def __init__(self) -> None:
         self.rollouts: dict[str, RolloutAtRest] = {}
@@ -43,7 +43,7 @@ class Memory:
         self._bytes = 0
 
     def keep(self, rollout: RolloutAtRest) -> None:
-        """Remember a rollout."""
+        """Add a rollout."""
         rollout_id = rollout.row.rollout_id
         old = self.rollouts.get(rollout_id)
         self._bytes += _size(rollout) - (_size(old) if old is not None else 0)
@@ -53,13 +53,13 @@ class Memory:
             self._bytes = 0
 
     def keep_bench(self, worker_id: str, bench: Bench) -> None:
-        """Remember a worker."""
+        """Add a worker."""
         if len(self.benches) >= MOST:
             self.benches.clear()
         self.benches[worker_id] = bench
 
     def forget_all(self) -> None:
-        """Forget everything."""
+        """Clear the cache."""
         self.rollouts.clear()
         self.benches.clear()
         self.shelf = None

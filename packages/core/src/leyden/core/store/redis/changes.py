@@ -1,4 +1,4 @@
-"""What a transaction has written, as the arguments of one commit, and as memory for the next. Knows no connections."""
+"""Conversion of a transaction's changes into the arguments of one commit, and into entries of the cache."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -20,14 +20,14 @@ from leyden.core.store.redis.rows import RedisRows
 from leyden.core.store.redis.scripts import FIRST_ARGUMENT, Head, Message, chunks
 
 Argument = bytes | str | int
-"""An int is counted from the first serial of the commit."""
+"""An int is relative to the first serial number of the commit."""
 Change = Sequence[Argument]
 _LARGE_BYTES = 16 << 10
-"""Spans of more bytes go ahead of the script: to pass through it costs Redis as much again as to store them."""
+"""Spans with more bytes are sent before the script, since passing them through it would double their cost."""
 
 
 def message(first: Sequence[str | bytes], rows: RedisRows, *, keep: bool, asks_file: bool) -> Message:
-    """Return a commit that begins with `first`; without `keep`, one that looks for changes of what was read."""
+    """Return a commit whose arguments begin with `first`; without `keep`, it only checks versions that were read."""
     ahead = _large_spans(rows) if keep else {}
     changes = _changes(rows, ahead) if keep else []
     flat: list[bytes | str] = []
@@ -55,12 +55,12 @@ def message(first: Sequence[str | bytes], rows: RedisRows, *, keep: bool, asks_f
 
 
 def is_empty(rows: RedisRows) -> bool:
-    """Whether nothing was written."""
+    """Whether the transaction wrote nothing."""
     return not (rows.written or rows.written_benches or rows.written_shelf or rows.record_changes)
 
 
 def remember(rows: RedisRows, memory: Memory, base: int) -> None:
-    """Remember what was read and written, with the places that the commit has given out from `base` on."""
+    """Add what was read and written to the cache, with the positions that the commit assigned from `base` on."""
     for rollout in rows.seen.values():
         if rollout is not None and rollout.row.rollout_id not in rows.written:
             memory.keep(rollout)
@@ -154,14 +154,14 @@ def _span_changes(rows: RedisRows, ahead: Mapping[str, Sequence[bytes]]) -> list
         if rows.keys.spans + name not in ahead:
             packed = [pack_span(row) for row in spans]
             changes += [("RPUSH", rows.keys.spans + name, *chunk) for chunk in chunks(packed)]
-        if not rows.believes:  # else the script adds what it has not found
+        if not rows.believes:  # otherwise the script adds those that it has not found
             changes += [("SADD", rows.keys.span_ids + name, *part) for part in chunks(_members(rows, name, spans))]
     stored = sum(map(len, rows.new_spans.values())) - sum(rows.gone_spans.values())
     return [*changes, ("HINCRBY", rows.keys.counts, "spans", str(stored))] if stored else []
 
 
 def _large_spans(rows: RedisRows) -> dict[str, list[bytes]]:
-    """Return all new spans by the key of their list where they are large; none where lists are removed first."""
+    """Return all new spans by the key of their list where they are large; none where lists are deleted first."""
     size = sum(len(row.body) for spans in rows.new_spans.values() for row in spans)
     if size <= _LARGE_BYTES or rows.gone_spans:
         return {}

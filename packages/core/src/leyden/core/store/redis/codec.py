@@ -1,4 +1,4 @@
-"""How rows rest in Redis: packed fields of hashes, and back. Knows no transactions and no connections."""
+"""Codec of rows in Redis: packs rows into fields of hashes, and reads them back."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,7 +9,7 @@ from msgspec.structs import astuple
 from leyden.core.store.common.rows import AttemptRow, ResourcesRow, RolloutRow, SpanRow, WorkerRow
 
 ABSENT = ""
-"""The version of what is not stored."""
+"""Version of an object that is not stored."""
 
 _pack = msgspec.msgpack.encode
 _unpack = msgspec.msgpack.Decoder(list[Any]).decode
@@ -19,29 +19,29 @@ _ATTEMPT = tuple(name for name in AttemptRow.__struct_fields__ if name not in ("
 _SPAN = SpanRow.__struct_fields__[1:]
 UNORDERED = -1
 BETWEEN = "\0"
-"""Between the ids of a rollout and an attempt in a worker's open attempts."""
+"""Separator between the ids of a rollout and an attempt in a worker's open attempts."""
 
 
 class RolloutAtRest(msgspec.Struct, frozen=True, kw_only=True):
-    """A rollout with its attempts, as one hash of Redis holds them."""
+    """A rollout with its attempts, as stored in one hash of Redis."""
 
     version: str
-    """The commit that wrote it last."""
+    """Id of the commit that wrote it last."""
     place: int
-    """In the order of creation; below 0 until the commit that creates it."""
+    """Position in the order of creation; below 0 until the commit that creates it."""
     row: RolloutRow
     attempts: dict[str, AttemptRow]
-    """By id, in the order of creation."""
+    """Attempts by id, in the order of creation."""
     places: dict[str, int]
-    """Of the attempts, like `place`."""
+    """Positions of the attempts, like `place`."""
     counter: int = 0
-    """The highest span number given out or stored."""
+    """Highest span number, reserved or stored."""
     tail: int = 0
-    """The number of the span that came last, or `UNORDERED` where spans did not come in the order of their numbers."""
+    """Number of the span stored last, or `UNORDERED` where spans were not stored in the order of their numbers."""
 
 
 def read_rollout(rollout_id: str, flat: Sequence[bytes]) -> RolloutAtRest | None:
-    """Return what `HGETALL` found."""
+    """Return the rollout from an answer of `HGETALL`; None where there is none."""
     if not flat:
         return None
     found = dict(zip(flat[::2], flat[1::2], strict=True))
@@ -66,17 +66,17 @@ def read_rollout(rollout_id: str, flat: Sequence[bytes]) -> RolloutAtRest | None
 
 
 def read_state(packed: bytes) -> dict[str, Any]:
-    """Return the fields of a rollout that may be filtered and sorted on."""
+    """Return the fields of a rollout that queries may filter and sort on."""
     return dict(zip(_STATE, _unpack(packed), strict=True))
 
 
 def row_without_bodies(rollout_id: str, packed: bytes) -> RolloutRow:
-    """Return a row to filter and sort."""
+    """Return a row for filtering and sorting, without its documents."""
     return RolloutRow(rollout_id=rollout_id, **read_state(packed), input=b"", config=b"", metadata=b"")
 
 
 def changed_fields(old: RolloutAtRest | None, new: RolloutAtRest) -> dict[str, bytes | str | int]:
-    """Return the fields of the hash to be written; an int is a place that is still to be given out."""
+    """Return the fields of the hash to be written; an int is a position that the commit will assign."""
     fields: dict[str, bytes | str | int] = {"v": new.version}
     if old is None:
         fields["n"] = place(new.place)
@@ -97,41 +97,41 @@ def changed_fields(old: RolloutAtRest | None, new: RolloutAtRest) -> dict[str, b
 
 
 def pack_attempt(row: AttemptRow) -> bytes:
-    """Return the value of an attempt's field."""
+    """Return an attempt's field as bytes."""
     return _pack([getattr(row, name) for name in _ATTEMPT])
 
 
 def place(number: int) -> str | int:
-    """Return a place as an argument of a commit: an int is counted from the commit's first serial."""
+    """Return a position as an argument of a commit: an int is relative to the commit's first serial number."""
     return -1 - number if number < 0 else str(number)
 
 
 def member(rollout: RolloutAtRest, attempt_id: str, span_id: str) -> str:
-    """Return what stands for a span in the set of its rollout's; nothing does where the attempt is not there."""
+    """Return the member for a span in the set of its rollout's span ids; number 0 stands for a missing attempt."""
     attempt = rollout.attempts.get(attempt_id)
     return f"{0 if attempt is None else attempt.sequence_id}:{span_id}"
 
 
 def pack_span(row: SpanRow) -> bytes:
-    """Return a span without its rollout's id."""
+    """Return a span as bytes, without its rollout's id."""
     return _pack(astuple(row)[1:])
 
 
 def read_span(rollout_id: str, packed: bytes) -> SpanRow:
-    """Return the span."""
+    """Return the span from its bytes."""
     return SpanRow(rollout_id=rollout_id, **dict(zip(_SPAN, _unpack(packed), strict=True)))
 
 
 def pack_row(row: ResourcesRow | WorkerRow) -> bytes:
-    """Return all fields."""
+    """Return all fields as bytes."""
     return _pack(astuple(row))
 
 
 def read_resources(packed: bytes) -> ResourcesRow:
-    """Return the version."""
+    """Return the version of resources from its bytes."""
     return ResourcesRow(**dict(zip(ResourcesRow.__struct_fields__, _unpack(packed), strict=True)))
 
 
 def read_worker(packed: bytes) -> WorkerRow:
-    """Return the worker."""
+    """Return the worker from its bytes."""
     return WorkerRow(**dict(zip(WorkerRow.__struct_fields__, _unpack(packed), strict=True)))

@@ -1,6 +1,6 @@
-"""`Link`: one connection to Redis, made anew when it is lost. Knows no rows.
+"""`Link`: one connection to Redis, which reconnects when the connection is lost.
 
-Whatever is sent may be sent again, because reading changes nothing and a commit is known by its number.
+A command may be sent again, because reads change nothing, and each commit has a number by which Redis recognises it.
 """
 
 import random
@@ -30,19 +30,19 @@ from leyden.core.errors import StoreError, UsageError
 T = TypeVar("T")
 
 RETRY_SECONDS = 10.0
-"""How long after a connection was lost calls go on trying; later ones fail at once until there is a server again."""
+"""Seconds after a lost connection for which calls are repeated; later calls fail at once until a server answers."""
 _PAUSE, _LONGEST_PAUSE = 0.02, 0.25
 _SILENCE, _CONNECT = 30.0, 3.0
-"""Seconds without an answer, and without a connection, after which the connection is given up."""
+"""Seconds without an answer, and seconds for connecting, after which the connection is given up."""
 _NAMESPACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _SHAPE = "redis://[user:password@]host[:port][/number][?namespace=name]"
 
 
 class Wire(Protocol):
-    """What is used of a connection of redis-py."""
+    """The methods of a redis-py connection that are used."""
 
     def connect(self) -> None:
-        """Connect, log in and choose the database."""
+        """Connect, log in and select the database."""
         ...
 
     def disconnect(self) -> None:
@@ -50,41 +50,41 @@ class Wire(Protocol):
         ...
 
     def send_packed_command(self, command: Sequence[bytes], check_health: bool = ...) -> None:
-        """Send bytes."""
+        """Send packed commands."""
         ...
 
     def can_read(self, timeout: float = ...) -> bool:
-        """Return whether there is an answer, or none to come, within so many seconds."""
+        """Whether an answer, or the end of the connection, arrives within so many seconds."""
         ...
 
     def read_response(self, disable_decoding: bool = ..., timeout: float = ...) -> Any:
-        """Return the answer, or raise it."""
+        """Return the answer; raises it where it is an error."""
         ...
 
 
 @dataclass(frozen=True)
 class Address:
-    """Where a store is in which Redis; its text never shows a password."""
+    """Redis server, database and namespace of a store; its text never contains a password."""
 
     text: str
-    """For messages."""
+    """Text for messages."""
     make: Callable[[], Wire] = field(repr=False, compare=False)
     namespace: str = "default"
     database: int = 0
     allows_loss: bool = False
-    """Whether a Redis that may forget what it was told is accepted."""
+    """Whether a Redis that may lose acknowledged data is accepted."""
 
     def __str__(self) -> str:
         return self.text
 
 
 def address_of(uri: str) -> Address:
-    """Return where `uri` points; raises UsageError that does not show its password."""
+    """Return the address in `uri`; raises UsageError without its password."""
     try:
         parts = urlsplit(uri)
         port = parts.port
         given = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)))
-    except ValueError:  # whose text may hold a password
+    except ValueError:  # its text may contain a password
         raise UsageError(f"the URI of the Redis store cannot be read; use {_SHAPE}") from None
     is_socket = parts.scheme == "redis+unix"
     number = given.pop("db", "0") if is_socket else parts.path.strip("/") or "0"
@@ -127,26 +127,26 @@ _SETTINGS: dict[str, Any] = {
 
 
 class Outage:
-    """Since when a store's connections are lost; shared by them, so that callers do not wait one after the other."""
+    """Time since which a store's connections are lost; shared by them, so that callers do not wait one by one."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._since: float | None = None
 
     def lost(self) -> bool:
-        """Note that a connection was lost; returns whether to try again."""
+        """Record that a connection was lost; return whether to try again."""
         with self._lock:
             if self._since is None:
                 self._since = time.monotonic()
             return time.monotonic() < self._since + RETRY_SECONDS
 
     def answered(self) -> None:
-        """Note that there is a server."""
+        """Record that a server has answered."""
         self._since = None
 
 
 class Link:
-    """For one thread at a time. Raises StoreError when Redis cannot be reached or refuses."""
+    """A connection for one thread at a time. Raises StoreError when Redis is unreachable or returns an error."""
 
     def __init__(self, address: Address, outage: Outage, closing: threading.Event) -> None:
         self._address, self._outage, self._closing = address, outage, closing
@@ -154,28 +154,29 @@ class Link:
         self._scripts: dict[str, str] = {}
 
     def call(self, *arguments: bytes | str) -> Any:
-        """Send a command, again after the connection was lost, and return the answer."""
+        """Send a command and return the answer; repeated after a lost connection."""
         return self._patiently(lambda: self.once(*arguments))
 
     def run(self, script: str, *arguments: bytes | str) -> Any:
-        """Run a script, again after the connection was lost, and return the answer."""
+        """Run a script and return the answer; repeated after a lost connection."""
         return self._patiently(lambda: self._run_once(script, arguments))
 
     def run_behind(self, ahead: Sequence[Sequence[bytes | str]], script: str, *arguments: bytes | str) -> Any:
-        """Run a script like `run`, in one transaction with the commands that go ahead of it.
+        """Run a script like `run`, in one transaction with the commands `ahead` of it.
 
-        It travels whole: were it only named, a Redis that does not know it would make what is ahead without it.
+        The script's whole text is sent. With its hash only, a Redis without the script would run the other commands
+        alone.
         """
         commands = [("MULTI",), *ahead, ("EVAL", script, "0", *arguments), ("EXEC",)]
         return self._patiently(lambda: _last(self._exchanged(*commands)))
 
     def load(self, *scripts: str) -> None:
-        """Have Redis know scripts."""
+        """Load scripts into Redis."""
         for script in scripts:
             self._scripts[script] = self.call("SCRIPT", "LOAD", script).decode()
 
     def run_soon(self, seconds: float, script: str, *arguments: bytes | str) -> Any | None:
-        """Run a script that is loaded; None where it is not known to have run `seconds` later."""
+        """Run a loaded script; return None where no answer arrives within `seconds`."""
         if self._wire is None or script not in self._scripts:
             return None
         try:
@@ -185,7 +186,7 @@ class Link:
                 return self._wire.read_response()
         except (RedisError, OSError):
             pass
-        self.drop()  # an answer may still be on its way
+        self.drop()  # an answer may still arrive
         return None
 
     def once(self, *arguments: bytes | str) -> Any:
@@ -226,14 +227,14 @@ class Link:
                 self.drop()
                 raise StoreError(f"{self._address}: {str(error).partition('. script: ')[0]}") from error
             except BaseException:
-                self.drop()  # an answer may still be on its way
+                self.drop()  # an answer may still arrive
                 raise
             else:
                 self._outage.answered()
                 return found
 
     def drop(self) -> None:
-        """Close the connection; the next call makes another."""
+        """Close the connection; the next call makes a new one."""
         wire, self._wire = self._wire, None
         if wire is not None:
             wire.disconnect()
@@ -241,7 +242,7 @@ class Link:
 
 @contextmanager
 def closed_on_failure(close: Callable[[], None]) -> Generator[None]:
-    """Close a connection when the block raises: the collector of garbage would find it late."""
+    """Close a connection when the block raises, since garbage collection would close it late."""
     try:
         yield
     except BaseException:
@@ -250,14 +251,14 @@ def closed_on_failure(close: Callable[[], None]) -> Generator[None]:
 
 
 def _last(answers: Sequence[Any]) -> Any:
-    """Return the last answer of a transaction's, or raise it."""
+    """Return the last answer of a transaction; raises it where it is an error."""
     if isinstance(answers[-1], Exception):
         raise answers[-1]
     return answers[-1]
 
 
 def packed(*commands: Sequence[bytes | str]) -> bytes:
-    """Return commands as they are sent."""
+    """Return commands in Redis's protocol."""
     parts: list[bytes] = []
     for arguments in commands:
         parts.append(b"*%d\r\n" % len(arguments))
@@ -268,7 +269,7 @@ def packed(*commands: Sequence[bytes | str]) -> bytes:
 
 
 def connected(address: Address) -> Link:
-    """Return a link that has connected; raises UsageError saying why there is none."""
+    """Return a connected link; raises UsageError with the reason where that fails."""
     link = Link(address, Outage(), threading.Event())
     try:
         with closed_on_failure(link.drop):

@@ -1,4 +1,4 @@
-"""What a transaction decides on and what it decided, between its work and its commit. Knows no threads."""
+"""Sources and results of a transaction's work: the state between its work and its commit."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,19 +14,19 @@ from leyden.core.store.redis.scripts import HOLD, READ, Command, Due, Keys, Mess
 T = TypeVar("T")
 
 _HOLD_MILLISECONDS = "1000"
-"""How long others leave a rollout to the one who is about to claim it; it does not matter if that is too short."""
+"""Milliseconds for which others skip a rollout that is about to be claimed; too short a time does no harm."""
 
 
 _NOTHING = Message(())
 
 
 class MustAsk(Exception):
-    """What was to be decided on memory alone cannot be."""
+    """Work on cached data alone needs data that are not in the cache."""
 
 
 @dataclass
 class Decided(Generic[T]):
-    """What became of a transaction's work, and what is left to do."""
+    """Result of a transaction's work, and the commit that it needs."""
 
     rows: RedisRows
     writes: bool
@@ -37,41 +37,41 @@ class Decided(Generic[T]):
 
     @property
     def keeps(self) -> bool:
-        """Whether something is to be written."""
+        """Whether changes must be written."""
         return self.writes and self.problem is None and not is_empty(self.rows)
 
     @property
     def is_checked(self) -> bool:
-        """Whether Redis must say that what was read is as it was, all at one moment."""
+        """Whether Redis must confirm that all data that were read are unchanged, at one moment."""
         return self.keeps or self.rows.believes or self.rows.asked > 1
 
 
 @dataclass(frozen=True, slots=True)
 class Ready(Generic[T]):
-    """A commit that may be sent."""
+    """A commit that is ready to be sent."""
 
     script: str
     arguments: Sequence[bytes | str]
-    """Of the script."""
+    """Arguments of the script."""
     result: T
-    """What its caller is answered once it is made."""
+    """Result for the caller after the commit."""
     settle: Callable[[int], None]
-    """Remembers what was written; it is told the first place that was given out."""
+    """Updates the cache; called with the first position that the commit assigned."""
 
 
 class LinkSource:
-    """Asks over one link; raises Due where the health check must write first."""
+    """Reads over one link; raises Due where the health check must write first."""
 
     def __init__(self, link: Link, keys: Keys, now: str, name: str | None) -> None:
-        """Holds in the name of `name`; without one it only looks."""
+        """Claims are reserved under `name`; without a name, the queue is only read."""
         self._link, self._keys, self.now, self._name = link, keys, now, name
 
     def ask(self, commands: Sequence[Command]) -> list[Any]:
-        """Answer commands of one moment."""
+        """Return the answers to commands, all from one moment."""
         return _found(self._link.run(READ, self._keys.deadlines, self.now, msgspec.msgpack.encode(commands)))
 
     def hold(self, limit: int) -> list[Any]:
-        """Answer the first in the queue, and hold them."""
+        """Return the first rollouts of the queue, and reserve them."""
         keys = self._keys
         if self._name is None:
             (found,) = self.ask([("EACH", "0", str(limit - 1), keys.rollout, keys.queue, "HGETALL")])
@@ -87,15 +87,15 @@ def _found(answer: list[Any]) -> list[Any]:
 
 
 class NoSource:
-    """Answers nothing; for what is decided on memory alone."""
+    """A source without data, for work on cached data alone."""
 
     def __init__(self, now: str) -> None:
         self.now = now
 
     def ask(self, commands: Sequence[Command]) -> list[Any]:
-        """Refuse."""
+        """Raise MustAsk."""
         raise MustAsk
 
     def hold(self, limit: int) -> list[Any]:
-        """Refuse."""
+        """Raise MustAsk."""
         raise MustAsk

@@ -1,7 +1,6 @@
-"""One more span of an attempt that runs, as nearly all are: decided on memory alone, in the least time.
+"""Fast path for a single span of a running attempt, the usual case: decided on cached data alone.
 
-Says nothing where the span, or what it belongs to, is in any way special; `spans.add_spans` knows all there is to know.
-Knows no connections.
+Returns None where the span, its attempt or its rollout is no usual case; `span_ingest.add_spans` handles all cases.
 """
 
 from collections.abc import Sequence
@@ -20,17 +19,17 @@ from leyden.core.store.state_rules import heard
 
 @dataclass(frozen=True, slots=True)
 class OneMore:
-    """What the span changes."""
+    """Changes that the span makes."""
 
     span: Span
-    """With its number."""
+    """The span with its number."""
     old: RolloutAtRest
     new: RolloutAtRest
     packed: bytes
-    """The span at rest."""
+    """Stored form of the span."""
 
     def arguments(self, keys: Keys) -> list[bytes | str]:
-        """Return those of the script `ONE_MORE` that say what is written, and on what it was decided."""
+        """Return the arguments of the script `ONE_MORE` for the changes, with the version on which they are based."""
         span, new = self.span, self.new
         rollout_id, attempt = span.rollout_id, new.attempts[span.attempt_id]
         return [
@@ -51,7 +50,7 @@ class OneMore:
 def one_more(
     memory: Memory, latest: LatestCalls, batches: Sequence[Sequence[Span]], size: int, now: float, version: str
 ) -> OneMore | None:
-    """Return what the only span of `batches` changes where it belongs to a running attempt of a running rollout."""
+    """Return the changes for the only span of `batches`; None unless its attempt and its rollout are running."""
     if len(batches) != 1 or len(batches[0]) != 1:
         return None
     span = batches[0][0]

@@ -1,7 +1,7 @@
-"""`Listener`: rings a store's bell for what other processes committed. Knows no rows.
+"""`Listener`: notifies a store's waiting callers of the commits of other processes.
 
-A commit publishes its topics within its script. What is published while the connection is lost is missed, so everyone
-is woken when it is back.
+The script of a commit publishes its topics. Messages during a lost connection are missed, so all callers are woken
+after a reconnect.
 """
 
 import threading
@@ -15,23 +15,23 @@ from leyden.core.store.common.notifier import Bell
 from leyden.core.store.redis.connection import Address, Link, Wire, closed_on_failure, packed
 
 _PAUSE = 0.1
-"""Seconds between two tries to connect."""
+"""Seconds between two attempts to connect."""
 _LEAVE_SECONDS = 2.0
 
 
 class News(msgspec.Struct, frozen=True, array_like=True):
-    """What is published."""
+    """A published message."""
 
     sender: str
     topics: list[str]
-    """None are sent by a store that closes, to itself."""
+    """Topics to notify; empty in the message that a closing store sends to itself."""
 
 
 _READ = msgspec.msgpack.Decoder(News)
 
 
 class Listener:
-    """Listens on a thread of its own, from the moment it is made."""
+    """Listens on a thread of its own, which starts at once."""
 
     def __init__(self, address: Address, channel: str, name: str, bell: Bell, closing: threading.Event) -> None:
         self._address, self._channel, self._name = address, channel, name
@@ -41,15 +41,15 @@ class Listener:
         self._thread.start()
 
     def message(self, topics: Sequence[str]) -> bytes:
-        """Return what to publish."""
+        """Return the message to publish."""
         return msgspec.msgpack.encode(News(self._name, list(topics)))
 
     def leave(self, link: Link) -> None:
-        """End, after `closing` was set."""
+        """Stop the thread; `closing` must be set before."""
         try:
             link.once("PUBLISH", self._channel, self.message([]))
         except (RedisError, OSError):
-            link.drop()  # the thread finds that, too
+            link.drop()  # the thread detects the same failure
         self._thread.join(_LEAVE_SECONDS)
 
     def _subscribed(self) -> Wire:
@@ -64,7 +64,7 @@ class Listener:
         while not self._closing.is_set():
             try:
                 self._hear(self._wire.read_response())
-            except (RedisError, OSError):  # silence for long is taken for a lost connection, too
+            except (RedisError, OSError):  # a long silence also counts as a lost connection
                 self._wire.disconnect()
                 self._again()
         self._wire.disconnect()

@@ -1,4 +1,4 @@
-"""What is looked at when a store in Redis is opened: version, durability, and whose keys are there. Knows no rows."""
+"""Checks when a store in Redis is opened: version, durability, and other applications' keys."""
 
 from typing import Any
 
@@ -7,12 +7,12 @@ from leyden.core.store.redis.connection import Address, Link
 from leyden.core.store.redis.scripts import VERSION, Keys
 
 OLDEST = (6, 2)
-"""The first Redis that has every command used."""
+"""First version of Redis with all commands that are used."""
 _SCANNED = 10_000
 
 
 def check_server(link: Link, address: Address) -> bool:
-    """Return whether the file may be written after the answer; raises UsageError for a Redis that cannot be a store."""
+    """Return whether Redis may answer before it writes its file; raises UsageError for an unsuitable Redis."""
     server = _facts(link.call("INFO", "server"))
     version = server.get("redis_version", "0")
     if tuple(int(part) for part in version.split(".")[:2] if part.isdecimal()) < OLDEST:
@@ -26,7 +26,7 @@ def check_server(link: Link, address: Address) -> bool:
 
 
 def is_durable(link: Link) -> bool:
-    """Whether what is written goes to a file."""
+    """Whether Redis writes its data to a file."""
     return _facts(link.call("INFO", "persistence")).get("aof_enabled") == "1"
 
 
@@ -46,7 +46,7 @@ def _check_durable(link: Link, address: Address) -> None:
 
 
 def claim_namespace(link: Link, address: Address, keys: Keys) -> None:
-    """Note the version of the store; raises UsageError when it is newer, or the keys are somebody else's."""
+    """Record the version of the store; raises UsageError when it is newer, or the keys are another application's."""
     kind = link.call("TYPE", keys.schema)
     if kind == b"none":
         _check_empty(link, address, keys)
@@ -59,7 +59,7 @@ def claim_namespace(link: Link, address: Address, keys: Keys) -> None:
 
 
 def _check_empty(link: Link, address: Address, keys: Keys) -> None:
-    """Look at every name, once in the life of a store."""
+    """Check every key, once, when a store is created."""
     cursor = b"0"
     while True:
         cursor, names = link.call("SCAN", cursor, "MATCH", f"{keys.prefix}*", "COUNT", str(_SCANNED))
@@ -79,7 +79,7 @@ def _facts(answer: bytes) -> dict[str, str]:
 
 
 def _setting(link: Link, name: str) -> str | None:
-    """Return a setting, or None where the user may not ask."""
+    """Return a setting, or None where the user may not read it."""
     try:
         found: list[Any] = link.call("CONFIG", "GET", name)
     except StoreError:

@@ -1,7 +1,7 @@
-"""`RedisRecords`: runs, metrics and versions of policies in Redis, within one transaction. Knows no connections.
+"""`RedisRecords`: rows of runs, metrics and policy versions in Redis, within one transaction.
 
-A run is one hash, a step and a version are one value each, and sorted sets give their order. Whatever is written of a
-run, its hash is too: a commit that was decided on an older one is refused.
+A run is one hash, a step and a version are one value each, and sorted sets give their order. Every write to a run's
+data also writes its hash, so a commit based on an older hash is refused.
 """
 
 from collections.abc import Sequence
@@ -22,58 +22,58 @@ _unpack = msgspec.msgpack.Decoder(list[Any]).decode
 
 
 class RedisRecords(Picture):
-    """The part of `RedisRows` that holds runs, and what named requests made."""
+    """The part of `RedisRows` that holds runs, and the results of requests with an id."""
 
     def answered(self, request_id: str) -> bytes | None:
-        """A value."""
+        """Read the result's key."""
         (found,) = self.ask(("GET", self.keys.request + request_id))
         return found
 
     def note_answer(self, request_id: str, answer: bytes) -> None:
-        """A value that goes by itself."""
+        """Set the result's key, with an expiry time."""
         key, seconds = self.keys.request + request_id, str(round(KEPT_SECONDS))
         self.record_changes.append(("SET", key, answer, "EX", seconds))
 
     def run(self, run_id: str) -> RunRow | None:
-        """A hash; the commit finds out whether it is as it was."""
+        """Read the run's hash, and record its version for the commit's check."""
         ((version, packed),) = self.ask(("HMGET", self.keys.run + run_id, "v", "row"))
         self.seen_runs.setdefault(run_id, ABSENT if version is None else version.decode())
         return None if packed is None else _read(RunRow, packed)
 
     def insert_run(self, row: RunRow) -> None:
-        """A hash, and its place."""
+        """Set the run's hash, and its position."""
         self.replace_run(row)
         self.record_changes.append(("ZADD", self.keys.runs, place(self.new_place()), row.run_id))
 
     def replace_run(self, row: RunRow) -> None:
-        """The hash."""
+        """Set the run's hash."""
         change = ("HSET", self.keys.run + row.run_id, "v", self.version, "row", _pack(astuple(row)))
         self.record_changes.append(change)
 
     def select_runs(self, query: Query) -> tuple[list[RunRow], int]:
-        """Evaluate over all."""
+        """Read all runs, and evaluate the query."""
         (found,) = self.ask(("EACH", "0", "-1", self.keys.run, self.keys.runs, "HGET", "row"))
         return evaluate([_read(RunRow, packed) for _, packed in found], query)
 
     def metrics(self, run_id: str, steps: Sequence[int]) -> dict[int, MetricsRow]:
-        """A value each."""
+        """Read each step's key."""
         found = self.ask(*(("GET", self._step(run_id, step)) for step in steps))
         rows = [_read(MetricsRow, packed) for packed in found if packed is not None]
         return {row.step: row for row in rows}
 
     def insert_metrics(self, rows: Sequence[MetricsRow]) -> None:
-        """A value each, and its place, which is the step."""
+        """Set each step's key, and its position, which is the step."""
         self.replace_metrics(rows)
         for row in rows:
             self.record_changes.append(("ZADD", self.keys.steps + row.run_id, str(row.step), str(row.step)))
 
     def replace_metrics(self, rows: Sequence[MetricsRow]) -> None:
-        """A value each."""
+        """Set each step's key."""
         for row in rows:
             self.record_changes.append(("SET", self._step(row.run_id, row.step), _pack(astuple(row))))
 
     def select_metrics(self, query: Query) -> tuple[list[MetricsRow], int]:
-        """The page alone; they are always wanted by step."""
+        """Read only the page; steps are always sorted by number."""
         run_id = query.within["run_id"]
         steps = self.keys.steps + run_id
         if not _is_one_word(run_id):
@@ -90,24 +90,24 @@ class RedisRecords(Picture):
         return f"{self.keys.metrics}{run_id}:{step}"
 
     def policy_version(self, key: VersionKey) -> VersionRow | None:
-        """A value."""
+        """Read the version's key."""
         (packed,) = self.ask(("GET", self.keys.policy_version + _member(*key)))
         return None if packed is None else _read(VersionRow, packed)
 
     def insert_policy_version(self, row: VersionRow) -> None:
-        """A value, and its place among all and among those of its run."""
+        """Set the version's key, and its positions among all versions and among those of its run."""
         self.replace_policy_version(row)
         number, member = place(self.new_place()), _member(row.run_id, row.policy, row.version)
         for name in (self.keys.policy_versions, self._versions_of(row.run_id)):
             self.record_changes.append(("ZADD", name, number, member))
 
     def replace_policy_version(self, row: VersionRow) -> None:
-        """The value."""
+        """Set the version's key."""
         key = self.keys.policy_version + _member(row.run_id, row.policy, row.version)
         self.record_changes.append(("SET", key, _pack(astuple(row))))
 
     def select_policy_versions(self, query: Query) -> tuple[list[VersionRow], int]:
-        """Evaluate over one run's, or over all."""
+        """Read one run's versions, or all, and evaluate the query."""
         run_id = query.within.get("run_id")
         if run_id is not None and not _is_one_word(run_id):
             return [], 0
@@ -119,7 +119,7 @@ class RedisRecords(Picture):
         return f"{self.keys.policy_versions}:{run_id}"
 
     def forget_after(self, run_id: str, step: int) -> None:
-        """With their places."""
+        """Delete the keys of later steps and versions, with their positions."""
         steps, versions = self.keys.steps + run_id, self._versions_of(run_id)
         later, members = self.ask(("ZRANGEBYSCORE", steps, f"({step}", "+inf"), ("ZRANGE", versions, "0", "-1"))
         gone = [name.decode() for name in later]
@@ -136,16 +136,16 @@ def _read(kind: type[Any], packed: bytes) -> Any:
 
 
 def _member(run_id: str, policy: str, version: int) -> str:
-    """What stands for a version; the ids and names of what is stored have no colon."""
+    """Return the member for a version; the ids and names in it contain no colon."""
     return f"{run_id}:{policy}:{version}"
 
 
 def _is_one_word(run_id: str) -> bool:
-    """Whether there may be such a run; the names of sorted sets travel with spaces between them."""
+    """Whether such a run may exist; `EACH` separates names of sorted sets by spaces."""
     return run_id.split() == [run_id]
 
 
 def _part(query: Query) -> tuple[int, int]:
-    """First and last place, in ascending order, of the steps that are wanted."""
+    """Return the first and last position, in ascending order, of the steps in the page."""
     first, last = query.offset, -1 if query.limit < 0 else query.offset + query.limit - 1
     return (first, last) if query.order == "asc" else (0 if last < 0 else -1 - last, -1 - first)

@@ -1,4 +1,4 @@
-"""`RedisRows`: rows in Redis, within one transaction. Knows nothing of connections, threads or retries."""
+"""`RedisRows`: the rows of a store in Redis, within one transaction."""
 
 from collections.abc import Mapping, Sequence
 
@@ -31,14 +31,14 @@ from leyden.core.store.redis.select import page_of_rollouts
 from leyden.core.store.state_rules import heard
 
 _PULSE = frozenset({"last_heartbeat_time", "deadline"})
-"""Fields that change with every span and say nothing of a state."""
+"""Fields that change with every span and do not concern the status."""
 
 
 class RedisRows(RedisRecords):
-    """Rows in Redis."""
+    """Rows in Redis: reads through `ask`, and collects writes for one commit."""
 
     def counts(self) -> dict[str, int]:
-        """Sizes of sorted sets, and two counters."""
+        """Read the sizes of sorted sets, and two counters."""
         keys = self.keys
         *sizes, counted = self.ask(
             *(("ZCARD", key) for key in (keys.rollouts, keys.shelf, keys.workers, keys.queue)),
@@ -57,28 +57,28 @@ class RedisRows(RedisRecords):
     # --- Rollouts
 
     def rollouts(self, rollout_ids: Sequence[str]) -> dict[str, RolloutRow]:
-        """A hash each."""
+        """Read one hash for each rollout."""
         return {name: rollout.row for name, rollout in self.at_rest(rollout_ids).items()}
 
     def select_rollouts(self, query: Query) -> tuple[list[RolloutRow], int]:
-        """By the sorted sets where they give the page; nothing was written before."""
+        """Read the page, by the sorted sets where possible; only before any write."""
         return page_of_rollouts(self, query)
 
     def insert_rollouts(self, rows: Sequence[RolloutRow]) -> None:
-        """A hash each."""
+        """Add one hash for each rollout."""
         for row in rows:
             rollout = RolloutAtRest(version=self.version, place=self.new_place(), row=row, attempts={}, places={})
             self.write(rollout)
 
     def update_rollout(self, rollout_id: str, changes: Changes) -> None:
-        """Replace."""
+        """Replace the row."""
         if not _PULSE.issuperset(changes):
             self.changed.add(rollout_id)
         rollout = self.known(rollout_id)
         self.write(replace(rollout, version=self.version, row=replace(rollout.row, **changes)))
 
     def overdue(self) -> list[RolloutRow]:
-        """By the sorted set, less those that another process has seen to before they were read."""
+        """Read the sorted set of deadlines, without rollouts that another process has handled in the meantime."""
         if not self.cures:
             return []
         (due,) = self.ask(("ZRANGEBYSCORE", self.keys.deadlines, "-inf", repr(self.now)))
@@ -89,50 +89,50 @@ class RedisRows(RedisRecords):
         return [row for deadline, _, row in sorted(still, key=lambda each: each[:2]) if deadline <= self.now]
 
     def next_deadline(self) -> float | None:
-        """By the sorted set."""
+        """Read the first entry of the sorted set of deadlines."""
         (first,) = self.ask(("ZRANGE", self.keys.deadlines, "0", "0", "WITHSCORES"))
         return float(first[1]) if first else None
 
     def push(self, rollout_ids: Sequence[str]) -> None:
-        """Take places."""
+        """Reserve positions in the queue."""
         for name in rollout_ids:
             self.queued[name] = self.new_place()
 
     def drop(self, rollout_id: str) -> None:
-        """Take out."""
+        """Remove the rollout from the queue."""
         self.queued.pop(rollout_id, None)
         self.dropped.add(rollout_id)
 
     def head(self, limit: int) -> list[str]:
-        """Hold the first ones; nothing was written before."""
+        """Reserve the first rollouts of the queue; only before any write."""
         return self.hold(limit)
 
     # --- Attempts
 
     def attempts(self, keys: Sequence[AttemptKey]) -> dict[AttemptKey, AttemptRow]:
-        """In the hashes of their rollouts."""
+        """Read the hashes of their rollouts."""
         rollouts = self.at_rest([key[0] for key in keys])
         found = ((key, rollouts[key[0]].attempts.get(key[1])) for key in keys if key[0] in rollouts)
         return {key: row for key, row in found if row is not None}
 
     def latest_attempts(self, rows: Sequence[RolloutRow]) -> dict[str, AttemptRow]:
-        """The last one of each."""
+        """Return the last attempt of each rollout."""
         rollouts = self.at_rest([row.rollout_id for row in rows])
         return {
             name: next(reversed(rollout.attempts.values())) for name, rollout in rollouts.items() if rollout.attempts
         }
 
     def attempts_of(self, rollout_id: str) -> list[AttemptRow]:
-        """As they were added."""
+        """Return the attempts in the order in which they were added."""
         return [row for rollout in self.at_rest([rollout_id]).values() for row in rollout.attempts.values()]
 
     def select_attempts(self, query: Query) -> tuple[list[AttemptRow], int]:
-        """Evaluate over one rollout's."""
+        """Evaluate the query over one rollout's attempts."""
         found = self.at_rest([query.within["rollout_id"]]).values()
         return evaluate((row for rollout in found for row in rollout.attempts.values()), query)
 
     def insert_attempt(self, row: AttemptRow) -> None:
-        """Into the hash of its rollout."""
+        """Add the attempt to the hash of its rollout."""
         rollout = self.known(row.rollout_id)
         number = self.new_place()
         self.write(
@@ -146,7 +146,7 @@ class RedisRows(RedisRecords):
         self.note_open(None, row, number)
 
     def update_attempt(self, key: AttemptKey, changes: Changes) -> None:
-        """Replace."""
+        """Replace the attempt's row."""
         if not _PULSE.issuperset(changes):
             self.changed.add(key[0])
         rollout = self.known(key[0])
@@ -156,7 +156,7 @@ class RedisRows(RedisRecords):
         self.note_open(old, new, rollout.places[key[1]])
 
     def open_attempt_of(self, worker_id: str) -> AttemptRow | None:
-        """By the sorted set."""
+        """Read the sorted set of the worker's open attempts."""
         bench = self.bench(worker_id)
         if not bench.open and not bench.whole:
             bench = self.whole_bench(worker_id)
@@ -168,7 +168,7 @@ class RedisRows(RedisRecords):
     # --- Spans
 
     def span_targets(self, keys: Sequence[AttemptKey]) -> dict[AttemptKey, SpanTarget]:
-        """In the hashes of their rollouts."""
+        """Read the hashes of the attempts' rollouts."""
         rollouts = self.at_rest([key[0] for key in keys])
         targets: dict[AttemptKey, SpanTarget] = {}
         for key in keys:
@@ -181,22 +181,22 @@ class RedisRows(RedisRecords):
         return targets
 
     def beat(self, keys: Sequence[AttemptKey]) -> None:
-        """Replace each."""
+        """Replace each attempt's heartbeat time."""
         for key in keys:
             before = self.known(key[0]).attempts[key[1]].last_heartbeat_time
             self.update_attempt(key, {"last_heartbeat_time": heard(before, self.now)})
 
     def span_counters(self, rollout_ids: Sequence[str]) -> dict[str, int]:
-        """In the hashes."""
+        """Read the counters in the hashes."""
         return {name: rollout.counter for name, rollout in self.at_rest(rollout_ids).items()}
 
     def give_out(self, counters: Mapping[str, int]) -> None:
-        """Into the hashes."""
+        """Replace the counters in the hashes."""
         for name, rollout in self.at_rest(list(counters)).items():
             self.write(replace(rollout, version=self.version, counter=counters[name]))
 
     def stored_spans(self, keys: Sequence[SpanKey]) -> set[SpanKey]:
-        """By a set for each rollout; while it believes, the commit asks instead."""
+        """Read each rollout's set of span ids; with `believes`, the commit checks instead."""
         if self.believes:
             return set()
         rollouts = self.at_rest([key[0] for key in keys])
@@ -212,7 +212,7 @@ class RedisRows(RedisRecords):
         return {key for (_, part), known in found for key, is_in in zip(part, known, strict=True) if is_in}
 
     def insert_spans(self, rows: Sequence[SpanRow]) -> None:
-        """To the end of the list of their rollout."""
+        """Append the spans to the list of their rollout."""
         groups: dict[str, list[SpanRow]] = {}
         for row in rows:
             groups.setdefault(row.rollout_id, []).append(row)
@@ -231,14 +231,14 @@ class RedisRows(RedisRecords):
             )
 
     def delete_spans(self, rollout_id: str) -> int:
-        """With the list and the set of its ids."""
+        """Delete the list of spans and the set of their ids."""
         (count,) = self.ask(("LLEN", self.keys.spans + rollout_id))
         self.write(replace(self.at_rest([rollout_id])[rollout_id], version=self.version, tail=0))
         self.gone_spans[rollout_id] = count
         return count
 
     def select_spans(self, query: Query) -> tuple[list[SpanRow], int]:
-        """The list, or a part of it where spans came in the order of their numbers."""
+        """Read the list, or only a part of it where spans were stored in the order of their numbers."""
         rollout_id = query.within["rollout_id"]
         key = self.keys.spans + rollout_id
         first, last = _part(query)
@@ -255,7 +255,7 @@ class RedisRows(RedisRecords):
     # --- Resources and workers
 
     def resources(self, resources_id: str | None, version: int | None = None) -> ResourcesRow | None:
-        """A field of a hash."""
+        """Read a field of a hash."""
         if resources_id is not None and version is not None:
             (packed,) = self.ask(("HGET", self.keys.versions + resources_id, str(version)))
             return None if packed is None else read_resources(packed)
@@ -263,30 +263,30 @@ class RedisRows(RedisRecords):
         return shelf.latest if resources_id is None else shelf.current[resources_id]
 
     def insert_resources(self, row: ResourcesRow) -> None:
-        """Into the hash of its id."""
+        """Add the version to the hash of its id."""
         shelf = self.shelf(row.resources_id)
         self.new_resources.append((row, self.new_place()))
         current = {**shelf.current, row.resources_id: row}
         self.written_shelf = Shelf(version=self.version, latest=row, current=current)
 
     def select_resources(self, query: Query) -> tuple[list[ResourcesRow], int]:
-        """Evaluate over the current versions."""
+        """Read all current versions, and evaluate the query."""
         keys = self.keys
         (found,) = self.ask(("EACH", "0", "-1", keys.versions, keys.shelf, "HGET", "current"))
         return evaluate([read_resources(packed) for _, packed in found], query)
 
     def worker(self, worker_id: str) -> WorkerRow | None:
-        """A hash."""
+        """Read the worker's hash."""
         return self.bench(worker_id).row
 
     def put_worker(self, row: WorkerRow) -> None:
-        """Replace."""
+        """Replace the worker's row."""
         bench = self.bench(row.worker_id)
         number = self.new_place() if bench.row is None else bench.place
         self.write_bench(row.worker_id, bench, row=row, place=number)
 
     def select_workers(self, query: Query) -> tuple[list[WorkerRow], int]:
-        """Evaluate over all."""
+        """Read all workers, and evaluate the query."""
         keys = self.keys
         (found,) = self.ask(("EACH", "0", "-1", keys.worker, keys.workers, "HGET", "row"))
         return evaluate([read_worker(packed) for _, packed in found], query)
@@ -297,7 +297,7 @@ def _newness(place: int) -> tuple[bool, int]:
 
 
 def _part(query: Query) -> tuple[int, int]:
-    """First and last place of the spans that the query wants, where they are stored in the order of their numbers."""
+    """Return the first and last position of the spans in the page, if spans are stored in order of their numbers."""
     in_order = query.sort_by == "sequence_id" and query.order == "asc"
     if query.conditions or len(query.within) > 1 or not in_order or query.limit <= 0:
         return 0, -1

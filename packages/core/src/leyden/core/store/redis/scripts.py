@@ -1,10 +1,11 @@
-"""The Lua scripts by which a store reads and writes Redis, and the names of its keys. Knows no states.
+"""Lua scripts with which a store reads and writes Redis, and the names of its keys.
 
-Redis runs a script whole, with nothing in between, and appends what it changed to its file whole. So `READ` gives a
-picture of one moment, and `COMMIT` is a transaction: it looks whether everything the transaction was decided on is as
-it was, and then makes every change, or none.
+Redis runs a script without interruption, and appends all its changes to its file together. `READ` therefore returns
+data of one moment, and `COMMIT` is a transaction: it checks that all data on which the transaction is based are
+unchanged, and then makes every change, or none.
 
-A rollout, with its attempts, is one hash, and a worker is one; field `v` of each names the commit that wrote it last.
+A rollout with its attempts is one hash, and so is a worker. Field `v` of each is the id of the commit that wrote it
+last.
 """
 
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ import msgspec
 T = TypeVar("T")
 
 VERSION = 1
-"""Kept in the key `schema`; a store written by a newer version is refused."""
+"""Version of the format, kept in the key `schema`; a store written by a newer version is refused."""
 
 Command = Sequence[str]
 """A command of Redis, or `EACH`."""
@@ -26,64 +27,71 @@ class Due(Exception):
 
 
 class Stale(Exception):
-    """What a transaction was decided on has changed; it must be done again."""
+    """Data on which a transaction is based have changed, so it must be repeated."""
 
 
 class Keys:
-    """Names of keys. Those of single things end in an id; the others have no colon after the prefix."""
+    """Names of keys. Keys of single objects end in an id; the others have no colon after the prefix."""
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
         self.schema = f"{prefix}schema"
         self.serial = f"{prefix}serial"
-        """Counts what was created and queued, so that everything has its place in the order of creation."""
+        """Counter for all that is created or queued, which gives the positions in the order of creation."""
         self.counts = f"{prefix}counts"
-        """Hash: how many attempts and spans there are."""
+        """Hash: numbers of attempts and spans."""
         self.rollouts = f"{prefix}rollouts"
-        """Sorted set of ids by place, as are `workers`, and `shelf` by the place of the last version."""
+        """Sorted set of ids by position.
+
+        So are `workers`, and `shelf`, the ids of resources by the position of the last version.
+        """
         self.workers = f"{prefix}workers"
         self.shelf = f"{prefix}shelf"
         self.resources = f"{prefix}resources"
         """Hash: `v` and the row of the resources stored last."""
         self.queue = f"{prefix}queue"
-        """Sorted set of rollout ids by place."""
+        """Sorted set of rollout ids by position."""
         self.held = f"{prefix}held"
-        """Hash: who is about to claim a rollout, and until when others leave it to them."""
+        """Hash of reserved rollouts: which store is about to claim each, and until when others skip it."""
         self.deadlines = f"{prefix}deadlines"
-        """Sorted set of rollout ids by Unix time."""
+        """Sorted set of rollout ids by deadline in Unix time."""
         self.rollout = f"{prefix}rollout:"
         """Hash of each rollout."""
         self.spans = f"{prefix}spans:"
-        """List of each rollout's spans in the order in which they came."""
+        """List of each rollout's spans in the order in which they were stored."""
         self.span_ids = f"{prefix}span-ids:"
-        """Set of the ids of each rollout's spans, after the number of their attempt."""
+        """Set of the ids of each rollout's spans, each after the number of its attempt."""
         self.worker = f"{prefix}worker:"
         """Hash of each worker."""
         self.open = f"{prefix}open:"
-        """Sorted set of each worker's open attempts by place."""
+        """Sorted set of each worker's open attempts by position."""
         self.versions = f"{prefix}versions:"
         """Hash of the versions of each id of resources."""
         self.runs = f"{prefix}runs"
-        """Sorted set of the ids of runs by place."""
+        """Sorted set of the ids of runs by position."""
         self.run = f"{prefix}run:"
         """Hash of each run."""
         self.steps = f"{prefix}steps:"
-        """Sorted set of each run's steps by their numbers; what was measured at one is under `metrics`."""
+        """Sorted set of each run's steps by number; the metrics of a step are under `metrics`."""
         self.metrics = f"{prefix}metrics:"
         self.policy_versions = f"{prefix}policy-versions"
-        """Sorted set of versions of policies by place, and, with a run's id, of its own; each is one value."""
+        """Sorted set of policy versions by position; with `:` and a run's id, that of the run's own versions.
+
+        Each version is one value under `policy_version`.
+        """
         self.policy_version = f"{prefix}policy-version:"
         self.request = f"{prefix}request:"
-        """What each request made that its caller had named."""
+        """Result of each request with an id."""
         self.last = f"{prefix}last:"
-        """The number of the last commit of a store, and what it was answered."""
+        """Number of the last commit of a store, and its answer."""
 
     def status(self, status: str) -> str:
-        """Sorted set of the ids of the rollouts in a status by place."""
+        """Return the sorted set of the ids of the rollouts in a status by position."""
         return f"{self.prefix}status:{status}"
 
 
-# Arguments: key of the deadlines, now or nothing, commands. Answers {1} where the health check must write first.
+# Arguments: key of the deadlines, current time or nothing, commands. Answers {1} where the health check must write
+# first.
 READ = """
 if ARGV[2] ~= '' and #redis.call('ZRANGEBYSCORE', ARGV[1], '-inf', ARGV[2], 'LIMIT', 0, 1) > 0 then
     return {1}
@@ -125,8 +133,9 @@ end
 return {0, found}
 """
 
-# Arguments: keys of the deadlines, the queue and those held, prefix of rollouts, now or nothing, limit, who, for
-# how many milliseconds. Answers the first in the queue that nobody else is about to claim, and holds them.
+# Arguments: keys of the deadlines, the queue and the reserved rollouts; prefix of rollouts; current time or nothing;
+# limit; the store's name; milliseconds of the reservation. Answers the first queued rollouts that no other store has
+# reserved, and reserves them.
 HOLD = """
 if ARGV[5] ~= '' and #redis.call('ZRANGEBYSCORE', ARGV[1], '-inf', ARGV[5], 'LIMIT', 0, 1) > 0 then
     return {1}
@@ -155,7 +164,7 @@ end
 return {0, found}
 """
 
-# A plain search, as a pattern costs more than all else that a small commit does.
+# A plain search, since a pattern costs more than the rest of a small commit.
 _WAITS = """
 local function waits()
     local found = redis.call('INFO', 'persistence')
@@ -164,10 +173,11 @@ local function waits()
 end
 """
 
-# Arguments: keys of the deadlines, the serial and the last commit of this store, number of the commit, now or nothing,
-# channel, message or nothing, head, and then every command's arguments one after the other. Answers what became of it:
-# `due`, `stale`, `done`, or `wait` where it is done but the file is still to be written; the last two with the first
-# serial. Where it is not made, or was made before, what the same transaction has put into lists goes again.
+# Arguments: keys of the deadlines, the serial and the last commit of this store; number of the commit; current time or
+# nothing; channel; message or nothing; head; then the arguments of all commands one after the other. Answers the
+# result: `due`, `stale`, `done`, or `wait` where it is done but the file is not yet written; the last two with the
+# first serial. Where the commit is not made, or was made before, the items that the same transaction appended to lists
+# are removed again.
 COMMIT = (
     _WAITS
     + """
@@ -236,10 +246,10 @@ return answer
 """
 )
 
-# One more span of an attempt that runs; what `COMMIT` could do as well, in half the time. Arguments: keys of the
-# deadlines and the last commit of this store, number of the commit, now, rollout's key, the commits that must have
-# written it last and that writes it now, the attempt's field and value, number of the span, keys of the set of ids, of
-# the spans and the counts, what stands for the span, the span, whether to say if the file is still to be written.
+# One more span of a running attempt: what `COMMIT` could do too, in half the time. Arguments: keys of the deadlines and
+# the last commit of this store; number of the commit; current time; the rollout's key; its expected version and its new
+# version; the attempt's field and value; number of the span; keys of the set of ids, of the spans and of the counts;
+# the member for the span; the span; whether to answer if the file is not yet written.
 ONE_MORE = (
     _WAITS
     + """
@@ -265,9 +275,9 @@ return 'done 0'
 )
 
 FIRST_ARGUMENT = 9
-"""Where the arguments of a commit's commands begin, counted from 1."""
+"""Index of the first argument of a commit's commands, counted from 1."""
 MOST_ARGUMENTS = 1000
-"""Lua cannot pass many thousands of arguments at once."""
+"""Largest number of arguments of a command, since Lua cannot pass many thousands."""
 
 
 def chunks(items: Sequence[T]) -> list[Sequence[T]]:
@@ -278,28 +288,28 @@ def chunks(items: Sequence[T]) -> list[Sequence[T]]:
 
 
 class Message(NamedTuple):
-    """What is sent for a commit."""
+    """Arguments and commands that are sent for a commit."""
 
     arguments: Sequence[bytes | str]
-    """Of the script."""
+    """Arguments of the script."""
     ahead: Sequence[Sequence[bytes | str]] = ()
-    """Commands that Redis makes in the same transaction, right before the script."""
+    """Commands that Redis runs in the same transaction, right before the script."""
 
 
 class Head(msgspec.Struct, frozen=True, array_like=True):
-    """What a commit says of its arguments."""
+    """Description of a commit's arguments."""
 
     checks: list[tuple[str, str]]
-    """Keys, and the commit that must have written each last; nothing where there must be none."""
+    """Keys, each with the version that it must have; "" where it must not exist."""
     absent: list[list[str]]
-    """Keys of sets, and what must not be in each before the commit, and is in it afterwards."""
+    """Keys of sets, each with members that must be absent before the commit, and are added by it."""
     lengths: list[int]
-    """How many arguments each command has."""
+    """Number of arguments of each command."""
     serials: list[int]
-    """Which arguments are counted from the first serial of this commit."""
+    """Indexes of the arguments that are relative to the first serial of this commit."""
     fresh: int
-    """How many serials it takes."""
+    """Number of serials that it takes."""
     asks_file: bool
-    """Whether to say if the file is still to be written."""
+    """Whether to answer if the file is not yet written."""
     ahead: list[tuple[str, int]]
-    """Keys of lists, and how much the same transaction has put at the end of each."""
+    """Keys of lists, each with the number of items that the same transaction appended."""

@@ -1,4 +1,4 @@
-"""Pages of rollouts: by the sorted sets where these give the page, else over the states of all that may be in it."""
+"""Pages of rollouts: read from the sorted sets where these give the page, otherwise from all states that may match."""
 
 from collections.abc import Mapping
 
@@ -31,7 +31,7 @@ def page_of_rollouts(rows: Picture, query: Query) -> Page:
 
 
 def _in_order(rows: Picture, query: Query, sets: list[str]) -> Page:
-    """Read the page alone."""
+    """Read only the page."""
     first, last = query.offset, -1 if query.limit < 0 else query.offset + query.limit - 1
     sizes = [("ZCARD", name) for name in sets]
     if query.limit == 0:
@@ -45,7 +45,7 @@ def _in_order(rows: Picture, query: Query, sets: list[str]) -> Page:
 
 
 def _evaluated(rows: Picture, query: Query, sets: list[str]) -> Page:
-    """Filter and sort what may be filtered and sorted on, then read the page."""
+    """Read the fields for filters and sorting of all rollouts, then read the page."""
     (found,) = rows.ask(("EACH", "0", "-1", rows.keys.rollout, " ".join(sets), "HMGET", "v", "state"))
     versions = {name.decode(): version.decode() for name, (version, _) in found}
     states = [row_without_bodies(name.decode(), state) for name, (_, state) in found]

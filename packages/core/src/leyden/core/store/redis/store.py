@@ -1,11 +1,12 @@
-"""`RedisStore`: rows in Redis, shared by any number of processes on any number of machines.
+"""`RedisStore`: a store in Redis, shared by any number of processes on any number of machines.
 
-Transactions are optimistic: one reads, decides, and commits all it writes by one script that Redis makes only if what
-was read is as it was; else the work is done again. Nobody holds a lock, so nobody who dies leaves one. A rollout at the
-head of the queue is left to who looks at it first for a moment, so that many who claim at once take different ones.
+Transactions are optimistic: a transaction reads, decides, and sends all its writes in one script. Redis makes them only
+if all data that were read are unchanged; otherwise the work is repeated. There are no locks, so a process that dies
+leaves none. The store that first reads a rollout at the head of the queue reserves it for a moment, so that many claims
+at once get different rollouts.
 
-Transactions run on the store's own threads, one that writes and a few that read. With `appendonly yes`, what was
-acknowledged survives the death of any process, that of Redis included.
+Transactions run on the store's own threads, one that writes and a few that read. With `appendonly yes`, acknowledged
+writes survive the death of any process, that of Redis included.
 """
 
 import asyncio
@@ -44,27 +45,30 @@ from leyden.core.store.redis.scripts import COMMIT, ONE_MORE, Due, Keys, Message
 T = TypeVar("T")
 
 RECHECK = 2.0
-"""Seconds after which a waiting caller looks for news it was not told of."""
+"""Seconds after which a waiting caller looks for changes whose notification was missed."""
 _RECENT_SECONDS = 0.5
-"""How long an attempt that was looked at is taken to be as it was."""
+"""Seconds for which a cached attempt is used."""
 _READERS = 2
 _GIVE_UP_SECONDS = 20.0
-"""How long a transaction is done again because others write the same."""
+"""Seconds for which a transaction is repeated because others write the same data."""
 _LONGEST_PAUSE = 0.05
 _LITTLE_BYTES = 16 << 10
-"""More is not sent from an event loop's thread: Redis takes longer for it than the hop to another thread does."""
+"""Largest commit that an event loop's thread sends; a larger one takes Redis longer than a switch of threads."""
 _SOON_SECONDS = 0.02
-"""How long an event loop waits for an answer at most."""
+"""Longest wait of an event loop for an answer."""
 _NEAR_SECONDS, _NEAR_ANSWERS, _FAR_SECONDS = 0.002, 8, 1.0
-"""Redis is near where it gave one of so many answers within the first, else far for the third: on a busy machine single
-answers take long from the nearest, and longer on another thread."""
+"""Redis counts as near where one of the last `_NEAR_ANSWERS` answers took at most `_NEAR_SECONDS`.
+
+Otherwise it counts as far for `_FAR_SECONDS`. On a busy machine, single answers of the nearest server take long too,
+and even longer on another thread.
+"""
 _FILE_SECONDS = 3.0
 """Redis writes its file after two seconds in any case."""
 _WAITS = re.compile(rb"aof_pending_bio_fsync:[1-9]")
 
 
 class RedisStore(LocalStore):
-    """A store in Redis. Use `await RedisStore.open(uri)`, or `open_store`."""
+    """A store in Redis. Open it with `await RedisStore.open(uri)`, or `open_store`."""
 
     name = "redis"
 
@@ -88,13 +92,14 @@ class RedisStore(LocalStore):
         self._write_link.load(COMMIT, ONE_MORE)
         self._listener = Listener(address, self._channel, self._name, self._bell, self._closing)
         self._turn = threading.Lock()
-        """Held by whoever writes, on whatever thread."""
+        """Held by the writer, on any thread."""
         self._unfinished: tuple[object, Ready[Any], bytes | None] | None = None
-        """Whose commit was not done at once, what it was, and its answer where only the file is waited for."""
+        """Owner and content of a commit that was not done at once; its answer, where only the file is not yet written.
+        """
         self._late: tuple[object, Any] | None = None
-        """Whose commit that was, and what it was answered after all."""
+        """Owner and result of such a commit after it was finished."""
         self._took: deque[float] = deque(maxlen=_NEAR_ANSWERS)
-        """How long the last answers took that an event loop waited for."""
+        """Durations of the last answers that an event loop waited for."""
         self._near_from = 0.0
         self._spans = GroupCommit(self._store_spans, self._store_spans_here, self._writer.submit)
         self._recent = RecentAttempts(_RECENT_SECONDS)
@@ -103,9 +108,9 @@ class RedisStore(LocalStore):
     async def open(cls, uri: str, clock: Callable[[], float] = time.time, recheck: float = RECHECK) -> "RedisStore":
         """Open the store in the Redis at `uri`, which is described in `docs/store-redis.md`.
 
-        Waiting callers learn of what any process writes at once, and after `recheck` seconds of what they were not told
-        of. Raises UsageError when there is no Redis, or it refuses the password, is too old, may lose what it is told,
-        or holds something else under the store's keys.
+        Waiting callers are notified at once of writes by any process, and look for missed ones after `recheck` seconds.
+        Raises UsageError when there is no Redis, or it refuses the password, is too old, may lose data, or has other
+        data under the store's keys.
         """
         return await asyncio.to_thread(cls, address_of(uri), clock, recheck)
 
@@ -124,7 +129,7 @@ class RedisStore(LocalStore):
 
     async def _write(self, work: Callable[[Rows], T]) -> T:
         self._check_open()
-        return await self._transact(work, write=True)  # the health check is made where the commit finds it due
+        return await self._transact(work, write=True)  # the health check runs where the commit finds it due
 
     async def _read(self, work: Callable[[Rows], T]) -> T:
         self._check_open()
@@ -147,7 +152,7 @@ class RedisStore(LocalStore):
             return self._run(self._write_link, work, write=True)
 
     def _run(self, link: Link, work: Callable[[Rows], T], *, write: bool) -> T:
-        """Do `work` until what it was decided on has not changed before it is committed."""
+        """Repeat `work` until the data on which it is based are unchanged at its commit."""
         give_up = time.monotonic() + _GIVE_UP_SECONDS
         tries = 0
         while True:
@@ -171,7 +176,7 @@ class RedisStore(LocalStore):
             self._check(self._write_link)
 
     def _check(self, link: Link) -> None:
-        """Make the health check, unless another process has just made it."""
+        """Run the health check, unless another process has just run it."""
         with suppress(Stale):
             self._try(link, check_health, write=True, believes=False, cures=True)
 
@@ -195,7 +200,7 @@ class RedisStore(LocalStore):
         believes: bool,
         cures: bool = False,
     ) -> Decided[T]:
-        """Do `work`, and return what is to be committed."""
+        """Do `work`, and return its result with what must be committed."""
         version = f"{self._name}.{self._commits + 1}"
         rows = RedisRows(now, self._keys, source, self._memory, version, believes=believes, cures=cures)
         decided = Decided[T](rows, write)
@@ -210,7 +215,7 @@ class RedisStore(LocalStore):
         return decided
 
     def _message(self, decided: Decided[Any], now: str) -> Message:
-        """Return a commit, or a look whether what was read is as it was."""
+        """Return a commit, or a check that what was read is unchanged."""
         keys, rows = self._keys, decided.rows
         news, number = b"", "0"
         if decided.keeps:
@@ -221,7 +226,7 @@ class RedisStore(LocalStore):
         return message(first, rows, keep=decided.keeps, asks_file=self._asks_file)
 
     def _committed(self, link: Link, answer: bytes) -> int:
-        """Return the first place given out, when what was answered cannot be lost any more."""
+        """Return the first assigned position, once the answered data can no longer be lost."""
         became, _, base = answer.partition(b" ")
         if became == b"due":
             raise Due
@@ -239,12 +244,12 @@ class RedisStore(LocalStore):
             self._recent.forget(decided.rows.changed)
             self._bell.ring(decided.rows.rung)
 
-    # --- What comes with every model call
+    # --- Fast paths for every model call
 
     def _at_once(self, decide: Callable[[], Ready[T] | None], name: object) -> Ready[T] | None:
-        """Commit what is decided on the calling thread, from memory; None where another must, which may ask and wait.
+        """Decide from the cache and commit on the calling thread; None where the writing thread must do it.
 
-        What was sent, and not done at once, is finished there; `name` says whose it is.
+        A commit that was sent, but not done at once, is finished there; `name` identifies its owner.
         """
         if self._writer.is_busy or time.monotonic() < self._near_from or not self._turn.acquire(blocking=False):
             return None
@@ -253,7 +258,7 @@ class RedisStore(LocalStore):
                 return None
             ready = decide()
             return ready if ready is not None and self._commit_soon(ready, name) else None
-        except Exception:  # the other thread says what fails; `MustAsk` nearly always
+        except Exception:  # the other thread raises the error again; mostly it is `MustAsk`
             return None
         finally:
             self._turn.release()
@@ -293,7 +298,7 @@ class RedisStore(LocalStore):
         return False
 
     def _finish(self) -> None:
-        """End a commit that was not done at once, and keep what it was answered for its caller, who comes soon."""
+        """Finish a commit that was not done at once, and keep its result for its caller."""
         unfinished, self._unfinished = self._unfinished, None
         if unfinished is None:
             return
@@ -306,19 +311,19 @@ class RedisStore(LocalStore):
         self._late = (name, ready.result)
 
     async def _write_little(self, work: Callable[[Rows], T]) -> T:
-        """Write on the calling thread where Redis is near: the hop costs more than a few rows."""
+        """Write on the calling thread where Redis is near: a switch of threads costs more than a few rows."""
         self._check_open()
         done = self._at_once(lambda: self._from_memory(work), work)
         return await self._write(work) if done is None else done.result
 
     async def find_attempt(self, rollout_id: str, attempt_id: str) -> tuple[Rollout, Attempt] | None:
-        """Return an attempt with its rollout; without a question where it was looked at a moment ago."""
+        """Return an attempt with its rollout; from a cache where it was looked up recently."""
         self._check_open()
         looking = finding_attempt(rollout_id, attempt_id)
         return await self._recent.find((rollout_id, attempt_id), lambda: self._read(looking))
 
     async def _add_spans(self, spans: Sequence[Span]) -> list[Span]:
-        """Store spans in one commit with those of every other caller waiting to be written."""
+        """Store spans in one commit with those of all other waiting callers."""
         self._check_open()
         return await self._spans.add(spans)
 
@@ -357,7 +362,7 @@ class RedisStore(LocalStore):
         await asyncio.to_thread(self._shut_down)
 
     def _shut_down(self) -> None:
-        self._closing.set()  # who waits for a lost connection gives up
+        self._closing.set()  # callers that wait for a lost connection give up
         self._readers.shutdown(wait=True)
         self._writer.shutdown()
         with self._turn:

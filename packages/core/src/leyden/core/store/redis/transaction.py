@@ -1,8 +1,8 @@
-"""`Picture`: what one transaction has read of Redis, and what it has written so far. Knows no connections.
+"""`Picture`: the transaction snapshot, with the data that a transaction has read from Redis and written so far.
 
-What is read is remembered, and so is what is written until `redis_changes` makes one commit of all of it, which Redis
-makes only if nothing that was read has changed. That is why a transaction may believe what an earlier one remembered:
-it costs no question, and where it was wrong, the commit says so and the work is done again on what is asked.
+Reads are kept, and writes are collected until `changes` makes one commit of them. Redis makes the commit only if
+nothing that was read has changed. A transaction may therefore use cached data of an earlier one without a query. Where
+these were outdated, the commit is refused, and the work is repeated with fresh data.
 """
 
 from collections.abc import Sequence
@@ -24,26 +24,26 @@ from leyden.core.store.redis.scripts import Command, Keys, Stale
 from leyden.core.store.state_rules import OPEN_ATTEMPT
 
 _NEWEST = 64
-"""Open attempts of a worker that are read and remembered; nearly always all of them."""
+"""Number of a worker's newest open attempts that are read and cached; nearly always all of them."""
 
 
 class Source(Protocol):
-    """What answers questions."""
+    """A source of data in Redis."""
 
     def ask(self, commands: Sequence[Command]) -> list[Any]:
-        """Answer commands of one moment."""
+        """Return the answers to commands, all from one moment."""
         ...
 
     def hold(self, limit: int) -> list[Any]:
-        """Answer the ids and hashes of the first in the queue, which others now leave to this store for a moment."""
+        """Return the ids and hashes of the first rollouts of the queue, which are now reserved for this store."""
         ...
 
 
 class Picture(Rows):
     """The state of a transaction.
 
-    Where it `believes`, what `memory` holds is not asked, spans are taken for new, and only the commit finds out;
-    where it does not `cure`, nothing is taken for overdue, and only the source or the commit finds out.
+    With `believes`, cached data are used without a query, spans are assumed to be new, and only the commit checks both.
+    Without `cures`, nothing counts as overdue here; the source or the commit checks that.
     """
 
     def __init__(
@@ -52,14 +52,14 @@ class Picture(Rows):
         super().__init__(now)
         self.keys, self._source, self._memory = keys, source, memory
         self.version = version
-        """The commit that will have written it."""
+        """Id of the commit that will write the data."""
         self.believes, self.cures = believes, cures
         self.asked = 0
-        """Questions, each of a moment of its own."""
+        """Number of queries, each of a moment of its own."""
         self.fresh = 0
-        """Places to be given out by the commit."""
+        """Number of positions that the commit will assign."""
         self.changed: set[str] = set()
-        """Rollouts of which, or of whose attempts, more than the pulse was written."""
+        """Rollouts that were changed, or whose attempts were, in other fields than the pulse."""
         self.seen: dict[str, RolloutAtRest | None] = {}
         self.written: dict[str, RolloutAtRest] = {}
         self.seen_benches: dict[str, Bench] = {}
@@ -69,24 +69,24 @@ class Picture(Rows):
         self.new_resources: list[tuple[ResourcesRow, int]] = []
         self.new_spans: dict[str, list[SpanRow]] = {}
         self.gone_spans: dict[str, int] = {}
-        """Rollouts whose spans are removed, and how many those are."""
+        """Rollouts whose spans are removed, with the numbers of these spans."""
         self.queued: dict[str, int] = {}
-        """Places in the queue to be given out."""
+        """Positions in the queue that the commit will assign."""
         self.dropped: set[str] = set()
         self.seen_runs: dict[str, str] = {}
-        """The commits that wrote them last."""
+        """Version of each run that was read."""
         self.record_changes: list[Sequence[bytes | str | int]] = []
-        """Commands that write runs and what belongs to them."""
+        """Commands that write runs and their data."""
 
     def ask(self, *commands: Command) -> list[Any]:
-        """Ask Redis."""
+        """Send commands to Redis and return the answers."""
         if not commands:
             return []
         self.asked += 1
         return self._source.ask(commands)
 
     def hold(self, limit: int) -> list[str]:
-        """Hold the first in the queue, and return their ids."""
+        """Reserve the first rollouts of the queue, and return their ids."""
         self.asked += 1
         ids: list[str] = []
         for name, flat in self._source.hold(limit):
@@ -95,16 +95,16 @@ class Picture(Rows):
         return ids
 
     def new_place(self) -> int:
-        """Take a place in the order of creation, to be given out by the commit."""
+        """Reserve a position in the order of creation, which the commit will assign."""
         self.fresh += 1
         return -self.fresh
 
     def note(self, rollout_id: str, flat: Sequence[bytes]) -> None:
-        """Take in what the hash of a rollout holds."""
+        """Add the content of a rollout's hash to what was read."""
         self.seen.setdefault(rollout_id, read_rollout(rollout_id, flat))
 
     def at_rest(self, rollout_ids: Sequence[str]) -> dict[str, RolloutAtRest]:
-        """Return the rollouts among these ids that exist, as this transaction has made them."""
+        """Return the rollouts among these ids that exist, with this transaction's changes."""
         unseen = [name for name in dict.fromkeys(rollout_ids) if name not in self.written and name not in self.seen]
         if self.believes:
             for name in unseen:
@@ -118,15 +118,15 @@ class Picture(Rows):
         return {name: rollout for name, rollout in known if rollout is not None}
 
     def known(self, rollout_id: str) -> RolloutAtRest:
-        """Return a rollout that exists."""
+        """Return a rollout that exists, with this transaction's changes."""
         return self.written.get(rollout_id) or self.seen.get(rollout_id) or self.at_rest([rollout_id])[rollout_id]
 
     def write(self, rollout: RolloutAtRest) -> None:
-        """Take in a rollout that was changed."""
+        """Add a changed rollout to what will be written."""
         self.written[rollout.row.rollout_id] = rollout
 
     def note_open(self, old: AttemptRow | None, new: AttemptRow, number: int) -> None:
-        """Move an attempt that was changed from one worker's open attempts to another's, or out of them."""
+        """Move a changed attempt between the workers' open attempts, or out of them."""
         before, after = _held_by(old), _held_by(new)
         if before == after:
             return
@@ -159,7 +159,7 @@ class Picture(Rows):
         return ("ZREVRANGE", self.keys.open + worker_id, "0", str(last), "WITHSCORES")
 
     def whole_bench(self, worker_id: str) -> Bench:
-        """Return a worker with all open attempts, where those that were read are closed."""
+        """Return a worker with all open attempts, for the case that all cached ones are closed."""
         bench, closed = self.written_benches[worker_id], self.seen_benches[worker_id].open
         (flat,) = self.ask(self._open(worker_id, -1))
         rest = {key: number for key, number in _read_open(flat).items() if key not in closed}
@@ -171,7 +171,7 @@ class Picture(Rows):
         self.written_benches[worker_id] = replace(bench, version=self.version, **changes)
 
     def shelf(self, resources_id: str | None) -> Shelf:
-        """Return a shelf that knows of `resources_id`."""
+        """Return the resources' entry, with the current version of `resources_id`."""
         if self.seen_shelf is None and self.believes:
             self.seen_shelf = self._memory.shelf
         shelf = self.written_shelf or self.seen_shelf

@@ -1,4 +1,4 @@
-"""What SQLite and PostgreSQL write differently, as SQLAlchemy expressions that compile for either. Knows no tables."""
+"""SQL expressions that SQLite and PostgreSQL write differently, as SQLAlchemy elements that compile for both."""
 
 from typing import Any
 
@@ -8,54 +8,54 @@ from sqlalchemy.sql.functions import FunctionElement
 
 
 class greatest(FunctionElement[Any]):
-    """The largest of its arguments."""
+    """The larger of its two arguments."""
 
     inherit_cache = True
     type = Integer()
 
 
 class _position(FunctionElement[int]):
-    """Where in the first argument the second begins, from 1; 0 where it does not."""
+    """Position of the second argument in the first, from 1; 0 where the first does not contain it."""
 
     inherit_cache = True
     type = Integer()
 
 
 class _elements(FunctionElement[Any]):
-    """The elements, as rows with a column `value`, of a list that travels as JSON."""
+    """The elements of a JSON list, as rows with a column `value`."""
 
     inherit_cache = True
 
 
 class _all(FunctionElement[int]):
-    """No limit to the elements of a list, for who plans how to find them a guess of how many there are."""
+    """A limit that covers all elements of a JSON list, so that PostgreSQL's planner estimates their number."""
 
     inherit_cache = True
     type = Integer()
 
 
 class _text(FunctionElement[str]):
-    """An element as text."""
+    """An element of a JSON list as text."""
 
     inherit_cache = True
     type = Text()
 
 
 class _part(FunctionElement[str]):
-    """One part, as text, of an element that is a list; its place comes second."""
+    """One part, as text, of an element that is itself a list; the second argument is its index."""
 
     inherit_cache = True
     type = Text()
 
 
 def among(column: Column[Any], values: str | BindParameter[str]) -> ColumnElement[bool]:
-    """Like IN, for any number of texts: they travel as one JSON parameter."""
+    """Return a condition like IN for any number of texts, which are sent as one JSON parameter."""
     listed = _elements(values).table_valued("value")
     return column.in_(select(_text(listed.c.value)).limit(_all(values)))
 
 
 def tuples_among(*columns: Column[Any]) -> ColumnElement[bool]:
-    """Whether the columns are together one of the lists of texts that the parameter `keys` holds as JSON."""
+    """Return a condition: the columns together equal one of the lists of texts in the JSON parameter `keys`."""
     keys = bindparam("keys", type_=Text)
     listed = _elements(keys).table_valued("value")
     parts = [_part(listed.c.value, literal_column(str(place))) for place in range(len(columns))]
@@ -63,7 +63,7 @@ def tuples_among(*columns: Column[Any]) -> ColumnElement[bool]:
 
 
 def holds(column: Column[Any], text: str) -> ColumnElement[bool]:
-    """Whether a text column contains `text`, to the letter."""
+    """Return a condition: the text column contains `text`, with regard to case."""
     return _position(column, text) > 0
 
 
@@ -71,13 +71,13 @@ _WRITTEN: dict[type[FunctionElement[Any]], tuple[str, str]] = {
     greatest: ("max({p0}, {p1})", "greatest({p0}, {p1})"),
     _position: ("instr({p0}, {p1})", "strpos({p0}, {p1})"),
     _elements: ("json_each({p0})", "jsonb_array_elements(CAST({p0} AS JSONB))"),
-    # SQLite reads the list from its index's side in any case. PostgreSQL would take it to have a hundred elements, and
-    # read a whole table for so many.
+    # SQLite reads the list first in any case. PostgreSQL would estimate a hundred elements, and for so many read a
+    # whole table.
     _all: ("-1", "jsonb_array_length(CAST({p0} AS JSONB))"),
     _text: ("{p0}", "({p0} #>> '{{}}')"),
     _part: ("json_extract({p0}, '$[{p1}]')", "({p0} ->> {p1})"),
 }
-"""By expression: how SQLite writes it, and PostgreSQL."""
+"""By expression: the form for SQLite, and the form for PostgreSQL."""
 
 
 def _write(kind: type[FunctionElement[Any]], dialect: str, pattern: str) -> None:

@@ -1,7 +1,7 @@
-"""`FileBell`: processes of one machine ring at a file, and hear each other, through Linux's inotify.
+"""`FileBell`: notifies the processes of one machine about a file, through Linux's inotify.
 
-To ring is to touch the file: nothing is written to it, nothing has to be cleared away, and who has died owes nothing.
-Knows nothing of what the file holds, or of what is rung for.
+A notification is a touch of the file, which changes only its times. No content is written or must be removed, even
+where a process dies.
 """
 
 import ctypes
@@ -15,23 +15,23 @@ from pathlib import Path
 from leyden.core.store.common.listening import ListeningThread
 
 _ATTRIB = 0x4
-"""Linux's IN_ATTRIB: a file's times, or who may open it, have changed. Writing to a file alone is not told."""
+"""Linux's IN_ATTRIB: the times or permissions of a file have changed. A write alone is no such event."""
 _PAUSE = 0.005
-"""Seconds after a ring in which further ones are heard as one."""
+"""Seconds after a notification in which further ones are merged into one."""
 _EVENTS = 64 << 10
-"""Bytes of events that are read, and thrown away, at once."""
+"""Bytes of events that are read, and discarded, at once."""
 
 
 def ring(path: Path) -> None:
-    """Let all who listen at `path` hear; a file that is gone has nobody who does."""
+    """Notify all processes that watch `path`; does nothing where the file is gone."""
     with suppress(OSError):
         os.utime(path)
 
 
 class FileBell(ListeningThread):
-    """Calls `heard`, on a thread of its own, whenever anybody rings, this process included, until it is stopped.
+    """Calls `heard`, on a thread of its own, after each notification of any process, this one included, until `stop`.
 
-    Raises OSError where there is no file, or where this system cannot tell: it has no inotify, or all are taken.
+    Raises OSError where there is no file, or where inotify is missing or exhausted.
     """
 
     def __init__(self, path: Path, heard: Callable[[], None]) -> None:
@@ -40,7 +40,7 @@ class FileBell(ListeningThread):
         super().__init__()
 
     def stop(self) -> None:
-        """Stop, and return when it has."""
+        """Stop the thread, and return when it has ended."""
         super().stop()
         os.close(self._told)
 
@@ -55,7 +55,10 @@ class FileBell(ListeningThread):
 
 
 def _watch(path: Path) -> int:
-    """Return a file descriptor that can be read once `path` has been touched. Opens no other: that may break locks."""
+    """Return a file descriptor that becomes readable when `path` is touched.
+
+    The file itself is not opened, since closing it again could release SQLite's locks.
+    """
     if sys.platform != "linux":
         raise OSError("this system has no inotify")
     libc = ctypes.CDLL(None, use_errno=True)

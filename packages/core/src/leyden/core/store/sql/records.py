@@ -1,4 +1,4 @@
-"""`SqlRecords`: runs, metrics and versions of policies in SQL tables. Knows nothing of files, threads or locks."""
+"""`SqlRecords`: rows of runs, metrics and policy versions in SQL tables."""
 
 import random
 from abc import abstractmethod
@@ -22,7 +22,7 @@ def _columns(table: Table, row: type[msgspec.Struct]) -> list[Any]:
 
 
 def _replace(table: Table, row: type[msgspec.Struct], *where: ColumnElement[bool]) -> Update:
-    """Write all fields; their parameters are named so that none stands for the column itself."""
+    """Return a statement that writes all fields; its parameters have names that differ from the columns'."""
     return update(table).where(*where).values({name: bindparam(f"new_{name}") for name in row.__struct_fields__})
 
 
@@ -47,14 +47,14 @@ FORGET = (
 
 
 _FORGETTING = 1 / 256
-"""How often what is too old is deleted: two that do so at once wait for one another."""
+"""Probability with which a write also deletes old results, since two such deletions at once wait for each other."""
 _TIME = bindparam("first", type_=Float)
 ANSWER = select(schema.requests.c.answer).where(schema.requests.c.request_id == _KEY)
 FORGET_ANSWERS = delete(schema.requests).where(schema.requests.c.time < _TIME)
 
 
 class RequestRow(msgspec.Struct, frozen=True):
-    """What a request made that its caller had named."""
+    """Recorded result of a request with an id."""
 
     request_id: str
     time: float
@@ -62,91 +62,91 @@ class RequestRow(msgspec.Struct, frozen=True):
 
 
 class SqlRecords(Rows):
-    """The part of `SqlRows` that holds runs, and what named requests made."""
+    """The part of `SqlRows` that holds runs, and the results of requests with an id."""
 
     @abstractmethod
     def _straight(self, statement: ClauseElement, **parameters: Any) -> Any:
-        """Run a statement that was compiled once."""
+        """Run a statement that was compiled once, and return its cursor."""
 
     @abstractmethod
     def _straight_rows(self, kind: type[R], statement: ClauseElement, **parameters: Any) -> list[R]:
-        """Run one that gives rows."""
+        """Run such a statement and return its rows."""
 
     @abstractmethod
     def _insert(self, table: Table, rows: Sequence[msgspec.Struct], **more: Any) -> None:
-        """Store new rows."""
+        """Insert new rows."""
 
     @abstractmethod
     def _page(self, kind: type[R], columns: Sequence[Any], query: Query) -> tuple[list[R], int]:
-        """Select a page."""
+        """Select a page, and return it with the number of rows before paging."""
 
     def answered(self, request_id: str) -> bytes | None:
-        """By the unique index."""
+        """Select by the unique index."""
         found = self._straight(ANSWER, key=request_id).fetchone()
         return None if found is None else bytes(found[0])
 
     def note_answer(self, request_id: str, answer: bytes) -> None:
-        """Insert; now and then, delete what is too old."""
+        """Insert the result; occasionally, delete old results."""
         self._insert(schema.requests, [RequestRow(request_id, self.now, answer)])
         if random.random() < _FORGETTING:
             self._straight(FORGET_ANSWERS, first=self.now - KEPT_SECONDS)
 
     def run(self, run_id: str) -> RunRow | None:
-        """By the unique index."""
+        """Select by the unique index."""
         return next(iter(self._straight_rows(RunRow, RUN_BY_ID, key=run_id)), None)
 
     def insert_run(self, row: RunRow) -> None:
-        """Insert."""
+        """Insert the row."""
         self._insert(schema.runs, [row])
 
     def replace_run(self, row: RunRow) -> None:
-        """By the unique index."""
+        """Update by the unique index."""
         self._straight(REPLACE_RUN, key=row.run_id, **_renamed(row))
 
     def select_runs(self, query: Query) -> tuple[list[RunRow], int]:
-        """One statement."""
+        """Select the page with one statement, and count with another where the page is not all."""
         return self._page(RunRow, RUN, query)
 
     def metrics(self, run_id: str, steps: Sequence[int]) -> dict[int, MetricsRow]:
-        """From the first of them to the last, by the unique index."""
+        """Select all steps from the first of these to the last, by the unique index."""
         if not steps:
             return {}
         found = self._straight_rows(MetricsRow, STEPS_BETWEEN, key=run_id, first=min(steps), last=max(steps))
         return {row.step: row for row in found}
 
     def insert_metrics(self, rows: Sequence[MetricsRow]) -> None:
-        """Insert."""
+        """Insert the rows."""
         self._insert(schema.step_metrics, rows)
 
     def replace_metrics(self, rows: Sequence[MetricsRow]) -> None:
-        """By the unique index."""
+        """Update each by the unique index."""
         for row in rows:
             self._straight(REPLACE_STEP, key=row.run_id, first=row.step, **_renamed(row))
 
     def select_metrics(self, query: Query) -> tuple[list[MetricsRow], int]:
-        """One statement."""
+        """Select the page of steps."""
         return self._page(MetricsRow, METRICS, query)
 
     def policy_version(self, key: VersionKey) -> VersionRow | None:
-        """By the unique index."""
+        """Select by the unique index."""
         found = self._straight_rows(VersionRow, VERSION_BY_KEY, key=key[0], policy_key=key[1], first=key[2])
         return next(iter(found), None)
 
     def insert_policy_version(self, row: VersionRow) -> None:
-        """Insert."""
+        """Insert the row."""
         self._insert(schema.policy_versions, [row])
 
     def replace_policy_version(self, row: VersionRow) -> None:
-        """By the unique index."""
+        """Update by the unique index."""
         fields = _renamed(row)
         self._straight(REPLACE_VERSION, key=row.run_id, policy_key=row.policy, first=row.version, **fields)
 
     def select_policy_versions(self, query: Query) -> tuple[list[VersionRow], int]:
-        """One statement."""
+        """Select the page of versions."""
         return self._page(VersionRow, VERSION, query)
 
     def forget_after(self, run_id: str, step: int) -> None:
-        """By the unique indexes."""
+        """Delete by the unique indexes."""
         for statement in FORGET:
             self._straight(statement, key=run_id, last=step)
 

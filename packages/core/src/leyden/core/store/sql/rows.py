@@ -1,4 +1,4 @@
-"""`SqlRows`: rows in SQL tables, within one transaction of one connection. Knows nothing of files, threads or locks."""
+"""`SqlRows`: the rows of a store in SQL tables, within one transaction of one connection."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -43,12 +43,12 @@ R = TypeVar("R", bound=msgspec.Struct)
 
 
 def _renamed(changes: Changes) -> Changes:
-    """Parameters named like a column would stand for the column itself."""
+    """Return changes under new names, since a parameter with a column's name would stand for the column itself."""
     return {f"new_{name}": value for name, value in changes.items()}
 
 
 def made(kind: type[R], rows: Iterable[Sequence[Any]]) -> list[R]:
-    """Return rows, their columns in the order of the fields, as what rests in a store."""
+    """Return structs made from table rows, whose columns are in the order of the fields."""
     names = kind.__struct_fields__
     return [kind(**dict(zip(names, row, strict=True))) for row in rows]
 
@@ -58,27 +58,30 @@ def _count(table: FromClause) -> Select[int]:
 
 
 _PULSE = frozenset({"last_heartbeat_time", "deadline"})
-"""Fields that change with every span and say nothing of a state."""
+"""Fields that change with every span and do not concern the status."""
 
 
 class SqlRows(SqlRecords):
-    """Rows in SQL tables. Table rows are made in the order of creation, so `id` is that order."""
+    """Rows in SQL tables. Table rows are inserted in the order of creation, so `id` gives that order."""
 
     _dialect = sql.SQLITE
 
     def __init__(self, connection: Connection, driver: Any, now: float, *, believes: bool = False) -> None:
-        """`driver` is the one of `connection`; who believes takes several spans for new: to insert them finds out."""
+        """`driver` is the driver's own connection of `connection`.
+
+        With `believes`, several spans are assumed to be new; an insert of a stored one raises an error.
+        """
         super().__init__(now)
         self._connection, self._driver, self._believes = connection, driver, believes
         self._preparing: set[AttemptKey] = set()
-        """Attempts that were read, and have no spans of which the time counts."""
+        """Attempts that were read as preparing; no time of their spans serves as a heartbeat."""
         self.changed: set[str] = set()
-        """Rollouts of which, or of whose attempts, more than the pulse was written."""
+        """Rollouts that were changed, or whose attempts were, in other fields than `_PULSE`."""
 
     def _straight(self, statement: ClauseElement, **parameters: Any) -> Any:
-        """Run a statement that was compiled once, without SQLAlchemy's own work for each run.
+        """Run a statement that was compiled once, without SQLAlchemy's overhead for each run.
 
-        For the few statements that every model call pays for; none of their columns needs a conversion.
+        For the few statements that every model call needs; none of their columns needs a conversion.
         """
         text, wanted = sql.compiled(statement, self._dialect)
         return self._driver.execute(text, [parameters.get(name, fixed) for name, fixed in wanted])
@@ -87,7 +90,7 @@ class SqlRows(SqlRecords):
         return made(kind, self._straight(statement, **parameters))
 
     def _by_keys(self, pair: tuple[ClauseElement, ClauseElement], keys: Sequence[tuple[str, ...]], **more: Any) -> Any:
-        """Run the first for one key, as there nearly always is, which costs less without a list; else the second."""
+        """Run the first statement for a single key, the usual case, which is cheaper than a list; else the second."""
         one, several = pair
         if len(keys) == 1:
             return self._straight(one, **dict(zip(sql.KEY_NAMES, keys[0], strict=False)), **more)
@@ -118,7 +121,7 @@ class SqlRows(SqlRecords):
         return rows, self._connection.execute(_count(table).where(passing)).scalar_one()
 
     def counts(self) -> dict[str, int]:
-        """Count rows."""
+        """Count the rows of each table."""
         counted: dict[str, Select[int]] = {
             "total_rollouts": _count(schema.rollouts),
             "total_attempts": _count(schema.attempts),
@@ -132,7 +135,7 @@ class SqlRows(SqlRecords):
     # --- Rollouts
 
     def rollouts(self, rollout_ids: Sequence[str]) -> dict[str, RolloutRow]:
-        """By the unique index."""
+        """Select by the unique index."""
         if not rollout_ids:
             return {}
         if len(rollout_ids) == 1:
@@ -142,51 +145,51 @@ class SqlRows(SqlRecords):
         return {row.rollout_id: row for row in found}
 
     def select_rollouts(self, query: Query) -> tuple[list[RolloutRow], int]:
-        """One statement."""
+        """Select the page of rollouts."""
         return self._page(RolloutRow, sql.ROLLOUT, query)
 
     def insert_rollouts(self, rows: Sequence[RolloutRow]) -> None:
-        """One statement, executed many times."""
+        """Insert all with one statement and many parameters."""
         self._insert(schema.rollouts, rows, span_counter=0)
 
     def update_rollout(self, rollout_id: str, changes: Changes) -> None:
-        """Only the changed columns."""
+        """Update only the changed columns."""
         if not _PULSE.issuperset(changes):
             self.changed.add(rollout_id)
         if changes:
             self._straight(sql.update_rollout(tuple(changes)), **_renamed(changes), key=rollout_id)
 
     def overdue(self) -> list[RolloutRow]:
-        """By the partial index."""
+        """Select by the partial index of deadlines."""
         return self._straight_rows(RolloutRow, sql.OVERDUE, now=self.now)
 
     def next_deadline(self) -> float | None:
-        """By the partial index."""
+        """Select by the partial index of deadlines."""
         return self._straight(sql.NEXT_DEADLINE).fetchone()[0]
 
     def push(self, rollout_ids: Sequence[str]) -> None:
-        """Insert; the position grows by itself."""
+        """Insert into the queue; the position is an automatic key."""
         self._insert_all(schema.queue, ("rollout_id",), [{"rollout_id": name} for name in rollout_ids])
 
     def drop(self, rollout_id: str) -> None:
-        """Delete."""
+        """Delete from the queue."""
         self._straight(sql.DROP_FROM_QUEUE, key=rollout_id)
 
     def head(self, limit: int) -> list[str]:
-        """By position."""
+        """Select by position."""
         return [rollout_id for (rollout_id,) in self._straight(sql.HEAD_OF_QUEUE, limit=limit)]
 
     # --- Attempts
 
     def attempts(self, keys: Sequence[AttemptKey]) -> dict[AttemptKey, AttemptRow]:
-        """By the unique index."""
+        """Select by the unique index."""
         rows = made(AttemptRow, self._by_keys(sql.ATTEMPTS_BY_KEY, keys))
         found = {(row.rollout_id, row.attempt_id): row for row in rows}
         self._preparing.update(key for key, row in found.items() if row.status == "preparing")
         return {key: found[key] for key in keys if key in found}
 
     def latest_attempts(self, rows: Sequence[RolloutRow]) -> dict[str, AttemptRow]:
-        """The last of each rollout's attempts wins."""
+        """Select the attempts of all rollouts; for each, the last one stays."""
         ids = [row.rollout_id for row in rows if row.attempts]
         if not ids:
             return {}
@@ -194,19 +197,19 @@ class SqlRows(SqlRecords):
         return {row.rollout_id: row for row in found}
 
     def attempts_of(self, rollout_id: str) -> list[AttemptRow]:
-        """By the unique index."""
+        """Select by the unique index."""
         return self._straight_rows(AttemptRow, sql.ATTEMPTS_OF, keys=json.dumps([rollout_id]))
 
     def select_attempts(self, query: Query) -> tuple[list[AttemptRow], int]:
-        """One statement."""
+        """Select the page of attempts."""
         return self._page(AttemptRow, sql.ATTEMPT, query)
 
     def insert_attempt(self, row: AttemptRow) -> None:
-        """Insert."""
+        """Insert the row."""
         self._insert(schema.attempts, [row])
 
     def update_attempt(self, key: AttemptKey, changes: Changes) -> None:
-        """Only the changed columns."""
+        """Update only the changed columns, and the last span's heartbeat time where it is later."""
         if not _PULSE.issuperset(changes):
             self.changed.add(key[0])
         if changes:
@@ -218,11 +221,14 @@ class SqlRows(SqlRecords):
             self._preparing.discard(key)
 
     def open_attempt_of(self, worker_id: str) -> AttemptRow | None:
-        """By the index on workers."""
+        """Select by the index of workers' attempts."""
         return next(iter(self._straight_rows(AttemptRow, sql.OPEN_ATTEMPT_OF, key=worker_id)), None)
 
     def at_a_glance(self, key: AttemptKey) -> tuple[RolloutRow, AttemptRow] | None:
-        """A rollout and its latest attempt, in one statement; None where `key` is not that, or something is due."""
+        """Return a rollout and its latest attempt with one statement.
+
+        Returns None where `key` is not the latest attempt, or the health check is due.
+        """
         found = self._straight(sql.AT_A_GLANCE, **dict(zip(sql.KEY_NAMES, key, strict=False))).fetchone()
         if found is None or (found[-1] is not None and found[-1] <= self.now):
             return None
@@ -233,23 +239,27 @@ class SqlRows(SqlRecords):
     # --- Spans
 
     def span_targets(self, keys: Sequence[AttemptKey]) -> dict[AttemptKey, SpanTarget]:
-        """One statement."""
+        """Select all with one statement."""
         return {(row[0], row[1]): SpanTarget(*row[2:]) for row in self._by_keys(sql.TARGETS, keys)}
 
     def beat(self, keys: Sequence[AttemptKey]) -> None:
-        """One statement, whatever their number."""
+        """Update all with one statement."""
         self._by_keys(sql.BEAT, keys, now=self.now)
 
     def add_to_running(self, row: SpanRow) -> int | None:
-        """Store a span of an attempt that runs, as nearly all do, in one statement; returns its number.
+        """Store a span of a running attempt, the usual case, with one statement; return its number.
 
-        None where the span, or what it belongs to, is in any way special; then nothing was done.
+        Returns None where the span, its attempt or its rollout is no usual case; then nothing was stored.
         """
-        stored = self._straight(sql.ADD_SPAN, now=self.now, **asdict(row)).fetchall()  # all: then it is committed
+        # all rows, since the statement is committed only then
+        stored = self._straight(sql.ADD_SPAN, now=self.now, **asdict(row)).fetchall()
         return stored[0][0] if stored else None
 
     def begin_to_run(self, key: AttemptKey) -> bool:
-        """Let an attempt run that was claimed, and its rollout; False, and nothing, where it is in any way special."""
+        """Set a claimed attempt and its rollout to running, and return True.
+
+        Returns False, without a change, where they are no usual case.
+        """
         begun = self._straight(sql.BEGIN_ATTEMPT, key=key[0], second_key=key[1], now=self.now).rowcount == 1
         if begun:
             self._straight(sql.BEGIN_ROLLOUT, key=key[0])
@@ -257,17 +267,17 @@ class SqlRows(SqlRecords):
         return begun
 
     def span_counters(self, rollout_ids: Sequence[str]) -> dict[str, int]:
-        """One statement, by the index of spans in order."""
+        """Select with one statement, by the index of spans in order."""
         return dict(self._straight(sql.SPAN_COUNTERS, keys=json.dumps(rollout_ids)).fetchall())
 
     def give_out(self, counters: Mapping[str, int]) -> None:
-        """One statement."""
+        """Update all with one statement."""
         self._straight(sql.SET_COUNTERS, counters=json.dumps(counters))
 
     def stored_spans(self, keys: Sequence[SpanKey]) -> set[SpanKey]:
-        """By the unique index, in one statement.
+        """Select by the unique index, with one statement.
 
-        Who believes looks for a single one alone, which comes here where `add_to_running` did not store it.
+        With `believes`, only a single span is looked up: it comes here when `add_to_running` did not store it.
         """
         if self._believes and len(keys) > 1:
             return set()
@@ -275,19 +285,19 @@ class SqlRows(SqlRecords):
         return {(row[0], row[1], row[2]) for row in self._by_keys(sql.STORED_SPANS, wanted)}
 
     def insert_spans(self, rows: Sequence[SpanRow]) -> None:
-        """One statement, executed many times."""
+        """Insert all with one statement and many parameters."""
         text, wanted = sql.compiled(sql.insert_into(schema.spans, SpanRow.__struct_fields__), self._dialect)
         self._driver.executemany(text, list(map(attrgetter(*(name for name, _ in wanted)), rows)))
 
     def delete_spans(self, rollout_id: str) -> int:
-        """By the index of spans in order."""
+        """Delete by the index of spans in order, and keep the heartbeats in the attempts."""
         count = self._straight(sql.COUNT_SPANS, key=rollout_id).fetchone()[0]
         self._straight(sql.KEEP_HEARTBEATS, key=rollout_id)
         self._straight(sql.DELETE_SPANS, key=rollout_id)
         return count
 
     def select_spans(self, query: Query) -> tuple[list[SpanRow], int]:
-        """One statement; built once for all spans of a rollout in their order, which is what learning reads."""
+        """Select the page of spans; the statement for all spans of a rollout in order is compiled once."""
         rollout_id = query.within.get("rollout_id", "")
         if query == _spans_in_order(rollout_id):
             rows = self._straight_rows(SpanRow, sql.SPANS_IN_ORDER, key=rollout_id)
@@ -297,33 +307,33 @@ class SqlRows(SqlRecords):
     # --- Resources and workers
 
     def resources(self, resources_id: str | None, version: int | None = None) -> ResourcesRow | None:
-        """By the unique index, or the newest row."""
+        """Select by the unique index, or the newest row."""
         statement = sql.RESOURCES_LATEST
         if resources_id is not None:
             statement = sql.RESOURCES_BY_ID if version is None else sql.RESOURCES_OF_VERSION
         return next(iter(self._straight_rows(ResourcesRow, statement, key=resources_id, version=version)), None)
 
     def select_resources(self, query: Query) -> tuple[list[ResourcesRow], int]:
-        """Current versions."""
+        """Select the page of current versions."""
         return self._page(ResourcesRow, sql.RESOURCES, query, schema.resources.c.current)
 
     def insert_resources(self, row: ResourcesRow) -> None:
-        """Insert, and retire the version before."""
+        """Insert the version, and mark the one before as not current."""
         self._straight(sql.RETIRE_RESOURCES, key=row.resources_id)
         self._insert(schema.resources, [row], current=True)
 
     def worker(self, worker_id: str) -> WorkerRow | None:
-        """By the unique index."""
+        """Select by the unique index."""
         return next(iter(self._straight_rows(WorkerRow, sql.WORKER_BY_ID, key=worker_id)), None)
 
     def put_worker(self, row: WorkerRow) -> None:
-        """Update, or insert where there was nothing to update."""
+        """Update the row, or insert it where it does not exist."""
         changed = self._straight(sql.PUT_WORKER, **_renamed(asdict(row)), key=row.worker_id)
         if not changed.rowcount:
             self._insert(schema.workers, [row])
 
     def select_workers(self, query: Query) -> tuple[list[WorkerRow], int]:
-        """One statement."""
+        """Select the page of workers."""
         return self._page(WorkerRow, sql.WORKER, query)
 
 
@@ -353,6 +363,6 @@ def _order(columns: sql.Columns, query: Query) -> list[ColumnElement[Any]]:
     column = next(column for column in columns if column.name == query.sort_by)
     descending = query.order == "desc"
     ordered: list[ColumnElement[Any]] = [column.desc() if descending else column]
-    if isinstance(column, Column) and not column.nullable:  # an index in this order is of use
+    if isinstance(column, Column) and not column.nullable:  # an index in this order can be used
         return ordered
     return [column.is_(None).desc() if descending else column.is_(None), *ordered]

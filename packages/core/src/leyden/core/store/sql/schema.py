@@ -1,7 +1,7 @@
-"""The tables and indexes of a SQL store. Column names are the field names of `store.common.rows`.
+"""Tables and indexes of a SQL store. Column names are the field names of `store.common.rows`.
 
-Every hot path has its index: the queue by position, the latest attempt, an attempt's spans in order, duplicates,
-deadlines, and a worker's open attempts.
+Each frequent access has an index: the queue by position, the latest attempt, an attempt's spans in order, duplicates of
+spans, deadlines, and a worker's open attempts.
 """
 
 from sqlalchemy import (
@@ -20,14 +20,14 @@ from sqlalchemy import Text as AnyText
 from sqlalchemy import literal_column as sql
 
 VERSION = 7
-"""Kept with the store, and the newest of `migrations`; a store written by a newer version is refused."""
+"""Version of the schema, stored with the data, and the newest of `migrations`; newer stores are refused."""
 WITH_HEARTBEATS = 3
-"""The first version in which spans have a heartbeat's time."""
+"""First version in which spans have the column `heartbeat_time`."""
 
 Text = AnyText().with_variant(AnyText(collation="C"), "postgresql")
-"""Sorted by its bytes everywhere, whatever language the server speaks."""
+"""Text that is sorted by its bytes, whatever the locale of a PostgreSQL server."""
 Big = BigInteger().with_variant(Integer, "sqlite")
-"""64 bits; SQLite's integers all are, and its keys count by themselves only under that name."""
+"""64-bit integer. SQLite's integers all have 64 bits, but only the type INTEGER makes an automatic key."""
 
 metadata = MetaData()
 
@@ -46,7 +46,7 @@ rollouts = Table(
     Column("config", LargeBinary, nullable=False),
     Column("metadata", LargeBinary, nullable=False),
     Column("attempts", Integer, nullable=False),
-    # The highest span number given out before its span came; those of stored spans are in their index.
+    # The highest span number reserved before its span arrived. Numbers of stored spans are in their index.
     Column("span_counter", Big, nullable=False, default=0),
     Column("deadline", Float),
 )
@@ -82,7 +82,7 @@ attempts = Table(
 )
 Index("attempts_of_worker", attempts.c.worker_id, attempts.c.status).ddl_if(dialect="sqlite")
 OPEN = sql("attempts.status IN ('preparing', 'running')", Boolean)
-"""Whether an attempt is open, written out so that the index over such attempts is used."""
+"""Whether an attempt is open; literal SQL, so that the index of open attempts is used."""
 Index("open_attempts_of_worker", attempts.c.worker_id, attempts.c.id, postgresql_where=OPEN).ddl_if(
     dialect="postgresql"
 )
@@ -100,7 +100,7 @@ spans = Table(
     Column("name", Text, nullable=False),
     Column("start_time", Float, nullable=False),
     Column("end_time", Float),
-    # When a span was stored that is its attempt's latest sign of life, and of which nothing was written to the attempt.
+    # Time of storing, for a span that is its attempt's latest heartbeat without a write to the attempt.
     Column("heartbeat_time", Float),
     Column("body", LargeBinary, nullable=False),
     UniqueConstraint("rollout_id", "span_id", "attempt_id"),

@@ -1,4 +1,4 @@
-"""The statements of a SQL store, built once: building one costs more than running it. Knows nothing of connections."""
+"""Statements of a SQL store, built once, since building a statement costs more than running it."""
 
 from collections.abc import Iterable, Sequence
 from functools import cache
@@ -50,7 +50,8 @@ _resources, _workers = schema.resources.c, schema.workers.c
 _others = schema.rollouts.alias("others").c
 _RUNNING = literal_column("'running'", Text)
 _IS_RUNNING = _attempts.status == _RUNNING
-# Numbers of spans only grow where a span's own time counts, so the last by its number tells of the attempt's last.
+# Where a span's own time serves as heartbeat, numbers only grow. The attempt's last heartbeat is then the time of the
+# span with the highest number.
 _LAST_OF_ATTEMPT = (
     select(_spans.heartbeat_time)
     .where((_spans.rollout_id == _attempts.rollout_id) & (_spans.attempt_id == _attempts.attempt_id))
@@ -64,7 +65,7 @@ HEARTBEAT = type_coerce(
     case((_IS_RUNNING & _NOTED.is_not(None), greatest(_NOTED, func.coalesce(_LAST_OF_ATTEMPT, _NOTED))), else_=_NOTED),
     Float,
 )
-"""When an attempt was heard of last: as noted, or by the last span that it stored while it ran."""
+"""Time of an attempt's last heartbeat: as recorded, or by the last span that was stored while it ran."""
 ROLLOUT = _columns(schema.rollouts, RolloutRow)
 ATTEMPT = [
     HEARTBEAT.label(column.name) if column is _NOTED else column for column in _columns(schema.attempts, AttemptRow)
@@ -73,7 +74,7 @@ SPAN, RESOURCES = _columns(schema.spans, SpanRow), _columns(schema.resources, Re
 WORKER = _columns(schema.workers, WorkerRow)
 
 KEY_NAMES = "key", "second_key", "third_key"
-"""Parameters of a statement for one key; where it is one of a pair, the other is for several, as JSON, in `keys`."""
+"""Parameters of a statement for one key. In a pair of statements, the other is for several keys, as JSON in `keys`."""
 _KEY, _SECOND_KEY, _THIRD_KEY = (bindparam(name, type_=Text) for name in KEY_NAMES)
 _KEYS = bindparam("keys", type_=Text)
 ROLLOUT_BY_ID = select(*ROLLOUT).where(_rollouts.rollout_id == _KEY)
@@ -105,7 +106,8 @@ SPANS_IN_ORDER = select(*SPAN).where(_spans.rollout_id == _KEY).order_by(_spans.
 _THIS_ATTEMPT = (_attempts.rollout_id == _KEY) & (_attempts.attempt_id == _SECOND_KEY)
 _THESE_ATTEMPTS = tuples_among(_attempts.rollout_id, _attempts.attempt_id)
 ATTEMPTS_BY_KEY = select(*ATTEMPT).where(_THIS_ATTEMPT), select(*ATTEMPT).where(_THESE_ATTEMPTS)
-# The least of all is asked for as the first in order: for it a planner that expects few deadlines would read them all.
+# The earliest deadline is selected as the first in order. For an aggregate, a planner that expects few deadlines would
+# read them all.
 _NEXT_OF_ALL = (
     select(_others.deadline)
     .where(_others.deadline.is_not(None))
@@ -120,7 +122,7 @@ AT_A_GLANCE = (
     .join_from(schema.attempts, schema.rollouts, _attempts.rollout_id == _rollouts.rollout_id)
     .where(_THIS_ATTEMPT)
 )
-"""A rollout, one of its attempts, and when the health check is due: what every new attempt's first call asks for."""
+"""A rollout, one of its attempts, and the next deadline of all: needed at the first call of every new attempt."""
 _LAST_SPAN = select(func.max(_spans.sequence_id)).where(_spans.rollout_id == _rollouts.rollout_id).scalar_subquery()
 _SPAN_COUNTER = greatest(_rollouts.span_counter, func.coalesce(_LAST_SPAN, 0))
 SPAN_COUNTERS = select(_rollouts.rollout_id, _SPAN_COUNTER).where(among(_rollouts.rollout_id, _KEYS))
@@ -149,7 +151,7 @@ OUTDATE_LAST_SPAN = (
     .where((schema.spans.c.id == _LAST_SPAN_OF_ATTEMPT) & (_spans.heartbeat_time > _NOW))
     .values(heartbeat_time=None)
 )
-"""Where an attempt is said to have been heard of last before its last span came."""
+"""For a recorded heartbeat before the time of the attempt's last span, whose time must no longer count."""
 _COUNTERS = func.json_each(bindparam("counters", type_=Text)).table_valued("key", "value")
 SET_COUNTERS = (
     update(schema.rollouts).where(_rollouts.rollout_id == _COUNTERS.c.key).values(span_counter=_COUNTERS.c.value)
@@ -177,9 +179,9 @@ BEGIN_ATTEMPT = (
     .values(status=_RUNNING, last_heartbeat_time=greatest(func.coalesce(_NOTED, _NOW), _NOW))
 )
 BEGIN_ROLLOUT = update(schema.rollouts).where(_rollouts.rollout_id == _KEY).values(status=_RUNNING)
-"""An attempt, and then its rollout, run, as nearly every attempt's first span has it: the latest one, that was claimed.
+"""Set an attempt, and then its rollout, to running: the usual effect of an attempt's first span.
 
-The deadline stays, which may now be too early: whoever looks moves it.
+Only for the latest attempt, which was claimed. The deadline stays and may be too early; the health check moves it.
 """
 _NEXT_NUMBER = (
     select(_SPAN_COUNTER + literal_column("1", Integer))
@@ -199,20 +201,20 @@ ADD_SPAN = (
     .values(sequence_id=_NEXT_NUMBER, heartbeat_time=_NOW)
     .returning(_spans.sequence_id)
 )
-"""Stores a span as nearly all come: a new one, without a number, of an attempt that runs while nothing is overdue.
+"""Stores a span in the usual case: a new span without a number, of a running attempt, while nothing is overdue.
 
-Any other is ignored, as there is none of the numbers that a span must have, or it is there already: what becomes of it
-is decided where the rules are. Nothing is written to the attempt: the span's own time is the heartbeat, unless the
-clock has gone back since the last one.
+Other spans are ignored, since the required number is NULL or the span exists already; the general rules then handle
+them. The attempt is not written: the span's own time is the heartbeat, unless the clock has gone back since the last
+one.
 """
 
 SQLITE: Dialect = sqlite.dialect()
-"""One for all stores: what is compiled stays, and must not keep a closed store's engine."""
+"""Shared by all stores, so that cached compiled statements do not keep a closed store's engine alive."""
 
 
 @cache
 def compiled(statement: ClauseElement, dialect: Dialect) -> tuple[str, list[tuple[str, Any]]]:
-    """Return a statement as the driver takes it, and its parameters in order: names, and values that are fixed."""
+    """Return a statement as text for the driver, with its parameters in order: names, and values that are fixed."""
     compiled: Any = statement.compile(dialect=dialect)
     names: list[str] = compiled.positiontup
     return str(compiled), [(name, compiled.params[name]) for name in names]
@@ -220,19 +222,22 @@ def compiled(statement: ClauseElement, dialect: Dialect) -> tuple[str, list[tupl
 
 @cache
 def insert_into(table: Table, names: tuple[str, ...]) -> Insert:
-    """Insert a row of these fields."""
+    """Return a statement that inserts a row of these fields."""
     return insert(table).inline().values({name: bindparam(name) for name in names})
 
 
 @cache
 def update_rollout(names: tuple[str, ...]) -> Update:
-    """Write these fields of one rollout."""
+    """Return a statement that updates these fields of one rollout."""
     return update(schema.rollouts).where(_rollouts.rollout_id == _KEY).values(_new(names))
 
 
 @cache
 def update_attempt(names: tuple[str, ...]) -> Update:
-    """Write these fields of one attempt; a status comes with the heartbeat, which its spans no longer tell then."""
+    """Return a statement that updates these fields of one attempt.
+
+    A new status is written with the last heartbeat, since times of spans count only while the attempt runs.
+    """
     values: dict[str, ColumnElement[Any]] = dict(_new(names))
     if "status" in names:
         values.setdefault("last_heartbeat_time", HEARTBEAT)

@@ -1,10 +1,11 @@
-"""`SqlStore`: rows in a SQLite file, shared by any number of processes on one machine.
+"""`SqlStore`: a store in a SQLite file, shared by any number of processes on one machine.
 
-Transactions run on the store's own threads, one that writes and a few that read: a whole transaction costs the event
-loop one hop instead of one for every statement, and is never left half done by a cancelled caller. Spans, which come
-with every model call, are written without the hop where nobody else writes. The file is in WAL
-mode with `synchronous=NORMAL`: what was acknowledged survives the death of any process (a power cut may take the last
-moments, but never the order).
+Transactions run on the store's own threads, one that writes and a few that read. A whole transaction costs the event
+loop one switch of threads instead of one for every statement, and a cancelled caller never leaves it half done. Spans,
+which come with every model call, are written on the caller's thread where no other writer is active.
+
+The file is in WAL mode with `synchronous=NORMAL`. Acknowledged writes survive the death of any process. A power cut may
+lose the last moments, but never reorders writes.
 """
 
 import asyncio
@@ -43,24 +44,24 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 _Here: TypeAlias = tuple[Connection, Any]
-"""A connection, and its driver's."""
+"""A connection of SQLAlchemy, and its driver's own connection."""
 
 RECHECK = 0.5
-"""Seconds after which a waiting caller looks for itself; that it has missed a ring is rare."""
+"""Seconds after which a waiting caller looks again, for the rare case of a missed notification."""
 _READERS = 2
 _CHECKPOINT_BYTES = 16 << 20
-"""After so many in SQLite's log, and so many of spans stored on callers' own threads, a checkpoint is made."""
+"""Bytes in SQLite's log, or of spans stored on callers' own threads, after which a checkpoint is made."""
 _PAGE_BYTES = 4096
 _LITTLE_BYTES = 4 * _PAGE_BYTES
-"""What a change of a few rows adds to SQLite's log."""
+"""Approximate bytes that a change of a few rows adds to SQLite's log."""
 _BUSY_SECONDS = 20.0
-"""How long to wait for another process's transaction."""
+"""Longest wait for another process's transaction."""
 _ERRORS = (SQLAlchemyError, sqlite3.Error)
-"""The driver's own come through bare while a connection is being made."""
+"""The driver's own errors occur unwrapped while a connection is being made."""
 
 
 class SqlStore(LocalStore):
-    """A store in a SQLite file. Use `await SqlStore.open(path)`, or `open_store`."""
+    """A store in a SQLite file. Open it with `await SqlStore.open(path)`, or `open_store`."""
 
     name = "sqlite"
 
@@ -71,15 +72,15 @@ class SqlStore(LocalStore):
         self._listening = threading.Lock()
         self._listener: FileBell | None = None
         self._deaf = False
-        """Whether this system cannot tell of other processes' writes."""
+        """Whether this system cannot notify about writes of other processes."""
         self._writer = WritingThread()
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="leyden-store-read")
         self._turn = threading.Lock()
         self._here: _Here | None = None
-        """For the one who holds `_turn`, on whatever thread; never waits for another process's transaction."""
+        """Connection for the holder of `_turn`, on any thread; it never waits for another process's transaction."""
         self._uncheckpointed = 0
         self._makes_checkpoint = False
-        """Whether a checkpoint is being made: two would keep each other from starting the log anew."""
+        """Whether a checkpoint is being made; two at once would keep each other from restarting the log."""
         self._spans = GroupCommit(self._store_spans, self._store_spans_here, self._writer.submit)
         self._along = LittleWrites[Callable[[Rows], Any], Any](self._write_all_here)
         self._recent = RecentAttempts(recheck)
@@ -88,10 +89,11 @@ class SqlStore(LocalStore):
     async def open(
         cls, path: str | Path, clock: Callable[[], float] = time.time, recheck: float = RECHECK
     ) -> "SqlStore":
-        """Open the file, creating it for its owner alone if it is not there.
+        """Open the file, and create it with access for its owner only if it does not exist.
 
-        Waiting callers learn at once of what any process writes; after `recheck` seconds where the system cannot tell.
-        Raises UsageError when it cannot be a store: no such folder, another kind of file, a newer version.
+        Waiting callers are notified at once of writes by any process; after `recheck` seconds where the system has no
+        inotify. Raises UsageError when the file cannot be a store: no such folder, another kind of file, a newer
+        version.
         """
         return cls(await asyncio.to_thread(_open, Path(path)), clock, recheck)
 
@@ -114,11 +116,11 @@ class SqlStore(LocalStore):
     def _work_on(self, connection: Connection, driver: Any, work: Callable[[SqlRows], T], write: bool) -> T:
         try:
             rows, result = self._committed(connection, driver, work, write, believes=write)
-        except sqlite3.IntegrityError:  # some of the spans were there
+        except sqlite3.IntegrityError:  # some of the spans were stored already
             rows, result = self._committed(connection, driver, work, write, believes=False)
         self._recent.forget(rows.changed)
         self._bell.ring(rows.rung)
-        if rows.rung - {CLOCK}:  # others look at the clock every `RECHECK` seconds
+        if rows.rung - {CLOCK}:  # other processes check deadlines every `RECHECK` seconds
             file_notifier.ring(self._path)
         return result
 
@@ -132,7 +134,7 @@ class SqlStore(LocalStore):
     async def _wait(
         self, look: Callable[[], Awaitable[T | None]], topics: Iterable[str], timeout: float | None
     ) -> T | None:
-        """Wait, and listen to other processes from now on, where that can be done."""
+        """Wait, and start the listener for other processes' writes where the system supports it."""
         with self._listening:
             if self._listener is None and not self._deaf and not self._closed:
                 try:
@@ -143,7 +145,7 @@ class SqlStore(LocalStore):
         return await super()._wait(look, topics, timeout)
 
     async def _write_little(self, work: Callable[[Rows], T]) -> T:
-        """Write on the calling thread where nobody else writes: the hop costs more than a few rows."""
+        """Write on the calling thread where no other writer is active: a switch of threads costs more than few rows."""
         self._check_open()
         self._wrote(_LITTLE_BYTES)
         if not self._writer.is_busy:
@@ -153,7 +155,7 @@ class SqlStore(LocalStore):
         return await self._write(work)
 
     async def _write_along(self, work: Callable[[Rows], T]) -> T:
-        """Write in one transaction with what others ask for in the same turn of the event loop."""
+        """Write in one transaction with the other work of the same turn of the event loop."""
         self._check_open()
         self._wrote(_LITTLE_BYTES)
         if not self._writer.is_busy:
@@ -163,11 +165,11 @@ class SqlStore(LocalStore):
         return await self._write(work)
 
     def _write_all_here(self, works: Sequence[Callable[[Rows], Any]]) -> list[Any] | None:
-        """Do all in one transaction on the calling thread; None where that cannot be done, or one of them fails."""
+        """Do all in one transaction on the calling thread; None where that is not possible, or one of them fails."""
         return self._at_once(lambda rows: healthy(rows, lambda rows: [work(rows) for work in works]), write=True)
 
     async def find_attempt(self, rollout_id: str, attempt_id: str) -> tuple[Rollout, Attempt] | None:
-        """Return an attempt with its rollout; without a transaction where it was looked at a moment ago."""
+        """Return an attempt with its rollout; from a cache where it was looked up within `recheck` seconds."""
         self._check_open()
         return await self._recent.find((rollout_id, attempt_id), lambda: self._look_up(rollout_id, attempt_id))
 
@@ -181,13 +183,13 @@ class SqlStore(LocalStore):
         return rollout_noun(*found), attempt_noun(found[1])
 
     async def _read_little(self, work: Callable[[Rows], T]) -> T:
-        """Read on the calling thread where that can be done at once."""
+        """Read on the calling thread where that is possible at once."""
         self._check_open()
         done = self._at_once(unless_due(work), write=False)
         return done[0] if done else await self._read(work)
 
     async def _add_spans(self, spans: Sequence[Span]) -> list[Span]:
-        """Store spans in one transaction with those of every other caller waiting to be written."""
+        """Store spans in one transaction with those of all other waiting callers."""
         self._check_open()
         return await self._spans.add(spans)
 
@@ -198,7 +200,7 @@ class SqlStore(LocalStore):
             return one_by_one(batches, error, self._store_spans)
 
     def _store_spans_here(self, batches: Sequence[Sequence[Span]], size: int) -> list[Answer] | None:
-        """Store on the calling thread, or return None where others write, or where the store is closed."""
+        """Store on the calling thread; return None where another writer is active, or the store is closed."""
         if self._closed:
             return None
         self._wrote(size)
@@ -209,7 +211,10 @@ class SqlStore(LocalStore):
         return self._at_once(self._adding(batches, size), write=True)
 
     def _adding(self, batches: Sequence[Sequence[Span]], size: int | None = None) -> Callable[[SqlRows], list[Answer]]:
-        """Who has a single span is served by a statement for each; the others, and what is special, together."""
+        """Return work that stores several callers' spans.
+
+        A single span in the usual case is stored by a statement of its own, all others together.
+        """
 
         def work(rows: SqlRows) -> list[Answer]:
             several = len(batches) > 1
@@ -227,9 +232,9 @@ class SqlStore(LocalStore):
     def _added_alone(
         self, rows: SqlRows, batch: Sequence[Span], size: int | None, *, begins: bool = False
     ) -> list[Span] | None:
-        """Store a single span, of an attempt that runs, or that `begins` to, in the least time.
+        """Store a single span, of an attempt that is running, or that it `begins`, by the fastest way.
 
-        None where it is not as nearly all are.
+        Returns None where the span is no usual case.
         """
         if len(batch) != 1:
             return None
@@ -243,19 +248,19 @@ class SqlStore(LocalStore):
         return None if number is None else [replace(span, sequence_id=number)]
 
     def _wrote(self, size: int) -> None:
-        """Count about how much was written on callers' own threads, and make a checkpoint when it is time."""
+        """Count the bytes written on callers' own threads, and start a checkpoint when it is due."""
         self._uncheckpointed += size
         if self._uncheckpointed > _CHECKPOINT_BYTES and not self._makes_checkpoint:
             self._makes_checkpoint, self._uncheckpointed = True, 0
             self._readers.submit(self._checkpoint)
 
     def _checkpoint(self) -> None:
-        """Bring SQLite's log into the file beside those who write, and what they add meanwhile while none of ours does.
+        """Copy SQLite's log into the file while others write; then copy the rest while no thread of this store writes.
 
-        The log starts anew only after all of it was brought in; that is quick when most of it was before.
+        The log restarts only after all of it was copied. That is quick when most of it was copied before.
         """
         self._checkpointed("PASSIVE")
-        with suppress(RuntimeError):  # the store closes
+        with suppress(RuntimeError):  # the store is closing
             self._writer.submit(self._start_log_anew)
 
     def _start_log_anew(self) -> None:
@@ -268,16 +273,16 @@ class SqlStore(LocalStore):
         raw = self._engine.raw_connection()
         try:
             cursor: Any = raw.cursor()
-            cursor.execute("PRAGMA busy_timeout=0")  # a long query, or another process, is not waited for
+            cursor.execute("PRAGMA busy_timeout=0")  # it does not wait for a long query or another process
             cursor.execute(f"PRAGMA wal_checkpoint({kind})")
             cursor.execute(f"PRAGMA busy_timeout={round(1000 * _BUSY_SECONDS)}")
         except sqlite3.Error:
-            raw.invalidate()  # the next one goes on where this one stopped
+            raw.invalidate()  # the next checkpoint continues where this one stopped
         finally:
             raw.close()
 
     def _at_once(self, work: Callable[[SqlRows], T | None], *, write: bool) -> T | None:
-        """Run `work` on the calling thread; None where another must, which may wait, and says what fails."""
+        """Run `work` on the calling thread; None where the writing thread must do it, which may wait and raise."""
         return self._here_and_now(lambda here: self._work_on(*here, work, write))
 
     def _at_once_alone(self, batch: Sequence[Span], size: int) -> list[Span] | None:
@@ -323,7 +328,7 @@ class SqlStore(LocalStore):
 
 
 def _make_private(descriptor: int, path: Path) -> None:
-    """Take the rights of other users from a store of this process's user; of another user's, warn."""
+    """Remove other users' access to a file of this process's user; log a warning for another user's file."""
     found = os.fstat(descriptor)
     if not found.st_mode & 0o077:
         return
@@ -371,7 +376,7 @@ def _configure(connection: Any, _record: object) -> None:
 
 @contextmanager
 def _transaction(driver: Any, write: bool) -> Generator[None]:
-    """A transaction of the driver's own, which is in autocommit mode otherwise."""
+    """Run the block in a transaction of the driver, which is otherwise in autocommit mode."""
     driver.execute("BEGIN IMMEDIATE" if write else "BEGIN")
     try:
         yield
@@ -382,7 +387,7 @@ def _transaction(driver: Any, write: bool) -> Generator[None]:
 
 
 def _use_wal(engine: Engine, path: Path) -> None:
-    """Switch to WAL, which fails at once, without waiting, while another process does the same."""
+    """Switch to WAL; retried, since SQLite fails at once while another process does the same."""
     give_up = time.monotonic() + _BUSY_SECONDS
     while True:
         raw = engine.raw_connection()
@@ -407,7 +412,7 @@ def _migrate(connection: Connection, path: Path) -> None:
         return
     if version == 0 and inspect(connection).get_table_names():
         raise UsageError(f"{path} is a database, but not a store of Leyden")
-    schema.metadata.create_all(connection)  # of an older store, the tables that it lacks
+    schema.metadata.create_all(connection)  # creates the tables that an older store lacks
     if 0 < version < schema.WITH_HEARTBEATS:
         connection.exec_driver_sql("ALTER TABLE spans ADD COLUMN heartbeat_time FLOAT")
     connection.exec_driver_sql(f"PRAGMA user_version={schema.VERSION}")

@@ -1,4 +1,4 @@
-"""What production capture records: the same tree as in training, whether or not the application exports spans."""
+"""Adapter contract, production capture: the same tree as in training, with or without the application's exporter."""
 
 # ruff: noqa: D102 (a test's name is its documentation)
 
@@ -20,17 +20,17 @@ _CONTENT = (semconv.TOOL_ARGUMENTS, semconv.TOOL_RESULT)
 
 
 class CaptureTests(AdapterTests):
-    """The root of a run is a rollout; no recorder of a runner takes its spans."""
+    """The root of an agent's run is a rollout; no runner's recorder takes its spans."""
 
     @pytest.fixture
     def capturing(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[GatewayBench]:
-        """A gateway that captures this process's agents, as the environment says."""
+        """A gateway that captures this process's agents by its environment variables."""
         with capturing_bench(ContractModel(), monkeypatch) as bench:
             yield bench
 
     @pytest.fixture
     def recording(self) -> Iterator[Adapter]:
-        """The adapter, instrumented."""
+        """The instrumented adapter."""
         adapter = self.make_adapter()
         adapter.instrument()
         yield adapter
@@ -40,7 +40,7 @@ class CaptureTests(AdapterTests):
     async def test_a_capture_holds_the_whole_tree_without_an_exporter(
         self, capturing: GatewayBench, recording: Adapter, stream: bool, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(trace, "_TRACER_PROVIDER", None)  # as in a process that has set up no SDK
+        monkeypatch.setattr(trace, "_TRACER_PROVIDER", None)  # a process that has set up no SDK
         check_tree(await self._captured(capturing, stream=stream), 7)
 
     async def test_an_exporter_gets_what_it_gets_without_a_capture_and_the_store_the_same_tree(
@@ -60,7 +60,7 @@ class CaptureTests(AdapterTests):
         assert tape.tree() == alone.tree()
 
     async def _captured(self, bench: GatewayBench, *, stream: bool = False) -> Sequence[Span]:
-        """Run the solver once, and return what is stored of its rollout."""
+        """Run the solver once, and return the stored spans of its rollout."""
         await self._call(PROVIDER, stream=stream)
         [(rollout, spans)] = await captures(bench)
         assert (rollout.status, rollout.attempt.metadata) == ("succeeded", {"capture": "complete"})
@@ -72,7 +72,7 @@ class CaptureTests(AdapterTests):
 
 
 def _ids(tape: SpanTape) -> set[tuple[str, str | None]]:
-    """Span and parent, in hexadecimal digits."""
+    """Return span ids with parent ids, in hexadecimal digits."""
     return {
         (f"{span.context.span_id:016x}", f"{span.parent.span_id:016x}" if span.parent else None)
         for span in tape.spans()

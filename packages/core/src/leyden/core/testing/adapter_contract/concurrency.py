@@ -1,4 +1,4 @@
-"""Many at once: every call under the attempt, agent or node, and parent that made it, by the engine's own log."""
+"""Adapter contract, concurrency: every call has the right attempt, agent or node, and parent, by the engine's log."""
 
 # ruff: noqa: D102 (a test's name is its documentation)
 
@@ -26,7 +26,7 @@ from leyden.core.trajectory.select import Selector
 
 
 class ConcurrencyTests(AdapterTests):
-    """Crowds of solvers and teams; every attempt is asked about a number of its own."""
+    """Many solvers and teams at once; the question of every attempt has a number of its own."""
 
     @STREAMED
     async def test_a_crowd_in_asyncio_keeps_every_call_apart(
@@ -59,7 +59,10 @@ class ConcurrencyTests(AdapterTests):
         await self._check_crowd(bench, attempts)
 
     async def _check_crowd(self, bench: GatewayBench, attempts: list[OpenAttempt]) -> None:
-        """Every call of the engine's log is one span, under the attempt, agent or node, and parent that made it."""
+        """Check that every call in the engine's log is one span.
+
+        It must be under the attempt, the agent or node, and the parent that made the call.
+        """
         log = {record.request_id: Question(turns(record.prompt_ids)) for record in bench.log}
         assert len(log) == len(bench.log) == 4 * CROWD
         seen: list[str] = []
@@ -84,7 +87,7 @@ class ConcurrencyTests(AdapterTests):
         assert sorted(seen) == sorted(log)
 
     async def _check_selection(self, bench: GatewayBench, attempt: OpenAttempt, log: dict[str, Question]) -> None:
-        """Of a team's calls, `agent_match` makes transitions of one member's only; the other's are counted."""
+        """Check that `agent_match` makes transitions of one team member's calls only, and counts the other's."""
         rollout, spans = await bench.rollout(attempt), await bench.spans(attempt)
         for name in ("left", "right"):
             trajectory = assemble(rollout, rollout.attempt, spans, Selector(agent_match=f"^{name}$"))

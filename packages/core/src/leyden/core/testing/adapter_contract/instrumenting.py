@@ -1,4 +1,4 @@
-"""Install and uninstall: exact inverses, however often."""
+"""Adapter contract, instrumentation: installing and uninstalling are exact inverses, however often."""
 
 # ruff: noqa: D102 (a test's name is its documentation)
 

@@ -1,4 +1,4 @@
-"""What is recorded of agents without a framework: every call once, under its attempt, and nothing else."""
+"""Adapter contract for agents without a framework: every call is recorded once, under its attempt, and nothing else."""
 
 # ruff: noqa: D102 (a test's name is its documentation)
 
@@ -25,7 +25,7 @@ from leyden.core.trajectory.select import Selector
 
 
 class PlainTests(AgentTests):
-    """Every attempt is asked about a number of its own; the solver asks its model twice."""
+    """The question of every attempt has a number of its own; the solver makes two model calls."""
 
     @STREAMED
     async def test_every_call_is_recorded_once_and_nothing_else_is(
@@ -109,7 +109,7 @@ class PlainTests(AgentTests):
         results: list[Any] = [None] * len(attempts)
 
         def work(number: int) -> None:
-            """One attempt on an event loop of its own."""
+            """Run one attempt on an event loop of its own."""
             task = {"question": f"double {1000 + number}"}
             try:
                 with open_attempt(attempts[number]):
@@ -123,7 +123,7 @@ class PlainTests(AgentTests):
         await self._check_crowd(bench, results, attempts)
 
     async def _check_crowd(self, bench: GatewayBench, results: list[Any], attempts: list[OpenAttempt]) -> None:
-        """Every call of the engine's log is one span, under the attempt that made it; every result is its own."""
+        """Check that every call in the engine's log is one span of the right attempt, with the right result."""
         log = {record.request_id: Question(turns(record.prompt_ids)) for record in bench.log}
         assert len(log) == len(bench.log) == 4 * CROWD
         seen: list[str] = []

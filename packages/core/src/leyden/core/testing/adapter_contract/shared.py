@@ -1,4 +1,4 @@
-"""What the parts of the adapter contract share: the hooks that an implementation fills in, the model, small steps."""
+"""Common parts of the adapter contract: the abstract methods of an implementation, the model, and small helpers."""
 
 import asyncio
 import json
@@ -20,22 +20,22 @@ from leyden.core.tracing.context import OpenAttempt, current_caller, open_attemp
 from leyden.core.tracing.spans.export import Recorder
 
 PROVIDER = "https://api.openai.com/v1"
-"""Where the agents think they send their calls; nothing may arrive there."""
+"""URL that the agents call; no request may arrive there."""
 API_KEY = "sk-secret-of-the-agent"
 UNLUCKY = 13
-"""The tool raises ValueError for it."""
+"""The tool raises ValueError for this number."""
 SLOW_SECONDS = 60.0
 LONGEST_SECONDS = 20.0
-"""After which what a test waits for will not come."""
+"""Longest wait of a test."""
 CROWD = 32
-"""Attempts at once of each of two agents."""
+"""Number of concurrent attempts of each of two agents."""
 STREAMED = pytest.mark.parametrize("stream", [False, True], ids=["plain", "streamed"])
 
 _QUESTION = re.compile(r"(?:(left|right) )?(double|broken|flaky|slow) (\d+)")
 
 
 class Question:
-    """What a conversation is about: `double 7` for the solver, `left double 7` for a member of the team."""
+    """Question of a conversation: `double 7` for the solver, `left double 7` for a member of the team."""
 
     def __init__(self, conversation: list[Turn]) -> None:
         asked = [turn.text for turn in conversation if turn.role == "user"]
@@ -48,17 +48,13 @@ class Question:
 
 
 class ContractModel:
-    """The contract's model: the solver's doubles the number in the question with the tool, a member's only listens.
-
-    `broken` questions fail, `flaky` ones fail once, `slow` ones take a minute. A system prompt that says `hand over
-    to NAME` makes it call `transfer_to_NAME`, for frameworks in which only a model can say who is next.
-    """
+    """The contract's model: for the solver it doubles the question's number with the tool; team members get a text."""
 
     def __init__(self) -> None:
         self._failed: set[str] = set()
 
     def __call__(self, conversation: list[Turn]) -> str | Exception | Late:
-        """Return what the model writes next."""
+        """Return the model's next output."""
         question = Question(conversation)
         results = [turn.text for turn in conversation if turn.role == "tool"]
         if question.kind == "slow":
@@ -83,10 +79,10 @@ def _tool_call(name: str, arguments: Mapping[str, Any]) -> str:
 
 
 class AgentTests(ABC):
-    """The hooks, and what every test starts from.
+    """The abstract methods, and the fixtures of all tests.
 
-    The agents ask `base_url` with the key `API_KEY` and temperature 0, stream if told to, and let their client try
-    again as often as `retries` says.
+    The agents call `base_url` with the key `API_KEY` and temperature 0. They stream if `stream` is set, and their
+    client retries `retries` times.
     """
 
     @abstractmethod
@@ -99,19 +95,19 @@ class AgentTests(ABC):
 
     @abstractmethod
     def call(self, agent: Any, text: str) -> Any:
-        """Run `agent` synchronously on a question, as its author would, where no event loop runs."""
+        """Run `agent` synchronously on a question, as its author would, without a running event loop."""
 
     @abstractmethod
     async def stream_a_little(self, agent: Any, text: str) -> None:
-        """Begin to stream the answer of `agent` as its author would, and stop after the first piece of it."""
+        """Begin to stream the answer of `agent` as its author would, and stop after the first piece."""
 
     @abstractmethod
     def answer(self, result: Any) -> str:
-        """Return the solver's final answer in `result`, of `call` or of the adapter's `run`."""
+        """Return the solver's final answer in `result`, from `call` or from the adapter's `run`."""
 
     @pytest.fixture
     def bench(self) -> Iterator[GatewayBench]:
-        """The gateway before a scripted engine."""
+        """The gateway with a scripted engine."""
         bench = GatewayBench(ContractModel())
         bench.start()
         yield bench
@@ -119,7 +115,7 @@ class AgentTests(ABC):
 
     @pytest.fixture
     async def recorder(self, bench: GatewayBench) -> AsyncIterator[Recorder]:
-        """Routing, carriers and span export, as in a runner's process, and no way to any provider."""
+        """Routing, context propagation and span export, as in a runner's process, without access to any provider."""
         async with bench.recording() as recorder:
             with only_this_machine() as asked:
                 yield recorder
@@ -127,21 +123,21 @@ class AgentTests(ABC):
 
     @pytest.fixture
     def adapter(self, recorder: Recorder) -> Iterator[Adapter]:
-        """The adapter, instrumented."""
+        """The instrumented adapter."""
         adapter = self.make_adapter()
         adapter.instrument()
         yield adapter
         adapter.uninstrument()
 
     async def run(self, bench: GatewayBench, adapter: Adapter, agent: Any, text: str) -> tuple[Any, OpenAttempt]:
-        """Run a fresh `agent` in an attempt of its own."""
+        """Run a fresh `agent` in an attempt of its own; return its result and the attempt."""
         attempt = await bench.attempt({"question": text})
         with open_attempt(attempt):
             result = await adapter.run(adapter.fresh(agent), {"question": text}, {})
         return result, attempt
 
     async def leave_half_way(self, bench: GatewayBench) -> OpenAttempt:
-        """Stream a little of the solver's answer, and return once a call is recorded."""
+        """Stream a part of the solver's answer, and return once a call is recorded."""
         attempt = await bench.attempt("x")
         with open_attempt(attempt):
             await self.stream_a_little(self.make_solver(PROVIDER, stream=True), "double 7")
@@ -153,7 +149,7 @@ class AgentTests(ABC):
     async def cancel_half_way(
         self, bench: GatewayBench, adapter: Adapter, agent: Any
     ) -> tuple[asyncio.Task[None], OpenAttempt]:
-        """Cancel a run of `agent` while its model is asked; return the task, which has ended."""
+        """Cancel a run of `agent` during a model call; return the ended task and the attempt."""
         attempt = await bench.attempt("x")
 
         async def work() -> None:
@@ -171,23 +167,23 @@ class AgentTests(ABC):
 
 
 class AdapterTests(AgentTests):
-    """The further hooks of an adapter, which records structure."""
+    """Further abstract members for an adapter that records structure."""
 
     package: ClassVar[str]
     """The adapter's own package, such as `leyden.langchain`."""
     framework: ClassVar[tuple[str, ...]]
-    """The framework's top-level modules, of which importing the package may load none."""
+    """The framework's top-level modules; an import of the package may load none of them."""
 
     @abstractmethod
     def make_team(self, base_url: str, *, stream: bool) -> Any:
-        """Return two agents or nodes, `left` and `right`, side by side where the framework can.
+        """Return two agents or nodes, `left` and `right`, in parallel where the framework supports that.
 
-        Each asks its model once; the first user message that names a question is its own: `left double 7`.
+        Each makes one model call. The first user message with a question contains its own question: `left double 7`.
         """
 
     @abstractmethod
     def without_own_tracing(self) -> AbstractContextManager[None]:
-        """Switch the framework's own tracing off inside the block, in the way its documentation gives users."""
+        """Disable the framework's own tracing inside the block, in the way that its documentation describes."""
 
 
 async def in_threads(count: int, work: Callable[[int], None]) -> None:
@@ -204,17 +200,17 @@ def is_served(span: Span) -> bool:
 
 
 def operation(span: Span) -> str:
-    """Return what a framework's span says that it is."""
+    """Return the operation of a framework's span."""
     return str(span.attributes.get(semconv.OPERATION))
 
 
 def speakers(span: Span) -> list[str]:
-    """Return agent and node of `span`."""
+    """Return the agent and the node of `span`."""
     return [str(span.attributes.get(name)) for name in (semconv.AGENT_NAME, semconv.NODE)]
 
 
 def above(span: Span, by_id: Mapping[str, Span]) -> list[Span]:
-    """Return the spans above `span`, nearest first."""
+    """Return the ancestors of `span`, nearest first."""
     found: list[Span] = []
     while span.parent_id is not None:
         span = by_id[span.parent_id]
@@ -223,7 +219,7 @@ def above(span: Span, by_id: Mapping[str, Span]) -> list[Span]:
 
 
 def check_tree(spans: Sequence[Span], number: int) -> None:
-    """Assert that `spans` is one whole run of the solver at `double NUMBER`: two calls and a tool, and nothing else."""
+    """Assert that `spans` are one complete run of the solver at `double NUMBER`: two calls, one tool, and no more."""
     by_id = {span.span_id: span for span in spans}
     assert len(by_id) == len(spans)
     [root] = [span for span in spans if span.parent_id is None]

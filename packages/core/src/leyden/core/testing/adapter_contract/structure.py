@@ -1,4 +1,4 @@
-"""What is recorded: one tree of spans for each attempt, failures, retries and streams that are cut off included."""
+"""Adapter contract, structure: one tree of spans per attempt, also with failures, retries and aborted streams."""
 
 # ruff: noqa: D102 (a test's name is its documentation)
 
@@ -23,7 +23,7 @@ from leyden.core.trajectory.outcomes import tool_outcomes
 
 
 class StructureTests(AdapterTests):
-    """The tree, and what becomes of it when something goes wrong."""
+    """The tree of spans, also after errors."""
 
     @STREAMED
     async def test_agent_calls_and_tool_form_one_tree(
@@ -42,7 +42,7 @@ class StructureTests(AdapterTests):
     ) -> None:
         for number in (7, UNLUCKY):
             attempt = await bench.attempt("x")
-            with open_attempt(attempt), suppress(Exception):  # whether it is raised or told to the model
+            with open_attempt(attempt), suppress(Exception):  # the error may be raised, or returned to the model
                 await adapter.run(self.make_solver(PROVIDER, stream=False), {"question": f"double {number}"}, {})
             await recorder.flush()
             spans = await bench.spans(attempt)
@@ -81,7 +81,7 @@ class StructureTests(AdapterTests):
             spans = [span for span in await bench.spans(attempt) if not is_served(span)]
             failed = {operation(span) for span in spans if span.status.code == "error"}
             if question == "broken 1":
-                # Only what the framework has a span of its own for can fail there.
+                # Only spans of the framework itself can have failed.
                 assert raised and {"invoke_agent"} <= failed
                 assert [span.status.code for span in spans if operation(span) == "chat"] in ([], ["error"])
             else:
@@ -118,7 +118,7 @@ class StructureTests(AdapterTests):
     ) -> None:
         agent = self.make_solver(PROVIDER, stream=False)
         task, attempt = await self.cancel_half_way(bench, adapter, agent)
-        assert task.cancelled() or task.exception() is not None  # each framework has its own
+        assert task.cancelled() or task.exception() is not None  # each framework has an exception of its own
         _, later = await self.run(bench, adapter, agent, "double 8")
         await recorder.flush()
         check_tree(await bench.spans(later), 8)

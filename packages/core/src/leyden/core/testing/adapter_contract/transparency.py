@@ -1,4 +1,7 @@
-"""The agent must not notice: same answers, same errors, nothing of another task, nothing that leaves the process."""
+"""Adapter contract, transparency: the agent gets the same answers and errors as without Leyden.
+
+It gets nothing of another task, and no call leaves the process.
+"""
 
 # ruff: noqa: D102 (a test's name is its documentation)
 
@@ -19,11 +22,11 @@ from leyden.core.tracing.spans.export import start_recording
 from leyden.core.tracing.wire import gateway_pool, routing
 
 HEAVY = ("matplotlib", "plotext", "sqlalchemy", "torch", "transformers", "numpy", "starlette", "typer", "rich")
-"""Libraries of Leyden's that an application that is only recorded never needs."""
+"""Libraries of Leyden that an application with recording only never needs."""
 
 
 class TransparencyTests(AgentTests):
-    """What the agent's author must not see."""
+    """Recording must not change the agent's behaviour."""
 
     @STREAMED
     async def test_the_agent_gets_what_it_would_have_got(self, bench: GatewayBench, stream: bool) -> None:
@@ -58,7 +61,7 @@ class TransparencyTests(AgentTests):
 
 
 class InProcessTests(AgentTests):
-    """What is promised beside that to an agent in our own process."""
+    """Further requirements for an agent in the same process."""
 
     async def test_errors_of_tools_and_models_reach_the_agents_caller_unchanged(
         self, bench: GatewayBench, adapter: Adapter
@@ -72,7 +75,7 @@ class InProcessTests(AgentTests):
             if isinstance(before, Exception):
                 assert type(after) is type(before)
                 assert question == "broken 1" or str(after) == str(before)
-            else:  # a framework that tells the model of a failing tool
+            else:  # a framework that returns the tool's failure to the model
                 assert question != "broken 1" and self.answer(after[0]) == self.answer(before)
 
     async def test_without_an_attempt_no_call_leaves_the_process(self, bench: GatewayBench, adapter: Adapter) -> None:
@@ -86,7 +89,7 @@ class InProcessTests(AgentTests):
 
 
 class RecognisingTests(AdapterTests):
-    """Which agents are an adapter's own, and what it costs to ask."""
+    """Recognition of an adapter's own agents, without loading its framework."""
 
     def test_it_knows_its_own_agents_and_no_others(self) -> None:
         adapter = self.make_adapter()
@@ -111,7 +114,7 @@ class RecognisingTests(AdapterTests):
         subprocess.run([sys.executable, "-c", code], check=True)
 
     def test_instrumenting_loads_no_framework(self) -> None:
-        """As `opentelemetry-instrument` does it, in every process that it starts."""
+        """In the way of `opentelemetry-instrument`, which does it in every process that it starts."""
         code = (
             "import sys\n"
             "from importlib.metadata import entry_points\n"
@@ -127,7 +130,7 @@ class RecognisingTests(AdapterTests):
 
 
 async def _outcome(work: Awaitable[Any]) -> Any:
-    """Return what `work` returns, or the error it raises."""
+    """Return the result of `work`, or the error that it raises."""
     try:
         return await work
     except Exception as error:

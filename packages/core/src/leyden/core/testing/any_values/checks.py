@@ -1,4 +1,4 @@
-"""What every store promises of any value: it is taken, as a span, a task or a note, and read as it was kept."""
+"""Checks of values in a store: every value is accepted, as a span, a task or a note, and is read as it was stored."""
 
 import asyncio
 import time
@@ -15,18 +15,18 @@ from leyden.core.store.base import LightningStore
 from leyden.core.testing.any_values.strategies import AnySpan, AnyValue
 
 _SMALL = 1000
-"""Characters, bytes, or the size of a number."""
+"""Limit for characters, bytes, and the absolute value of a number."""
 
 
 class Taken(NamedTuple):
-    """What it took to keep a value."""
+    """Time and size of storing a value."""
 
     seconds: float
     bytes: int
 
 
 async def check_span(store: LightningStore, attempt: Attempt, recipe: AnySpan, span_id: str) -> Taken:
-    """Store a span of anything; raises AssertionError unless it is stored, and read as it was stored."""
+    """Store a span with arbitrary values; raises AssertionError unless it is stored, and read as it was stored."""
     ids = {"rollout_id": attempt.rollout_id, "attempt_id": attempt.attempt_id, "span_id": span_id}
     span = await asyncio.to_thread(recipe.made, **ids)
     began = time.monotonic()
@@ -40,14 +40,14 @@ async def check_span(store: LightningStore, attempt: Attempt, recipe: AnySpan, s
 
 
 def small_attributes_lost(given: Span, kept: Span) -> list[str]:
-    """Return the names of attributes that are small and plain in `given`, and not in `kept` as they were.
+    """Return the names of attributes that are small and plain in `given`, and missing or changed in `kept`.
 
-    None of them may be, unless others are so enormous that the span had to be shortened as a whole.
+    There must be none, unless other attributes are so large that the whole span had to be shortened.
     """
     if kept.bytes() > LARGEST // 2 or type(given.attributes) is not dict:
         return []
     attributes = cast("dict[Any, Any]", given.attributes)
-    if any(type(name) is not str for name in attributes):  # one may have taken another's name
+    if any(type(name) is not str for name in attributes):  # one of them may have replaced another's name
         return []
     small = {name: value for name, value in attributes.items() if _is_small(name) and _is_small(value)}
     small.pop(semconv.REDUCED, None)
@@ -55,7 +55,7 @@ def small_attributes_lost(given: Span, kept: Span) -> list[str]:
 
 
 def _is_small(value: Any) -> bool:
-    kind = cast("type[object]", type(value))  # not `isinstance`: some values answer for their class themselves
+    kind = cast("type[object]", type(value))  # not `isinstance`, since some values define their own `__class__`
     if kind is str:
         return len(value) < _SMALL and value.isascii() and value.isprintable()
     if kind is bytes:
@@ -64,7 +64,7 @@ def _is_small(value: Any) -> bool:
 
 
 async def check_documents(store: LightningStore, recipe: AnyValue, name: str) -> Taken:
-    """Keep a value as a task, and as what is noted of a rollout, an attempt and a worker; raises AssertionError."""
+    """Store a value as a task, and in the notes of a rollout, an attempt and a worker; raises AssertionError."""
     several = await asyncio.to_thread(lambda: [recipe.made() for _ in range(4)])
     began = time.monotonic()
     made = await store.start_rollout(several[0], metadata={"held": several[1]}, worker_id=name)
@@ -88,7 +88,7 @@ async def _rollout(store: LightningStore, rollout_id: str) -> tuple[Any, Any]:
 
 
 def same(stored: Any, read: Any, recipe: object) -> int:
-    """Return how many bytes there are; NaN is no number that equals itself, so bytes are compared."""
+    """Check that `read` equals `stored`, and return its size in bytes; encoded forms are compared because of NaN."""
     if isinstance(stored, Span):
         stored = replace(stored, resource=dict(stored.resource))
     have, wanted = msgspec.msgpack.encode(read), msgspec.msgpack.encode(stored)

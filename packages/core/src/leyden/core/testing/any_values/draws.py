@@ -1,6 +1,6 @@
-"""`Draws`: recipes of the same values and spans as `any_values` and `any_spans`, from a random generator.
+"""`Draws`: random recipes of the same values and spans as `any_values` and `any_spans`.
 
-It draws a hundred times as fast as Hypothesis, for long campaigns; what it finds is not shrunk.
+It draws a hundred times as fast as Hypothesis, for long campaigns, but cannot shrink failures.
 """
 
 import random
@@ -14,7 +14,7 @@ from leyden.core.testing.any_values.strategies import AnySpan, AnyValue, Part
 
 _HOLDERS = ("dict", "list", "tuple")
 _LIGHT = 40
-"""How many times as often as a heavy value any other is drawn."""
+"""Weight of a light value in comparison with a heavy one."""
 _CODES = ("unset", "ok", "error")
 
 
@@ -27,7 +27,7 @@ class Draws:
         names = sorted(leaves(blocking=False))
         self._names = [*(name for name in names if name not in HEAVY)] * _LIGHT + [n for n in names if n in HEAVY]
         self.values = 0
-        """Values that were drawn, those within others not counted."""
+        """Number of drawn values, without values inside others."""
 
     def value(self) -> AnyValue:
         """Draw a value."""
@@ -35,7 +35,7 @@ class Draws:
         return self._value(12)
 
     def span(self) -> AnySpan:
-        """Draw a span whose every field but its identity may hold anything; its status is one."""
+        """Draw a span with arbitrary values in every field except its identity; its status is a `SpanStatus`."""
         draw = self._random
         fields: dict[str, Any] = {
             "sequence_id": 0,
@@ -57,7 +57,7 @@ class Draws:
         return self._random.choice(several)
 
     def text(self, most: int = 20) -> str:
-        """Draw text of any code points, halves of surrogate pairs too."""
+        """Draw text of any code points, lone surrogates included."""
         draw = self._random
         tops = [draw.choice((0x7F, 0x7FF, 0xFFFF, 0x10FFFF)) for _ in range(draw.randrange(most))]
         return "".join(chr(draw.randint(0, top)) for top in tops)

@@ -1,17 +1,17 @@
-"""Objects whose own methods raise, block, lie, or never come to an end, as agents may put them anywhere."""
+"""Objects whose own methods raise, block, return wrong values, or never end, since agents may store any object."""
 
 import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 RELEASE = threading.Event()
-"""Set it, and what blocks goes on; `clear` it for the next that is to block."""
+"""Event that releases blocked methods; `clear` it before the next one that must block."""
 LONG = 200_000
-"""Characters of a text that is enormous for one."""
+"""Length of a text that is enormous for an object's `repr`."""
 
 
 class Broken(Exception):
-    """What hostile objects raise."""
+    """Error that hostile objects raise."""
 
 
 def _raises(*args: object, **named: object) -> Any:
@@ -23,11 +23,11 @@ _ALL = (
     *("__bool__", "__eq__", "__ne__", "__lt__", "__int__", "__index__", "__float__", "__reversed__"),
     *("keys", "items", "values", "get", "copy", "encode", "isascii", "isoformat", "tolist", "item"),
 )
-"""Methods of builtin classes that subclasses may spoil."""
+"""Methods of builtin classes that the subclasses override."""
 
 
 def _spoiled(base: type) -> type:
-    """Return a subclass of which every method raises that can be replaced."""
+    """Return a subclass in which every overridable method raises."""
     members: dict[str, Any] = {name: _raises for name in _ALL}
     if base.__hash__ is not None:
         members["__hash__"] = base.__hash__
@@ -37,44 +37,44 @@ def _spoiled(base: type) -> type:
 SPOILED: dict[type, Any] = {
     base: _spoiled(base) for base in (str, int, float, bytes, bytearray, list, tuple, dict, set, frozenset)
 }
-"""By builtin class, a subclass of it that raises whatever is done with it."""
+"""By builtin class: a subclass whose every method raises."""
 
 
 class ReprRaises:
-    """It does not say what it is."""
+    """Its `repr` raises."""
 
     __repr__ = _raises
 
 
 class ReprIsEnormous:
-    """It says more than anybody reads."""
+    """Its `repr` is an enormous text."""
 
     def __repr__(self) -> str:
         return "x" * LONG
 
 
 class ReprIsNoText:
-    """It says what is no text."""
+    """Its `repr` returns a number."""
 
     __repr__ = lambda self: 7  # type: ignore[reportAssignmentType] # noqa: E731 -- which is the point
 
 
 class ReprExits:
-    """It ends the process, if it is let."""
+    """Its `repr` raises SystemExit, which would end the process."""
 
     def __repr__(self) -> str:
         raise SystemExit(3)
 
 
 class ReprNeverEnds:
-    """It calls itself."""
+    """Its `repr` calls itself."""
 
     def __repr__(self) -> str:
         return f"<{self!r}>"
 
 
 class ReprBlocks:
-    """It waits until `RELEASE` is set."""
+    """Its `repr` waits until `RELEASE` is set."""
 
     def __repr__(self) -> str:
         RELEASE.wait()
@@ -82,13 +82,13 @@ class ReprBlocks:
 
 
 class StrRaises:
-    """Its text raises; it has no other."""
+    """Its `str` raises; it has no `repr` of its own."""
 
     __str__ = _raises
 
 
 class LooksRaise:
-    """Whatever of it is looked at raises."""
+    """Every access to an attribute raises."""
 
     __slots__ = ()
 
@@ -100,7 +100,7 @@ class LooksRaise:
 
 
 class ClaimsToBeText:
-    """It says that it is a `str`, and is none."""
+    """Its `__class__` is `str`, although it is none."""
 
     @property
     def __class__(self) -> type:  # type: ignore[reportIncompatibleMethodOverride] as mocks have it
@@ -108,7 +108,7 @@ class ClaimsToBeText:
 
 
 class ClassRaises:
-    """Its class cannot be asked for."""
+    """Its `__class__` raises."""
 
     @property
     def __class__(self) -> type:  # type: ignore[reportIncompatibleMethodOverride] as mocks have it
@@ -116,7 +116,7 @@ class ClassRaises:
 
 
 class DictRaises:
-    """Its attributes cannot be asked for."""
+    """Its `__dict__` raises."""
 
     @property
     def __dict__(self) -> Any:  # type: ignore[reportIncompatibleVariableOverride] as proxies have it
@@ -124,7 +124,7 @@ class DictRaises:
 
 
 class ItemsNeverEnd(Mapping[str, int]):
-    """A mapping without an end."""
+    """A mapping with infinitely many items."""
 
     def __getitem__(self, name: str) -> int:
         return 1
@@ -140,7 +140,7 @@ class ItemsNeverEnd(Mapping[str, int]):
 
 
 class KeysRaise(Mapping[str, int]):
-    """A mapping that says neither its keys nor their number."""
+    """A mapping whose keys and length raise."""
 
     __getitem__ = __iter__ = __len__ = keys = items = _raises
 
@@ -150,17 +150,17 @@ class _HostileMeta(type):
 
 
 class OfHostileClass(metaclass=_HostileMeta):
-    """Its class cannot be hashed, compared or shown."""
+    """An object whose class raises when it is hashed, compared or shown."""
 
 
 class ErrorRaises(Exception):
-    """An error that does not say what went wrong."""
+    """An exception whose text raises."""
 
     __str__ = __repr__ = _raises
 
 
 class ErrorBlocks(Exception):
-    """An error whose text waits until `RELEASE` is set."""
+    """An exception whose text waits until `RELEASE` is set."""
 
     def __str__(self) -> str:
         RELEASE.wait()
@@ -171,6 +171,6 @@ QUICK: tuple[type[Any], ...] = (
     *(ReprRaises, ReprIsEnormous, ReprIsNoText, ReprExits, ReprNeverEnds, StrRaises, LooksRaise, ClaimsToBeText),
     *(ClassRaises, DictRaises, ItemsNeverEnd, KeysRaise, OfHostileClass, ErrorRaises),
 )
-"""Classes of objects that answer at once, or raise."""
+"""Classes of objects whose methods return or raise at once."""
 BLOCKING: tuple[type[Any], ...] = (ReprBlocks, ErrorBlocks)
-"""Those that do not answer before `RELEASE` is set."""
+"""Classes of objects whose methods block until `RELEASE` is set."""

@@ -1,4 +1,4 @@
-"""Values that hold no others, each by a name and made anew whenever it is asked for."""
+"""Leaf values by name: values that hold no others, each created anew on request."""
 
 import datetime
 import decimal
@@ -19,7 +19,7 @@ Makers: TypeAlias = Mapping[str, Callable[[], Any]]
 
 
 class _OddZone(datetime.tzinfo):
-    """A time zone that raises."""
+    """A time zone whose offset raises."""
 
     def utcoffset(self, moment: datetime.datetime | None) -> datetime.timedelta:
         raise hostile.Broken("utcoffset")
@@ -52,7 +52,7 @@ def _deep_dicts() -> Any:
 
 
 def _shared() -> Any:
-    """Billions of items, by sharing a few."""
+    """Return billions of items made of a few shared lists."""
     held: Any = "lol"
     for _ in range(30):
         held = [held, held]
@@ -144,12 +144,12 @@ HEAVY = frozenset(
         *("numpy 2 million numbers", "ReprIsEnormous", "ItemsNeverEnd", "ReprNeverEnds", "ReprBlocks", "ErrorBlocks"),
     }
 )
-"""Names of values that take long to make or to read."""
+"""Names of values that take long to create or to read."""
 
 
 @cache
 def leaves(*, blocking: bool) -> Makers:
-    """Return what makes each value, by its name; `blocking` includes those that wait for `hostile.RELEASE`."""
+    """Return a function that creates each value, by name; `blocking` includes those that wait for `hostile.RELEASE`."""
     found: dict[str, Callable[[], Any]] = {**_PLAIN, **(_BLOCKING if blocking else {})}
     if find_spec("numpy") is not None:
         numpy = import_module("numpy")

@@ -1,4 +1,4 @@
-"""Classes of records of every kind, and instances of them with any fields; of libraries, those that are installed."""
+"""Record classes of every kind, with instances that hold any value; of libraries, only the installed ones."""
 
 import collections
 import dataclasses
@@ -13,31 +13,31 @@ from typing import Any, NamedTuple
 import msgspec
 
 Maker = Callable[[Any], Any]
-"""Makes a record that holds a value."""
+"""Creates a record that holds a value."""
 
 
 class Pair(NamedTuple):
-    """A tuple with names."""
+    """A named tuple."""
 
     left: Any
     right: Any
 
 
 class Struct(msgspec.Struct):
-    """A struct of msgspec's."""
+    """A msgspec struct."""
 
     held: Any
 
 
 class TaggedStruct(msgspec.Struct, tag="tagged", array_like=True):
-    """One that msgspec writes as a list."""
+    """A struct that msgspec encodes as a list."""
 
     held: Any
 
 
 @dataclasses.dataclass
 class Data:
-    """A dataclass, with a field that it does not show."""
+    """A dataclass, with a field that its `repr` hides."""
 
     held: Any
     secret: str = dataclasses.field(default="hidden", repr=False)
@@ -45,46 +45,46 @@ class Data:
 
 @dataclasses.dataclass(slots=True, frozen=True)
 class SlottedData:
-    """A dataclass without a dict."""
+    """A dataclass with slots, without a `__dict__`."""
 
     held: Any
 
 
 class Colour(enum.Enum):
-    """Members whose values are of several types."""
+    """An enum whose values have several types."""
 
     RED = "red"
     MANY = ("a", 1)
 
 
 class Level(enum.IntEnum):
-    """Members that are numbers."""
+    """An enum whose members are numbers."""
 
     LOW = 1
 
 
 class Name(enum.StrEnum):
-    """Members that are text."""
+    """An enum whose members are text."""
 
     FIRST = "first"
 
 
 class Rights(enum.Flag):
-    """Members that can be joined."""
+    """An enum whose members can be combined."""
 
     READ = 1
     WRITE = 2
 
 
 class Plain:
-    """An object that says nothing of what it holds."""
+    """An object without a `repr` of its own."""
 
     def __init__(self, held: Any) -> None:
         self.held = held
 
 
 class Told(Plain):
-    """An object that says what it holds."""
+    """An object whose `repr` shows what it holds."""
 
     def __repr__(self) -> str:
         return f"Told({self.held!r})"
@@ -95,7 +95,7 @@ MEMBERS: list[Any] = [Colour.RED, Colour.MANY, Level.LOW, Name.FIRST, Rights.REA
 
 @cache
 def makers() -> list[Maker]:
-    """Return what makes records of every kind that can be made here."""
+    """Return functions that create records of every available kind."""
     found: list[Maker] = [
         lambda held: Pair(held, held),
         Struct,

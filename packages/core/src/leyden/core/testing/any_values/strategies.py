@@ -1,6 +1,6 @@
-"""`any_values` and `any_spans`: recipes of values of every kind, one within another, and of spans that hold them.
+"""`any_values` and `any_spans`: Hypothesis strategies for recipes of nested values, and of spans that hold them.
 
-A recipe, not the value, is what Hypothesis shows and shrinks: many values cannot be shown.
+Hypothesis shows and shrinks the recipe instead of the value, since many values cannot be shown.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,14 +17,14 @@ from leyden.core.testing.any_values.records import makers
 
 @dataclass(frozen=True)
 class AnyValue:
-    """How to make a value: it has a name, holds others, or is plain."""
+    """Recipe of a value: a named value, a holder of others, or a plain value."""
 
     kind: str
     parts: tuple[Any, ...] = field(default=())
-    """Of `plain` the value itself, else recipes; of a dict, its keys and values in turn."""
+    """For `plain`, the value itself; otherwise recipes; for a dict, its keys and values alternately."""
 
     def made(self) -> Any:
-        """Make the value, anew."""
+        """Return a new value."""
         if self.kind == "plain":
             return self.parts[0]
         if self.kind in _HOLDERS:
@@ -35,12 +35,12 @@ class AnyValue:
 
 
 def _dict(parts: list[Any]) -> Any:
-    """Make a dict; a key that cannot be one is left out."""
+    """Return a dict; a key that cannot be used is replaced by a number."""
     made: dict[Any, Any] = {}
     for key, value in zip(parts[::2], parts[1::2], strict=False):
         try:
             made[key] = value
-        except Exception:  # it is hostile, or cannot be hashed
+        except Exception:  # the key is hostile, or cannot be hashed
             made[len(made)] = value
     return made
 
@@ -48,7 +48,7 @@ def _dict(parts: list[Any]) -> Any:
 _HOLDERS: Mapping[str, Callable[[list[Any]], Any]] = {"list": list, "tuple": tuple, "dict": _dict}
 
 _LIGHT = 10
-"""How many times as often as a heavy value any other is drawn."""
+"""Weight of a light value in comparison with a heavy one."""
 Recipes = st.SearchStrategy[AnyValue]
 
 
@@ -58,9 +58,9 @@ def _plain(values: st.SearchStrategy[Any]) -> Recipes:
 
 @cache
 def any_values(*, blocking: bool = False, max_leaves: int = 12) -> Recipes:
-    """Recipes of values of every kind, one within another.
+    """Return a strategy for recipes of nested values of every kind.
 
-    With `blocking`, some have methods that do not return before `hostile.RELEASE` is set.
+    With `blocking`, some values have methods that do not return before `hostile.RELEASE` is set.
     """
     scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20) | st.binary(max_size=20)
     names = sorted(leaves(blocking=blocking))
@@ -79,18 +79,18 @@ def any_values(*, blocking: bool = False, max_leaves: int = 12) -> Recipes:
 
 @dataclass(frozen=True)
 class AnySpan:
-    """How to make a span."""
+    """Recipe of a span."""
 
     fields: Mapping[str, Any]
 
     def made(self, **identity: Any) -> Span:
-        """Make the span, anew, with these fields for those that say whose it is."""
+        """Return a new span; `identity` replaces the fields that identify it."""
         return Span(**{**{name: _made(value) for name, value in self.fields.items()}, **identity})
 
 
 @dataclass(frozen=True)
 class Part:
-    """How to make an event, a link or a status."""
+    """Recipe of an event, a link or a status."""
 
     kind: Callable[..., Any]
     fields: Mapping[str, Any]
@@ -114,9 +114,9 @@ def _parts(kind: Callable[..., Any], **fields: st.SearchStrategy[Any]) -> st.Sea
 
 @cache
 def any_spans(*, blocking: bool = False) -> st.SearchStrategy[AnySpan]:
-    """Recipes of spans whose every field but their identity may hold anything, as likely as what belongs there.
+    """Return a strategy for recipes of spans with arbitrary or expected values in every field except their identity.
 
-    Their status is one, as what is none is refused.
+    Their status is a `SpanStatus`, since any other is refused.
     """
     values = any_values(blocking=blocking)
     attributes = st.dictionaries(st.text(max_size=8), values, max_size=4) | values
@@ -140,7 +140,7 @@ def any_spans(*, blocking: bool = False) -> st.SearchStrategy[AnySpan]:
 
 
 def _beside(attributes: Any, count: int) -> Any:
-    """Add plain attributes to a dict: they are to be kept, whatever they stand beside."""
+    """Add plain attributes to a dict; a store must keep them, whatever the other attributes are."""
     if not isinstance(attributes, dict):
         return attributes
     return {**cast("dict[str, Any]", attributes), **{f"beside {n}": n for n in range(count)}}

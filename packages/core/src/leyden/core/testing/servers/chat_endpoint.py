@@ -1,6 +1,6 @@
-"""`chat_endpoint`: a little OpenAI-compatible server that always says the same, and remembers what it was asked.
+"""`chat_endpoint`: a small OpenAI-compatible server that always returns the same text, and records its requests.
 
-Stands in for a model of the user's own, elsewhere. Knows nothing of tokens.
+It stands in for a model of the user's own at another provider.
 """
 
 import json
@@ -15,25 +15,25 @@ from leyden.core.testing.servers.http_handler import served
 
 @dataclass
 class ChatEndpoint:
-    """What the endpoint was asked."""
+    """URL and recorded requests of the endpoint."""
 
     url: str = ""
-    """Its base URL, as an OpenAI client takes it."""
+    """Its base URL for an OpenAI client."""
     seen: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
-    """Every request's `body`, as it decodes, and the `key` it came with, as the header says it."""
+    """Every request's decoded `body`, and its `key`, the value of the authorization header."""
 
 
 @contextmanager
 def chat_endpoint(text: str) -> Generator[ChatEndpoint]:
-    """Answer every chat completion with `text` inside the block, by the model that was asked for."""
+    """Answer every chat completion with `text` inside the block, under the requested model's name."""
     endpoint = ChatEndpoint()
 
     class Handler(BaseHTTPRequestHandler):
         def log_message(self, format: str, *args: Any) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
         def do_POST(self) -> None:
-            """Answer."""
+            """Record the request, and answer it."""
             body = json.loads(self.rfile.read(int(self.headers["content-length"])))
             endpoint.seen.append({"body": body, "key": self.headers["authorization"]})
             data = json.dumps(_completion(body["model"], text)).encode()

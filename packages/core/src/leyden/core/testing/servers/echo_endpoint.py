@@ -1,6 +1,6 @@
-"""`echo_endpoint`: a little HTTP server that answers everything with what it got, and remembers it.
+"""`echo_endpoint`: a small HTTP server that records every request and returns its path.
 
-Stands in for a gateway where the wire itself is tested. Knows nothing of models.
+It stands in for a gateway in tests of the HTTP client.
 """
 
 import json
@@ -16,16 +16,16 @@ from leyden.core.testing.servers.http_handler import served
 
 @dataclass
 class Endpoint:
-    """What the endpoint was asked, and how to let it go on."""
+    """URL and recorded requests of the endpoint, and an event that releases waiting answers."""
 
     url: str = ""
     """Root URL, without a trailing slash."""
     seen: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     """`path`, `headers` and `body` of every request."""
     connections: set[tuple[str, int]] = field(default_factory=set[tuple[str, int]])
-    """Addresses that connected."""
+    """Client addresses of all connections."""
     go: threading.Event = field(default_factory=threading.Event)
-    """Set to let a slow answer, or the next part of a stream, go out."""
+    """Set by a test to release a slow answer, or the next part of a stream."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -33,10 +33,10 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
     def do_POST(self) -> None:
-        """Answer with the path; as a stream, or slowly, where the body says so."""
+        """Return the path; with `"stream"` or `"slow"` in the body, as a stream or slowly."""
         self.endpoint.connections.add(self.client_address)
         body = self._body()
         headers = {name.lower(): value for name, value in self.headers.items()}

@@ -1,4 +1,4 @@
-"""`served`: what an HTTP handler answers, on this machine, for the length of a block."""
+"""`served`: runs an HTTP handler on this machine for the length of a block."""
 
 import socket
 import sys
@@ -20,19 +20,19 @@ class _Server(ThreadingHTTPServer):
         self._lock = threading.Lock()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Begin with a connection."""
+        """Record the new connection."""
         with self._lock:
             self._open.add(request)
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
-        """End a connection."""
+        """Remove the ended connection."""
         with self._lock:
             self._open.discard(request)
         super().shutdown_request(request)
 
     def server_close(self) -> None:
-        """Close the server: a client that keeps its connection alive would keep a thread, too."""
+        """Close the server and all connections, since a kept-alive connection would keep its thread."""
         with self._lock:
             for request in self._open:
                 with suppress(OSError):  # the client has closed it
@@ -40,7 +40,7 @@ class _Server(ThreadingHTTPServer):
         super().server_close()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Print what a handler failed with, unless its client went away."""
+        """Print a handler's error, unless its client disconnected."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)
 

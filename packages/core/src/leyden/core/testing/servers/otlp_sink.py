@@ -1,6 +1,6 @@
-"""`otlp_sink`: a little OTLP/HTTP endpoint that remembers the spans it is sent. Stands in for a foreign backend.
+"""`otlp_sink`: a small OTLP/HTTP endpoint that records the spans it receives, in place of another tracing backend.
 
-Needs `opentelemetry-proto`, which every OTLP exporter brings.
+Needs `opentelemetry-proto`, a dependency of every OTLP exporter.
 """
 
 from collections.abc import Generator
@@ -16,7 +16,7 @@ from leyden.core.testing.servers.http_handler import served
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenSpan:
-    """A span as it arrived."""
+    """A received span."""
 
     name: str
     span_id: str
@@ -31,16 +31,16 @@ class SeenSpan:
 
 @dataclass(kw_only=True)
 class OtlpSink:
-    """What arrived, in the order in which it did."""
+    """Received spans in the order of arrival."""
 
     url: str = ""
     """Root URL, for `OTEL_EXPORTER_OTLP_ENDPOINT`."""
     spans: list[SeenSpan] = field(default_factory=list[SeenSpan])
     raw: bytearray = field(default_factory=bytearray)
-    """Every body, one after the other: what is not in here has not arrived in any form."""
+    """All request bodies in order; data that are not in it were not sent in any form."""
 
     def tree(self) -> list[str]:
-        """Each span in the order of its start, indented by depth; KeyError when a parent did not arrive."""
+        """Return each span in the order of its start, indented by depth; raises KeyError when a parent is missing."""
         names = {span.span_id: span for span in self.spans}
 
         def depth(span: SeenSpan) -> int:
@@ -56,10 +56,10 @@ def otlp_sink() -> Generator[OtlpSink]:
 
     class Handler(BaseHTTPRequestHandler):
         def log_message(self, format: str, *args: Any) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
         def do_POST(self) -> None:
-            """Take spans."""
+            """Record the spans of a request."""
             body = self.rfile.read(int(self.headers["content-length"]))
             sink.raw += body
             sink.spans += _spans(ExportTraceServiceRequest.FromString(body))

@@ -1,6 +1,6 @@
 """`PostgresServer`: a real PostgreSQL server in a temporary folder, for tests that kill it.
 
-`server_programs` says which PostgreSQL that is.
+`server_programs` finds the PostgreSQL programs.
 """
 
 import atexit
@@ -25,22 +25,22 @@ from leyden.core.testing.servers.ports import free_port
 from leyden.core.testing.servers.server_programs import NO_POSTGRES, postgres_folder
 
 USER, PASSWORD = "leyden", "p@ss/word"
-"""Of the server's owner; the password has to be written otherwise in a URI."""
+"""User and password of the databases' owner; the password must be percent-encoded in a URI."""
 QUOTED = "p%40ss%2Fword"
 _STARTING_SECONDS = 60.0
 _FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
-"""For tests that kill no server: nothing waits for the disk."""
+"""Settings for tests that kill no server: no write waits for the disk."""
 
 
 def missing() -> str | None:
-    """Return why there can be no server here, or None."""
+    """Return why no server can run here, or None."""
     return NO_POSTGRES if postgres_folder() is None else None
 
 
 class PostgresServer:
-    """Use it as `with PostgresServer() as server:`; as root it runs as the user postgres, or nobody.
+    """Use it as `with PostgresServer() as server:`; as root, it runs as the user postgres or nobody.
 
-    `durable` makes it wait for the disk, as servers do by default.
+    With `durable`, writes wait for the disk, as servers do by default.
     """
 
     def __init__(self, *, durable: bool = False) -> None:
@@ -71,7 +71,7 @@ class PostgresServer:
         return f"postgresql://{USER}:{QUOTED}@127.0.0.1:{self.port}/{database}"
 
     def create(self, template: str | None = None) -> str:
-        """Create a database, empty or a copy of another; returns its name."""
+        """Create a database, empty or as a copy of another; return its name."""
         name = f"store_{next(self._names)}"
         words = SQL("CREATE DATABASE {} TEMPLATE {}").format(Identifier(name), Identifier(template or "template0"))
         with self.connect("postgres") as connection:
@@ -79,7 +79,7 @@ class PostgresServer:
         return name
 
     def empty(self, database: str) -> None:
-        """Delete every row of a store, which takes a fifth of the time of another database."""
+        """Delete every row of a store, which takes a fifth of the time of a new database."""
         with self.connect(database) as connection:
             tables = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'").fetchall()
             names = [Identifier(name) for (name,) in tables if name != "leyden_version"]
@@ -87,17 +87,17 @@ class PostgresServer:
                 connection.execute(SQL("TRUNCATE {} RESTART IDENTITY").format(SQL(", ").join(names)))
 
     def connect(self, database: str) -> "psycopg.Connection[Any]":
-        """Return a connection of its owner's that commits by itself."""
+        """Return a connection of the owner in autocommit mode."""
         return psycopg.connect(
             host="127.0.0.1", port=self.port, user=USER, password=PASSWORD, dbname=database, autocommit=True
         )
 
     def log(self) -> str:
-        """What the server has said."""
+        """Return the server's log."""
         return (self._folder / "log").read_text()
 
     def start(self) -> None:
-        """Start, and return when it takes connections."""
+        """Start the server, and return when it accepts connections."""
         give_up = time.monotonic() + _STARTING_SECONDS
         self._process = self._started()
         while True:
@@ -107,16 +107,16 @@ class PostgresServer:
             except psycopg.OperationalError:
                 if time.monotonic() > give_up:
                     raise
-            if self._process.poll() is not None:  # memory of one that was killed may be in use for a moment more
+            if self._process.poll() is not None:  # shared memory of a killed server may be in use for a moment longer
                 self._process = self._started()
             time.sleep(0.02)
 
     def stop(self) -> None:
-        """Stop it as an administrator does who is in a hurry: every connection is closed."""
+        """Stop the server in its fast mode, which closes every connection."""
         self._signal(signal.SIGINT)
 
     def kill(self) -> None:
-        """Kill it, and every process of it, as a crash of the machine would."""
+        """Kill the server and all of its processes, like a crash of the machine."""
         children = Path(f"/proc/{self._pid()}/task/{self._pid()}/children").read_text().split()
         self._signal(signal.SIGKILL)
         for child in children:
@@ -165,13 +165,13 @@ class PostgresServer:
 
 @cache
 def _programs() -> Path:
-    """The folder of PostgreSQL's programs, in a place where the server's owner may run them."""
+    """Return the folder of PostgreSQL's programs, in a place where the server's user may run them."""
     folder = postgres_folder()
     if folder is None:
         raise RuntimeError(NO_POSTGRES)
     if os.geteuid() != 0 or _may_run(folder / "postgres"):
         return folder
-    # A checkout in root's own folder, say: the owner cannot get at the programs there.
+    # For example, a checkout in root's own folder, which the server's user cannot read.
     copy = Path(tempfile.mkdtemp(prefix="leyden-pg-programs-", dir=_open_folder()))
     atexit.register(shutil.rmtree, copy, ignore_errors=True)
     copy.chmod(0o755)
@@ -179,10 +179,10 @@ def _programs() -> Path:
 
 
 def _copied(programs: Path, folder: Path) -> Path:
-    """Copy an installation into `folder`, with the libraries that a wheel has beside its package."""
+    """Copy an installation into `folder`, with the libraries that a wheel installs beside its package."""
     package = programs.parents[1]
     libraries = package.with_name(f"{package.name}.libs")
-    if libraries.is_dir():  # the programs look for them by the path from there to here
+    if libraries.is_dir():  # the programs find them by a relative path
         shutil.copytree(libraries, folder / libraries.name, symlinks=True)
     place = folder / package.name / programs.parent.name
     shutil.copytree(programs.parent, place, symlinks=True)
@@ -190,7 +190,7 @@ def _copied(programs: Path, folder: Path) -> Path:
 
 
 def _may_run(program: Path) -> bool:
-    """Whether the server's owner may run a program, through every folder above it."""
+    """Whether the server's user may run a program, with regard to every folder above it."""
     try:
         done = subprocess.run([program, "--version"], cwd="/", capture_output=True, text=True, **_as_owner())
     except PermissionError:
@@ -199,7 +199,7 @@ def _may_run(program: Path) -> bool:
 
 
 def _open_folder() -> str | None:
-    """Return a temporary folder that the server's owner can get at: root's may be closed to others. None for any."""
+    """Return a temporary folder that the server's user can access, since root's may be closed; None for the default."""
     if os.geteuid() != 0:
         return None
     folders = map(Path, (tempfile.gettempdir(), "/tmp", "/var/tmp"))
@@ -212,7 +212,7 @@ def _is_open(folder: Path) -> bool:
 
 
 def _owner() -> dict[str, str | int]:
-    """Who runs the server: PostgreSQL refuses to be run by root."""
+    """Return the user that runs the server, since PostgreSQL refuses to run as root."""
     if os.geteuid() != 0:
         return {"user": os.geteuid()}
     names = {entry.pw_name for entry in pwd.getpwall()}

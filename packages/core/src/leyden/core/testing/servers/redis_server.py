@@ -1,6 +1,6 @@
-"""`RedisServer`: a real Redis of a test's own, on a socket in a temporary folder, that can be killed and started again.
+"""`RedisServer`: a real Redis server on a socket in a temporary folder, which a test can kill and restart.
 
-`server_programs` says which Redis that is; `PROGRAM` is None where there is none, and `NO_REDIS` says so.
+`server_programs` finds the Redis program. `PROGRAM` is None where there is none; `NO_REDIS` is then the message.
 """
 
 import shutil
@@ -18,14 +18,14 @@ from leyden.core.testing.servers.server_programs import NO_REDIS, redis_program
 PROGRAM = redis_program()
 __all__ = ["DURABLE", "NO_REDIS", "PROGRAM", "RedisServer"]
 DURABLE = {"appendonly": "yes", "appendfsync": "everysec", "save": ""}
-"""Settings with which a store may be opened."""
+"""Settings with which a store accepts a Redis server."""
 _START_SECONDS = 20.0
 
 
 class RedisServer:
-    """Use it as `with RedisServer() as server:`; what it keeps goes with it.
+    """Use it as `with RedisServer() as server:`; its data are removed at the end.
 
-    `settings` replace those of `DURABLE`; with `has_port` it also listens on a free loopback port.
+    `settings` override those of `DURABLE`. With `has_port`, it also listens on a free loopback port.
     """
 
     def __init__(self, settings: dict[str, str] | None = None, *, has_port: bool = False) -> None:
@@ -45,15 +45,15 @@ class RedisServer:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def uri(self, namespace: str = "default") -> str:
-        """Return where a store may be opened."""
+        """Return the URI of a store over the socket."""
         return f"redis+unix://{self._folder}/socket?namespace={namespace}"
 
     def tcp_uri(self, login: str = "", options: str = "") -> str:
-        """Return the same by the port; `login` is like `:password@`."""
+        """Return the URI of a store over the port; `login` is like `:password@`."""
         return f"redis://{login}127.0.0.1:{self.port}/0{options}"
 
     def start(self) -> None:
-        """Start it, and wait until it has read what it kept."""
+        """Start the server, and wait until it has loaded its data."""
         settings = {"dir": str(self._folder), "port": str(self.port), "unixsocket": f"{self._folder}/socket"}
         options = [part for name, value in {**settings, **self._settings}.items() for part in (f"--{name}", value)]
         with (self._folder / "log").open("ab") as log:
@@ -67,7 +67,7 @@ class RedisServer:
             time.sleep(0.01)
 
     def answers(self) -> bool:
-        """Whether it answers commands, or at least asks for a password."""
+        """Whether it answers commands, or requests a password."""
         try:
             with socket.socket(socket.AF_UNIX) as connection:
                 connection.settimeout(1.0)
@@ -78,11 +78,11 @@ class RedisServer:
             return False
 
     def kill(self) -> None:
-        """Kill it, with no chance to write anything."""
+        """Kill the server, without a chance to write its data."""
         self._signal(signal.SIGKILL)
 
     def stop(self) -> None:
-        """Ask it to end."""
+        """Stop the server in an orderly way."""
         self._signal(signal.SIGTERM)
 
     def _signal(self, number: signal.Signals) -> None:

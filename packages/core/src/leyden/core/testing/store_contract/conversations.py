@@ -1,4 +1,4 @@
-"""The store contract: calls that repeat what was said before them are read back whole, in whatever portions."""
+"""Store contract, conversations: calls that repeat earlier messages are read back whole, in any query."""
 
 # ruff: noqa: D102 (a test's name is its documentation)
 
@@ -17,7 +17,7 @@ TOOLS = '[{"type": "function", "function": {"name": "search", "description": "Lo
 
 
 def conversation(attempt: Attempt, turns: int, *, agent: str = "solver", first: int = 0) -> list[Span]:
-    """Calls of an agent, each with all that was said before it; ids and text are its own."""
+    """Return calls of an agent, each with the whole conversation before it; ids and text differ between agents."""
     said = [{"role": "system", "content": f"You are {agent}, and answer with what you find. " * 3}]
     ids = list(range(first, first + 100))
     spans: list[Span] = []
@@ -43,7 +43,7 @@ def conversation(attempt: Attempt, turns: int, *, agent: str = "solver", first: 
 
 
 class ConversationTests(StoreTests):
-    """What becomes of spans that begin as earlier ones do."""
+    """Spans that begin like earlier spans."""
 
     async def test_every_call_of_a_long_conversation_reads_back_whole(self, store: LightningStore) -> None:
         got = await claimed(store)
@@ -82,7 +82,7 @@ class ConversationTests(StoreTests):
             assert [span.attributes for span in page] == [span.attributes for span in conversation(attempt, 3)]
 
     async def test_what_comes_together_or_was_refused_is_nothing_to_lean_on(self, store: LightningStore) -> None:
-        """All in one batch; then a call whose batch was refused, stored after one that begins as it does."""
+        """All in one batch; then a call whose batch was refused is stored after one with the same beginning."""
         got = await claimed(store)
         written = conversation(got.attempt, 8)
         await store.add_many_spans(written[:4])

@@ -1,4 +1,4 @@
-"""The store contract: states of rollouts and attempts, retries, cancellation, ends."""
+"""Store contract, lifecycle: statuses of rollouts and attempts, retries, cancellation, ends."""
 
 # ruff: noqa: D102 (a test's name is its documentation)
 
@@ -23,7 +23,7 @@ from leyden.core.testing.store_contract.shared import (
 
 
 class LifecycleTests(StoreTests):
-    """States of rollouts and attempts."""
+    """Statuses of rollouts and attempts."""
 
     async def test_a_new_rollout_is_queued_and_a_claimed_one_has_its_first_attempt(self, store: LightningStore) -> None:
         queued = await store.enqueue_rollout({"q": 1}, mode="train", metadata={"m": [1]})

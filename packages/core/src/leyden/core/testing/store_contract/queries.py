@@ -1,4 +1,4 @@
-"""The store contract: filters, sorting, pages, and what is not there."""
+"""Store contract, queries: filters, sorting, pages, and missing objects."""
 
 # ruff: noqa: D102 (a test's name is its documentation)
 
@@ -12,7 +12,7 @@ from leyden.core.testing.store_contract.shared import MISSING, StoreTests, claim
 
 
 class QueryTests(StoreTests):
-    """Questions and answers."""
+    """Queries and their results."""
 
     async def test_what_is_not_there_reads_as_nothing(self, store: LightningStore) -> None:
         assert await store.get_rollout_by_id(MISSING) is None

@@ -1,4 +1,4 @@
-"""The store contract: the queue and its claims."""
+"""Store contract, queue: the order of the queue, and claims."""
 
 # ruff: noqa: D102 (a test's name is its documentation)
 
@@ -13,7 +13,7 @@ from leyden.core.testing.store_contract.shared import RETRY, StoreTests, claimed
 
 
 class QueueTests(StoreTests):
-    """First in, first out, each to one caller."""
+    """First in, first out; each rollout is claimed by one caller."""
 
     async def test_first_in_first_out(self, store: LightningStore) -> None:
         ids = [(await store.enqueue_rollout(n)).rollout_id for n in range(3)]

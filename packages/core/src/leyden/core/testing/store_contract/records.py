@@ -1,4 +1,4 @@
-"""The store contract: resources and their versions, and updates of fields."""
+"""Store contract, records: resources and their versions, and updates of fields."""
 
 # ruff: noqa: D102 (a test's name is its documentation)
 
@@ -19,7 +19,7 @@ NONE: Any = None
 
 
 class RecordTests(StoreTests):
-    """Resources, and fields changed by hand."""
+    """Resources, and fields that are changed manually."""
 
     async def test_added_resources_are_version_one_and_the_latest(self, store: LightningStore) -> None:
         first = await store.add_resources(FIRST)

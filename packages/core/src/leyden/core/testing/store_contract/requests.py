@@ -1,4 +1,4 @@
-"""The store contract: requests that their caller has named are made once, and answered as the first time."""
+"""Store contract, request ids: a request with an id is executed once, and a repeated one returns the first result."""
 
 # ruff: noqa: D102 (a test's name is its documentation)
 
@@ -15,7 +15,7 @@ PROMPT: NamedResources = {"prompt": PromptTemplate(template="Say {word}")}
 
 
 class RequestTests(StoreTests):
-    """Requests with names."""
+    """Requests with ids."""
 
     async def test_a_claim_that_is_made_again_is_granted_again(self, store: LightningStore) -> None:
         for n in range(3):

@@ -1,4 +1,4 @@
-"""The store contract: runs, the metrics of their steps, and the versions of their policies."""
+"""Store contract, runs: runs, the metrics of their steps, and the versions of their policies."""
 
 # ruff: noqa: D102 (a test's name is its documentation)
 
@@ -18,7 +18,7 @@ NONE: Any = None
 
 
 def measured(step: int, **values: float) -> StepMetrics:
-    """Return the numbers of a step."""
+    """Return the metrics of a step."""
     return StepMetrics(step=step, values=values)
 
 
@@ -28,12 +28,12 @@ def version(number: int, run_id: str = "r", policy: str = "policy") -> PolicyVer
 
 
 async def steps_of(store: LightningStore, run_id: str = "r", **how: Any) -> list[int]:
-    """Return the steps of a run of which something is known."""
+    """Return the stored steps of a run."""
     return [found.step for found in await store.query_metrics(run_id, **how)]
 
 
 async def versions_of(store: LightningStore, **asked: Any) -> list[tuple[str, str, int]]:
-    """Return what is stored of versions."""
+    """Return the keys of stored policy versions."""
     page = await store.query_policy_versions(**asked)
     return [(found.run_id, found.policy, found.version) for found in page]
 

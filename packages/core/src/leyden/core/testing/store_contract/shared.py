@@ -1,4 +1,4 @@
-"""What the parts of the store contract share: the hook that an implementation fills in, and small steps."""
+"""Common parts of the store contract: the abstract method of an implementation, and small helpers."""
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator
@@ -13,12 +13,12 @@ from leyden.core.data.span import Span
 from leyden.core.store.base import LightningStore
 
 RETRY = RolloutConfig(max_attempts=2, retry_condition=("failed", "timeout", "unresponsive"))
-"""One retry, whatever goes wrong."""
+"""One retry after any failure."""
 MISSING = "ro-missing"
 
 
 class StoreTests(ABC):
-    """Gives each test a store of its own."""
+    """Provides each test with a store of its own."""
 
     @abstractmethod
     def opened(self, folder: Path) -> AbstractAsyncContextManager[LightningStore]:
@@ -32,7 +32,7 @@ class StoreTests(ABC):
 
 
 def span_of(attempt: Attempt, span_id: str = "a1", sequence_id: int = 0, *, name: str = "chat") -> Span:
-    """Return a span of `attempt`; 0 lets the store number it."""
+    """Return a span of `attempt`; with a `sequence_id` of 0, the store numbers it."""
     return Span(
         rollout_id=attempt.rollout_id,
         attempt_id=attempt.attempt_id,
@@ -46,13 +46,13 @@ def span_of(attempt: Attempt, span_id: str = "a1", sequence_id: int = 0, *, name
 
 
 async def claimed(store: LightningStore, config: RolloutConfig | None = None) -> AttemptedRollout:
-    """Queue a rollout and claim it."""
+    """Queue a rollout, claim it, and return it."""
     await store.enqueue_rollout({"question": 1}, config=config)
     return taken(await store.dequeue_rollout())
 
 
 def taken(found: AttemptedRollout | None) -> AttemptedRollout:
-    """Return what was claimed; there must be something."""
+    """Return the claimed rollout; the test fails for None."""
     assert found is not None, "the queue is empty"
     return found
 
@@ -71,10 +71,10 @@ async def attempt_now(store: LightningStore, attempt: Attempt) -> Attempt:
 
 
 async def counts_of(store: LightningStore) -> dict[str, Any]:
-    """The store's statistics but for the time that it has been open."""
+    """Return the store's statistics without the uptime."""
     return {name: value for name, value in (await store.statistics()).items() if name != "uptime"}
 
 
 async def queue_length(store: LightningStore) -> int:
-    """How many rollouts wait to be claimed."""
+    """Return the number of rollouts that wait to be claimed."""
     return (await store.statistics())["queue_length"]

@@ -1,4 +1,4 @@
-"""The store contract: taking spans in. Numbers, duplicates, batches, what a span holds."""
+"""Store contract, storing of spans: numbers, duplicates, batches, and the content of spans."""
 
 # ruff: noqa: D102 (a test's name is its documentation)
 
@@ -23,7 +23,7 @@ NOT_ONE: Any = SpanStatus(description="of a code that is none", code=cast("Any",
 
 
 class SpanIntakeTests(StoreTests):
-    """What becomes of a span."""
+    """Storing of spans."""
 
     async def test_one_counter_per_rollout_over_all_attempts(self, store: LightningStore) -> None:
         first = await claimed(store)

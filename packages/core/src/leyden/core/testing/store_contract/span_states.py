@@ -1,4 +1,4 @@
-"""The store contract: spans are heartbeats, and revive an unresponsive attempt. And the health check."""
+"""Store contract, spans and statuses: spans are heartbeats, and revive unresponsive attempts; health check."""
 
 # ruff: noqa: D102 (a test's name is its documentation)
 
@@ -20,12 +20,12 @@ from leyden.core.testing.store_contract.shared import (
 )
 
 LIMITS = (0.5, 2.0, 8.0)
-"""Seconds that a test lets an attempt be silent, or last: the next where the machine itself stood still that long."""
+"""Seconds of a test's limit for an attempt; the next one is used when the machine itself paused for that long."""
 STALLED = "three times the machine stood still for longer than the limit of the test: nothing was tested"
 
 
 class SpanStateTests(StoreTests):
-    """What spans, and their absence, do to states."""
+    """Effects of spans, and of their absence, on statuses."""
 
     @pytest.mark.parametrize(
         ("before", "after"),

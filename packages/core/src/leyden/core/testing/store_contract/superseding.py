@@ -1,4 +1,4 @@
-"""The store contract: attempts whose place another has taken are closed, and free their workers."""
+"""Store contract, superseding: an attempt that another one has replaced is closed, and its worker becomes free."""
 
 # ruff: noqa: D102 (a test's name is its documentation)
 
@@ -10,7 +10,7 @@ from leyden.core.testing.store_contract.shared import StoreTests, attempt_now, r
 
 
 class SupersedingTests(StoreTests):
-    """Attempts that nobody waits for any more."""
+    """Attempts that another attempt has replaced."""
 
     @pytest.mark.parametrize("status", ["preparing", "running"])
     async def test_an_open_attempt_that_another_is_started_beside_is_closed(

@@ -1,6 +1,6 @@
-"""The store contract: odd text. An id or a name is refused before anything is written; what anything says is kept.
+"""Store contract, unusual text: refused in ids and names before anything is written, and kept in documents.
 
-A lone half of a surrogate pair is no character; a NUL is one, for which an id or a name has no room in PostgreSQL.
+A lone surrogate is no character. A NUL is one, but PostgreSQL cannot store it in an id or a name.
 """
 
 # ruff: noqa: D102 (a test's name is its documentation)
@@ -36,7 +36,7 @@ CONTENTS: dict[str, Call] = {
     "name of a number": lambda store, odd: store.add_metrics("r-1", [StepMetrics(step=1, values={odd: 1.0})]),
     "metrics of a version": lambda store, odd: store.update_policy_version("r-1", 1, metrics={odd: 1.0}),
 }
-"""What agents work with, and names of numbers: there is no place to note what of it is not whole."""
+"""Calls with text in resources or names of metrics, which have no field for reasons of incomplete parts."""
 
 DOCUMENTS: dict[str, Call] = {
     "input": lambda store, odd: store.enqueue_rollout({"question": [odd]}),
@@ -49,7 +49,7 @@ DOCUMENTS: dict[str, Call] = {
     "metadata of a run": lambda store, odd: store.update_run("r-1", metadata={"a": odd}),
     "metadata of a version": lambda store, odd: store.update_policy_version("r-1", 1, metadata={"a": odd}),
 }
-"""What a store keeps for its users without looking at it."""
+"""Calls with text in documents, which a store keeps without interpreting them."""
 
 NAMES: dict[str, Call] = {
     "rollout": lambda store, odd: store.enqueue_rollout(1, rollout_id=odd),
@@ -90,11 +90,11 @@ NAMES: dict[str, Call] = {
     "metrics asked for": lambda store, odd: store.query_metrics(odd),
     "versions asked for": lambda store, odd: store.query_policy_versions(policy=odd),
 }
-"""Ids and names, to be stored or to be looked for."""
+"""Calls with text in ids and names, to be stored or searched."""
 
 
 async def prepared(store: LightningStore) -> list[Any]:
-    """Store what `CONTENTS` and `NAMES` change; returns all there is to know."""
+    """Store the objects that `CONTENTS` and `NAMES` change; return the store's whole content."""
     await store.enqueue_rollout(1, rollout_id=_ATTEMPT[0])
     await store.start_attempt(_ATTEMPT[0])
     await store.update_resources("rs-1", {})
@@ -105,7 +105,7 @@ async def prepared(store: LightningStore) -> list[Any]:
 
 
 async def everything(store: LightningStore) -> list[Any]:
-    """Return all that is in the store."""
+    """Return the store's whole content."""
     return [
         {name: count for name, count in (await store.statistics()).items() if name != "uptime"},
         await store.query_rollouts(),
@@ -120,7 +120,7 @@ async def everything(store: LightningStore) -> list[Any]:
 
 @contextmanager
 def refused(otherwise: str) -> Generator[None]:
-    """Fail, with `otherwise`, unless the block ends with the one error for odd text."""
+    """Fail, with `otherwise`, unless the block raises the error for unusual text."""
     try:
         yield
     except UsageError as error:
@@ -130,7 +130,7 @@ def refused(otherwise: str) -> Generator[None]:
 
 
 class TextTests(StoreTests):
-    """Text that is odd."""
+    """Text with surrogates and NULs."""
 
     async def test_half_a_pair_is_kept_as_what_it_is_not_and_noted(self, store: LightningStore) -> None:
         await prepared(store)
@@ -157,7 +157,7 @@ class TextTests(StoreTests):
         assert await everything(store) == before
 
     async def test_an_id_may_have_so_many_bytes_and_no_more(self, store: LightningStore) -> None:
-        """As many as the smallest key of any store; of characters that cannot be compressed."""
+        """The limit is that of the smallest key of any store; the characters cannot be compressed."""
         longest = "".join(chr(0x4E00 + n * 7919 % 20_000) for n in range(MOST_BYTES_OF_AN_ID // 3)) + "ab"
         assert len(longest.encode()) == MOST_BYTES_OF_AN_ID
         await store.enqueue_rollout(1, rollout_id=longest)
@@ -200,7 +200,7 @@ class TextTests(StoreTests):
         assert [(found.values, found.notes) for found in await store.query_metrics("r")] == [({NUL: 1.0}, {NUL: NUL})]
 
     async def test_what_a_span_says_is_kept_whatever_it_is(self, store: LightningStore) -> None:
-        """Halves that belong together are one character; a lone one, and a NUL in a name, is the replacement's."""
+        """Two surrogates that form a pair become one character; a lone one, and a NUL in a name, becomes U+FFFD."""
         got = await claimed(store)
         odd, smile = f"a{HALF}b{NUL}", "\ud83d" + "\ude00"
         given = msgspec.structs.replace(

@@ -1,4 +1,4 @@
-"""The store contract: any value. What spans, tasks and notes hold is kept, in part if need be."""
+"""Store contract, values: spans, tasks and notes with values of any kind are kept, in part if necessary."""
 
 # ruff: noqa: D102 (a test's name is its documentation)
 
@@ -40,7 +40,7 @@ Wrong = Callable[[LightningStore, Any], Awaitable[object]]
 
 
 class _Text(str):
-    """Text, as LangChain returns it."""
+    """Text of a subclass, as LangChain returns it."""
 
 
 class _Colour(enum.Enum):
@@ -48,7 +48,7 @@ class _Colour(enum.Enum):
 
 
 class _Bare:
-    """It does not say what it holds."""
+    """An object without a `repr` of its own."""
 
 
 def _cycle() -> Any:
@@ -70,7 +70,7 @@ KEPT: dict[str, tuple[Any, Any]] = {
     "list that raises": (SPOILED[list]([1, "a"]), [1, "a"]),
     "dict that raises": (SPOILED[dict](a=1), '{"a": 1}'),
 }
-"""By name: an attribute's value, and what is kept of it, which is all there is to it."""
+"""By name: an attribute's value, and its stored form, which is complete."""
 REDUCED: dict[str, tuple[Any, Any, str]] = {
     "half a pair": ("a\ud800b", "a\ufffdb", "surrogate"),
     "2^64": (1 << 64, str(1 << 64), "65 bits is kept as text"),
@@ -82,7 +82,7 @@ REDUCED: dict[str, tuple[Any, Any, str]] = {
     "NaN in a dict": ({"a": math.nan}, '{"a": "nan"}', "nan is kept as text"),
     "key that is a number": ({1: "one"}, '{"1": "one"}', ""),
 }
-"""Likewise, with why it is not whole."""
+"""By name: an attribute's value, its stored form, and the reason why that is incomplete."""
 TYPES: dict[str, Wrong] = {
     "rollout": lambda store, odd: store.get_rollout_by_id(odd),
     "attempt": lambda store, odd: store.update_attempt("r", odd, status="running"),
@@ -109,7 +109,7 @@ TYPES: dict[str, Wrong] = {
     "spans": lambda store, odd: store.add_many_spans(odd),
     "span": lambda store, odd: store.add_span(odd),
 }
-"""Calls with something in the place of what belongs there."""
+"""Calls with a value of the wrong type in one argument."""
 
 
 async def _kept(store: LightningStore, values: dict[str, Any]) -> Span:
@@ -347,7 +347,7 @@ class ValueTests(StoreTests):
 
 
 async def _for_all(recipes: Any, check: Callable[[Any], Awaitable[None]]) -> None:
-    """Check recipes, drawn on another thread, on this event loop."""
+    """Check recipes on this event loop; another thread draws them."""
     loop = asyncio.get_running_loop()
 
     @settings(max_examples=25, deadline=None, database=None, suppress_health_check=CHECKS)

@@ -1,4 +1,4 @@
-"""The store contract: waiting for rollouts and for work, without polling; other loops and threads."""
+"""Store contract, waiting: for rollouts and for work, without polling, also from other event loops and threads."""
 
 # ruff: noqa: D102 (a test's name is its documentation)
 
@@ -14,11 +14,11 @@ from leyden.core.store.base import LightningStore
 from leyden.core.testing.store_contract.shared import MISSING, RETRY, StoreTests, claimed, span_of, taken
 
 PROMPT = 3.0
-"""Seconds within which a waiting caller is told, on a very busy machine. A store under test has no fallback below."""
+"""Seconds within which a waiting caller is notified on a very busy machine; no store's `recheck` may be shorter."""
 
 
 class WaitingTests(StoreTests):
-    """Who waits is told, and only once there is news."""
+    """Waiting callers are notified at once, and only of real changes."""
 
     async def test_a_timeout_of_zero_looks_once(self, store: LightningStore) -> None:
         done, running = await claimed(store), await claimed(store)

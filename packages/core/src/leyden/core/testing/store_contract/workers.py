@@ -1,4 +1,4 @@
-"""The store contract: workers, whose status is derived from their attempts."""
+"""Store contract, workers: their status is derived from their attempts."""
 
 # ruff: noqa: D102 (a test's name is its documentation)
 
@@ -15,7 +15,7 @@ NONE: Any = None
 
 
 class WorkerTests(StoreTests):
-    """Workers."""
+    """Workers and their statuses."""
 
     async def test_a_heartbeat_makes_a_worker_and_keeps_its_statistics(self, store: LightningStore) -> None:
         made = await store.update_worker("w", heartbeat_stats={"cpu": 0.5})

@@ -1,7 +1,7 @@
-"""`StoreMachine`: does things to a store in any order, from several clients at once, and holds it against the model.
+"""`StoreMachine`: calls a store in any order, from several clients at once, and compares its answers with the model.
 
-What is done at once must have happened in some order: those are looked for in which the model answers as the store
-did. Where they leave different states behind, all states are kept until an answer rules them out.
+Concurrent calls must have happened in some order. The machine searches for the orders in which the model answers like
+the store. Where these lead to different states, all states are kept until an answer excludes them.
 """
 
 import asyncio
@@ -27,41 +27,44 @@ from leyden.core.testing.store_machine.operations import Operation, Place
 
 Clock: TypeAlias = Callable[[], float]
 Opened: TypeAlias = Callable[[Path, Clock], AbstractAsyncContextManager[Sequence[LightningStore]]]
-"""Opens an empty store that may keep its files in a folder and tells the time by a clock; gives one or more clients of
-it, and closes them all after the block. What one client writes, another that waits should learn within a second."""
+"""Opens an empty store with files in a folder and the time of a clock.
+
+It yields one or more clients of the store, and closes them after the block. A waiting client should be notified of
+another client's write within a second.
+"""
 
 START = 1000.0
 PATIENCE = 15.0
-"""Seconds after which who should have been told was not, on a very busy machine."""
+"""Seconds after which a missing notification is a failure, on a very busy machine."""
 SECONDS = st.sampled_from([0.0, 0.0, 0.0, 1.0, 2.0, 3.0])
 CLIENTS = st.integers(0, 2)
 RECORDS = ("query_resources", "get_latest_resources", "query_runs", "query_policy_versions")
 VIEW = ("query_rollouts", "query_workers", "statistics", *RECORDS)
-"""What is looked at after every step, beside the attempts of whatever was tried more than once, and runs' metrics."""
+"""Queries after every step, besides the attempts of rollouts with several attempts, and the metrics of runs."""
 CLAIM = "dequeue"
-"""How the names of claims begin."""
+"""Prefix of the names of claims."""
 
 
 @dataclass(frozen=True)
 class Done:
-    """An operation and what the store answered, both in the model's names."""
+    """An operation and the store's answer, both with the model's ids."""
 
     name: str
     arguments: dict[str, Any]
     answer: Any
     beside: frozenset[str] = frozenset()
-    """Rollouts that calls made at the same time name, queue or claim, where a claim may pass these over."""
+    """Rollouts that concurrent calls name, queue or claim; a claim may skip these where `passing_over` is set."""
     at: float | None = None
-    """When the store acted, if that was before the clock moved last."""
+    """Time at which the store acted, if that was before the last move of the clock."""
 
 
 @dataclass
 class Waiting:
-    """Somebody who waits for rollouts."""
+    """A caller that waits for rollouts."""
 
     rollout_ids: list[str]
     ends: dict[str, int]
-    """How often each had ended when the waiting began."""
+    """Number of ends of each rollout when the wait began."""
     task: "asyncio.Task[list[Rollout]]"
 
 
@@ -69,38 +72,38 @@ class StoreMachine(RuleBasedStateMachine):
     """One example: a store from its opening to its end."""
 
     hurry = 1.0
-    """What is left of `PATIENCE`."""
+    """Factor of `PATIENCE`."""
 
     overlapping = True
-    """Whether calls that are made at once must be explained by an order of theirs."""
+    """Whether calls may be concurrent; some order of them must then explain the answers."""
 
     passing_over = False
-    """Whether such an order may have a claim pass over what the other calls change, queue or claim."""
+    """Whether a claim may skip rollouts that concurrent calls change, queue or claim."""
 
     def __init__(self, opened: Opened) -> None:
         super().__init__()
         self.now = self._before = START
-        """The time, and the time before the clock moved last."""
+        """The time, and the time before the last move of the clock."""
         self.models = [Model()]
-        """The states that the store may have: several, until an answer shows in which order things happened."""
+        """Possible states of the store: several, until an answer shows in which order things happened."""
         self._names = AttemptNames()
         self._waiting: list[Waiting] = []
         self._idle: list[tuple[int, asyncio.Task[Any]]] = []
-        """Who waits for work, and for how much."""
+        """Callers that wait for work: limit and task."""
         self._failed = False
         self._steps = 0
         self._runner = asyncio.Runner()
         self._stack = AsyncExitStack()
         try:
             self.clients = self._runner.run(self._open(opened))
-        except BaseException:  # the test is skipped, say: Hypothesis calls `teardown` only once there is a machine
+        except BaseException:  # for example, the test is skipped: Hypothesis calls `teardown` only after `__init__`
             self._runner.run(self._stack.aclose())
             self._runner.close()
             raise
 
     @property
     def model(self) -> Model:
-        """One of `models`: they differ in nothing that was looked at."""
+        """Return one of `models`, which do not differ in anything that was queried."""
         return self.models[0]
 
     async def _open(self, opened: Opened) -> Sequence[LightningStore]:
@@ -109,7 +112,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @initialize(count=st.integers(1, 3), configs=st.permutations(ops.CONFIGS))
     def begin(self, count: int, configs: list[Any]) -> None:
-        """Begin with something to do."""
+        """Queue some rollouts and claim them."""
         requests = [EnqueueRollout(input=n, rollout_id=f"r{n}", config=configs[n]) for n in range(count)]
         self._alone(0.0, 0, Operation("enqueue_many_rollouts", {"rollouts": requests}))
         self._alone(0.0, 0, Operation("dequeue_many_rollouts", {"limit": max(1, count - 1), "worker_id": "w0"}))
@@ -128,23 +131,23 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(seconds=SECONDS, calls=st.lists(st.tuples(CLIENTS, ops.ANY), min_size=2, max_size=3))
     def at_once(self, seconds: float, calls: list[tuple[int, Operation]]) -> None:
-        """Do several things at once, or in turn where the store's calls may not overlap."""
+        """Make several calls at once, or in turn where the store's calls may not overlap."""
         self._run(self._take(seconds, calls, in_turn=not self.overlapping))
 
     @rule(seconds=SECONDS, calls=st.lists(st.tuples(CLIENTS, ops.CHANGES), min_size=3, max_size=6))
     def in_turn(self, seconds: float, calls: list[tuple[int, Operation]]) -> None:
-        """Do several things one after the other, and look only then."""
+        """Make several calls one after the other, and compare only then."""
         self._run(self._take(seconds, calls, in_turn=True))
 
     @rule(client=CLIENTS, places=st.lists(ops.ROLLOUT, min_size=1, max_size=2))
     def wait(self, client: int, places: list[Place]) -> None:
-        """Begin to wait for rollouts; not as a precondition, for who is done when is the store's to say."""
+        """Begin to wait for rollouts; without a precondition, since the store decides which calls end first."""
         if len(self._waiting) < 3:
             self._run(self._wait(client, [place.found(self.model) for place in places]))
 
     @rule(client=CLIENTS, limit=st.integers(1, 2))
     def wait_for_work(self, client: int, limit: int) -> None:
-        """Begin to wait for something to claim, unless it is there already or claims may not overlap other calls."""
+        """Begin to wait for work, unless there is work already or claims may not overlap other calls."""
         if self.overlapping and len(self._idle) < 2 and not self.model.queue:
             self._run(self._wait_for_work(client, limit))
 
@@ -165,7 +168,7 @@ class StoreMachine(RuleBasedStateMachine):
             self._runner.run(work)
         except BaseException:
             self._failed = True
-            type(self).hurry = 0.02  # while Hypothesis looks for a shorter way to fail
+            type(self).hurry = 0.02  # while Hypothesis shrinks the failure
             raise
 
     async def _take(self, seconds: float, calls: Sequence[tuple[int, Operation]], *, in_turn: bool = False) -> None:
@@ -183,7 +186,7 @@ class StoreMachine(RuleBasedStateMachine):
         theirs = {key: self._names.to_store(value) for key, value in arguments.items()}
         answer = await _outcome(getattr(store, name)(**theirs))
         if name == "statistics":
-            answer = {key: answer[key] for key in COUNTED}  # a store may count more
+            answer = {key: answer[key] for key in COUNTED}  # a store may have more counts
         return Done(name, arguments, self._names.from_store(answer))
 
     async def _wait(self, client: int, rollout_ids: list[str]) -> None:
@@ -201,13 +204,14 @@ class StoreMachine(RuleBasedStateMachine):
         await self._explain([])
 
     async def _explain(self, done: list[Done], *, in_turn: bool = False) -> None:
-        """Find the orders in which all may have happened, with what waiting callers have claimed meanwhile."""
+        """Find the orders in which all calls may have happened, together with claims of waiting callers."""
         claims: list[Done] = []
         while True:
             claims += self._claimed_by_waiting()
             self._steps += 1
             view = await self._look()
-            # Who asked while an attempt began may have read its id before any answer said which attempt that is.
+            # A query during the start of an attempt may have returned its id before any answer assigned that id to an
+            # attempt.
             done, claims = (
                 [replace(one, answer=self._names.known(one.answer)) for one in some] for some in (done, claims)
             )
@@ -217,7 +221,7 @@ class StoreMachine(RuleBasedStateMachine):
             after = _distinct(model for order in orders for model in self._after(order, view))
             if after and not (after[0].queue and self._idle):
                 break
-            # What no order explains may be explained by a claim that is still on its way.
+            # If no order explains the answers, a pending claim of a waiting caller may still explain them.
             patience = max(2.0, PATIENCE * self.hurry) if after else PATIENCE * self.hurry
             if not await _first_of([task for _, task in self._idle], patience):
                 assert not after, "there is work, and no waiting caller was notified"
@@ -232,7 +236,7 @@ class StoreMachine(RuleBasedStateMachine):
         return replace(one, beside=frozenset(named))
 
     async def _look(self) -> list[Done]:
-        """Ask for all that may tell one explanation from another: a rollout alone tells of its latest attempt."""
+        """Query everything that can distinguish explanations; a rollout's answer has only its latest attempt."""
         view = [await self._call(self._steps, name, {}) for name in VIEW]
         tried = [
             one.rollout_id for one in view[0].answer if getattr(one, "attempt", None) and one.attempt.sequence_id > 1
@@ -251,12 +255,12 @@ class StoreMachine(RuleBasedStateMachine):
         ]
 
     def _earlier(self, claimed: Any) -> float | None:
-        """Return the time at which a waiting call claimed, if it had read the clock before the clock moved."""
+        """Return the time at which a waiting call claimed, if it read the clock before the clock's last move."""
         starts = {rollout.attempt.start_time for rollout in claimed}
         return self._before if starts == {self._before} else None
 
     def _after(self, order: Sequence[Done], view: Sequence[Done]) -> Iterable[Model]:
-        """Each model after `order` that answers as the store did, for each order in which late attempts may end."""
+        """Yield each model after `order` with the store's answers, for each order in which overdue attempts may end."""
         for before in self.models:
             before.now = self.now
             for late in permutations(range(len(before.late()))):
@@ -266,7 +270,7 @@ class StoreMachine(RuleBasedStateMachine):
                     yield model
 
     def _report(self, done: Sequence[Done]) -> str:
-        """Say what the model answers where it differs, had everything been done in the order given."""
+        """Return a report of the differing answers of the model, with the calls in the given order."""
         model = self.model.copied()
         model.now = self.now
         lines = ["no order explains these answers; in the order given:"]
@@ -279,7 +283,7 @@ class StoreMachine(RuleBasedStateMachine):
             lines += [] if expected == one.answer else [f"    the model: {expected}"]
         return "\n".join(lines)
 
-    # --- Those who wait
+    # --- Waiting callers
 
     def _is_finished(self, rollout_id: str) -> bool:
         return self.model.rollouts[rollout_id].status in FINISHED_ROLLOUT
@@ -319,7 +323,7 @@ class StoreMachine(RuleBasedStateMachine):
 
 
 def _merged(first: Sequence[Done], others: Sequence[Done]) -> Iterable[list[Done]]:
-    """Every order in which `first` stays in turn and `others` come at any time."""
+    """Yield every order in which `first` keeps its order and `others` come at any time."""
     if not others:
         yield list(first)
         return
@@ -329,7 +333,7 @@ def _merged(first: Sequence[Done], others: Sequence[Done]) -> Iterable[list[Done
 
 
 def _distinct(models: Iterable[Model]) -> list[Model]:
-    """Leave out the models that are like an earlier one."""
+    """Return the models without duplicates."""
     found: list[Model] = []
     for model in models:
         if all(vars(model) != vars(other) for other in found):
@@ -338,12 +342,12 @@ def _distinct(models: Iterable[Model]) -> list[Model]:
 
 
 async def _first_of(tasks: Sequence["asyncio.Task[Any]"], patience: float) -> bool:
-    """Wait until one of `tasks` is done; returns whether one is."""
+    """Wait until one of `tasks` is done; return whether one is."""
     return bool(tasks) and bool((await asyncio.wait(tasks, timeout=patience, return_when=asyncio.FIRST_COMPLETED))[0])
 
 
 async def _outcome(work: Any) -> Any:
-    """What a call answered: an error by its kind."""
+    """Return the result of a call; for an error, its class."""
     try:
         return await work
     except (LeydenError, ValueError, TypeError) as error:
@@ -351,7 +355,7 @@ async def _outcome(work: Any) -> Any:
 
 
 def _named(value: Any) -> Iterator[str]:
-    """Give the ids of the rollouts that a call names, queues or claims; and whatever else is text in it."""
+    """Yield the ids of the rollouts that a call names, queues or claims, and all other text in it."""
     if isinstance(value, Done):
         yield from _named(list(value.arguments.values()))
         yield from _named(value.answer if value.name.startswith((CLAIM, "enqueue")) else None)
@@ -379,5 +383,5 @@ def _expected(model: Model, done: Done) -> Any:
 def _agrees(model: Model, done: Done) -> bool:
     try:
         return _expected(model, done) == done.answer
-    except AssertionError:  # the store chose what it may not choose
+    except AssertionError:  # the store made a choice that it may not make
         return False

@@ -1,7 +1,7 @@
-"""`Model`: what every method of `LightningStore` should answer, and what it should leave behind.
+"""`Model`: a reference implementation of `LightningStore`, with the expected answers and states of every method.
 
-Each method is called as the store's own. Ids that are the store's to choose are taken from `given`, the answer that the
-store gave; attempts go by `states.name_of`. Knows nothing of any store.
+Each method takes the arguments of the store's method. Ids that the store chooses are taken from `given`, the store's
+answer. Attempts are named by `states.name_of`.
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ COUNTED = (
 
 
 class Model(States, RecordsModel):
-    """A store of plain lists."""
+    """A store that consists of plain lists and dicts."""
 
     def __init__(self) -> None:
         States.__init__(self)
@@ -40,10 +40,10 @@ class Model(States, RecordsModel):
         self.resources: dict[str, list[ResourcesUpdate]] = {}
         """Versions by id; the ids in the order in which they were last stored."""
         self.beside: frozenset[str] = frozenset()
-        """Rollouts that a claim may pass over, because calls made at the same time change or claim them."""
+        """Rollouts that a claim may skip, because concurrent calls change or claim them."""
 
     def statistics(self, given: object) -> dict[str, int]:
-        """Counts."""
+        """Return the counts."""
         rollouts = self.rollouts.values()
         counts = (
             len(rollouts),
@@ -58,7 +58,7 @@ class Model(States, RecordsModel):
     # --- The queue
 
     def start_rollout(self, given: object, worker_id: str | None = None, **request: Any) -> Rollout:
-        """Begin at once."""
+        """Create a rollout with its first attempt."""
         rollout = self._made(EnqueueRollout(**request, rollout_id=_id(given)), "preparing")
         self.begin_attempt(rollout, worker_id)
         if worker_id:
@@ -66,11 +66,11 @@ class Model(States, RecordsModel):
         return rollout.noun()
 
     def enqueue_rollout(self, given: object, **request: Any) -> Rollout:
-        """Queue one."""
+        """Queue one rollout."""
         return self.enqueue_many_rollouts([given], [EnqueueRollout(**request)])[0]
 
     def enqueue_many_rollouts(self, given: object, rollouts: Sequence[EnqueueRollout]) -> list[Rollout]:
-        """Queue those that are new; nothing at all if one of them cannot be."""
+        """Queue the new rollouts; raises for an invalid one, without any change."""
         for request in rollouts:
             _check(request.config)
         names = _ids(given)
@@ -107,14 +107,14 @@ class Model(States, RecordsModel):
         return None if resources_id not in self.resources else self.resources[resources_id][-1].version
 
     def dequeue_rollout(self, given: object, worker_id: str | None = None) -> Rollout | None:
-        """Claim one."""
+        """Claim one rollout."""
         claims = self.dequeue_many_rollouts([given], limit=1, worker_id=worker_id)
         return claims[0] if claims else None
 
     def dequeue_many_rollouts(
         self, given: object, *, limit: int = 1, worker_id: str | None = None, timeout: float = 0.0
     ) -> list[Rollout]:
-        """Claim the oldest but for those `beside`, which it may pass over; of those that came at once, any."""
+        """Claim the oldest rollouts, except those in `beside`, which may be skipped; equally old ones in any order."""
         if limit <= 0:
             return []
         chosen = _ids(given)
@@ -135,7 +135,7 @@ class Model(States, RecordsModel):
         return place >= 0 and self.beside.issuperset(set[str]().union(*self.queue[:place]))
 
     def start_attempt(self, given: object, rollout_id: str, worker_id: str | None = None) -> Rollout:
-        """Try again, whatever the state, but for one that was cancelled."""
+        """Start a further attempt; raises IllegalMove for a cancelled rollout."""
         rollout = self.found(rollout_id)
         self.move_rollout(rollout, "preparing")
         self.begin_attempt(rollout, worker_id)
@@ -143,10 +143,10 @@ class Model(States, RecordsModel):
             self.settle(worker_id, "idle")
         return rollout.noun()
 
-    # --- Changes by hand
+    # --- Manual changes
 
     def update_rollout(self, given: object, rollout_id: str, **fields: Any) -> Rollout:
-        """Change fields."""
+        """Change fields of a rollout."""
         if "config" in fields:
             _check(fields["config"])
         rollout = self.found(rollout_id)
@@ -166,7 +166,7 @@ class Model(States, RecordsModel):
         return attempt.noun()
 
     def update_worker(self, given: object, worker_id: str, heartbeat_stats: Any = UNSET) -> Worker:
-        """Take a heartbeat."""
+        """Record a heartbeat."""
         if heartbeat_stats is None:
             raise TypeError
         worker = replace(self.workers.get(worker_id, Worker(worker_id=worker_id)), last_heartbeat_time=self.now)
@@ -176,13 +176,13 @@ class Model(States, RecordsModel):
         return worker
 
     def add_resources(self, given: object, resources: NamedResources) -> ResourcesUpdate:
-        """Store under a new id."""
+        """Store resources under a new id."""
         name = given.resources_id if isinstance(given, ResourcesUpdate) else ""
         assert name not in self.resources, "an id was given twice"
         return self.update_resources(given, name, resources)
 
     def update_resources(self, given: object, resources_id: str, resources: NamedResources) -> ResourcesUpdate:
-        """Store a new version."""
+        """Store a new version of resources."""
         versions = self.resources.pop(resources_id, [])
         update = ResourcesUpdate(
             resources_id=resources_id,
@@ -197,14 +197,14 @@ class Model(States, RecordsModel):
     # --- Spans
 
     def add_span(self, given: object, span: Span) -> Span | None:
-        """Take one in."""
+        """Store one span."""
         stored = self.add_many_spans(given, [span])
         return stored[0] if stored else None
 
     def add_otel_span(
         self, given: object, rollout_id: str, attempt_id: str, readable_span: ReadableSpan, sequence_id: int | None
     ) -> Span | None:
-        """Take one of the SDK's in."""
+        """Store a span of the OpenTelemetry SDK."""
         assert readable_span.context is not None and readable_span.start_time is not None
         span = Span(
             rollout_id=rollout_id,
@@ -218,7 +218,7 @@ class Model(States, RecordsModel):
         return self.add_span(given, span)
 
     def add_many_spans(self, given: object, spans: Sequence[Span]) -> list[Span]:
-        """Take all of them in, or none; a span that is there already changes nothing."""
+        """Store all spans, or none; a span that is stored already changes nothing."""
         for span in spans:
             if span.attempt_id == "latest":
                 raise NotFound
@@ -239,11 +239,11 @@ class Model(States, RecordsModel):
         return stored
 
     def get_next_span_sequence_id(self, given: object, rollout_id: str, attempt_id: str) -> int:
-        """Take a number."""
+        """Reserve a number."""
         return self.get_many_span_sequence_ids(given, [(rollout_id, attempt_id)])[0]
 
     def get_many_span_sequence_ids(self, given: object, rollout_attempt_ids: Sequence[tuple[str, str]]) -> list[int]:
-        """Take numbers, or none."""
+        """Reserve numbers, all or none."""
         rollouts = [self.found(rollout_id) for rollout_id, _ in rollout_attempt_ids]
         numbers: list[int] = []
         for rollout in rollouts:
@@ -252,14 +252,14 @@ class Model(States, RecordsModel):
         return numbers
 
     def drop_spans(self, given: object, rollout_id: str) -> int:
-        """Forget them, but not their numbers."""
+        """Remove the spans, but do not reuse their numbers."""
         rollout = self.found(rollout_id)
         if rollout.status not in FINISHED_ROLLOUT:
             raise IllegalMove
         removed, rollout.spans = len(rollout.spans), []
         return removed
 
-    # --- Questions
+    # --- Queries
 
     def query_rollouts(
         self,
@@ -272,7 +272,7 @@ class Model(States, RecordsModel):
         rollout_id_contains: str | None = None,
         **how: Any,
     ) -> Page[Rollout]:
-        """A page of rollouts; the newer names of the filters win."""
+        """Return a page of rollouts; the newer names of the filters override the older ones."""
         filters = {
             "status_in": status if status_in is None else status_in,
             "rollout_id_in": rollout_ids if rollout_id_in is None else rollout_id_in,
@@ -281,13 +281,13 @@ class Model(States, RecordsModel):
         return answer([rollout.noun() for rollout in self.rollouts.values()], filters, **how)
 
     def query_attempts(self, given: object, rollout_id: str, **how: Any) -> Page[Attempt]:
-        """A page of attempts, by their numbers unless something else is asked for."""
+        """Return a page of attempts, sorted by number by default."""
         how = {"sort_by": "sequence_id"} | how
         attempts = self.rollouts[rollout_id].attempts if rollout_id in self.rollouts else []
         return answer([attempt.noun() for attempt in attempts], {}, **how)
 
     def query_spans(self, given: object, rollout_id: str, attempt_id: str | None = None, **asked: Any) -> Page[Span]:
-        """A page of spans, by their numbers unless something else is asked for."""
+        """Return a page of spans, sorted by number by default."""
         rollout = self.rollouts.get(rollout_id)
         spans = [] if rollout is None else rollout.spans
         if attempt_id == "latest" and rollout is not None and rollout.attempts:
@@ -302,27 +302,27 @@ class Model(States, RecordsModel):
     def query_resources(
         self, given: object, resources_id: str | None = None, resources_id_contains: str | None = None, **how: Any
     ) -> Page[ResourcesUpdate]:
-        """A page of current versions."""
+        """Return a page of current versions."""
         filters = {"resources_id": resources_id, "resources_id_contains": resources_id_contains}
         return answer([versions[-1] for versions in self.resources.values()], filters, **how)
 
     def query_workers(
         self, given: object, status_in: Any = None, worker_id_contains: str | None = None, **how: Any
     ) -> Page[Worker]:
-        """A page of workers."""
+        """Return a page of workers."""
         return answer(self.workers.values(), {"status_in": status_in, "worker_id_contains": worker_id_contains}, **how)
 
     def get_rollout_by_id(self, given: object, rollout_id: str) -> Rollout | None:
-        """One rollout."""
+        """Return one rollout."""
         return self.rollouts[rollout_id].noun() if rollout_id in self.rollouts else None
 
     def get_latest_attempt(self, given: object, rollout_id: str) -> Attempt | None:
-        """One attempt."""
+        """Return the latest attempt."""
         rollout = self.rollouts.get(rollout_id)
         return rollout.attempts[-1].noun() if rollout is not None and rollout.attempts else None
 
     def find_attempt(self, given: object, rollout_id: str, attempt_id: str) -> tuple[Rollout, Attempt] | None:
-        """An attempt with its rollout; their states may be those of a moment ago, so the store's are taken."""
+        """Return an attempt with its rollout; with the store's statuses, since these may be outdated."""
         try:
             attempt = self.found_attempt(rollout_id, attempt_id) if attempt_id != "latest" else None
         except NotFound:
@@ -340,28 +340,28 @@ class Model(States, RecordsModel):
     def get_resources_by_id(
         self, given: object, resources_id: str, version: int | None = None
     ) -> ResourcesUpdate | None:
-        """One version."""
+        """Return one version."""
         versions = self.resources.get(resources_id, [])
         if version is None:
             return versions[-1] if versions else None
         return next((update for update in versions if update.version == version), None)
 
     def get_latest_resources(self, given: object) -> ResourcesUpdate | None:
-        """What was stored last."""
+        """Return the resources stored last."""
         return list(self.resources.values())[-1][-1] if self.resources else None
 
     def get_worker_by_id(self, given: object, worker_id: str) -> Worker | None:
-        """One worker."""
+        """Return one worker."""
         return self.workers.get(worker_id)
 
     def wait_for_rollouts(self, given: object, rollout_ids: Sequence[str], timeout: float | None) -> list[Rollout]:
-        """Those that are finished, each once, in the order asked."""
+        """Return the finished rollouts, each once, in the order of `rollout_ids`."""
         known = [self.rollouts[name] for name in dict.fromkeys(rollout_ids) if name in self.rollouts]
         return [rollout.noun() for rollout in known if rollout.status in FINISHED_ROLLOUT]
 
 
 def _id(given: object) -> str:
-    """Return the id that the store gave a rollout."""
+    """Return the id that the store chose for a rollout."""
     return given.rollout_id if isinstance(given, Rollout) else ""
 
 

@@ -1,4 +1,4 @@
-"""`AttemptNames`: which of a store's attempt ids stands for which attempt of the model. Knows no states."""
+"""`AttemptNames`: maps the attempt ids of a store to the attempts of the model, and back."""
 
 from typing import Any
 
@@ -12,23 +12,23 @@ from leyden.core.testing.store_machine.states import name_of
 
 
 class AttemptNames:
-    """Learns ids from answers, and translates both ways."""
+    """Records ids from answers, and translates in both directions."""
 
     def __init__(self) -> None:
         self._theirs: dict[str, str] = {}
         self._ours: dict[str, str] = {}
 
     def to_store(self, value: Any) -> Any:
-        """Return an argument as the store knows it."""
+        """Return an argument with the store's ids."""
         return _translated(value, self._theirs)
 
     def from_store(self, value: Any) -> Any:
-        """Return an answer as the model gives it."""
+        """Return an answer with the model's ids, and record new ones."""
         self._learn(value)
         return self.known(value)
 
     def known(self, value: Any) -> Any:
-        """Return an answer, or what was made of it before, with the ids that are known by now."""
+        """Return an answer with the model's ids, as far as they are recorded by now."""
         return _translated(value, self._ours)
 
     def _learn(self, value: Any) -> None:
@@ -44,7 +44,7 @@ class AttemptNames:
 
 
 def _translated(value: Any, names: dict[str, str]) -> Any:
-    """Return `value` with the ids of attempts replaced, wherever they may stand."""
+    """Return `value` with the ids of attempts replaced, at any depth."""
     if isinstance(value, str):
         return names.get(value, value)
     if isinstance(value, (list, tuple)):

@@ -1,7 +1,7 @@
-"""What may be done to a store, as Hypothesis strategies: every method of the interface, with arguments that matter.
+"""Operations on a store, as Hypothesis strategies: every method of the interface, with relevant arguments.
 
-Rollouts and attempts are named by their places, and looked up in the model when the operation is done. Knows nothing of
-what an operation should do.
+Rollouts and attempts are given by their positions, which are resolved in the model when the operation is executed. The
+expected results are in `model`.
 """
 
 from collections.abc import Mapping
@@ -35,13 +35,13 @@ RESOURCES: list[dict[str, PromptTemplate]] = [{}, {"prompt": PromptTemplate(temp
 
 @dataclass(frozen=True)
 class Place:
-    """A rollout by its place among all, or the attempt of it with this number; 0 is the latest, 9 is not there."""
+    """Position of a rollout, or of an attempt by its number: 0 is the latest attempt, and 9 does not exist."""
 
     rollout: int
     attempt: int | None = None
 
     def found(self, states: States) -> str:
-        """Return the id of the rollout or attempt; counting begins anew after the last."""
+        """Return the id of the rollout or attempt; positions after the last wrap around."""
         ids = list(states.rollouts)
         rollout_id = ids[self.rollout % len(ids)] if ids and self.rollout != NOT_THERE else MISSING
         if self.attempt is None:
@@ -53,13 +53,13 @@ class Place:
 
 @dataclass(frozen=True)
 class SpanDraft:
-    """A span of the attempt at a place."""
+    """A span of the attempt at a position."""
 
     attempt: Place
     span: Span
 
     def found(self, states: States) -> Span:
-        """Return the span."""
+        """Return the span with the ids of its attempt."""
         rollout_id = Place(self.attempt.rollout).found(states)
         return replace(self.span, rollout_id=rollout_id, attempt_id=self.attempt.found(states))
 
@@ -72,7 +72,7 @@ class Operation:
     arguments: Mapping[str, Any]
 
     def found(self, states: States) -> dict[str, Any]:
-        """Return the arguments with every place looked up; those that are None are left out."""
+        """Return the arguments with resolved positions, without those that are None."""
         found = {name: _found(value, states) for name, value in self.arguments.items()}
         return {name: value for name, value in found.items() if value is not None}
 
@@ -93,7 +93,7 @@ def _call(name: str, /, **arguments: st.SearchStrategy[Any]) -> Operations:
     return st.builds(Operation, st.just(name), st.fixed_dictionaries(arguments))
 
 
-# A rollout that was made early is named more often, so that something becomes of it.
+# Early rollouts are chosen more often, so that several operations change the same rollout.
 _place = st.sampled_from([*[0] * 10, 1, 1, 1, 1, 2, 2, 3, NOT_THERE])
 ROLLOUT = st.builds(Place, _place)
 _numbers = st.sampled_from([*[0] * 6, 1, 1, 2, 3, NOT_THERE])

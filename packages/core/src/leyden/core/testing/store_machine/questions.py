@@ -1,4 +1,4 @@
-"""What a query answers, over plain lists: filters, then sorting, then paging. Knows nothing of what is asked about."""
+"""`answer`: the expected result of a query over plain lists, by filters, then sorting, then paging."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
@@ -9,7 +9,7 @@ from leyden.core.errors import CallRefused
 T = TypeVar("T")
 
 FILTERS = ("_in", "_contains", "")
-"""Endings of the names of filters; what is before is the field's name."""
+"""Endings of the names of filters; the part before is the field's name."""
 
 
 def answer(
@@ -22,7 +22,7 @@ def answer(
     limit: int = -1,
     offset: int = 0,
 ) -> Page[T]:
-    """Return the page that is asked for. Raises CallRefused for what cannot be asked."""
+    """Return the page for a query. Raises CallRefused for an invalid one."""
     found = list(nouns)
     given = {name: value for name, value in filters.items() if value is not None}
     if given:

@@ -1,4 +1,4 @@
-"""`RecordsModel`: what methods about runs should answer, and leave behind. Knows nothing of rollouts or any store."""
+"""`RecordsModel`: the part of `Model` with the expected answers and states of the methods about runs."""
 
 import math
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from leyden.core.testing.store_machine.questions import answer
 
 
 class RecordsModel:
-    """Runs in plain dicts."""
+    """Runs, metrics and versions in plain dicts."""
 
     now: float
 
@@ -23,7 +23,7 @@ class RecordsModel:
         self.versions: dict[tuple[str, str, int], PolicyVersion] = {}
 
     def add_run(self, given: object, run: Run) -> Run:
-        """Keep the first of an id."""
+        """Store a run unless its id exists."""
         if ":" in run.run_id:
             raise CallRefused
         if run.run_id not in self.runs:
@@ -32,7 +32,7 @@ class RecordsModel:
         return self.runs[run.run_id]
 
     def update_run(self, given: object, run_id: str, **fields: Any) -> Run:
-        """Change fields."""
+        """Change fields of a run."""
         run = self._found(run_id)
         status = fields.get("status", run.status)
         if status != run.status:
@@ -42,7 +42,7 @@ class RecordsModel:
         return self._write(replace(run, **fields))
 
     def rewind_run(self, given: object, run_id: str, step: int) -> Run:
-        """Keep what came up to a step."""
+        """Keep metrics and versions up to a step."""
         run = self._found(run_id)
         mine = self.measured.get(run_id, {})
         self.measured[run_id] = {number: found for number, found in mine.items() if number <= step}
@@ -50,7 +50,7 @@ class RecordsModel:
         return self._write(run)
 
     def add_metrics(self, given: object, run_id: str, metrics: Sequence[StepMetrics]) -> int:
-        """Add to what steps have."""
+        """Add to the metrics of steps."""
         if any(one.step < 0 or not all(map(math.isfinite, one.values.values())) for one in metrics):
             raise CallRefused
         run = self._found(run_id)
@@ -69,7 +69,7 @@ class RecordsModel:
         return len(changed)
 
     def add_policy_versions(self, given: object, versions: Sequence[PolicyVersion]) -> list[PolicyVersion]:
-        """Keep the first of a number."""
+        """Store versions unless their numbers exist."""
         if any(version.version < 0 for version in versions):
             raise CallRefused
         for version in versions:
@@ -102,22 +102,22 @@ class RecordsModel:
         experiment: str | None = None,
         **how: Any,
     ) -> Page[Run]:
-        """A page of runs."""
+        """Return a page of runs."""
         filters = {"status_in": status_in, "name": name, "name_contains": name_contains, "experiment": experiment}
         return answer(self.runs.values(), filters, **how)
 
     def query_metrics(self, given: object, run_id: str, **how: Any) -> Page[StepMetrics]:
-        """A page of steps."""
+        """Return a page of steps."""
         return answer(self.measured.get(run_id, {}).values(), {}, sort_by="step", **how)
 
     def query_policy_versions(
         self, given: object, *, run_id: str | None = None, policy: str | None = None, **how: Any
     ) -> Page[PolicyVersion]:
-        """A page of versions."""
+        """Return a page of versions."""
         return answer(self.versions.values(), {"run_id": run_id, "policy": policy}, **how)
 
     def get_run_by_id(self, given: object, run_id: str) -> Run | None:
-        """One run."""
+        """Return one run."""
         return self.runs.get(run_id)
 
     def _found(self, run_id: str) -> Run:

@@ -1,7 +1,6 @@
-"""The state tables at work, in plain Python: what becomes of rollouts, attempts, workers and the queue.
+"""`States`: a reference implementation of the state rules for rollouts, attempts, workers and the queue.
 
-Written from the rules that `LightningStore` promises, with nothing of any store's code, so that the two can disagree.
-Knows nothing of how a store is called.
+It is written from the requirements of `LightningStore` and shares no code with a store, so that the two can differ.
 """
 
 import pickle
@@ -32,13 +31,13 @@ OPEN = ("preparing", "running")
 
 @dataclass
 class AttemptNow:
-    """An attempt as it is now."""
+    """Current state of an attempt."""
 
     rollout_id: str
     sequence_id: int
     start_time: float
     begun: int
-    """Its place among all attempts."""
+    """Its position among all attempts, in the order of their beginning."""
     worker_id: str | None
     status: AttemptStatus = "preparing"
     end_time: float | None = None
@@ -47,11 +46,11 @@ class AttemptNow:
 
     @property
     def name(self) -> str:
-        """What stands for its id, which is the store's to choose."""
+        """Name in the place of its id, which the store chooses."""
         return name_of(self.rollout_id, self.sequence_id)
 
     def noun(self) -> Attempt:
-        """As readers see it."""
+        """Return the attempt as a record."""
         return Attempt(
             rollout_id=self.rollout_id,
             attempt_id=self.name,
@@ -67,7 +66,7 @@ class AttemptNow:
 
 @dataclass
 class RolloutNow:
-    """A rollout as it is now, with its attempts and spans."""
+    """Current state of a rollout, with its attempts and spans."""
 
     rollout_id: str
     input: Any
@@ -82,18 +81,18 @@ class RolloutNow:
     attempts: list[AttemptNow] = field(default_factory=list[AttemptNow])
     spans: list[Span] = field(default_factory=list[Span])
     counter: int = 0
-    """The highest span number given out or stored."""
+    """Highest span number, reserved or stored."""
     ends: int = 0
-    """How often it has come to an end."""
+    """Number of times that it has finished."""
 
     def noun(self) -> Rollout:
-        """As readers see it: with its latest attempt, if it has any."""
+        """Return the rollout as a record, with its latest attempt if there is one."""
         fields: dict[str, Any] = {name: getattr(self, name) for name in Rollout.__struct_fields__}
         return AttemptedRollout(**fields, attempt=self.attempts[-1].noun()) if self.attempts else Rollout(**fields)
 
 
 def name_of(rollout_id: str, sequence_id: int) -> str:
-    """Return what stands for the id of an attempt."""
+    """Return the name in the place of an attempt's id."""
     return f"{rollout_id}#{sequence_id}"
 
 
@@ -104,23 +103,23 @@ class States:
         self.now = 0.0
         self.rollouts: dict[str, RolloutNow] = {}
         self.queue: list[set[str]] = []
-        """First in, first out; the members of one set came at once, and which goes first is not promised."""
+        """First in, first out; the members of one set were queued at the same time, so their order is not defined."""
         self.workers: dict[str, Worker] = {}
         self._begun = 0
 
     def copied(self) -> Self:
-        """Return a copy that shares nothing with this one."""
-        return pickle.loads(pickle.dumps(self))  # many times as quick as `copy.deepcopy`
+        """Return a copy that shares nothing with this object."""
+        return pickle.loads(pickle.dumps(self))  # many times as fast as `copy.deepcopy`
 
     @property
     def queued(self) -> int:
-        """How many rollouts wait to be claimed."""
+        """Number of rollouts that wait to be claimed."""
         return sum(map(len, self.queue))
 
     # --- Time
 
     def late(self) -> list[tuple[RolloutNow, AttemptStatus]]:
-        """Rollouts whose latest attempt is over time or silent for too long, with what it is to be called."""
+        """Return rollouts whose latest attempt is overdue or silent too long, each with the attempt's new status."""
         found: list[tuple[RolloutNow, AttemptStatus]] = []
         for rollout in self.rollouts.values():
             if rollout.status in OPEN and rollout.attempts:
@@ -130,7 +129,7 @@ class States:
         return found
 
     def check_health(self, order: Sequence[int] | None = None) -> None:
-        """Do what is due at `now`, in an `order` of what is late."""
+        """Apply the health check at `now`; `order` is the order of the overdue rollouts."""
         late, before = self.late(), len(self.queue)
         for place in order or range(len(late)):
             rollout, verdict = late[place]
@@ -150,13 +149,13 @@ class States:
     # --- Rollouts
 
     def found(self, rollout_id: str) -> RolloutNow:
-        """Return the rollout, or raise NotFound."""
+        """Return the rollout; raises NotFound."""
         if rollout_id not in self.rollouts:
             raise NotFound
         return self.rollouts[rollout_id]
 
     def found_attempt(self, rollout_id: str, attempt_id: str) -> AttemptNow:
-        """Return the attempt, which may be named `latest`, or raise NotFound."""
+        """Return the attempt, where `latest` is a valid id; raises NotFound."""
         attempts = self.found(rollout_id).attempts
         for attempt in reversed(attempts):
             if attempt_id in (attempt.name, "latest"):
@@ -164,7 +163,7 @@ class States:
         raise NotFound
 
     def move_rollout(self, rollout: RolloutNow, status: RolloutStatus) -> None:
-        """Move by hand; raises IllegalMove where the table says so."""
+        """Change the status manually; raises IllegalMove where the table does not allow it."""
         if status not in ROLLOUT_MOVES:
             raise CallRefused(status)
         if status != rollout.status and status not in ROLLOUT_MOVES[rollout.status]:
@@ -185,13 +184,13 @@ class States:
             self.queue.append({rollout.rollout_id})
 
     def leave_queue(self, rollout_id: str) -> None:
-        """Take a rollout out of the queue."""
+        """Remove a rollout from the queue."""
         self.queue = [left for group in self.queue if (left := group - {rollout_id})]
 
     # --- Attempts
 
     def begin_attempt(self, rollout: RolloutNow, worker_id: str | None) -> None:
-        """Begin a further attempt, which is the latest from now on."""
+        """Begin a further attempt, which becomes the latest."""
         self._begun += 1
         self._supersede(rollout.attempts)
         attempt = AttemptNow(rollout.rollout_id, len(rollout.attempts) + 1, self.now, self._begun, worker_id)
@@ -199,7 +198,7 @@ class States:
         self._become(rollout, "preparing")
 
     def _supersede(self, attempts: Sequence[AttemptNow]) -> None:
-        """Close attempts whose place another has taken."""
+        """Close attempts that another one has replaced."""
         for attempt in attempts:
             if attempt.status in OPEN:
                 attempt.status = "unresponsive"
@@ -209,7 +208,7 @@ class States:
     def change_attempt(
         self, rollout: RolloutNow, attempt: AttemptNow, fields: dict[str, Any], *, by_span: bool = False
     ) -> None:
-        """Change fields; the rollout follows its latest attempt, and so do the workers."""
+        """Change fields; the rollout follows its latest attempt, and the workers are updated."""
         status: AttemptStatus = fields.get("status", attempt.status)
         if status not in ATTEMPT_MOVES:
             raise CallRefused(status)
@@ -238,7 +237,7 @@ class States:
             self._become(rollout, status)
 
     def hear(self, rollout: RolloutNow, attempt: AttemptNow) -> None:
-        """Take a span as the sign of life that it is."""
+        """Record a span as a heartbeat."""
         before = attempt.status
         fields: dict[str, Any] = {"last_heartbeat_time": max(attempt.last_heartbeat_time or self.now, self.now)}
         is_over = rollout.status in FINISHED_ROLLOUT and attempt is not rollout.attempts[-1]
@@ -253,7 +252,7 @@ class States:
     # --- Workers
 
     def settle(self, worker_id: str, free: WorkerStatus, *, claimed: bool = False) -> None:
-        """Derive a worker's status: busy with the open attempt that was begun last, or else `free`."""
+        """Derive a worker's status: busy with the open attempt that began last, otherwise `free`."""
         before = self.workers.get(worker_id, Worker(worker_id=worker_id))
         held = [
             attempt

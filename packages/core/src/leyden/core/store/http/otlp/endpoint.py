@@ -1,6 +1,7 @@
-"""`OtlpEndpoint`: `POST /v1/traces` of a store's server, as the OTLP specification has it, for any ordinary exporter.
+"""`OtlpEndpoint`: the endpoint `POST /v1/traces` of a store's server, for any standard OpenTelemetry exporter.
 
-What is valid in a request is stored in one transaction and the rest refused, with a reason, as a partial success.
+The valid spans of a request are stored in one transaction. The others are refused with a reason, as a partial success
+of the OTLP specification.
 """
 
 import logging
@@ -31,20 +32,20 @@ PATH = "/v1/traces"
 _JSON = "application/json"
 _KINDS = ("application/x-protobuf", _JSON)
 _WEIGHT = 32
-"""Bytes of our own calls that take as long to read as a byte of OTLP, in which a span may have two."""
+"""A byte of OTLP takes as long to read as this many bytes of a MessagePack call; a span may have only two bytes."""
 
 
 @cache
 def can_read_otlp() -> bool:
-    """Whether the packages are installed that OTLP needs."""
+    """Whether the packages for OTLP are installed."""
     return all(find_spec(name) for name in ("opentelemetry.proto", "google.protobuf", "google.rpc"))
 
 
 class OtlpEndpoint:
-    """Takes spans into `store`.
+    """Stores the spans of OTLP requests in `store`.
 
-    `who` returns the agent or worker that sent a request, None for a trainer; `trusts`, whether that sender may store
-    records of model calls.
+    `who` returns the agent or worker that sent a request, None for a trainer. `trusts` returns whether that sender may
+    store records of model calls.
     """
 
     def __init__(
@@ -112,7 +113,7 @@ class OtlpEndpoint:
         return taken
 
     async def _problem(self, rollout_id: str, attempt_id: str, worker: Worker | None) -> str | None:
-        """Why spans of an attempt cannot be stored; None where it is there, and claimed by `worker`, if any."""
+        """Return why spans of an attempt cannot be stored; None where it exists and, for a worker, is claimed by it."""
         if worker is not None:
             return await worker_access.claim_problem(self._store, worker, rollout_id, attempt_id)
         if await self._store.find_attempt(rollout_id, attempt_id) is not None:
@@ -122,7 +123,10 @@ class OtlpEndpoint:
         return f"there is no rollout {rollout_id}"
 
     async def _write(self, taken: "Taken", *, trusted: bool) -> int:
-        """Store the spans, all or none; whatever keeps the store from it may be over when the exporter comes again."""
+        """Store the spans, all or none, and return their number.
+
+        Raises Refused: with status 400 for invalid spans, and 503 for failures after which the exporter may try again.
+        """
         if not taken.spans:
             return 0
         try:

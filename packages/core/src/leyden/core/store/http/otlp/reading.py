@@ -1,7 +1,7 @@
-"""Spans that come by OTLP, as ours: a request in, spans and what is wrong with others out. Knows nothing of HTTP.
+"""Conversion of OTLP requests into Leyden's spans, with reasons for spans that cannot be converted.
 
-Needs `opentelemetry-proto` (`pip install 'leyden-core[otlp]'`). Each span names its attempt in its resource or in its
-own attributes, `leyden.rollout.id` and `leyden.attempt.id`.
+Needs `opentelemetry-proto` (`pip install 'leyden-core[otlp]'`). Each span names its attempt by `leyden.rollout.id` and
+`leyden.attempt.id`, in its resource or in its own attributes.
 """
 
 import base64
@@ -31,14 +31,14 @@ from leyden.core.store.http.refused import Refused
 from leyden.core.store.text import can_rest
 
 JSON = "application/json"
-json_format: Any = import_module("google.protobuf.json_format")  # untyped, and types take minutes to infer
+json_format: Any = import_module("google.protobuf.json_format")  # untyped, and type inference for it takes minutes
 _NANOSECONDS = 1e9
 _CODES: Mapping[int, StatusCode] = {0: "unset", 1: "ok", 2: "error"}
 _TRACE_BYTES, _SPAN_BYTES = 16, 8
 _READ_AT_ONCE = 32
-"""Spans."""
+"""Number of spans between two calls of `let_go`."""
 _TOLD = 3
-"""Different reasons that an answer gives."""
+"""Largest number of different reasons in an answer."""
 _Packing = tuple[Callable[[Iterable[Any]], bytes], Callable[[Any], Any]]
 _IDS: _Packing = (pack_ids, attrgetter("int_value"))
 _LOGPROBS: _Packing = (pack_log_probs, attrgetter("double_value"))
@@ -49,30 +49,30 @@ _PACKED: Mapping[str, _Packing] = {
     semconv.SAMPLING_LOGPROBS: _LOGPROBS,
 }
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
-"""In JSON, a half of a surrogate pair, which protobuf does not take without the other."""
+"""In JSON, half of a surrogate pair, which protobuf refuses without the other half."""
 _LIST_ITEMS = (str, bool, int, float)
 
 
 _MESSAGES = message_fields(ExportTraceServiceRequest.DESCRIPTOR)
 _SPANS = (1, 2, 2)
-"""Where the spans of a request are: the numbers of `resource_spans`, `scope_spans` and `spans`."""
+"""Path to the spans of a request: the field numbers of `resource_spans`, `scope_spans` and `spans`."""
 
 
 class Most(NamedTuple):
-    """How much a request may hold."""
+    """Limits of a request."""
 
     spans: int
     values: int
-    """Fields, those of inner messages included; in JSON names, values and containers."""
+    """Fields, with those of inner messages; in JSON names, values and containers."""
     span_bytes: int
 
 
 @dataclass(slots=True)
 class Taken:
-    """What a request holds."""
+    """Result of reading a request: its spans, and the number and reasons of refused ones."""
 
     spans: list[Span] = field(default_factory=list[Span])
-    """In the order in which they ended, as a process of ours sends its own; without numbers."""
+    """Spans in the order in which they ended, as Leyden's own processes send them; without numbers."""
     refused: int = 0
     reasons: dict[str, None] = field(default_factory=dict[str, None])
 
@@ -82,11 +82,11 @@ class Taken:
         self.reasons[reason] = None
 
     def attempts(self) -> set[tuple[str, str]]:
-        """Rollout and attempt of every span."""
+        """Return the rollout id and attempt id of every span."""
         return {(span.rollout_id, span.attempt_id) for span in self.spans}
 
     def keep(self, problem: Callable[[Span], str | None]) -> None:
-        """Refuse those of the spans in which there is a problem."""
+        """Refuse the spans for which `problem` returns a reason."""
         kept: list[Span] = []
         for span in self.spans:
             reason = problem(span)
@@ -97,7 +97,7 @@ class Taken:
         self.spans = kept
 
     def answer(self, kind: str) -> bytes:
-        """The answer of the specification: empty, or how many spans were refused and why."""
+        """Return the answer of the OTLP specification: empty, or the number and reasons of refused spans."""
         answer = ExportTraceServiceResponse()
         if self.refused:
             told = list(self.reasons)
@@ -108,18 +108,18 @@ class Taken:
 
 
 def failure(message: str, kind: str) -> bytes:
-    """The answer to a request of which nothing is stored: a `google.rpc.Status`."""
+    """Return the answer to a request of which nothing is stored: a `google.rpc.Status`."""
     from google.rpc.status_pb2 import Status
 
     return _encoded(Status(message=message), kind)
 
 
 def read_request(body: bytes, kind: str, most: Most, *, attempt: tuple[str, str] | None = None) -> Taken:
-    """Read a request of either kind.
+    """Read a request in protobuf or JSON.
 
-    Raises Refused, with status 400 for what is none, 413 for one that holds too much, which is counted before anything
-    is made of it. Spans that name no attempt are of `attempt`, where it is given. Those of too many bytes, and without
-    valid ids, are refused by themselves.
+    Raises Refused: with status 400 for an invalid request, and 413 for one with too many values, which are counted
+    before decoding. Spans without the name of an attempt belong to `attempt`, where it is given. Spans with too many
+    bytes or without valid ids are refused one by one.
     """
     _check_count(body, kind, most)
     request = _decoded(body, kind)
@@ -186,20 +186,23 @@ def _parse(body: bytes, request: Any) -> None:
 
 
 class _Wrong(Exception):
-    """What is wrong with a span."""
+    """The reason why a span is refused."""
 
 
 _Named = tuple[str | None, str | None]
 
 
 def _named(attributes: Attributes, otherwise: _Named) -> _Named:
-    """Take the names of rollout and attempt out of attributes; they are kept beside them, once."""
+    """Remove and return the ids of rollout and attempt from attributes, since spans store them in fields of their own.
+
+    Returns `otherwise` where they are missing.
+    """
     rollout_id, attempt_id = attributes.pop(semconv.ROLLOUT_ID, None), attributes.pop(semconv.ATTEMPT_ID, None)
     return (rollout_id, attempt_id) if isinstance(rollout_id, str) and isinstance(attempt_id, str) else otherwise
 
 
 def _span(given: Any, resource: Attributes, named: _Named, *, from_json: bool) -> Span:
-    """Return a span as ours; raises _Wrong."""
+    """Return a span in Leyden's form; raises _Wrong."""
     attributes = _attributes(given.attributes)
     rollout_id, attempt_id = _named(attributes, named)
     if rollout_id is None or attempt_id is None:
@@ -238,7 +241,7 @@ def _span(given: Any, resource: Attributes, named: _Named, *, from_json: bool) -
 
 
 def _hex(raw: bytes, *, from_json: bool) -> str:
-    """An id as hexadecimal digits. In JSON it is written so, which the parser has taken for base64."""
+    """Return an id as hexadecimal digits; in JSON it is hexadecimal, which the parser has decoded as base64."""
     return base64.b64encode(raw).decode().lower() if from_json else raw.hex()
 
 
@@ -255,9 +258,9 @@ def _attributes(pairs: Iterable[Any]) -> Attributes:
 
 
 def _value(name: str, value: Any) -> Any:
-    """An attribute's value as ours: a map as JSON, and so are things in lists that no list of ours can hold.
+    """Return an attribute's value in Leyden's form: maps become JSON, and so do nested values of lists.
 
-    Token ids and log-probabilities may come as lists of numbers, and are packed.
+    Token ids and log-probabilities may be lists of numbers, which are packed.
     """
     kind = value.WhichOneof("value")
     if kind == "array_value" and name in _PACKED:
@@ -274,9 +277,9 @@ def _value(name: str, value: Any) -> Any:
 
 
 def _numbers(values: Any, numbers: Callable[[Any], Any]) -> list[Any]:
-    """The numbers in a list.
+    """Return the numbers in a list.
 
-    What is none reads as 0, so that only those are looked at, which takes several times longer.
+    A value of another type reads as 0, so only zeros are read again, which takes several times longer.
     """
     found = [*map(numbers, values)]
     return [number or _plain(item) for number, item in zip(found, values, strict=True)] if 0 in found else found
@@ -292,7 +295,7 @@ def _items(values: Iterable[Any]) -> Iterator[Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON can hold it: bytes are base64."""
+    """Return a value as JSON can hold it: bytes in base64."""
     kind = value.WhichOneof("value")
     if kind == "array_value":
         return [_plain(item) for item in value.array_value.values]
