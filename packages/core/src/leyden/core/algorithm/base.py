@@ -76,7 +76,7 @@ class Context(ABC):
     async def collecting(self, pace: Pace) -> AsyncGenerator[None]:
         """Let `collect` run ahead of the updates inside the block, as far as `pace` allows.
 
-        Rollouts that are running when the block ends are cancelled. Raises UsageError if the context supports only loop
+        Collecting that is under way when the block ends is stopped. Raises UsageError if the context supports only loop
         `sync` and `pace` is another.
         """
         if pace.loop != "sync":
