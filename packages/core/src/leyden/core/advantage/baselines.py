@@ -1,8 +1,8 @@
-"""Baselines over the rollouts of a group, each counted once however many transitions it has. Pure functions.
+"""Baselines over the rollouts of a group, each counted once regardless of its number of transitions.
 
-A baseline may depend on the other rollouts and on how far its own rollout has come, never on what its own rollout does
-from there on. Above all, the number of terms in it must not: centring rewards turn by turn and then adding up the rest
-of the rollout subtracts more the longer it goes on, which pays the policy for stopping or for going on.
+A baseline may depend on the other rollouts and on the turn, never on what its own rollout does later. Otherwise, what
+is subtracted over the whole rollout grows with its length, which rewards the policy for stopping or for continuing. All
+functions are pure.
 """
 
 from collections.abc import Sequence
@@ -13,16 +13,16 @@ from leyden.core.advantage.base import Floats
 
 
 def returns_by_turn(returns: Sequence[Floats]) -> Floats:
-    """Return `returns_GT`: what rollout g is answerable for from turn t on; once it has ended, its last return.
+    """Return `returns_GT`: the return of rollout g at turn t; after its end, its last return.
 
-    So every rollout has one return at every turn, and with uniform credit it is its reward throughout.
+    Every rollout thus has one return at every turn. With uniform credit it is always the reward.
     """
     turns = max(map(len, returns))
     return np.stack([np.pad(returns_N, (0, turns - len(returns_N)), mode="edge") for returns_N in returns])
 
 
 def minus_group_mean(returns: Sequence[Floats]) -> list[Floats]:
-    """Subtract at each turn the mean over all rollouts, the rollout's own included."""
+    """Subtract at each turn the mean over all rollouts, including the rollout itself."""
     mean_T = returns_by_turn(returns).mean(axis=0)
     return [returns_N - mean_T[: len(returns_N)] for returns_N in returns]
 
@@ -35,7 +35,7 @@ def minus_mean_of_others(returns: Sequence[Floats]) -> list[Floats]:
 
 
 def minus_mean_of_others_there(returns: Sequence[Floats]) -> list[Floats]:
-    """Subtract at each turn the mean over the other rollouts that came that far; over all others where none did."""
+    """Subtract at each turn the mean over the other rollouts that reached it; over all others if none did."""
     returns_GT = returns_by_turn(returns)
     there_GT = np.zeros_like(returns_GT)
     for there_T, returns_N in zip(there_GT, returns, strict=True):
@@ -52,6 +52,9 @@ def minus_mean_of_others_there(returns: Sequence[Floats]) -> list[Floats]:
 
 
 def deviation(centred: Sequence[Floats]) -> float:
-    """Standard deviation of centred returns over at least two rollouts, each counted once, with Bessel's correction."""
+    """Return the standard deviation of centred returns over rollouts, each counted once, with Bessel's correction.
+
+    Needs at least two rollouts.
+    """
     square = sum(float(np.square(centred_N).mean()) for centred_N in centred)
     return float(np.sqrt(square / (len(centred) - 1)))

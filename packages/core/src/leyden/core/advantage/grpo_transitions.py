@@ -11,11 +11,11 @@ from leyden.core.advantage.checks import check_eps
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GRPOTransitions(GroupEstimator):
-    """A_m = (G_m - mean(G)) / (std(G) + eps) over all transitions of all rollouts of the task, M in number.
+    """GRPO over transitions: A_m = (G_m - mean(G)) / (std(G) + eps) over all M transitions of a task's rollouts.
 
-    For comparison with the paper and with trainers that put one row per call in a group. Biased: a rollout counts as
-    often as it called, so the baseline depends on how long the rollout itself goes on; the deviation as in `grpo`.
-    14.0 degrees off where `grpo` is 11.0.
+    It serves for comparison with the paper and with trainers that put one row per call in a group. Biased: a rollout
+    counts once per call, so the baseline depends on the rollout's own length. The deviation is biased as in `grpo`. It
+    is 14.0 degrees off where `grpo` is 11.0.
     """
 
     eps: float = 1e-6

@@ -1,4 +1,4 @@
-"""Whitening over a whole batch: mean 0, deviation 1. Pure functions."""
+"""Whitening over a whole batch: scales numbers to mean 0 and deviation 1. All functions are pure."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -8,13 +8,14 @@ import numpy as np
 from leyden.core.advantage.base import SPREAD, Floats, Group, GroupAdvantages, in_order
 
 Counting = Literal["rollout", "transition"]
-"""What counts once in a mean over a batch: a rollout, shared out among its transitions, or every transition."""
+"""What counts once in a mean over a batch: a rollout, divided among its transitions, or every transition."""
 
 
 def whiten(batch: Sequence[Floats], counting: Counting, eps: float) -> list[Floats] | None:
-    """Return (x - mean) / sqrt(var + eps) over the batch's rollouts, none of them empty; None when nothing is left.
+    """Return (x - mean) / sqrt(var + eps) over the batch's rollouts, none of them empty; None if nothing is left.
 
-    The variance has Bessel's correction, W - 1 of the W rollouts or transitions counted.
+    The result is None for an empty batch, or without spread. The variance has Bessel's correction, W - 1 for the W
+    rollouts or transitions counted.
     """
     if not batch:
         return None

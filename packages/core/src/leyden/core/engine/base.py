@@ -23,7 +23,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     request_id: str
     prompt_ids: list[int]
     sampling: Sampling
-    """`sampling.stop` is text and the gateway's business; an engine stops at `stop_ids` and `max_tokens`."""
+    """How tokens are sampled. The gateway handles `sampling.stop`, which is text; engines use the ids in `stop_ids`."""
     stop_ids: tuple[int, ...] = ()
     """The response ends with the first of these ids that is sampled, and includes it."""
     top_logprobs: int = 0

@@ -178,7 +178,7 @@ class Decoder:
         return scores
 
     def _beginnings(self) -> Common | None:
-        """By what the rows begin with in common, where reading that once is worth it; on a GPU it was not measured."""
+        """Return the beginnings that rows share, if reading them once saves time; None on GPUs (not measured)."""
         shape = self._cache.shape
         if shape.device.type != "cpu" or shape.dtype not in SHARED_DTYPES:
             return None

@@ -246,7 +246,7 @@ class VllmEngine(WiredEngine):
             await check_awake(wire)
 
     async def _prove(self, wire: VllmWire) -> None:
-        """Draw a token: a model that vLLM cannot compute on this machine kills it at the first call, not before."""
+        """Generate a token: vLLM crashes only at the first call of a model that it cannot compute on this machine."""
         try:
             await wire.next_log_prob(BASE, [0, 1], 2)
         except ServerLost as error:
