@@ -67,12 +67,12 @@ class GroupEstimator(AdvantageEstimator):
     """An estimator that compares only the rollouts of one group with each other."""
 
     def estimate(self, groups: Sequence[Group]) -> list[GroupAdvantages]:
-        """Estimate each group separately."""
+        """Return the estimates of all groups, each computed separately."""
         return [self._estimate(group) for group in groups]
 
     @abstractmethod
     def centred(self, returns: Sequence[Floats]) -> list[Floats]:
-        """Subtract the baseline from the returns of at least two rollouts, none of them empty."""
+        """Return the returns minus the baseline, for at least two rollouts, none of them empty."""
 
     def scaled(self, centred: Sequence[Floats]) -> Sequence[Floats]:
         """Return the advantages: the centred returns, not all of them 0, divided by the estimator's own unit."""

@@ -1,8 +1,9 @@
 """Baselines over the rollouts of a group, each counted once regardless of its number of transitions.
 
-A baseline may depend on the other rollouts and on the turn, never on what its own rollout does later. Otherwise, what
-is subtracted over the whole rollout grows with its length, which rewards the policy for stopping or for continuing. All
-functions are pure.
+A baseline may depend on the other rollouts and on the turn that its own rollout has reached. It must never depend on
+what its own rollout does from there on, and above all not on the rollout's length. Centring rewards turn by turn, and
+then adding up the rest of the rollout, violates this: the longer the rollout, the more is subtracted. That rewards the
+policy for stopping or for continuing. All functions are pure.
 """
 
 from collections.abc import Sequence
@@ -22,20 +23,23 @@ def returns_by_turn(returns: Sequence[Floats]) -> Floats:
 
 
 def minus_group_mean(returns: Sequence[Floats]) -> list[Floats]:
-    """Subtract at each turn the mean over all rollouts, including the rollout itself."""
+    """Return the returns minus, at each turn, the mean over all rollouts, including the rollout itself."""
     mean_T = returns_by_turn(returns).mean(axis=0)
     return [returns_N - mean_T[: len(returns_N)] for returns_N in returns]
 
 
 def minus_mean_of_others(returns: Sequence[Floats]) -> list[Floats]:
-    """Subtract at each turn the mean over all other rollouts."""
+    """Return the returns minus, at each turn, the mean over all other rollouts."""
     returns_GT = returns_by_turn(returns)
     others_GT = (returns_GT.sum(axis=0) - returns_GT) / (len(returns) - 1)
     return [returns_N - others_T[: len(returns_N)] for returns_N, others_T in zip(returns, others_GT, strict=True)]
 
 
 def minus_mean_of_others_there(returns: Sequence[Floats]) -> list[Floats]:
-    """Subtract at each turn the mean over the other rollouts that reached it; over all others if none did."""
+    """Return the returns minus, at each turn, the mean over the other rollouts that reached it.
+
+    If no other rollout reached the turn, the mean is over all others.
+    """
     returns_GT = returns_by_turn(returns)
     there_GT = np.zeros_like(returns_GT)
     for there_T, returns_N in zip(there_GT, returns, strict=True):

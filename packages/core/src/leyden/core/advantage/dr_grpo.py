@@ -17,5 +17,5 @@ class DrGRPO(GroupEstimator):
     """
 
     def centred(self, returns: Sequence[Floats]) -> list[Floats]:
-        """Subtract the group's mean."""
+        """Return the returns minus the group's mean."""
         return minus_group_mean(returns)

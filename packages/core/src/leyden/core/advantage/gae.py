@@ -50,7 +50,7 @@ class GAE(AdvantageEstimator):
         check_eps(self.eps)
 
     def estimate(self, groups: Sequence[Group]) -> list[GroupAdvantages]:
-        """Estimate every rollout; raises TrainingError if one has no values."""
+        """Return the estimates of all groups; raises TrainingError if a rollout has no values."""
         advantages = [self._of_group(group) for group in groups]
         if self.whiten:
             return whitened_groups(groups, advantages, self.counting, self.eps)

@@ -25,10 +25,10 @@ class GRPO(GroupEstimator):
         check_eps(self.eps)
 
     def centred(self, returns: Sequence[Floats]) -> list[Floats]:
-        """Subtract the group's mean."""
+        """Return the returns minus the group's mean."""
         return minus_group_mean(returns)
 
     def scaled(self, centred: Sequence[Floats]) -> Sequence[Floats]:
-        """Divide by the group's deviation."""
+        """Return the centred returns, divided by the group's deviation."""
         unit = deviation(centred) + self.eps
         return [centred_N / unit for centred_N in centred]

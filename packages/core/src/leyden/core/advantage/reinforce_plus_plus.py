@@ -26,6 +26,6 @@ class ReinforcePlusPlus(AdvantageEstimator):
         check_eps(self.eps)
 
     def estimate(self, groups: Sequence[Group]) -> list[GroupAdvantages]:
-        """Whiten the returns over all groups."""
+        """Return the returns, whitened over all groups."""
         returns = [[rollout.returns_N for rollout in group if len(rollout.returns_N)] for group in groups]
         return whitened_groups(groups, returns, self.counting, self.eps)

@@ -34,7 +34,7 @@ class ReinforcePlusPlusBaseline(AdvantageEstimator):
         check_eps(self.eps)
 
     def estimate(self, groups: Sequence[Group]) -> list[GroupAdvantages]:
-        """Subtract each group's mean, then whiten over all groups."""
+        """Return the returns minus each group's mean, whitened over all groups."""
         reasons: list[DropReason | None] = [incomparable(group) for group in groups]
         centred: list[list[Floats]] = []
         for number, group in enumerate(groups):

@@ -16,5 +16,5 @@ class RLOO(GroupEstimator):
     """
 
     def centred(self, returns: Sequence[Floats]) -> list[Floats]:
-        """Subtract the mean of the others."""
+        """Return the returns minus the mean of the others."""
         return minus_mean_of_others(returns)

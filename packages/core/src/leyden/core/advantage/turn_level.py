@@ -18,5 +18,5 @@ class TurnLevel(GroupEstimator):
     """
 
     def centred(self, returns: Sequence[Floats]) -> list[Floats]:
-        """Subtract the mean of the others that reached the same turn."""
+        """Return the returns minus the mean of the others that reached the same turn."""
         return minus_mean_of_others_there(returns)

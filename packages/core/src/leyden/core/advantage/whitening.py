@@ -33,7 +33,7 @@ def whiten(batch: Sequence[Floats], counting: Counting, eps: float) -> list[Floa
 def whitened_groups(
     groups: Sequence[Group], x: Sequence[Sequence[Floats]], counting: Counting, eps: float
 ) -> list[GroupAdvantages]:
-    """Whiten `x`, the numbers of each group's rollouts that have transitions, over all groups together."""
+    """Return `x`, the numbers of each group's rollouts with transitions, whitened over all groups together."""
     white = whiten([x_N for group in x for x_N in group], counting, eps)
     if white is None:
         return [GroupAdvantages(dropped="no spread" if group else "fewer than two rewards") for group in groups]

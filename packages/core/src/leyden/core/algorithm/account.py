@@ -29,7 +29,7 @@ FOUND_WHILE_LEARNING = frozenset({UNCREDITED, NO_VALUE, IN_NO_PAIR})
 
 
 class Account(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The account of one batch. Where algorithms train side by side, each of them has an account of its own."""
+    """The account of one batch. If algorithms train side by side, each of them has an account of its own."""
 
     side: str | None = None
     trained: list[str] = []
@@ -68,7 +68,7 @@ def account_of(
     calls: Mapping[str, str] | None = None,
     unmoved: Sequence[str] = (),
 ) -> Account:
-    """Return the account of `groups`, where the calls with the span ids in `trained` are trained.
+    """Return the account of `groups`, in which the calls with the span ids in `trained` are trained.
 
     `unused` is the reason for untrained calls of trained rollouts. `calls` maps span ids to reasons, which replace
     `unused`. `dropped` holds for each group the reason why it is dropped, or None. `objections` maps rollout ids to the

@@ -84,7 +84,7 @@ class Context(ABC):
         yield
 
     async def stored(self, source: str) -> StoredRollouts:
-        """Read the rollouts in another run's folder or in a store; a resumed run gets the same rollouts again.
+        """Return the rollouts in another run's folder or in a store; a resumed run gets the same rollouts again.
 
         Raises UsageError if `source` cannot be read, or if this context cannot read stores.
         """
@@ -96,7 +96,10 @@ class Context(ABC):
 
     @abstractmethod
     async def compute(self, phase: str, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call `function` in a thread, and count its time under `phase`; calls are answered meanwhile."""
+        """Return the result of `function`, called in a thread; its time counts under `phase`.
+
+        The event loop keeps running, so calls of agents are answered during that time.
+        """
 
     @abstractmethod
     async def publish(self, models: "Mapping[str, PolicyModel]") -> Mapping[str, float]:

@@ -82,11 +82,14 @@ class BatchLoop(Algorithm, Generic[Part]):
     async def batch(
         self, context: Context, updaters: "Mapping[str, Updater]", groups: list[TrajectoryGroup]
     ) -> Batch[Part]:
-        """Choose what each policy learns from `groups`, which were just collected."""
+        """Return what each policy learns from `groups`, which were just collected."""
 
     @abstractmethod
     def update(self, updater: "Updater", part: Part) -> Report:
-        """Train one policy on its part of a batch; the only method of this class that changes weights."""
+        """Train one policy on its part of a batch, and return a report.
+
+        This is the only method of this class that changes weights.
+        """
 
     @property
     @abstractmethod

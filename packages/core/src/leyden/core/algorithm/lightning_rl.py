@@ -107,7 +107,7 @@ class LightningRL(Learner[LightningRLConfig, WeighedPart]):
     async def batch(
         self, context: Context, updaters: "Mapping[str, Updater]", groups: list[TrajectoryGroup]
     ) -> Batch[WeighedPart]:
-        """Compute credit and advantages over whole attempts, then give each policy its own calls."""
+        """Return each policy's own calls, with credit and advantages that were computed over whole attempts."""
         weighed = await self.weighed(context, updaters, groups)
         numbers: dict[str, Any] = {}
         if weighed.transitions:
@@ -137,7 +137,7 @@ class LightningRL(Learner[LightningRLConfig, WeighedPart]):
         return replace(self.weigh(groups), value_targets=value_targets(groups, self.credit), unvalued=left_out)
 
     def update(self, updater: "Updater", part: WeighedPart) -> "UpdateReport | ActorCriticReport":
-        """Take one step of the policy, of the critic, or of both."""
+        """Take one step of the policy, of the critic, or of both, and return its report."""
         from leyden.core.policy.critic.value_update import ActorCritic
 
         if isinstance(updater, ActorCritic):

@@ -90,7 +90,7 @@ def by_state(answers: Sequence[Answer], *, apart: bool = False) -> list[list[Ans
 
 
 def pairs_of_state(answers: Sequence[Answer], *, min_gap: float = 0.0) -> list[Pair]:
-    """Pair the best of `answers` with the worst, the second best with the second worst, and so on.
+    """Return pairs of the best of `answers` with the worst, the second best with the second worst, and so on.
 
     `answers` are sorted best first. In each pair the better response must be better by more than `min_gap`. No other
     pairing has a larger sum of gaps.

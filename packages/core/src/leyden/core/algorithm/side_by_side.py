@@ -167,7 +167,10 @@ class SideBySide(BatchLoop[SidePart]):
         return next(iter(self._learners.values())).pace()
 
     async def prepare(self, context: Context, steps: int) -> int:
-        """Prepare every side, and return the smallest of their numbers of steps."""
+        """Prepare every side, and return the smallest of their numbers of steps.
+
+        Raises UsageError if the run's policies are not those of the sides.
+        """
         if set(context.policies) != set(self.sides):
             raise UsageError(
                 f"sides {', '.join(self.sides)} begin as one policy and train one each; the run has "
@@ -185,7 +188,7 @@ class SideBySide(BatchLoop[SidePart]):
     async def batch(
         self, context: Context, updaters: "Mapping[str, Updater]", groups: list[TrajectoryGroup]
     ) -> Batch[SidePart]:
-        """Choose what every side learns from `groups`; nothing is learned if no acting side has anything to learn."""
+        """Return what every side learns from `groups`; nothing if no acting side has anything to learn."""
         found: dict[str, Batch[Any]] = {}
         for name, learner in self._learners.items():
             found[name] = await learner.batch(context, {name: updaters[name]}, as_own(groups, name))
@@ -204,7 +207,7 @@ class SideBySide(BatchLoop[SidePart]):
         )
 
     def update(self, updater: "Updater", part: SidePart) -> Report:
-        """Train one side's policy with the side's own learner."""
+        """Train one side's policy with the side's own learner, and return its report."""
         return part.learner.update(updater, part.part)
 
     async def after_update(self, context: Context, updaters: "Mapping[str, Updater]") -> dict[str, float]:

@@ -28,7 +28,7 @@ class Pace:
     def of(cls, loop: Loop, max_staleness: int | None, *, accounts_for_age: bool) -> "Pace":
         """Return the pace for a user's options; `max_staleness` None means the default bound.
 
-        `accounts_for_age` says whether the loss, or a correction, handles tokens that came from other weights. Raises
+        `accounts_for_age` is whether the loss, or a correction, handles tokens that came from other weights. Raises
         UsageError for a combination that cannot work.
         """
         if loop not in get_args(Loop):

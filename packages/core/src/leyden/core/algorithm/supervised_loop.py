@@ -1,7 +1,7 @@
 """Supervised loop: the base of algorithms that learn from units of transitions, such as SFT and DPO.
 
 A unit is used as a whole: the calls of a rollout that is imitated, or the two responses of a pair. Units come from
-rollouts that the run collects, or from spans of another store. Stored units are used in an order drawn from the seed.
+rollouts that the run collects, or from spans of another store. Stored units are shuffled with the run's seed.
 """
 
 import logging
@@ -107,10 +107,10 @@ class LessonLoop(Learner[Options, list[WeightedTransition]], Generic[Options]):
 
     @abstractmethod
     def lessons(self, groups: Sequence[TrajectoryGroup]) -> Lessons:
-        """Choose the units that are learned from."""
+        """Return the units that are learned from, and what was left out."""
 
     def read(self, groups: Sequence[TrajectoryGroup], seed: int) -> Lessons:
-        """Choose the units of stored groups, before the first step of a session; hold out whole tasks.
+        """Return the units of stored groups, before the first step of a session; hold out whole tasks.
 
         Raises UsageError if the held-out tasks give no unit to measure.
         """
@@ -192,7 +192,7 @@ class LessonLoop(Learner[Options, list[WeightedTransition]], Generic[Options]):
         )
 
     def update(self, updater: "Updater", part: list[WeightedTransition]) -> "UpdateReport":
-        """Take one optimization step."""
+        """Take one optimization step, and return its report."""
         return updater.step(part)
 
     def _dealt_account(self, dealt: Sequence[Unit], *, first: bool) -> Account:
@@ -207,7 +207,7 @@ class LessonLoop(Learner[Options, list[WeightedTransition]], Generic[Options]):
         return shared_out(_weighted(units), policies, lambda item: item.transition)
 
     async def _read(self, context: Context, spans: str) -> Lessons:
-        """Read the spans and choose units. Raises UsageError, with all counts, if the spans hold nothing to learn."""
+        """Read the spans and return their units. Raises UsageError, with all counts, if there is nothing to learn."""
         found = await context.stored(spans)
         lessons = self.read(found.groups, context.seed)
         if not lessons.units:

@@ -14,11 +14,11 @@ from leyden.core.data.transition import Trajectory
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaveOneOutCredit(OverAnother):
-    """Contribution weights with share(role) = max(0, value(all) - value(all but the role)), split among its calls.
+    """Leave-one-out credit: contribution weights with share(role) = max(0, value(all) - value(all but the role)).
 
-    `value` rates a trajectory from which a role's calls were removed, so it must support that. Comparing rollouts with
-    and without a role instead would blame a role that is called when things go wrong. Biased, as all contribution
-    weights are.
+    A role's share is divided among its calls. `value` rates a trajectory from which a role's calls were removed, so it
+    must support that. Comparing rollouts with and without a role instead would blame a role that is called when things
+    go wrong. Biased, as all contribution weights are.
     """
 
     value: str

@@ -1,4 +1,4 @@
-"""`Engine`: the interface between the gateway and whatever serves a policy; it handles token ids, not text."""
+"""`Engine`: the interface between the gateway and the server of a policy; it handles token ids, not text."""
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
@@ -67,7 +67,7 @@ class EngineRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What the gateway needs to know about the served model."""
+    """Properties of the served model that the gateway uses."""
 
     name: str
     context_length: int

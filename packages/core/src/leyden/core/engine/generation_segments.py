@@ -1,4 +1,4 @@
-"""`Stints`: coordinates generation segments of many responses with weight changes, which run alone.
+"""`Stints`: runs either many generation segments at the same time, or one weight change without any.
 
 A generation segment (`Stint`) is the part of one response that one policy version generates. It is read in its own
 tasks, whether or not the caller takes its output, so a weight change never waits for a slow reader. A weight change

@@ -37,7 +37,7 @@ class PolicyModel:
 
     @classmethod
     def load(cls, source: str | Path, *, precision: Precision = "float32", device: str = "cpu") -> "PolicyModel":
-        """Load a local folder or a hub name; never runs code that comes with the weights.
+        """Return the model in a local folder or of a hub name; never runs code that comes with the weights.
 
         Raises PolicyError if there is no such folder, or if it holds no causal language model.
         """

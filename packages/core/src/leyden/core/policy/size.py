@@ -36,7 +36,7 @@ class PolicySize:
 
     @classmethod
     def of(cls, source: str | Path) -> "PolicySize":
-        """Read the sizes from a folder or a hub name; raises PolicyError if there is no such model."""
+        """Return the sizes of the model in a folder or of a hub name; raises PolicyError if there is no such model."""
         from transformers import AutoModelForCausalLM
 
         auto: Any = AutoModelForCausalLM
@@ -75,8 +75,9 @@ class PolicySize:
     def activations(self, tokens: int) -> int:
         """Return the approximate bytes kept for the backward pass over `tokens`, without attention scores.
 
-        Attention scores are not kept. For each block the estimate counts the inputs of norms and linear layers, the
-        queries, keys and values before and after their norms and rotations, and the four tensors of the gated layer.
+        Attention scores are not kept. For each block the estimate counts the inputs of norms and linear layers, and the
+        four tensors of the gated layer. It also counts queries, keys and values before and after their norms and
+        rotations.
         """
         queries, keys = self.heads * self.head_dim, self.key_value_heads * self.head_dim
         per_block = 5 * self.hidden + 5 * queries + 4 * keys + 4 * self.intermediate

@@ -106,7 +106,7 @@ def _exchange(call: Span) -> _Exchange:
 
 
 def _said(messages: object) -> _Said:
-    """Read messages or response items that the agent sent or received; empty for anything else."""
+    """Return the texts and call ids in messages or response items; empty for anything else."""
     texts: Counter[str] = Counter()
     call_ids: set[object] = set()
     for message in read_messages(messages):

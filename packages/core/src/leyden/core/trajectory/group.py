@@ -6,7 +6,7 @@ from leyden.core.data.transition import Trajectory, TrajectoryGroup
 
 
 def group_by_task(trajectories: Iterable[Trajectory], task_ids: Mapping[str, str]) -> list[TrajectoryGroup]:
-    """Group by task, in order of the tasks' first appearance; `task_ids` maps rollout id to task id.
+    """Return one group per task, in order of the tasks' first appearance; `task_ids` maps rollout id to task id.
 
     Raises KeyError for a rollout that is not in `task_ids`.
     """

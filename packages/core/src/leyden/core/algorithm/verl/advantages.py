@@ -1,6 +1,6 @@
 """Advantages of VERL's rows: computes them with Leyden's estimators, which count each rollout once.
 
-VERL's estimators see rows. All but one of them count a rollout once for each of its model calls, so the baseline
+VERL's estimators get rows. All but one of them count a rollout once for each of its model calls, so the baseline
 depends on the length of rollouts. This module joins rows into rollouts before it compares them. It does not import
 VERL.
 """

@@ -81,7 +81,7 @@ class VERLConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class VERL(Algorithm):
-    """VERL's V1 trainer. Takes VERL's plain dictionary, or a `VERLConfig` that also says how to start it."""
+    """VERL's V1 trainer. Takes VERL's plain dictionary, or a `VERLConfig`, which also has the options to start it."""
 
     name = "verl"
     Config = VERLConfig
@@ -93,7 +93,7 @@ class VERL(Algorithm):
     def check_change(self, key: str) -> None:
         """Raise UsageError unless a resumed run may change this key.
 
-        Allowed are the keys that say how VERL is started, and those in `CHANGEABLE` that no override sets.
+        Allowed are the keys that define how VERL is started, and those in `CHANGEABLE` that no override sets.
         """
         if key == "ray_address" or key.startswith("environment."):
             return
@@ -122,7 +122,10 @@ class VERL(Algorithm):
         return context_length(self._given(), self.config.overrides)
 
     async def run(self, context: Context) -> None:
-        """Run VERL's training from the last checkpoint on, and take over the weights that it ends with."""
+        """Run VERL's training from the last checkpoint on, and take over the weights that it ends with.
+
+        Raises UsageError unless `context` is an `OutsideContext`.
+        """
         if not isinstance(context, OutsideContext):
             raise UsageError(f"{type(context).__name__} cannot run VERL, whose loop runs in processes of its own")
         given, overrides = self._given(), self.config.overrides

@@ -125,7 +125,7 @@ class Row:
         }
 
     def tag(self, step: int) -> dict[str, Any]:
-        """Return the row's tag in VERL's queue; `step` is the step that the prompt was drawn for."""
+        """Return the row's tag in VERL's queue; `step` is the step for which VERL sampled the prompt."""
         prompt, response = len(self.prompt_ids), len(self.response_ids)
         return {
             "status": "success",
@@ -174,7 +174,7 @@ def training_rows(
     """Return a row for each transition of `group` that can be trained; `uid` is VERL's name of the prompt.
 
     Credit is assigned over whole rollouts before anything is left out. A group is dropped if `advantage` cannot compare
-    its rollouts, or if it gives no training signal whatever the other groups are. Raises TrainingError if the credit
+    its rollouts, or if it gives no training signal regardless of the other groups. Raises TrainingError if the credit
     does not match a rollout's transitions.
     """
     found = PromptRows()

@@ -140,17 +140,17 @@ def decode_asked(data: bytes) -> Asked:
 
 
 def decode_replicas(data: bytes) -> Replicas:
-    """Decode where the policy is served; raises `msgspec.DecodeError` for anything else."""
+    """Decode the replicas' addresses and version; raises `msgspec.DecodeError` for anything else."""
     return _REPLICAS.decode(data)
 
 
 def decode_pause(data: bytes) -> Pause:
-    """Decode notice of a weight change; raises `msgspec.DecodeError` for anything else."""
+    """Decode a notice of a weight change; raises `msgspec.DecodeError` for anything else."""
     return _PAUSE.decode(data)
 
 
 def decode_failed(data: bytes) -> Failed:
-    """Decode why rollouts cannot be given; raises `msgspec.DecodeError` for anything else."""
+    """Decode a failure notice; raises `msgspec.DecodeError` for anything else."""
     return _FAILED.decode(data)
 
 
@@ -160,12 +160,12 @@ def decode_said(data: bytes) -> Said:
 
 
 def decode_used(data: bytes) -> Used:
-    """Decode what of a task's rollouts can be trained; raises `msgspec.DecodeError` for anything else."""
+    """Decode a report of what can be trained; raises `msgspec.DecodeError` for anything else."""
     return _USED.decode(data)
 
 
 def decode_taken(data: bytes) -> Taken:
-    """Decode which tasks a step learns from; raises `msgspec.DecodeError` for anything else."""
+    """Decode the tasks that a step learns from; raises `msgspec.DecodeError` for anything else."""
     return _TAKEN.decode(data)
 
 

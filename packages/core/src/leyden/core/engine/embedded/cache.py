@@ -51,7 +51,7 @@ class SlotCache:
         self.data = data
 
     def step(self, first_slot: int, positions_BQ: Sequence[Sequence[int]], common: Common | None = None) -> "Step":
-        """Begin a forward pass over tokens at `positions_BQ` of the slots from `first_slot` on.
+        """Return a `Step` for a forward pass over tokens at `positions_BQ` of the slots from `first_slot` on.
 
         `common`, for passes of one token a row, describes which rows share a beginning; the forward pass may use it.
         """

@@ -134,7 +134,7 @@ class DecodeThread:
         return len(self._calls)
 
     def start(self, make: Callable[[], Decoder]) -> "Future[None]":
-        """Start the thread; the future completes when the decoder is made, or with the exception that prevented it."""
+        """Start the thread; the returned future completes when the decoder is made, or with what prevented it."""
 
         def become_ready() -> None:
             self._decoder = make()
@@ -148,7 +148,7 @@ class DecodeThread:
         self._inbox.put(call)
 
     def between_steps(self, action: Callable[[], T]) -> "Future[T]":
-        """Run `action` on the decode thread, between two steps."""
+        """Run `action` on the decode thread, between two steps; the returned future gets its result."""
         future: Future[T] = Future()
         self._inbox.put(_Action(action, cast("Future[object]", future)))
         return future

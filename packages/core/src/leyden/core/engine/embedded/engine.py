@@ -159,7 +159,10 @@ class EmbeddedEngine(Engine):
         await asyncio.wrap_future(self._thread.between_steps(replace))
 
     async def score(self, ids: list[int]) -> list[float]:
-        """Return the raw log-probability of each of `ids[1:]`, computed as for responses, cached prefixes included."""
+        """Return the raw log-probability of each of `ids[1:]`, computed as for responses, cached prefixes included.
+
+        Raises EngineError if the ids do not fit the context or the vocabulary, or if the engine is not running.
+        """
         self._check_ready()
         if not 0 < len(ids) <= self._model.context_length:
             raise EngineError(f"cannot score {len(ids)} tokens with a context of {self._model.context_length}")

@@ -1,4 +1,4 @@
-"""Sampling: draws tokens from raw log-probabilities.
+"""Sampling: selects tokens by raw log-probabilities, temperature and top-p.
 
 Shape suffixes: B rows, V vocabulary.
 """
@@ -45,7 +45,7 @@ def likeliest(raw_BV: Tensor, counts: Sequence[int]) -> list[list[tuple[int, flo
 
 
 def draw(raw_BV: Tensor, sampling: Sequence[Sampling], uniforms: Sequence[float]) -> Draw:
-    """Sample a token per row: the likeliest at temperature 0, else by each row's uniform number and the CDF."""
+    """Return a sampled token per row: the likeliest at temperature 0, else by each row's uniform number and the CDF."""
     if all(s.temperature == 0 for s in sampling):
         raw_B, ids_B = raw_BV.max(-1)
         return _to_host(ids_B, raw_B, raw_B)

@@ -19,7 +19,7 @@ LENGTH_DEPENDENT_ROPE = frozenset({"dynamic", "longrope"})
 
 
 def load_model(path: str | Path, device: str = "cpu", dtype: str = "float32") -> PreTrainedModel:
-    """Load a causal language model from a folder or a hub name, never running code that comes with it.
+    """Return a causal language model from a folder or a hub name, without running code that comes with it.
 
     Raises PolicyError in one line if there is no such folder, or if it holds no model that can be loaded.
     """

@@ -143,7 +143,10 @@ class VllmWire:
             raise ServerLost(f"the vLLM server at {self.url} ended an answer without its end")
 
     async def score(self, model: str, ids: Sequence[int], top: int = 0) -> Scored:
-        """Return the raw log-probabilities of `ids[1:]`, computed again: vLLM uses no cached prefix for these."""
+        """Return the raw log-probabilities of `ids[1:]`, computed again: vLLM uses no cached prefix for these.
+
+        Raises EngineError if the server refuses or does not return all of them; ServerLost if it is lost.
+        """
         body = {**_drawing(model, list(ids), Sampling()), "max_tokens": 1, "prompt_logprobs": top}
         places = (await self._one(body)).prompt_logprobs or []
         if len(places) != len(ids) or any(place is None for place in places[1:]):
@@ -166,7 +169,10 @@ class VllmWire:
         return Scored(logprobs=values, top=tops or [[] for _ in places])
 
     async def next_log_prob(self, model: str, prompt_ids: Sequence[int], token: int) -> float:
-        """Return the raw log-probability of `token` after a prompt, computed as for responses: with cached prefixes."""
+        """Return the raw log-probability of `token` after a prompt, computed as for responses: with cached prefixes.
+
+        Raises EngineError if the server refuses or does not return it; ServerLost if it is lost.
+        """
         body = {
             **_drawing(model, list(prompt_ids), Sampling()),
             "max_tokens": 1,
@@ -180,7 +186,10 @@ class VllmWire:
         raise EngineError(f"the vLLM server at {self.url} did not tell the log-probability of token {token}")
 
     async def next_top(self, model: str, prompt_ids: Sequence[int], temperature: float, count: int) -> Top:
-        """Return the `count` likeliest tokens after a prompt, as the server reports them at `temperature`."""
+        """Return the `count` likeliest tokens after a prompt, as the server reports them at `temperature`.
+
+        Raises EngineError if the server does not return them after several tries; ServerLost if it is lost.
+        """
         sampling = Sampling(temperature=temperature)
         body = {**_drawing(model, list(prompt_ids), sampling), "max_tokens": 1, "logprobs": count}
         for _ in range(MOST_TRIES):

@@ -97,7 +97,7 @@ class VllmEngine(WiredEngine):
         """Serve the adapters that `save` writes, on the weights of the server's start, as `version`.
 
         Calls in flight continue with them. Each version has a new folder. vLLM identifies cached prefixes by it, so
-        prefixes of older adapters are not used.
+        prefixes of older adapters are not used. Raises EngineError if the server was started without room for adapters.
         """
         if not self.takes_adapters:
             raise EngineError("this server was started without room for adapters: give VllmOptions(lora_rank=...)")
@@ -267,7 +267,7 @@ class VllmEngine(WiredEngine):
             shutil.rmtree(before, ignore_errors=True)
 
     async def _with_server(self, act: Callable[[VllmWire], Awaitable[T]]) -> T:
-        """Call `act` with the current server, and repeat it with a new server if that is lost."""
+        """Return the result of `act` with the current server; if that is lost, repeat it with a new server."""
         for losses in range(1, MOST_LOSSES + 1):
             place = await self._place(None)
             try:

@@ -104,8 +104,8 @@ class WiredEngine(Engine):
     async def generate(self, request: GenerateRequest) -> AsyncIterator[TokenChunk]:
         """Yield the response while it is generated; see `Engine.generate`.
 
-        If the temperature is neither 0 nor 1, or top-p is below 1, all tokens of a segment arrive at its end, because
-        their raw log-probabilities are known only then.
+        If the temperature is neither 0 nor 1, or top-p is below 1, all tokens of a segment arrive at its end. Their raw
+        log-probabilities are known only then. Raises EngineError for a temperature above 0 that is below `COLDEST`.
         """
         self._check_ready()
         check_request(request, self.model)
@@ -130,7 +130,8 @@ class WiredEngine(Engine):
         """Return the raw log-probability of each of `ids[1:]`, the last one computed as for responses.
 
         The last one uses the server's prefix cache, if there is one, so that a cache of old weights becomes visible.
-        The others are computed again, unless the server serves adapters: then all are computed as for responses.
+        The others are computed again, unless the server serves adapters: then all are computed as for responses. Raises
+        EngineError if the ids do not fit the context or the vocabulary, or if the engine is closed.
         """
         self._check_ready()
         if not 0 < len(ids) <= self.model.context_length:

@@ -125,7 +125,7 @@ class ReplicaEngine(WiredEngine):
             self._version = version
 
     async def update_weights(self, weights: Mapping[str, object], version: int) -> None:
-        """Serve `weights` as `version`, transferred to the replicas by `write`."""
+        """Serve `weights` as `version`, transferred to the replicas by `write`; EngineError if there is no `write`."""
         self._check_ready()
         if self._write is None:
             raise EngineError("these replicas are given their weights by somebody else: use `updating` around it")

@@ -89,7 +89,7 @@ class VllmServer:
         return wire
 
     async def ended(self) -> str:
-        """Wait until the server ends, and return how it ended."""
+        """Wait until the server ends, and return how it ended; EngineError if it was not started."""
         if self._ended is None:
             raise EngineError("the vLLM server was not started")
         return await asyncio.shield(self._ended)

@@ -87,7 +87,7 @@ class Critic:
         return self.of_hidden(hidden_NH)
 
     def reading(self) -> AbstractContextManager[object]:
-        """Context in which the backbone builds a graph for gradients only if the critic trains it."""
+        """Return a context in which the backbone builds a graph for gradients only if the critic trains it."""
         return torch.set_grad_enabled(torch.is_grad_enabled() and not self.shared)
 
     @torch.no_grad()

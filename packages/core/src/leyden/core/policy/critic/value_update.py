@@ -123,7 +123,7 @@ class ActorCritic(Updater):
         return self.critic.values(calls, self.config.token_budget, self._exactness)
 
     def learn(self, trained: Sequence[WeightedTransition], targets: Sequence[ValueTarget]) -> ActorCriticReport:
-        """Update the policy from `trained`, unless warming up, and the critic from `targets`.
+        """Update the policy from `trained`, unless warming up, and the critic from `targets`; return a report.
 
         With a shared backbone the critic learns from the targets of the trained calls, in the same backward pass.
         Raises TrainingError if there is nothing to learn from, or if a loss or gradient is not finite.

@@ -152,7 +152,10 @@ _END_IDS = {"bos_token_id": "bos_token_id", "eos_token_id": "eos_token_id", "pad
 
 
 def _halves_apart(weight: Floats, heads: int) -> Floats:
-    """Convert the row order of heads: GGUF stores rotary pairs side by side, transformers in two halves."""
+    """Return the weight in transformers' row order of heads: rotary pairs in two halves.
+
+    GGUF stores the pairs side by side.
+    """
     rows, columns = weight.shape
     return weight.reshape(heads, rows // heads // 2, 2, columns).swapaxes(1, 2).reshape(rows, columns)
 

@@ -12,12 +12,12 @@ from leyden.core.policy.update.entries import WeightedTransition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DPO(Loss):
-    """-log σ(β (log π/π_ref of the chosen - log π/π_ref of the rejected)), for a pair (arXiv 2305.18290, eq. 7).
+    """DPO: -log σ(β (log π/π_ref of the chosen - log π/π_ref of the rejected)) (arXiv 2305.18290, eq. 7).
 
-    With label smoothing ε it is (1 - ε) times that plus ε times that of the swapped pair (section "conservative DPO" of
-    the authors' note on noisy preferences). It records the margin inside σ, its two parts, and how often the margin is
-    > 0. Transitions 2p and 2p + 1 are the chosen and the rejected of pair p. Every token of a pair has the pair's whole
-    loss, so with `pair_weights` the sum is the mean over pairs.
+    With label smoothing ε it is (1 - ε) times that plus ε times that of the swapped pair. See the section "conservative
+    DPO" of the authors' note on noisy preferences. It records the margin inside σ, its two parts, and how often the
+    margin is > 0. Transitions 2p and 2p + 1 are the chosen and the rejected of pair p. Every token of a pair has the
+    pair's whole loss, so with `pair_weights` the sum is the mean over pairs.
     """
 
     together: ClassVar[int] = 2

@@ -9,7 +9,7 @@ from leyden.core.policy.losses.checks import check_clip
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DualClip(Loss):
-    """PPO's clip and, for A < 0, max(min(r A, clip(r) A), c A), negated (arXiv 1912.09729).
+    """Dual clip: PPO's clip and, for A < 0, max(min(r A, clip(r) A), c A), negated (arXiv 1912.09729).
 
     A token with negative advantage whose probability has grown by more than the factor `clip_dual` = c since it was
     sampled gets no gradient. PPO's own bound does not limit this case.

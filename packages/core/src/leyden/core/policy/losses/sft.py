@@ -8,7 +8,7 @@ from leyden.core.policy.losses.base import EntryLosses, Loss, LossEntries
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SFT(Loss):
-    """-log π of every token, whichever policy or person wrote it: maximum likelihood."""
+    """Supervised fine-tuning: -log π of every token, from any source: maximum likelihood."""
 
     reads_advantages: ClassVar[bool] = False
     reads_ratios: ClassVar[bool] = False
@@ -20,7 +20,7 @@ class SFT(Loss):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rejection(Loss):
-    """-log π of the tokens whose advantage is positive, 0 for the others (RAFT, arXiv 2304.06767).
+    """Rejection: -log π of the tokens whose advantage is positive, 0 for the others (RAFT, arXiv 2304.06767).
 
     This is REINFORCE with A replaced by 1 or 0. It favours what is better than the baseline, regardless of how much
     better. Rejected tokens still count in the normalisation. The share of rejected tokens is reported as clipped.

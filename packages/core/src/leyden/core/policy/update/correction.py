@@ -41,9 +41,10 @@ class Correction(ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recomputed(Correction):
-    """Factor 1: ratios are taken against the trainer's own log-probabilities, and the mismatch is ignored.
+    """No correction: factor 1; ratios are taken against the trainer's own log-probabilities.
 
-    The result is biased by the whole mismatch. Useful for comparison, and if the mismatch is known to be rounding.
+    The mismatch is ignored, so the result is biased by all of it. Useful for comparison, and if the mismatch is known
+    to be rounding.
     """
 
     def unbounded(self, log_ratio_T: Floats) -> Floats:
@@ -66,7 +67,7 @@ class ImportanceWeights(Correction):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Truncated(ImportanceWeights):
-    """min(ratio, high): truncated importance sampling (Ionides 2008).
+    """Truncated importance sampling (Ionides 2008): min(ratio, high).
 
     Ratios above the limit bias the result towards the behaviour policy.
     """
@@ -84,9 +85,9 @@ class Truncated(ImportanceWeights):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Masked(ImportanceWeights):
-    """The ratio if it is within [low, high], else 0, so that the token is not trained (IcePop, arXiv 2510.18855).
+    """Masked importance weights (IcePop, arXiv 2510.18855): the ratio if it is within [low, high], else 0.
 
-    The result is biased by the tokens left out, whose weight stays in the normalisation.
+    Tokens outside are not trained. The result is biased by these tokens, whose weight stays in the normalisation.
     """
 
     low: float = 0.5

@@ -98,7 +98,8 @@ def normalised(
 
     `token`: every token of the step has the same weight. `rollout`: every rollout has the same weight, and so have its
     tokens. With both, a step's weights sum to 1. `constant`: every token has weight 1 / (rollouts ×
-    `tokens_per_rollout`), which does not depend on any length (Dr. GRPO, arXiv 2503.20783).
+    `tokens_per_rollout`), which does not depend on any length (Dr. GRPO, arXiv 2503.20783). Raises ValueError for
+    `constant` without `tokens_per_rollout`.
     """
     tokens = Counter[Hashable]()
     for rollout, length in lengths:

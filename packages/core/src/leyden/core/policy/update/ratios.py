@@ -104,7 +104,10 @@ class RatioSpread:
         return self.total**2 / (self.count * self.squares)
 
     def quantile(self, share: float) -> float:
-        """Return the smallest ratio with `share` of the tokens at or below it (nearest rank), to within 0.5 %."""
+        """Return the smallest ratio with `share` of the tokens at or below it (nearest rank), to within 0.5 %.
+
+        Raises ValueError unless `share` is between 0 and 1.
+        """
         if not 0 <= share <= 1:
             raise ValueError(f"a quantile lies between 0 and 1, not at {share}")
         rank, passed = max(1, math.ceil(share * self.count)), 0

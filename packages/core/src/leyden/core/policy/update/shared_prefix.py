@@ -22,7 +22,10 @@ class SharedPrefix:
 
     @classmethod
     def read(cls, model: PolicyModel, ids: Iterable[int]) -> "SharedPrefix | None":
-        """Run the model over `ids`; None if its cache holds anything but plain keys and values of every layer."""
+        """Run the model over `ids` and return the prefix.
+
+        Returns None if the model's cache holds anything but plain keys and values of every layer.
+        """
         from transformers.cache_utils import DynamicLayer
 
         none = torch.empty(0, dtype=torch.long, device=model.device)

@@ -128,7 +128,7 @@ class Updater:
         )
 
     def step(self, trained: Sequence[WeightedTransition]) -> UpdateReport:
-        """Update the weights from `trained`.
+        """Update the weights from `trained`, and return a report.
 
         Raises TrainingError if there is nothing to train on, or if a loss or gradient is not finite. The weights are
         then those of the last valid optimizer step.

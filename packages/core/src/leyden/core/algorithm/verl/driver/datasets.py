@@ -1,6 +1,6 @@
 """Datasets: writes a run's tasks as the parquet files that VERL's data loader reads.
 
-VERL draws rows of these files. A row's `extra_info` identifies its task. Agents get the task itself from the run.
+VERL samples rows from these files. A row's `extra_info` identifies its task. Agents get the task itself from the run.
 """
 
 import json
@@ -26,7 +26,7 @@ class RowOrigin:
 
     @classmethod
     def of(cls, extra_info: Mapping[str, Any]) -> "RowOrigin":
-        """Read the origin from the row's `extra_info`."""
+        """Return the origin that is stored in the row's `extra_info`."""
         return cls(int(extra_info["row"]), extra_info["held_out"] or None)
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 REFUSED = "leyden refuses: "
-"""Prefix of the output line that says why a configuration cannot work."""
+"""Prefix of the output line with the reason why a configuration cannot work."""
 URL, TOKEN = "LEYDEN_VERL_URL", "LEYDEN_VERL_TOKEN"
 """Environment variables with which VERL's processes find the run.
 

@@ -114,6 +114,6 @@ def _last_error(lines: list[str]) -> str:
 
 
 def _last_refusal(lines: list[str]) -> str | None:
-    """Return the text of the last line that says why a configuration is refused; None without one."""
+    """Return the last reason in the output why a configuration is refused; None without one."""
     marked = [line.strip().removeprefix(REFUSED) for line in lines if REFUSED in line]
     return marked[-1][:400] if marked else None

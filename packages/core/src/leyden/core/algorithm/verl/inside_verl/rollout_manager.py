@@ -76,7 +76,7 @@ class RolloutCollection:
 
     @classmethod
     def create(cls, config: Any, llm_client: Any, **unused: Any) -> "RolloutCollection":
-        """Make the collection, as VERL calls it; VERL's teachers and reward workers are not used."""
+        """Return a new collection, as VERL calls it; VERL's teachers and reward workers are not used."""
         del unused
         return cls(config, llm_client)
 

@@ -42,7 +42,7 @@ class ToldSync:
     replay_buffer: Any
 
     def fit(self, agent_loop_manager: "RolloutCollection") -> None:
-        """Train."""
+        """Train, and report every batch to the run."""
         self.replay_buffer = SeenBatches(self.replay_buffer, self._see)
         verl: Any = super()
         with agent_loop_manager.queue_watched():
@@ -62,7 +62,7 @@ class ToldTrainer(ToldSync):
         verl.fit(agent_loop_manager)
 
     def step(self, metrics: dict[str, Any], timing_raw: dict[str, Any]) -> Any:
-        """Sample a batch and learn from it."""
+        """Sample a batch, learn from it, and return it."""
         verl: Any = super()
         batch = verl.step(metrics, timing_raw)
         self.agent_loop_manager.taken(self.global_steps, batch.keys)

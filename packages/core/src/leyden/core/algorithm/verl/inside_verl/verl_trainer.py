@@ -37,9 +37,9 @@ def estimate(
 ) -> "tuple[Tensor, Tensor]":
     """Return advantages and returns of a batch, shape `(rows, tokens)` each, as VERL calls an estimator.
 
-    `index` holds the keys of the rows, and `config.leyden` says how they are compared. All tokens of a call share its
-    advantage and its return, which is the target of VERL's critic. Rows that VERL pads the batch with get 0 and have no
-    effect. Tokens that VERL masks get 0, but their rows still count.
+    `index` holds the keys of the rows, and `config.leyden` defines how they are compared. All tokens of a call share
+    its advantage and its return, which is the target of VERL's critic. Rows that VERL pads the batch with get 0 and
+    have no effect. Tokens that VERL masks get 0, but their rows still count.
     """
     del beside
     keys = [str(key) for key in index]
