@@ -131,7 +131,7 @@ class LessonLoop(Learner[Options, list[WeightedTransition]], Generic[Options]):
         due = context.step % (self.config.held_out_every or HELD_OUT_EVERY) == 0 or not self.goes_on(context)
         if not self._apart or not due:
             return {}
-        (updater,) = updaters.values()  # one policy learns from spans
+        (updater,) = updaters.values()  # spans train exactly one policy
         found = await context.compute("held-out loss", updater.held_out, self._apart)
         return {f"held_out_{name}": value for name, value in found.items()}
 

@@ -229,7 +229,8 @@ def _context(model: nn.Module, config: EmbeddedConfig) -> int:
     length = config.context_length or context_length(model)
     hf_config = cast(Any, model).config.get_text_config()
     wide = [w for w in attention_windows(hf_config).values() if w is not None and w > LONGEST_CHECK]
-    # The check does not exceed wide windows. Except for tested families, the context must not exceed them either.
+    # The self-check does not exceed wide windows. These are trusted for tested families only; for other families the
+    # context must not exceed them.
     return min(length, *wide) if wide and hf_config.model_type not in TESTED else length
 
 

@@ -152,7 +152,7 @@ class VllmEngine(WiredEngine):
         if not self._options.sleep:
             yield
             return
-        async with self._stints.alone(), self._mending:  # delays a restart until there is memory
+        async with self._stints.alone(), self._mending:  # a server that dies is restarted after the block
             self._check_ready()
             self.check()
             wire = self._wire

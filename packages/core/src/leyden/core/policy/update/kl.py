@@ -4,7 +4,7 @@ With x = log π - log π_ref of a token sampled from π, all three estimate KL(�
 
     k1 = x                    unbiased, high variance, may be negative
     k2 = x² / 2               biased, low variance
-    k3 = exp(-x) - 1 + x      unbiased, never negative, unbounded where the reference is far likelier
+    k3 = exp(-x) - 1 + x      unbiased, never negative, unbounded where the reference's probability is far higher
 
 A loss term acts only by its gradient. For a token sampled from π, the expected gradient is
 

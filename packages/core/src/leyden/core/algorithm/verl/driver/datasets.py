@@ -19,7 +19,7 @@ TRAIN = "train"
 
 @dataclass(frozen=True, slots=True)
 class RowOrigin:
-    """The task that a row of a file stands for: its row number, and the name of its held-out set or None."""
+    """The task of a row in a file: its row number, and the name of its held-out set or None."""
 
     row: int
     held_out: str | None

@@ -23,7 +23,7 @@ ERROR = re.compile(r"[\w.]*(Error|Exception)\b")
 
 
 class TrainerProcess:
-    """A running process of VERL's trainer; its output goes to the file `log`."""
+    """A running process of VERL's trainer; its output is written to the file `log`."""
 
     def __init__(self, process: asyncio.subprocess.Process, log: Path, began: int) -> None:
         self._process, self._log, self._began = process, log, began

@@ -112,7 +112,7 @@ class Collecting:
         return Response()
 
     def _begin(self, asked: Asked) -> "asyncio.Task[bytes]":
-        """Start the requested rollouts, and forget finished requests of earlier steps."""
+        """Start the requested rollouts, and remove finished requests of earlier steps."""
         for old in [other for other, task in self._asked.items() if other.step < asked.step and task.done()]:
             del self._asked[old]
         task = self._asked[asked] = asyncio.create_task(self._run(asked))
