@@ -1,4 +1,4 @@
-"""`AdvantageEstimator`, the seam between what calls are answerable for and what the policy is pushed towards."""
+"""`AdvantageEstimator`: the interface of estimators, which turn returns of transitions into advantages."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -14,17 +14,17 @@ Floats: TypeAlias = NDArray[np.float64]
 DropReason = Literal["fewer than two rewards", "no credited call", "no spread"]
 
 SPREAD = 1e-9
-"""Returns closer together than this, relative to the largest, differ by rounding only."""
+"""Returns that differ by less than this, relative to the largest, differ only by rounding."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CreditedRollout:
-    """One rewarded rollout as estimators see it. Raises TrainingError for numbers that are not finite."""
+    """One rewarded rollout as input of estimators. Raises TrainingError for numbers that are not finite."""
 
     returns_N: Floats
-    """What each of its N credited transitions is answerable for, in order; empty when it has none."""
+    """The returns of its N credited transitions, in order; empty without any."""
     values_N: Floats | None = None
-    """What a critic expected of each before it was made; None where there is no critic."""
+    """A critic's value of the state before each transition; None without a critic."""
 
     def __post_init__(self) -> None:
         for what, numbers in (("returns", self.returns_N), ("values", self.values_N)):
@@ -43,39 +43,39 @@ class GroupAdvantages:
     """The advantages of one group, or why it has none."""
 
     advantages: tuple[Floats, ...] = ()
-    """For each rollout, in the order given, `advantages_N`: one per transition. Empty when the group is dropped."""
+    """For each rollout, in the given order, `advantages_N`: one per transition. Empty if the group is dropped."""
     dropped: DropReason | None = None
-    """Why the group teaches nothing; None when it does."""
+    """Why the group gives no training signal; None if it does."""
 
 
 class AdvantageEstimator(ABC):
     """Turns the returns of a step's rollouts into advantages. Its fields are its options."""
 
     needs_values: ClassVar[bool] = False
-    """Whether it cannot do without a critic."""
+    """Whether it needs a critic."""
 
     @abstractmethod
     def estimate(self, groups: Sequence[Group]) -> list[GroupAdvantages]:
         """Return for each group advantages of the same shapes as its returns, or why it is dropped.
 
-        A group is dropped only when it cannot be compared, or when all of its advantages would be 0: leaving it out
-        then changes no sum.
+        A group is dropped only if its rollouts cannot be compared, or if all of its advantages would be 0. Leaving it
+        out then changes no sum.
         """
 
 
 class GroupEstimator(AdvantageEstimator):
-    """An estimator that compares the rollouts of a group with each other, and looks at no other group."""
+    """An estimator that compares only the rollouts of one group with each other."""
 
     def estimate(self, groups: Sequence[Group]) -> list[GroupAdvantages]:
-        """Estimate each group on its own."""
+        """Return the estimates of all groups, each computed separately."""
         return [self._estimate(group) for group in groups]
 
     @abstractmethod
     def centred(self, returns: Sequence[Floats]) -> list[Floats]:
-        """Subtract the baseline from the returns of at least two rollouts, none of them empty."""
+        """Return the returns minus the baseline, for at least two rollouts, none of them empty."""
 
     def scaled(self, centred: Sequence[Floats]) -> Sequence[Floats]:
-        """Return the advantages: the centred returns, not all of them 0, in the estimator's own unit."""
+        """Return the advantages: the centred returns, not all of them 0, divided by the estimator's own unit."""
         return centred
 
     def _estimate(self, group: Group) -> GroupAdvantages:
@@ -90,19 +90,19 @@ class GroupEstimator(AdvantageEstimator):
 
 
 def incomparable(group: Group) -> DropReason | None:
-    """Why the rollouts of a group cannot be compared with each other, or None."""
+    """Return why the rollouts of a group cannot be compared with each other, or None."""
     if len(group) < 2:
         return "fewer than two rewards"
     return "no credited call" if sum(len(rollout.returns_N) > 0 for rollout in group) < 2 else None
 
 
 def is_zero(centred: Sequence[Floats], returns: Sequence[Floats]) -> bool:
-    """Whether centred returns differ from 0 by rounding only."""
+    """Return whether centred returns differ from 0 only by rounding."""
     largest = max(np.abs(returns_N).max() for returns_N in returns)
     return max(np.abs(centred_N).max() for centred_N in centred) <= SPREAD * largest
 
 
 def in_order(group: Group, advantages: Sequence[Floats]) -> tuple[Floats, ...]:
-    """Give the advantages of the rollouts that have transitions their places among those that have none."""
+    """Return the advantages in the group's order, with empty arrays for rollouts without transitions."""
     rest = iter(advantages)
     return tuple(next(rest) if len(rollout.returns_N) else rollout.returns_N for rollout in group)

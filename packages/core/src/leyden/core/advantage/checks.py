@@ -1,4 +1,4 @@
-"""What estimators ask of their options."""
+"""Checks of the options of advantage estimators."""
 
 import math
 
@@ -6,7 +6,7 @@ from leyden.core.errors import UsageError
 
 
 def check_eps(eps: float) -> None:
-    """Raise UsageError for what cannot keep a division by a deviation finite."""
+    """Raise UsageError unless `eps` is finite and not negative, so that it can be added to a deviation."""
     if not (eps >= 0 and math.isfinite(eps)):
         raise UsageError(f"eps must be a finite number, not negative, got {eps}")
 

@@ -1,4 +1,4 @@
-"""Dr. GRPO: GRPO without the division (arXiv 2503.20783)."""
+"""Dr. GRPO: GRPO without the division by the standard deviation (arXiv 2503.20783)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,12 +9,13 @@ from leyden.core.advantage.baselines import minus_group_mean
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrGRPO(GroupEstimator):
-    """A_(g,n) = G_(g,n) - b_n, b_n as in `grpo`. The paper's loss divides by a constant, not by lengths.
+    """Dr. GRPO: A_(g,n) = G_(g,n) - b_n, with b_n as in `grpo`.
 
-    Exactly (1 - 1/G) times `rloo`, since the mean holds the rollout's own return: unbiased in direction for credit that
-    is, and small by a factor that is the same for every group of its size.
+    The paper's loss divides by a constant, not by lengths. The advantages are exactly (1 - 1/G) times those of `rloo`,
+    because the mean includes the rollout's own return. They are therefore unbiased in direction if the credit is
+    unbiased, and too small by a factor that is the same for every group of this size.
     """
 
     def centred(self, returns: Sequence[Floats]) -> list[Floats]:
-        """Subtract the group's mean."""
+        """Return the returns minus the group's mean."""
         return minus_group_mean(returns)

@@ -15,8 +15,7 @@ from leyden.core.errors import TrainingError
 def gae(rewards_T: Floats, values_T: Floats, gamma: float, lam: float) -> Floats:
     """Return `advantages_T`: Σ_k (gamma lam)^k δ_(t+k), δ_t = r_t + gamma V_(t+1) - V_t, V = 0 after the last.
 
-    T are the steps of one rollout, whatever a step is: transitions or tokens. What a critic should learn to say is
-    `advantages_T + values_T`.
+    T are the steps of one rollout, either transitions or tokens. A critic's targets are `advantages_T + values_T`.
     """
     advantages_T = np.zeros_like(rewards_T)
     following, value = 0.0, 0.0
@@ -29,11 +28,11 @@ def gae(rewards_T: Floats, values_T: Floats, gamma: float, lam: float) -> Floats
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GAE(AdvantageEstimator):
-    """A_n = Σ_k (gamma lam)^k δ_(n+k) over the transitions of a rollout, then whitened over the batch.
+    """GAE: A_n = Σ_k (gamma lam)^k δ_(n+k) over the transitions of a rollout, then whitened over the batch.
 
-    Rewards are what the returns differ by, r_n = G_n - gamma G_(n+1), so gamma should be the credit's own: 1 unless it
-    discounts. Without whitening unbiased for lam 1, whatever the critic says, and for any lam where the critic is
-    right; biased for lam < 1 where it is wrong, and by whitening, the less the larger the batch.
+    Rewards are the differences of returns, r_n = G_n - gamma G_(n+1), so gamma should be that of the credit: 1 unless
+    the credit discounts. Without whitening it is unbiased for lam 1 with any critic, and for any lam with an exact
+    critic. It is biased for lam < 1 with a wrong critic. Whitening adds a bias, which is smaller for larger batches.
     """
 
     needs_values: ClassVar[bool] = True
@@ -42,7 +41,7 @@ class GAE(AdvantageEstimator):
     lam: float = 0.95
     whiten: bool = True
     counting: Counting = "rollout"
-    """What counts once in whitening."""
+    """Whether each rollout or each transition counts once in whitening."""
     eps: float = 1e-8
 
     def __post_init__(self) -> None:
@@ -51,7 +50,7 @@ class GAE(AdvantageEstimator):
         check_eps(self.eps)
 
     def estimate(self, groups: Sequence[Group]) -> list[GroupAdvantages]:
-        """Estimate every rollout; raises TrainingError when one has no values."""
+        """Return the estimates of all groups; raises TrainingError if a rollout has no values."""
         advantages = [self._of_group(group) for group in groups]
         if self.whiten:
             return whitened_groups(groups, advantages, self.counting, self.eps)

@@ -1,4 +1,4 @@
-"""GRPO: the group as its own baseline, and its spread as the unit (arXiv 2402.03300, section 4.1.2)."""
+"""GRPO: the group's mean as baseline and its standard deviation as unit (arXiv 2402.03300, section 4.1.2)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,14 +10,13 @@ from leyden.core.advantage.checks import check_eps
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GRPO(GroupEstimator):
-    """A_(g,n) = (G_(g,n) - b_n) / (std + eps), b_n the group's mean return at turn n, std the deviation from it.
+    """GRPO: A_(g,n) = (G_(g,n) - b_n) / (std + eps), b_n the group's mean return at turn n, std the deviation from it.
 
-    A rollout that has ended before turn n counts there with its last return, so that each counts once, at every turn
-    and in the deviation (Bessel's correction, G - 1). Under uniform credit that is (R_g - mean(R)) / (std(R) + eps).
-
-    Biased: a group's deviation weighs tasks that are nearly always or never solved more than others, and correlates
-    with the rollout's own return. On the game of `testing.stopping_game`, in groups of three, its expected gradient is
-    11.0 degrees off the true one; larger groups are better.
+    A rollout that has ended before turn n counts there with its last return. Each rollout thus counts once, at every
+    turn and in the deviation (Bessel's correction, G - 1). Under uniform credit this is (R_g - mean(R)) / (std(R) +
+    eps). Biased: dividing by a group's deviation gives more weight to tasks that are nearly always or never solved. The
+    deviation also correlates with the rollout's own return. On the game of `testing.stopping_game`, in groups of three,
+    its expected gradient is 11.0 degrees off the true one; larger groups are better.
     """
 
     eps: float = 1e-6
@@ -26,10 +25,10 @@ class GRPO(GroupEstimator):
         check_eps(self.eps)
 
     def centred(self, returns: Sequence[Floats]) -> list[Floats]:
-        """Subtract the group's mean."""
+        """Return the returns minus the group's mean."""
         return minus_group_mean(returns)
 
     def scaled(self, centred: Sequence[Floats]) -> Sequence[Floats]:
-        """Divide by the group's deviation."""
+        """Return the centred returns, divided by the group's deviation."""
         unit = deviation(centred) + self.eps
         return [centred_N / unit for centred_N in centred]

@@ -11,11 +11,11 @@ from leyden.core.advantage.checks import check_eps
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GRPOTransitions(GroupEstimator):
-    """A_m = (G_m - mean(G)) / (std(G) + eps) over all transitions of all rollouts of the task, M in number.
+    """GRPO over transitions: A_m = (G_m - mean(G)) / (std(G) + eps) over all M transitions of a task's rollouts.
 
-    For comparison with the paper and with trainers that put one row per call in a group. Biased: a rollout counts as
-    often as it called, so the baseline depends on how long the rollout itself goes on; the deviation as in `grpo`.
-    14.0 degrees off where `grpo` is 11.0.
+    It serves for comparison with the paper and with trainers that put one row per call in a group. Biased: a rollout
+    counts once per call, so the baseline depends on the rollout's own length. The deviation is biased as in `grpo`. In
+    the example in which `grpo` is 11.0 degrees off, this is 14.0 degrees off.
     """
 
     eps: float = 1e-6
@@ -24,11 +24,11 @@ class GRPOTransitions(GroupEstimator):
         check_eps(self.eps)
 
     def centred(self, returns: Sequence[Floats]) -> list[Floats]:
-        """Subtract the mean over transitions."""
+        """Return the returns minus their mean over transitions."""
         mean = np.concatenate(returns).mean()
         return [returns_N - mean for returns_N in returns]
 
     def scaled(self, centred: Sequence[Floats]) -> Sequence[Floats]:
-        """Divide by the deviation over transitions, with Bessel's correction."""
+        """Return the centred returns, divided by the deviation over transitions, with Bessel's correction."""
         unit = np.concatenate(centred).std(ddof=1) + self.eps
         return [centred_N / unit for centred_N in centred]

@@ -1,4 +1,7 @@
-"""The advantage estimators by name; installed packages add theirs under the entry-point group `leyden.advantage`."""
+"""Advantage registry: the estimators by name.
+
+Installed packages add theirs under the entry-point group `leyden.advantage`.
+"""
 
 from leyden.core.advantage.base import AdvantageEstimator
 from leyden.core.advantage.dr_grpo import DrGRPO

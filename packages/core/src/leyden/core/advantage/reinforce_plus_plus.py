@@ -10,12 +10,12 @@ from leyden.core.advantage.whitening import Counting, whitened_groups
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReinforcePlusPlus(AdvantageEstimator):
-    """A_m = (G_m - mean(G)) / sqrt(var(G) + eps) over the transitions of the batch.
+    """REINFORCE++: A_m = (G_m - mean(G)) / sqrt(var(G) + eps) over the transitions of the batch.
 
-    Needs no group: a single rollout of a task counts, and so does a task whose rollouts all earned the same. The
-    paper's KL penalty belongs to the rewards and is not here. Biased, the less the larger the batch: mean and deviation
-    hold the rollout's own return, and over transitions also its length. In a batch of three rollouts of the game of
-    `testing.stopping_game` 11.0 degrees off, as `grpo` is in every batch.
+    It needs no group: a single rollout of a task counts, and so does a task whose rollouts all have the same reward.
+    The paper's KL penalty is a part of the rewards and not included here. Biased, but less in larger batches: mean and
+    deviation include the rollout's own return and, over transitions, also its length. In a batch of three rollouts of
+    the game of `testing.stopping_game` it is 11.0 degrees off, as `grpo` is in every batch.
     """
 
     counting: Counting = "rollout"
@@ -26,6 +26,6 @@ class ReinforcePlusPlus(AdvantageEstimator):
         check_eps(self.eps)
 
     def estimate(self, groups: Sequence[Group]) -> list[GroupAdvantages]:
-        """Whiten the returns over all groups."""
+        """Return the returns, whitened over all groups."""
         returns = [[rollout.returns_N for rollout in group if len(rollout.returns_N)] for group in groups]
         return whitened_groups(groups, returns, self.counting, self.eps)

@@ -19,21 +19,22 @@ from leyden.core.advantage.whitening import Counting, whitened_groups
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReinforcePlusPlusBaseline(AdvantageEstimator):
-    """C_(g,n) = G_(g,n) - b_n as in `grpo`; A = (C - mean(C)) / sqrt(var(C) + eps) over the transitions of the batch.
+    """REINFORCE++ with baseline: C_(g,n) = G_(g,n) - b_n as in `grpo`, A = (C - mean(C)) / sqrt(var(C) + eps).
 
-    A group without spread is dropped, but its zeros count in the deviation, as they do elsewhere. Less biased than
-    `grpo`, whose unit is each group's own: the batch's depends little on one rollout, and weighs every task the same.
+    Mean and variance are over the transitions of the batch. A group without spread is dropped, but its zeros count in
+    the deviation, as in other implementations. It is less biased than `grpo`, whose unit is each group's own: the
+    batch's unit depends little on one rollout, and gives every task the same weight.
     """
 
     counting: Counting = "rollout"
-    """`transition` counts each call once in mean and deviation; the group's mean counts rollouts either way."""
+    """`transition` counts each call once in mean and deviation; the group's mean counts rollouts in both cases."""
     eps: float = 1e-8
 
     def __post_init__(self) -> None:
         check_eps(self.eps)
 
     def estimate(self, groups: Sequence[Group]) -> list[GroupAdvantages]:
-        """Subtract each group's mean, then whiten over all groups."""
+        """Return the returns minus each group's mean, whitened over all groups."""
         reasons: list[DropReason | None] = [incomparable(group) for group in groups]
         centred: list[list[Floats]] = []
         for number, group in enumerate(groups):

@@ -1,4 +1,4 @@
-"""RLOO: the other rollouts as the baseline (arXiv 2402.14740, eq. 9)."""
+"""RLOO: the mean of the other rollouts as baseline (arXiv 2402.14740, eq. 9)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,12 +9,12 @@ from leyden.core.advantage.baselines import minus_mean_of_others
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RLOO(GroupEstimator):
-    """A_(g,n) = G_(g,n) - b_n, b_n the mean over the other rollouts of their return at turn n.
+    """RLOO: A_(g,n) = G_(g,n) - b_n, b_n the mean over the other rollouts of their return at turn n.
 
-    One that has ended before turn n counts there with its last return, so under uniform credit b is the mean of the
-    others' rewards. Unbiased for credit that is: nothing of the rollout itself is in its baseline.
+    A rollout that has ended before turn n counts there with its last return. Under uniform credit, b is thus the mean
+    of the others' rewards. Unbiased if the credit is: the baseline does not depend on the rollout itself.
     """
 
     def centred(self, returns: Sequence[Floats]) -> list[Floats]:
-        """Subtract the mean of the others."""
+        """Return the returns minus the mean of the others."""
         return minus_mean_of_others(returns)

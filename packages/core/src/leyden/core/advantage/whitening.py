@@ -1,4 +1,4 @@
-"""Whitening over a whole batch: mean 0, deviation 1. Pure functions."""
+"""Whitening over a whole batch: scales numbers to mean 0 and deviation 1. All functions are pure."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -8,13 +8,14 @@ import numpy as np
 from leyden.core.advantage.base import SPREAD, Floats, Group, GroupAdvantages, in_order
 
 Counting = Literal["rollout", "transition"]
-"""What counts once in a mean over a batch: a rollout, shared out among its transitions, or every transition."""
+"""What counts once in a mean over a batch: a rollout, divided among its transitions, or every transition."""
 
 
 def whiten(batch: Sequence[Floats], counting: Counting, eps: float) -> list[Floats] | None:
-    """Return (x - mean) / sqrt(var + eps) over the batch's rollouts, none of them empty; None when nothing is left.
+    """Return (x - mean) / sqrt(var + eps) over the batch's rollouts, none of them empty; None if nothing is left.
 
-    The variance has Bessel's correction, W - 1 of the W rollouts or transitions counted.
+    The result is None for an empty batch, or without spread. The variance has Bessel's correction, W - 1 for the W
+    rollouts or transitions counted.
     """
     if not batch:
         return None
@@ -32,7 +33,7 @@ def whiten(batch: Sequence[Floats], counting: Counting, eps: float) -> list[Floa
 def whitened_groups(
     groups: Sequence[Group], x: Sequence[Sequence[Floats]], counting: Counting, eps: float
 ) -> list[GroupAdvantages]:
-    """Whiten `x`, the numbers of each group's rollouts that have transitions, over all groups together."""
+    """Return `x`, the numbers of each group's rollouts with transitions, whitened over all groups together."""
     white = whiten([x_N for group in x for x_N in group], counting, eps)
     if white is None:
         return [GroupAdvantages(dropped="no spread" if group else "fewer than two rewards") for group in groups]

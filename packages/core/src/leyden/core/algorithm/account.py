@@ -1,7 +1,8 @@
-"""`Account`: what became of each rollout of a batch and of each of its calls: trained, or the reason why not.
+"""`Account`: records for every rollout and call of a batch whether it was trained, or the reason why not.
 
-Invariant: every rollout is named once, under `trained` or under one reason. A call of a trained rollout is trained
-unless it is named under a reason; a call of another rollout shares the rollout's reason unless it has one of its own.
+Invariant: every rollout is listed once, under `trained` or under one reason. A call of a trained rollout counts as
+trained unless it is listed under a reason. A call of any other rollout has the reason of its rollout, unless it is
+listed under a reason of its own.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -24,35 +25,35 @@ from leyden.core.data.tally import Tally
 from leyden.core.data.transition import Trajectory, TrajectoryGroup
 
 FOUND_WHILE_LEARNING = frozenset({UNCREDITED, NO_VALUE, IN_NO_PAIR})
-"""Reasons of calls that an algorithm finds; the others are known when the calls are collected."""
+"""Reasons that an algorithm finds for calls. All other reasons are found when the calls are collected."""
 
 
 class Account(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Of one batch; of algorithms side by side, of one of them."""
+    """The account of one batch. If algorithms train side by side, each of them has an account of its own."""
 
     side: str | None = None
     trained: list[str] = []
-    """Ids of rollouts of which at least one call is trained."""
+    """Ids of the rollouts with at least one trained call."""
     rollouts: dict[str, list[str]] = {}
-    """By reason: ids of rollouts of which none is."""
+    """Ids of the rollouts without a trained call, by the reason why."""
     calls: dict[str, list[str]] = {}
-    """By reason: ids of the spans of calls that are not trained."""
+    """Span ids of the calls that are not trained, by the reason why."""
     unmoved: list[str] = []
-    """Ids of the spans of calls that are trained with advantage 0: they push the policy nowhere."""
+    """Span ids of the calls that are trained with advantage 0, so their gradient is zero."""
 
     def of_side(self, side: str) -> "Account":
-        """The same, as the account of one of several algorithms."""
+        """Return a copy that belongs to `side`, one of several algorithms that train side by side."""
         return msgspec.structs.replace(self, side=side)
 
     def without_step(self) -> "Account":
-        """The same, where no step is taken from the batch after all."""
+        """Return a copy in which nothing is trained, for a batch from which no step is taken."""
         if not self.trained:
             return self
         given_up = {NO_ACTING_SIDE: [*self.rollouts.get(NO_ACTING_SIDE, []), *self.trained]}
         return msgspec.structs.replace(self, trained=[], rollouts={**self.rollouts, **given_up}, unmoved=[])
 
     def counts(self) -> dict[str, int]:
-        """Numbers for a log: rollouts and calls left out, by reason."""
+        """Return the number of rollouts and calls left out, by reason, as metrics for a log."""
         found = {f"rollouts_left_out/{reason}": len(ids) for reason, ids in self.rollouts.items()}
         return found | {f"calls_left_out/{reason}": len(ids) for reason, ids in self.calls.items()}
 
@@ -67,10 +68,11 @@ def account_of(
     calls: Mapping[str, str] | None = None,
     unmoved: Sequence[str] = (),
 ) -> Account:
-    """Return the account of `groups`, of which the calls with the span ids `trained` are learned from.
+    """Return the account of `groups`, in which the calls with the span ids in `trained` are trained.
 
-    `unused` is why another call of a rollout that is learned from is not, unless `calls` has a reason under its span's
-    id; `dropped` has for each group why it is dropped; `objections` has by rollout why the algorithm leaves it out.
+    `unused` is the reason for untrained calls of trained rollouts. `calls` maps span ids to reasons, which replace
+    `unused`. `dropped` holds for each group the reason why it is dropped, or None. `objections` maps rollout ids to the
+    reason why the algorithm leaves the rollout out.
     """
     own_reasons = calls or {}
     account = Account(trained=[], rollouts={}, calls={}, unmoved=list(unmoved))
@@ -93,7 +95,7 @@ def account_of(
 
 
 def lacking(trajectory: Trajectory) -> str | None:
-    """What a trajectory lacks that any algorithm with rewards needs; None: it has a reward and a call."""
+    """Return what a trajectory lacks that algorithms with rewards need; None if it has a reward and a call."""
     if trajectory.reward is None or not trajectory.transitions:
         if trajectory.failure is not None:
             return failed_by(trajectory.failure)
@@ -107,7 +109,7 @@ def lacking(trajectory: Trajectory) -> str | None:
 
 
 def failures(groups: Sequence[TrajectoryGroup]) -> Tally:
-    """Why rollouts of `groups` failed, as their attempts say."""
+    """Return a tally of the reasons why rollouts of `groups` failed, as recorded on their attempts."""
     tally = Tally()
     for trajectory in (one for group in groups for one in group.trajectories):
         if trajectory.failure is not None:
@@ -116,7 +118,7 @@ def failures(groups: Sequence[TrajectoryGroup]) -> Tally:
 
 
 def failed_line(groups: Sequence[TrajectoryGroup]) -> str:
-    """How many rollouts of `groups` failed, and of what, in one line; empty where none did."""
+    """Return one line with how many rollouts of `groups` failed, and why; an empty string if none failed."""
     tally = failures(groups)
     if not tally.total:
         return ""

@@ -1,4 +1,4 @@
-"""From trajectories to weighted transitions: credit first, then advantages. Knows nothing of loops or updates."""
+"""Advantage pipeline: turns trajectories into weighted transitions, by credit first and then by advantages."""
 
 from collections import Counter
 from collections.abc import Collection, Sequence
@@ -18,26 +18,26 @@ from leyden.core.policy.update.entries import WeightedTransition
 
 @dataclass(frozen=True, slots=True)
 class WeighedBatch:
-    """What a batch of groups came to."""
+    """The weighted transitions of a batch of trajectory groups, and what was left out of it."""
 
     transitions: list[WeightedTransition]
     dropped: Counter[str]
-    """Groups without a lesson, by the reason why."""
+    """Number of groups that give no training signal, by the reason why."""
     uncredited: int
-    """Transitions of rewarded rollouts that the credit scheme leaves out."""
+    """Number of transitions of rewarded rollouts that the credit scheme leaves out."""
     value_targets: list[ValueTarget] = field(default_factory=list[ValueTarget])
-    """What a critic learns from the batch, where there is one."""
+    """What a critic learns from the batch; empty without a critic."""
     unvalued: int = 0
-    """Calls left out because the critic could not read them."""
+    """Number of calls left out because the critic could not read them."""
     account: Account = field(default_factory=Account)
-    """What became of every rollout and call of the batch."""
+    """Account of every rollout and call of the batch."""
 
     def counts(self) -> dict[str, int]:
-        """Calls left out on the way, for a log."""
+        """Return the numbers of calls left out, as metrics for a log."""
         return {"transitions_uncredited": self.uncredited, "transitions_unvalued": self.unvalued}
 
     def by_policy(self, policies: Collection[str]) -> dict[str, "WeighedPart"]:
-        """What each policy learns from it: its own calls, and what its own critic should have said of them.
+        """Return for each policy the transitions of its own calls, and the value targets of its own critic.
 
         A policy without a transition to learn from is left out.
         """
@@ -48,7 +48,7 @@ class WeighedBatch:
 
 @dataclass(frozen=True, slots=True)
 class WeighedPart:
-    """What one policy learns from a batch."""
+    """The part of a batch that one policy learns from."""
 
     transitions: list[WeightedTransition]
     value_targets: list[ValueTarget]
@@ -56,7 +56,7 @@ class WeighedPart:
 
 @dataclass(frozen=True, slots=True)
 class _Rewarded:
-    """A rewarded rollout: its credited transitions, and their weights."""
+    """A rewarded rollout: its credited transitions and their weights."""
 
     transitions: list[Transition]
     weights: list[float]
@@ -65,7 +65,10 @@ class _Rewarded:
 
 
 def weigh(groups: Sequence[TrajectoryGroup], credit: CreditAssigner, advantage: AdvantageEstimator) -> WeighedBatch:
-    """Rewards of attempts -> returns of transitions -> an advantage for each, multiplied by its weight."""
+    """Turn rewards of attempts into returns of transitions, and those into weighted advantages.
+
+    The advantage of a transition in the result is the estimate multiplied by the transition's weight.
+    """
     rewarded = [_rewarded(group, credit) for group in groups]
     estimates = advantage.estimate([[rollout.credited for rollout in group] for group in rewarded])
     weighed: list[WeightedTransition] = []
@@ -88,7 +91,7 @@ def weigh(groups: Sequence[TrajectoryGroup], credit: CreditAssigner, advantage: 
 
 
 def absent_roles(credit: CreditAssigner, groups: Sequence[TrajectoryGroup]) -> list[str]:
-    """Roles that the credit scheme names and that no transition of `groups` was made in."""
+    """Return the roles that the credit scheme names and that no transition of `groups` has."""
     spoke = {role for group in groups for t in group.trajectories for call in t.transitions for role in roles_of(call)}
     return sorted(credit.roles - spoke)
 
@@ -103,9 +106,9 @@ def _rewarded(group: TrajectoryGroup, scheme: CreditAssigner) -> list[_Rewarded]
 
 
 def credit_of(trajectory: Trajectory, scheme: CreditAssigner) -> Credit | None:
-    """Return what the transitions are answerable for; None where there is none, or no reward.
+    """Return the credit of the trajectory's transitions; None without transitions or without a reward.
 
-    Raises TrainingError for credit of another number of transitions.
+    Raises TrainingError if the scheme returns credit for another number of transitions.
     """
     credit = scheme.assign(trajectory) if trajectory.transitions else None
     if credit is not None and len(credit.returns_N) != len(trajectory.transitions):

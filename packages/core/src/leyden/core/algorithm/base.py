@@ -1,4 +1,4 @@
-"""`Algorithm`, which owns a training loop, and `Context`, the verbs it is written in. Knows no particular method."""
+"""`Algorithm`, which owns a training loop, and `Context`, the operations that the loop calls."""
 
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -25,109 +25,115 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class StoredRollouts:
-    """What the spans of a store hold, as far as it can be learned from."""
+    """The rollouts that were read from a store and can be learned from."""
 
     groups: list[TrajectoryGroup]
-    """Trajectories of equal tasks, in the order in which their rollouts began."""
+    """Trajectories grouped by equal tasks, in the order in which their rollouts began."""
     ids: tuple[str, ...]
-    """Of all rollouts there are, those left out included."""
+    """Ids of all rollouts in the store, including those left out."""
     left_out: Counter[str]
-    """Rollouts left out, by the reason why."""
+    """Number of rollouts left out, by the reason why."""
     calls_left_out: Counter[str]
     retokenised: Counter[str]
-    """Calls of `groups` whose ids were made from their text, by the reason why."""
+    """Number of calls of `groups` whose token ids were made from their text, by the reason why."""
 
 
 class Context(ABC):
-    """What an algorithm can ask for: rollouts, evaluations, and that its new weights be served, logged and kept.
+    """What an algorithm can call: collect and evaluate rollouts, and publish, log and checkpoint its new weights.
 
-    Whatever is about policies is given for all of them at once, by their names: they are published and kept together.
+    Arguments that concern policies hold all policies by name, because all are published and checkpointed together.
     """
 
     policies: tuple[str, ...] = (POLICY,)
-    """Names of the policies that are trained; of several, `Transition.policy` says which one made a call."""
+    """Names of the policies that are trained. With several, `Transition.policy` names the one that made a call."""
     steps: int
-    """Weight updates to take in all."""
+    """Planned number of weight updates."""
     step: int
-    """Weight updates taken so far, in this sitting or an earlier one; also the policy version being served."""
+    """Number of weight updates taken so far, in this session and earlier ones; also the policy version being served."""
     seed: int
 
     @property
     def goes_on_after(self) -> int:
-        """The step of the checkpoint that `restore` will go on from; 0 where there is none."""
+        """The step of the checkpoint that `restore` will continue from; 0 without a checkpoint."""
         return 0
 
     @abstractmethod
     def load_policy(self, name: str = POLICY) -> "PolicyModel":
-        """The policy of this name as the run begins with it, ready to train."""
+        """Return the policy of this name with the weights that the run begins with, ready to train."""
 
     @abstractmethod
     async def restore(self, updaters: "Mapping[str, Updater]") -> None:
-        """Go on from the run's last checkpoint, if it has one; those weights are then served."""
+        """Restore the run's last checkpoint, if there is one, and serve its weights."""
 
     @abstractmethod
     async def collect(self) -> list[TrajectoryGroup]:
-        """Run the agent on the next tasks; one group a task.
+        """Run the agent on the next tasks, and return one group for each task.
 
-        With the policy as it is now, unless the algorithm collects at another pace.
+        The agent uses the current policy, unless the algorithm set another pace with `collecting`.
         """
 
     @asynccontextmanager
     async def collecting(self, pace: Pace) -> AsyncGenerator[None]:
-        """Let `collect` run ahead of the updates inside the block, as `pace` says; what is in flight ends with it.
+        """Let `collect` run ahead of the updates inside the block, as far as `pace` allows.
 
-        Raises UsageError in a context that knows no other pace than in step.
+        Collecting that is under way when the block ends is stopped. Raises UsageError if the context supports only loop
+        `sync` and `pace` is another.
         """
         if pace.loop != "sync":
             raise UsageError(f"{type(self).__name__} collects in step with the updates, not at loop {pace.loop}")
         yield
 
     async def stored(self, source: str) -> StoredRollouts:
-        """Read the rollouts that another run's folder, or a store, holds; the same ones whenever a run is gone on with.
+        """Return the rollouts in another run's folder or in a store; a resumed run gets the same rollouts again.
 
-        Raises UsageError for a source that cannot be read, and where there is nothing to read with.
+        Raises UsageError if `source` cannot be read, or if this context cannot read stores.
         """
         raise UsageError(f"{source} cannot be read here: this context knows no stores")
 
     @abstractmethod
     async def evaluate(self, label: str) -> None:
-        """Run the agent on the held-out tasks and note the result as `label` (`before`, `after`, ...)."""
+        """Run the agent on the held-out tasks, and record the result as `label` (`before`, `after`, ...)."""
 
     @abstractmethod
     async def compute(self, phase: str, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call `function` in a thread, its time counted under `phase`, while calls go on being answered."""
+        """Return the result of `function`, called in a thread; its time counts under `phase`.
+
+        The event loop keeps running, so calls of agents are answered during that time.
+        """
 
     @abstractmethod
     async def publish(self, models: "Mapping[str, PolicyModel]") -> Mapping[str, float]:
-        """Serve the models' weights as the next version, of all policies: one that was not updated goes along.
+        """Serve the models' weights as the next version of all policies, including those that were not updated.
 
-        Returns the largest difference between served and trained log-probabilities on each one's fixed check.
-        Raises EngineError when it is too large: an engine serves something else than was trained.
+        Returns for each policy the largest difference between served and trained log-probabilities on a fixed prompt.
+        Raises EngineError if a difference is too large, which means that the engine serves other weights than were
+        trained.
         """
 
     @abstractmethod
     def log(self, metrics: Mapping[str, Any]) -> None:
-        """Note the numbers of the step just published: `reward`, `rollouts`, `transitions`, `UpdateReport.metrics`.
+        """Log the metrics of the step just published: `reward`, `rollouts`, `transitions`, `UpdateReport.metrics`.
 
-        Those of one of several policies have its name before them, as `planner/loss`.
+        With several policies, each policy's metrics have its name as prefix, as in `planner/loss`.
         """
 
     @abstractmethod
     def count_dropped(self, reasons: Mapping[str, int]) -> None:
-        """Count groups that were left out of a step, by the reason why."""
+        """Add to the counts of groups left out of a step, by the reason why."""
 
     def account(self, step: int, accounts: Sequence[Account]) -> None:
-        """Note what became of a batch's rollouts and calls.
+        """Record what became of a batch's rollouts and calls.
 
-        `step` is the one that was just published; where the batch taught nothing, the one that it was collected for.
+        `step` is the step that was just published. For a batch without anything to learn, it is the step that the batch
+        was collected for.
         """
         del step, accounts
 
     @abstractmethod
     async def checkpoint(self, updaters: "Mapping[str, Updater]") -> None:
-        """End the step: evaluate if it is time, and keep everything needed to go on from here.
+        """End the step: evaluate if an evaluation is due, and save everything needed to resume from here.
 
-        The run may end early with it: `steps` is then `step`.
+        If the run is to end early, this sets `steps` to `step`.
         """
 
 
@@ -143,65 +149,66 @@ class Algorithm(ABC):
 
     @property
     def named_policy(self) -> str | None:
-        """The model to train that its configuration names, for a run that names none: a folder or a hub name."""
+        """The folder or hub name of the model to train in the configuration, used if the run names no model."""
         return None
 
     def check_steps(self, steps: int) -> None:
-        """Raise UsageError for a number of steps with which a run cannot work; asked before anything runs."""
+        """Raise UsageError if the algorithm cannot work with this number of steps; called before anything runs."""
         del steps
 
     def check_change(self, key: str) -> None:
-        """Raise UsageError, unless a run may be gone on with another value of this key of its configuration.
+        """Raise UsageError unless a resumed run may change the value of this configuration key.
 
-        Keys with dots reach into options that are mappings. What is learned is what the run began with.
+        Keys with dots reach into options that are mappings. The default refuses every key: a resumed run learns as it
+        began.
         """
         raise UsageError(f"--set {key} cannot change on --resume: {self.name} goes on as the run began")
 
     def rehearsed(self) -> "Algorithm":
-        """The algorithm whose first step shows whether a run can learn from what its agents do."""
+        """Return the algorithm whose first step shows whether a run can learn from what its agents do."""
         return self
 
     @property
     def needs_rollouts(self) -> bool:
-        """Whether training runs the agent; what does not needs tasks, agent and reward only to be evaluated."""
+        """Whether training runs the agent. If not, tasks, agent and reward are needed only for evaluation."""
         return True
 
     @property
     def serves_itself(self) -> bool:
-        """Whether its loop runs in processes of its own, which serve the policy: see `algorithm.external_loop`."""
+        """Whether the loop runs in separate processes that also serve the policy: see `algorithm.external_loop`."""
         return False
 
     @property
     def context_length(self) -> int | None:
-        """The most tokens of a call, prompt and answer together, that it then serves; None: as many as the model."""
+        """The most tokens of a call (prompt plus response) that those processes serve; None: the model's limit."""
         return None
 
     @property
     def sides(self) -> tuple[str, ...]:
-        """Names of the policies that it trains from the same rollouts, each of which begins as the run's one.
+        """Names of the policies that are trained from the same rollouts, each starting from the run's policy.
 
-        None: it trains the run's own, each from the calls that it made.
+        Empty: the algorithm trains the run's own policies, each from the calls that it made.
         """
         return ()
 
     @property
     def acting(self) -> tuple[str, ...]:
-        """Those of its sides that answer the agent while it learns, in turn where there are several."""
+        """Those of `sides` that answer the agent during training; several take turns."""
         return self.sides
 
     def options_of(self, policy: str) -> msgspec.Struct:
-        """The options that decide how `policy` is updated."""
+        """Return the options that decide how `policy` is updated."""
         del policy
         return self.config
 
     def reference(self) -> str:
-        """The name by which another process finds this algorithm: its own, or an import string."""
+        """Return the name by which another process can load this algorithm: its own name, or an import string."""
         kind = type(self)
         own = kind.__module__.startswith("leyden.core.algorithm.")
         return self.name if own else f"{kind.__module__}:{kind.__qualname__}"
 
     def settings(self) -> dict[str, Any]:
-        """The configuration as plain values."""
+        """Return the configuration as plain values."""
         return msgspec.to_builtins(self.config)
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""What a critic is asked, what it is taught, and which configurations have a use for one. Knows nothing of losses."""
+"""Critic targets: fills in values of calls, builds what a critic learns, and checks that a critic is used."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -17,15 +17,15 @@ from leyden.core.policy.critic.value_loss import ValueTarget
 from leyden.core.policy.update.config import UpdateOptions
 
 Critic = Callable[[Sequence[Transition]], NDArray[np.float64]]
-"""Transitions -> what is to be expected of the rollout in the state before each."""
+"""Function from N transitions to N values: the expected return of the rollout in the state before each."""
 
 
 def check_critic(
     critic: CriticOptions | None, credit: CreditAssigner, advantage: AdvantageEstimator, update: UpdateOptions
 ) -> None:
-    """Raise UsageError when somebody needs a critic that is not there, or it is there and nobody reads it.
+    """Raise UsageError if a critic is needed and missing, or if a critic is configured that has no reader.
 
-    And when one of its options does nothing in this company.
+    Also raises UsageError if an option of the critic has no effect, or distorts its values, in this combination.
     """
     by_credit = needs_values(credit)
     reader = "the credit scheme" if by_credit else "the advantage estimator" if advantage.needs_values else None
@@ -52,9 +52,9 @@ def check_critic(
 def valued(
     groups: Sequence[TrajectoryGroup], critic: Critic, readable: Callable[[Transition], bool] = lambda _: True
 ) -> list[TrajectoryGroup]:
-    """Return the groups with a value on every call of a rewarded rollout; the critic is asked once, about all of them.
+    """Return the groups with a value on every call of each rewarded rollout; `critic` is called once for all.
 
-    Calls that are not `readable` are left out, and counted among the rollout's excluded ones.
+    Calls that are not `readable` are left out, and counted among the rollout's excluded calls.
     """
     read = [replace(group, trajectories=tuple(_read(t, readable) for t in group.trajectories)) for group in groups]
     calls = [call for group in read for t in group.trajectories for call in _asked(t)]
@@ -63,10 +63,10 @@ def valued(
 
 
 def value_targets(groups: Sequence[TrajectoryGroup], credit: CreditAssigner) -> list[ValueTarget]:
-    """Return what a critic for `credit` should have said of every credited call of every rewarded rollout.
+    """Return the critic's training targets: one for each credited call of each rewarded rollout.
 
-    Those of groups that teach the policy nothing are among them: a critic that saw only groups with spread would expect
-    a success half as often as it comes, or twice.
+    Groups that give the policy no training signal are included. A critic that learned only from groups whose rewards
+    differ would expect success half as often as it occurs, or twice as often.
     """
     expected = expected_returns(credit)
     found: list[ValueTarget] = []
@@ -79,7 +79,7 @@ def value_targets(groups: Sequence[TrajectoryGroup], credit: CreditAssigner) -> 
 
 
 def unvalued(groups: Sequence[TrajectoryGroup]) -> int:
-    """How many calls were left out because the critic could not read them."""
+    """Return the number of calls left out because the critic could not read them."""
     return sum(t.excluded.get(NO_VALUE, 0) for group in groups for t in group.trajectories)
 
 

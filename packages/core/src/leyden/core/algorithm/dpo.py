@@ -1,4 +1,4 @@
-"""DPO: of two answers to the same state, learn from the better one (arXiv 2305.18290).
+"""DPO (arXiv 2305.18290): learns from pairs of responses to the same state, of which one is preferred.
 
 The reference is the policy that the run begins with.
 """
@@ -17,18 +17,18 @@ from leyden.core.errors import UsageError
 
 
 class DPOConfig(LessonOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which pairs are made, on top of where they come from and how the weights change. Units are pairs."""
+    """Which pairs are made, in addition to where they come from and how the weights change. A unit is a pair."""
 
     deals: ClassVar[int | None] = 2
 
     loss: SchemeSettings = "dpo"
     """A loss of pairs: dpo, or `{name: dpo, beta: ..., label_smoothing: ...}`."""
     credit: SchemeSettings = "uniform"
-    """What each call answers for, which says which of two is better: a credit scheme's name, or with its options."""
+    """Credit scheme that gives each call the return by which pairs are compared: a name, or a name with options."""
     min_gap: float = 0.0
-    """The better answer of a pair must be better by more than this."""
+    """Minimum gap: the preferred response's return must be higher by more than this."""
     pairs_per_state: int | None = None
-    """At most so many pairs of the answers to one state, those with the largest gaps. [half as many as answers]"""
+    """The most pairs of one state; those with the largest gaps are kept. Default: half as many as responses."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -39,7 +39,7 @@ class DPOConfig(LessonOptions, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class DPO(LessonLoop[DPOConfig]):
-    """Pairs of calls with the same prompt and different returns, dealt whole."""
+    """Trains on pairs of calls with the same prompt and different returns; a pair is never split over steps."""
 
     name = "dpo"
     Config = DPOConfig
@@ -50,13 +50,13 @@ class DPO(LessonLoop[DPOConfig]):
         self.credit = CREDIT.make(self.config.credit)
 
     def settings(self) -> dict[str, Any]:
-        """The configuration as plain values, every option of its schemes included."""
+        """Return the configuration as plain values, including every option of its schemes."""
         return super().settings() | {"credit": CREDIT.settings(self.credit)}
 
     def lessons(self, groups: Sequence[TrajectoryGroup]) -> Lessons:
-        """The pairs of each group, each a unit: the chosen, then the rejected.
+        """Return the pairs of each group, each a unit of (chosen, rejected).
 
-        Of stored spans it does not matter who wrote them: one policy learns from all.
+        For stored spans, calls of different policies may form a pair, because one policy learns from all of them.
         """
         config, own = self.config, self.config.spans is None
         paired = pairs_of(groups, self.credit, min_gap=config.min_gap, per_state=config.pairs_per_state, apart=own)

@@ -1,7 +1,7 @@
-"""`OutsideContext`: the further verbs of a loop that runs in processes of its own and serves its policy itself.
+"""`OutsideContext`: a `Context` for a training loop that runs in its own processes and serves its policy itself.
 
-Such a loop asks for the rollouts of single tasks, says where its policy is served and under which version, and tells
-what its steps came to. Knows no particular loop.
+Such a loop requests the rollouts of single tasks. It reports the addresses and the version of its served policy, and
+the results of its steps.
 """
 
 from abc import abstractmethod
@@ -20,48 +20,48 @@ from leyden.core.data.transition import TrajectoryGroup
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """The rollouts of one task that a loop asks for; equal ones ask for the same rollouts, whenever they come."""
+    """A request for the rollouts of one task; equal requests get the same rollouts, whenever they are made."""
 
     step: int
-    """The step that learns from them; of held-out tasks, the one they measure."""
+    """The step that learns from the rollouts; for held-out tasks, the step that they evaluate."""
     place: int
-    """Among the tasks of the step."""
+    """Index of the task within the step."""
     row: int
-    """Number of the task's row."""
+    """Row number of the task in its set."""
     copies: int
-    """Rollouts of the task."""
+    """Number of rollouts of the task."""
     held_out: str | None = None
-    """The set that the row is in; None: training."""
+    """Name of the held-out set that contains the row; None: the training set."""
 
 
 class Used(msgspec.Struct, frozen=True, kw_only=True):
-    """What a loop could take of one task's training rollouts."""
+    """Report of what a loop could use of one task's training rollouts."""
 
     asked: Asked
     calls: int
-    """Those that are trained."""
+    """Number of trained calls."""
     tokens: int
-    """That they wrote."""
+    """Number of response tokens of the trained calls."""
     calls_left_out: dict[str, int] = {}
-    """By the reason why; those of rollouts and groups that are left out are not among them."""
+    """Number of calls left out, by the reason why; calls of left-out rollouts and dropped groups are not counted."""
     group_dropped: str | None = None
-    """Why nothing of the task is trained."""
+    """The reason why nothing of the task is trained; None if something is."""
     account: Account = Account()
-    """What became of every rollout of the task, and of their calls."""
+    """Account of every rollout of the task, and of its calls."""
 
 
 class Taken(msgspec.Struct, frozen=True, kw_only=True):
-    """Which tasks' rollouts a step learns from, where that does not follow from when they were asked for."""
+    """The tasks that a step learns from, if they are not those that were requested for that step."""
 
     step: int
     tasks: tuple[Asked, ...]
     left_out: tuple[Asked, ...] = ()
-    """Tasks of which no step will learn any more."""
+    """Tasks from which no later step will learn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopPlan:
-    """What a run was told that its loop has to know."""
+    """The settings of the run that its external loop needs."""
 
     policy: str
     """Folder or hub name of the model to train."""
@@ -71,85 +71,85 @@ class LoopPlan:
     seed: int
     temperature: float
     eval_every: int
-    """Steps between evaluations; 0: before the first step and after the last."""
+    """Steps between evaluations; 0: only before the first step and after the last."""
     checkpoint_every: int
     keep_checkpoints: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Door:
-    """Where the processes of a loop reach the run."""
+    """Endpoint at which the loop's processes reach the run."""
 
     url: str
-    """Root of what `OutsideContext.open` serves, without a trailing slash."""
+    """Root URL of what `OutsideContext.open` serves, without a trailing slash."""
     token: str
-    """Its bearer token."""
+    """Bearer token of the endpoint."""
 
 
 class OutsideContext(Context):
-    """What such a loop can ask for and say."""
+    """What an external loop can request from the run and report to it."""
 
     home: Path
-    """Where it keeps its own files; there from sitting to sitting."""
+    """Folder for the loop's own files; kept from session to session."""
     checkpoints: Path
-    """Where it keeps what it goes on from."""
+    """Folder for the checkpoints that the loop resumes from."""
     tasks: Sequence[Task]
     held_out: Mapping[str, Sequence[Task]]
     plan: LoopPlan
 
     @abstractmethod
     def open(self, app: ASGIApp) -> Door:
-        """Serve `app` beside the gateway, to whoever has the token, until the sitting ends."""
+        """Serve `app` beside the gateway until the session ends; requests need the returned endpoint's token."""
 
     @abstractmethod
     async def serve_from(self, addresses: Sequence[str], version: int) -> None:
-        """Have the calls of agents answered by the replicas at `addresses` (host:port), which serve `version` now.
+        """Route the agents' calls to the replicas at `addresses` (host:port), which now serve `version`.
 
-        A pause is over with it.
+        Ends a pause.
         """
 
     @abstractmethod
     async def pause(self, version: int) -> None:
-        """Have no call drawn from when this returns until `serve_from`: the weights become those of `version`.
+        """Stop generation until `serve_from` is called, because the weights change to those of `version`.
 
-        Calls under way are broken off, and go on then.
+        When this returns, no call is being generated. Calls under way are interrupted, and continue after `serve_from`.
         """
 
     @abstractmethod
     async def rollouts(self, asked: Asked) -> TrajectoryGroup:
-        """Run a task; rollouts that have finished in an earlier sitting are not run again.
+        """Run a task and return its group; rollouts that finished in an earlier session are not run again.
 
-        When every row of every held-out set has been asked for once at a step, that is the step's evaluation.
+        When every row of every held-out set was requested once for a step, the results are recorded as its evaluation.
         """
 
     @abstractmethod
     def used(self, used: Used) -> None:
-        """Note what of a task's rollouts can be trained, before the step that learns from them is taken."""
+        """Record which of a task's rollouts can be trained, before the step that learns from them."""
 
     @abstractmethod
     async def taken(self, taken: Taken) -> None:
-        """Note what a step learns from, before it is taken; of one that nothing was said of: what was asked at it."""
+        """Record what a step learns from, before the step; without a record, it is what was requested for the step."""
 
     @property
     @abstractmethod
     def noted_steps(self) -> tuple[int, ...]:
-        """The steps that the run can go on after, where the loop can, too."""
+        """The steps that the run has recorded, and after which it can resume if the loop can resume there as well."""
 
     @abstractmethod
     async def go_on_after(self, step: int, *, repeats: bool = True) -> None:
-        """Begin the sitting: the loop goes on from what it kept after `step`, 0 being the beginning.
+        """Begin the session: the loop resumes from its checkpoint of `step`; 0 is the beginning.
 
-        Whether it `repeats` the steps that it took after it, from the same rollouts: if not, rollouts that the versions
-        between have drawn are run again, since their weights are no more.
+        With `repeats`, the loop repeats the later steps that it had already taken, from the same rollouts. Without,
+        rollouts generated by later versions are run again, because the weights of those versions are lost.
         """
 
     @abstractmethod
     async def step_taken(self, step: int, metrics: Mapping[str, Any], *, kept: bool) -> None:
-        """Note that `step` was taken and served, with its numbers, and whether the loop can go on from it."""
+        """Record that `step` was taken and served, with its metrics; `kept`: the loop can resume after it."""
 
     @abstractmethod
     async def adopt(self, weights: Mapping[int, Path]) -> None:
-        """Take the weights of versions, each a Hugging Face folder, as the run's own; the last step is among them."""
+        """Take over weights as the run's own: version to Hugging Face folder, including the last step's."""
 
     @property
     @abstractmethod

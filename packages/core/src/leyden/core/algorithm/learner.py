@@ -1,7 +1,7 @@
-"""`BatchLoop`: the loop of every algorithm that updates policies, a batch at a time. Knows not what a batch holds.
+"""`BatchLoop`: the training loop of every algorithm that updates policies batch by batch.
 
-What is learned from one batch is its subclasses' business: a `Learner` learns it by one method, with one configuration.
-Where several policies are trained, they are published, logged and kept together, as one step.
+Subclasses decide what is learned from a batch. `Learner` is the subclass for one method with one configuration. If
+several policies are trained, they are published, logged and checkpointed together, as one step.
 """
 
 import logging
@@ -29,86 +29,89 @@ log = logging.getLogger(__name__)
 
 Part = TypeVar("Part")
 SUMMED = ("tokens_trained", "transitions_trained", "optimizer_steps")
-"""Numbers of an update that add up over policies."""
+"""Metrics of an update that are added up over policies."""
 
 
 class LearnerOptions(UpdateOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How batches are borne that teach nothing, on top of how the weights change."""
+    """How weights change, and how many batches without anything to learn are allowed."""
 
     max_empty_batches: int = 8
-    """Collected batches in a row without anything to learn from before the run stops with an error."""
+    """Consecutive batches without anything to learn after which the run stops with an error."""
 
 
 Options = TypeVar("Options", bound=LearnerOptions)
 
 
 class Report(Protocol):
-    """What became of one update."""
+    """The result of one update."""
 
     def metrics(self) -> Mapping[str, float]:
-        """Flat numbers, for a log."""
+        """Return flat metrics for a log."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch(Generic[Part]):
-    """What one batch came to."""
+    """What is learned from one batch of rollouts, and what was left out of it."""
 
     parts: Mapping[str, Part]
-    """What each policy learns from it; a policy that learns nothing is not among them."""
+    """What each policy learns; a policy that learns nothing is not in it."""
     numbers: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Of the batch, for the log; they matter only where there is something to learn."""
+    """Metrics of the batch for the log; used only if there is something to learn."""
     dropped: Counter[str] = field(default_factory=Counter[str])
-    """Groups without a lesson, by the reason why."""
+    """Number of groups that give no training signal, by the reason why."""
     left_out: Counter[str] = field(default_factory=Counter[str])
-    """What else was left out on the way, by the reason why."""
+    """Number of other things left out, by the reason why."""
     accounts: tuple[Account, ...] = ()
-    """What became of every rollout and call of the batch; of algorithms side by side, one of each."""
+    """Account of every rollout and call of the batch; one for each side if algorithms train side by side."""
 
 
 class BatchLoop(Algorithm, Generic[Part]):
-    """Collect, choose what is learned, update, publish; until the planned steps are taken."""
+    """Collects rollouts, chooses what is learned, updates and publishes, until the planned steps are taken."""
 
     begins: int = 0
-    """Steps of the run that others take before."""
+    """Number of the run's steps that other learners take before this one."""
     ends: int | None = None
-    """Steps of the run after which others go on; None: it goes on to the end."""
+    """Step of the run after which other learners continue; None: this one trains to the end."""
 
     @abstractmethod
     def make_updaters(self, models: "Mapping[str, PolicyModel]", steps: int, seed: int) -> "dict[str, Updater]":
-        """Every policy by its name, as the run begins with it, ready to learn in so many steps."""
+        """Return an updater for each of `models`, which the run begins with, for a training of `steps` steps."""
 
     @abstractmethod
     async def batch(
         self, context: Context, updaters: "Mapping[str, Updater]", groups: list[TrajectoryGroup]
     ) -> Batch[Part]:
-        """What is learned from `groups`, which were just collected, and by which policy."""
+        """Return what each policy learns from `groups`, which were just collected."""
 
     @abstractmethod
     def update(self, updater: "Updater", part: Part) -> Report:
-        """Let one policy learn its part of a batch; the only thing here that changes weights."""
+        """Train one policy on its part of a batch, and return a report.
+
+        This is the only method of this class that changes weights.
+        """
 
     @property
     @abstractmethod
     def max_empty_batches(self) -> int:
-        """Collected batches in a row without anything to learn from before the run stops with an error."""
+        """Consecutive batches without anything to learn after which the run stops with an error."""
 
     def pace(self) -> Pace:
-        """How far collecting may run ahead of the updates."""
+        """Return how far collecting may run ahead of the updates."""
         return Pace()
 
     async def prepare(self, context: Context, steps: int) -> int:
-        """What comes before any policy is loaded; returns how many of `steps` there will be."""
+        """Prepare the training before any policy is loaded, and return how many of `steps` will be taken."""
         del context
         return steps
 
     async def after_update(self, context: Context, updaters: "Mapping[str, Updater]") -> dict[str, float]:
-        """Further numbers of the step that was just published."""
+        """Return further metrics of the step that was just published."""
         del context, updaters
         return {}
 
     async def run(self, context: Context) -> None:
-        """Take the planned steps, from wherever the last sitting left off."""
+        """Take the planned steps, continuing from where the last session stopped."""
         context.steps = await self.prepare(context, context.steps)
         models = {name: context.load_policy(name) for name in context.policies}
         updaters = self.make_updaters(models, context.steps, context.seed)
@@ -120,18 +123,18 @@ class BatchLoop(Algorithm, Generic[Part]):
         await context.evaluate("after")
 
     async def take_steps(self, context: Context, updaters: "Mapping[str, Updater]") -> None:
-        """Learn from one batch after the other, up to its last step."""
+        """Learn from one batch after another, up to this learner's last step."""
         async for batch in self.batches(context, updaters):
             await self._take_step(context, updaters, batch)
 
     def goes_on(self, context: Context) -> bool:
-        """Whether there is a step left to take."""
+        """Return whether a step is left to take."""
         return context.step < (context.steps if self.ends is None else min(self.ends, context.steps))
 
     async def batches(self, context: Context, updaters: "Mapping[str, Updater]") -> AsyncGenerator[Batch[Part]]:
-        """What each batch of rollouts came to; one without anything to learn is no step.
+        """Yield what is learned from each batch of rollouts; batches without anything to learn are skipped.
 
-        Raises NothingToLearn after many of those in a row.
+        A skipped batch does not count as a step. Raises NothingToLearn after `max_empty_batches` of them in a row.
         """
         empty, most_empty = 0, self.max_empty_batches
         while self.goes_on(context):
@@ -167,28 +170,30 @@ class BatchLoop(Algorithm, Generic[Part]):
 
 
 class Learner(BatchLoop[Part], Generic[Options, Part]):
-    """One method for every policy, with one configuration; of several policies, each learns from its own calls."""
+    """A batch loop with one method and one configuration for all policies; each policy learns from its own calls."""
 
     config: Options
 
     @abstractmethod
     def make_updater(self, model: "PolicyModel", steps: int, seed: int) -> "Updater":
-        """`model`, which the run begins with, ready to learn in so many steps."""
+        """Return an updater for `model`, which the run begins with, for a training of `steps` steps."""
 
     def make_updaters(self, models: "Mapping[str, PolicyModel]", steps: int, seed: int) -> "dict[str, Updater]":
-        """Every policy by its name, ready to learn in so many steps."""
+        """Return an updater for each of `models`, by name."""
         return {name: self.make_updater(model, steps, seed) for name, model in models.items()}
 
     @property
     def max_empty_batches(self) -> int:
-        """As it is configured."""
+        """The value from the configuration."""
         return self.config.max_empty_batches
 
 
 def update_numbers(reports: Mapping[str, Report], gaps: Mapping[str, float]) -> dict[str, Any]:
-    """The numbers of a step's updates: of several policies each one's under its name, as `planner/loss`, and sums.
+    """Return the metrics of a step.
 
-    `gaps` has every policy; one without a report has trained 0 transitions.
+    With one policy, these are its own metrics. With several, each policy's metrics have its name as prefix, as in
+    `planner/loss`, and the metrics in `SUMMED` are also added up. `gaps` holds every policy. A policy without a report
+    has trained 0 transitions.
     """
     if len(gaps) == 1:
         return {"served_trained_gap": next(iter(gaps.values())), **next(iter(reports.values())).metrics()}
@@ -204,7 +209,10 @@ def update_numbers(reports: Mapping[str, Report], gaps: Mapping[str, float]) -> 
 
 
 def collected_numbers(groups: Sequence[TrajectoryGroup], policies: Sequence[str]) -> dict[str, Any]:
-    """Rewards and sizes of what was collected; `groups` hold a reward and a call at least."""
+    """Return metrics about the rewards and sizes of `groups`, which hold at least one reward and one call.
+
+    Lengths are in tokens. With several policies, some metrics are also given for each policy, prefixed with its name.
+    """
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]
     rewards = np.array([t.reward for t in trajectories if t.reward is not None], dtype=np.float64)
     calls = [call for t in trajectories for call in t.transitions]
@@ -224,7 +232,7 @@ def collected_numbers(groups: Sequence[TrajectoryGroup], policies: Sequence[str]
 
 
 def _left_out(accounts: Sequence[Account]) -> dict[str, int]:
-    """Rollouts and calls left out, by reason, for the step's line; of a side with its name before."""
+    """Return the numbers of rollouts and calls left out, by reason; for a side, with its name as prefix."""
     return {
         f"{account.side}/{name}" if account.side else name: count
         for account in accounts
@@ -233,5 +241,5 @@ def _left_out(accounts: Sequence[Account]) -> dict[str, int]:
 
 
 def counts(reasons: Mapping[str, int]) -> str:
-    """Reasons with how often each was met, as a sentence has them."""
+    """Return reasons and how often each occurred, as text for a message."""
     return ", ".join(f"{count} × {reason}" for reason, count in reasons.items())

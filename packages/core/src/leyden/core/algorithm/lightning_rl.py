@@ -1,6 +1,7 @@
-"""LightningRL (arXiv 2508.03680, section 3): credit over an attempt's calls first, then any single-turn update on each.
+"""LightningRL (arXiv 2508.03680, section 3): assigns credit to an attempt's calls, then trains on each call.
 
-Each step learns from rollouts of the policy it starts with, unless collecting runs ahead: see `algorithm.staleness`.
+Any single-turn update can be used for the calls. Each step learns from rollouts of the current policy, unless
+collecting runs ahead: see `algorithm.staleness`.
 """
 
 import logging
@@ -31,18 +32,21 @@ log = logging.getLogger(__name__)
 
 
 class LightningRLConfig(LearnerOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is learned from a batch, on top of how the weights change. Defaults are the tested setting."""
+    """What is learned from a batch, in addition to how the weights change. The defaults are the tested setting."""
 
     credit: SchemeSettings = "uniform"
-    """What each call answers for: a credit scheme's name, or `{name: ..., option: value}`."""
+    """Credit scheme, which assigns a return to each call: its name, or `{name: ..., option: value}`."""
     advantage: SchemeSettings = "grpo"
-    """What that is compared with: an advantage estimator, given the same way."""
+    """Advantage estimator, which compares returns with a baseline: its name, or `{name: ..., option: value}`."""
     critic: SchemeSettings | None = None
-    """For what needs one (gae, learned_value): own, on a copy of the policy, or shared, on the policy itself."""
+    """Critic for gae or learned_value: own (on a copy of the policy) or shared (on the policy itself); None: none."""
     loop: Loop = "sync"
-    """How collecting and learning take turns: sync, one_off (the next batch meanwhile) or async (all the time)."""
+    """How collecting and updating alternate: sync, one_off (one batch ahead) or async (collects all the time)."""
     max_staleness: int | None = None
-    """Of loop async: the most updates between the weights that drew a token and those that learn from it. [2]"""
+    """For loop async: the most updates between the weights that generate a token and those that learn from it.
+
+    Default: 2.
+    """
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -51,13 +55,13 @@ class LightningRLConfig(LearnerOptions, frozen=True, kw_only=True, forbid_unknow
         self.pace()
 
     def pace(self) -> Pace:
-        """How far collecting may run ahead; raises UsageError for what cannot work."""
+        """Return how far collecting may run ahead; raises UsageError for a combination that cannot work."""
         accounts_for_age = self.make_loss().reads_ratios or self.correction is not None
         return Pace.of(self.loop, self.max_staleness, accounts_for_age=accounts_for_age)
 
 
 class LightningRL(Learner[LightningRLConfig, WeighedPart]):
-    """Uniform credit, group-relative advantages, clipped policy gradient; each part by name from its registry."""
+    """Uniform credit, group-relative advantages and a clipped policy gradient; each part can be replaced by name."""
 
     name = "lightning_rl"
     Config = LightningRLConfig
@@ -71,7 +75,7 @@ class LightningRL(Learner[LightningRLConfig, WeighedPart]):
         self._roles_seen = False
 
     def settings(self) -> dict[str, Any]:
-        """The configuration as plain values, every option of its schemes included."""
+        """Return the configuration as plain values, including every option of its schemes."""
         schemes = {
             "credit": CREDIT.settings(self.credit),
             "advantage": ADVANTAGE.settings(self.advantage),
@@ -80,17 +84,17 @@ class LightningRL(Learner[LightningRLConfig, WeighedPart]):
         return super().settings() | schemes | self.config.scheme_settings()
 
     def check_steps(self, steps: int) -> None:
-        """Raise UsageError where the critic's warm-up leaves the policy none of them."""
+        """Raise UsageError if the critic's warm-up leaves the policy no step."""
         if self.critic is not None and steps <= self.critic.warmup_steps:
             warmup = self.critic.warmup_steps
             raise UsageError(f"critic warmup_steps {warmup} leaves the policy none of the run's {steps} steps")
 
     def pace(self) -> Pace:
-        """How far collecting may run ahead of the updates."""
+        """Return how far collecting may run ahead of the updates."""
         return self.config.pace()
 
     def make_updater(self, model: "PolicyModel", steps: int, seed: int) -> "Updater":
-        """The policy with its optimizer, and the critic with its own where there is one."""
+        """Return the policy with its optimizer, and with a critic and the critic's optimizer if one is configured."""
         from leyden.core.policy.critic.value_update import ActorCritic
         from leyden.core.policy.update.updater import Updater
 
@@ -103,7 +107,7 @@ class LightningRL(Learner[LightningRLConfig, WeighedPart]):
     async def batch(
         self, context: Context, updaters: "Mapping[str, Updater]", groups: list[TrajectoryGroup]
     ) -> Batch[WeighedPart]:
-        """Credit and advantages over whole attempts, whichever policies spoke in them; then to each its own calls."""
+        """Return each policy's own calls, with credit and advantages that were computed over whole attempts."""
         weighed = await self.weighed(context, updaters, groups)
         numbers: dict[str, Any] = {}
         if weighed.transitions:
@@ -116,7 +120,7 @@ class LightningRL(Learner[LightningRLConfig, WeighedPart]):
     async def weighed(
         self, context: Context, updaters: "Mapping[str, Updater]", groups: list[TrajectoryGroup]
     ) -> WeighedBatch:
-        """What the calls of `groups` are worth, by the values of their states where there is a critic."""
+        """Return the weighted transitions of `groups`; with a critic, the values of their states are computed first."""
         from leyden.core.policy.critic.value_update import ActorCritic
 
         critics = {name: updater for name, updater in updaters.items() if isinstance(updater, ActorCritic)}
@@ -133,7 +137,7 @@ class LightningRL(Learner[LightningRLConfig, WeighedPart]):
         return replace(self.weigh(groups), value_targets=value_targets(groups, self.credit), unvalued=left_out)
 
     def update(self, updater: "Updater", part: WeighedPart) -> "UpdateReport | ActorCriticReport":
-        """One step of the policy, of the critic, or of both."""
+        """Take one step of the policy, of the critic, or of both, and return its report."""
         from leyden.core.policy.critic.value_update import ActorCritic
 
         if isinstance(updater, ActorCritic):
@@ -141,7 +145,7 @@ class LightningRL(Learner[LightningRLConfig, WeighedPart]):
         return updater.step(part.transitions)
 
     def weigh(self, groups: list[TrajectoryGroup]) -> WeighedBatch:
-        """Rewards of attempts -> returns of transitions -> an advantage for each transition."""
+        """Turn rewards of attempts into returns of transitions, and those into an advantage for each transition."""
         if not self._roles_seen and (absent := absent_roles(self.credit, groups)):
             log.warning("credit names roles that nobody spoke in so far: %s", ", ".join(absent))
         self._roles_seen = True

@@ -1,6 +1,6 @@
-"""Which policy learns from which call: each from its own. Knows nothing of what is learned, or how.
+"""Policy partition: gives each call to the policy that learns from it, which is the policy that made it.
 
-Invariant: every call is learned from by one policy, and in the order in which it was given.
+Invariant: exactly one policy learns from each call, and the calls keep their order.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -16,9 +16,9 @@ T = TypeVar("T")
 
 
 def owner(call: Transition, policies: Collection[str]) -> str:
-    """Return which of `policies` learns from `call`: the only one, whoever wrote the call, or the one that made it.
+    """Return which of `policies` learns from `call`: the one that made it, or the only policy there is.
 
-    Raises TrainingError for a call that none of several made.
+    Raises TrainingError if there are several policies and none of them made the call.
     """
     if len(policies) == 1:
         return next(iter(policies))
@@ -28,7 +28,7 @@ def owner(call: Transition, policies: Collection[str]) -> str:
 
 
 def shared_out(items: Iterable[T], policies: Collection[str], call_of: Callable[[T], Transition]) -> dict[str, list[T]]:
-    """Deal `items` to `policies`, each to the one that learns from its call; one that gets nothing is left out."""
+    """Return the `items` of each policy, by the call of each item; policies without an item are left out."""
     dealt: dict[str, list[T]] = {name: [] for name in policies}
     for item in items:
         dealt[owner(call_of(item), policies)].append(item)
@@ -38,7 +38,7 @@ def shared_out(items: Iterable[T], policies: Collection[str], call_of: Callable[
 def each_its_own(
     critics: Mapping[str, Callable[[Sequence[Transition]], NDArray[np.float64]]],
 ) -> Callable[[Sequence[Transition]], NDArray[np.float64]]:
-    """Return the critic that asks, about each call, the one of the policy that made it."""
+    """Return a critic that uses, for each call, the critic of the policy that made the call."""
 
     def values(calls: Sequence[Transition]) -> NDArray[np.float64]:
         values_N = np.empty(len(calls))

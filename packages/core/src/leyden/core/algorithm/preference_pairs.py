@@ -1,7 +1,7 @@
-"""Pairs of answers to the same state of which one turned out better. Knows nothing of losses, policies or loops.
+"""Preference pairs: pairs responses to the same state where one has a higher return than the other.
 
-Invariant: the two of a pair have the same prompt ids and different response ids, the chosen has the higher return, and
-no answer is in two pairs.
+Invariant: the two responses of a pair have the same prompt ids and different response ids. The chosen one has the
+higher return. No response is in two pairs.
 """
 
 from collections import Counter
@@ -15,34 +15,34 @@ from leyden.core.data.transition import Trajectory, TrajectoryGroup, Transition
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Answer:
-    """A transition, and what followed from it."""
+    """A transition and its return."""
 
     transition: Transition
     value: float
-    """Its return."""
+    """The return of the transition."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pair:
-    """Two answers to one state."""
+    """Two responses to one state."""
 
     chosen: Transition
     rejected: Transition
     gap: float
-    """How much more followed from the chosen."""
+    """Return of the chosen response minus return of the rejected one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Paired:
-    """What groups of trajectories came to."""
+    """The pairs made from groups of trajectories."""
 
     pairs: list[Pair]
     reasons: list[str | None]
-    """For each group why it has no pair; None where it has one."""
+    """For each group the reason why it has no pair; None if it has one."""
 
     @property
     def dropped(self) -> Counter[str]:
-        """Groups without a pair, by the reason why."""
+        """Number of groups without a pair, by the reason why."""
         return Counter(reason for reason in self.reasons if reason is not None)
 
 
@@ -54,10 +54,11 @@ def pairs_of(
     per_state: int | None = None,
     apart: bool = False,
 ) -> Paired:
-    """Return the pairs of every group, each within its group: across tasks, returns say how hard the task was.
+    """Return the pairs of every group.
 
-    A transition counts with its return under `credit`; one that is given no weight does not count.
-    With `apart`, the two of a pair are one policy's: each of several learns from its own answers alone.
+    Pairs are made within a group only: between tasks, returns would measure how hard the task was. Each transition has
+    its return under `credit`. A transition with weight 0 is not used. With `apart`, both responses of a pair come from
+    the same policy, so that each of several policies learns only from its own responses.
     """
     pairs: list[Pair] = []
     reasons: list[str | None] = []
@@ -75,10 +76,10 @@ def pairs_of(
 
 
 def by_state(answers: Sequence[Answer], *, apart: bool = False) -> list[list[Answer]]:
-    """Return the different answers to each state, the best first; the states in the order they first appear.
+    """Return the distinct responses to each state, best first; states are in order of first appearance.
 
-    The same tokens said several times are one answer, with the mean of its returns: what follows from it is chance.
-    With `apart`, a state that several policies answered is a state of each.
+    Equal responses are merged into one with the mean of their returns, because their returns differ only by chance.
+    With `apart`, a state that several policies answered counts as one state for each policy.
     """
     states: dict[tuple[str, bytes], dict[bytes, list[Answer]]] = {}
     for answer in answers:
@@ -89,9 +90,10 @@ def by_state(answers: Sequence[Answer], *, apart: bool = False) -> list[list[Ans
 
 
 def pairs_of_state(answers: Sequence[Answer], *, min_gap: float = 0.0) -> list[Pair]:
-    """Pair the best of `answers` with the worst, the second best with the second worst, and so on; the best are first.
+    """Return pairs of the best of `answers` with the worst, the second best with the second worst, and so on.
 
-    Each must be better by more than `min_gap`. No other pairing of answers has larger gaps in sum.
+    `answers` are sorted best first. In each pair the better response must be better by more than `min_gap`. No other
+    pairing has a larger sum of gaps.
     """
     pairs: list[Pair] = []
     for better, worse in zip(answers[: len(answers) // 2], reversed(answers), strict=False):
@@ -102,7 +104,7 @@ def pairs_of_state(answers: Sequence[Answer], *, min_gap: float = 0.0) -> list[P
 
 
 def _answers(trajectory: Trajectory, scheme: CreditAssigner) -> list[Answer] | None:
-    """The credited transitions of one trajectory; None when it has no reward or no call."""
+    """Return the credited transitions of one trajectory; None if it has no reward or no call."""
     credit = scheme.assign(trajectory) if trajectory.transitions else None
     if credit is None:
         return None
@@ -111,11 +113,11 @@ def _answers(trajectory: Trajectory, scheme: CreditAssigner) -> list[Answer] | N
 
 
 def _merged(same: Sequence[Answer]) -> Answer:
-    """One answer for several of the same tokens, whichever came first."""
+    """Return one response for several equal ones; the result does not depend on their order."""
     first = min(same, key=lambda answer: (answer.transition.rollout_id, answer.transition.span_id))
     return Answer(first.transition, sum(sorted(answer.value for answer in same)) / len(same))
 
 
 def _rank(answer: Answer) -> tuple[float, bytes]:
-    """The best first; of equals, in an order that does not depend on who came first."""
+    """Return the sort key: best first, and equal returns by their token ids, so that the order is reproducible."""
     return (-answer.value, answer.transition.response_ids.tobytes())

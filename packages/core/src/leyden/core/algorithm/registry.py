@@ -1,6 +1,7 @@
-"""The algorithms by name, and how to make one from its name and its configuration.
+"""Algorithm registry: finds an algorithm by name or import string, and makes it with its configuration.
 
-Installed packages add theirs under the entry-point group `leyden.algorithm`; a built-in name cannot be taken over.
+Installed packages can add algorithms with the entry-point group `leyden.algorithm`. They cannot replace a built-in
+name.
 """
 
 from collections.abc import Mapping
@@ -24,16 +25,16 @@ ALGORITHMS = {
     "side_by_side": "leyden.core.algorithm.side_by_side:SideBySide",
     "verl": "leyden.core.algorithm.verl.algorithm:VERL",
 }
-"""Import strings, as some of these algorithms are made of others by their names."""
+"""Built-in algorithms as import strings, because some of these modules import this one."""
 GROUP = "leyden.algorithm"
 
 
 def make_algorithm(name: str, config: Mapping[str, Any]) -> Algorithm:
-    """The algorithm called `name`, or named by an import string, with its typed configuration.
+    """Return the algorithm called `name`, or given by an import string, with its typed configuration.
 
-    A key with dots reaches into an option that is a mapping: `credit.gamma` changes the `gamma` of what `credit` is
-    before it, so that a command line can override a part of what a file says. Raises UsageError for an unknown name, an
-    unknown key or a value of the wrong type.
+    A key with dots reaches into an option that is a mapping: `credit.gamma` sets `gamma` of the `credit` option given
+    before it. A command line can thus override a part of a configuration file. Raises UsageError for an unknown name,
+    an unknown key, or a value of the wrong type.
     """
     kind: Any = algorithm_class(name)
     try:
@@ -45,9 +46,10 @@ def make_algorithm(name: str, config: Mapping[str, Any]) -> Algorithm:
 def make_learner(
     algorithm: str, config: Mapping[str, Any], *, learning_rate: float | None, place: str
 ) -> Learner[Any, Any]:
-    """The learner called `algorithm`, a part of a larger algorithm; `learning_rate` is for one that names none.
+    """Return the learner called `algorithm`, which becomes a part of a larger algorithm.
 
-    Raises UsageError, which begins with the `place` that it is to have in the whole, for one that cannot have it.
+    `learning_rate` is used if `config` has none. Raises UsageError, whose message begins with `place`, if the algorithm
+    cannot be made or has a loop of its own.
     """
     given = {} if learning_rate is None else {"learning_rate": learning_rate}
     try:
@@ -61,7 +63,7 @@ def make_learner(
 
 
 def algorithm_class(name: str) -> type[Algorithm]:
-    """The class of the algorithm called `name`, or named by an import string; raises UsageError for any other."""
+    """Return the class of the algorithm called `name`, or given by an import string; raises UsageError if unknown."""
     if name in ALGORITHMS:
         module, _, attribute = ALGORITHMS[name].partition(":")
         return getattr(import_module(module), attribute)
@@ -73,7 +75,7 @@ def algorithm_class(name: str) -> type[Algorithm]:
 
 
 def _installed(name: str) -> object:
-    """What an installed package has under `name`; None when none has anything."""
+    """Return the object that an installed package registers under `name`; None if no package does."""
     entry = next(iter(entry_points(group=GROUP, name=name)), None)
     try:
         return None if entry is None else entry.load()

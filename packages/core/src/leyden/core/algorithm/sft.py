@@ -1,6 +1,6 @@
-"""SFT: imitate what was written, by whoever it was; of the policy's own rollouts, what turned out well.
+"""SFT: supervised fine-tuning on recorded responses, or on the best of the policy's own rollouts.
 
-On the run's own rollouts this is rejection sampling: RAFT (arXiv 2304.06767) with `keep` best, filtered behaviour
+On the run's own rollouts this is rejection sampling: RAFT (arXiv 2304.06767) with `keep=best`, and filtered behaviour
 cloning with `above`.
 """
 
@@ -25,14 +25,14 @@ from leyden.core.errors import UsageError
 
 
 class SFTConfig(LessonOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is imitated, on top of where it comes from and how the weights change. Units are rollouts."""
+    """Which rollouts are imitated, in addition to their source and how the weights change. A unit is a rollout."""
 
     loss: SchemeSettings = "sft"
     """A loss that reads neither advantages nor ratios."""
     keep: Literal["all", "best"] = "all"
-    """Of a task's rollouts: all, or the one with the highest reward (of equals, the first)."""
+    """Which of a task's rollouts to use: all, or only the one with the highest reward (the first of equals)."""
     above: float | None = None
-    """Only rollouts with a reward above this."""
+    """Only rollouts with a reward above this are used."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -51,7 +51,7 @@ class SFT(LessonLoop[SFTConfig]):
     unit = "rollouts_imitated"
 
     def lessons(self, groups: Sequence[TrajectoryGroup]) -> Lessons:
-        """The rollouts that pass the filter, each a unit."""
+        """Return the rollouts that pass the filter, each as a unit."""
         units: list[Unit] = []
         dropped, left_out = Counter[str](), Counter[str]()
         objections: dict[str, str] = {}
@@ -66,7 +66,7 @@ class SFT(LessonLoop[SFTConfig]):
         return Lessons(units, dropped, left_out, account)
 
     def _kept(self, group: TrajectoryGroup) -> tuple[list[Trajectory], dict[str, str]]:
-        """The trajectories of a group to imitate, and by rollout why the others are left out."""
+        """Return the trajectories of a group to imitate, and for the others the reason by rollout id."""
         kept: list[Trajectory] = []
         left_out: dict[str, str] = {}
         for trajectory in group.trajectories:
@@ -82,7 +82,7 @@ class SFT(LessonLoop[SFTConfig]):
         return kept, left_out
 
     def _objection(self, trajectory: Trajectory) -> str | None:
-        """Why a trajectory is not imitated, whatever its group; None: nothing speaks against it."""
+        """Return why a trajectory is not imitated, without regard to its group; None if it may be imitated."""
         config = self.config
         if not trajectory.succeeded:
             return FAILED["unknown"] if trajectory.failure is None else failed_by(trajectory.failure)

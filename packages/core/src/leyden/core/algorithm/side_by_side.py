@@ -1,9 +1,8 @@
-"""Sides: several algorithms that learn from the same rollouts, each a policy of its own. Knows nothing of methods.
+"""Sides: several algorithms that learn from the same rollouts, each of which trains a policy of its own.
 
-Such as imitation of the best rollouts beside learning from rewards, or two configurations of one algorithm compared.
-All sides begin as the run's policy; one of them answers the agent, or all of them in turn.
-
-Invariant: the only side that acts takes the steps that it would take alone, from the same rollouts.
+Examples are imitation of the best rollouts beside reinforcement learning, or two configurations of one algorithm in
+comparison. All sides begin with the run's policy. One side's policy answers the agent, or all take turns. Invariant: if
+only one side acts, it takes the same steps from the same rollouts as it would alone.
 """
 
 from collections import Counter
@@ -33,25 +32,25 @@ _MOST_EMPTY = LearnerOptions().max_empty_batches
 
 
 class Side(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One algorithm, and the policy that it trains."""
+    """One algorithm and the policy that it trains."""
 
     name: str
-    """Of the policy, wherever it is logged, kept or exported."""
+    """Name of the policy in logs, checkpoints and exports."""
     algorithm: str
     """Name of a registered algorithm that learns from batches, or an import string."""
     config: dict[str, Any] = {}
-    """Its configuration, as it would have it alone."""
+    """Configuration of the algorithm, the same as if it ran alone."""
 
 
 class SideBySideConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Who learns, and who acts."""
+    """Which sides learn, and which of them act, that is, answer the agent."""
 
     sides: list[Side]
-    """Two or more, with names of their own."""
+    """Two or more sides with distinct names."""
     acts: str | None = None
-    """The side whose policy answers the agent while rollouts are collected, or `turns`: all of them. [the first]"""
+    """The side whose policy answers the agent during training, or `turns` for all in turn. Default: the first side."""
     learning_rate: float | None = None
-    """Of every side whose own configuration has none."""
+    """Learning rate of every side whose own configuration has none."""
 
     def __post_init__(self) -> None:
         self._check_names()
@@ -100,7 +99,7 @@ class SideBySideConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         return (self.acts or self.sides[0].name,)
 
     def learners(self) -> dict[str, Learner[Any, Any]]:
-        """The algorithm of every side by its name, fresh; raises UsageError for one that cannot be a side."""
+        """Return a new learner for every side, by name; raises UsageError for an algorithm that cannot be a side."""
         return {
             side.name: make_learner(
                 side.algorithm, side.config, learning_rate=self.learning_rate, place=f"side {side.name}"
@@ -111,14 +110,14 @@ class SideBySideConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SidePart:
-    """What one side learns from a batch, and by which algorithm."""
+    """What one side learns from a batch, and the learner that does it."""
 
     learner: Learner[Any, Any]
     part: Any
 
 
 class SideBySide(BatchLoop[SidePart]):
-    """Gives every batch to every side, and takes their steps together."""
+    """Gives every batch to every side, and counts their updates as one step."""
 
     name = "side_by_side"
     Config = SideBySideConfig
@@ -129,7 +128,7 @@ class SideBySide(BatchLoop[SidePart]):
         self._learners = config.learners()
 
     def settings(self) -> dict[str, Any]:
-        """The configuration as plain values, every option of every side included."""
+        """Return the configuration as plain values, including every option of every side."""
         sides = [
             {"name": side.name, "algorithm": side.algorithm, "config": self._learners[side.name].settings()}
             for side in self.config.sides
@@ -138,25 +137,25 @@ class SideBySide(BatchLoop[SidePart]):
 
     @property
     def sides(self) -> tuple[str, ...]:
-        """The names of the sides, which are those of their policies."""
+        """The names of the sides, which are also those of their policies."""
         return tuple(self._learners)
 
     @property
     def acting(self) -> tuple[str, ...]:
-        """The side that answers the agent, or all in turn."""
+        """The side that answers the agent, or all sides in turn."""
         return self.config.acting
 
     def options_of(self, policy: str) -> msgspec.Struct:
-        """The configuration of the side that `policy` belongs to."""
+        """Return the configuration of the side that `policy` belongs to."""
         return self._learners[policy].config
 
     @property
     def max_empty_batches(self) -> int:
-        """The most that any side bears that acts."""
+        """The largest limit of the acting sides."""
         return max(self._learners[name].max_empty_batches for name in self.acting)
 
     def check_steps(self, steps: int) -> None:
-        """Raise UsageError where a side cannot work with these steps."""
+        """Raise UsageError if a side cannot work with this number of steps."""
         for name, learner in self._learners.items():
             try:
                 learner.check_steps(steps)
@@ -164,11 +163,14 @@ class SideBySide(BatchLoop[SidePart]):
                 raise UsageError(f"side {name}: {error}") from error
 
     def pace(self) -> Pace:
-        """How far collecting may run ahead, for all sides."""
+        """Return how far collecting may run ahead, which is the same for all sides."""
         return next(iter(self._learners.values())).pace()
 
     async def prepare(self, context: Context, steps: int) -> int:
-        """As many steps as the side takes that takes fewest."""
+        """Prepare every side, and return the smallest of their numbers of steps.
+
+        Raises UsageError if the run's policies are not those of the sides.
+        """
         if set(context.policies) != set(self.sides):
             raise UsageError(
                 f"sides {', '.join(self.sides)} begin as one policy and train one each; the run has "
@@ -177,7 +179,7 @@ class SideBySide(BatchLoop[SidePart]):
         return min([steps, *[await learner.prepare(context, steps) for learner in self._learners.values()]])
 
     def make_updaters(self, models: "Mapping[str, PolicyModel]", steps: int, seed: int) -> "dict[str, Updater]":
-        """Every side's policy, ready to learn by the side's own configuration."""
+        """Return an updater for every side's policy, made with the side's own configuration."""
         updaters: dict[str, Updater] = {}
         for name, learner in self._learners.items():
             updaters |= learner.make_updaters({name: models[name]}, steps, seed)
@@ -186,7 +188,7 @@ class SideBySide(BatchLoop[SidePart]):
     async def batch(
         self, context: Context, updaters: "Mapping[str, Updater]", groups: list[TrajectoryGroup]
     ) -> Batch[SidePart]:
-        """What every side makes of all of `groups`; nothing, where it teaches no side that acts."""
+        """Return what every side learns from `groups`; nothing if no acting side has anything to learn."""
         found: dict[str, Batch[Any]] = {}
         for name, learner in self._learners.items():
             found[name] = await learner.batch(context, {name: updaters[name]}, as_own(groups, name))
@@ -205,11 +207,11 @@ class SideBySide(BatchLoop[SidePart]):
         )
 
     def update(self, updater: "Updater", part: SidePart) -> Report:
-        """Let one side learn as it does."""
+        """Train one side's policy with the side's own learner, and return its report."""
         return part.learner.update(updater, part.part)
 
     async def after_update(self, context: Context, updaters: "Mapping[str, Updater]") -> dict[str, float]:
-        """Further numbers of every side, under its name."""
+        """Return further metrics of every side, prefixed with its name."""
         numbers: dict[str, float] = {}
         for name, learner in self._learners.items():
             own = await learner.after_update(context, {name: updaters[name]})
@@ -217,7 +219,7 @@ class SideBySide(BatchLoop[SidePart]):
         return numbers
 
     def _numbers(self, groups: Sequence[TrajectoryGroup], found: Mapping[str, Batch[Any]]) -> dict[str, Any]:
-        """Those of the rollouts once, and what else a side counts under its name."""
+        """Return the metrics of the rollouts once, and other metrics of each side prefixed with its name."""
         numbers = {**collected_numbers(groups, self.sides), "groups": len(groups)}
         own = {
             f"{name}/{key}": value
@@ -229,7 +231,7 @@ class SideBySide(BatchLoop[SidePart]):
 
 
 def as_own(groups: Sequence[TrajectoryGroup], policy: str) -> list[TrajectoryGroup]:
-    """Return `groups` with every call as one of `policy`, which learns from all of them, whoever was asked."""
+    """Return `groups` with every call attributed to `policy`, whichever policy made it, because it learns from all."""
 
     def own(calls: Sequence[Transition]) -> tuple[Transition, ...]:
         return tuple(replace(call, policy=policy) for call in calls)
@@ -241,7 +243,7 @@ def as_own(groups: Sequence[TrajectoryGroup], policy: str) -> list[TrajectoryGro
 
 
 def _rewards(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
-    """The mean reward of the rollouts that each side's policy answered."""
+    """Return the mean reward of the rollouts that each side's policy answered."""
     earned: dict[str, list[float]] = {}
     for trajectory in (t for group in groups for t in group.trajectories):
         if trajectory.reward is not None and trajectory.transitions:
@@ -250,11 +252,11 @@ def _rewards(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
 
 
 def _account(side: str, batch: Batch[Any], *, teaches: bool) -> Account:
-    """What became of the batch at one side; where it `teaches` none that acts, no side takes a step."""
+    """Return one side's account of the batch; unless it `teaches` an acting side, no step is taken from it."""
     (account,) = batch.accounts or (Account(),)
     return (account if teaches else account.without_step()).of_side(side)
 
 
 def _named(counts: Mapping[str, Counter[str]]) -> Counter[str]:
-    """Reasons with the side before them."""
+    """Return the counts with the side's name before each reason."""
     return Counter({f"{name}: {reason}": count for name, own in counts.items() for reason, count in own.items()})

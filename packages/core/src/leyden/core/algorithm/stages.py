@@ -1,7 +1,7 @@
-"""Stages: one algorithm after the other in one run, on the same policies. Knows nothing of what each of them learns.
+"""Stages: several algorithms that train the same policies one after another in one run.
 
-Such as imitation of a teacher's traces before learning from rewards, or a second credit scheme once the first has done
-its work. Every stage has an optimizer of its own, which begins when the stage does.
+Examples are imitation of a teacher's traces before learning from rewards, or a second credit scheme after the first.
+Every stage has an optimizer of its own, which starts with the stage.
 """
 
 from collections.abc import Sequence
@@ -21,27 +21,27 @@ if TYPE_CHECKING:
     from leyden.core.policy.update.updater import Updater
 
 _SHARED = {"lora": None, "precision": "float32"}
-"""Options that say what the policy is, with their defaults."""
+"""Options that define the policy itself, with their defaults."""
 
 
 class Stage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One algorithm, and for how long."""
+    """One algorithm and its number of steps."""
 
     algorithm: str
     """Name of a registered algorithm that learns from batches, or an import string."""
     steps: int | None = None
-    """How many it takes; only the last may leave it out, and then takes the rest of the run's."""
+    """Number of steps; only the last stage may omit it, and then takes the remaining steps of the run."""
     config: dict[str, Any] = {}
-    """Its configuration, as it would have it alone."""
+    """Configuration of the algorithm, the same as if it ran alone."""
 
 
 class StagesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is learned by when."""
+    """The stages of a run."""
 
     stages: list[Stage]
-    """In their order, two or more."""
+    """Two or more stages in their order."""
     learning_rate: float | None = None
-    """Of every stage whose own configuration has none."""
+    """Learning rate of every stage whose own configuration has none."""
 
     def __post_init__(self) -> None:
         if len(self.stages) < 2:
@@ -60,33 +60,33 @@ class StagesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             raise UsageError("stages cannot change how a run collects: loop and max_staleness must be the same in each")
 
     def learners(self) -> list[Learner[Any, Any]]:
-        """The algorithm of every stage, fresh; raises UsageError for one that cannot be a stage."""
+        """Return a new learner for every stage; raises UsageError for an algorithm that cannot be a stage."""
         return [
             make_learner(stage.algorithm, stage.config, learning_rate=self.learning_rate, place=f"stage {number}")
             for number, stage in enumerate(self.stages, 1)
         ]
 
-    # --- What a run asks of an algorithm's options before it begins: the most that any stage takes
+    # --- Options that a run reads before it begins; each is the largest requirement of any stage
 
     @property
     def lora(self) -> Any:
-        """Low-rank adapters, which all stages train or none."""
+        """Low-rank adapter options, which are the same in all stages; None: no adapters."""
         return self._options("lora", None)[0]
 
     @property
     def token_budget(self) -> int | None:
-        """Padded tokens of the largest pass; None where a stage decides by its rollouts."""
+        """Padded tokens of the largest forward pass; None if a stage sizes its passes by its rollouts."""
         budgets = self._options("token_budget", None)
         return None if None in budgets else max(budgets)
 
     @property
     def compares_with_reference(self) -> bool:
-        """Whether a copy of the initial policy is kept."""
+        """Whether any stage needs a copy of the initial policy."""
         return any(self._options("compares_with_reference", False))
 
     @property
     def critic(self) -> Any:
-        """The first critic that there is."""
+        """The first critic of any stage; None if no stage has one."""
         return next((critic for critic in self._options("critic", None) if critic is not None), None)
 
     def _options(self, name: str, default: Any) -> list[Any]:
@@ -94,7 +94,7 @@ class StagesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class Stages(Algorithm):
-    """Lets every stage's algorithm take its steps on the models that the one before left."""
+    """Runs the learner of every stage in turn, on the models that the previous stage trained."""
 
     name = "stages"
     Config = StagesConfig
@@ -104,7 +104,7 @@ class Stages(Algorithm):
         self._stages, self._learners = config.stages, config.learners()
 
     def settings(self) -> dict[str, Any]:
-        """The configuration as plain values, every option of every stage included."""
+        """Return the configuration as plain values, including every option of every stage."""
         stages = [
             {"algorithm": stage.algorithm, "steps": stage.steps, "config": learner.settings()}
             for stage, learner in zip(self._stages, self._learners, strict=True)
@@ -117,19 +117,19 @@ class Stages(Algorithm):
         return any(learner.needs_rollouts for learner in self._learners)
 
     def rehearsed(self) -> Algorithm:
-        """The first stage that runs the agent."""
+        """Return the learner of the first stage that runs the agent; this algorithm if no stage does."""
         return next((learner for learner in self._learners if learner.needs_rollouts), self)
 
     def pace(self) -> Pace:
-        """How far collecting may run ahead, in all stages."""
+        """Return how far collecting may run ahead, which is the same in all stages."""
         return self._learners[0].pace()
 
     async def run(self, context: Context) -> None:
-        """Take the planned steps, from wherever the last sitting left off."""
+        """Take the planned steps, continuing from where the last session stopped."""
         await self._plan(context)
         models = {name: context.load_policy(name) for name in context.policies}
-        # All at once, before any of them learns: what a stage keeps of the policy is that of the run's beginning, in
-        # whichever stage a sitting begins.
+        # All updaters are made before any of them learns. Copies of the policy that a stage keeps are then copies of
+        # the run's initial policy, whichever stage a session begins in.
         updaters = [self._updaters(models, learner, context) for learner in self._learners]
         now = _stage_of(context.goes_on_after, self._learners)
         await context.restore(updaters[now])
@@ -141,7 +141,7 @@ class Stages(Algorithm):
         await context.evaluate("after")
 
     def check_steps(self, steps: int) -> None:
-        """Raise UsageError where the stages do not come to these steps."""
+        """Raise UsageError if the steps of the stages do not add up to `steps`."""
         taken = 0
         for number, (stage, learner) in enumerate(zip(self._stages, self._learners, strict=True), 1):
             left = steps - taken
@@ -159,7 +159,7 @@ class Stages(Algorithm):
             )
 
     async def _plan(self, context: Context) -> None:
-        """Give every stage its steps, of which it may take fewer; raises UsageError where they are not the run's."""
+        """Assign steps to every stage, which may take fewer; raises UsageError if they are not the run's steps."""
         self.check_steps(context.steps)
         begins = 0
         for stage, learner in zip(self._stages, self._learners, strict=True):
@@ -176,7 +176,10 @@ class Stages(Algorithm):
 
 
 def _stage_of(step: int, learners: Sequence[Learner[Any, Any]]) -> int:
-    """Which stage took this step; before any, the first. A checkpoint holds what that stage trains with."""
+    """Return the index of the stage that took this step; the first for step 0.
+
+    The checkpoint of the step holds the training state of that stage.
+    """
     for number, learner in enumerate(learners):
         if step <= (learner.ends or 0):
             return number

@@ -1,6 +1,6 @@
-"""How far collecting may run ahead of learning: in step, one batch ahead, or all the time within a bound of versions.
+"""Staleness: decides how far collecting may run ahead of updates, within a bound on policy versions.
 
-Knows nothing of stores, agents or weights: it says which group may be begun, and which groups a batch is made of.
+It decides which groups may begin and which groups form a batch.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -18,18 +18,18 @@ DEFAULT_STALENESS = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """A loop and its bound."""
+    """A loop kind and its staleness bound."""
 
     loop: Loop = "sync"
     max_staleness: int = 0
-    """The most updates that may lie between the weights that drew a token and those that learn from it."""
+    """The most updates between the weights that generated a token and the weights that learn from it."""
 
     @classmethod
     def of(cls, loop: Loop, max_staleness: int | None, *, accounts_for_age: bool) -> "Pace":
-        """Return the pace for what a user gave; None means that no bound was.
+        """Return the pace for a user's options; `max_staleness` None means the default bound.
 
-        `accounts_for_age` says whether the loss, or a correction, knows that tokens came from other weights. Raises
-        UsageError for what cannot work.
+        `accounts_for_age` is whether the loss, or a correction, handles tokens that came from other weights. Raises
+        UsageError for a combination that cannot work.
         """
         if loop not in get_args(Loop):
             raise UsageError(f"loop must be {', '.join(get_args(Loop))}, got {loop!r}")
@@ -48,50 +48,51 @@ class Pace:
 
 @dataclass(slots=True)
 class Window:
-    """Admits groups and puts batches of `size` together so that none gets older than `max_staleness` turns.
+    """Admits groups and forms batches of `size` groups so that no group gets older than `max_staleness` turns.
 
-    A turn is a batch and the update from it. A group that is begun in turn t must be part of a batch by turn
-    t + `max_staleness`. Invariant at the beginning of each turn: for every k, at most (k + 1) × `size` groups must be
-    taken within the next k turns. So there is always a batch that leaves nobody behind, once its groups have finished.
+    A turn is a batch and the update from it. A group that begins in turn t must be in a batch by turn t +
+    `max_staleness`. Invariant at the beginning of each turn: for every k, at most (k + 1) × `size` groups must be taken
+    within the next k turns. Therefore a batch always exists that lets every group meet its deadline, once its groups
+    have finished.
     """
 
     size: int
     max_staleness: int
     turn: int = 0
     begun: int = 0
-    """Groups begun in all; also the number of the next one."""
+    """Number of groups begun so far; also the number of the next group."""
     due: dict[int, int] = field(default_factory=dict[int, int])
-    """Groups begun and not yet taken: number to the last turn that may take it."""
+    """Groups that have begun and were not taken: group number to the last turn that may take it."""
     _taken: int = field(default=0, init=False)
-    """Size of the batch that is being learned from; it counts until its turn ends, for its weights are not out yet."""
+    """Size of the batch being learned from; it counts until its turn ends, when its weights are published."""
 
     def may_begin(self, turns_left: int) -> bool:
-        """Whether a further group can be begun now, where `turns_left` turns are still wanted, this one included."""
+        """Return whether another group can begin now, with `turns_left` turns left including this one."""
         return len(self.due) + self._taken < self.size * min(self.max_staleness + 1, turns_left)
 
     def begin(self) -> int:
-        """Note that the next group is begun, and return its number."""
+        """Record that the next group begins, and return its number."""
         number = self.begun
         self.due[number] = self.turn + self.max_staleness
         self.begun += 1
         return number
 
     def choose(self, finished: Sequence[int]) -> list[int] | None:
-        """A batch of the `finished` groups, those that are due first; None while one must be waited for.
+        """Return a batch of the `finished` groups, earliest deadline first; None if another group must finish first.
 
-        Among those due at the same time, the order given decides.
+        Groups with the same deadline keep the order of `finished`.
         """
         batch = sorted(finished, key=self.due.__getitem__)[: self.size]
         return batch if len(batch) == self.size and self._leaves_nobody_behind(batch) else None
 
     def take(self, batch: Collection[int]) -> None:
-        """Note that an update learns from `batch`."""
+        """Record that an update learns from `batch`."""
         for number in batch:
             del self.due[number]
         self._taken = len(batch)
 
     def end_turn(self) -> None:
-        """Note that what was learned from the batch is served, or that it taught nothing."""
+        """Record that the batch's update is published, or that the batch gave no training signal."""
         self.turn += bool(self._taken)
         self._taken = 0
 
@@ -101,10 +102,11 @@ class Window:
 
 
 def staleness(calls: Sequence[Transition], version: int) -> dict[str, float]:
-    """How old the tokens of `calls`, of which there is one, are for weights of `version`, and how many calls mix.
+    """Return metrics of how old the tokens of `calls` are for weights of `version`; `calls` is not empty.
 
-    In versions, over tokens. Counted on either side: a run that was killed may learn from tokens of a version that is
-    about to be made again.
+    Ages are in versions, averaged over tokens. `mixed_version_share` is the share of calls with tokens of several
+    versions. Ages are absolute differences: a run that was killed may learn from tokens of a version that it is about
+    to repeat.
     """
     ages = np.array([abs(version - drew) for call in calls for drew, _ in call.versions], dtype=np.float64)
     tokens = np.array([count for call in calls for _, count in call.versions], dtype=np.float64)
@@ -116,11 +118,11 @@ def staleness(calls: Sequence[Transition], version: int) -> dict[str, float]:
 
 
 def window_state(window: Window) -> dict[str, Any]:
-    """A window between two turns as JSON."""
+    """Return the state of a window between two turns, as JSON values."""
     return {"turn": window.turn, "begun": window.begun, "due": [[number, due] for number, due in window.due.items()]}
 
 
 def restore_window(window: Window, state: Mapping[str, Any]) -> None:
-    """Put a window back as `window_state` gave it."""
+    """Restore a window from the result of `window_state`."""
     window.turn, window.begun = state["turn"], state["begun"]
     window.due = dict(state["due"])

@@ -1,7 +1,7 @@
-"""The loop of algorithms that learn from units of transitions, wherever those come from. Knows nothing of their losses.
+"""Supervised loop: the base of algorithms that learn from units of transitions, such as SFT and DPO.
 
-A unit is what is dealt whole: the calls of a rollout that is imitated, the two answers of a pair. Units come from the
-rollouts that a run collects itself, or from spans of another store, which are dealt in an order drawn from the seed.
+A unit is used as a whole: the calls of a rollout that is imitated, or the two responses of a pair. Units come from
+rollouts that the run collects, or from spans of another store. Stored units are shuffled with the run's seed.
 """
 
 import logging
@@ -37,21 +37,21 @@ Unit = tuple[Transition, ...]
 
 
 class LessonOptions(LearnerOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where units come from, on top of how the weights change."""
+    """Where units come from, in addition to how the weights change."""
 
     only_from_spans: ClassVar[tuple[str, ...]] = ("per_step", "passes", "held_out")
-    """Options that mean something only for stored spans; None is their default."""
+    """Options that have an effect only on stored spans; their default is None."""
 
     spans: str | None = None
-    """What to learn from: the folder or name of another run, or a store's URI. None: the rollouts of this run."""
+    """Source to learn from: the folder or name of another run, or a store's URI. None: the rollouts of this run."""
     per_step: int | None = None
-    """Units of one step, where they come from spans. [32]"""
+    """Units per step, if they come from spans. Default: 32."""
     passes: float | None = None
-    """Times through what the spans gave, where the run's steps would go on for longer. [no limit]"""
+    """The most passes over the units of the spans, if the run has more steps than that. Default: no limit."""
     held_out: float | None = None
-    """Share of the tasks in the spans that is set apart, for a loss that says when learning turns into repetition."""
+    """Share of the tasks in the spans that is held out, to measure a loss that shows overfitting."""
     held_out_every: int | None = None
-    """Steps between measurements of that loss, which also follows the last step. [10]"""
+    """Steps between measurements of the held-out loss, which is also measured after the last step. Default: 10."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -72,29 +72,29 @@ Options = TypeVar("Options", bound=LessonOptions)
 
 @dataclass(frozen=True, slots=True)
 class Lessons:
-    """What groups of trajectories came to."""
+    """The units made from groups of trajectories, and what was left out."""
 
     units: list[Unit]
     dropped: Counter[str] = field(default_factory=Counter[str])
-    """Groups without a unit, by the reason why."""
+    """Number of groups without a unit, by the reason why."""
     left_out: Counter[str] = field(default_factory=Counter[str])
-    """What was left out on the way, by the reason why."""
+    """Number of other things left out, by the reason why."""
     account: Account = field(default_factory=Account)
-    """What became of every rollout and call."""
+    """Account of every rollout and call."""
 
 
 class LessonLoop(Learner[Options, list[WeightedTransition]], Generic[Options]):
-    """Chooses units from what was collected or read."""
+    """Training loop over units that are chosen from collected or stored rollouts."""
 
     unit: ClassVar[str]
-    """What messages and metrics call units."""
+    """Word for units in messages and metrics."""
 
     def __init__(self, config: Options) -> None:
         super().__init__(config)
         self._stored: Lessons | None = None
-        """What the spans came to, where they are learned from."""
+        """Units of the stored rollouts, if spans are the source."""
         self._apart: list[WeightedTransition] = []
-        """Units of the tasks that are set apart."""
+        """Units of the held-out tasks."""
 
     @property
     def needs_rollouts(self) -> bool:
@@ -102,15 +102,18 @@ class LessonLoop(Learner[Options, list[WeightedTransition]], Generic[Options]):
         return self.config.spans is None
 
     def settings(self) -> dict[str, Any]:
-        """The configuration as plain values, every option of its schemes included."""
+        """Return the configuration as plain values, including every option of its schemes."""
         return super().settings() | self.config.scheme_settings()
 
     @abstractmethod
     def lessons(self, groups: Sequence[TrajectoryGroup]) -> Lessons:
-        """Choose what is learned from."""
+        """Return the units that are learned from, and what was left out."""
 
     def read(self, groups: Sequence[TrajectoryGroup], seed: int) -> Lessons:
-        """Choose what is learned from stored groups, before the first step of a sitting; set whole tasks apart."""
+        """Return the units of stored groups, before the first step of a session; hold out whole tasks.
+
+        Raises UsageError if the held-out tasks give no unit to measure.
+        """
         if self.config.held_out is None:
             return self.lessons(groups)
         count = max(1, round(self.config.held_out * len(groups)))
@@ -124,16 +127,16 @@ class LessonLoop(Learner[Options, list[WeightedTransition]], Generic[Options]):
         return replace(rest, account=msgspec.structs.replace(rest.account, rollouts={**rest.account.rollouts, **aside}))
 
     async def after_update(self, context: Context, updaters: "Mapping[str, Updater]") -> dict[str, float]:
-        """What the policy makes of the tasks that are set apart, when it is due."""
+        """Return the loss on the held-out tasks if a measurement is due, else nothing."""
         due = context.step % (self.config.held_out_every or HELD_OUT_EVERY) == 0 or not self.goes_on(context)
         if not self._apart or not due:
             return {}
-        (updater,) = updaters.values()  # spans are learned from by one policy
+        (updater,) = updaters.values()  # spans train exactly one policy
         found = await context.compute("held-out loss", updater.held_out, self._apart)
         return {f"held_out_{name}": value for name, value in found.items()}
 
     async def prepare(self, context: Context, steps: int) -> int:
-        """Read the spans, where it is they that are learned from, so many times at most."""
+        """Read the spans if they are the source; return the number of steps, limited by `passes`."""
         if self.config.spans is None:
             return steps
         self._stored = lessons = await self._read(context, self.config.spans)
@@ -142,7 +145,7 @@ class LessonLoop(Learner[Options, list[WeightedTransition]], Generic[Options]):
         return min(steps, math.ceil(self.config.passes * len(lessons.units) / self._size(lessons)))
 
     def make_updater(self, model: "PolicyModel", steps: int, seed: int) -> "Updater":
-        """The policy with its optimizer."""
+        """Return the policy with its optimizer."""
         from leyden.core.policy.update.updater import Updater
 
         return Updater(model, update_config(self.config, steps=steps, seed=seed))
@@ -150,7 +153,10 @@ class LessonLoop(Learner[Options, list[WeightedTransition]], Generic[Options]):
     async def batches(
         self, context: Context, updaters: "Mapping[str, Updater]"
     ) -> AsyncGenerator[Batch[list[WeightedTransition]]]:
-        """What each step learns: what it collected, or what is dealt to it, every unit once each time through."""
+        """Yield what each step learns: collected units, or the next stored units.
+
+        Each stored unit is used once in every pass.
+        """
         if self._stored is None:
             async for batch in super().batches(context, updaters):
                 yield batch
@@ -171,7 +177,7 @@ class LessonLoop(Learner[Options, list[WeightedTransition]], Generic[Options]):
     async def batch(
         self, context: Context, updaters: "Mapping[str, Updater]", groups: list[TrajectoryGroup]
     ) -> Batch[list[WeightedTransition]]:
-        """The units of `groups`, each policy's calls of them apart."""
+        """Return the units of `groups`, divided by the policy that made each call."""
         lessons = self.lessons(groups)
         numbers: dict[str, Any] = {}
         if lessons.units:
@@ -186,11 +192,11 @@ class LessonLoop(Learner[Options, list[WeightedTransition]], Generic[Options]):
         )
 
     def update(self, updater: "Updater", part: list[WeightedTransition]) -> "UpdateReport":
-        """One step."""
+        """Take one optimization step, and return its report."""
         return updater.step(part)
 
     def _dealt_account(self, dealt: Sequence[Unit], *, first: bool) -> Account:
-        """The account of stored rollouts: what a step is dealt, and with the `first` step what is never dealt."""
+        """Return the account of a step's stored rollouts; that of the `first` step also lists those never used."""
         trained = list(dict.fromkeys(call.rollout_id for unit in dealt for call in unit))
         if not first or self._stored is None:
             return Account(trained=trained)
@@ -201,7 +207,7 @@ class LessonLoop(Learner[Options, list[WeightedTransition]], Generic[Options]):
         return shared_out(_weighted(units), policies, lambda item: item.transition)
 
     async def _read(self, context: Context, spans: str) -> Lessons:
-        """Read the spans and plan the steps. Raises UsageError, with all counts, when they hold nothing to learn."""
+        """Read the spans and return their units. Raises UsageError, with all counts, if there is nothing to learn."""
         found = await context.stored(spans)
         lessons = self.read(found.groups, context.seed)
         if not lessons.units:
@@ -210,7 +216,7 @@ class LessonLoop(Learner[Options, list[WeightedTransition]], Generic[Options]):
         return lessons
 
     def _size(self, lessons: Lessons) -> int:
-        """Units of a step: none is in it twice."""
+        """Return the number of units in a step, limited so that no unit is in a step twice."""
         return min(self.config.per_step or PER_STEP, len(lessons.units))
 
 
@@ -219,7 +225,7 @@ def _weighted(units: Sequence[Unit]) -> list[WeightedTransition]:
 
 
 def _account(found: StoredRollouts, lessons: Lessons) -> str:
-    """What was found, and what of it was left out, in one line."""
+    """Return one line with the number of rollouts found and what was left out."""
     parts = {
         "left out": found.left_out + lessons.left_out,
         "groups without any": lessons.dropped,

@@ -1,4 +1,4 @@
-"""What credit schemes ask of their options and of what users' functions return."""
+"""Checks of credit schemes' options, and of the results of users' functions."""
 
 import math
 from collections.abc import Callable
@@ -31,7 +31,7 @@ def check_finite(name: str, value: float) -> None:
 def load_function(option: str, reference: str) -> Callable[[Any], Any]:
     """Return the function that an option names by import string.
 
-    Raises UsageError when there is none: AgentNotFound when it cannot be loaded.
+    Raises UsageError if it is not a function, and its subclass AgentNotFound if it cannot be loaded.
     """
     found = load_object(reference)
     if not callable(found):
@@ -40,9 +40,9 @@ def load_function(option: str, reference: str) -> Callable[[Any], Any]:
 
 
 def judged(option: str, reference: str, trajectory: Trajectory) -> Any:
-    """Return what the function that an option names says of a trajectory.
+    """Return the result for a trajectory of the function that an option names.
 
-    Raises TrainingError, which names the rollout, for whatever it raises.
+    Raises TrainingError, which names the rollout, for any exception of the function.
     """
     function = load_function(option, reference)
     try:
@@ -54,7 +54,7 @@ def judged(option: str, reference: str, trajectory: Trajectory) -> Any:
 
 
 def as_number(what: str, value: Any) -> float:
-    """Return what a user's function returned as a finite float; raises TrainingError."""
+    """Return the result of a user's function as a finite float; raises TrainingError."""
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError):
@@ -65,7 +65,7 @@ def as_number(what: str, value: Any) -> float:
 
 
 def as_numbers(what: str, values: Any, count: int) -> Floats:
-    """Return what a user's function returned as `count` finite floats, none negative; raises TrainingError."""
+    """Return the result of a user's function as `count` finite floats, none negative; raises TrainingError."""
     try:
         numbers = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError, OverflowError):

@@ -1,4 +1,4 @@
-"""Several schemes at once."""
+"""Combined credit: the weighted sum of several schemes."""
 
 from dataclasses import dataclass
 
@@ -12,13 +12,13 @@ from leyden.core.errors import UsageError
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One scheme of a combination."""
+    """One scheme of a combination, and the weight of its returns."""
 
     credit: CreditAssigner
     weight: float = 1.0
 
     def __post_init__(self) -> None:
-        """Check the weight."""
+        """Check that the weight is finite and not 0."""
         check_finite("weight", self.weight)
         if self.weight == 0:
             raise UsageError("a part with weight 0 does nothing: leave it out")
@@ -26,9 +26,10 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CombinedCredit(CreditAssigner):
-    """G_n = Σ_k weight_k G_(n,k) over the parts; a transition's weight is the product of the weights the parts give it.
+    """Combined credit: G_n = Σ_k weight_k G_(n,k) over the parts.
 
-    Unbiased for the weighted sum of the parts' objectives where every part is unbiased.
+    A transition's weight is the product of the weights from the parts. Unbiased for the weighted sum of the parts'
+    objectives if every part is unbiased.
     """
 
     parts: tuple[Part, ...] = ()
@@ -39,11 +40,11 @@ class CombinedCredit(CreditAssigner):
 
     @property
     def roles(self) -> frozenset[str]:
-        """The parts' together."""
+        """The roles of all parts."""
         return frozenset[str]().union(*(part.credit.roles for part in self.parts))
 
     def assign(self, trajectory: Trajectory) -> Credit | None:
-        """Return the parts' credit together; None when one of them has none to give."""
+        """Return the parts' combined credit; None if one of them gives none."""
         credits = [part.credit.assign(trajectory) for part in self.parts]
         known = [credit for credit in credits if credit is not None]
         if len(known) < len(credits):

@@ -1,4 +1,4 @@
-"""Contribution weights: a user's function says how much each call had to do with the result."""
+"""Contribution weights: a user's function estimates how much each call contributed to the result."""
 
 from dataclasses import dataclass
 
@@ -12,10 +12,11 @@ from leyden.core.data.transition import Trajectory
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContributionCredit(OverAnother):
-    """The base's returns, each transition trained as strongly as its share: w_n = base's w_n · N · share_n.
+    """Contribution weights: the base's returns, with each transition's weight w_n = base's w_n · N · share_n.
 
-    Shares are scaled to sum to 1, so equal shares change nothing. A weight keeps the sign of an advantage, where a
-    smaller return would make a small contributor to a success look like a failure. Biased unless all shares are equal.
+    Shares are scaled to sum to 1, so equal shares change nothing. A weight keeps the sign of an advantage. A smaller
+    return, in contrast, would make a small contributor to a success look like a failure. Biased unless all shares are
+    equal.
     """
 
     shares: str
@@ -25,13 +26,13 @@ class ContributionCredit(OverAnother):
         load_function("shares", self.shares)
 
     def change(self, credit: Credit, trajectory: Trajectory) -> Credit:
-        """Return the base's credit, weighted; raises TrainingError when the function's answer cannot be shares."""
+        """Return the base's credit, weighted; raises TrainingError if the function's result cannot be shares."""
         shares = judged("shares", self.shares, trajectory)
         return weighted(credit, as_numbers(self.shares, shares, len(credit.returns_N)))
 
 
 def weighted(credit: Credit, shares_N: Floats) -> Credit:
-    """Return `credit` with its weights multiplied by N · share; all of them 0 when no transition has a share."""
+    """Return `credit` with its weights multiplied by N · share; all weights are 0 if all shares are 0."""
     total = shares_N.sum()
     factor_N = shares_N * len(shares_N) / total if total > 0 else np.zeros_like(shares_N)
     return Credit.of(credit.returns_N, credit.weights_N * factor_N)

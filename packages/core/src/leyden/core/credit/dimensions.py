@@ -1,4 +1,4 @@
-"""Reward dimensions: what counts of a reward that has named parts."""
+"""Reward dimensions: weighs the named parts of a reward."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -12,7 +12,7 @@ from leyden.core.errors import TrainingError, UsageError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DimensionsCredit(CreditAssigner):
-    """R = Σ_d weight_d dimension_d in place of the reward as it was given; the base assigns it.
+    """Dimensions credit: replaces the reward by R = Σ_d weight_d dimension_d, which the base scheme assigns.
 
     Dimensions without a weight do not count.
     """
@@ -29,11 +29,11 @@ class DimensionsCredit(CreditAssigner):
 
     @property
     def roles(self) -> frozenset[str]:
-        """The base's."""
+        """The roles of the base."""
         return self.base.roles
 
     def assign(self, trajectory: Trajectory) -> Credit | None:
-        """Return the base's credit for the weighted reward; raises TrainingError when a dimension is missing."""
+        """Return the base's credit for the weighted reward; raises TrainingError if a dimension is missing."""
         if trajectory.reward is None:
             return None
         missing = sorted(set(self.weights) - set(trajectory.dimensions))

@@ -1,4 +1,4 @@
-"""Discounted credit: the nearer to the end, the more answerable."""
+"""Discounted credit: calls nearer to the end get more of the reward."""
 
 from dataclasses import dataclass
 
@@ -9,11 +9,11 @@ from leyden.core.data.transition import Trajectory
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiscountedCredit(CreditAssigner):
-    """G_n = gamma^(N - n) R: the discounted return of a reward that comes at the end.
+    """Discounted credit: G_n = gamma^(N - n) R, the discounted return of a reward that comes at the end.
 
     Biased for gamma < 1: it shortens good attempts and lengthens bad ones, which may be wanted. It is the gradient of
-    no objective at all, E[R] and the discounted one included (arXiv 1906.07073). On the game of
-    `testing.stopping_game`, with gamma 0.9, it is 8.5 degrees off that of E[R].
+    no objective, neither E[R] nor the discounted one (arXiv 1906.07073). On the game of `testing.stopping_game`, with
+    gamma 0.9, it is 8.5 degrees off that of E[R].
     """
 
     gamma: float = 0.95

@@ -1,4 +1,4 @@
-"""Final only: the call that ended the attempt answers for it."""
+"""Final credit: only the call that ended the attempt gets the reward."""
 
 from dataclasses import dataclass
 
@@ -10,15 +10,15 @@ from leyden.core.data.transition import Trajectory
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinalCredit(CreditAssigner):
-    """The last transition is answerable for the reward, G_N = R; the others are not trained.
+    """Final credit: the last transition gets the reward, G_N = R; the others are not trained.
 
-    Biased wherever an earlier call matters: it is the gradient of the last call's choice alone, as if what led there
-    were given. For agents whose earlier calls are not worth teaching, and where one call does all the work. On the
-    game of `testing.stopping_game` 18.2 degrees off.
+    Biased wherever an earlier call matters: it is the gradient of the last call's choice alone, as if the state before
+    it were given. It suits agents whose earlier calls need no training, or whose last call does all the work. On the
+    game of `testing.stopping_game` it is 18.2 degrees off.
     """
 
     def assign(self, trajectory: Trajectory) -> Credit | None:
-        """Return the trajectory's reward, with no weight but on the last transition."""
+        """Return the trajectory's reward, with weight 0 except on the last transition."""
         if trajectory.reward is None:
             return None
         distance_N = distances_to_end(trajectory.transitions)

@@ -1,4 +1,4 @@
-"""Automatic intermediate rewards (AIR, arXiv 2508.03680): what came of a call pays, beside the attempt's reward."""
+"""Automatic intermediate rewards (AIR, arXiv 2508.03680): adds rewards for the outcomes of calls."""
 
 from dataclasses import dataclass
 
@@ -11,23 +11,24 @@ from leyden.core.data.transition import Trajectory
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IntermediateCredit(OverAnother):
-    """G_n = base_n + r_n + gamma r_(n+1) + gamma² r_(n+2) + ..., r_n what the rules give for transition n's outcomes.
+    """Intermediate rewards: G_n = base_n + r_n + gamma r_(n+1) + gamma² r_(n+2) + ..., where rules give r_n.
 
-    Return-to-go: a call answers for what followed it, never for what came before. With gamma 1 over uniform credit it
-    is unbiased, for the objective E[R + Σ r]: that is another objective than E[R], and an agent may learn to earn
-    intermediate rewards instead of the task's. `potential` cannot change what is best. With gamma < 1 it is biased;
-    gamma 0 pays a call for its own outcomes alone.
+    r_n is the reward of transition n's outcomes. The sum is a return-to-go: a call gets rewards of what followed it,
+    never of what came before. With gamma 1 over uniform credit it is unbiased, for the objective E[R + Σ r]. That
+    differs from E[R], and an agent may learn to earn intermediate rewards instead of the task's. `potential` cannot
+    change which policy is best. With gamma < 1 it is biased; with gamma 0 a call gets only the rewards of its own
+    outcomes.
     """
 
     rules: tuple[Rule, ...] = ()
     gamma: float = 1.0
-    """Of the intermediate rewards; the base has its own."""
+    """Discount of the intermediate rewards; the base has its own."""
 
     def __post_init__(self) -> None:
         check_rules(self.rules, "intermediate")
         check_gamma("gamma", self.gamma, lowest=0.0)
 
     def change(self, credit: Credit, trajectory: Trajectory) -> Credit:
-        """Return the base's credit with the intermediate rewards still to come added."""
+        """Return the base's credit plus the return-to-go of the intermediate rewards."""
         to_go_N = returns_to_go(intermediate_rewards(self.rules, trajectory.transitions), self.gamma)
         return Credit.of(credit.returns_N + to_go_N, credit.weights_N)

@@ -1,4 +1,4 @@
-"""Learned-value credit: a call answers for how much better or worse it left things than a critic had expected."""
+"""Learned-value credit: a call gets the change in the critic's value that it caused."""
 
 from dataclasses import dataclass
 
@@ -14,17 +14,17 @@ from leyden.core.errors import TrainingError, UsageError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearnedValueCredit(OverAnother):
-    """G_n = r_n + gamma V(s_(n+1)) - V(s_n): the change of value, r_n = base_n - gamma base_(n+1) paid on the way.
+    """Learned-value credit: G_n = r_n + gamma V(s_(n+1)) - V(s_n), with r_n = base_n - gamma base_(n+1).
 
-    V is what a critic expects of the base's returns, and 0 after the last call, where the rest is paid. The changes of
-    a rollout add up (gamma 1) to its return less what was expected at first. Unbiased where the critic is right, for
-    what the base is unbiased for: the mean of G_n over what follows is then the advantage of the call. Biased by what
-    it gets wrong, as GAE with lam 0: with the wrong critic of `docs/credit.md` 9.8 degrees on the game of
-    `testing.stopping_game`. Only credited calls count as steps.
+    V is a critic's prediction of the base's returns. It is 0 after the last call, which gets the rest of the return.
+    With gamma 1, the changes of a rollout add up to its return minus the value of its first state. If the critic is
+    exact, this is unbiased for what the base is unbiased for: the mean of G_n over what follows is then the advantage
+    of the call. It is biased by the critic's errors, as GAE with lam 0: with the wrong critic of `docs/credit.md` 9.8
+    degrees on the game of `testing.stopping_game`. Only credited calls count as steps.
     """
 
     gamma: float = 1.0
-    """Of the base, if it discounts."""
+    """The discount of the base, if it discounts."""
 
     def __post_init__(self) -> None:
         check_gamma("gamma", self.gamma)

@@ -1,4 +1,4 @@
-"""Leave one role out: a role has earned what would be missing without it."""
+"""Leave-one-out credit: weighs each role by how much the result would lose without it."""
 
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -14,21 +14,21 @@ from leyden.core.data.transition import Trajectory
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaveOneOutCredit(OverAnother):
-    """Contribution weights with share(role) = max(0, value(all) - value(all but the role)), split among its calls.
+    """Leave-one-out credit: contribution weights with share(role) = max(0, value(all) - value(all but the role)).
 
-    `value` judges a trajectory that some role's calls are taken out of, so it must be able to: comparing rollouts in
-    which a role happened to speak with those in which it did not blames whoever is called when things go wrong.
-    Biased, as all contribution weights are.
+    A role's share is divided among its calls. `value` rates a trajectory from which a role's calls were removed, so it
+    must support that. Comparing rollouts with and without a role instead would blame a role that is called when things
+    go wrong. Biased, as all contribution weights are.
     """
 
     value: str
-    """Import string of a function from a Trajectory, perhaps with calls missing, to a number."""
+    """Import string of a function from a Trajectory, possibly with calls missing, to a number."""
 
     def __post_init__(self) -> None:
         load_function("value", self.value)
 
     def change(self, credit: Credit, trajectory: Trajectory) -> Credit:
-        """Return the base's credit, weighted by what each transition's role contributed."""
+        """Return the base's credit, weighted by the contribution of each transition's role."""
         role_N = [next(iter(roles_of(transition)), None) for transition in trajectory.transitions]
         calls = Counter(role_N)
         whole = self._value(trajectory)

@@ -1,4 +1,7 @@
-"""Schemes within schemes: whether one needs a critic, and what that critic should learn. Pure functions of options."""
+"""Nested schemes: finds out whether a credit scheme needs a critic, and what that critic should learn.
+
+All functions are pure functions of the schemes' options.
+"""
 
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, cast
@@ -9,21 +12,21 @@ from leyden.core.credit.base import CreditAssigner
 
 
 def needs_values(scheme: CreditAssigner) -> bool:
-    """Whether the scheme, or one among its options, cannot do without a critic."""
+    """Return whether the scheme, or a scheme among its options, needs a critic."""
     return expected_returns(scheme) is not scheme
 
 
 def expected_returns(scheme: CreditAssigner) -> CreditAssigner:
-    """Return the scheme whose returns a critic should learn to expect: `scheme` itself where it reads no values.
+    """Return the scheme whose returns a critic should learn: `scheme` itself if it reads no values.
 
-    Where it does, each part that reads them is what it stands on, so that a value never tells of values.
+    Otherwise each part that reads values is replaced by its base, so that no value depends on values.
     """
     learned = scheme.learned()
     return _with_parts(scheme) if learned is scheme else expected_returns(learned)
 
 
 def _with_parts(whole: Any) -> Any:
-    """Return `whole` with each scheme among its options put through `expected_returns`; itself if nothing changes."""
+    """Return `whole` with each scheme among its options replaced by `expected_returns`; itself if nothing changes."""
     if isinstance(whole, tuple):
         members = cast("tuple[Any, ...]", whole)
         new = tuple(_replaced(member) for member in members)

@@ -1,4 +1,4 @@
-"""Schemes that change what another scheme, their base, gives. Knows none of them."""
+"""Base class of credit schemes that change the credit of another scheme."""
 
 from abc import abstractmethod
 from dataclasses import dataclass, field
@@ -10,21 +10,21 @@ from leyden.core.data.transition import Trajectory
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverAnother(CreditAssigner):
-    """Gives the base's credit, changed; none where the base gives none."""
+    """Changes the credit of a base scheme; gives none if the base gives none."""
 
     base: CreditAssigner = field(default_factory=UniformCredit)
-    """Whose credit it is that is changed."""
+    """The scheme whose credit is changed."""
 
     @property
     def roles(self) -> frozenset[str]:
-        """The base's."""
+        """The roles of the base."""
         return self.base.roles
 
     def assign(self, trajectory: Trajectory) -> Credit | None:
-        """Return what `change` makes of the base's credit."""
+        """Return the base's credit, changed by `change`."""
         credit = self.base.assign(trajectory)
         return None if credit is None else self.change(credit, trajectory)
 
     @abstractmethod
     def change(self, credit: Credit, trajectory: Trajectory) -> Credit:
-        """Return what becomes of the base's `credit` for the N transitions of `trajectory`."""
+        """Return the changed `credit` of the N transitions of `trajectory`."""

@@ -1,4 +1,4 @@
-"""Potential-based shaping: intermediate rewards that cannot change what is best (Ng, Harada and Russell 1999)."""
+"""Potential-based shaping: intermediate rewards that cannot change the best policy (Ng, Harada and Russell 1999)."""
 
 from dataclasses import dataclass
 
@@ -12,12 +12,13 @@ from leyden.core.data.transition import Trajectory
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PotentialCredit(OverAnother):
-    """G_n = base_n - Φ(s_n), Φ(s_n) the sum of what the rules give for the outcomes before call n: progress so far.
+    """Potential-based shaping: G_n = base_n - Φ(s_n), where Φ(s_n) is the sum of the rules' rewards before call n.
 
-    Each step is paid gamma Φ(s_(n+1)) - Φ(s_n), and Φ is 0 where the attempt ends. Summed from n on, all but -Φ(s_n)
-    cancels, whatever gamma: a call answers for the reward less the progress it started from. Unbiased over an unbiased
-    base, since Φ(s_n) is settled before call n is made; that fails only for calls made in parallel whose outcomes act
-    on each other. With whole returns it is a baseline, and lowers variance where progress tells of success.
+    Φ measures progress. Each step gets the reward gamma Φ(s_(n+1)) - Φ(s_n), and Φ is 0 where the attempt ends. Summed
+    from n on, all terms except -Φ(s_n) cancel, for every gamma. A call thus gets the reward minus the progress it
+    started from. Unbiased over an unbiased base, because Φ(s_n) is fixed before call n is made. This fails only for
+    parallel calls whose outcomes affect each other. With whole returns it is a baseline, and lowers variance if
+    progress predicts success.
     """
 
     rules: tuple[Rule, ...] = ()
@@ -26,7 +27,7 @@ class PotentialCredit(OverAnother):
         check_rules(self.rules, "potential")
 
     def change(self, credit: Credit, trajectory: Trajectory) -> Credit:
-        """Return the base's credit less the potential each transition started from."""
+        """Return the base's credit minus the potential that each transition started from."""
         rewards_N = intermediate_rewards(self.rules, trajectory.transitions)
         potential_N = np.cumsum(rewards_N) - rewards_N
         return Credit.of(credit.returns_N - potential_N, credit.weights_N)

@@ -1,4 +1,4 @@
-"""The credit assigners by name; installed packages add theirs under the entry-point group `leyden.credit`."""
+"""Credit registry: the schemes by name; installed packages add theirs under the entry-point group `leyden.credit`."""
 
 from leyden.core.credit.base import CreditAssigner
 from leyden.core.credit.combined import CombinedCredit

@@ -1,4 +1,4 @@
-"""Role decay: a discount of its own for each role of a multi-agent system."""
+"""Role decay: a separate discount for each role of a multi-agent system."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,16 +13,16 @@ from leyden.core.errors import UsageError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleDecayCredit(CreditAssigner):
-    """G_n = gamma_role(n)^(N - n) R: each call's credit decays, at its own role's rate, with the calls that follow it.
+    """Role decay: G_n = gamma_role(n)^(N - n) R, a discount by the number of later calls, at the role's own rate.
 
-    A role with gamma 1 answers for the whole reward however early it spoke. Biased, like discounted credit, for every
-    gamma below 1: with 0.5 for the planner of the game of `testing.stopping_game` 55.8 degrees off.
+    A role with gamma 1 gets the whole reward, however early its calls are. Biased, like discounted credit, for every
+    gamma below 1: with 0.5 for the planner of the game of `testing.stopping_game` it is 55.8 degrees off.
     """
 
     gamma: Mapping[str, float] = field(default_factory=dict[str, float])
-    """Role to gamma, by the exact name of the node or, where that has none, of the agent; at least one."""
+    """Role to gamma; at least one. A role is the exact name of the node or, if that has no gamma, of the agent."""
     otherwise: float = 1.0
-    """Gamma of the roles not named."""
+    """Gamma of all other roles."""
 
     def __post_init__(self) -> None:
         if not self.gamma:
@@ -37,7 +37,7 @@ class RoleDecayCredit(CreditAssigner):
         return frozenset(self.gamma)
 
     def assign(self, trajectory: Trajectory) -> Credit | None:
-        """Return the reward, decayed at each transition's own rate."""
+        """Return the reward, discounted at each transition's own rate."""
         if trajectory.reward is None:
             return None
         gamma_N = np.array([self._gamma(transition) for transition in trajectory.transitions], dtype=np.float64)

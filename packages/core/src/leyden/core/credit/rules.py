@@ -1,4 +1,4 @@
-"""`Rule`: what an outcome is worth. Typed rules are how automatic intermediate rewards are said."""
+"""`Rule`: gives a reward or penalty to an outcome of a call. Typed rules define automatic intermediate rewards."""
 
 import functools
 import re
@@ -17,10 +17,10 @@ _reader = functools.cache(load_function)
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What outcomes of one kind, or of some names, are worth. Raises UsageError for a rule that can do nothing.
+    """The reward of outcomes of one kind, or of some names. Raises UsageError for a rule that has no effect.
 
-    What the record calls failed has failed. Of the rest, `matches` or `reads` decides by the outcome's text, where one
-    is given; without them an outcome of which nobody said how it ended is worth nothing.
+    An outcome that is recorded as failed has failed. For the others, `matches` or `reads` decides by the outcome's
+    text, if one of them is given. Without them, an outcome whose success is unknown gets 0.
     """
 
     kind: OutcomeKind | None = None
@@ -30,12 +30,12 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     succeeded: float = 0.0
     failed: float = 0.0
     matches: str | None = None
-    """Regular expression, searched for in what the tool returned or in the answer: found is succeeded."""
+    """Regular expression, searched for in the tool's result or in the answer; a match means success."""
     reads: str | None = None
-    """Import string of a function of that text: it failed if the function returns False or raises ValueError."""
+    """Import string of a function of that text: False or a ValueError means failure."""
 
     def __post_init__(self) -> None:
-        """Check the rule."""
+        """Check the options of the rule."""
         check_finite("succeeded", self.succeeded)
         check_finite("failed", self.failed)
         if self.succeeded == 0 and self.failed == 0:
@@ -53,11 +53,11 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             raise UsageError("a rule for answers needs matches or reads: nothing else says whether an answer succeeded")
 
     def fits(self, outcome: Outcome) -> bool:
-        """Whether the rule is about `outcome`."""
+        """Return whether the rule applies to `outcome`."""
         return self.kind in (None, outcome.kind) and re.search(self.name or "", outcome.name) is not None
 
     def worth(self, outcome: Outcome) -> float:
-        """The reward of an outcome that fits; raises TrainingError when `reads` fails in a way of its own."""
+        """Return the reward of an outcome that fits; TrainingError if `reads` raises anything but a ValueError."""
         succeeded = self._judge(outcome)
         if succeeded is None:
             return 0.0
@@ -72,13 +72,13 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 def check_rules(rules: Sequence[Rule], scheme: str) -> None:
-    """Raise UsageError when there is no rule."""
+    """Raise UsageError if there is no rule."""
     if not rules:
         raise UsageError(f"{scheme} needs rules: at least one that says what an outcome is worth")
 
 
 def intermediate_rewards(rules: Sequence[Rule], transitions: Sequence[Transition]) -> Floats:
-    """Return `rewards_N`: each transition's sum over its outcomes; of several rules that fit, the first counts."""
+    """Return `rewards_N`: each transition's sum over its outcomes; the first rule that fits an outcome applies."""
     return np.array([sum(_worth(rules, o) for o in call.outcomes) for call in transitions], dtype=np.float64)
 
 

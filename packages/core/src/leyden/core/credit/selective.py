@@ -13,10 +13,11 @@ from leyden.core.errors import UsageError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelectiveCredit(CreditAssigner):
-    """Transitions of agents that `agents` finds get the base's credit; others get `otherwise`'s, or are not trained.
+    """Selective credit: agents that match `agents` get the base's credit; others get `otherwise`'s, or none.
 
-    Each of the two sees a trajectory of its own transitions alone, so that "the last" and "how many follow" mean among
-    them. Leaving agents out is unbiased for the gradient of the others' parameters, where they share none.
+    Transitions without credit are not trained. Each scheme gets a trajectory with only its own transitions, so that
+    "the last" and "how many follow" refer to these. Leaving agents out is unbiased for the gradient of the other
+    agents' parameters, if they share none.
     """
 
     agents: str
@@ -32,11 +33,11 @@ class SelectiveCredit(CreditAssigner):
 
     @property
     def roles(self) -> frozenset[str]:
-        """Those that either scheme names."""
+        """The roles that either scheme names."""
         return self.base.roles | (self.otherwise.roles if self.otherwise else frozenset[str]())
 
     def assign(self, trajectory: Trajectory) -> Credit | None:
-        """Return the two schemes' credit, each for its own transitions; None when a scheme in use has none to give."""
+        """Return the credit of both schemes, each for its own transitions; None if a scheme in use gives none."""
         calls = trajectory.transitions
         found_N = np.array([any(re.search(self.agents, role) for role in roles_of(call)) for call in calls], dtype=bool)
         returns_N, weights_N = np.zeros(len(calls)), np.zeros(len(calls))

@@ -10,7 +10,7 @@ from leyden.core.data.transition import Trajectory
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UniformCredit(CreditAssigner):
-    """Every transition is answerable for the whole reward: G_n = R for all n.
+    """Uniform credit: every transition gets the whole reward, G_n = R for all n.
 
     Unbiased: the policy gradient of E[R] is the expectation of Σ_n ∇log π(a_n | s_n) R (Williams 1992).
     """

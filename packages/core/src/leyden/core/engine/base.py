@@ -1,4 +1,4 @@
-"""`Engine`, the seam between the gateway and whatever serves a policy. Knows nothing of text, templates or agents."""
+"""`Engine`: the interface between the gateway and the server of a policy; it handles token ids, not text."""
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
@@ -14,43 +14,45 @@ from leyden.core.errors import EngineError
 FinishReason = Literal["stop", "length", "abort"]
 
 MOST_TOP_LOGPROBS = 20
-"""The largest `GenerateRequest.top_logprobs` an engine answers."""
+"""The largest `GenerateRequest.top_logprobs` that an engine accepts."""
 
 
 class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One sequence to continue."""
+    """A request to generate one response to a prompt."""
 
     request_id: str
     prompt_ids: list[int]
     sampling: Sampling
-    """`sampling.stop` is text and the gateway's business; an engine stops at `stop_ids` and `max_tokens`."""
+    """How tokens are sampled. The gateway handles `sampling.stop`, which is text; engines use the ids in `stop_ids`."""
     stop_ids: tuple[int, ...] = ()
-    """The sequence ends with the first of these that is drawn; it is part of the answer."""
+    """The response ends with the first of these ids that is sampled, and includes it."""
     top_logprobs: int = 0
-    """How many of the likeliest tokens to tell of at each place, up to `MOST_TOP_LOGPROBS`."""
+    """How many of the likeliest tokens to return at each position, up to `MOST_TOP_LOGPROBS`."""
     rollout_id: str | None = None
-    """Calls of one rollout share much of their prompts: where there are replicas, one answers them all."""
+    """Calls of one rollout share much of their prompts, so with several replicas one of them gets all these calls."""
 
 
 class TokenChunk(msgspec.Struct, frozen=True, kw_only=True):
-    """Some tokens of an answer, in order."""
+    """Some consecutive tokens of a response."""
 
     ids: list[int]
     logprobs: list[float]
     """Log-probability of each id under the raw distribution: temperature 1, nothing truncated."""
     sampling_logprobs: list[float]
-    """Log-probability of each id under the distribution it was drawn from; equals `logprobs` when greedy."""
+    """Log-probability of each id under the distribution it was sampled from; equals `logprobs` if greedy."""
     version: int
-    """Policy version that drew these tokens, all of them."""
+    """Policy version that generated all of these tokens."""
     top: list[list[tuple[int, float]]] | None = None
-    """For each id the `top_logprobs` likeliest (id, raw log-probability), likeliest first; None where none were asked
-    for. The id that was drawn need not be among them; a vocabulary that holds fewer yields fewer."""
+    """For each id the `top_logprobs` likeliest (id, raw log-probability), likeliest first; None if none were requested.
+
+    The sampled id need not be among them. A smaller vocabulary gives fewer.
+    """
     finish_reason: FinishReason | None = None
-    """Set on the last chunk, and only there."""
+    """Set only on the last chunk."""
 
 
 class EngineRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The engine's own log of one call, kept apart from anything the gateway writes."""
+    """The engine's own record of one call, independent of what the gateway writes."""
 
     request_id: str
     prompt_ids: list[int]
@@ -58,18 +60,18 @@ class EngineRecord(msgspec.Struct, frozen=True, kw_only=True):
     logprobs: list[float]
     sampling_logprobs: list[float]
     version: int
-    """Policy version that drew the first token; of an answer without tokens, the one that was being served."""
+    """Policy version that generated the first token; for a response without tokens, the version being served."""
     versions: list[tuple[int, int]]
-    """Every version that drew tokens, in order, with how many it drew."""
+    """Every version that generated tokens, in order, with the number of its tokens."""
     finish_reason: FinishReason
 
 
 class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What the gateway must know of the served model."""
+    """Properties of the served model that the gateway uses."""
 
     name: str
     context_length: int
-    """Prompt and answer together, in tokens."""
+    """Maximum length of prompt and response together, in tokens."""
     vocab_size: int
 
 
@@ -88,61 +90,62 @@ class Engine(ABC):
 
     @abstractmethod
     async def start(self) -> None:
-        """Get ready to answer."""
+        """Start the engine, so that it can answer calls."""
 
     @abstractmethod
     def generate(self, request: GenerateRequest) -> AsyncIterator[TokenChunk]:
-        """Yield the answer as it is drawn; closing the iterator aborts the call.
+        """Yield the response while it is generated; closing the iterator aborts the call.
 
-        Raises EngineError when the prompt does not fit the context or the engine is closed.
+        Raises EngineError if the prompt does not fit the context, or if the engine is closed.
         """
 
     @abstractmethod
     async def update_weights(self, weights: Mapping[str, object], version: int) -> None:
-        """Serve `weights` (parameter name to tensor, copied) as `version` from the next decode step on."""
+        """Serve a copy of `weights` (parameter name to tensor) as `version` from the next decode step on."""
 
     @property
     def takes_adapters(self) -> bool:
-        """Whether `update_adapters` may be called in the place of `update_weights`."""
+        """Whether `update_adapters` may be called instead of `update_weights`."""
         return False
 
     async def update_adapters(self, save: Callable[[Path], None], version: int) -> None:
-        """Serve, as `version`, low-rank adapters over the weights that it began with.
+        """Serve low-rank adapters on the initial weights, as `version`.
 
-        `save` writes them into an empty folder, in PEFT's format. Raises EngineError where it takes none.
+        `save` writes the adapters into an empty folder, in PEFT's format. Raises EngineError if the engine takes no
+        adapters.
         """
         raise EngineError(f"{type(self).__name__} takes whole weights alone, and no adapters for version {version}")
 
     async def begin_again(self, version: int) -> None:
-        """Serve, as `version`, the weights that it began with, without adapters; for engines that take some."""
+        """Serve the initial weights without adapters, as `version`; EngineError if the engine takes no adapters."""
         raise EngineError(f"{type(self).__name__} keeps no weights to begin again with as version {version}")
 
     @abstractmethod
     async def score(self, ids: list[int]) -> list[float]:
-        """Raw log-probability of each of `ids[1:]` given what precedes it, by the weights being served.
+        """Return the raw log-probability of each of `ids[1:]` given the ids before it, under the served weights.
 
-        The check after every update compares it with the trainer's own.
+        The check after every update compares the result with the trainer's own.
         """
 
     @asynccontextmanager
     async def asleep(self) -> AsyncGenerator[None]:
-        """Inside the block it leaves the memory of its GPU to others, where it can and was told to.
+        """Inside the block the engine frees its GPU's memory for the trainer, if it can and is configured to.
 
-        It then draws nothing, and calls wait for the block's end; no weights may be given meanwhile.
+        It then generates nothing. Calls wait until the block ends, and no weights may be updated in the block.
         """
         yield
 
     async def measures(self) -> Mapping[str, bytes | None]:
-        """What the servers behind it say of themselves, in Prometheus' text format, by a name that each keeps.
+        """Return the metrics of the engine's servers in Prometheus' text format, by a permanent name of each server.
 
-        None of one that does not answer; nothing where the engine is no server's.
+        The value is None for a server that does not answer. Empty if the engine has no server.
         """
         return {}
 
     def check(self) -> None:
-        """Raise EngineError when it will never answer again, although nobody has closed it."""
+        """Raise EngineError if the engine will never answer again, although it was not closed."""
         return
 
     @abstractmethod
     async def close(self) -> None:
-        """Abort what is in flight and release everything."""
+        """Abort all calls in flight and release all resources."""

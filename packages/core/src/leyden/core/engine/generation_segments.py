@@ -1,8 +1,8 @@
-"""`Stints`: many stretches of answers at once, or one change of weights alone. Knows nothing of servers or tokens.
+"""`Stints`: runs either many generation segments at the same time, or one weight change without any.
 
-A stint is a stretch of one answer that one version draws. It is read in tasks of its own, whether or not anybody takes
-what it has: so a change of weights never waits for a slow reader. It breaks the stints off, waits until each has put
-away what it drew, and the calls behind them go on with new stints when it is over.
+A generation segment (`Stint`) is the part of one response that one policy version generates. It is read in its own
+tasks, whether or not the caller takes its output, so a weight change never waits for a slow reader. A weight change
+interrupts the segments and waits until each has stored its output. Afterwards their calls continue with new segments.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Stints:
-    """Those under way. Belongs to one event loop."""
+    """The running generation segments. Must be used in a single event loop."""
 
     def __init__(self) -> None:
         self.closed = False
@@ -31,24 +31,24 @@ class Stints:
         return not self._open.is_set()
 
     async def wait_open(self) -> None:
-        """Return when no weights are being changed, or all is over."""
+        """Return when no weights are being changed, or when closed."""
         while not self.closed and not self._open.is_set():
             await self._open.wait()
 
     def enter(self, stint: "Stint[Any]", at: object) -> None:
-        """Count a stint that is drawn by the server `at`."""
+        """Add a segment that the server `at` generates."""
         self._running[stint] = at
         self._quiet.clear()
 
     def leave(self, stint: "Stint[Any]") -> None:
-        """Count it no more."""
+        """Remove a segment."""
         del self._running[stint]
         if not self._running:
             self._quiet.set()
 
     @asynccontextmanager
     async def alone(self, *, drain: bool = False) -> AsyncGenerator[None]:
-        """Inside the block no stint is drawn; those under way are broken off, or with `drain` run to their end."""
+        """Inside the block no segment is generated; running ones are interrupted, or with `drain` awaited."""
         async with self._changes:
             self._open.clear()
             try:
@@ -60,7 +60,7 @@ class Stints:
                 self._open.set()
 
     async def end(self, at: object) -> None:
-        """Break off the stints of one server, and return when each has put away what it drew."""
+        """Interrupt the segments of one server, and return when each has stored its output."""
         ending = [stint for stint, where in self._running.items() if where is at]
         for stint in ending:
             stint.break_off()
@@ -68,7 +68,7 @@ class Stints:
             await stint.over()
 
     def close(self) -> None:
-        """Break everything off for good, and let nobody wait any longer."""
+        """Interrupt all segments permanently, and wake everything that waits."""
         self.closed = True
         self._break_off()
         self._open.set()
@@ -79,9 +79,9 @@ class Stints:
 
 
 class Stint(Generic[T]):
-    """Reads `source`, of the server `at`, to its end or until it is broken off.
+    """Reads `source`, from the server `at`, to its end or until it is interrupted.
 
-    With `settle`, what was read is held back until then, and given out as `settle` makes it. Begin one only while no
+    With `settle`, the output is held back until then, and replaced by the result of `settle`. Create one only while no
     weights are being changed.
     """
 
@@ -101,15 +101,15 @@ class Stint(Generic[T]):
         self._whole.add_done_callback(lambda _: stints.leave(self))
 
     def break_off(self) -> None:
-        """Read no more; what was read is still given out."""
+        """Stop reading; output that was already read can still be taken."""
         self._reading.cancel()
 
     async def over(self) -> None:
-        """Return when it has put away what it drew."""
+        """Return when the segment has stored its output."""
         await asyncio.wait([self._whole])
 
     async def take(self) -> list[T]:
-        """Wait for something, and return all that is there; empty at the end. Raises what `source` did."""
+        """Wait for output, and return all that is available; empty at the end. Raises the exceptions of `source`."""
         found: list[T] = []
         item = await self._ready.get()
         while item is not None and not isinstance(item, Exception):
@@ -124,7 +124,7 @@ class Stint(Generic[T]):
         return found
 
     async def close(self) -> None:
-        """Drop what was not taken, and return when `source` is closed."""
+        """Discard output that was not taken, and return when `source` is closed."""
         self._reading.cancel()
         self._whole.cancel()
         await asyncio.wait([self._reading, self._whole])

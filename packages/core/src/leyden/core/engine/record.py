@@ -1,4 +1,4 @@
-"""What an engine's own log says of a call, made from the chunks it handed out. Knows nothing of how they were drawn."""
+"""Engine records: builds the engine's own record of a call from the chunks that it returned."""
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
@@ -14,7 +14,7 @@ def report(
     delivered: Sequence[TokenChunk],
     version: int,
 ) -> None:
-    """Give the record of a call that has ended to whoever keeps a log; the call does not suffer where that fails."""
+    """Pass the record of a finished call to `on_finish`; an exception there is logged and does not affect the call."""
     if on_finish is None:
         return
     try:
@@ -24,9 +24,9 @@ def report(
 
 
 def record_of(request: GenerateRequest, delivered: Sequence[TokenChunk], version: int) -> EngineRecord:
-    """Return the record of a call that ended after `delivered`; "abort" unless the last chunk says otherwise.
+    """Return the record of a call that ended after `delivered`; "abort" unless the last chunk has another reason.
 
-    `version` is what was being served, for a call that drew nothing.
+    `version` is the version being served, for a call that generated nothing.
     """
     versions = version_ranges((chunk.version, len(chunk.ids)) for chunk in delivered)
     return EngineRecord(
@@ -42,7 +42,7 @@ def record_of(request: GenerateRequest, delivered: Sequence[TokenChunk], version
 
 
 def version_ranges(parts: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return (version, tokens) `parts` with neighbours of one version as one, and without those of no token."""
+    """Return (version, tokens) pairs with equal neighbours merged, and without pairs of no tokens."""
     ranges: list[tuple[int, int]] = []
     for version, tokens in parts:
         if not tokens:

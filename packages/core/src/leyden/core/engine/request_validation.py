@@ -1,11 +1,14 @@
-"""What every engine asks of a request before it answers. Knows nothing of how tokens are drawn."""
+"""Request validation that all engines share."""
 
 from leyden.core.engine.base import MOST_TOP_LOGPROBS, GenerateRequest, ModelInfo
 from leyden.core.errors import EngineError
 
 
 def check_request(request: GenerateRequest, model: ModelInfo) -> None:
-    """Raise EngineError unless the prompt leaves room for an answer and `model` knows its ids."""
+    """Raise EngineError unless the prompt leaves room for a response and its ids are in the vocabulary.
+
+    Also raises EngineError for sampling options that no engine supports.
+    """
     ids, length = request.prompt_ids, model.context_length
     if not ids:
         raise EngineError("the prompt is empty")
@@ -22,6 +25,6 @@ def check_request(request: GenerateRequest, model: ModelInfo) -> None:
 
 
 def answer_limit(request: GenerateRequest, model: ModelInfo) -> int:
-    """Return how many tokens the answer may have: max_tokens, or what the context still holds."""
+    """Return the maximum number of response tokens: max_tokens, or what is left of the context."""
     room = model.context_length - len(request.prompt_ids)
     return room if request.sampling.max_tokens is None else min(room, request.sampling.max_tokens)

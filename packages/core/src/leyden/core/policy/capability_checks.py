@@ -1,7 +1,7 @@
-"""What may be computed cleverly for a given model, proved on the model itself before it is relied on.
+"""Capability checks: test on the model itself which faster computations give exact results, before they are used.
 
-Some architectures change the logits after the output head, or keep more than keys and values of what they have read.
-They are trained all the same, without the short cut.
+Some architectures change the logits after the output head. Some keep other state than keys and values of what they
+read. Such models are trained as well, without the faster computation.
 """
 
 import logging
@@ -24,30 +24,33 @@ from leyden.core.policy.update.shared_prefix import SharedPrefix
 logger = logging.getLogger(__name__)
 
 TOLERANCE = 1e-3
-"""Largest difference between log-probabilities that rounding explains; a wrong short cut is off by 0.02 and more."""
+"""Largest difference between log-probabilities that rounding explains; a wrong computation differs by at least 0.02."""
 
 _PREFIX, _ROWS, _COLUMNS = 24, 3, 16
 _EVERYTHING = _ROWS * (_PREFIX + _COLUMNS)
-"""A budget of tokens that is one batch."""
+"""A token budget that fits all sequences into one batch."""
 _WINDOWS = ("sliding_window", "window_size", "attention_window", "local_attention", "attention_chunk_size")
-"""What configurations call the number of tokens that one may see, where that is not all before it."""
+"""Names in model configurations for the number of preceding tokens that attention is limited to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exactness:
-    """Which short cuts give the model's own log-probabilities."""
+    """The faster computations that give the model's own log-probabilities."""
 
     plain_head: bool
-    """The logits are the output head's and nothing more, so they can be computed in chunks."""
+    """The logits are the output head's result without changes, so they can be computed in chunks."""
     shared_prefix: bool
-    """A prefix can be read once for many sequences."""
+    """A prefix can be computed once for many sequences."""
     branches: bool = False
-    """Sequences can share a row in which each token sees its own path alone."""
+    """Several sequences can share a row in which each token attends only to its own sequence."""
 
 
 @torch.no_grad()
 def prove(model: PolicyModel) -> Exactness:
-    """Compare each short cut with plain forward passes over a few fixed random sequences, in float32."""
+    """Compare each faster computation with plain forward passes over fixed random sequences, in float32.
+
+    Returns which of them agree within `TOLERANCE`.
+    """
     exact = model.in_precision("float32")
     ids = torch.randint(model.vocab_size, (_PREFIX + _ROWS * _COLUMNS,), generator=torch.Generator().manual_seed(0))
     prefix, rows = ids[:_PREFIX], ids[_PREFIX:].view(_ROWS, _COLUMNS)
@@ -68,9 +71,9 @@ def prove(model: PolicyModel) -> Exactness:
 
 
 def _looks_through_windows(model: PolicyModel) -> bool:
-    """Whether a token may not see all before it, or attention is computed by what takes no mask.
+    """Return whether attention is limited to a window, or is computed by code that takes no mask.
 
-    A mask of ours would be taken in the place of the model's own, which a few short sequences do not show.
+    The trainer's mask would replace the model's own mask. A few short sequences do not reveal that.
     """
     config: Any = model.config.get_text_config()
     named = any(getattr(config, name, None) for name in _WINDOWS) and getattr(config, "use_sliding_window", True)
@@ -78,7 +81,7 @@ def _looks_through_windows(model: PolicyModel) -> bool:
 
 
 def _sequence(ids_T: Tensor, number: int) -> TokenSequence:
-    """A sequence whose entries are the tokens after the first of those that follow the prefix."""
+    """Return a sequence whose entries are the tokens after the prefix, except the first of them."""
     position_N = np.arange(_PREFIX, len(ids_T) - 1)
     ones_N = np.ones(len(position_N))
     entries = Entries(
@@ -102,7 +105,7 @@ def _agrees(
     plain_head: bool,
     width: int | None = None,
 ) -> bool:
-    """Whether a batch as the gradient reads it tells of each sequence what a plain forward pass tells."""
+    """Return whether a micro-batch gives the same log-probabilities as plain forward passes over each sequence."""
     length = 0 if prefix is None else prefix.length
     (batch,) = micro_batches(sequences, _EVERYTHING, length, width=width)
     logprobs_N, _ = entry_logprobs(model, batch.to(model.device, torch.float32), prefix, plain_head=plain_head)

@@ -1,4 +1,4 @@
-"""The devices that a policy can be trained and served on, checked before anything is loaded."""
+"""Devices: checks that a policy can be trained and served on a device, before anything is loaded."""
 
 from leyden.core.errors import UsageError
 
@@ -6,7 +6,7 @@ DEVICES = ("cpu", "cuda")
 
 
 def check_device_name(device: str) -> None:
-    """Raise UsageError unless `device` is one of `DEVICES`. Loads no torch."""
+    """Raise UsageError unless `device` is in `DEVICES`. Does not import torch."""
     if device in DEVICES:
         return
     kind, colon, index = device.partition(":")

@@ -1,4 +1,4 @@
-"""Numbers of transitions that a policy does not train on, from log-probabilities. Knows no model and no tasks."""
+"""Held-out metrics: computed from log-probabilities of transitions that a policy does not train on."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ from leyden.core.policy.update.entries import Floats, WeightedTransition
 
 
 def token_numbers(own: Sequence[Floats]) -> dict[str, float]:
-    """Return `loss`, the mean -log π over the tokens of all transitions; `own` has each one's `logprobs_T`."""
+    """Return `loss`, the mean -log π over the tokens of all transitions; `own` has the `logprobs_T` of each."""
     return {"loss": -float(np.concatenate(own).mean())}
 
 
@@ -19,10 +19,10 @@ def token_numbers(own: Sequence[Floats]) -> dict[str, float]:
 def pair_numbers(
     loss: Loss, pairs: Sequence[WeightedTransition], own: Sequence[Floats], reference: Sequence[Floats]
 ) -> dict[str, float]:
-    """Return `loss`, the mean of a loss of pairs, and the means of what it notes, such as `accuracy` and `margin`.
+    """Return `loss`, the mean of a loss of pairs, and means of what it records, such as `accuracy` and `margin`.
 
-    `own` and `reference` are the log-probabilities of each transition's tokens, under the policy and under the one it
-    is compared with: NaN where there is none.
+    `own` and `reference` hold the log-probabilities of each transition's tokens, under the policy and under the
+    reference policy. Values are NaN without a reference policy.
     """
     counts = [len(logprobs_T) for logprobs_T in own]
     own_N, reference_N = (torch.as_tensor(np.concatenate(found)) for found in (own, reference))

@@ -1,7 +1,7 @@
-"""Log-probabilities of chosen tokens under the model being trained. Knows nothing of advantages or losses.
+"""Log-probabilities: computes those of given tokens under the model being trained.
 
-Logits exist only at the positions that predict a target, and only a chunk of them at a time: a tokens × vocabulary
-matrix of a large model does not fit in memory.
+Logits are computed only at positions that predict a target, and only in chunks: for a large model, a matrix of tokens ×
+vocabulary does not fit in memory.
 """
 
 from collections.abc import Callable, Iterable
@@ -17,7 +17,7 @@ from leyden.core.policy.update.micro_batches import MicroBatch
 from leyden.core.policy.update.shared_prefix import SharedPrefix
 
 CHUNK_ELEMENTS = 1 << 24
-"""Logits held at once: 64 MiB in float32. Beyond one chunk, each is computed again in the backward pass."""
+"""Number of logits held at once: 64 MiB in float32. If there are several chunks, the backward pass recomputes each."""
 
 Scored: TypeAlias = tuple[Tensor, Tensor]
 """`logprobs_N` and `entropy_N`."""
@@ -31,11 +31,11 @@ def entry_logprobs(
     plain_head: bool = True,
     entropy_gradient: bool = False,
 ) -> Scored:
-    """Return log-probability and entropy of each entry of `batch`, at the temperature its target was drawn at.
+    """Return log-probability and entropy of each entry of `batch`, at the temperature its target was sampled at.
 
-    `prefix` is what the batch's rows have read before. `plain_head` says that the model's logits are its output head's
-    and nothing more, so that they may be computed in chunks (`capability_checks` proves it). The entropy carries a
-    gradient only where it is asked for.
+    `prefix` was computed before and precedes every row of the batch. `plain_head` says that the model's logits are its
+    output head's result without changes, so that they can be computed in chunks (see `capability_checks`). The entropy
+    carries a gradient only with `entropy_gradient`.
     """
     return read_entries(model, batch, prefix, plain_head=plain_head, entropy_gradient=entropy_gradient)[1]
 
@@ -48,7 +48,7 @@ def read_entries(
     plain_head: bool = True,
     entropy_gradient: bool = False,
 ) -> tuple[Tensor, Scored]:
-    """Return what the output head receives for each entry, `hidden_NH`, and what `entry_logprobs` makes of it."""
+    """Return the output head's input for each entry, `hidden_NH`, and the result of `entry_logprobs`."""
     with model.computing():
         hidden_NH, logits_NV = hidden_states(model, batch, prefix, logits=not plain_head)
         if plain_head:
@@ -61,7 +61,7 @@ def read_entries(
 def hidden_states(
     model: PolicyModel, batch: MicroBatch, prefix: SharedPrefix | None = None, *, logits: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Return `hidden_NH`, what the output head receives for each entry, and its `logits_NV`, empty unless asked for."""
+    """Return `hidden_NH`, the output head's input for each entry, and `logits_NV`, empty without `logits`."""
     cache, seen = (None, 0) if prefix is None else (prefix.cache(len(batch.ids_BT)), prefix.length)
     with model.computing(), model.selecting(batch.row_N, batch.column_N, logits=logits) as received:
         output = model.module(
@@ -71,7 +71,10 @@ def hidden_states(
 
 
 def _paths(batch: MicroBatch, seen: int) -> dict[str, Tensor]:
-    """What tells a model of rows with branches that each token sees those on its path, and all `seen` before them."""
+    """Return mask and positions for rows with branches; empty for rows without.
+
+    Each token attends to the tokens on its path, and to all `seen` tokens of the prefix.
+    """
     if batch.depth_BT is None or batch.until_BT is None:
         return {}
     rows, columns = batch.ids_BT.shape
@@ -91,7 +94,7 @@ def head_logprobs(
     *,
     entropy_gradient: bool = False,
 ) -> Scored:
-    """Return log-probabilities and entropies of softmax(head(hidden) / temperature), chunk by chunk."""
+    """Return log-probabilities and entropies of softmax(head(hidden) / temperature), computed in chunks."""
 
     def chunk(hidden_CH: Tensor, target_C: Tensor, temperature_C: Tensor) -> Scored:
         return _from_logits(head(hidden_CH), target_C, temperature_C, entropy_gradient)
@@ -108,7 +111,7 @@ def head_logprobs(
 
 @torch.no_grad()
 def score(model: PolicyModel, ids: Iterable[int]) -> list[float]:
-    """Return the raw log-probability of each of `ids[1:]` given what precedes it, as `Engine.score` does."""
+    """Return the raw log-probability of each of `ids[1:]` given the ids before it, as `Engine.score` does."""
     ids_1T = torch.tensor([list(token_ids(ids))], device=model.device)
     with model.computing():
         logits_TV = model.module(input_ids=ids_1T, use_cache=False).logits[0, :-1]
@@ -118,17 +121,17 @@ def score(model: PolicyModel, ids: Iterable[int]) -> list[float]:
 
 def _from_logits(logits_NV: Tensor, target_N: Tensor, temperature_N: Tensor, entropy_gradient: bool = False) -> Scored:
     wide = logits_NV if logits_NV.dtype == torch.float64 else logits_NV.float()
-    if not bool((temperature_N == 1).all()):  # a pass over all logits that changes nothing otherwise
+    if not bool((temperature_N == 1).all()):  # avoids a division of all logits that would change nothing
         wide = wide / temperature_N.to(wide.dtype)[:, None]
     all_NV = wide.log_softmax(-1)
-    # The last that the backward pass needs: where a chunk is computed again, it is not computed any further.
+    # The backward pass needs nothing after this line: when a chunk is recomputed, recomputation stops here.
     logprobs_N = all_NV.gather(1, target_N[:, None])[:, 0]
     with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
         return logprobs_N, _entropy(all_NV)
 
 
 def _entropy(all_NV: Tensor) -> Tensor:
-    """Return the entropies; a token that cannot be drawn has log-probability -inf and adds nothing."""
+    """Return the entropies; a token with log-probability -inf adds 0."""
     if torch.is_grad_enabled():
         return -(all_NV.exp() * all_NV.masked_fill(all_NV.isneginf(), 0.0)).sum(-1)
     return -all_NV.exp().mul_(all_NV.clamp(min=torch.finfo(all_NV.dtype).min)).sum(-1)

@@ -1,7 +1,7 @@
-"""`Adapters`: low-rank adapters in a model, made by PEFT. Knows nothing of updates, engines or checkpoints.
+"""`Adapters`: the low-rank adapters in a model, made with PEFT.
 
-The model stays the `transformers` object it was: PEFT wraps the chosen linear layers in it. Its plain weights never
-change, so that with the adapters off it is the policy that it was loaded as.
+PEFT wraps the chosen linear layers inside the same `transformers` model object. The plain weights never change, so with
+the adapters off the model is the policy that was loaded.
 """
 
 from collections.abc import Generator
@@ -20,12 +20,12 @@ _BASE = "base_layer."
 
 
 class Adapters:
-    """The adapters of one model, and the only weights in it that are trained. They begin as no change at all."""
+    """The adapters of one model, which are its only trained weights. At first they do not change its output."""
 
     def __init__(self, module: nn.Module, options: LoraOptions, source: str, seed: int = 0) -> None:
-        """Put adapters into `module`; `seed` draws their A, while B begins as 0.
+        """Put adapters into `module`; A is drawn from `seed`, and B begins as 0.
 
-        Raises UsageError when `options` name layers that the model's blocks do not have.
+        Raises UsageError if `options` name layers that the model's blocks do not have.
         """
         self.options = options
         self._module = module
@@ -33,22 +33,22 @@ class Adapters:
         self._layers = _adapted(module)
 
     def parameters(self) -> list[nn.Parameter]:
-        """A and B of every adapted layer."""
+        """Return A and B of every adapted layer."""
         return [parameter for name, parameter in self._module.named_parameters() if self._is_own(name)]
 
     def weights(self) -> dict[str, Tensor]:
-        """Return A and B of every adapted layer by their names in the model; they are views."""
+        """Return A and B of every adapted layer by their names in the model, as views."""
         own = self._module.state_dict(keep_vars=True)
         return {name: tensor.detach() for name, tensor in own.items() if self._is_own(name)}
 
     def plain(self) -> dict[str, Tensor]:
-        """Return the model's weights without adapters, under the names they had before; they are views."""
+        """Return the model's weights without adapters, under their original names, as views."""
         own = self._module.state_dict(keep_vars=True)
         return {name.replace(_BASE, ""): tensor for name, tensor in own.items() if not self._is_own(name)}
 
     @torch.no_grad()
     def merged(self) -> dict[str, Tensor]:
-        """Return the weights with the adapters added to them, under the plain names; an adapted one is a copy."""
+        """Return the weights with the adapters added, under the original names; adapted weights are copies."""
         weights = self.plain()
         for name, layer in self._layers.items():
             weights[f"{name}.weight"] = weights[f"{name}.weight"] + layer.get_delta_weight(_NAME)
@@ -56,7 +56,7 @@ class Adapters:
 
     @contextmanager
     def off(self) -> Generator[None]:
-        """Inside the block the model computes what it did before it had adapters. Not for two threads at once."""
+        """Inside the block the model computes without its adapters. Two threads must not use this at once."""
         for layer in self._layers.values():
             layer.enable_adapters(False)
         try:
@@ -66,7 +66,7 @@ class Adapters:
                 layer.enable_adapters(True)
 
     def save(self, folder: Path) -> None:
-        """Write them in PEFT's own format: `adapter_config.json` and `adapter_model.safetensors`."""
+        """Write the adapters in PEFT's own format: `adapter_config.json` and `adapter_model.safetensors`."""
         self._wrapper.save_pretrained(folder, save_embedding_layers=False)
 
     def _is_own(self, name: str) -> bool:
@@ -96,7 +96,10 @@ def _wrapped(module: nn.Module, options: LoraOptions, source: str, seed: int) ->
 
 
 def _chosen(module: nn.Module, options: LoraOptions, source: str) -> list[str]:
-    """Names of the linear layers to adapt. Never the output head: it may share its weights with the embedding."""
+    """Return the names of the linear layers to adapt, without the output head: it may share weights with the embedding.
+
+    Raises UsageError if a name in `options` matches no layer, or if there is no linear layer.
+    """
     from transformers.pytorch_utils import Conv1D
 
     hf: Any = module
@@ -119,6 +122,6 @@ def _adapted(module: nn.Module) -> dict[str, Any]:
 
 
 def _parts(module: nn.Module) -> dict[str, Any]:
-    """Return the modules in it by name."""
+    """Return the submodules by name."""
     hf: Any = module
     return dict(hf.named_modules())

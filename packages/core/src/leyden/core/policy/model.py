@@ -1,4 +1,4 @@
-"""`PolicyModel`: a Hugging Face causal language model held for training. Knows nothing of losses or engines."""
+"""`PolicyModel`: a Hugging Face causal language model prepared for training."""
 
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, nullcontext
@@ -15,20 +15,20 @@ from leyden.core.policy.options import LoraOptions, Precision
 
 
 class PolicyModel:
-    """A causal language model, its weights in float32.
+    """A causal language model with weights in float32.
 
-    `precision="bfloat16"` computes forward and backward in bfloat16 (autocast) over the same float32 weights: weights
-    rounded to bfloat16 would swallow most updates. Dropout is off, so that the policy trained is the one served.
+    `precision="bfloat16"` computes forward and backward passes in bfloat16 (autocast) with the same float32 weights.
+    Weights rounded to bfloat16 would lose most updates. Dropout is off, so that the trained policy is the served one.
     """
 
     def __init__(self, module: nn.Module, source: str | Path, precision: Precision = "float32") -> None:
         self.module = module.eval()
         """The `transformers` model itself."""
         self.source = str(source)
-        """Folder or hub name the model and its tokenizer come from."""
+        """Folder or hub name of the model and its tokenizer."""
         self.precision: Precision = precision
         self.adapters: Adapters | None = None
-        """What is trained in the place of the weights, where it is not the weights."""
+        """Adapters, which are trained instead of the weights; None: the weights are trained."""
         self._original = False
         self.head = _output_head(module, self.source)
         self.config: Any = module.config
@@ -37,9 +37,9 @@ class PolicyModel:
 
     @classmethod
     def load(cls, source: str | Path, *, precision: Precision = "float32", device: str = "cpu") -> "PolicyModel":
-        """Load a local folder or a hub name; never runs code that comes with the weights.
+        """Return the model in a local folder or of a hub name; never runs code that comes with the weights.
 
-        Raises PolicyError when there is no such folder, or nothing in it that is a causal language model.
+        Raises PolicyError if there is no such folder, or if it holds no causal language model.
         """
         from transformers import AutoModelForCausalLM
 
@@ -60,22 +60,22 @@ class PolicyModel:
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """Device of the weights."""
         return next(self.module.parameters()).device
 
     @property
     def dtype(self) -> torch.dtype:
-        """Type of the weights."""
+        """Data type of the weights."""
         return next(self.module.parameters()).dtype
 
     @property
     def context_length(self) -> int | None:
-        """Longest sequence the model was made for, in tokens; None when its configuration does not say."""
+        """Longest sequence that the model supports, in tokens; None if its configuration has no such value."""
         return getattr(self.config.get_text_config(), "max_position_embeddings", None)
 
     @property
     def width(self) -> int:
-        """Numbers that stand for a token between two blocks."""
+        """Size of the hidden state."""
         return int(self.config.get_text_config().hidden_size)
 
     @property
@@ -84,9 +84,9 @@ class PolicyModel:
         return int(self.config.get_text_config().vocab_size)
 
     def adapt(self, options: LoraOptions, seed: int = 0) -> None:
-        """Train low-rank adapters in the place of the weights from here on; they change nothing until they are trained.
+        """Train low-rank adapters instead of the weights from now on; untrained adapters change nothing.
 
-        Raises UsageError for layers that the blocks do not have, PolicyError when there are other adapters already.
+        Raises UsageError for layers that the blocks do not have, and PolicyError if there are other adapters already.
         """
         if self.adapters is None:
             self.adapters = Adapters(self.module, options, self.source, seed)
@@ -94,15 +94,15 @@ class PolicyModel:
             raise PolicyError(f"{self.source} has adapters already, of {self.adapters.options}")
 
     def parameters(self) -> Iterator[nn.Parameter]:
-        """What is trained: the weights, a tied one once, or the adapters."""
+        """Return what is trained: the weights (a tied one once), or the adapters."""
         return self.module.parameters() if self.adapters is None else iter(self.adapters.parameters())
 
     def weights(self) -> dict[str, Tensor]:
-        """Return the weights under their state-dict names, a tied one once (under its first name), for an engine.
+        """Return the weights for an engine, under their state-dict names; a tied weight once, under its first name.
 
-        They are views: the next update changes them, so whoever serves them copies (`Engine.update_weights` does).
-        Adapters are merged into copies of the weights they adapt, which takes the memory of those weights for as long
-        as the result is kept; the model itself is left as it is.
+        The tensors are views that the next update changes, so an engine must copy them (`Engine.update_weights` does).
+        Adapters are merged into copies of the weights they adapt. These copies take memory as long as the result is
+        kept. The model itself does not change.
         """
         seen: set[int] = set()
         weights: dict[str, Tensor] = {}
@@ -113,11 +113,11 @@ class PolicyModel:
         return weights
 
     def trained_weights(self) -> dict[str, Tensor]:
-        """Return what training changes, for a checkpoint: the same as `weights`, or the adapters alone, as views."""
+        """Return what training changes, for a checkpoint: the same as `weights`, or only the adapters, as views."""
         return self.weights() if self.adapters is None else self.adapters.weights()
 
     def load_weights(self, weights: dict[str, Tensor]) -> None:
-        """Copy `weights`, named as by `trained_weights`, into the model; PolicyError when they are another model's."""
+        """Copy `weights`, named as by `trained_weights`, into the model; PolicyError if names or shapes differ."""
         own = self.trained_weights()
         if own.keys() != weights.keys() or any(own[name].shape != weights[name].shape for name in own):
             raise PolicyError(f"these weights do not belong to {self.source}: their names or shapes differ")
@@ -125,10 +125,10 @@ class PolicyModel:
             tensor.copy_(weights[name])
 
     def frozen_copy(self) -> "PolicyModel":
-        """Return the policy as it is now, which no gradient reaches: once more the memory of the weights.
+        """Return a copy of the current policy without gradients; it takes the memory of the weights again.
 
-        With adapters it is the policy as it was before they were trained, and takes no memory: the same module, which
-        computes without them.
+        With adapters, the copy is the policy before the adapters were trained. It takes no memory: it is the same
+        module, and computes without the adapters.
         """
         if self.adapters is not None:
             original = copy(self)
@@ -140,14 +140,14 @@ class PolicyModel:
         return frozen
 
     def in_precision(self, precision: Precision) -> "PolicyModel":
-        """Return the same model, its weights shared, that computes in `precision`."""
+        """Return a model with the same weights that computes in `precision`."""
         other = copy(self)
         other.precision = precision
         return other
 
     @contextmanager
     def computing(self) -> Generator[None]:
-        """Context in which a forward pass uses the chosen precision, and adapters where they belong to the policy."""
+        """Context in which a forward pass uses the chosen precision, and adapters except for the original policy."""
         off = self.adapters.off() if self.adapters is not None and self._original else nullcontext()
         with off, torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.precision == "bfloat16"):
             yield
@@ -161,8 +161,9 @@ class PolicyModel:
     def selecting(self, row_N: Tensor, column_N: Tensor, *, logits: bool) -> Generator[list[Tensor]]:
         """Inside the block, a forward pass gives the output head only positions `[row, column]` of its input.
 
-        Yields a list that receives that input, `hidden_NH`. The model then returns `logits_1NV`, or empty logits when
-        `logits` is false. It works for every model whose head is one module, whatever it does to its logits after.
+        Yields a list that receives that input, `hidden_NH`. The model then returns `logits_1NV`, or empty logits if
+        `logits` is false. This works for every model whose head is one module, even if the model changes its logits
+        afterwards.
         """
         received: list[Tensor] = []
 
@@ -180,7 +181,7 @@ class PolicyModel:
 
 @contextmanager
 def no_progress_bars() -> Generator[None]:
-    """Keep transformers from drawing its own progress bars inside the block; its files are read and written here."""
+    """Turn off the progress bars of transformers inside the block, where it reads or writes local files."""
     from transformers.utils import logging
 
     bars: Any = logging
@@ -201,7 +202,7 @@ def _output_head(module: Any, source: str) -> nn.Module:
 
 
 def _check_folder(source: str | Path) -> None:
-    """Say plainly what is wrong with a path; a name that is none is left to the hub."""
+    """Raise PolicyError for a path without a policy folder; other names are looked up in the hub."""
     folder = Path(source)
     if folder.is_dir():
         if not (folder / "config.json").is_file():

@@ -1,4 +1,4 @@
-"""How a policy is held for training: which weights change, and in which precision. Loads no torch; knows no update."""
+"""Policy options: which weights are trained, and in which precision. Does not import torch."""
 
 from typing import Literal
 
@@ -7,9 +7,9 @@ import msgspec
 from leyden.core.errors import UsageError
 
 TOKEN_BUDGET = 4096
-"""Tokens of one forward and backward pass, padding included, where no budget is given and no rollout is long."""
+"""Default number of tokens in one forward and backward pass, padding included, unless a rollout is long."""
 Precision = Literal["float32", "bfloat16"]
-"""Of forward and backward passes; the weights themselves are float32."""
+"""Precision of forward and backward passes; the weights themselves are float32."""
 
 
 class LoraOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -17,11 +17,11 @@ class LoraOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     rank: int = 16
     alpha: float | None = None
-    """Scale of the adapters, times the rank. [2 × rank]"""
+    """Scale of the adapters, times the rank. Default: 2 × rank."""
     target_modules: tuple[str, ...] | None = None
-    """Names of linear layers, such as `q_proj`, or ends of such names. [every linear layer of the blocks]"""
+    """Names of linear layers, such as `q_proj`, or ends of such names. Default: every linear layer of the blocks."""
     dropout: float = 0.0
-    """Nothing but 0: it is here to say why."""
+    """Must be 0; the option exists so that its error message explains why."""
 
     def __post_init__(self) -> None:
         if self.rank < 1:
@@ -40,5 +40,5 @@ class LoraOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     @property
     def scale(self) -> float:
-        """Alpha, given or not."""
+        """Alpha, or its default."""
         return 2.0 * self.rank if self.alpha is None else self.alpha

@@ -1,4 +1,4 @@
-"""Small experiments on a policy: did a step change it, do others compute the same. Knows nothing of runs or engines."""
+"""Probes: small checks of whether an update changed a policy, and whether other programs compute the same numbers."""
 
 from collections.abc import Mapping, Sequence
 
@@ -13,11 +13,11 @@ from leyden.core.policy.replay import replay
 from leyden.core.policy.update.entries import Floats, WeightedTransition, behaviour
 
 SPREAD = 0.02
-"""Standard deviation that weights are taken to have where they have less: those of a fresh adapter are 0."""
+"""Minimum standard deviation assumed for weights, because those of a new adapter are 0."""
 
 
 def fingerprint(model: PolicyModel) -> dict[str, tuple[float, float]]:
-    """Return two numbers for each weight tensor, its sum and its sum of squares, which an update changes."""
+    """Return the sum and the sum of squares of each weight tensor, which an update changes."""
     return {name: _numbers(tensor) for name, tensor in model.weights().items()}
 
 
@@ -29,9 +29,9 @@ def changed(before: Mapping[str, tuple[float, float]], model: PolicyModel) -> tu
 
 @torch.no_grad()
 def shake(model: PolicyModel, share: float, seed: int = 0) -> None:
-    """Add noise to everything that is trained, `share` of its own spread: a change that must be seen by who serves it.
+    """Add noise to everything that is trained, so that a process serving the policy must show a change.
 
-    The policy is worth nothing afterwards.
+    The noise is `share` of each tensor's standard deviation. The policy is useless afterwards.
     """
     generator = torch.Generator().manual_seed(seed)
     for parameter in model.parameters():
@@ -41,7 +41,7 @@ def shake(model: PolicyModel, share: float, seed: int = 0) -> None:
 
 
 def recomputed(model: PolicyModel, calls: Sequence[Transition], token_budget: int | None = None) -> Floats:
-    """Return recorded minus recomputed log-probabilities of all response tokens of `calls`, joined."""
+    """Return recorded minus recomputed log-probabilities of all response tokens of `calls`, concatenated."""
     given = [WeightedTransition(transition=call, advantage=0.0) for call in calls]
     found = replay(model, given, token_budget, prove(model))
     pairs = zip(given, found, strict=True)

@@ -1,4 +1,7 @@
-"""What torch must be told to compute the same bits again. Loads torch only where that is wanted; knows no runs."""
+"""Repeatable computation: sets torch up so that a computation gives the same bits again.
+
+torch is imported only if this is wanted.
+"""
 
 import os
 from collections.abc import Generator
@@ -9,16 +12,16 @@ WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 
 @contextmanager
 def repeatable(wanted: bool) -> Generator[None]:
-    """Inside the block, where it is `wanted`, torch computes on one thread and with deterministic kernels alone.
+    """Inside the block, if `wanted`, torch uses one thread and only deterministic kernels.
 
-    How a sum is split over threads decides how it is rounded. An operation for which torch has no deterministic kernel
-    raises. All of this is the process's, and is put back at the end.
+    The number of threads affects how a sum is rounded. An operation for which torch has no deterministic kernel raises.
+    These settings apply to the whole process, and are restored at the end.
     """
     if not wanted:
         yield
         return
     workspace = os.environ.get(WORKSPACE)
-    os.environ[WORKSPACE] = workspace or ":4096:8"  # read by CUDA's matrix products when they begin
+    os.environ[WORKSPACE] = workspace or ":4096:8"  # read by cuBLAS when it starts
     import torch
 
     threads, strict = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()

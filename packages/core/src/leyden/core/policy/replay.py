@@ -1,6 +1,7 @@
-"""Log-probabilities of what was written, as a model computes them now, without gradient. Knows nothing of losses.
+"""Replay: recomputes the log-probabilities of recorded responses under a model, without gradients.
 
-It reads sequences the way the gradient does, so that a policy compared with itself differs by nothing or by rounding.
+It reads sequences in the same way as the gradient computation. A policy compared with itself therefore differs by
+nothing or by rounding.
 """
 
 from collections.abc import Sequence
@@ -17,13 +18,13 @@ from leyden.core.policy.update.micro_batches import micro_batches, shared_prefix
 from leyden.core.policy.update.shared_prefix import SharedPrefix
 
 WORTH_SHARING = 16
-"""Shorter prefixes cost more to share than to read again."""
+"""Minimum length of a shared prefix in tokens; shorter ones cost more to share than to read again."""
 
 
 def read_prefix(
     model: PolicyModel, sequences: Sequence[TokenSequence], exactness: Exactness
 ) -> tuple[SharedPrefix | None, int]:
-    """Read the prefix that all `sequences` share, where there is one worth it; return it and its length."""
+    """Read the prefix that all `sequences` share, if it is long enough; return it and its length, or (None, 0)."""
     if not exactness.shared_prefix or len(sequences) < 2:
         return None, 0
     length = shared_prefix(sequences)
@@ -40,7 +41,7 @@ def replay(
     *,
     merge: bool = True,
 ) -> list[Floats]:
-    """Return the log-probabilities of each transition's response, at the temperature it was drawn at."""
+    """Return the log-probabilities of each transition's response, at the temperature it was sampled at."""
     sequences = (merged if merge else unmerged)(trained, [0.0] * len(trained))
     prefix, length = read_prefix(model, sequences, exactness)
     found: dict[int, Floats] = {}

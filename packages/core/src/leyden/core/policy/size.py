@@ -1,7 +1,7 @@
-"""How much memory a policy takes to be trained and served, reckoned from its configuration alone: nothing is loaded.
+"""Policy size: estimates the memory that training and serving a policy needs, without loading the policy.
 
-Reckoned for what `Updater` and the embedded engine do: float32 weights, AdamW, no recomputation of activations. Knows
-nothing of machines.
+The estimate uses only the model's configuration. It describes `Updater` and the embedded engine: float32 weights,
+AdamW, and no recomputation of activations.
 """
 
 from collections.abc import Generator
@@ -15,17 +15,17 @@ import torch
 from leyden.core.errors import PolicyError
 
 FLOAT = 4
-"""Bytes of a number in float32."""
+"""Bytes of a float32 number."""
 LOGITS = 4 * (1 << 26)
-"""Logits, their exponentials and gradients, a chunk of 64 MiB at a time."""
+"""Bytes of the logits, their exponentials and gradients, of which one chunk of 64 MiB each exists at a time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicySize:
-    """The numbers of a causal language model that decide how large it is."""
+    """The sizes of a causal language model."""
 
     parameters: int
-    """A tied one once."""
+    """Number of parameters; a tied one counts once."""
     hidden: int
     layers: int
     heads: int
@@ -36,7 +36,7 @@ class PolicySize:
 
     @classmethod
     def of(cls, source: str | Path) -> "PolicySize":
-        """Read them from a folder or a hub name; raises PolicyError when there is no such model."""
+        """Return the sizes of the model in a folder or of a hub name; raises PolicyError if there is no such model."""
         from transformers import AutoModelForCausalLM
 
         auto: Any = AutoModelForCausalLM
@@ -63,20 +63,21 @@ class PolicySize:
 
     @property
     def key_values(self) -> int:
-        """Bytes that an engine keeps for each token it has read."""
+        """Bytes of keys and values that an engine keeps for each token."""
         return FLOAT * 2 * self.layers * self.key_value_heads * self.head_dim
 
     def adapters(self, rank: int) -> int:
-        """Parameters of low-rank adapters on every linear layer of the blocks."""
+        """Return the number of parameters of low-rank adapters on every linear layer of the blocks."""
         queries, keys = self.heads * self.head_dim, self.key_value_heads * self.head_dim
         widths = 2 * (self.hidden + queries) + 2 * (self.hidden + keys) + 3 * (self.hidden + self.intermediate)
         return rank * self.layers * widths
 
     def activations(self, tokens: int) -> int:
-        """Bytes kept for the backward pass over `tokens`, roughly; without scores of attention, which are not kept.
+        """Return the approximate bytes kept for the backward pass over `tokens`, without attention scores.
 
-        Of each block: what its norms and linear layers read, queries, keys and values before and after their norms and
-        rotations, and the four tensors of the gated layer.
+        Attention scores are not kept. For each block the estimate counts the inputs of norms and linear layers, and the
+        four tensors of the gated layer. It also counts queries, keys and values before and after their norms and
+        rotations.
         """
         queries, keys = self.heads * self.head_dim, self.key_value_heads * self.head_dim
         per_block = 5 * self.hidden + 5 * queries + 4 * keys + 4 * self.intermediate
@@ -85,9 +86,9 @@ class PolicySize:
 
 @contextmanager
 def reading_config(source: str | Path) -> Generator[Any]:
-    """Give the block the configuration of the model in a folder or of a hub name.
+    """Yield the configuration of the model in a folder or of a hub name.
 
-    Raises PolicyError, in one line, when there is no such model, or the block can make nothing of it.
+    Raises PolicyError, in one line, if there is no such model, or if the block raises an error.
     """
     from transformers import AutoConfig
 
@@ -100,7 +101,7 @@ def reading_config(source: str | Path) -> Generator[Any]:
 
 
 def free_on_gpu() -> int | None:
-    """Bytes left on the GPU; None when there is none."""
+    """Return the free bytes of the GPU; None without a GPU."""
     if not torch.cuda.is_available():
         return None
     free, _ = torch.cuda.mem_get_info()

@@ -1,6 +1,6 @@
-"""What came of each call of an attempt: tools it asked for, operations that followed it, its own answer.
+"""Outcomes of calls: the requested tools, the operations that followed, and the answer of each call of an attempt.
 
-Says whether something succeeded only where the record does. Knows nothing of what an outcome is worth.
+Success or failure is given only if the record contains it. See `credit.rules` for the rewards of outcomes.
 """
 
 from collections.abc import Sequence
@@ -14,18 +14,20 @@ from leyden.core.trajectory.outcomes import ToolOutcome, tool_outcomes
 from leyden.core.trajectory.select import spans_above
 
 _OURS = "leyden."
-"""How the names of the runner's own spans and of emitted notes begin."""
+"""Prefix of the names of the runner's own spans and of emitted notes."""
 _STATUS = {"returned": True, "failed": False, "unknown": None}
 
 
 def outcomes_by_call(spans: Sequence[Span]) -> dict[str, tuple[Outcome, ...]]:
     """Return the outcomes of every recorded call among the `spans` of one attempt, by the call's span id.
 
-    First the answer, then the tools, then the operations, each as they began. An operation is a span that is neither an
-    agent, a workflow, a model call, a tool nor a note: one that `agl.operation` or the framework opened around code, a
-    graph node, a guardrail, a query that another instrumentation recorded. It belongs to the last call that was made
-    within it; if none was, to the last one that had ended when it began, of those that share the innermost span with
-    it. What follows no call is nobody's outcome.
+    The answer comes first, then the tools, then the operations, each in order of their start. An operation is a span
+    that is neither an agent, a workflow, a model call, a tool nor a note. Examples are a span that `agl.operation` or
+    the framework opened around code, a graph node, a guardrail, or a query that another instrumentation recorded.
+
+    An operation belongs to the last call made within it. Without one, it belongs to a call that had ended when it
+    began: of those that share the innermost span with it, the last. An operation that follows no call is not an
+    outcome.
     """
     by_id = {span.span_id: span for span in spans}
     calls = read_calls(spans, by_id)
@@ -39,7 +41,7 @@ def outcomes_by_call(spans: Sequence[Span]) -> dict[str, tuple[Outcome, ...]]:
 
 
 def _answers(call: Call) -> list[Outcome]:
-    """The text that the call wrote, unless it asked for tools without a word, or wrote nothing that can be read."""
+    """Return the text that the call wrote; empty if it only requested tools, or wrote nothing readable."""
     said = [text_of(message.get("content")) for message in call.wrote if message.get("role") == "assistant"]
     text = "".join(said)
     if not said or (call.asked and not text.strip()):

@@ -1,7 +1,7 @@
-"""Spans of one attempt → its trajectory. Knows nothing of stores, credit or tokens' meaning.
+"""Trajectory assembly: turns the spans of one attempt into its trajectory.
 
-Invariant: every model call the gateway recorded is either one transition or named once in `Trajectory.untrained`, with
-the reason why.
+Invariant: every model call that the gateway recorded is either one transition, or listed once in `Trajectory.untrained`
+with the reason why.
 """
 
 import math
@@ -35,18 +35,17 @@ from leyden.core.trajectory.select import Selector
 
 
 class _Excluded(Exception):
-    """A call that yields no transition; the text is one of `data.reasons`."""
+    """A call that gives no transition; the text is one of `data.reasons`."""
 
 
 def assemble(rollout: Rollout, attempt: Attempt, spans: Sequence[Span], select: Selector) -> Trajectory:
-    """Return the trajectory of `attempt`: its recorded calls in the order they were made, and its last reward.
+    """Return the trajectory of `attempt`: its recorded calls in the order of their start, and its last reward.
 
-    Spans are numbered when they are stored, which of parallel calls is the order they ended in; so calls are sorted by
-    when they started, by the gateway's clock, and where that is the same by number. A call that continues another one
-    started after that one's end, so it follows it either way. Spans of other attempts are ignored, so that the spans
-    of a whole rollout may be given.
-
-    An attempt in which Leyden itself failed has no reward: its record may lack the last one.
+    Spans are numbered when they are stored, so the numbers of parallel calls follow the order of their ends. Calls are
+    therefore sorted by their start on the gateway's clock, and equal starts by number. A call that continues another
+    one started after its end, so both orders put it later. Spans of other attempts are ignored, so the spans of a whole
+    rollout may be given. An attempt in which Leyden itself failed has no reward, because the last one may be missing
+    from its record.
     """
     own = sorted((span for span in spans if span.attempt_id == attempt.attempt_id), key=lambda span: span.sequence_id)
     calls = sorted(filter(is_recorded_call, own), key=lambda span: span.start_time)
@@ -110,7 +109,7 @@ def _transition(span: Span, outcomes: tuple[Outcome, ...]) -> Transition:
 
 
 def _sampling(span: Span) -> Sampling:
-    """How the tokens were drawn; a record that cannot be read is not trainable either."""
+    """Return how the tokens were sampled; a call whose record cannot be read is excluded as well."""
     used = span.attributes.get(semconv.SAMPLING_USED)
     try:
         sampling = msgspec.json.decode(used, type=Sampling) if isinstance(used, str | bytes) else None
@@ -141,7 +140,10 @@ def _tokens(span: Span) -> tuple[TokenIds, TokenIds, LogProbs]:
 
 
 def _versions(span: Span, tokens: int) -> tuple[tuple[int, int], ...]:
-    """The versions that drew the answer and how many tokens each; one version drew all where no more is recorded."""
+    """Return the versions that generated the response, and the number of tokens of each.
+
+    Without such a record, one version generated all tokens.
+    """
     first = span.attributes.get(semconv.POLICY_VERSION)
     if not isinstance(first, int):
         raise _Excluded(UNKNOWN_VERSION)
@@ -156,7 +158,7 @@ def _versions(span: Span, tokens: int) -> tuple[tuple[int, int], ...]:
 
 
 def last_reward(spans: Sequence[Span]) -> tuple[float | None, dict[str, float]]:
-    """Value and dimensions of the last reward span; a value that is missing or not finite is no reward."""
+    """Return value and dimensions of the last reward span; a missing or non-finite value means None."""
     last = next((span for span in reversed(spans) if span.name == semconv.REWARD), None)
     if last is None:
         return None, {}

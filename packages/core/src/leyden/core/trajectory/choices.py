@@ -1,7 +1,8 @@
-"""Which of an answer's several choices the agent went on with. Knows nothing of tokens or transitions.
+"""Choices: finds out which of a response's several choices the agent continued with.
 
-Rule: a choice was used when a later call of the same attempt repeats it (its text as an assistant's message, or the id
-of one of its tool calls), or when what the agent returned contains its text. An answer with one choice is always used.
+A choice was used if a later call of the same attempt repeats it: its text as an assistant's message, or the id of one
+of its tool calls. It was also used if the agent's result contains its text. The only choice of a response always counts
+as used.
 """
 
 import json
@@ -15,11 +16,11 @@ from leyden.core.data.span import Span
 from leyden.core.trajectory.messages import objects, read_messages, text_of
 
 HEAD = 200
-"""Characters of a long text that tell it in a result which is recorded shortened."""
+"""Number of leading characters by which a long text is recognised in a result that was recorded shortened."""
 
 
 class _Said(NamedTuple):
-    """What some messages hold of an assistant's answers."""
+    """Texts and tool call ids of the assistant's messages among some messages."""
 
     texts: Counter[str]
     call_ids: frozenset[str]
@@ -34,10 +35,10 @@ class _Exchange(NamedTuple):
 
 
 def unused_choices(calls: Sequence[Span], spans: Sequence[Span]) -> frozenset[str]:
-    """Return the span ids of the choices that nobody used.
+    """Return the span ids of the choices that were not used.
 
-    `calls` are the recorded calls of one attempt in the order they were made, `spans` all spans of it. Messages are
-    read only where an answer has several choices.
+    `calls` are the recorded calls of one attempt in order of their start, `spans` all spans of it. Messages are read
+    only if a response has several choices.
     """
     answers: defaultdict[str, list[int]] = defaultdict(list)
     for place, call in enumerate(calls):
@@ -56,7 +57,7 @@ def unused_choices(calls: Sequence[Span], spans: Sequence[Span]) -> frozenset[st
 
 
 def _answer(call: Span) -> str:
-    """Return what the choices of one answer have in common."""
+    """Return the id that the choices of one response share."""
     return str(call.attributes.get(semconv.RESPONSE_ID, call.span_id))
 
 
@@ -65,9 +66,9 @@ def _has_several(choices: Sequence[Span]) -> bool:
 
 
 def _repeated(places: Sequence[int], exchanges: Sequence["_Exchange"]) -> set[int]:
-    """Return those `places`, the choices of one answer, that a later call repeats.
+    """Return those `places`, the choices of one response, that a later call repeats.
 
-    A text must stand there more often than the answer's own call had read it and other answers since can have said it.
+    A text must occur more often than the response's own call had read it and other responses since can have written it.
     """
     repeated: set[int] = set()
     others: Counter[str] = Counter()
@@ -84,7 +85,7 @@ def _repeated(places: Sequence[int], exchanges: Sequence["_Exchange"]) -> set[in
 
 
 def _tells(result: str, text: str) -> bool:
-    """Whether `result` contains `text`, plain or as Python or JSON writes it, and not as a part of a longer word."""
+    """Return whether `result` contains `text` as whole words, either plain or as Python or JSON writes it."""
     forms = {text, repr(text)[1:-1], json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1]}
     if any(re.search(_whole(form), result) for form in forms):
         return True
@@ -93,7 +94,7 @@ def _tells(result: str, text: str) -> bool:
 
 
 def _whole(form: str) -> str:
-    """Return a pattern for `form` on its own; the letter of an escaped line break is no part of a word."""
+    """Return a pattern for `form` as whole words; the letter of an escaped line break is not part of a word."""
     before = r"(?:(?<!\w)|(?<=\\[nrt]))" if re.match(r"\w", form) else ""
     after = r"(?!\w)" if re.search(r"\w\Z", form) else ""
     return before + re.escape(form) + after
@@ -105,7 +106,7 @@ def _exchange(call: Span) -> _Exchange:
 
 
 def _said(messages: object) -> _Said:
-    """Read messages or response items as the agent sent them, or as it was answered; what is neither says nothing."""
+    """Return the texts and call ids in messages or response items; empty for anything else."""
     texts: Counter[str] = Counter()
     call_ids: set[object] = set()
     for message in read_messages(messages):

@@ -1,4 +1,4 @@
-"""Trajectories of one task side by side. Knows nothing of rewards' meaning."""
+"""Trajectory groups: collects the trajectories of each task."""
 
 from collections.abc import Iterable, Mapping
 
@@ -6,9 +6,9 @@ from leyden.core.data.transition import Trajectory, TrajectoryGroup
 
 
 def group_by_task(trajectories: Iterable[Trajectory], task_ids: Mapping[str, str]) -> list[TrajectoryGroup]:
-    """Group by task, in the order tasks first appear; `task_ids` maps rollout id to task id.
+    """Return one group per task, in order of the tasks' first appearance; `task_ids` maps rollout id to task id.
 
-    Raises KeyError for a rollout that `task_ids` does not know.
+    Raises KeyError for a rollout that is not in `task_ids`.
     """
     by_task: dict[str, list[Trajectory]] = {}
     for trajectory in trajectories:

@@ -1,4 +1,4 @@
-"""Recorded messages, of either dialect, as far as they can be read. Knows nothing of what is made of them."""
+"""Recorded messages of both API dialects: reads them as far as possible."""
 
 from typing import Any, NamedTuple, cast
 
@@ -14,7 +14,7 @@ class ToolRequest(NamedTuple):
 
 
 def read_messages(recorded: object) -> list[dict[str, Any]]:
-    """Messages or response items as the agent sent them, or as it was answered; what is neither is empty."""
+    """Return the messages or response items that the agent sent or received; empty for anything else."""
     try:
         decoded = msgspec.json.decode(recorded) if isinstance(recorded, str | bytes) else None
     except (msgspec.DecodeError, RecursionError):
@@ -23,13 +23,13 @@ def read_messages(recorded: object) -> list[dict[str, Any]]:
 
 
 def objects(value: object) -> list[dict[str, Any]]:
-    """The members of a list that are objects."""
+    """Return the members of a list that are objects."""
     members = cast("list[object]", value) if isinstance(value, list) else []
     return [cast("dict[str, Any]", member) for member in members if isinstance(member, dict)]
 
 
 def text_of(content: object) -> str:
-    """A message's text: a string, or parts that hold strings."""
+    """Return a message's text: a string, or the joined strings of its parts."""
     if isinstance(content, str):
         return content
     texts = (part.get("text") or part.get("refusal") for part in objects(content))
@@ -37,7 +37,7 @@ def text_of(content: object) -> str:
 
 
 def tool_requests(messages: list[dict[str, Any]]) -> list[ToolRequest]:
-    """The tool calls in what a model wrote: of assistant messages, or items of type `function_call`."""
+    """Return the tool calls that a model wrote: in assistant messages, or items of type `function_call`."""
     found: list[ToolRequest] = []
     for message in messages:
         if message.get("type") == "function_call":
@@ -50,7 +50,7 @@ def tool_requests(messages: list[dict[str, Any]]) -> list[ToolRequest]:
 
 
 def tool_results(messages: list[dict[str, Any]]) -> dict[str, str]:
-    """Call id to the last result that a conversation holds: of messages by a tool, or items of a call's output."""
+    """Return call id to the last result in a conversation: from tool messages, or items of a call's output."""
     found: dict[str, str] = {}
     for message in messages:
         if message.get("role") == "tool":

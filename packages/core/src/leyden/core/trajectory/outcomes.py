@@ -1,7 +1,6 @@
-"""What became of the tools that a model's calls asked for: one attempt's spans → the outcomes of each call.
+"""Tool outcomes: finds what became of the tools that each call of an attempt requested.
 
-Invariant: every tool span of the attempt is in the outcomes of exactly one call, or among those that no call asked for.
-Knows nothing of rewards.
+Invariant: every tool span of the attempt is in the outcomes of exactly one call, or among those that no call requested.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,17 +20,17 @@ class ToolOutcome:
 
     tool: str
     status: Literal["returned", "failed", "unknown"]
-    """`unknown`: no span says how it ended, but a later call shows the model its result."""
+    """`unknown`: no span records how it ended, but a later call shows the model its result."""
     result: str | None = None
-    """As text; of one that failed, what its caller was told instead; None where that is not recorded."""
+    """Result as text; for a failed tool, what its caller got instead; None if not recorded."""
     error: str | None = None
-    """Why it failed, as far as recorded; empty where nobody said."""
+    """Why it failed, as far as recorded; empty if not recorded."""
     arguments: str | None = None
     """JSON, as far as recorded."""
     call_id: str | None = None
     """The model's id of the tool call."""
     span_id: str | None = None
-    """Of the tool's span; None where there is none."""
+    """Id of the tool's span; None without one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,18 +38,18 @@ class Outcomes:
     """The tools of one attempt."""
 
     by_call: Mapping[str, tuple[ToolOutcome, ...]]
-    """Span id of every recorded call (`Transition.span_id`) to the tools that ran because of it, as they began."""
+    """Span id of every recorded call (`Transition.span_id`) to the tools that it caused, in order of their start."""
     unasked: tuple[ToolOutcome, ...] = ()
-    """Tools that no recorded call asked for."""
+    """Tools that no recorded call requested."""
 
 
 def tool_outcomes(spans: Sequence[Span]) -> Outcomes:
     """Return the outcomes of the tools in the `spans` of one attempt.
 
-    A tool belongs to the call that wrote its call id, where ids repeat to the latest before it. Without one that is
-    known, it belongs to a call that began before it and shares the innermost span with it: to one that asked for it by
-    name, else to one that asked for no tool in the provider's own way, as text protocols do; of several, to the latest.
-    What was asked for and has no span is read from the conversation of later calls.
+    A tool belongs to the call that wrote its call id; if ids repeat, to the latest before it. Without a known id, it
+    belongs to a call that began before it and shares the innermost span with it. A call that requested it by name is
+    preferred to one that requested no tool in the provider's format, as with text protocols. Of several, the latest is
+    taken. The result of a requested tool without a span is read from the conversation of later calls.
     """
     by_id = {span.span_id: span for span in spans}
     calls = read_calls(spans, by_id)
@@ -105,7 +104,7 @@ def _outcome(tool: Span) -> ToolOutcome:
 
 
 def _without_span(asked: Sequence[ToolRequest], own: Sequence[ToolOutcome]) -> list[ToolRequest]:
-    """What was asked for and is not among the outcomes that spans tell: by call id, else by name, each once."""
+    """Return the requests that no tool span belongs to: matched by call id, else by name, each once."""
     ids = {outcome.call_id for outcome in own} - {None}
     names = [outcome.tool for outcome in own if outcome.call_id is None]
     left: list[ToolRequest] = []
@@ -120,7 +119,7 @@ def _without_span(asked: Sequence[ToolRequest], own: Sequence[ToolOutcome]) -> l
 
 
 def _add_unseen(found: Mapping[str, list[ToolOutcome]], calls: Sequence[Call]) -> None:
-    """Add what no span tells: of each request, its result in the first later call that read one."""
+    """Add outcomes without a span: for each request, its result in the first later call that contains one."""
     unseen = [_without_span(call.asked, found[call.span.span_id]) for call in calls]
     if not any(unseen):
         return

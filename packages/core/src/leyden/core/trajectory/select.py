@@ -1,4 +1,4 @@
-"""`Selector`: which calls of an agent are trained. Knows nothing of how they are trained."""
+"""`Selector`: chooses which calls of an agent are trained."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,14 +10,14 @@ from leyden.core.data.span import Span
 from leyden.core.errors import UsageError
 
 Predicate = Callable[[Span, Sequence[Span]], bool]
-"""Sees the gateway's `chat` span of a call, and the framework's spans above it, nearest first."""
+"""Function of the gateway's `chat` span of a call and of the framework's spans above it, nearest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selector:
-    """Chooses calls by who spoke, by what the call belongs to, and by a function where that is not enough.
+    """Chooses calls by agent, by containing spans, and by a function for everything else.
 
-    A call must fit all that is given; nothing given selects every call. Raises UsageError for what is not a regular
+    A call must fit all given options; without options every call is selected. Raises UsageError for an invalid regular
     expression.
     """
 
@@ -28,7 +28,7 @@ class Selector:
     attribute_match: Mapping[str, str] = field(default_factory=dict[str, str])
     """Attribute name to a regular expression, searched for in its value on the call's span or on one above it."""
     predicate: Predicate | None = None
-    """Asked last, about calls that fit all else."""
+    """Called last, for calls that fit all other options."""
     _agent: re.Pattern[str] | None = field(init=False, repr=False, compare=False, default=None)
     _span: re.Pattern[str] | None = field(init=False, repr=False, compare=False, default=None)
     _attributes: tuple[tuple[str, re.Pattern[str]], ...] = field(init=False, repr=False, compare=False, default=())
@@ -41,7 +41,7 @@ class Selector:
                 object.__setattr__(self, f"_{name}", _pattern(f"{name}_match", text))
 
     def selects(self, span: Span, by_id: Mapping[str, Span]) -> bool:
-        """Whether the call recorded by `span` is to be trained; `by_id` has the spans of its attempt."""
+        """Return whether the call recorded by `span` is trained; `by_id` has the spans of its attempt."""
         if self._agent is not None:
             names = (span.attributes.get(semconv.AGENT_NAME), span.attributes.get(semconv.NODE))
             if not any(isinstance(name, str) and self._agent.search(name) for name in names):
@@ -61,7 +61,7 @@ class Selector:
 
 
 def spans_above(span: Span, by_id: Mapping[str, Span]) -> list[Span]:
-    """The spans above `span`, nearest first, as far as they are known."""
+    """Return the known spans above `span`, nearest first."""
     found: list[Span] = []
     met = {span.span_id}
     parent = by_id.get(span.parent_id or "")
@@ -80,7 +80,7 @@ def _pattern(name: str, text: str) -> re.Pattern[str]:
 
 
 def _texts(value: object) -> Iterable[str]:
-    """An attribute's value as text; of a list, each member's; bytes and what is missing have none."""
+    """Yield an attribute's value as text; of a list, each member's; nothing for bytes and None."""
     if isinstance(value, list):
         return [text for member in cast("list[object]", value) for text in _texts(member)]
     return () if value is None or isinstance(value, bytes) else (str(value),)

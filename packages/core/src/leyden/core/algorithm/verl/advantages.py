@@ -1,7 +1,8 @@
-"""Advantages of VERL's rows, by Leyden's own estimators, each rollout counted once. Imports nothing of VERL.
+"""Advantages of VERL's rows: computes them with Leyden's estimators, which count each rollout once.
 
-VERL's estimators see rows. All but one of them count a rollout as often as its agent called the model, so the baseline
-depends on how long rollouts go on; here rows become rollouts again before anything is compared.
+VERL's estimators get rows. All but one of them count a rollout once for each of its model calls, so the baseline
+depends on the length of rollouts. This module joins rows into rollouts before it compares them. It does not import
+VERL.
 """
 
 from collections.abc import Sequence
@@ -14,27 +15,27 @@ from leyden.core.errors import TrainingError
 from leyden.core.policy.update.entries import Normalisation, normalised
 
 Places = list[int]
-"""Numbers of a rollout's rows, in the order in which its calls were made."""
+"""Indices of a rollout's rows, in the order in which its calls were made."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowCredit:
-    """What an estimator needs to know of one row."""
+    """What an estimator needs of one row."""
 
     key: str
-    """`uid_session_place`, as `rows.Row.key`."""
+    """`uid_session_place`, as in `rows.Row.key`."""
     credit: float
-    """Its return."""
+    """The return of the row."""
     weight: float
     tokens: int
-    """Response tokens."""
+    """Number of response tokens."""
     value: float | None = None
-    """What VERL's critic expected before the first of them; None where there is no critic."""
+    """Value of VERL's critic before the first response token; None without a critic."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimation:
-    """How rows are compared, and what of them weighs the same."""
+    """The estimator that compares rows, and the normalisation of the loss."""
 
     estimator: AdvantageEstimator
     normalisation: Normalisation = "token"
@@ -42,17 +43,20 @@ class Estimation:
 
 
 def is_row(key: str) -> bool:
-    """Whether `key` is a row's; those that VERL pads a batch with have no session."""
+    """Return whether `key` belongs to a row; keys of rows that VERL pads a batch with have no session."""
     return key.count("_") == 2
 
 
 def row_advantages(rows: Sequence[RowCredit], estimation: Estimation) -> Floats:
-    """Return `advantages_N` of a step's N rows, such that VERL's mean over tokens is the step's normalised loss.
+    """Return `advantages_N` of a step's N rows, scaled so that VERL's mean over tokens is the step's normalised loss.
 
-    Advantage × weight of each row, 0 in groups that are dropped, × its share: VERL divides by all of the step's tokens,
-    so a row's share is the weight that Leyden gives each of its tokens × their number in all. With `token` that is 1,
-    but for dropped groups, whose tokens VERL counts. Every loss of VERL's is proportional to the advantage, where that
-    is not negative, so the share reaches the gradient. Raises TrainingError for values that are missing.
+    The result is advantage × weight × share for each row, and 0 in dropped groups. VERL divides by all tokens of the
+    step. The share is therefore the weight that Leyden gives each token of the row, × the number of all tokens. With
+    normalisation `token` the share is 1, except that VERL also counts the tokens of dropped groups.
+
+    VERL's losses scale with the advantage by any factor that is not negative, so the share reaches the gradient. The
+    exceptions in `owned_settings.UNSCALED` are allowed only with normalisation `token`. Raises TrainingError if values
+    are missing.
     """
     advantages_N = np.zeros(len(rows))
     groups = _groups(rows)
@@ -70,7 +74,7 @@ def row_advantages(rows: Sequence[RowCredit], estimation: Estimation) -> Floats:
 
 
 def _groups(rows: Sequence[RowCredit]) -> list[list[Places]]:
-    """Return for each prompt, for each of its rollouts, where its rows are."""
+    """Return for each prompt, and for each of its rollouts, the indices of its rows."""
     places: dict[str, dict[str, list[tuple[int, int]]]] = {}
     for number, row in enumerate(rows):
         if not is_row(row.key):
@@ -90,7 +94,7 @@ def _credited(rows: Sequence[RowCredit], places: Places) -> CreditedRollout:
 
 
 def _assign(advantages_N: Floats, group: Sequence[Places], estimate: GroupAdvantages) -> list[int]:
-    """Write the advantages of one group; return its rows, none where it is dropped."""
+    """Write the advantages of one group; return the indices of its rows, or none if the group is dropped."""
     if estimate.dropped is not None:
         return []
     for places, own_N in zip(group, estimate.advantages, strict=True):

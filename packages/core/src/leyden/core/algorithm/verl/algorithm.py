@@ -1,6 +1,6 @@
-"""`VERL`: the run's agents, trained by VERL's own trainer on a Ray cluster. Owns no loop: VERL's is not changed.
+"""`VERL`: trains the run's agents with VERL's unchanged trainer on a Ray cluster.
 
-VERL asks the run for rollouts of its tasks and serves the policy to the run's gateway; see `inside_verl`.
+VERL requests rollouts of its tasks from the run, and serves the policy to the run's gateway; see `inside_verl`.
 """
 
 import asyncio
@@ -37,11 +37,11 @@ from leyden.core.errors import EngineError, UsageError
 log = logging.getLogger(__name__)
 
 LOG = "verl.log"
-"""What VERL's processes say, in the loop's folder."""
+"""File in the loop's folder with the output of VERL's processes."""
 LOOK_SECONDS = 0.5
-"""How often the numbers of VERL's steps are looked for."""
+"""Interval in seconds at which the metrics of VERL's steps are read."""
 LAST_WORDS_SECONDS = 5.0
-"""How long VERL, whose replicas are lost, may take to end and say why."""
+"""Seconds in which VERL may end and report the reason, after its replicas were lost."""
 OURS = {
     "loss": "actor/loss",
     "entropy": "actor/entropy",
@@ -49,31 +49,31 @@ OURS = {
     "learning_rate": "actor/lr",
     "served_trained_gap": "training/rollout_probs_diff_max",
 }
-"""Numbers of a step that every algorithm logs, and VERL's names of them. The gap is one of probabilities."""
+"""Metrics that every algorithm logs, and VERL's names for them. The gap is one of probabilities."""
 OLDEST = "training/off_policy/trajectory_staleness_worst/max"
-"""VERL's name of how many updates the oldest tokens of a step are behind."""
+"""VERL's metric for how many updates the oldest tokens of a step are behind."""
 PLUGIN = "leyden.core.algorithm.verl.inside_verl.plugin"
 HUGGINGFACE = "actor/huggingface"
-"""The weights in a checkpoint, whole; VERL's own merger of shards would round them to bfloat16."""
+"""Folder of whole weights in a checkpoint. VERL's own merger of shards would round them to bfloat16."""
 LATEST = "latest_checkpointed_iteration.txt"
-"""Where VERL says which checkpoint is its last whole one."""
+"""File in which VERL records its last complete checkpoint."""
 
 
 class VERLConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How VERL trains."""
+    """Configuration of VERL, and how to start it."""
 
     config: dict[str, Any] = {}
-    """VERL's own dictionary, as far as it differs from its defaults."""
+    """VERL's own configuration dictionary; only values that differ from its defaults are needed."""
     overrides: tuple[str, ...] = ()
-    """Hydra overrides of the same, as on VERL's command line."""
+    """Hydra overrides of the same configuration, as on VERL's command line."""
     ray_address: str | None = None
-    """The cluster to join, as `ray.init` takes it; None starts one on this machine, and ends it with the run."""
+    """The cluster to join, as `ray.init` takes it; None starts one on this machine and stops it with the run."""
     environment: Mapping[str, str | bool | int | float] = {}
-    """Variables of every process of VERL. What is no text, as a command line reads `1`, is written as JSON."""
+    """Environment variables of all VERL processes. Values that are not text are written as JSON."""
 
     @property
     def variables(self) -> dict[str, str]:
-        """The same as a process gets them."""
+        """The environment with all values as text."""
         return {
             name: value if isinstance(value, str) else msgspec.json.encode(value).decode()
             for name, value in self.environment.items()
@@ -81,7 +81,7 @@ class VERLConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class VERL(Algorithm):
-    """VERL's V1 trainer. Takes its plain dictionary, or a `VERLConfig` with how to start it."""
+    """VERL's V1 trainer. Takes VERL's plain dictionary, or a `VERLConfig`, which also has the options to start it."""
 
     name = "verl"
     Config = VERLConfig
@@ -91,7 +91,10 @@ class VERL(Algorithm):
         super().__init__(config if isinstance(config, VERLConfig) else VERLConfig(config=dict(config or {})))
 
     def check_change(self, key: str) -> None:
-        """Raise UsageError, unless `key` says how VERL is started, or is one of `CHANGEABLE` that no override says."""
+        """Raise UsageError unless a resumed run may change this key.
+
+        Allowed are the keys that define how VERL is started, and those in `CHANGEABLE` that no override sets.
+        """
         if key == "ray_address" or key.startswith("environment."):
             return
         path = key.removeprefix("config.")
@@ -110,16 +113,19 @@ class VERL(Algorithm):
 
     @property
     def serves_itself(self) -> bool:
-        """VERL serves the policy by replicas of its own."""
+        """True: VERL serves the policy with its own replicas."""
         return True
 
     @property
     def context_length(self) -> int:
-        """The most tokens of a call that VERL serves, prompt and answer together."""
+        """The most tokens of a call that VERL serves, prompt and response together."""
         return context_length(self._given(), self.config.overrides)
 
     async def run(self, context: Context) -> None:
-        """Let VERL train, from the last checkpoint on, and take over the weights that it ends with."""
+        """Run VERL's training from the last checkpoint on, and take over the weights that it ends with.
+
+        Raises UsageError unless `context` is an `OutsideContext`.
+        """
         if not isinstance(context, OutsideContext):
             raise UsageError(f"{type(context).__name__} cannot run VERL, whose loop runs in processes of its own")
         given, overrides = self._given(), self.config.overrides
@@ -133,7 +139,7 @@ class VERL(Algorithm):
         await self._take_over(context)
 
     def _given(self) -> dict[str, Any]:
-        """VERL's dictionary as it was given, keys with dots as mappings in mappings."""
+        """Return the given VERL dictionary, with dotted keys turned into nested mappings."""
         return nested(self.config.config)
 
     async def _train(self, context: OutsideContext, step: int) -> None:
@@ -143,7 +149,7 @@ class VERL(Algorithm):
         try:
             async with trainer_process(launch, context.home / LOG) as process:
                 await _follow(context, process, collecting.failure, numbers)
-        except EngineError as error:  # VERL may know why its replicas are gone
+        except EngineError as error:  # VERL's log may have the reason why its replicas are gone
             raise EngineError(f"{error}; all that VERL said is in {context.home / LOG}") from error
         finally:
             await collecting.close()
@@ -152,12 +158,12 @@ class VERL(Algorithm):
             context.steps = context.step
 
     async def _take_over(self, context: OutsideContext) -> None:
-        """Take the weights of the best and of the last version as the run's own."""
+        """Take over the weights of the best and the last version as the run's own."""
         folders = {version: _kept_in(context, version) / HUGGINGFACE for version in context.versions_to_keep if version}
         await context.adopt(folders)
 
     def _launch(self, context: OutsideContext, collecting: Collecting, step: int) -> Launch:
-        """Write what VERL reads, and say how it is started."""
+        """Write the files that VERL reads, and return how it is started."""
         plan, home, overrides = context.plan, context.home, self.config.overrides
         config = usual_settings(self._given(), overrides, context.steps, plan)
         held_out = home / "held_out.parquet" if context.held_out else None
@@ -178,14 +184,14 @@ class VERL(Algorithm):
         )
 
     def _environment(self) -> dict[str, str]:
-        """What VERL's processes get besides; a plug-in is among its modules."""
+        """Return further environment variables for VERL's processes; they add Leyden's plug-in to VERL's modules."""
         given = self.config.variables
         modules = given.get(MODULES, os.environ.get(MODULES, ""))
         return {**given, MODULES: ",".join(filter(None, [modules, PLUGIN]))}
 
 
 def latest_step(checkpoints: Path) -> int:
-    """The step of VERL's last whole checkpoint; 0 where there is none."""
+    """Return the step of VERL's last complete checkpoint; 0 without one."""
     latest = checkpoints / LATEST
     return int(latest.read_text()) if latest.exists() else 0
 
@@ -193,7 +199,7 @@ def latest_step(checkpoints: Path) -> int:
 async def _follow(
     context: OutsideContext, process: TrainerProcess, failure: "asyncio.Future[None]", numbers: StepNumbers
 ) -> None:
-    """Tell the run of each step that VERL takes, until it ends; raises what it, or a rollout, fails with."""
+    """Report each step of VERL to the run until VERL ends; raises the error of VERL or of a rollout."""
     began, ended = context.step, asyncio.ensure_future(process.ended())
     try:
         while True:
@@ -215,7 +221,7 @@ async def _follow(
 
 
 async def _prefer_its_end(failure: "asyncio.Future[None]", ended: "asyncio.Future[None]") -> None:
-    """Raise what VERL has ended with, where it may be the reason why its replicas are lost: they end with it."""
+    """Raise VERL's own error if VERL ends soon, because it may explain why the replicas are lost."""
     if isinstance(failure.exception(), EngineError):
         await asyncio.wait({ended}, timeout=LAST_WORDS_SECONDS)
         if ended.done():
@@ -225,23 +231,23 @@ async def _prefer_its_end(failure: "asyncio.Future[None]", ended: "asyncio.Futur
 def _by_our_names(numbers: Mapping[str, Any]) -> dict[str, Any]:
     found = {ours: numbers[theirs] for ours, theirs in OURS.items() if theirs in numbers}
     if numbers.get(OLDEST):
-        # Other weights drew some of it than those that it is compared with: the gap says nothing of serving.
+        # Other weights generated some of these tokens, so the gap does not measure a difference in serving.
         found.pop("served_trained_gap", None)
     return found
 
 
 def _is_kept(context: OutsideContext, step: int) -> bool:
-    """Whether VERL can go on after a step whose checkpoint was whole once."""
+    """Return whether VERL can resume after `step`, whose checkpoint was complete at some time."""
     return (_kept_in(context, step) / "data.pt").exists()
 
 
 def _kept_in(context: OutsideContext, step: int) -> Path:
-    """Where VERL keeps what it goes on from after a step."""
+    """Return the folder of VERL's checkpoint after a step."""
     return context.checkpoints / f"global_step_{step}"
 
 
 def _prune(context: OutsideContext) -> None:
-    """Remove the checkpoints that neither going on nor the best version needs."""
+    """Remove the checkpoints that are needed neither to resume nor for the best version."""
     steps = sorted(int(path.name.rpartition("_")[2]) for path in context.checkpoints.glob("global_step_*"))
     needed = {*steps[-max(1, context.plan.keep_checkpoints) :], *context.versions_to_keep}
     for step in steps:

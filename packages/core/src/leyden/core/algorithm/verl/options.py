@@ -1,6 +1,7 @@
-"""VERL's configuration, composed: the user's dictionary on VERL's own defaults, with what Leyden owns filled in.
+"""VERL's configuration: merges the user's dictionary with VERL's defaults and with the values that Leyden sets.
 
-Every key that the user gives is taken, or refused by its path in one line. Imports nothing of VERL until it composes.
+Every key that the user gives is applied, or refused with a message that names its path. VERL is imported only when a
+configuration is composed.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,24 +31,24 @@ from leyden.core.errors import UsageError
 from leyden.core.policy.update.entries import Normalisation
 
 SECTION = "leyden"
-"""Section of the user's dictionary, and of `algorithm` in what is composed, that is Leyden's own."""
+"""Leyden's own section in the user's dictionary, and in `algorithm` of the composed configuration."""
 MANAGER = "leyden.core.algorithm.verl.inside_verl.rollout_manager.RolloutCollection"
-"""What VERL makes its rollouts with."""
+"""Class that VERL uses to make its rollouts."""
 
 Plain = dict[str, Any]
 
 
 class LeydenOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The section `leyden` of the dictionary: what Leyden decides in the place of VERL."""
+    """The section `leyden` of the dictionary: choices that Leyden makes instead of VERL."""
 
     credit: SchemeSettings = "uniform"
-    """What each call answers for: a credit scheme's name, or `{name: ..., option: value}`."""
+    """Credit scheme, which assigns a return to each call: its name, or `{name: ..., option: value}`."""
     advantage: SchemeSettings | None = None
-    """An advantage estimator, given the same way. [what algorithm.adv_estimator says]"""
+    """An advantage estimator, given the same way. Default: the one of algorithm.adv_estimator."""
     normalisation: Normalisation = "token"
-    """What weighs the same in a step: every token, every rollout, or every token of every step (constant)."""
+    """What has equal weight in a step: every token, every rollout, or every token of every step (constant)."""
     tokens_per_rollout: int | None = None
-    """The constant that constant normalisation divides by, beside the number of rollouts."""
+    """Constant by which constant normalisation divides, in addition to the number of rollouts."""
 
     def __post_init__(self) -> None:
         constant = self.normalisation == "constant"
@@ -58,7 +59,7 @@ class LeydenOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     @classmethod
     def of(cls, section: object) -> "LeydenOptions":
-        """Return the options that a section holds; raises UsageError for one that there is not."""
+        """Return the options in a section; raises UsageError for an unknown option or a wrong value."""
         try:
             found = msgspec.convert(section, cls)
         except msgspec.ValidationError as error:
@@ -68,7 +69,7 @@ class LeydenOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         return found
 
     def estimation(self) -> Estimation:
-        """How rows are compared; raises UsageError where no estimator was named."""
+        """Return how rows are compared; raises UsageError if no estimator was named."""
         if self.advantage is None:
             raise UsageError(f"leyden.advantage is missing; there is {', '.join(ADVANTAGE.names())}")
         return Estimation(
@@ -79,13 +80,14 @@ class LeydenOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 def compose(config: Mapping[str, Any], overrides: Sequence[str] = (), owned: Mapping[str, Any] | None = None) -> Plain:
-    """Return VERL's whole `ppo_trainer` configuration as plain values, interpolations unresolved.
+    """Return VERL's complete `ppo_trainer` configuration as plain values, with interpolations unresolved.
 
-    `config` is a dictionary as tutorials give it, whose keys may also have dots; `overrides` are hydra's, and win over
-    it. `owned` is what this run settles, given the same way: the user may repeat it, not contradict it. Where tasks are
-    read from, a dictionary may say for who gave them to the run; VERL is not told.
-    Raises UsageError, in one line with the path, for versions that do not fit, a key that VERL does not have, a
-    contradiction, and whatever VERL's own validation refuses.
+    `config` is a dictionary as in VERL's tutorials; its keys may contain dots. `overrides` are Hydra overrides, which
+    win over `config`. `owned` holds the values that this run sets, in the same form; the user may repeat but not
+    contradict them. Keys in `REPLACED`, which name the task files, are accepted but not passed to VERL.
+
+    Raises UsageError, in one line with the path, for incompatible versions, a key that VERL does not have, a
+    contradiction, and anything that VERL's own validation refuses.
     """
     check_versions()
     from leyden.core.algorithm.verl import verl_config
@@ -115,7 +117,7 @@ def compose(config: Mapping[str, Any], overrides: Sequence[str] = (), owned: Map
 
 
 def _filled(resolved: Plain, told: set[str], options: LeydenOptions, settled: Mapping[str, Any]) -> Plain:
-    """What Leyden settles in every run, by path."""
+    """Return the values that Leyden sets in every run, by path."""
     estimator = _estimator(resolved["algorithm"], told, options)
     section = {
         "credit": CREDIT.settings(CREDIT.make(options.credit)),
@@ -138,7 +140,7 @@ def _filled(resolved: Plain, told: set[str], options: LeydenOptions, settled: Ma
 
 
 def _estimator(algorithm: Mapping[str, Any], told: set[str], options: LeydenOptions) -> AdvantageEstimator:
-    """Return Leyden's estimator for what VERL's name and numbers, or Leyden's own section, ask for."""
+    """Return Leyden's estimator for VERL's estimator name and numbers, or for Leyden's own section."""
     name = algorithm["adv_estimator"]
     if options.advantage is not None:
         if "algorithm.adv_estimator" in told:
@@ -175,7 +177,7 @@ def _check_rules(resolved: Plain, told: set[str]) -> None:
 
 
 def _check_loss(resolved: Plain, options: LeydenOptions) -> None:
-    """Raise UsageError for a loss that the normalisation does not reach, and for a correction that VERL skips."""
+    """Raise UsageError for a loss that the normalisation does not affect, and for a correction that VERL ignores."""
     loss = _get(resolved, "actor_rollout_ref.actor.policy_loss.loss_mode")
     if loss in UNSCALED and options.normalisation != "token":
         raise UsageError(
@@ -192,9 +194,9 @@ def _check_loss(resolved: Plain, options: LeydenOptions) -> None:
 
 
 def _check_known(composed: Plain, path: str, value: object, verl: Any) -> None:
-    """Raise UsageError for a key that VERL does not have, and for a value where it has a section.
+    """Raise UsageError for a key that VERL does not have, and for a value in place of a section.
 
-    A section may hold more keys than VERL's defaults show: those of its dataclass, or any where the default is empty.
+    A section may hold more keys than VERL's defaults show: those of its dataclass, or any keys if the default is empty.
     """
     node: Any = composed
     keys = path.split(".")
@@ -214,7 +216,7 @@ def _check_known(composed: Plain, path: str, value: object, verl: Any) -> None:
 
 
 def _check_section(path: str, found: object) -> None:
-    """Raise UsageError for a plain value that options are given to; what is unset or refers elsewhere may be one."""
+    """Raise UsageError if options are given to a plain value; None and interpolations may be sections."""
     if found is not None and not (isinstance(found, str) and found.startswith("${")):
         raise UsageError(f"{path} is a value of VERL's ({found!r}), not a section")
 
@@ -225,7 +227,7 @@ def _unknown(path: str, key: str, known: set[str]) -> str:
 
 
 def _leaves(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the path of every value that is not itself a section, and the value."""
+    """Yield the path and the value of every value that is not itself a section."""
     for key, value in config.items():
         path = f"{prefix}{key}"
         if isinstance(value, Mapping) and value:
@@ -235,12 +237,12 @@ def _leaves(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 
 def _path(override: str) -> str:
-    """The path that a hydra override is about."""
+    """Return the path that a Hydra override sets."""
     return override.lstrip("+~").partition("=")[0].partition("@")[0].strip()
 
 
 def _among(path: str, told: Sequence[str]) -> bool:
-    """Whether `path`, or a section it is in, or something in it, is among `told`."""
+    """Return whether `path`, a section that contains it, or a key in it is in `told`."""
     return any(f"{path}.".startswith(f"{one}.") or f"{one}.".startswith(f"{path}.") for one in told)
 
 

@@ -1,7 +1,7 @@
-"""Rows: the transitions of one prompt's rollouts as VERL trains them, one row each. Imports nothing of VERL.
+"""Rows: converts the transitions of one prompt's rollouts into the rows that VERL trains, one row each.
 
-Invariant: a row's ids are its transition's, whole. A transition that does not fit is left out and counted, never cut: a
-cut prompt is another state than the one that was acted in, and a cut response another action.
+Invariant: a row holds all token ids of its transition. A transition that exceeds a limit is left out and counted, never
+cut: a cut prompt is a different state, and a cut response a different action. This module does not import VERL.
 """
 
 from collections import Counter
@@ -40,19 +40,19 @@ CREDIT_FIELD = "leyden_credit"
 
 
 TOO_FEW = (TOO_FEW_REWARDS, NO_CREDITED_CALL)
-"""Reasons why a group has no row, whatever the other groups of its step are."""
+"""Reasons for dropping a group that do not depend on the other groups of its step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowLimits:
-    """What a row may be: as many tokens as VERL was told of, all drawn at the temperature that it replays."""
+    """What a row may be: its most tokens in VERL, and the temperature at which VERL computes log-probabilities."""
 
     prompt: int
-    """Tokens, `data.max_prompt_length`."""
+    """Maximum number of prompt tokens, `data.max_prompt_length`."""
     response: int
-    """Tokens, `data.max_response_length`."""
+    """Maximum number of response tokens, `data.max_response_length`."""
     temperature: float = 1.0
-    """`actor_rollout_ref.rollout.temperature`, one for all rows."""
+    """`actor_rollout_ref.rollout.temperature`, the same for all rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -60,42 +60,42 @@ class Row:
     """One transition for VERL."""
 
     uid: str
-    """VERL's name of the prompt; without `_`, which parts the keys."""
+    """VERL's name of the prompt; without `_`, which separates the parts of keys."""
     session: int
-    """Number of the rollout among those of the prompt."""
+    """Index of the rollout among those of the prompt."""
     place: int
-    """Number of the transition among those of the rollout, those left out included."""
+    """Index of the transition in the rollout; left-out transitions count."""
     prompt_ids: TokenIds
-    """P ids: the state."""
+    """P token ids: the state."""
     response_ids: TokenIds
-    """T ids: the action, each of which the policy drew, so all of them are trained."""
+    """T token ids: the action. The policy generated all of them, so all are trained."""
     logprobs: LogProbs
     """T behaviour log-probabilities."""
     credit: float
-    """What the transition is answerable for: its return."""
+    """The return of the transition."""
     weight: float
-    """How strongly it is trained; above 0."""
+    """Weight of the transition in training; above 0."""
     reward: float
-    """Of the whole rollout, for VERL's metrics."""
+    """Reward of the whole rollout, for VERL's metrics."""
     turns: int
-    """Transitions of the rollout, those left out included."""
+    """Number of transitions in the rollout; left-out transitions count."""
     min_version: int
-    """The oldest weights that drew one of the tokens."""
+    """The oldest policy version that generated one of the tokens."""
     max_version: int
-    """The newest."""
+    """The newest policy version that generated one of the tokens."""
 
     @property
     def key(self) -> str:
-        """VERL's name of the row."""
+        """VERL's key of the row."""
         return f"{self.uid}_{self.session}_{self.place}"
 
     def fields(self, *, validate: bool = False) -> "dict[str, Any]":
-        """Return what VERL stores of the row: 1-D tensors without padding, and plain values.
+        """Return the row's fields for VERL: 1-D tensors without padding, and plain values.
 
-        P ids of the prompt and T of the response, then both (`input_ids`, `position_ids`: P + T); masks, behaviour
-        log-probabilities and `rm_scores`, T each, the latter 0 but for the credit on the last token. A registered
-        estimator is shown no keys, so `uid` is the row's key where it trains, and the prompt's where it validates,
-        which VERL groups by. `leyden_credit` holds 3 float64.
+        `prompts` has P ids, `responses` T ids; `input_ids` and `position_ids` have P + T. Masks, behaviour
+        log-probabilities and `rm_scores` have T values; the scores are 0 except for the credit on the last token.
+        `leyden_credit` holds 3 float64. VERL passes a registered estimator no keys, so in training `uid` is the row's
+        key. In validation it is the prompt's, because VERL groups by it.
         """
         import torch
 
@@ -119,13 +119,13 @@ class Row:
             "uid": self.uid if validate else self.key,
             "session_id": self.session,
             "num_turns": self.turns,
-            # Under the name `reward` VERL's validation keeps the scores, and would count these among them.
+            # Not named `reward`: VERL's validation stores the scores under that name, and would mix the two.
             "extra_fields": {"reward_extra_info": {"rollout_reward": self.reward}},
             "multi_modal_inputs": {},
         }
 
     def tag(self, step: int) -> dict[str, Any]:
-        """Return what VERL's queue knows of the row; `step` is the one the prompt was drawn for."""
+        """Return the row's tag in VERL's queue; `step` is the step for which VERL sampled the prompt."""
         prompt, response = len(self.prompt_ids), len(self.response_ids)
         return {
             "status": "success",
@@ -145,26 +145,26 @@ class Row:
 
 @dataclass(slots=True)
 class PromptRows:
-    """What the rollouts of one prompt came to, and what is missing from it."""
+    """The rows made from the rollouts of one prompt, and what was left out."""
 
     rows: list[Row] = field(default_factory=list[Row])
     untrained: dict[str, str] = field(default_factory=dict[str, str])
-    """Transitions without a row: the span's id to the reason why."""
+    """Transitions without a row: span id to the reason why."""
     rollouts_left_out: Counter[str] = field(default_factory=Counter[str])
-    """Rollouts without a row, by the reason why; their transitions are not counted again."""
+    """Number of rollouts without a row, by the reason why; their transitions are not counted separately."""
     dropped: str | None = None
-    """Why the whole prompt has no row, though it had some: it would have taught nothing."""
+    """Reason why all rows of the prompt were dropped because they give no training signal; None if they were not."""
     witness: Row | None = None
-    """The shortest row of a prompt that was dropped: VERL cannot take a step without a token to learn from.
+    """The shortest row of a dropped prompt, used because VERL cannot take a step without a trained token.
 
-    Alone it is compared with nothing, so it has no advantage and no say.
+    Alone in its group it is compared with nothing, so its advantage is 0 and it does not change the result.
     """
     account: Account = field(default_factory=Account)
-    """What became of every rollout, and of their calls."""
+    """Account of every rollout, and of their calls."""
 
     @property
     def calls_left_out(self) -> Counter[str]:
-        """Transitions without a row, counted by the reason why."""
+        """Number of transitions without a row, by the reason why."""
         return Counter(self.untrained.values())
 
 
@@ -173,9 +173,9 @@ def training_rows(
 ) -> PromptRows:
     """Return a row for each transition of `group` that can be trained; `uid` is VERL's name of the prompt.
 
-    Credit is assigned over whole rollouts, before anything is left out. A group that `advantage` cannot compare, or
-    that has nothing to teach whatever the other groups are, is dropped. Raises TrainingError for credit that does not
-    match a rollout's transitions.
+    Credit is assigned over whole rollouts before anything is left out. A group is dropped if `advantage` cannot compare
+    its rollouts, or if it gives no training signal regardless of the other groups. Raises TrainingError if the credit
+    does not match a rollout's transitions.
     """
     found = PromptRows()
     sessions: list[list[Row]] = []
@@ -201,9 +201,9 @@ def _account(group: TrajectoryGroup, found: PromptRows) -> Account:
 
 
 def validation_rows(uid: str, group: TrajectoryGroup) -> PromptRows:
-    """Return one row for each rewarded rollout of `group`: its last transition, with the reward on its last token.
+    """Return one row for each rewarded rollout of `group`: its last transition, with the reward on the last token.
 
-    VERL reads from it the reward, and the texts for its log; nothing is trained, so no limit applies.
+    VERL reads the reward from it, and the texts for its log. Nothing is trained, so no limit applies.
     """
     found = PromptRows()
     for session, trajectory in enumerate(group.trajectories):
@@ -222,7 +222,10 @@ def validation_rows(uid: str, group: TrajectoryGroup) -> PromptRows:
 def _session_rows(
     uid: str, session: int, trajectory: Trajectory, scheme: CreditAssigner, limits: RowLimits, left_out: dict[str, str]
 ) -> tuple[list[Row], str | None]:
-    """Return the rows of one rollout, and why there is none; counts the calls left out of one that has a reward."""
+    """Return the rows of one rollout, and the reason if there is none.
+
+    For a rewarded rollout, the calls that are left out are added to `left_out`, with the reason why.
+    """
     if trajectory.reward is None:
         return [], NO_REWARD
     credit = credit_of(trajectory, scheme)
@@ -243,7 +246,7 @@ def _session_rows(
 def _row(
     uid: str, session: int, place: int, call: Transition, credit: tuple[float, float], reward: float, turns: int
 ) -> Row:
-    """Return a row; `credit` is the return of `call` and its weight."""
+    """Return a row; `credit` is the return and the weight of `call`."""
     versions = [version for version, _ in call.versions]
     return Row(
         uid=uid,
@@ -266,7 +269,7 @@ def _is_whole(call: Transition) -> bool:
 
 
 def _unfit(call: Transition, limits: RowLimits) -> str | None:
-    """Why a transition cannot be a row, or None."""
+    """Return why a transition cannot be a row; None if it can."""
     reasons = {
         EMPTY_PROMPT: len(call.prompt_ids) == 0,
         EMPTY_RESPONSE: len(call.response_ids) == 0,
@@ -279,7 +282,7 @@ def _unfit(call: Transition, limits: RowLimits) -> str | None:
 
 
 def _reason_to_drop(sessions: Sequence[Sequence[Row]], advantage: AdvantageEstimator) -> str | None:
-    """Why a group teaches nothing, as far as it can be told without the other groups of its step."""
+    """Return why a group gives no training signal, as far as that does not depend on the other groups of its step."""
     if advantage.needs_values:
         return None  # the critic learns from every state
     group = [CreditedRollout(returns_N=np.array([row.credit for row in rows])) for rows in sessions]

@@ -1,4 +1,7 @@
-"""VERL's configuration as VERL itself makes, resolves and checks it. Imported inside functions: it imports VERL."""
+"""VERL's configuration, as VERL itself builds, resolves and validates it.
+
+Import this module only inside functions, because it imports VERL.
+"""
 
 import logging
 from collections.abc import Sequence
@@ -11,7 +14,7 @@ from typing import Any
 
 from leyden.core.errors import UsageError
 
-# By name, since VERL is an extra that types are checked without.
+# Imported by name, because VERL is an optional dependency that is absent when types are checked.
 hydra: Any = import_module("hydra")
 omegaconf: Any = import_module("omegaconf")
 roles: Any = import_module("verl.trainer.ppo.utils")
@@ -25,9 +28,9 @@ log = logging.getLogger(__name__)
 
 
 def default_config(overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """Return VERL's own `ppo_trainer` configuration with hydra's `overrides`, interpolations unresolved.
+    """Return VERL's own `ppo_trainer` configuration with Hydra `overrides`, interpolations unresolved.
 
-    Raises UsageError for an override that VERL's configuration does not take.
+    Raises UsageError for an override that VERL's configuration does not accept.
     """
     folder = Path(str(roles.__file__)).parents[1] / "config"
     try:
@@ -38,13 +41,13 @@ def default_config(overrides: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def plain(config: Any, *, resolve: bool = False) -> dict[str, Any]:
-    """Return a configuration of OmegaConf's as dictionaries, lists and values."""
+    """Return an OmegaConf configuration as dictionaries, lists and values."""
     found: Any = OmegaConf.to_container(config, resolve=resolve)
     return found
 
 
 def resolved(config: dict[str, Any]) -> dict[str, Any]:
-    """Return `config` with every interpolation replaced; raises UsageError for one that refers to nothing."""
+    """Return `config` with all interpolations resolved; raises UsageError for one that refers to nothing."""
     try:
         return plain(OmegaConf.create(config), resolve=True)
     except OmegaConfError as error:
@@ -52,14 +55,14 @@ def resolved(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def field_names(target: str) -> frozenset[str]:
-    """Return the fields of the dataclass that VERL makes of a section, named by the section's `_target_`."""
+    """Return the fields of the dataclass that VERL makes of a section; `target` is the section's `_target_`."""
     module, _, name = target.rpartition(".")
     kind: Any = getattr(import_module(module), name)
     return frozenset(field.name for field in fields(kind)) if is_dataclass(kind) else frozenset()
 
 
 def validate(config: dict[str, Any]) -> None:
-    """Raise UsageError, in one line, for what VERL's own validation refuses."""
+    """Raise UsageError, in one line, for a configuration that VERL's own validation refuses."""
     whole: Any = OmegaConf.create(config)
     said = StringIO()
     try:
@@ -71,5 +74,5 @@ def validate(config: dict[str, Any]) -> None:
 
 
 def one_line(error: Exception) -> str:
-    """Return what an error says, on one line."""
+    """Return an error's message on one line."""
     return " ".join(str(error).split()) or type(error).__name__

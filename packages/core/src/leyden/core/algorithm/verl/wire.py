@@ -1,4 +1,4 @@
-"""What VERL's processes and the run say to each other, as MessagePack. Knows nothing of HTTP, and nothing of VERL."""
+"""MessagePack messages between VERL's processes and the run."""
 
 import msgspec
 
@@ -8,13 +8,13 @@ from leyden.core.data.failure import Failure
 from leyden.core.data.transition import Outcome, Trajectory, TrajectoryGroup, Transition
 
 REPLICAS, PAUSE, ROLLOUTS, USED, TAKEN = "/replicas", "/pause", "/rollouts", "/used", "/taken"
-"""Paths: where the policy is served, that it changes, the rollouts of a task, what of them can be trained, and is."""
+"""Paths: replica addresses, pause for a weight change, rollouts, what of them can be trained, a step's tasks."""
 FAILED = "/failed"
-"""Path: rollouts that VERL cannot be given."""
+"""Path: rollouts that cannot be given to VERL."""
 SAID = "/said"
-"""Path: what whoever watches the run should know."""
+"""Path: a message for the user of the run."""
 LONGEST_WAIT = 20.0
-"""Seconds that the answer to one request may take; who waits for more asks again."""
+"""The most seconds that the response to one request may take; a client that waits longer repeats the request."""
 
 
 class Replicas(msgspec.Struct, frozen=True, array_like=True):
@@ -23,32 +23,32 @@ class Replicas(msgspec.Struct, frozen=True, array_like=True):
     addresses: tuple[str, ...]
     """`host:port` of each replica's HTTP server."""
     version: int
-    """Version of the weights that all of them serve."""
+    """Version of the weights that all replicas serve."""
 
 
 class Pause(msgspec.Struct, frozen=True, array_like=True):
-    """The weights are about to change."""
+    """Notice that the weights are about to change."""
 
     version: int
-    """What they become."""
+    """The version that the weights change to."""
 
 
 class Failed(msgspec.Struct, frozen=True, array_like=True):
-    """Rollouts that VERL cannot be given: it must not take their step without them."""
+    """Notice of rollouts that cannot be given to VERL, which must not take their step without them."""
 
     why: str
     to_mend: bool = False
-    """Whether what the run was given has to be changed: nothing else has gone wrong."""
+    """Whether the only cause is the input of the run, which the user has to change."""
 
 
 class Said(msgspec.Struct, frozen=True, array_like=True):
-    """What whoever watches the run should know."""
+    """A message for the user of the run."""
 
     what: str
 
 
 class _Call(msgspec.Struct, frozen=True, array_like=True):
-    """A `Transition`."""
+    """A `Transition` in a message."""
 
     rollout_id: str
     attempt_id: str
@@ -68,7 +68,7 @@ class _Call(msgspec.Struct, frozen=True, array_like=True):
 
 
 class _Attempt(msgspec.Struct, frozen=True, array_like=True):
-    """A `Trajectory`."""
+    """A `Trajectory` in a message."""
 
     rollout_id: str
     attempt_id: str
@@ -81,7 +81,7 @@ class _Attempt(msgspec.Struct, frozen=True, array_like=True):
 
 
 class _Group(msgspec.Struct, frozen=True, array_like=True):
-    """A `TrajectoryGroup`."""
+    """A `TrajectoryGroup` in a message."""
 
     task_id: str
     attempts: tuple[_Attempt, ...]
@@ -116,7 +116,7 @@ def encode_group(group: TrajectoryGroup) -> bytes:
 
 
 def decode_group(data: bytes) -> TrajectoryGroup:
-    """Undo `encode_group`; raises `msgspec.DecodeError` for anything else."""
+    """Decode the result of `encode_group`; raises `msgspec.DecodeError` for anything else."""
     group = _GROUPS.decode(data)
     trajectories = tuple(
         Trajectory(
@@ -135,37 +135,37 @@ def decode_group(data: bytes) -> TrajectoryGroup:
 
 
 def decode_asked(data: bytes) -> Asked:
-    """What a request for rollouts asks; raises `msgspec.DecodeError` for what is none."""
+    """Decode a request for rollouts; raises `msgspec.DecodeError` for anything else."""
     return _ASKED.decode(data)
 
 
 def decode_replicas(data: bytes) -> Replicas:
-    """Where the policy is served; raises `msgspec.DecodeError` for what does not say so."""
+    """Decode the replicas' addresses and version; raises `msgspec.DecodeError` for anything else."""
     return _REPLICAS.decode(data)
 
 
 def decode_pause(data: bytes) -> Pause:
-    """What the weights become; raises `msgspec.DecodeError` for what does not say so."""
+    """Decode a notice of a weight change; raises `msgspec.DecodeError` for anything else."""
     return _PAUSE.decode(data)
 
 
 def decode_failed(data: bytes) -> Failed:
-    """Why rollouts cannot be given; raises `msgspec.DecodeError` for what does not say so."""
+    """Decode a failure notice; raises `msgspec.DecodeError` for anything else."""
     return _FAILED.decode(data)
 
 
 def decode_said(data: bytes) -> Said:
-    """What should be known; raises `msgspec.DecodeError` for what does not say so."""
+    """Decode a message for the user; raises `msgspec.DecodeError` for anything else."""
     return _SAID.decode(data)
 
 
 def decode_used(data: bytes) -> Used:
-    """What of a task's rollouts can be trained; raises `msgspec.DecodeError` for what does not say so."""
+    """Decode a report of what can be trained; raises `msgspec.DecodeError` for anything else."""
     return _USED.decode(data)
 
 
 def decode_taken(data: bytes) -> Taken:
-    """What a step learns from; raises `msgspec.DecodeError` for what does not say so."""
+    """Decode the tasks that a step learns from; raises `msgspec.DecodeError` for anything else."""
     return _TAKEN.decode(data)
 
 

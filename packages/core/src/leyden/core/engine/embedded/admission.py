@@ -1,39 +1,39 @@
-"""`Admission`: when calls that have come begin to be decoded. Knows nothing of models, threads or what a call is.
+"""Admission control: decides when waiting calls begin to be decoded.
 
-To begin, and to take a step, cost a small model nearly the same for one sequence as for eight. Whoever begins each
-call as it comes is always busy with two or three, and takes the processor from the agents that make the next ones. So
-calls wait for each other until there are as many as there lately were at once, but never for long; one that is alone
-does not wait for others.
+For a small model, a prefill or a step costs nearly the same for one sequence as for eight. An engine that begins each
+call at once is always busy with two or three, and takes processor time from the agents that make the next ones. Calls
+therefore wait for each other until there are as many as there recently were at once, but only for a short time. A
+single call does not wait for others.
 """
 
 SHARE = 0.25
-"""Weight of the newest arrival in the average; and by how much that average may be missed."""
+"""Weight of the newest arrival in the average; also by how much the number of calls may fall short of the average."""
 
 
 class Admission:
-    """Of one queue. All times are in seconds, by one clock.
+    """Admission control of one queue. All times are in seconds, of one clock.
 
-    Calls wait for `idle` seconds at most where nothing is being decoded, and for `longest` where others are expected.
+    Calls wait at most `idle` seconds if nothing is being decoded, and at most `longest` if more are expected.
     """
 
     def __init__(self, *, idle: float, longest: float) -> None:
         self._idle, self._longest = idle, longest
         self._at_once = 1.0
-        """How many calls there lately were, waiting or being decoded: a moving average over arrivals."""
+        """Recent number of calls that wait or are decoded: a moving average over arrivals."""
         self._since: float | None = None
 
     def arrived(self, now: float, in_flight: int) -> None:
-        """Note a call that has come to wait; `in_flight` counts it, the others that wait, and those being decoded."""
+        """Record a new waiting call; `in_flight` counts all calls that wait or are decoded, including this one."""
         self._at_once += SHARE * (in_flight - self._at_once)
         if self._since is None:
             self._since = now
 
     def began(self) -> None:
-        """Note that calls have begun; any that found no room have waited, and begin as soon as there is some."""
+        """Record that calls have begun; calls left over begin as soon as there is room, without further waiting."""
         self._since = None
 
     def patience(self, now: float, *, waiting: int, room: int, idle: bool) -> float:
-        """For how long the `waiting` should still wait; 0: now as many begin as there is `room` for."""
+        """Return how many seconds the `waiting` calls should still wait; 0: begin as many as there is `room` for."""
         if self._since is None or waiting >= room:
             return 0.0
         expected = waiting < self._at_once - SHARE

@@ -1,6 +1,6 @@
-"""Keys and values of the sequences being decoded, and of prefixes worth keeping. Knows nothing of models or sampling.
+"""Caches of keys and values: of the sequences being decoded, and of prefixes that may be used again.
 
-Shape suffixes: B rows, Q tokens per row, K key-value heads, D head size, T columns. A row is a slot of the cache; a
+Shape suffixes: B rows, Q tokens per row, K key-value heads, D head size, T columns. A row is a slot of the cache. A
 token's column is its position in its own sequence, so rows of any length share one tensor without padding.
 """
 
@@ -20,7 +20,7 @@ COLUMNS = 128
 
 
 class CacheShape(NamedTuple):
-    """What one token's keys and values look like."""
+    """Shape, type and device of the keys and values of one token."""
 
     layers: int
     heads: int
@@ -51,26 +51,26 @@ class SlotCache:
         self.data = data
 
     def step(self, first_slot: int, positions_BQ: Sequence[Sequence[int]], common: Common | None = None) -> "Step":
-        """Begin a forward over tokens at `positions_BQ` of the slots from `first_slot` on.
+        """Return a `Step` for a forward pass over tokens at `positions_BQ` of the slots from `first_slot` on.
 
-        `common`, for one token a row, says which of them begin alike; a forward may use it.
+        `common`, for passes of one token a row, describes which rows share a beginning; the forward pass may use it.
         """
         width = 1 + max(max(row) for row in positions_BQ)
         self.reserve(first_slot + len(positions_BQ), width)
         return Step(self, first_slot, torch.tensor(positions_BQ, device=self.shape.device), width, common)
 
     def copy(self, source: int, target: int, length: int) -> None:
-        """Make slot `target` start with the first `length` tokens of slot `source`."""
+        """Copy the first `length` tokens of slot `source` to slot `target`."""
         self.reserve(target + 1, length)
         self.data[:, :, target, :, :length] = self.data[:, :, source, :, :length]
 
     def clear(self) -> None:
-        """Forget everything; zeros, because a masked NaN would still poison a sum."""
+        """Set everything to zero, because a masked NaN would still make a sum NaN."""
         self.data.zero_()
 
 
 class Step:
-    """One forward's view of the cache: where new keys and values go, and what each token may look at."""
+    """View of the cache for one forward pass: where new keys and values are stored, and which tokens are visible."""
 
     def __init__(
         self, cache: SlotCache, first_slot: int, positions_BQ: Tensor, width: int, common: Common | None
@@ -88,14 +88,17 @@ class Step:
         self._masks: dict[int | None, Tensor] = {}
 
     def write(self, layer: int, keys_BKQD: Tensor, values_BKQD: Tensor) -> tuple[Tensor, Tensor]:
-        """Store one layer's new keys and values; return all of the rows' so far, (B, K, T, D) each."""
+        """Store one layer's new keys and values; return all keys and values of the rows so far, (B, K, T, D) each."""
         keys, values = self._data[layer, 0], self._data[layer, 1]
         keys.view(-1, self._size).index_copy_(0, self._index, keys_BKQD.reshape(-1, self._size))
         values.view(-1, self._size).index_copy_(0, self._index, values_BKQD.reshape(-1, self._size))
         return keys[self._slots, :, : self.width], values[self._slots, :, : self.width]
 
     def mask(self, window: int | None = None) -> Tensor:
-        """Return what to add to the attention scores, (B, 1, Q, T): 0 for the last `window` tokens up to itself."""
+        """Return the attention mask to add to the scores, (B, 1, Q, T).
+
+        It is 0 for the last `window` tokens up to the token itself, and the lowest number of the type for all others.
+        """
         if window not in self._masks:
             column_T = torch.arange(self.width, device=self.positions_BQ.device)
             position_BQ1 = self.positions_BQ[:, :, None]
@@ -117,9 +120,9 @@ class _Node(NamedTuple):
 
 
 class PrefixCache:
-    """Blocks of keys and values of recent sequences, found by everything that precedes them; least recently used go.
+    """Blocks of keys and values of recent sequences, found by all preceding tokens; evicts the least recently used.
 
-    A block's key is its parent's id and its own tokens, so a match is exact and never a matter of hashing.
+    A block's key is its parent's id and its own tokens, so a match is exact and does not depend on hashes.
     """
 
     def __init__(self, shape: CacheShape, tokens: int) -> None:
@@ -135,13 +138,13 @@ class PrefixCache:
         return len(self._nodes) * BLOCK
 
     def match(self, ids: Sequence[int]) -> list[int]:
-        """Return the places of the blocks that `ids` starts with."""
+        """Return the pool indices of the blocks that `ids` starts with."""
         path = self._path(ids)
         self._touch(path)
         return [self._nodes[key].place for key in path]
 
     def first_unknown(self, ids: Sequence[int]) -> _Key | None:
-        """Return the key of the first whole block of `ids` that is not known; None when all are."""
+        """Return the key of the first whole block of `ids` that is not cached; None if all are."""
         path = self._path(ids)
         start = len(path) * BLOCK
         if self._capacity == 0 or start + BLOCK > len(ids):
@@ -149,7 +152,7 @@ class PrefixCache:
         return (self._nodes[path[-1]].id if path else 0, tuple(ids[start : start + BLOCK]))
 
     def load(self, places: list[int], cache: SlotCache, slot: int) -> None:
-        """Make `slot` start with the blocks at `places`."""
+        """Copy the blocks at `places` to the beginning of `slot`."""
         if not places:
             return
         length = len(places) * BLOCK
@@ -159,7 +162,7 @@ class PrefixCache:
         cache.data[:, :, slot, :, :length] = blocks.permute(1, 2, 3, 0, 4, 5).reshape(layers, 2, heads, length, size)
 
     def store(self, ids: Sequence[int], cache: SlotCache, slot: int) -> None:
-        """Keep the whole blocks of `ids`, whose keys and values `slot` starts with."""
+        """Store the whole blocks of `ids`, whose keys and values are at the beginning of `slot`."""
         blocks = min(len(ids) // BLOCK, self._capacity)
         path = self._path(ids[: blocks * BLOCK])
         self._touch(path)
@@ -178,7 +181,7 @@ class PrefixCache:
             self._pool[places] = new.permute(3, 0, 1, 2, 4, 5)
 
     def flush(self) -> None:
-        """Forget every prefix."""
+        """Remove all prefixes."""
         self._free.extend(node.place for node in self._nodes.values())
         self._nodes.clear()
 
@@ -195,7 +198,7 @@ class PrefixCache:
         return path
 
     def _touch(self, path: list[_Key]) -> None:
-        """Mark as used, children first: a parent is always younger than its children and so outlives them."""
+        """Mark blocks as used, children first, so that a parent is more recent and is evicted after its children."""
         for key in reversed(path):
             self._nodes.move_to_end(key)
 

@@ -1,4 +1,4 @@
-"""Compares what an engine will serve with the model's own plain forward, before it serves anything."""
+"""Self-check: compares an engine's forward pass with the model's own before the engine serves anything."""
 
 import random
 from collections.abc import Sequence
@@ -14,19 +14,19 @@ from leyden.core.engine.embedded.shared_prefixes import Common
 from leyden.core.errors import EngineError
 
 TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-3}
-"""Largest difference of log-probabilities by precision."""
+"""Largest allowed difference of log-probabilities by precision."""
 HALF_TOLERANCE = 0.5
 BEGINNING = 24
-"""Tokens of a beginning that sequences share, where no sliding window asks for more."""
+"""Tokens of the shared beginning of test sequences, unless a sliding window needs more."""
 STEPS = 3
-"""Tokens of each sequence that go through decoding, one at a time."""
+"""Tokens of each test sequence that are decoded one at a time."""
 
 
 def check_forward(model: nn.Module, forward: Forward, cache: SlotCache, prefixes: PrefixCache) -> None:
     """Raise EngineError unless `forward` gives the model's own log-probabilities.
 
-    Ragged prompts prefilled together, decoded together, and scored with and without a known prefix; and prompts that
-    begin alike, decoded together.
+    Prompts of different lengths are prefilled together, decoded together, and scored with and without a cached prefix.
+    Prompts with a shared beginning are decoded together.
     """
     rows = _sequences(model)
     expected = [_plain(model, row) for row in rows]
@@ -51,25 +51,25 @@ def check_forward(model: nn.Module, forward: Forward, cache: SlotCache, prefixes
 
 
 def _worst_of_alike(model: nn.Module, forward: Forward, cache: SlotCache, decoder: Decoder) -> float:
-    """Return by how much the last tokens of two pairs of sequences are off, each pair with a beginning of its own."""
+    """Return the largest error of the last tokens of two pairs of sequences, each pair with a shared beginning."""
     length = _crossing(model) or BEGINNING
     starts = _random_ids(model, [length, length], seed=1)
     rows = [starts[n % 2] + end for n, end in enumerate(_random_ids(model, [2, 4, 7, 3], seed=2))]
     for _ in decoder.forced(0, [row[:-1] for row in rows], [0] * len(rows), 1 << 20):
-        continue  # the logits of these are checked elsewhere
+        continue  # `check_forward` checks these logits
     step = cache.step(0, [[len(row) - 1] for row in rows], Common.of([[0, 2], [1, 3]], length))
     logits = forward(torch.tensor([[row[-1]] for row in rows], device=cache.shape.device), step)
     return max(_distance(logits[n], _plain(model, row)[-1:]) for n, row in enumerate(rows))
 
 
 def _sequences(model: nn.Module) -> list[list[int]]:
-    """Return random sequences of different lengths, one across the sliding window if there is a short one."""
+    """Return random sequences of different lengths, one longer than the sliding window if that is short."""
     crossing = _crossing(model)
     return _random_ids(model, [5, 19, 41] + ([crossing] if crossing else []), seed=0)
 
 
 def _crossing(model: nn.Module) -> int:
-    """Return a length that crosses the model's sliding window; 0 if there is no short one."""
+    """Return a length that exceeds the model's sliding window; 0 if there is no short one."""
     config = cast(Any, model).config.get_text_config()
     window = max((w for w in attention_windows(config).values() if w is not None), default=0)
     return window + 9 if 32 < window <= LONGEST_CHECK else 0

@@ -1,4 +1,4 @@
-"""The decode thread: takes calls and other work from an inbox between two steps, hands chunks back to event loops."""
+"""Decode thread: takes calls and other work from an inbox between two steps, and passes chunks to event loops."""
 
 import asyncio
 import logging
@@ -24,13 +24,16 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 SWITCH_SECONDS = 0.0005
-"""How long another thread may keep the interpreter while this one wants it. Each torch call gives it away, so with
-Python's 5 ms a busy event loop beside a tiny model slows decoding three-fold. Process-wide, and put back at the end."""
+"""Maximum time that another thread may keep the interpreter while this one waits for it.
+
+Each torch call releases the interpreter. With Python's 5 ms, a busy event loop beside a tiny model makes decoding three
+times slower. The setting is process-wide, and restored at the end.
+"""
 
 
 _switching = threading.Lock()
 _switch_seconds_before: list[float] = []
-"""One entry per decode thread alive; the first is what the process had."""
+"""One entry per running decode thread; the first is the process's original value."""
 
 
 @contextmanager
@@ -48,7 +51,7 @@ def _quick_switching() -> Generator[None]:
 
 
 class Call:
-    """One answer on its way from the decode thread to a coroutine."""
+    """One response on its way from the decode thread to a coroutine."""
 
     def __init__(self, sequence: Decoded) -> None:
         self.sequence = sequence
@@ -59,12 +62,12 @@ class Call:
         self._arrived = asyncio.Event()
 
     def put(self, chunk: TokenChunk | EngineError) -> None:
-        """Hand over a chunk, or the error that ends the call. Only on the event loop."""
+        """Add a chunk, or the error that ends the call. Only on the event loop."""
         self._ready.append(chunk)
         self._arrived.set()
 
     async def next_chunk(self) -> TokenChunk:
-        """Wait for tokens; return all that are ready and of one version."""
+        """Wait for tokens; return all that are available and of one version."""
         while not self._ready:
             self._arrived.clear()
             await self._arrived.wait()
@@ -102,18 +105,18 @@ class _Action:
             self._future.set_exception(error)
 
     def refuse(self, failure: EngineError) -> None:
-        """Tell whoever waits that this will not be done."""
+        """Fail the waiting caller with `failure`, because the action will not run."""
         if self._future.set_running_or_notify_cancel():
             self._future.set_exception(failure)
 
 
 class DecodeThread:
-    """Runs a `Decoder`. Its public methods may be called from any thread."""
+    """Thread that runs a `Decoder`. Its public methods may be called from any thread."""
 
     def __init__(self, *, max_batch: int, admission: Admission, chunk_seconds: float, version: int) -> None:
         self.version = version
         self.broken: EngineError | None = None
-        """Why it answers nothing any more."""
+        """The error with which all calls fail from now on; None while the thread works."""
         self._max_batch = max_batch
         self._admission = admission
         self._chunk_seconds = chunk_seconds
@@ -127,11 +130,11 @@ class DecodeThread:
 
     @property
     def in_flight(self) -> int:
-        """Calls that hold a slot or wait for one."""
+        """Number of calls that hold a slot or wait for one."""
         return len(self._calls)
 
     def start(self, make: Callable[[], Decoder]) -> "Future[None]":
-        """Start; the future tells when the decoder is made, or why it could not be."""
+        """Start the thread; the returned future completes when the decoder is made, or with what prevented it."""
 
         def become_ready() -> None:
             self._decoder = make()
@@ -141,17 +144,17 @@ class DecodeThread:
         return ready
 
     def submit(self, call: Call) -> None:
-        """Answer `call`."""
+        """Add `call` to the inbox."""
         self._inbox.put(call)
 
     def between_steps(self, action: Callable[[], T]) -> "Future[T]":
-        """Run `action` on the decode thread, between two steps."""
+        """Run `action` on the decode thread, between two steps; the returned future gets its result."""
         future: Future[T] = Future()
         self._inbox.put(_Action(action, cast("Future[object]", future)))
         return future
 
     def flush(self, version: int) -> None:
-        """Serve `version` from here on: forget what the old weights computed. Only on the decode thread."""
+        """Serve `version` from now on: discard what the old weights computed. Only on the decode thread."""
         self._emit(everything=True)
         self._waiting = self._ready.flush() + self._waiting
         self._admission.began()
@@ -184,12 +187,12 @@ class DecodeThread:
             except Exception as error:
                 self._fail(error)
             self._emit()
-        while not self._inbox.empty():  # what came too late for the last round
+        while not self._inbox.empty():  # items that arrived after the last step
             self._take(self._inbox.get())
         self._end("abort")
 
     def _refuse(self, error: Exception) -> None:
-        """Fail what is in flight and all that comes, until the end: nobody may wait for a broken engine in vain."""
+        """Fail all calls in flight and all later ones, until the end, so that no caller waits for a broken engine."""
         logger.critical("The engine is broken; every call fails from here on", exc_info=error)
         failure = self.broken = EngineError(f"the engine is broken: {error!r}")
         calls, self._calls, self._waiting = self._calls, [], []
@@ -204,7 +207,7 @@ class DecodeThread:
                 self._stopped = True
 
     def _read_inbox(self) -> None:
-        """Take what has arrived; where nothing is being decoded wait for it, and for the company of those that came."""
+        """Take the items in the inbox; wait for items if nothing is decoded, or for more calls to begin together."""
         while not self._stopped:
             patience = 0.0 if self._ready_rows() else self._patience() if self._waiting else None
             try:
@@ -254,7 +257,7 @@ class DecodeThread:
                 self._ready.leave(call.sequence)
 
     def _emit(self, *, everything: bool = False) -> None:
-        """Hand over what was drawn: at once where an answer is complete, else every `chunk_seconds`."""
+        """Return the new tokens: at once for a complete response, else every `chunk_seconds`."""
         now = time.perf_counter()
         due = everything or now - self._emitted >= self._chunk_seconds
         chunks: list[tuple[Call, TokenChunk | EngineError]] = []
@@ -280,7 +283,7 @@ class DecodeThread:
         )
 
     def _fail(self, error: Exception) -> None:
-        """Tell every call; the engine itself goes on, with nothing of what may have gone wrong."""
+        """Fail every call; the engine continues with empty caches, because the old ones may be damaged."""
         logger.error("A decode step failed", exc_info=error)
         failure = error if isinstance(error, EngineError) else EngineError(f"a decode step failed: {error!r}")
         self._end(failure)
@@ -293,14 +296,14 @@ class DecodeThread:
 
 
 def _hand_over(chunks: list[tuple[Call, TokenChunk | EngineError]]) -> None:
-    """Wake each event loop once for all of its calls."""
+    """Pass the chunks to the event loops, and wake each event loop once for all of its calls."""
     by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Call, TokenChunk | EngineError]]] = {}
     for call, chunk in chunks:
         by_loop.setdefault(call.loop, []).append((call, chunk))
     for loop, mine in by_loop.items():
         try:
             loop.call_soon_threadsafe(_put, mine)
-        except RuntimeError:  # the loop is closed: nobody waits any more
+        except RuntimeError:  # the event loop is closed, so no caller waits
             for call, _ in mine:
                 call.abandoned = True
 

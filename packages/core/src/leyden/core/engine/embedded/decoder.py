@@ -1,6 +1,7 @@
-"""Continuous batching: sequences join and leave between decode steps. One thread's work; knows nothing of asyncio.
+"""Continuous batching: decodes many sequences together, which join and leave between decode steps.
 
-A sequence's row number is its slot in the cache; the last row moves into the place of one that leaves.
+All work happens on one thread. A sequence's row number is its slot in the cache. When a sequence leaves, the last row
+moves to its slot.
 """
 
 import math
@@ -20,17 +21,17 @@ from leyden.core.engine.embedded.shared_prefixes import Common, find_common, pac
 from leyden.core.errors import EngineError
 
 PREFILL_TOKENS = 4096
-"""Most tokens in one prefill forward, padding included."""
+"""Most tokens in one prefill forward pass, padding included."""
 SCORE_TOKENS = 256
 """Most tokens whose logits over the whole vocabulary are held at once."""
 MASK_CELLS = 1 << 25
-"""Most cells of one forward's attention mask."""
+"""Most cells of one forward pass's attention mask."""
 SHARED_DTYPES = (torch.float32, torch.float64)
-"""Precisions in which a shared beginning may be read apart: coarser ones would round the weights between two sums."""
+"""Precisions in which a shared beginning may be read separately; others would round the weights between two sums."""
 
 
 class Decoded:
-    """A sequence being decoded, and what was drawn for it since `take` was last called."""
+    """A sequence being decoded, and the tokens sampled since the last `take`."""
 
     def __init__(
         self,
@@ -43,22 +44,22 @@ class Decoded:
         top_logprobs: int = 0,
     ) -> None:
         self.ids = list(prompt)
-        """Prompt and answer so far."""
+        """Prompt and response so far."""
         self.prompt = packed(prompt)
         self.sampling = sampling
         self.uniform = random.Random(seed).random
-        """Draws the number that picks the next token."""
+        """Generator of the uniform number that selects the next token."""
         self.finish_reason: FinishReason | None = None
         self.drawn: list[tuple[int, float, float]] = []
         """Id, raw log-probability and sampling log-probability of each new token."""
         self.top_logprobs = top_logprobs
         self.top: list[list[tuple[int, float]]] = []
-        """The likeliest ids at the place of each of `drawn`, where they are asked for."""
+        """The likeliest ids at the position of each token in `drawn`, if requested."""
         self._last = len(prompt) + limit
         self._stop_ids = frozenset(stop_ids)
 
     def append(self, token: int, logprob: float, sampling_logprob: float) -> None:
-        """Take note of a drawn token, and of whether it is the last."""
+        """Record a sampled token, and whether it is the last."""
         self.ids.append(token)
         self.drawn.append((token, logprob, sampling_logprob))
         if token in self._stop_ids:
@@ -67,12 +68,12 @@ class Decoded:
             self.finish_reason = "length"
 
     def take(self) -> list[tuple[int, float, float]]:
-        """Return what was drawn since the last call."""
+        """Return the tokens sampled since the last call."""
         drawn, self.drawn = self.drawn, []
         return drawn
 
     def take_top(self) -> list[list[tuple[int, float]]] | None:
-        """Return the likeliest ids at the places since the last call; None where they are not asked for."""
+        """Return the likeliest ids at the positions since the last call; None if not requested."""
         top, self.top = self.top, []
         return top if self.top_logprobs else None
 
@@ -88,10 +89,10 @@ class Decoder:
         """The sequences being decoded, by slot."""
         self._common: Common | None = None
         self._common_of: list[Decoded] = []
-        """The rows that `_common` was found for."""
+        """The rows for which `_common` was computed."""
 
     def prefill(self, sequences: Sequence[Decoded]) -> None:
-        """Let `sequences` join, and draw the next token of each; what they have in common is computed once."""
+        """Add `sequences`, and sample the next token of each; common prefixes are computed once."""
         twins: dict[tuple[int, ...], list[Decoded]] = {}
         for sequence in sequences:
             twins.setdefault(tuple(sequence.ids), []).append(sequence)
@@ -112,7 +113,7 @@ class Decoder:
         self._draw(first, torch.cat([logits_BV, logits_BV[sources]]) if sources else logits_BV)
 
     def step(self) -> None:
-        """Draw the next token of every row."""
+        """Sample the next token of every row."""
         ids = [[row.ids[-1]] for row in self.rows]
         step = self._cache.step(0, [[len(row.ids) - 1] for row in self.rows], self._beginnings())
         self._draw(0, self._forward(self._tensor(ids), step)[:, -1])
@@ -126,7 +127,7 @@ class Decoder:
         self.rows.pop()
 
     def flush(self) -> list[Decoded]:
-        """Forget everything that was computed; return the sequences that were being decoded, to be prefilled anew."""
+        """Discard everything computed; return the sequences that were being decoded, which must be prefilled again."""
         rows, self.rows = self.rows, []
         self._prefixes.flush()
         self._cache.clear()
@@ -135,8 +136,8 @@ class Decoder:
     def score(self, ids: Sequence[int]) -> list[float]:
         """Return the raw log-probability of each of `ids[1:]`.
 
-        Known prefixes are used, as for an answer, for what follows them; for what they hold itself they have no logits,
-        and it is computed anew. So what is wrong with a known prefix shows.
+        For the tokens after a cached prefix, the prefix is used, as it is for a response. The cache holds no logits for
+        the prefix itself, so these are computed again. A wrong cached prefix is therefore visible in the result.
         """
         slot, context = len(self.rows), list(ids[:-1])
         places = self._prefixes.match(context[:-1])
@@ -149,9 +150,9 @@ class Decoder:
         return scores
 
     def forced(self, slot: int, rows: Sequence[Sequence[int]], starts: Sequence[int], chunk: int) -> Iterator[Tensor]:
-        """Compute `rows` of tokens that follow `starts` cached ones; yield logits of every token by chunks (B, Q, V).
+        """Compute `rows` of tokens that follow `starts` cached ones; yield logits of all tokens, in chunks (B, Q, V).
 
-        Rows that are shorter repeat their last token at its own place, which changes nothing.
+        Shorter rows repeat their last token at its own position, which changes nothing.
         """
         for ids, step in self._chunks(slot, rows, starts, chunk):
             yield self._forward(ids, step, every=True)
@@ -168,7 +169,7 @@ class Decoder:
             yield self._tensor(ids), self._cache.step(slot, positions)
 
     def _score_from(self, slot: int, ids: Sequence[int], begin: int, end: int) -> list[float]:
-        """Score `ids[begin + 1 : end + 1]` given that the slot holds what precedes `begin`."""
+        """Return the scores of `ids[begin + 1 : end + 1]`, given that the slot holds the tokens before `begin`."""
         targets = self._tensor(list(ids[begin + 1 : end + 1]))
         scores: list[float] = []
         for logits in self.forced(slot, [ids[begin:end]], [begin], SCORE_TOKENS):
@@ -177,7 +178,7 @@ class Decoder:
         return scores
 
     def _beginnings(self) -> Common | None:
-        """By what the rows begin with in common, where reading that once is worth it; on a GPU it was not measured."""
+        """Return the beginnings that rows share, if reading them once saves time; None on GPUs (not measured)."""
         shape = self._cache.shape
         if shape.device.type != "cpu" or shape.dtype not in SHARED_DTYPES:
             return None
@@ -188,9 +189,9 @@ class Decoder:
         return self._common
 
     def _wave(self, waiting: list[Decoded]) -> tuple[list[tuple[int, Decoded]], list[Decoded]]:
-        """Split off those that share no unknown block with an earlier one; the others will find it known.
+        """Split off sequences that share no uncached block with an earlier one; the others will find it in the cache.
 
-        Those split off come with the number of their tokens that are to be computed.
+        The sequences that are split off have the number of tokens to compute beside them.
         """
         claimed: set[object] = set()
         wave: list[tuple[int, Decoded]] = []
@@ -206,7 +207,7 @@ class Decoder:
         return wave, later
 
     def _join(self, batch: list[Decoded]) -> Tensor:
-        """Compute the prompts of `batch` into new rows; return the logits that follow each (B, V)."""
+        """Compute the prompts of `batch` into new rows; return the logits of the next token of each (B, V)."""
         first, starts = len(self.rows), list[int]()
         for slot, sequence in enumerate(batch, first):
             places = self._prefixes.match(sequence.ids[:-1])

@@ -1,6 +1,7 @@
-"""`EmbeddedEngine`: serves a Hugging Face causal model inside this process, on the CPU or one GPU.
+"""`EmbeddedEngine`: serves a Hugging Face causal language model inside this process, on the CPU or one GPU.
 
-For models small enough to decode beside the trainer, and for tests; a server of its own does better for large ones.
+It is meant for models small enough to decode beside the trainer, and for tests. A separate server suits large models
+better.
 """
 
 import asyncio
@@ -34,33 +35,33 @@ from leyden.core.errors import EngineError, UsageError
 logger = logging.getLogger(__name__)
 
 SMALL = 20_000_000
-"""Below this many parameters a second thread costs more than it gives, seven-fold on a machine that is busy."""
+"""Below this number of parameters a second thread costs more than it saves, up to seven times on a busy machine."""
 
 
 class EmbeddedConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """How an `EmbeddedEngine` batches, caches and draws."""
+    """How an `EmbeddedEngine` batches, caches and samples."""
 
     max_batch: int = 64
     """Sequences decoded together; further calls wait."""
     threads: int | None = None
     """Torch threads of the decode thread; None: one for a small model on the CPU, else torch's own choice."""
     batch_wait_seconds: float = 0.003
-    """How long an idle engine waits for company after a call has come."""
+    """How long an idle engine waits for more calls after one has arrived."""
     join_seconds: float = 0.04
-    """How long at most calls wait for each other where lately more came at once: they begin together, at less cost."""
+    """Maximum time that calls wait for each other if more recently arrived together: a joint start costs less."""
     chunk_seconds: float = 0.02
-    """How often tokens of unfinished answers are handed out."""
+    """Interval at which tokens of unfinished responses are returned."""
     prefix_cache_tokens: int = 16384
-    """Tokens whose keys and values are kept for prompts that start the same; 0 for none."""
+    """Tokens whose keys and values are cached for prompts with the same beginning; 0 for none."""
     context_length: int | None = None
-    """Prompt and answer together; None: what the model was made for."""
+    """Maximum length of prompt and response together; None: the model's limit."""
     seed: int = 0
-    """Of calls that bring none of their own, with their number in the order of arrival."""
+    """Seed of calls that have none, combined with their number in order of arrival."""
     lean: bool = True
-    """Whether to use the faster forward where there is one for the model."""
+    """Whether to use the faster forward pass if there is one for the model."""
 
     def __post_init__(self) -> None:
-        """Raise UsageError for numbers that make no sense."""
+        """Raise UsageError for values out of range."""
         if self.max_batch < 1 or (self.threads is not None and self.threads < 1) or (self.context_length or 2) < 2:
             raise UsageError("engine: max_batch and threads must be at least 1, context_length at least 2")
         if min(self.batch_wait_seconds, self.join_seconds, self.chunk_seconds, self.prefix_cache_tokens) < 0:
@@ -69,7 +70,7 @@ class EmbeddedConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EmbeddedEngine(Engine):
-    """Decodes with a thread of its own on a copy of `model`'s weights.
+    """Decodes on a separate thread, with a copy of `model`'s weights.
 
     `on_finish` is called on the caller's event loop with the record of each call when it ends.
     """
@@ -111,11 +112,11 @@ class EmbeddedEngine(Engine):
 
     @property
     def in_flight(self) -> int:
-        """Calls that are being decoded or wait to be."""
+        """Number of calls that are decoded or wait."""
         return self._thread.in_flight
 
     async def start(self) -> None:
-        """Start decoding; EngineError when the model cannot be served exactly."""
+        """Start decoding; EngineError if the model cannot be served exactly."""
         if self._closed:
             raise EngineError("the engine is closed")
         try:
@@ -125,7 +126,7 @@ class EmbeddedEngine(Engine):
             raise
 
     async def generate(self, request: GenerateRequest) -> AsyncIterator[TokenChunk]:
-        """Yield the answer as it is drawn; see `Engine.generate`."""
+        """Yield the response while it is generated; see `Engine.generate`."""
         self._check_ready()
         check_request(request, self._model)
         call = Call(self._sequence(request))
@@ -143,10 +144,10 @@ class EmbeddedEngine(Engine):
                 report(self._on_finish, request, delivered, self.version)
 
     async def update_weights(self, weights: Mapping[str, object], version: int) -> None:
-        """Serve `weights` as `version`; returns when they are being served, and they may be changed again.
+        """Serve `weights` as `version`; when this returns, they are served, and the caller may change its tensors.
 
-        Answers in flight go on: their prompt and what was drawn so far is computed anew. EngineError, and nothing
-        changes, unless `weights` names every parameter in its shape (of tied ones, any).
+        Responses in flight continue; their prompts and tokens so far are computed again. Raises EngineError, and
+        changes nothing, unless `weights` has every parameter in its shape (of tied ones, any).
         """
         served = self._check_ready()
         chosen = served.check(weights)
@@ -158,7 +159,10 @@ class EmbeddedEngine(Engine):
         await asyncio.wrap_future(self._thread.between_steps(replace))
 
     async def score(self, ids: list[int]) -> list[float]:
-        """Return the raw log-probability of each of `ids[1:]` through the path that answers take, prefixes included."""
+        """Return the raw log-probability of each of `ids[1:]`, computed as for responses, cached prefixes included.
+
+        Raises EngineError if the ids do not fit the context or the vocabulary, or if the engine is not running.
+        """
         self._check_ready()
         if not 0 < len(ids) <= self._model.context_length:
             raise EngineError(f"cannot score {len(ids)} tokens with a context of {self._model.context_length}")
@@ -168,12 +172,12 @@ class EmbeddedEngine(Engine):
         return await asyncio.wrap_future(self._thread.between_steps(lambda: decoder.score(ids)))
 
     def check(self) -> None:
-        """Raise EngineError when the decode thread cannot go on."""
+        """Raise EngineError if the decode thread cannot continue."""
         if self._thread.broken is not None:
             raise self._thread.broken
 
     async def close(self) -> None:
-        """Abort what is in flight and end the decode thread."""
+        """Abort all calls in flight and end the decode thread."""
         self._closed = True
         await asyncio.to_thread(self._thread.stop)
 
@@ -195,7 +199,7 @@ class EmbeddedEngine(Engine):
         )
 
     def _make_decoder(self) -> Decoder:
-        """Choose the fastest forward that passes the check; runs on the decode thread."""
+        """Choose the fastest forward pass that passes the check; runs on the decode thread."""
         threads = self._config.threads or (1 if _is_small(self._served) else None)
         if threads is not None and threads != torch.get_num_threads():
             torch.set_num_threads(threads)
@@ -225,7 +229,8 @@ def _context(model: nn.Module, config: EmbeddedConfig) -> int:
     length = config.context_length or context_length(model)
     hf_config = cast(Any, model).config.get_text_config()
     wide = [w for w in attention_windows(hf_config).values() if w is not None and w > LONGEST_CHECK]
-    # a window that the check does not cross is trusted where tests do; elsewhere the context must not cross it either
+    # The self-check does not exceed wide windows. These are trusted for tested families only; for other families the
+    # context must not exceed them.
     return min(length, *wide) if wide and hf_config.model_type not in TESTED else length
 
 

@@ -1,8 +1,9 @@
-"""Qwen2, Qwen3, Llama and Mistral without transformers' per-layer overhead, which is most of a small batch's time.
+"""Fused forward pass of Qwen2, Qwen3, Llama and Mistral, without the per-layer overhead of transformers.
 
-Works on the live parameters of the Hugging Face model it is given: fused projections are one tensor of which the
-model's own parameters become views, so a weight update reaches both and nothing can go stale. Checked against the
-model's own forward when an engine starts. Shape suffixes: B rows, Q tokens, H heads, D head size, V vocabulary.
+That overhead is most of the time of a small batch. The pass uses the live parameters of the given Hugging Face model.
+Fused projections are one tensor, of which the model's own parameters become views, so a weight update changes both. The
+pass is checked against the model's own when an engine starts. Shape suffixes: B rows, Q tokens, H heads, D head size, V
+vocabulary.
 """
 
 from typing import Any, NamedTuple, cast
@@ -35,7 +36,7 @@ class _Layer(NamedTuple):
 
 
 class LeanForward:
-    """One pass of a Llama-like decoder."""
+    """Forward pass of a Llama-like decoder."""
 
     def __init__(self, model: nn.Module) -> None:
         hf = cast(Any, model)
@@ -56,7 +57,7 @@ class LeanForward:
 
     @staticmethod
     def serves(model: nn.Module) -> bool:
-        """Whether `model` looks like something this forward can run; the self-check has the last word."""
+        """Return whether this forward pass may work for `model`; the self-check decides."""
         config = cast(Any, model).config
         return (
             config.model_type in FAMILIES
@@ -98,7 +99,7 @@ class LeanForward:
         return F.rms_norm(x, weight.shape, weight, self._eps)
 
     def _rotary_table(self, length: int) -> tuple[Tensor, Tensor]:
-        """Return cosines, and sines with the sign of the half they meet, for positions below `length` (T, D)."""
+        """Return cosines, and sines with the sign of the half they multiply, for positions below `length` (T, D)."""
         positions = torch.arange(length, device=self._embedding.device)[None]
         cos, sin = self._rotary(self._embedding[:1], positions)
         sign = torch.ones_like(sin[0])
@@ -107,7 +108,7 @@ class LeanForward:
 
 
 COLUMNS = 1024
-"""Positions in the first table of rotations."""
+"""Number of positions in the first table of rotations."""
 
 
 def _rotate(x_BQHD: Tensor, cos_BQ1D: Tensor, signed_sin_BQ1D: Tensor) -> Tensor:

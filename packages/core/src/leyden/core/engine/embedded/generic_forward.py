@@ -1,4 +1,4 @@
-"""Runs any Hugging Face causal model through its own forward, on the engine's cache. Knows nothing of sequences."""
+"""Generic forward pass: runs any Hugging Face causal model's own forward pass with the engine's cache."""
 
 from typing import Any, Protocol, cast
 
@@ -9,12 +9,12 @@ from leyden.core.engine.embedded.cache import Step
 from leyden.core.errors import EngineError
 
 LONGEST_CHECK = 512
-"""Sliding windows up to this many tokens are crossed by the self-check; a wider one is trusted only where tested."""
+"""The self-check exceeds sliding windows up to this many tokens; wider ones are trusted only for `TESTED` families."""
 TESTED = frozenset({"llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text"})
 
 
 class Forward(Protocol):
-    """One pass over new tokens of some slots."""
+    """Forward pass over new tokens of some slots."""
 
     def __call__(self, ids_BQ: Tensor, step: Step, *, every: bool = False) -> Tensor:
         """Return logits of each row's last token (B, 1, V), or of `every` token (B, Q, V)."""
@@ -22,7 +22,7 @@ class Forward(Protocol):
 
 
 class GenericForward:
-    """The model's own forward, with our cache in the place of its own."""
+    """The model's own forward pass, with the engine's cache instead of its own."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
@@ -43,7 +43,7 @@ class GenericForward:
 
 
 class _StepCache(Cache):
-    """A `Step` as transformers' attention layers expect it."""
+    """A `Step` with the interface that transformers' attention layers use."""
 
     def __init__(self, step: Step) -> None:
         super().__init__(layers=[])
@@ -59,7 +59,7 @@ class _StepCache(Cache):
 
 
 def attention_windows(config: Any) -> dict[str, int | None]:
-    """Return the kinds of a model's attention layers and how far each looks back; EngineError for unknown kinds."""
+    """Return the kinds of a model's attention layers and the window of each; EngineError for unknown kinds."""
     window: int | None = getattr(config, "sliding_window", None)
     kinds: list[str] | None = getattr(config, "layer_types", None)
     if kinds is None:

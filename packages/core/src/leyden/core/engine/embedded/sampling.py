@@ -1,4 +1,4 @@
-"""Draws tokens from raw log-probabilities. Knows nothing of models, caches or requests.
+"""Sampling: selects tokens by raw log-probabilities, temperature and top-p.
 
 Shape suffixes: B rows, V vocabulary.
 """
@@ -13,13 +13,13 @@ from leyden.core.data.sampling import Sampling
 
 
 class Draw(NamedTuple):
-    """One token per row."""
+    """One sampled token per row."""
 
     ids: list[int]
     logprobs: list[float]
-    """Under the raw distribution."""
+    """Log-probabilities under the raw distribution."""
     sampling_logprobs: list[float]
-    """Under the distribution drawn from; the raw one for greedy rows."""
+    """Log-probabilities under the distribution sampled from; the raw one for greedy rows."""
 
 
 def raw_log_probs(logits_BV: Tensor) -> Tensor:
@@ -28,9 +28,9 @@ def raw_log_probs(logits_BV: Tensor) -> Tensor:
 
 
 def likeliest(raw_BV: Tensor, counts: Sequence[int]) -> list[list[tuple[int, float]]]:
-    """Return each row's `counts` likeliest (id, log-probability), likeliest first; among equals the lower id.
+    """Return each row's `counts` likeliest (id, log-probability), likeliest first; ties by lower id.
 
-    `torch.topk` leaves the order of equals open, and which of them are left out, so it only says where to cut.
+    `torch.topk` does not define the order of ties, nor which of them it leaves out. It is used only for the threshold.
     """
     rows, vocabulary = raw_BV.shape
     last_B1 = torch.tensor([[min(count, vocabulary) - 1] for count in counts], device=raw_BV.device)
@@ -45,7 +45,7 @@ def likeliest(raw_BV: Tensor, counts: Sequence[int]) -> list[list[tuple[int, flo
 
 
 def draw(raw_BV: Tensor, sampling: Sequence[Sampling], uniforms: Sequence[float]) -> Draw:
-    """Draw a token per row: the likeliest at temperature 0, else where the row's uniform number falls in the CDF."""
+    """Return a sampled token per row: the likeliest at temperature 0, else by each row's uniform number and the CDF."""
     if all(s.temperature == 0 for s in sampling):
         raw_B, ids_B = raw_BV.max(-1)
         return _to_host(ids_B, raw_B, raw_B)
@@ -65,7 +65,7 @@ def _to_host(ids_B: Tensor, raw_B: Tensor, drawn_B: Tensor) -> Draw:
 
 
 def _drawn_from(raw_BV: Tensor, sampling: Sequence[Sampling]) -> Tensor:
-    """Return the log-probabilities after temperature and truncation; greedy rows stay as they are."""
+    """Return the log-probabilities after temperature and truncation; greedy rows do not change."""
     logprobs_BV = raw_BV
     if any(s.temperature not in (0, 1) for s in sampling):
         temperature_B = torch.tensor([s.temperature or 1.0 for s in sampling], device=raw_BV.device)
@@ -77,9 +77,9 @@ def _drawn_from(raw_BV: Tensor, sampling: Sequence[Sampling]) -> Tensor:
 
 
 def truncate(logprobs_BV: Tensor, top_p_B: Tensor) -> Tensor:
-    """Return log-probabilities over the fewest likeliest tokens that together hold at least `top_p_B`; -inf elsewhere.
+    """Return log-probabilities over the fewest likeliest tokens that hold at least `top_p_B`; -inf for others.
 
-    The nucleus of Holtzman et al. 2020 (arXiv 1904.09751), equation 2; among equals the lower id goes first.
+    This is the nucleus of Holtzman et al. 2020 (arXiv 1904.09751), equation 2; ties go to the lower id.
     """
     sorted_BV, order_BV = logprobs_BV.sort(dim=-1, descending=True, stable=True)
     probs_BV = sorted_BV.exp()

@@ -1,8 +1,8 @@
-"""Rows that begin with the same tokens, and attention that reads what they share once. Knows nothing of models.
+"""Shared beginnings: groups rows by their first tokens, and computes attention that reads shared parts once.
 
-What decoding many rows costs is to read all of their keys and values; where rows begin with the same prompt, these are
-the same, and one product over all of the rows reads them once. Shape suffixes: B rows, H heads, K key-value heads, R
-heads of each of those, D head size, T columns, P columns that are shared.
+The main cost of decoding many rows is to read all of their keys and values. If rows begin with the same prompt, these
+are equal, and one matrix product over all of the rows reads them once. Shape suffixes: B rows, H heads, K key-value
+heads, R heads of each of those, D head size, T columns, P shared columns.
 """
 
 from array import array
@@ -16,28 +16,28 @@ import torch
 from torch import Tensor
 
 CLASS_BYTES = 256 << 10
-"""What it costs to read a shared beginning apart from the rest, as bytes that are read in the same time."""
+"""Cost of reading a shared beginning separately, as the number of bytes that are read in the same time."""
 WORTH_BYTES = 512 << 10
-"""Less than this is not worth it, for the same reason."""
+"""Minimum saving in bytes; a smaller one is not worth the overhead."""
 _TOKEN_BYTES = array("i").itemsize
 
 
 @dataclass(frozen=True, slots=True)
 class Common:
-    """Rows in classes, each of which begins with the same `length` tokens."""
+    """Rows in classes; the rows of a class begin with the same `length` tokens."""
 
     length: int
     leaders: list[int]
-    """A row of each class."""
+    """One row of each class."""
     sizes: list[int]
     order_B: Tensor | None
-    """The rows class by class; None where there is only one."""
+    """The rows class by class; None if there is only one class."""
     place_B: Tensor | None
-    """Where in that order each row is."""
+    """Index of each row in that order."""
 
     @classmethod
     def of(cls, classes: Sequence[list[int]], length: int) -> "Common":
-        """Return `classes` of rows, which together are all of them, as they share `length` tokens."""
+        """Return the description of `classes`, which together are all rows; those of a class share `length` tokens."""
         order_B = place_B = None
         if len(classes) > 1:
             order_B = torch.tensor([row for rows in classes for row in rows])
@@ -46,19 +46,20 @@ class Common:
 
 
 def packed(ids: Iterable[int]) -> bytes:
-    """Return token ids as `find_common` takes them."""
+    """Return token ids in the form that `find_common` takes."""
     return array("i", ids).tobytes()
 
 
 def find_common(prompts: Sequence[bytes], column_bytes: int) -> Common | None:
-    """Return by which beginnings of `prompts` most is saved, where a token's keys and values take `column_bytes`.
+    """Return the shared beginnings of `prompts` that save most, or None if no saving is large enough.
 
-    None where that is not worth it. All classes are cut at the same length, so that the rest of all rows is one tensor.
+    A token's keys and values take `column_bytes`. All classes are cut at the same length, so that the rest of all rows
+    is one tensor.
     """
     rows_of: dict[bytes, list[int]] = {}
     for row, prompt in enumerate(prompts):
         rows_of.setdefault(prompt, []).append(row)
-    distinct = sorted(rows_of)  # neighbours in this order have the most in common
+    distinct = sorted(rows_of)  # neighbours in this order share the longest beginnings
     alike = [_tokens_in_common(one, other) for one, other in pairwise(distinct)]
     shortest = min(len(prompt) // _TOKEN_BYTES for prompt in distinct)
     ascending = sorted(alike)
@@ -79,9 +80,9 @@ def find_common(prompts: Sequence[bytes], column_bytes: int) -> Common | None:
 
 
 def attend(q_BH1D: Tensor, keys_BKTD: Tensor, values_BKTD: Tensor, mask_B11T: Tensor, common: Common) -> Tensor:
-    """Scaled dot-product attention of one token a row, (B, H, 1, D); it differs from the plain one by rounding alone.
+    """Return scaled dot-product attention of one token a row, (B, H, 1, D); equal to the plain one up to rounding.
 
-    Of the first `common.length` columns only those of each class's leader are read, by all rows of the class at once.
+    Of the first `common.length` columns only those of each class's leader are read, for all rows of the class at once.
     """
     rows, heads, _, size = q_BH1D.shape
     groups, length = keys_BKTD.shape[1], common.length
@@ -108,7 +109,7 @@ def _by_class(x_BKRX: Tensor, factors_KXY: Sequence[Tensor], common: Common) -> 
 
 
 def _tokens_in_common(one: bytes, other: bytes) -> int:
-    """How many leading tokens two packed prompts, which differ, have in common."""
+    """Return how many leading tokens two different packed prompts share."""
     low, high = 0, min(len(one), len(other)) // _TOKEN_BYTES
     while low < high:
         middle = (low + high + 1) // 2

@@ -1,4 +1,4 @@
-"""The weights an embedded engine serves: loading, copying, replacing. Knows nothing of decoding."""
+"""Weights of an embedded engine: loading, copying and replacing them."""
 
 import copy
 from collections import defaultdict
@@ -15,13 +15,13 @@ from leyden.core.errors import EngineError, PolicyError
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 LENGTH_DEPENDENT_ROPE = frozenset({"dynamic", "longrope"})
-"""Rotations that depend on the longest sequence of a batch, so that a row's answer would depend on its neighbours."""
+"""Rotary embeddings that depend on the longest sequence of a batch, so a row's result would depend on other rows."""
 
 
 def load_model(path: str | Path, device: str = "cpu", dtype: str = "float32") -> PreTrainedModel:
-    """Load a causal language model from a folder or a hub name, never running code that comes with it.
+    """Return a causal language model from a folder or a hub name, without running code that comes with it.
 
-    Raises PolicyError in one line when there is no such folder or it holds no model that can be loaded.
+    Raises PolicyError in one line if there is no such folder, or if it holds no model that can be loaded.
     """
     if dtype not in DTYPES:
         raise PolicyError(f"dtype {dtype!r} is not one of {', '.join(DTYPES)}")
@@ -43,7 +43,7 @@ def load_model(path: str | Path, device: str = "cpu", dtype: str = "float32") ->
 
 
 def own_copy(model: nn.Module) -> nn.Module:
-    """Return a copy of `model` that shares no weight with it, for inference alone; ties stay ties."""
+    """Return a copy of `model` for inference that shares no weight with it; tied weights stay tied."""
     mine = copy.deepcopy(model).eval().requires_grad_(False)
     for parameter in mine.parameters():
         parameter.grad = None
@@ -51,7 +51,7 @@ def own_copy(model: nn.Module) -> nn.Module:
 
 
 def context_length(model: nn.Module) -> int:
-    """Return how many tokens `model` was made for; EngineError when it does not say or cannot be batched."""
+    """Return the maximum context length of `model`; EngineError if it is unknown or the model cannot be batched."""
     config = cast(Any, model).config.get_text_config()
     rope = cast("dict[str, Any]", getattr(config, "rope_parameters", None) or {})
     parts = [rope, *(cast("dict[str, Any]", value) for value in rope.values() if isinstance(value, dict))]
@@ -65,7 +65,7 @@ def context_length(model: nn.Module) -> int:
 
 @torch.inference_mode()
 def cache_shape(model: nn.Module) -> CacheShape:
-    """Return what one token's keys and values look like, by asking the model for two; EngineError if it keeps none."""
+    """Return the shape of one token's keys and values, found with a pass over two tokens; EngineError without them."""
     hf = cast(Any, model)
     name, device = type(model).__name__, hf.device
     layers: list[Any] | None = None
@@ -93,7 +93,7 @@ def _is_attention(layer: Any) -> bool:
 
 
 class Weights:
-    """The parameters and buffers of a model by name, ready to be replaced."""
+    """The parameters and buffers of a model by name, which can be replaced."""
 
     def __init__(self, model: nn.Module) -> None:
         self._tensors: dict[str, Tensor] = dict(model.state_dict())
@@ -103,9 +103,9 @@ class Weights:
             self._ties[(tensor.data_ptr(), tuple(tensor.shape))].append(name)
 
     def check(self, new: Mapping[str, object]) -> dict[str, Tensor]:
-        """Return what to copy where; EngineError unless `new` names every weight once, in its shape.
+        """Return what to copy where; EngineError unless `new` has every weight once, in its shape.
 
-        Of tied weights any one name will do; where several are given they must be equal.
+        For tied weights any one name is enough; if several are given, they must be equal.
         """
         if unknown := sorted(set(new) - set(self._tensors)):
             raise EngineError(f"the model has no weight {_listed(unknown)}")
@@ -123,7 +123,7 @@ class Weights:
         return chosen
 
     def replace(self, chosen: Mapping[str, Tensor]) -> None:
-        """Copy what `check` returned into the model."""
+        """Copy the result of `check` into the model."""
         for name, tensor in chosen.items():
             self._tensors[name].copy_(tensor)
 

@@ -1,8 +1,8 @@
-"""`VllmWire`: token ids to one vLLM server and back, over HTTP. Knows nothing of who started it, or of its weights.
+"""`VllmWire`: HTTP client of one vLLM server, which exchanges token ids.
 
-Completions on ids, streamed. The server must tell the log-probabilities of the distribution it draws from
-(`--logprobs-mode processed_logprobs`): those of the raw one are then had by asking for a prompt's, which vLLM always
-tells raw; the other way round there is none.
+It uses streamed completions on token ids. The server must return log-probabilities of the distribution that it samples
+from (`--logprobs-mode processed_logprobs`). Raw log-probabilities are then obtained from a prompt's, which vLLM always
+returns raw. With raw ones, the others could not be obtained.
 """
 
 import asyncio
@@ -22,37 +22,40 @@ T = TypeVar("T")
 Top = list[tuple[int, float]]
 PAUSED = 503
 METRICS_SECONDS = 3.0
-"""How long a server may take to say what it measures: a scraper waits for all of them, for ten seconds by default."""
+"""Time limit in seconds for a server's metrics: a scraper waits for all servers, by default for ten seconds."""
 LARGEST_EVENT = 1 << 20
-"""Bytes of one event of a stream."""
+"""Maximum bytes of one event of a stream."""
 ID_PREFIX = "token_id:"
 STEPS_AT_ONCE = 32
-"""Places of a prompt that are asked for together."""
+"""Positions of a prompt that are requested at the same time."""
 UNTOLD = -9999.0
-"""The least log-probability there is on the wire. vLLM 0.32 tells it, on a CPU, of token 0 in the place of the
-likeliest tokens where a call of the same step asks for one token's log-probability."""
+"""The lowest log-probability that a server sends.
+
+On a CPU, vLLM 0.32 returns it for token 0, instead of the likeliest tokens. This happens if another call of the same
+step requests one token's log-probability.
+"""
 MOST_TRIES, TRY_SECONDS = 200, 0.02
 
 
 class ServerLost(EngineError):
-    """The server cannot be reached, or broke off its answer: it may be asked again, or another may."""
+    """The server is unreachable or interrupted its response; the request may be repeated, also on another server."""
 
 
 class Drawn(msgspec.Struct, frozen=True, kw_only=True):
-    """Some tokens of an answer, as one server drew them."""
+    """Some tokens of a response, as one server generated them."""
 
     ids: list[int]
     logprobs: list[float]
-    """Of each id, under the distribution it was drawn from."""
+    """Log-probability of each id, under the distribution it was sampled from."""
     raw: list[float] | None = None
-    """The same under the raw distribution, where that is another and is known."""
+    """The same under the raw distribution; None if it is the same distribution, or not known."""
     top: list[Top]
-    """The likeliest ids at each place, likeliest first, where they were asked for."""
+    """The likeliest ids at each position, likeliest first, if requested."""
     finish_reason: FinishReason | None = None
 
 
 class Scored(msgspec.Struct, frozen=True, kw_only=True):
-    """Raw log-probabilities of a prompt's ids but the first, and the likeliest ids at each of their places."""
+    """Raw log-probabilities of a prompt's ids except the first, and the likeliest ids at each position."""
 
     logprobs: list[float]
     top: list[Top]
@@ -100,10 +103,10 @@ class _Models(msgspec.Struct):
 
 
 class VllmWire:
-    """One server, at `url` without a trailing slash.
+    """Client of one server, at `url` without a trailing slash.
 
-    `key` opens it, and goes nowhere else. While it answers that it is paused it is asked again, for `pause_seconds`; a
-    call is given up after `silence_seconds` without a byte.
+    `key` is its API key, and is sent only to it. While the server answers that it is paused, requests are repeated for
+    `pause_seconds`. A call fails after `silence_seconds` without a byte.
     """
 
     def __init__(
@@ -118,9 +121,9 @@ class VllmWire:
     async def draw(
         self, model: str, request: GenerateRequest, prompt_ids: Sequence[int], limit: int
     ) -> AsyncGenerator[Drawn]:
-        """Yield what `model` draws after `prompt_ids`, at most `limit` tokens; closing it aborts the call.
+        """Yield what `model` generates after `prompt_ids`, at most `limit` tokens; closing it aborts the call.
 
-        Raises ServerLost where the server breaks off, and EngineError where it refuses.
+        Raises ServerLost if the server interrupts the response, and EngineError if it refuses.
         """
         body = {
             **_drawing(model, list(prompt_ids), request.sampling),
@@ -140,7 +143,10 @@ class VllmWire:
             raise ServerLost(f"the vLLM server at {self.url} ended an answer without its end")
 
     async def score(self, model: str, ids: Sequence[int], top: int = 0) -> Scored:
-        """Return the raw log-probabilities of `ids[1:]`, computed afresh: vLLM reads no cached prefix for these."""
+        """Return the raw log-probabilities of `ids[1:]`, computed again: vLLM uses no cached prefix for these.
+
+        Raises EngineError if the server refuses or does not return all of them; ServerLost if it is lost.
+        """
         body = {**_drawing(model, list(ids), Sampling()), "max_tokens": 1, "prompt_logprobs": top}
         places = (await self._one(body)).prompt_logprobs or []
         if len(places) != len(ids) or any(place is None for place in places[1:]):
@@ -152,9 +158,10 @@ class VllmWire:
         )
 
     async def score_steps(self, model: str, ids: Sequence[int], first: int, top: int = 0) -> Scored:
-        """Return the same of `ids[first:]`, each place asked for by itself, by the way that answers take.
+        """Return the same for `ids[first:]`, each position with its own request, in the same way as responses.
 
-        For servers of adapters: vLLM 0.32 breaks, on a CPU, where it scores a prompt beside other calls of them.
+        For servers with adapters: on a CPU, vLLM 0.32 crashes if it scores a prompt at the same time as other calls to
+        them.
         """
         places = range(first, len(ids))
         values = await _together(self.next_log_prob(model, ids[:place], ids[place]) for place in places)
@@ -162,7 +169,10 @@ class VllmWire:
         return Scored(logprobs=values, top=tops or [[] for _ in places])
 
     async def next_log_prob(self, model: str, prompt_ids: Sequence[int], token: int) -> float:
-        """Return the raw log-probability of `token` after a prompt, computed as answers are: with cached prefixes."""
+        """Return the raw log-probability of `token` after a prompt, computed as for responses: with cached prefixes.
+
+        Raises EngineError if the server refuses or does not return it; ServerLost if it is lost.
+        """
         body = {
             **_drawing(model, list(prompt_ids), Sampling()),
             "max_tokens": 1,
@@ -176,7 +186,10 @@ class VllmWire:
         raise EngineError(f"the vLLM server at {self.url} did not tell the log-probability of token {token}")
 
     async def next_top(self, model: str, prompt_ids: Sequence[int], temperature: float, count: int) -> Top:
-        """Return the `count` likeliest tokens after a prompt, as the server tells them of a draw at `temperature`."""
+        """Return the `count` likeliest tokens after a prompt, as the server reports them at `temperature`.
+
+        Raises EngineError if the server does not return them after several tries; ServerLost if it is lost.
+        """
         sampling = Sampling(temperature=temperature)
         body = {**_drawing(model, list(prompt_ids), sampling), "max_tokens": 1, "logprobs": count}
         for _ in range(MOST_TRIES):
@@ -187,7 +200,7 @@ class VllmWire:
         raise EngineError(f"the vLLM server at {self.url} did not tell the {count} likeliest tokens")
 
     async def _mended(self, model: str, ids: list[int], drawn: Drawn, request: GenerateRequest) -> Drawn:
-        """Ask again for the likeliest tokens of places where they were not told, beside calls of `next_log_prob`."""
+        """Request the likeliest tokens again for positions without them, which calls of `next_log_prob` can cause."""
         if all(drawn.top):
             return drawn
         logprobs, top = list(drawn.logprobs), list(drawn.top)
@@ -195,17 +208,17 @@ class VllmWire:
             before = ids + drawn.ids[:at]
             if not top[at]:
                 top[at] = await self.next_top(model, before, request.sampling.temperature, request.top_logprobs)
-            if logprobs[at] <= UNTOLD:  # the token that stands for nothing was drawn
+            if logprobs[at] <= UNTOLD:  # the placeholder token was sampled
                 logprobs[at] = await self.next_log_prob(model, before, token)
         return msgspec.structs.replace(drawn, logprobs=logprobs, top=top)
 
     async def models(self) -> dict[str, int | None]:
-        """Return what it serves: by name, how many tokens prompt and answer may have together."""
+        """Return the served models by name, with the maximum length of prompt and response together."""
         found = msgspec.json.decode(await self.ask("GET", "/v1/models"), type=_Models)
         return {model.id: model.max_model_len for model in found.data}
 
     async def is_healthy(self) -> bool:
-        """Whether it answers, and says that all is well."""
+        """Return whether the server answers and reports that it is healthy."""
         try:
             async with self._request("GET", "/health", None) as answer:
                 return answer.status == 200
@@ -213,7 +226,7 @@ class VllmWire:
             return False
 
     async def metrics(self) -> bytes | None:
-        """Return what it measures of itself, in Prometheus' text format; None when it does not say so in time."""
+        """Return the server's metrics in Prometheus' text format; None if they do not arrive in time."""
         try:
             async with asyncio.timeout(METRICS_SECONDS), self._request("GET", "/metrics", None) as answer:
                 return await answer.read() if answer.status == 200 else None
@@ -221,7 +234,7 @@ class VllmWire:
             return None
 
     async def ask(self, method: str, path: str, body: object = None) -> bytes:
-        """Return what it says; waits while it is paused. Raises ServerLost or, where it refuses, EngineError."""
+        """Return the response body; waits while the server is paused. Raises ServerLost, or EngineError if refused."""
         try:
             async with self._asked(method, path, body) as answer:
                 return await answer.read()
@@ -257,7 +270,7 @@ class VllmWire:
             raise ServerLost(f"the vLLM server at {self.url} is lost: {_told(error)}") from error
 
     def _failure(self, said: _Failure) -> EngineError:
-        """An error in the middle of a stream: the engine behind the server has died, or cannot do this."""
+        """Return the exception for an error in a stream: the server's engine has died, or cannot do the request."""
         text = f"the vLLM server at {self.url} broke off: {_line(said.message)}"
         return ServerLost(text) if str(said.code or 500).startswith("5") else EngineError(text)
 
@@ -298,7 +311,7 @@ class VllmWire:
 
 
 def _drawing(model: str, prompt_ids: list[int], sampling: Sampling) -> dict[str, object]:
-    """Everything that decides how tokens are drawn, so that no default of the server's or the model's does."""
+    """Return all settings that affect sampling, so that no default of the server or the model is used."""
     body: dict[str, object] = {
         "model": model,
         "prompt": prompt_ids,
@@ -333,7 +346,7 @@ def _drawn(choice: _Choice, top: int) -> Drawn:
 
 
 async def _together(asked: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """The answers, `STEPS_AT_ONCE` of them asked for at once; the first error ends the others."""
+    """Return the results, with at most `STEPS_AT_ONCE` requests at once; the first error cancels the others."""
     turns = asyncio.Semaphore(STEPS_AT_ONCE)
 
     async def take_turn(one: Coroutine[Any, Any, T]) -> T:
@@ -355,7 +368,7 @@ def _finish(reason: str | None) -> FinishReason | None:
 
 
 def _by_id(place: dict[str, float]) -> dict[int, float]:
-    """The likeliest tokens of a place; nothing where they were not told."""
+    """Return the likeliest tokens of a position; empty if the server did not return them."""
     if any(value <= UNTOLD for value in place.values()):
         return {}
     return {int(name.removeprefix(ID_PREFIX)): value for name, value in place.items()}
@@ -386,5 +399,5 @@ def _told(error: Exception) -> str:
 
 
 def _line(text: str) -> str:
-    """The first line of `text`, short."""
+    """Return the first line of `text`, shortened."""
     return next((line.strip() for line in text.splitlines() if line.strip()), "it gave no reason")[:300]

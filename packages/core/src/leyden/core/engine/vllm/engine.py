@@ -1,8 +1,8 @@
-"""`VllmEngine`: serves one policy with a vLLM server of its own, on this machine. Knows nothing of agents or training.
+"""`VllmEngine`: serves one policy with a vLLM server that it starts on this machine.
 
-New weights arrive as low-rank adapters, loaded while the server runs, or whole: then the server is started anew, or on
-a GPU reads them from memory that it shares with us. A server that dies is started again with what it served, and the
-calls that were in it go on from the tokens that they had.
+New weights arrive as low-rank adapters, loaded while the server runs, or as whole weights. For whole weights the server
+is restarted, or on a GPU reads them from memory that it shares with the Leyden process. A server that dies is restarted
+with the same weights, and its calls continue from the tokens that they had.
 """
 
 import asyncio
@@ -30,15 +30,15 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 ADAPTER = "adapter"
-"""The name by which the server knows the latest adapters."""
+"""Name of the latest adapters on the server."""
 MOST_LOSSES = 4
-"""Times in a row that a call may lose its server before it has drawn another token."""
+"""Number of consecutive server losses, without a token in between, after which a call fails."""
 
 
 class VllmEngine(WiredEngine):
-    """Serves the model in a folder, or of a hub name. `log` is what the server says.
+    """Serves the model in a folder, or of a hub name. `log` is the file for the server's output.
 
-    `server` is how it is run, made from `options` and `device` if not given.
+    `server` runs the server process; by default it is made from `options` and `device`.
     """
 
     def __init__(
@@ -75,16 +75,16 @@ class VllmEngine(WiredEngine):
 
     @property
     def version(self) -> int:
-        """Version of the weights that the next stint will use."""
+        """Version of the weights that the next generation segment will use."""
         return self._version
 
     @property
     def takes_adapters(self) -> bool:
-        """Whether the server was given room for adapters."""
+        """Whether the server was started with room for adapters."""
         return self._options.lora_rank > 0
 
     async def start(self) -> None:
-        """Start the server, and return when it answers; EngineError, in one line, when it does not come up."""
+        """Start the server, and return when it answers; EngineError, in one line, if it does not start."""
         self._check_ready()
         try:
             await self._bring_up()
@@ -94,10 +94,10 @@ class VllmEngine(WiredEngine):
         self._watching = asyncio.create_task(self._watch())
 
     async def update_adapters(self, save: Callable[[Path], None], version: int) -> None:
-        """Serve the adapters that `save` writes, over the weights it was started with, as `version`.
+        """Serve the adapters that `save` writes, on the weights of the server's start, as `version`.
 
-        Calls in flight go on with them. They lie in a new folder, by which vLLM knows the prefixes that it caches: it
-        uses none of older ones.
+        Calls in flight continue with them. Each version has a new folder. vLLM identifies cached prefixes by it, so
+        prefixes of older adapters are not used. Raises EngineError if the server was started without room for adapters.
         """
         if not self.takes_adapters:
             raise EngineError("this server was started without room for adapters: give VllmOptions(lora_rank=...)")
@@ -112,7 +112,7 @@ class VllmEngine(WiredEngine):
             shutil.rmtree(before, ignore_errors=True)
 
     async def begin_again(self, version: int) -> None:
-        """Serve the weights that it began with as `version`: those below the adapters, or of a server started anew."""
+        """Serve the initial weights as `version`: those below the adapters, or after a restart of the server."""
         if not self.takes_adapters:
             await super().begin_again(version)
         async with self._stints.alone():
@@ -124,9 +124,9 @@ class VllmEngine(WiredEngine):
             await asyncio.to_thread(shutil.rmtree, before, ignore_errors=True)
 
     async def update_weights(self, weights: Mapping[str, object], version: int) -> None:
-        """Serve `weights`, whole, as `version`; see `VllmOptions.transfer` for the ways, and what each costs.
+        """Serve whole `weights` as `version`; see `VllmOptions.transfer` for the ways, and the cost of each.
 
-        Calls in flight go on with them.
+        Calls in flight continue with them.
         """
         self._check_ready()
         if self._shared is None:
@@ -144,14 +144,15 @@ class VllmEngine(WiredEngine):
 
     @asynccontextmanager
     async def asleep(self) -> AsyncGenerator[None]:
-        """Put the server to sleep for the block, if it was started for that; one that does not wake is started anew.
+        """Put the server to sleep for the block, if configured; a server that does not wake is restarted.
 
-        Calls in flight are broken off and go on after it. A cancelled block leaves it asleep: it is closed next.
+        Calls in flight are interrupted and continue after the block. If the block is cancelled, the server stays
+        asleep, because it is closed next.
         """
         if not self._options.sleep:
             yield
             return
-        async with self._stints.alone(), self._mending:  # one that dies meanwhile is started when there is memory again
+        async with self._stints.alone(), self._mending:  # a server that dies is restarted after the block
             self._check_ready()
             self.check()
             wire = self._wire
@@ -172,17 +173,17 @@ class VllmEngine(WiredEngine):
         await self._bring_up_or_break()
 
     async def measures(self) -> Mapping[str, bytes | None]:
-        """What the server says of itself; it keeps its name when it is started again."""
+        """Return the server's metrics; its name stays the same after a restart."""
         wire = self._server.wire
         return {"server": None if wire is None else await wire.metrics()}
 
     def check(self) -> None:
-        """Raise EngineError when the server cannot be brought up again."""
+        """Raise EngineError if the server cannot be restarted."""
         if self._broken is not None:
             raise self._broken
 
     async def close(self) -> None:
-        """Abort what is in flight, end the server, and remove what was written for it."""
+        """Abort all calls in flight, stop the server, and remove the files written for it."""
         self._stints.close()
         if self._watching is not None:
             self._watching.cancel()
@@ -193,7 +194,7 @@ class VllmEngine(WiredEngine):
 
     async def _place(self, rollout_id: str | None) -> Place:
         self.check()
-        async with self._mending:  # held while a server is started again
+        async with self._mending:  # held while a server is restarted
             self._check_ready()
             if self._wire is None:
                 raise EngineError("the engine is not started")
@@ -205,17 +206,17 @@ class VllmEngine(WiredEngine):
         await self._mend(place.wire, str(error))
 
     async def _watch(self) -> None:
-        """Start the server again whenever it ends, also while nobody calls."""
+        """Restart the server whenever it ends, even without calls."""
         while self._broken is None:
             wire = self._wire
             how = await self._server.ended()
-            with contextlib.suppress(EngineError):  # `check` tells
+            with contextlib.suppress(EngineError):  # `check` raises it
                 await self._mend(wire, f"it ended: {how}")
             if self._wire is wire:
-                await asyncio.sleep(1)  # an update starts it anew
+                await asyncio.sleep(1)  # an update restarts the server
 
     async def _mend(self, wire: VllmWire | None, why: str) -> None:
-        """Start the server again unless it is well, or somebody has."""
+        """Restart the server unless it is healthy, or was already restarted."""
         async with self._mending:
             self.check()
             if self._stints.closed or self._wire is not wire or (wire is not None and await wire.is_healthy()):
@@ -231,7 +232,7 @@ class VllmEngine(WiredEngine):
             raise
 
     async def _bring_up(self) -> None:
-        """Start the server with all that it served last."""
+        """Start the server with everything that it served last."""
         self._wire = wire = await self._server.start(self._source)
         served = (await wire.models()).get(BASE)
         if served is not None and served <= self._model.context_length:
@@ -245,7 +246,7 @@ class VllmEngine(WiredEngine):
             await check_awake(wire)
 
     async def _prove(self, wire: VllmWire) -> None:
-        """Draw a token: a model that vLLM cannot compute on this machine kills it at the first call, not before."""
+        """Generate a token: vLLM crashes only at the first call of a model that it cannot compute on this machine."""
         try:
             await wire.next_log_prob(BASE, [0, 1], 2)
         except ServerLost as error:
@@ -256,7 +257,7 @@ class VllmEngine(WiredEngine):
         await wire.ask("POST", "/v1/load_lora_adapter", body)
 
     async def _serve_folder(self, folder: Path) -> None:
-        """Start the server anew with whole weights, which supersede adapters."""
+        """Restart the server with whole weights, which replace the adapters."""
         async with self._mending:
             self.check()
             before = self._source
@@ -266,7 +267,7 @@ class VllmEngine(WiredEngine):
             shutil.rmtree(before, ignore_errors=True)
 
     async def _with_server(self, act: Callable[[VllmWire], Awaitable[T]]) -> T:
-        """Do it with the server as it is, or with the one that takes its place."""
+        """Return the result of `act` with the current server; if that is lost, repeat it with a new server."""
         for losses in range(1, MOST_LOSSES + 1):
             place = await self._place(None)
             try:
@@ -290,5 +291,5 @@ def _described(source: str, name: str, options: VllmOptions) -> ModelInfo:
     length = options.context_length or getattr(config, "max_position_embeddings", None)
     if not isinstance(length, int):
         raise EngineError(f"{config.model_type} does not say how long its context is; set context_length")
-    # one place is left, so that a full context can still be scored: vLLM scores a prompt while it draws one token more
+    # One position is reserved so that a full context can be scored: vLLM samples one more token when it scores.
     return ModelInfo(name=name, context_length=length - 1, vocab_size=int(config.vocab_size))

@@ -1,4 +1,4 @@
-"""`VllmOptions`: how a vLLM server of ours is started. Loads no library, and knows nothing of processes."""
+"""`VllmOptions`: how Leyden starts a vLLM server. Imports no library."""
 
 import os
 import sys
@@ -9,39 +9,39 @@ import msgspec
 from leyden.core.errors import UsageError
 
 PYTHON = "LEYDEN_VLLM"
-"""Environment variable: the python of the environment that holds vLLM, where that is not our own."""
+"""Environment variable: the Python interpreter of the environment that holds vLLM, if it is another one."""
 RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
-"""The largest ranks of adapters that vLLM can be started with."""
+"""Maximum adapter ranks with which vLLM can be started."""
 OURS = ("--model", "--host", "--port", "--api-key", "--served-model-name", "--logprobs-mode", "--generation-config")
-"""Arguments of the server that others would make wrong."""
+"""Server arguments that only Leyden may set."""
 
 
 class VllmOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How the server is started; the defaults are what was tested on a CPU."""
+    """How the server is started; the defaults were tested on a CPU."""
 
     python: str | None = None
-    """The interpreter that has vLLM. [the environment's LEYDEN_VLLM, or this one]"""
+    """The interpreter that has vLLM. Default: the environment variable LEYDEN_VLLM, else this interpreter."""
     context_length: int | None = None
-    """Prompt and answer together; None: what the model was made for."""
+    """Maximum length of prompt and response together; None: the model's limit."""
     lora_rank: int = 0
-    """The largest rank of adapters that it will be given; 0: it is given none, but whole weights."""
+    """Maximum rank of adapters that it will be given; 0: it is given whole weights, not adapters."""
     transfer: Literal["restart", "ipc"] = "restart"
-    """How whole weights reach it: by starting it anew, or on one GPU through memory that it shares with the trainer."""
+    """How whole weights reach the server: by a restart, or on one GPU through memory shared with the trainer."""
     sleep: bool = False
-    """Whether it leaves its GPU's memory to the trainer while that computes; on a CPU it then only waits."""
+    """Whether the server frees its GPU's memory while the trainer computes; on a CPU it then only waits."""
     cache_gib: int = 1
-    """Memory for keys and values, on a CPU."""
+    """Memory for keys and values in GiB, on a CPU."""
     gpu_memory: float = 0.45
-    """Share of the GPU's memory that it takes, on a GPU; the trainer has the rest."""
+    """Share of the GPU's memory for the server, on a GPU; the trainer has the rest."""
     eager: bool | None = None
-    """Whether to do without compiling. [on a CPU, where that takes minutes]"""
+    """Whether to skip compilation. Default: only on a CPU, where compilation takes minutes."""
     start_seconds: float = 900.0
-    """How long it may take to come up."""
+    """Maximum time for the server's start, in seconds."""
     arguments: tuple[str, ...] = ()
     """Further arguments of `vllm serve`."""
 
     def __post_init__(self) -> None:
-        """Raise UsageError for what cannot work."""
+        """Raise UsageError for values that cannot work."""
         if not 0 <= self.lora_rank <= RANKS[-1]:
             raise UsageError(f"vllm.lora_rank is {self.lora_rank}; vLLM takes adapters of rank 1 to {RANKS[-1]}")
         if self.start_seconds <= 0 or self.cache_gib < 1 or not 0 < self.gpu_memory < 1:
@@ -56,10 +56,10 @@ class VllmOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     @property
     def interpreter(self) -> str:
-        """The python that runs the server."""
+        """The Python interpreter that runs the server."""
         return self.python or os.environ.get(PYTHON) or sys.executable
 
     @property
     def served_rank(self) -> int:
-        """The rank to start the server with: the next that it takes."""
+        """The rank to start the server with: the smallest supported one that is large enough."""
         return next(rank for rank in RANKS if rank >= self.lora_rank)

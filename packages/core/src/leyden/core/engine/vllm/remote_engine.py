@@ -1,8 +1,9 @@
-"""`WiredEngine`: what engines have in common whose policy is served by vLLM, in processes of its own.
+"""`WiredEngine`: the common base of engines whose policy is served by vLLM in separate processes.
 
-An answer is drawn in stints: each by one server, with one version. Where a stint ends before the answer (new weights, a
-server that died or paused), what it drew stays, and the next one goes on from the prompt and all that was drawn, so
-that a call outlives servers and every token's log-probability is exact. Knows nothing of processes or of weights.
+A response is generated in segments (`Stint`), each by one server with one version. A segment may end before the
+response, because of new weights, or a server that died or paused. Its tokens are kept, and the next segment continues
+from the prompt and all tokens so far. A call thus survives the loss of a server, and every token's log-probability is
+exact.
 """
 
 from abc import abstractmethod
@@ -24,15 +25,15 @@ from leyden.core.errors import EngineError
 T = TypeVar("T")
 
 COLDEST = 0.01
-"""vLLM draws no colder than this, and would do so unasked."""
+"""vLLM's minimum temperature; it would raise lower ones without notice."""
 SEEDS = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a stint is drawn: a server, the name it knows the policy by, and the version it serves.
+    """Where a segment is generated: a server, the policy's name on it, and the version it serves.
 
-    With `steps`, prompts are scored place by place: see `VllmWire.score_steps`.
+    With `steps`, prompts are scored position by position: see `VllmWire.score_steps`.
     """
 
     wire: VllmWire
@@ -43,13 +44,13 @@ class Place:
 
 @dataclass(slots=True)
 class _Answer:
-    """One answer as far as it was drawn."""
+    """One response as far as it was generated."""
 
     request: GenerateRequest
     limit: int
     ids: list[int] = field(default_factory=list[int])
     losses: int = 0
-    """Servers lost in a row without a token in between."""
+    """Number of consecutive server losses without a token in between."""
 
     @property
     def prompt_ids(self) -> list[int]:
@@ -61,23 +62,23 @@ class _Answer:
 
     @property
     def end(self) -> FinishReason | None:
-        """How it has ended by what was drawn."""
+        """The reason why the tokens so far end the response; None if they do not."""
         if self.ids and self.ids[-1] in self.request.stop_ids:
             return "stop"
         return None if self.left else "length"
 
     def asked(self) -> GenerateRequest:
-        """The request as the next stint is asked: a seed would draw the same numbers again."""
+        """Return the request for the next segment; the seed changes, because the same one would repeat its numbers."""
         sampling = self.request.sampling
         top_p = 1.0 if sampling.temperature == 0 else sampling.top_p
         seed = None if sampling.seed is None else (sampling.seed + len(self.ids) * 0x9E3779B97F4A7C15) % SEEDS
         sampling = msgspec.structs.replace(sampling, top_p=top_p, seed=seed)
-        top = self.request.top_logprobs if _plain(sampling) else 0  # the raw ones are asked for at the end
+        top = self.request.top_logprobs if _plain(sampling) else 0  # raw ones are requested at the end
         return msgspec.structs.replace(self.request, sampling=sampling, top_logprobs=top)
 
 
 class WiredEngine(Engine):
-    """Draws answers at the places that a subclass names.
+    """Generates responses on the servers that a subclass chooses.
 
     `on_finish` is called on the caller's event loop with the record of each call when it ends.
     """
@@ -89,22 +90,22 @@ class WiredEngine(Engine):
 
     @property
     def in_flight(self) -> int:
-        """Calls that are being answered, or wait to be."""
+        """Number of calls that are being answered or wait."""
         return self._in_flight
 
     @abstractmethod
     async def _place(self, rollout_id: str | None) -> Place:
-        """Return where a call of this rollout is drawn now; may wait. Raises EngineError when there will be none."""
+        """Return the server for a call of this rollout; may wait. Raises EngineError if there will be none."""
 
     @abstractmethod
     async def _lost(self, place: Place, error: ServerLost, losses: int) -> None:
-        """Make good that `place` was lost, for the `losses`-th time in a row; raises EngineError when it cannot be."""
+        """Handle the `losses`-th consecutive loss of `place`; raises EngineError if the call cannot continue."""
 
     async def generate(self, request: GenerateRequest) -> AsyncIterator[TokenChunk]:
-        """Yield the answer as it is drawn; see `Engine.generate`.
+        """Yield the response while it is generated; see `Engine.generate`.
 
-        Where the temperature is neither 0 nor 1, or top-p below 1, all tokens of a stint come at its end: only then
-        are their raw log-probabilities known.
+        If the temperature is neither 0 nor 1, or top-p is below 1, all tokens of a segment arrive at its end. Their raw
+        log-probabilities are known only then. Raises EngineError for a temperature above 0 that is below `COLDEST`.
         """
         self._check_ready()
         check_request(request, self.model)
@@ -126,10 +127,11 @@ class WiredEngine(Engine):
                 report(self._on_finish, request, delivered, self.version)
 
     async def score(self, ids: list[int]) -> list[float]:
-        """Return the raw log-probability of each of `ids[1:]`, the last one by the path that answers take.
+        """Return the raw log-probability of each of `ids[1:]`, the last one computed as for responses.
 
-        The last one sees a prefix cache of the server's, where there is one: a cache that outlived its weights shows in
-        it. The others are computed afresh, unless the server serves adapters: there, all take that path.
+        The last one uses the server's prefix cache, if there is one, so that a cache of old weights becomes visible.
+        The others are computed again, unless the server serves adapters: then all are computed as for responses. Raises
+        EngineError if the ids do not fit the context or the vocabulary, or if the engine is closed.
         """
         self._check_ready()
         if not 0 < len(ids) <= self.model.context_length:
@@ -148,7 +150,7 @@ class WiredEngine(Engine):
         return await self._insist(ask)
 
     async def _insist(self, ask: Callable[[Place], Awaitable[T]]) -> T:
-        """Ask until some place has answered."""
+        """Repeat a request until a server has answered it."""
         losses = 0
         while True:
             await self._stints.wait_open()
@@ -172,7 +174,7 @@ class WiredEngine(Engine):
                 yield _chunk(answer, Drawn(ids=[], logprobs=[], top=[]), self.version, "abort")
                 return
             if self._stints.changing:
-                continue  # new weights came while the place was found
+                continue  # weights changed while the server was chosen
             try:
                 async with aclosing(self._stint(place, answer)) as chunks:
                     async for chunk in chunks:
@@ -186,7 +188,7 @@ class WiredEngine(Engine):
                     await self._lost(place, error, answer.losses)
 
     async def _next_place(self, answer: _Answer) -> Place | None:
-        """Return where the answer goes on; None when the engine is closed meanwhile."""
+        """Return the server on which the response continues; None if the engine was closed in the meantime."""
         try:
             return await self._place(answer.request.rollout_id)
         except EngineError:
@@ -195,8 +197,8 @@ class WiredEngine(Engine):
             raise
 
     async def _stint(self, place: Place, answer: _Answer) -> AsyncGenerator[TokenChunk]:
-        """Draw until the answer ends or the stint is broken off."""
-        if answer.end is not None:  # all was drawn when the last stint lost its server
+        """Generate until the response ends or the segment is interrupted."""
+        if answer.end is not None:  # the last segment was complete when its server was lost
             yield _chunk(answer, Drawn(ids=[], logprobs=[], top=[]), place.version, answer.end)
             return
         asked, prompt_ids, top = answer.asked(), answer.prompt_ids, answer.request.top_logprobs
@@ -218,7 +220,7 @@ class WiredEngine(Engine):
 
 
 def _plain(sampling: Sampling) -> bool:
-    """Whether tokens are drawn from the raw distribution, or greedily, which counts as such."""
+    """Return whether the raw log-probabilities are the sampling ones: temperature 0, or temperature 1 without top-p."""
     return sampling.temperature == 0 or (sampling.temperature == 1 and sampling.top_p == 1)
 
 
@@ -233,7 +235,7 @@ def _joined(parts: list[Drawn]) -> Drawn:
 
 
 async def _with_raw(place: Place, prompt_ids: list[int], drawn: Drawn, top: int) -> Drawn:
-    """Add what the raw distribution says of what was drawn from another."""
+    """Add raw log-probabilities to tokens that were sampled from another distribution."""
     if not drawn.ids:
         return drawn
     ids, last = prompt_ids + drawn.ids, -len(drawn.ids)
@@ -245,7 +247,7 @@ async def _with_raw(place: Place, prompt_ids: list[int], drawn: Drawn, top: int)
 
 
 def _ended(place: Place, drawn: Drawn, answer: _Answer) -> FinishReason | None:
-    """How the answer ended; an abort at the server's is no end: the next stint goes on."""
+    """Return why the response ended, or None; after an abort by the server, the next segment continues."""
     if drawn.finish_reason not in ("stop", "length"):
         return None
     if answer.end is None:

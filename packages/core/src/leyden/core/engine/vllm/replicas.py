@@ -1,7 +1,8 @@
-"""`ReplicaEngine`: many vLLM servers of one policy, which come and go. Knows nothing of who starts or updates them.
+"""`ReplicaEngine`: serves one policy with several vLLM servers that other processes start and update.
 
-All of them serve one version. A rollout stays on its replica, whose prefix cache knows it; one whose replica is gone
-goes on with another, from the tokens that it has.
+Servers can be added and removed at any time. All of them serve one version. A rollout stays on its replica, whose
+prefix cache holds its prompts. If the replica is lost, its calls continue on another one, from the tokens that they
+have.
 """
 
 import asyncio
@@ -19,12 +20,12 @@ from leyden.core.errors import EngineError
 logger = logging.getLogger(__name__)
 
 Write = Callable[[Mapping[str, object], int], Awaitable[None]]
-"""Gives every replica these weights as this version; called while none of them draws."""
+"""Gives every replica these weights as this version; called while none of them generates."""
 
 REMEMBERED = 65536
-"""Rollouts whose replica is known; those that were silent longest are forgotten."""
+"""Maximum number of rollouts whose replica is remembered; the least recently used are forgotten."""
 MOST_LOSSES = 8
-"""Times in a row that a call may lose its replica before it has drawn another token."""
+"""Number of consecutive replica losses, without a token in between, after which a call fails."""
 
 
 @dataclass(slots=True)
@@ -34,11 +35,11 @@ class _Replica:
 
 
 class ReplicaEngine(WiredEngine):
-    """Serves `model` with the replicas that are added; belongs to one event loop.
+    """Serves `model` with the replicas that are added. Must be used in a single event loop.
 
-    A call that finds no replica waits `wait_seconds` for one. `write` is how weights reach them, for `update_weights`;
-    where somebody else moves weights, `updating` is the time for it. Each replica must be a vLLM server with
-    `--logprobs-mode processed_logprobs`: one that tells others is refused when it is added.
+    A call without a replica waits `wait_seconds` for one. `write` transfers weights to the replicas, for
+    `update_weights`. If another process transfers them, it must do so inside `updating`. Each replica must be a vLLM
+    server with `--logprobs-mode processed_logprobs`; `add` refuses others.
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class ReplicaEngine(WiredEngine):
         self._homes: OrderedDict[str, str] = OrderedDict()
         self._lived: Counter[str] = Counter()
         self._loss: str | None = None
-        """Why no replica is left; None where one is, or where they were taken away."""
+        """Why no replica is left; None if one is left, or if they were removed on purpose."""
 
     @property
     def model(self) -> ModelInfo:
@@ -72,18 +73,18 @@ class ReplicaEngine(WiredEngine):
 
     @property
     def replicas(self) -> dict[str, int]:
-        """By their URLs, how many remembered rollouts live on each."""
+        """Number of remembered rollouts on each replica, by URL."""
         return {url: self._lived[url] for url in self._replicas}
 
     async def start(self) -> None:
-        """Do nothing: replicas are added when they are up."""
+        """Check that the engine is not closed; replicas are added when they are running."""
         self._check_ready()
 
     async def add(self, url: str, *, key: str | None = None, model: str | None = None) -> None:
-        """Send calls to the server at `url` too, which serves the current version; `key` opens it.
+        """Add the server at `url`, which serves the current version; `key` is its API key.
 
-        `model` is the name it knows the policy by, its only one if not given. Raises EngineError, in one line, for a
-        server that cannot be reached, knows no such name, or does not tell what is needed.
+        `model` is the policy's name on the server, by default its only model. Raises EngineError, in one line, for a
+        server that is unreachable, has no such model, or does not return the needed log-probabilities.
         """
         self._check_ready()
         wire = VllmWire(url, key=key)
@@ -99,7 +100,7 @@ class ReplicaEngine(WiredEngine):
         self._there.set()
 
     async def remove(self, url: str) -> None:
-        """Send no more calls to the server at `url`; those in it go on elsewhere."""
+        """Stop sending calls to the server at `url`; its calls continue on other replicas."""
         replica = self._replicas.pop(url.rstrip("/"), None)
         if not self._replicas:
             self._there.clear()
@@ -108,24 +109,23 @@ class ReplicaEngine(WiredEngine):
             await replica.wire.close()
 
     def check(self) -> None:
-        """Raise EngineError when the last replica was lost, and none was added since."""
+        """Raise EngineError if the last replica was lost, and none was added since."""
         if self._loss is not None:
             raise EngineError(f"no replica is left to serve the policy: {self._loss}")
 
     @asynccontextmanager
     async def updating(self, version: int, *, drain: bool = False) -> AsyncGenerator[None]:
-        """Inside the block nothing is drawn, and somebody gives all replicas the weights of `version`.
+        """Inside the block nothing is generated, so that the caller can give all replicas the weights of `version`.
 
-        Calls under way are broken off and go on with the new weights, or with `drain` are waited for; new ones wait.
-        Whoever gives the weights lets the replicas forget their prefix caches, too. Where the block raises, the version
-        is what it was.
+        Calls under way are interrupted and continue with the new weights, or with `drain` are awaited. New calls wait.
+        The caller must also clear the replicas' prefix caches. If the block raises, the version does not change.
         """
         async with self._stints.alone(drain=drain):
             yield
             self._version = version
 
     async def update_weights(self, weights: Mapping[str, object], version: int) -> None:
-        """Serve `weights` as `version`, given to the replicas by `write`."""
+        """Serve `weights` as `version`, transferred to the replicas by `write`; EngineError if there is no `write`."""
         self._check_ready()
         if self._write is None:
             raise EngineError("these replicas are given their weights by somebody else: use `updating` around it")
@@ -133,13 +133,13 @@ class ReplicaEngine(WiredEngine):
             await self._write(weights, version)
 
     async def measures(self) -> Mapping[str, bytes | None]:
-        """What every replica says of itself, by host and port."""
+        """Return the metrics of every replica, by host and port."""
         wires = [replica.wire for replica in self._replicas.values()]
         pages = await asyncio.gather(*(wire.metrics() for wire in wires))
         return {wire.url.partition("://")[2]: page for wire, page in zip(wires, pages, strict=True)}
 
     async def close(self) -> None:
-        """Abort what is in flight, and leave the replicas to whoever started them."""
+        """Abort all calls in flight; the replicas keep running."""
         self._stints.close()
         self._there.set()
         replicas, self._replicas = self._replicas, {}
@@ -164,14 +164,14 @@ class ReplicaEngine(WiredEngine):
         if replica is None or replica.wire is not place.wire or await place.wire.is_healthy():
             return
         if self._replicas.get(place.wire.url) is not replica:
-            return  # another call of the replica has found it lost, too, meanwhile
+            return  # another call has already removed the lost replica
         logger.warning("A replica is lost, %d are left: %s", len(self._replicas) - 1, error)
         if len(self._replicas) == 1:
             self._loss = str(error)
         await self.remove(place.wire.url)
 
     def _home(self, rollout_id: str | None) -> str:
-        """Where a rollout lives: where it was, or where the fewest do."""
+        """Return the URL of a rollout's replica: the one it had, or the one with the fewest rollouts."""
         known = self._homes.get(rollout_id or "")
         if rollout_id and known in self._replicas:
             self._homes.move_to_end(rollout_id)
@@ -199,9 +199,9 @@ class ReplicaEngine(WiredEngine):
 
 
 async def check_told(wire: VllmWire, model: str) -> None:
-    """Raise EngineError unless the server tells the log-probabilities of what it draws from.
+    """Raise EngineError unless the server returns log-probabilities of the distribution that it samples from.
 
-    At half the temperature, the two likeliest tokens are twice as far apart.
+    At half the temperature, the difference of the two likeliest tokens must double.
     """
     ids = [1, 2, 3]
     warm, cold = await wire.next_top(model, ids, 1.0, 2), await wire.next_top(model, ids, 0.5, 2)

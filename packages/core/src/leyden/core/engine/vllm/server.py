@@ -1,9 +1,8 @@
-"""`VllmServer`: a vLLM server in processes of its own: started, waited for, ended. Knows nothing of versions.
+"""`VllmServer`: starts a vLLM server in separate processes, waits until it answers, and stops it.
 
-A small process stands between (`runner/commands/supervise.py`), which ends the server and all it has started when we
-are killed.
-It listens on the loopback alone and takes a random key, which only its environment holds. It runs in a folder that only
-its user can open, and imports nothing from there.
+A small supervisor process (`runner/commands/supervise.py`) ends the server and all its child processes if the Leyden
+process is killed. The server listens only on the loopback interface and needs a random key, which only its environment
+holds. It runs in a folder that only its user can open, and imports nothing from there.
 """
 
 import asyncio
@@ -29,29 +28,29 @@ from leyden.core.errors import EngineError, UsageError
 logger = logging.getLogger(__name__)
 
 BASE = "base"
-"""The name by which the server knows the weights it was started with."""
+"""Name on the server of the weights it was started with."""
 SUPERVISE = str(Path(__file__).parents[2] / "runner" / "commands" / "supervise.py")
-"""Run as a program of its own, which imports nothing of ours."""
+"""Program that is run on its own; it imports nothing of Leyden."""
 GRACE_SECONDS = 10
 TELL_SECONDS = 15.0
-"""How often it is said that the server is still starting."""
+"""Interval in seconds of the log line that the server is still starting."""
 POLL_SECONDS = 0.25
 LONGEST_TAIL = 200_000
-"""Bytes of the log that are looked through for a reason."""
+"""Bytes at the end of the log that are searched for a reason."""
 _SECRET = re.compile(r"(_API_KEY|_TOKEN|_SECRET|_PASSWORD)$|^(PYTHONPATH|PYTHONHOME)$")
 _KEPT = frozenset({"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"})
-"""It may have to load a model by its hub name."""
+"""Variables that are kept although they are secrets, because the server may load a model by its hub name."""
 _ERROR = re.compile(r"(\w*(?:Error|Exception): .+)")
 
 
 class VllmServer:
-    """One server, which may be started anew with other weights. Belongs to one event loop."""
+    """One server, which can be restarted with other weights. Must be used in a single event loop."""
 
     def __init__(self, options: VllmOptions, *, device: str = "cpu", log: Path | None = None) -> None:
         self.options, self.device = options, device
         self._log = log
         self._folder: Path | None = None
-        """The server's current folder, which only its user can open; made at the first need."""
+        """The server's current folder, which only its user can open; created when first needed."""
         self.wire: VllmWire | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
@@ -60,7 +59,7 @@ class VllmServer:
 
     @property
     def log(self) -> Path:
-        """What it says, of every start; in the private folder, where no file was given for it."""
+        """Path of the server's log over all starts; in the private folder unless a file was given."""
         return self._log or self._private() / "vllm.log"
 
     def _private(self) -> Path:
@@ -69,9 +68,9 @@ class VllmServer:
         return self._folder
 
     async def start(self, source: str) -> VllmWire:
-        """Serve the model in a folder, or of a hub name; returns when it answers.
+        """Serve the model in a folder, or of a hub name; returns when the server answers.
 
-        Raises EngineError, in one line, when it does not come up.
+        Raises EngineError, in one line, if it does not start.
         """
         await self.stop()
         with socket.socket() as probe:
@@ -90,13 +89,13 @@ class VllmServer:
         return wire
 
     async def ended(self) -> str:
-        """Return how the server ended, once it has."""
+        """Wait until the server ends, and return how it ended; EngineError if it was not started."""
         if self._ended is None:
             raise EngineError("the vLLM server was not started")
         return await asyncio.shield(self._ended)
 
     async def stop(self) -> None:
-        """End the server and everything it has started; returns when nothing of it is left."""
+        """End the server and all its child processes; returns when none is left."""
         ended, self._ended = self._ended, None
         if ended is not None and self._control is not None and self._process is not None:
             with contextlib.suppress(OSError):
@@ -105,15 +104,15 @@ class VllmServer:
             self._control.close()
             await asyncio.to_thread(self._process.wait)
         folder = self._folder
-        if folder is not None and self._log is not None:  # else it holds the log, which is to be read
+        if folder is not None and self._log is not None:  # otherwise the folder holds the log, which is kept
             self._folder = None
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
         wire, self.wire = self.wire, None
-        if wire is not None:  # after the server, whose end tells every reader
+        if wire is not None:  # after the server, whose end closes all streams
             await wire.close()
 
     def command(self, source: str, port: int) -> list[str]:
-        """The server's command line."""
+        """Return the server's command line."""
         options = self.options
         flags = ["--model", source, "--served-model-name", BASE, "--host", "127.0.0.1", "--port", str(port)]
         flags += ["--dtype", "float32", "--logprobs-mode", "processed_logprobs", "--generation-config", "vllm"]
@@ -146,7 +145,7 @@ class VllmServer:
                 stdout=log,
                 stderr=log,
                 pass_fds=[theirs.fileno()],
-                process_group=0,  # what is killed or interrupted with our group leaves it to clean up
+                process_group=0,  # signals to Leyden's process group must not reach it
             )
         self._ended = asyncio.create_task(_read_end(self._control))
 
@@ -173,7 +172,7 @@ class VllmServer:
         logger.info("vLLM answers, after %.0f s", time.monotonic() - began)
 
     def reason(self) -> str:
-        """What it said, since it was started last, that sounds most like why it is not well."""
+        """Return the line of the log since the last start that most likely explains a failure."""
         said = self._tail(self._began).splitlines()
         found = [match[1] for line in said if (match := _ERROR.search(line))]
         marked = [match[1] for line in said if " ERROR " in line and (match := _ERROR.search(line))]
@@ -189,7 +188,7 @@ class VllmServer:
 
 
 def check_installed(options: VllmOptions) -> None:
-    """Raise UsageError, in one line, where the chosen python has no vLLM. Does not load it."""
+    """Raise UsageError, in one line, if the chosen interpreter has no vLLM. Does not import it."""
     find = "import importlib.util, sys; sys.exit(importlib.util.find_spec('vllm') is None)"
     python = options.interpreter
     try:
@@ -204,7 +203,7 @@ def check_installed(options: VllmOptions) -> None:
 
 
 def _open_log(path: Path) -> int:
-    """Open a log to write at its end, as a file of its user's alone. Raises EngineError, in one line."""
+    """Open a log for appending, readable only by its user. Raises EngineError, in one line."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     except OSError as error:
@@ -219,7 +218,7 @@ def _open_log(path: Path) -> int:
 
 
 async def _read_end(control: socket.socket) -> str:
-    """What the supervisor says at the end: one line, or nothing when it was killed itself."""
+    """Return the supervisor's final line, or "killed" if it was killed itself."""
     said = b""
     with contextlib.suppress(OSError):
         while piece := await asyncio.get_running_loop().sock_recv(control, 256):
@@ -228,14 +227,14 @@ async def _read_end(control: socket.socket) -> str:
 
 
 def _environment(options: VllmOptions, device: str, key: str) -> dict[str, str]:
-    """What the server finds in its environment: no key of anybody's, and nothing that makes it report to anybody."""
+    """Return the server's environment, without secrets except those in `_KEPT`, and with usage reports turned off."""
     kept = {name: value for name, value in os.environ.items() if name in _KEPT or not _SECRET.search(name)}
     ours = {"VLLM_API_KEY": key, "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "PYTHONSAFEPATH": "1"}
     if options.lora_rank:
         ours["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"
     if device == "cpu":
         ours["VLLM_CPU_KVCACHE_SPACE"] = str(options.cache_gib)
-    if options.transfer == "ipc" or options.sleep:  # opens endpoints that need no key: only ever on the loopback
+    if options.transfer == "ipc" or options.sleep:  # opens endpoints without a key, only on the loopback
         ours["VLLM_SERVER_DEV_MODE"] = "1"
     if options.transfer == "ipc":
         ours["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"

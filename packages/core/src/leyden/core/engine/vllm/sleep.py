@@ -1,7 +1,7 @@
-"""How a vLLM server leaves its GPU's memory to the trainer, and takes it again. Knows nothing of updates.
+"""Sleep mode: makes a vLLM server free its GPU's memory for the trainer, and take it again.
 
-At level 1 it moves its weights, adapters among them, to the machine's memory and drops its cache. Its development
-endpoints must be open for that, which need no key: whoever reaches the loopback of this machine reaches them.
+At level 1 the server moves its weights and adapters to the machine's memory and drops its cache. This needs its
+development endpoints, which need no key: every process that reaches the loopback of this machine can use them.
 """
 
 import logging
@@ -20,12 +20,12 @@ async def check_awake(wire: VllmWire) -> None:
 
 
 async def put_to_sleep(wire: VllmWire) -> bool:
-    """Whether it sleeps now; nothing may be in flight."""
+    """Put the server to sleep, and return whether it sleeps; no call may be in flight."""
     return await _asked(wire, "/sleep?level=1")
 
 
 async def wake_up(wire: VllmWire) -> bool:
-    """Whether it is awake again; what the trainer's allocator keeps for later is given back to the GPU before."""
+    """Wake the server, and return whether it is awake; first returns the trainer's cached GPU memory."""
     torch: Any = import_module("torch")
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

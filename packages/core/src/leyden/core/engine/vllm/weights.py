@@ -1,4 +1,4 @@
-"""How whole weights reach a vLLM server: as a policy folder, or through memory of a GPU. Knows nothing of processes."""
+"""Weight transfer: gives whole weights to a vLLM server, as a policy folder or through GPU memory."""
 
 import base64
 import pickle
@@ -16,13 +16,13 @@ from leyden.core.errors import EngineError
 _WEIGHTS = {".safetensors", ".bin", ".pt", ".pth", ".h5", ".msgpack", ".gguf", ".onnx"}
 
 Handle = dict[str, tuple[Any, ...]]
-"""Under the id of a GPU, what another process needs to see a tensor in its memory."""
+"""GPU id to what another process needs to access a tensor in that GPU's memory."""
 
 
 def write_policy(source: str, weights: Mapping[str, object], folder: Path) -> None:
     """Write the policy in `source`, a folder or a hub name, into a new `folder`, with other weights.
 
-    Raises EngineError where one of them is no tensor.
+    Raises EngineError if one of them is not a tensor.
     """
     tensors = {name: _tensor(name, value).detach().cpu().contiguous() for name, value in weights.items()}
     folder.mkdir(parents=True)
@@ -39,7 +39,7 @@ def write_policy(source: str, weights: Mapping[str, object], folder: Path) -> No
 
 
 def cuda_handle(tensor: Tensor) -> Handle:
-    """Return what another process on this machine needs to see `tensor`, which must stay alive meanwhile."""
+    """Return what another process on this machine needs to access `tensor`, which must stay alive until then."""
     torch: Any = import_module("torch")
     reductions: Any = import_module("torch.multiprocessing.reductions")
     _, arguments = reductions.reduce_tensor(tensor)
@@ -47,10 +47,10 @@ def cuda_handle(tensor: Tensor) -> Handle:
 
 
 class SharedWeights:
-    """Weights on a GPU that vLLM reads from our memory (its weight transfer `ipc`); `handle` exports a tensor.
+    """Weights on a GPU that vLLM reads from the Leyden process (its weight transfer `ipc`); `handle` exports a tensor.
 
-    vLLM takes these handles pickled, and only where its development endpoints are open: they need no key, so whoever
-    reaches the loopback of this machine reaches them.
+    vLLM accepts these handles pickled, and only with its development endpoints open. These need no key: every process
+    that reaches the loopback of this machine can use them.
     """
 
     def __init__(self, handle: Callable[[Tensor], Handle] = cuda_handle) -> None:
@@ -58,17 +58,17 @@ class SharedWeights:
         self._held: dict[str, Tensor] = {}
 
     def hold(self, weights: Mapping[str, object]) -> None:
-        """Take these as the weights to be served; a server that is started again is sent copies of them."""
+        """Keep copies of these weights as the ones to serve; a restarted server is sent them again."""
         self._held = {name: _tensor(name, value).detach().clone().contiguous() for name, value in weights.items()}
 
     async def begin(self, wire: VllmWire, version: int) -> None:
-        """Make a server that has just come up ready for updates, and give it the weights there are."""
+        """Prepare a newly started server for updates, and send it the current weights."""
         await wire.ask("POST", "/init_weight_transfer_engine", {"init_info": {"packed": False}})
         if self._held:
             await self.send(wire, version)
 
     async def send(self, wire: VllmWire, version: int) -> None:
-        """Let the server load the weights, and forget what it computed with others."""
+        """Make the server load the weights, and clear its prefix cache."""
         handles = [self._handle(tensor) for tensor in self._held.values()]
         info = {
             "names": list(self._held),

@@ -1,6 +1,6 @@
-"""Folders that exist whole or not at all, even when the machine stops while one is written.
+"""Atomic folders: folders that exist completely or not at all, even if the machine stops during a write.
 
-What is being written is locked by its process for as long as that lives, so that leftovers are told from work.
+The writing process locks an unfinished folder as long as it lives, so that leftovers can be recognised.
 """
 
 import fcntl
@@ -16,10 +16,10 @@ _PENDING = ".writing-"
 
 @contextmanager
 def whole_folder(target: Path, *, private: bool = False) -> Generator[Path]:
-    """Yield an empty folder beside `target` to write into; it becomes `target` when the block ends without an error.
+    """Yield an empty folder beside `target` to write into; it becomes `target` if the block ends without an error.
 
-    Everything is on the disk before the rename. `private`: no other user can open the folder. Raises FileExistsError,
-    at once, when `target` is there already.
+    Everything is synced to disk before the rename. With `private`, no other user can open the folder. Raises
+    FileExistsError at once if `target` exists.
     """
     if target.exists():
         raise FileExistsError(f"{target} is there already")
@@ -34,7 +34,7 @@ def whole_folder(target: Path, *, private: bool = False) -> Generator[Path]:
 
 @contextmanager
 def replaced_folder(target: Path) -> Generator[Path]:
-    """Like `whole_folder`, but an older `target` makes way at the end; between two renames there is none."""
+    """Like `whole_folder`, but replaces an existing `target`; between two renames there is none."""
     with _held(f"{_PENDING}old-", target.parent) as aside:
         with whole_folder(aside / target.name) as fresh:
             yield fresh
@@ -45,14 +45,14 @@ def replaced_folder(target: Path) -> Generator[Path]:
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove what killed processes left half written in `folder`, and nothing that is being written."""
+    """Remove unfinished folders of killed processes from `folder`, but none that is being written."""
     for path in folder.glob(f"{_PENDING}*"):
         with suppress(OSError), closing(_Lock(path)):
             shutil.rmtree(path, ignore_errors=True)
 
 
 def sync(path: Path) -> None:
-    """Have a file, or what a folder lists, on the disk."""
+    """Sync a file, or the listing of a folder, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -62,18 +62,18 @@ def sync(path: Path) -> None:
 
 @contextmanager
 def _held(prefix: str, parent: Path) -> Generator[Path]:
-    """Yield a new, empty folder that others leave alone; it is removed at the end if it is still there."""
+    """Yield a new, empty, locked folder; it is removed at the end if it still exists."""
     parent.mkdir(parents=True, exist_ok=True)
     pending = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
     with ExitStack() as held:
         held.callback(shutil.rmtree, pending, ignore_errors=True)
-        with suppress(OSError):  # where folders cannot be locked, none is taken for a leftover either
+        with suppress(OSError):  # if folders cannot be locked, `remove_unfinished` removes none
             held.enter_context(closing(_Lock(pending)))
         yield pending
 
 
 class _Lock:
-    """Holds a folder until it is closed or the process ends; OSError where another one, or this one already, does."""
+    """Lock on a folder until it is closed or the process ends; OSError if the folder is already locked."""
 
     def __init__(self, folder: Path) -> None:
         self._descriptor = os.open(folder, os.O_RDONLY)
@@ -84,5 +84,5 @@ class _Lock:
             raise
 
     def close(self) -> None:
-        """Let go."""
+        """Release the lock."""
         os.close(self._descriptor)

@@ -1,8 +1,8 @@
-"""Checkpoints: everything needed to go on exactly where a run was, written while the run goes on.
+"""Checkpoints: save everything needed to resume a run exactly, while the run continues.
 
-A checkpoint is a folder `step-00000012` (`.2`, `.3` when the same step was saved again), written whole or not at all:
-the files of `checkpoint_state` and `progress.json`. Of several policies each has the first in a folder of its name: all
-of them are of one step, or there is no checkpoint.
+A checkpoint is a folder `step-00000012` (`.2`, `.3` if the same step was saved again), written completely or not at
+all. It holds the files of `state` and `progress.json`. With several policies, each has the former in a folder of its
+name. All of them belong to the same step, or there is no checkpoint.
 """
 
 import json
@@ -40,11 +40,11 @@ _NAME = re.compile(r"step-(\d{8})(?:\.(\d+))?")
 
 
 class PendingCheckpoint:
-    """A checkpoint of what is `trained` at `step`, whose contents are fixed when this is made, and yet to be written.
+    """A checkpoint of `trained` at `step` that is yet to be written; its contents are fixed when this object is made.
 
-    From then until `write` ends, the updaters compute gradients and wait before they change weights or optimizers. So
-    nothing is copied. `progress` is the caller's own and must be JSON. Of the checkpoints in `folder` that are not
-    marked, the `keep` latest stay.
+    From then until `write` ends, the updaters may compute gradients, but wait before they change weights or optimizers.
+    Nothing is therefore copied. `progress` belongs to the caller and must be JSON. Of the checkpoints in `folder` that
+    are not marked, the `keep` latest are kept.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class PendingCheckpoint:
             raise
 
     def write(self) -> Path:
-        """Write it, on any thread, once, and return its folder; raises TrainingError where that fails."""
+        """Write the checkpoint and return its folder; TrainingError if that fails. Call once, on any thread."""
         target = _unused(self._folder, self._step)
         try:
             with whole_folder(target) as pending:
@@ -79,7 +79,7 @@ class PendingCheckpoint:
                 (pending / PROGRESS).write_text(self._progress, encoding="utf-8")
                 if self._mark:
                     (pending / MARK).touch()
-        except Exception as error:  # the libraries that write have errors of their own for a full disk
+        except Exception as error:  # the libraries raise errors of different types for a full disk
             raise TrainingError(f"the checkpoint {target} could not be written: {error}") from error
         finally:
             self._release()
@@ -99,9 +99,10 @@ def save_checkpoint(
 
 
 def save_trained(folder: Path, step: int, model: PolicyModel, progress: Mapping[str, Any]) -> Path:
-    """Write a checkpoint that has no more than the weights of `model` at `step`, and return its folder.
+    """Write a checkpoint that holds only the weights of `model` at `step`, and return its folder.
 
-    It can be served, exported and compared; what trained it goes on elsewhere. It takes no other's place.
+    It can be served, exported and compared. The training state is kept by an external loop. No other checkpoint is
+    removed.
     """
     target = _unused(folder, step)
     with whole_folder(target) as pending:
@@ -111,11 +112,11 @@ def save_trained(folder: Path, step: int, model: PolicyModel, progress: Mapping[
 
 
 def load_checkpoint(path: Path, trained: Trained) -> dict[str, Any]:
-    """Put models, optimizers and random states back as they were saved, and return the caller's progress.
+    """Restore models, optimizers and random states as they were saved, and return the caller's progress.
 
-    The optimizer's settings, its learning rate included, are those saved. A reference policy is not saved: it is the
-    policy the updater was made with, which a run loads anew from where it began. Raises RunError when the checkpoint
-    cannot be read, PolicyError when it is of another model.
+    The optimizer's settings, including its learning rate, are the saved ones. A reference policy is not saved: it is
+    the policy that the updater was made with, which a run loads again from its source. Raises RunError if the
+    checkpoint cannot be read, and PolicyError if it belongs to another model.
     """
     try:
         progress: dict[str, Any] = json.loads((path / PROGRESS).read_text(encoding="utf-8"))
@@ -128,10 +129,10 @@ def load_checkpoint(path: Path, trained: Trained) -> dict[str, Any]:
 
 
 def load_trained(path: Path, model: PolicyModel) -> None:
-    """Make `model`, the policy that a run began with, the one whose weights or adapters the checkpoint holds.
+    """Load the checkpoint's weights or adapters into `model`, the policy that a run began with.
 
-    Of a checkpoint of several policies, `path` is the folder of one. Raises RunError when the checkpoint cannot be
-    read, PolicyError when it is of another model.
+    For a checkpoint of several policies, `path` is the folder of one. Raises RunError if the checkpoint cannot be read,
+    and PolicyError if it belongs to another model.
     """
     try:
         with _SAFETENSORS.safe_open(path / MODEL, framework="pt") as file:
@@ -145,30 +146,30 @@ def load_trained(path: Path, model: PolicyModel) -> None:
 
 
 def mark_checkpoint(path: Path) -> None:
-    """Keep this checkpoint whatever comes after it."""
+    """Mark this checkpoint, so that it is never removed to make room for later ones."""
     (path / MARK).touch()
 
 
 def latest_checkpoint(folder: Path) -> Path | None:
-    """The checkpoint of the highest step, the last saved where there are several; None when there is none."""
+    """Return the checkpoint of the highest step, the last one saved if there are several; None without one."""
     found = _checkpoints(folder)
     return found[-1] if found else None
 
 
 def step_of(checkpoint: Path) -> int:
-    """The step that a checkpoint was saved after, by its name."""
+    """Return the step after which a checkpoint was saved, by its name."""
     return _order(checkpoint)[0]
 
 
 def _places(path: Path, trained: Trained) -> list[tuple[Path, Updater]]:
-    """Where in a checkpoint each policy lies."""
+    """Return the folder of each policy in a checkpoint."""
     if isinstance(trained, Updater):
         return [(path, trained)]
     return [(path / name, updater) for name, updater in trained.items()]
 
 
 def _checkpoints(folder: Path) -> list[Path]:
-    """Whole checkpoints, oldest first."""
+    """Return the complete checkpoints, oldest first."""
     if not folder.is_dir():
         return []
     whole = [path for path in folder.iterdir() if _NAME.fullmatch(path.name) and (path / PROGRESS).is_file()]
@@ -190,6 +191,6 @@ def _prune(folder: Path, keep: int) -> None:
     remove_unfinished(folder)
     unmarked = [path for path in _checkpoints(folder) if not (path / MARK).exists()]
     for path in unmarked[: -max(1, keep)]:
-        # The file that makes it whole goes first, so that a removal cut short leaves nothing to be picked.
+        # The file that marks it complete is removed first: an interrupted removal leaves no valid checkpoint.
         (path / PROGRESS).unlink(missing_ok=True)
         shutil.rmtree(path, ignore_errors=True)

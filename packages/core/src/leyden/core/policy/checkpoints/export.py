@@ -1,6 +1,6 @@
-"""A trained policy as a plain Hugging Face folder, that anything can load. Knows nothing of checkpoints or runs.
+"""Policy export: writes a trained policy as a plain Hugging Face folder that other programs can load.
 
-Adapters are merged into it, and written once more in a folder of their own beside it, in PEFT's format.
+Adapters are merged into its weights. They are also written to a separate folder beside it, in PEFT's format.
 """
 
 import shutil
@@ -14,10 +14,10 @@ _WEIGHTS = {".safetensors", ".bin", ".pt", ".pth", ".h5", ".msgpack", ".gguf", "
 
 
 def export_policy(model: PolicyModel, source: str | Path, folder: Path) -> Path:
-    """Write configuration, weights, tokenizer and chat template into `folder`, replacing what was there; return it.
+    """Write configuration, weights, tokenizer and chat template to `folder`, replacing its contents; return it.
 
-    The tokenizer's files are copied unchanged from `source` when that is a folder, and fetched by name when it is not.
-    Adapters go into `adapter_folder(folder)` as well.
+    The tokenizer's files are copied unchanged from `source` if that is a folder, and downloaded by name otherwise.
+    Adapters are also written to `adapter_folder(folder)`.
     """
     module: Any = model.module
     with replaced_folder(folder) as pending:
@@ -26,7 +26,7 @@ def export_policy(model: PolicyModel, source: str | Path, folder: Path) -> Path:
         else:
             _save_tokenizer(str(source), pending)
         with no_progress_bars():
-            # Without adapters it is left to transformers to read the weights, which knows best which are tied.
+            # Without adapters, transformers reads the weights itself, because it handles tied weights.
             module.save_pretrained(pending, state_dict=None if model.adapters is None else model.weights())
     if model.adapters is not None:
         with replaced_folder(adapter_folder(folder)) as pending:
@@ -35,12 +35,12 @@ def export_policy(model: PolicyModel, source: str | Path, folder: Path) -> Path:
 
 
 def adapter_folder(folder: Path) -> Path:
-    """Where the adapters of a policy that is exported to `folder` lie: beside it, as `NAME-adapter`."""
+    """Return the folder for the adapters of a policy exported to `folder`: beside it, as `NAME-adapter`."""
     return folder.with_name(f"{folder.name}-adapter")
 
 
 def _copy_companions(source: Path, target: Path) -> None:
-    """Copy everything of a policy folder that is not weights; the model then writes its own configuration over it."""
+    """Copy all files of a policy folder except weights; the model's own configuration is written over them later."""
     for path in source.iterdir():
         if path.is_file() and path.suffix not in _WEIGHTS and not path.name.endswith(".index.json"):
             shutil.copyfile(path, target / path.name)

@@ -1,7 +1,7 @@
-"""What a checkpoint holds of one policy: fixed at one moment, written to files and put back from them.
+"""Checkpoint state: what a checkpoint holds of one policy, and how it is written and read.
 
-Weights, AdamW's moments and a critic's weights are files of tensors, which are written without a copy; what is left is
-small and has no pickled objects.
+Weights, AdamW's moments and a critic's weights are files of tensors, written without a copy. The rest is small and has
+no pickled objects.
 """
 
 import random
@@ -21,53 +21,53 @@ from leyden.core.policy.update.updater import Updater
 
 MODEL, TENSORS, TRAINING = "model.safetensors", "training.safetensors", "training.pt"
 LORA = "lora"
-"""Key in the header of a file of adapters, whose value is their options as JSON."""
+"""Key in the header of a file of adapters; its value is their options as JSON."""
 APART = "tensor"
-"""Key of the mapping that stands for a tensor of the training state which lies in `TENSORS`; its value is the name."""
+"""Key of the mapping that replaces a tensor of the training state; its value is the tensor's name in `TENSORS`."""
 _FILES: Any = safetensors.torch
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyState:
-    """Everything that is kept of one policy.
+    """Everything that is saved of one policy.
 
-    The tensors are the policy's own and not copies: they must not change until they are written. Random states and
+    The tensors are the policy's own, not copies, so they must not change until they are written. Random states and
     counters are copies.
     """
 
     weights: dict[str, Tensor]
     header: dict[str, str]
     tensors: dict[str, Tensor]
-    """Those of the training state, by the names that stand for them in `rest`."""
+    """Tensors of the training state, by the names that replace them in `rest`."""
     rest: dict[str, Any]
 
     @classmethod
     def of(cls, updater: Updater) -> "PolicyState":
-        """Return that of `updater` as it is now."""
+        """Return the current state of `updater`."""
         tensors: dict[str, Tensor] = {}
         rest = _parted(_training_state(updater), tensors, ())
         return cls(updater.model.trained_weights(), described(updater.model), tensors, rest)
 
     def write(self, folder: Path) -> None:
-        """Write all of it into `folder`."""
+        """Write the state into `folder`."""
         write_weights(self.weights, self.header, folder)
         _FILES.save_file({name: tensor.contiguous() for name, tensor in self.tensors.items()}, folder / TENSORS)
         torch.save(self.rest, folder / TRAINING)
 
 
 def write_weights(weights: Mapping[str, Tensor], header: Mapping[str, str], folder: Path) -> None:
-    """Write the weights of a policy, with what must be known to read them again."""
+    """Write the weights of a policy, with a header that is needed to read them."""
     contiguous = {name: tensor.contiguous() for name, tensor in weights.items()}
     _FILES.save_file(contiguous, folder / MODEL, metadata={"format": "pt", **header})
 
 
 def described(model: PolicyModel) -> dict[str, str]:
-    """What must be known of a policy to read its weights again."""
+    """Return the header that is needed to read a policy's weights."""
     return {} if model.adapters is None else {LORA: msgspec.json.encode(model.adapters.options).decode()}
 
 
 def read_state(folder: Path, updater: Updater) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return weights and training state as `PolicyState.write` left them in `folder`."""
+    """Return weights and training state that `PolicyState.write` wrote to `folder`."""
     weights: dict[str, Tensor] = _FILES.load_file(folder / MODEL, device=str(updater.model.device))
     return weights, read_training(folder)
 
@@ -75,14 +75,14 @@ def read_state(folder: Path, updater: Updater) -> tuple[dict[str, Tensor], dict[
 def read_training(folder: Path) -> dict[str, Any]:
     """Return the training state in `folder`, on the CPU.
 
-    A checkpoint of an earlier version of this package has its tensors in `TRAINING` too.
+    Checkpoints of earlier versions of this package have its tensors in `TRAINING` as well.
     """
     tensors: dict[str, Tensor] = _FILES.load_file(folder / TENSORS) if (folder / TENSORS).exists() else {}
     return _joined(torch.load(folder / TRAINING, map_location="cpu", weights_only=True), tensors)
 
 
 def put_back(updater: Updater, weights: dict[str, Tensor], state: Mapping[str, Any]) -> None:
-    """Make `updater`, and the random states of the process, what they were; PolicyError where the model is another."""
+    """Restore `updater` and the random states of the process; PolicyError if the weights belong to another model."""
     updater.model.load_weights(weights)
     updater.optimizer.load_state_dict(state["optimizer"])
     updater.steps_taken = int(state["steps_taken"])
@@ -114,7 +114,7 @@ def _training_state(updater: Updater) -> dict[str, Any]:
 
 
 def _parted(value: Any, tensors: dict[str, Tensor], path: tuple[object, ...]) -> Any:
-    """Return `value` with its tensors moved to `tensors`, named by where they were."""
+    """Return `value` with its tensors moved to `tensors`, named by their path in `value`."""
     if isinstance(value, Tensor):
         name = "/".join(map(str, path))
         tensors[name] = value

@@ -1,8 +1,8 @@
-"""`Critic`: what to expect of a rollout in the state before each call. Knows nothing of rewards or advantages.
+"""`Critic`: predicts the return of a rollout in the state before each call.
 
-A state is a transition's prompt. Its value is read where the model is about to write the first response token: a linear
-head on what the output head receives there. A response's later tokens have no value of their own: credit is given to
-whole calls, so a call's tokens share one advantage and nothing would read what was expected between them.
+A state is a transition's prompt. Its value is computed at the position that predicts the first response token: a linear
+head reads the output head's input there. Later response tokens have no values. Credit is given to whole calls, so all
+tokens of a call share one advantage, and values between them would not be used.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,19 +28,19 @@ from leyden.core.policy.update.shared_prefix import SharedPrefix
 
 
 class Critic:
-    """A value head on a backbone. The head begins at 0, so that at first nothing is expected of any state."""
+    """A value head on a backbone. The head begins at 0, so at first all values are 0."""
 
     def __init__(self, backbone: PolicyModel, *, shared: bool) -> None:
         self.backbone = backbone
         self.shared = shared
-        """Whether the backbone is the policy's, which then is not the critic's to train or to save."""
+        """Whether the backbone is the policy's; the critic then neither trains nor saves it."""
         self.head: nn.Linear = nn.Linear(_width(backbone), 1, device=backbone.device, dtype=backbone.dtype)
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
 
     @classmethod
     def beside(cls, policy: PolicyModel) -> "Critic":
-        """Return a critic on a copy of the policy as it is now; the copy has no output head."""
+        """Return a critic on a copy of the current policy; the copy has no output head."""
         backbone = deepcopy(policy)
         module: Any = backbone.module
         module.set_output_embeddings(nn.Identity())
@@ -53,18 +53,18 @@ class Critic:
         return cls(policy, shared=True)
 
     def parameters(self) -> Iterator[nn.Parameter]:
-        """What is trained as the critic: the head, and the backbone where it is its own."""
+        """Yield what is trained as the critic: the head, and the backbone if it is the critic's own."""
         yield from self.head.parameters()
         if not self.shared:
             yield from self.backbone.parameters()
 
     def weights(self) -> dict[str, Tensor]:
-        """Return what `parameters` change, by name, as views."""
+        """Return the weights that `parameters` belong to, by name, as views."""
         head = {f"head.{name}": tensor.detach() for name, tensor in self.head.named_parameters()}
         return head if self.shared else head | _prefixed(self.backbone.trained_weights())
 
     def load_weights(self, weights: dict[str, Tensor]) -> None:
-        """Copy `weights`, as `weights` names them, into the critic; PolicyError when they are another model's."""
+        """Copy `weights`, named as by `weights`, into the critic; PolicyError if they belong to another model."""
         own = self.weights()
         for name in ("head.weight", "head.bias"):
             if name not in weights or weights[name].shape != own[name].shape:
@@ -77,7 +77,7 @@ class Critic:
             self.backbone.load_weights(rest)
 
     def of_hidden(self, hidden_NH: Tensor) -> Tensor:
-        """Return `value_N` of states as the backbone hands them to an output head."""
+        """Return `value_N` of states, given the output head's inputs."""
         return self.head(hidden_NH.to(self.head.weight.dtype))[:, 0]
 
     def of_batch(self, batch: MicroBatch, prefix: SharedPrefix | None) -> Tensor:
@@ -87,12 +87,12 @@ class Critic:
         return self.of_hidden(hidden_NH)
 
     def reading(self) -> AbstractContextManager[object]:
-        """Context in which the backbone keeps a graph for gradients only where it is the critic's to train."""
+        """Return a context in which the backbone builds a graph for gradients only if the critic trains it."""
         return torch.set_grad_enabled(torch.is_grad_enabled() and not self.shared)
 
     @torch.no_grad()
     def values(self, calls: Sequence[Transition], token_budget: int | None, exactness: Exactness) -> Floats:
-        """Return `value_N` of the states of N calls, read in batches of at most `token_budget` tokens."""
+        """Return `value_N` of the states of N calls, computed in batches of at most `token_budget` tokens."""
         found_N = np.full(len(calls), np.nan)
         sequences = states(calls)
         prefix, length = read_prefix(self.backbone, sequences, exactness)
@@ -103,16 +103,16 @@ class Critic:
 
 
 def readable(call: Transition, context_length: int | None) -> bool:
-    """Whether the state of `call` can be given a value: it is not empty and the model can hold the call."""
+    """Return whether the state of `call` can have a value: nothing is empty, and the call fits the model's context."""
     tokens = len(call.prompt_ids) + len(call.response_ids)
     fits = context_length is None or tokens <= context_length
     return fits and len(call.prompt_ids) > 0 and len(call.response_ids) > 0
 
 
 def states(calls: Sequence[Transition], *, merge: bool = True) -> list[TokenSequence]:
-    """Return token sequences with one entry for each call, where its state is complete.
+    """Return token sequences with one entry for each call, at the position where its state is complete.
 
-    They are those that the calls are trained as, each read no further than its last state.
+    They are the sequences that the calls are trained as, each read only up to its last state.
     """
     items = [WeightedTransition(transition=call, advantage=0.0) for call in calls]
     sequences = (merged if merge else unmerged)(items, [1.0] * len(items))
@@ -120,7 +120,7 @@ def states(calls: Sequence[Transition], *, merge: bool = True) -> list[TokenSequ
 
 
 def first_of_each(transition_N: Tensor) -> Tensor:
-    """Return `first_N`, true where an entry is its transition's first; entries of a transition lie together."""
+    """Return `first_N`, true where an entry is its transition's first; entries of a transition are adjacent."""
     return torch.cat([transition_N[:1] >= 0, transition_N[1:] != transition_N[:-1]])
 
 
@@ -138,7 +138,7 @@ def _firsts(entries: Entries) -> Entries:
 
 @torch.no_grad()
 def _width(backbone: PolicyModel) -> int:
-    """Size of what the output head receives, read off a pass over one token."""
+    """Return the size of the output head's input, found with a forward pass over one token."""
     zero_1 = torch.zeros(1, dtype=torch.long, device=backbone.device)
     with backbone.computing(), backbone.selecting(zero_1, zero_1, logits=False) as received:
         backbone.module(input_ids=zero_1[None], use_cache=False)

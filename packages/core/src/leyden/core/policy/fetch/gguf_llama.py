@@ -1,7 +1,7 @@
-"""Writes a GGUF file of a Llama model as a Hugging Face folder, with numpy alone: quantised weights become float32.
+"""GGUF conversion: writes a GGUF file of a Llama model as a Hugging Face folder, with numpy and float32 weights.
 
-transformers reads GGUF as well, but it gives this tokenizer another end-of-sequence token and other rules for digits
-than the model was trained with. The names are those of llama.cpp's GGUF specification and of transformers' Llama.
+transformers can read GGUF as well. But it gives this tokenizer another end-of-sequence token and other rules for digits
+than the model was trained with. The names come from llama.cpp's GGUF specification and from transformers' Llama.
 """
 
 import json
@@ -17,7 +17,7 @@ from leyden.core.errors import PolicyError, UsageError
 
 Floats: TypeAlias = NDArray[np.float32]
 Progress: TypeAlias = Callable[[int, int], None]
-"""Receives how many tensors are done, and how many there are."""
+"""Callback that receives the number of finished tensors and of all tensors."""
 
 _TOP = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 _BLOCK = {
@@ -39,7 +39,7 @@ class GgufLlama:
     """A GGUF file whose architecture is `llama` and whose tokenizer is a byte-level BPE."""
 
     def __init__(self, path: Path) -> None:
-        """Read the file's header; raises PolicyError for a file of another kind, UsageError where gguf is missing."""
+        """Read the file's header; PolicyError for a file of another kind, UsageError if gguf is not installed."""
         try:
             library: Any = import_module("gguf")
         except ImportError:
@@ -111,7 +111,7 @@ class GgufLlama:
         }
 
     def _tokenizer(self) -> Any:
-        """A byte-level BPE that takes digits one by one, as `smollm` in `tokenizer.ggml.pre` says."""
+        """Return a byte-level BPE that splits off single digits, as `smollm` in `tokenizer.ggml.pre` means."""
         library: Any = import_module("tokenizers")
         tokens: list[str] = self._value("tokenizer.ggml.tokens")
         merges = [tuple(merge.split(" ")) for merge in self._value("tokenizer.ggml.merges")]
@@ -152,13 +152,16 @@ _END_IDS = {"bos_token_id": "bos_token_id", "eos_token_id": "eos_token_id", "pad
 
 
 def _halves_apart(weight: Floats, heads: int) -> Floats:
-    """Undo how GGUF orders the rows of a head: rotary pairs lie side by side there, in two halves in transformers."""
+    """Return the weight in transformers' row order of heads: rotary pairs in two halves.
+
+    GGUF stores the pairs side by side.
+    """
     rows, columns = weight.shape
     return weight.reshape(heads, rows // heads // 2, 2, columns).swapaxes(1, 2).reshape(rows, columns)
 
 
 def _rounded(value: float) -> float:
-    """The decimal number that a float32 was written for."""
+    """Return the decimal number that a float32 value was rounded from."""
     return float(f"{value:.6g}")
 
 

@@ -1,4 +1,4 @@
-"""CISPO: clip the importance weight, never the token."""
+"""CISPO: clips the importance weight, so that every token keeps a gradient."""
 
 from dataclasses import dataclass
 
@@ -8,10 +8,10 @@ from leyden.core.policy.losses.checks import check_clip
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CISPO(Loss):
-    """-clip(r, 1 - low, 1 + high) A log π, the clipped ratio held constant (arXiv 2506.13585, eq. 4 and 5).
+    """CISPO: -clip(r, 1 - low, 1 + high) A log π, with a constant clipped ratio (arXiv 2506.13585, eq. 4 and 5).
 
-    Every token keeps a gradient; the clip only bounds its size, so a clipped token is still pushed, by less than an
-    unbiased weight would. Defaults: no lower bound, as in the paper, and ratios of at most 5.
+    Every token keeps a gradient, and the clip only limits its size. A clipped token is trained with a smaller weight
+    than the unbiased one. Defaults: no lower bound, as in the paper, and ratios of at most 5.
     """
 
     clip_low: float = 1.0

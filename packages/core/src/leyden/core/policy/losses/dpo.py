@@ -1,4 +1,4 @@
-"""DPO: of two answers to the same state, make the better one likelier."""
+"""DPO: raises the probability of the preferred one of two responses to the same state."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,13 +12,12 @@ from leyden.core.policy.update.entries import WeightedTransition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DPO(Loss):
-    """-log σ(β (log π/π_ref of the chosen - log π/π_ref of the rejected)), for a pair (arXiv 2305.18290, eq. 7).
+    """DPO: -log σ(β (log π/π_ref of the chosen - log π/π_ref of the rejected)) (arXiv 2305.18290, eq. 7).
 
-    With label smoothing ε it is (1 - ε) times that and ε times that of the pair turned round (section "conservative
-    DPO" of the authors' note on noisy preferences). Notes the margin inside σ, its two parts, and how often it is > 0.
-
-    Transitions 2p and 2p + 1 are the chosen and the rejected of pair p. Every token of a pair carries the pair's whole
-    loss, so with `pair_weights` the sum is the mean over pairs.
+    With label smoothing ε it is (1 - ε) times that plus ε times that of the swapped pair. See the section "conservative
+    DPO" of the authors' note on noisy preferences. It records the margin inside σ, its two parts, and how often the
+    margin is > 0. Transitions 2p and 2p + 1 are the chosen and the rejected of pair p. Every token of a pair has the
+    pair's whole loss, so with `pair_weights` the sum is the mean over pairs.
     """
 
     together: ClassVar[int] = 2
@@ -27,9 +26,9 @@ class DPO(Loss):
     reads_reference: ClassVar[bool] = True
 
     beta: float = 0.1
-    """How much a pair may move the policy from where it began: the larger, the less."""
+    """Strength of the pull towards the reference policy: the larger, the less a pair changes the policy."""
     label_smoothing: float = 0.0
-    """Share of the pairs that are taken to be the wrong way round (conservative DPO)."""
+    """Assumed share of pairs with swapped labels (conservative DPO)."""
 
     def __post_init__(self) -> None:
         if not self.beta > 0:
@@ -42,7 +41,7 @@ class DPO(Loss):
         sums_M, which_N = transition_sums(seen.transition_N, seen.logprobs_N - seen.reference_N)
         chosen_P, rejected_P = sums_M[0::2], sums_M[1::2]
         margin_P = self.beta * (chosen_P - rejected_P)
-        # log(1 + exp(-margin)), written so that neither side of it overflows; of the opposite, it is margin more.
+        # log(1 + exp(-margin)), written so that it does not overflow; for the swapped pair, `margin` is added.
         loss_P = (-margin_P).logaddexp(margin_P.new_zeros(())) + self.label_smoothing * margin_P
         noted = {
             "dpo_margin": margin_P.detach(),
@@ -54,6 +53,6 @@ class DPO(Loss):
 
 
 def pair_weights(pairs: Sequence[WeightedTransition]) -> list[float]:
-    """Return the weight of each token of each transition such that every pair of 2p and 2p + 1 weighs the same."""
+    """Return the weight of each transition's tokens so that all pairs 2p, 2p + 1 have the same weight."""
     lengths = [len(item.transition.response_ids) for item in pairs]
     return [1.0 / ((len(pairs) // 2) * (lengths[i - i % 2] + lengths[i - i % 2 + 1])) for i in range(len(pairs))]

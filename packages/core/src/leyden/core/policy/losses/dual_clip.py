@@ -1,4 +1,4 @@
-"""PPO's clipped surrogate with a floor under punished tokens."""
+"""Dual clip: PPO's clipped surrogate with a bound for tokens of negative advantage."""
 
 from dataclasses import dataclass
 
@@ -9,10 +9,10 @@ from leyden.core.policy.losses.checks import check_clip
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DualClip(Loss):
-    """PPO's clip and, where A < 0, max(min(r A, clip(r) A), c A), negated (arXiv 1912.09729).
+    """Dual clip: PPO's clip and, for A < 0, max(min(r A, clip(r) A), c A), negated (arXiv 1912.09729).
 
-    A punished token that has become far likelier than when it was drawn, by more than `clip_dual` = c, moves the
-    policy no more: PPO's own bound leaves that side open.
+    A token with negative advantage whose probability has grown by more than the factor `clip_dual` = c since it was
+    sampled gets no gradient. PPO's own bound does not limit this case.
     """
 
     clip_low: float = 0.2

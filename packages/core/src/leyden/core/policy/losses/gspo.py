@@ -10,11 +10,12 @@ from leyden.core.policy.update.ratios import LOG_RATIO_LIMIT
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GSPO(Loss):
-    """-min(s A, clip(s, 1 - low, 1 + high) A), s = (π(response) / π_proximal(response))^(1/tokens) (arXiv 2507.18071).
+    """GSPO: -min(s A, clip(s, 1 - low, 1 + high) A), with the ratio s of a response (arXiv 2507.18071).
 
-    Equations 5 to 7, over the tokens of one transition: one model call, whatever it was merged with. s differs far
-    less from 1 than a token's ratio does, hence the narrow default clip, the paper's. Every token of a transition
-    carries its whole loss, so with weights of 1 / (transitions × tokens) the sum is the paper's mean.
+    s = (π(response) / π_proximal(response))^(1/tokens). These are equations 5 to 7, over the tokens of one transition,
+    that is one model call, even if it was merged with others. s is far closer to 1 than a token's ratio, hence the
+    narrow default clip, which is the paper's. Every token of a transition has its whole loss, so with weights of 1 /
+    (transitions × tokens) the sum is the paper's mean.
     """
 
     clip_low: float = 3e-4

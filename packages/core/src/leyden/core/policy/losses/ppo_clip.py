@@ -1,4 +1,4 @@
-"""PPO's clipped surrogate, with the two sides of the clip apart."""
+"""PPO's clipped surrogate, with separate lower and upper clip bounds."""
 
 from dataclasses import dataclass
 
@@ -8,10 +8,10 @@ from leyden.core.policy.losses.checks import check_clip
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PPOClip(Loss):
-    """-min(r A, clip(r, 1 - low, 1 + high) A) for each token, r = π / π_proximal (arXiv 1707.06347, eq. 7).
+    """PPO clip: -min(r A, clip(r, 1 - low, 1 + high) A) for each token, r = π / π_proximal (arXiv 1707.06347, eq. 7).
 
-    `clip_high` above `clip_low` is DAPO's clip-higher (arXiv 2503.14476, section 3.1): it leaves unlikely tokens more
-    room to grow. Biased, towards the proximal policy, wherever it clips.
+    `clip_high` above `clip_low` is DAPO's clip-higher (arXiv 2503.14476, section 3.1), which lets unlikely tokens
+    become more likely. A clipped token biases the result towards the proximal policy.
     """
 
     clip_low: float = 0.2

@@ -1,6 +1,6 @@
-"""The losses by name; installed packages add theirs under the entry-point group `leyden.loss`.
+"""Loss registry: the losses by name; installed packages add theirs under the entry-point group `leyden.loss`.
 
-DPO takes pairs, which only an algorithm that deals pairs can learn from.
+DPO takes pairs, so only an algorithm that makes pairs can use it.
 """
 
 from leyden.core.data.scheme import Schemes

@@ -1,4 +1,4 @@
-"""REINFORCE: the policy gradient as it stands."""
+"""REINFORCE: the plain policy gradient."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -8,7 +8,7 @@ from leyden.core.policy.losses.base import EntryLosses, Loss, LossEntries
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reinforce(Loss):
-    """-A log π (Williams 1992). Unbiased for tokens the policy itself would draw now, and bounded by nothing.
+    """REINFORCE: -A log π (Williams 1992). Unbiased for tokens of the current policy, and without any bound.
 
     Its first optimizer step is on policy; later epochs and minibatches are not, and no ratio corrects them.
     """

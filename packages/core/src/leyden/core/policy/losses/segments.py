@@ -1,4 +1,4 @@
-"""Sums and means over the entries of each transition. Knows no loss."""
+"""Sums and means over the entries of each transition."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -7,7 +7,7 @@ if TYPE_CHECKING:
 
 
 def transition_sums(transition_N: "Tensor", values_N: "Tensor") -> "tuple[Tensor, Tensor]":
-    """Return `sums_M` over the entries of each of M transitions, by ascending number, and `which_N`, each entry's M."""
+    """Return `sums_M` over the entries of each of M transitions, by ascending number, and `which_N`, their index."""
     untyped: Any = transition_N
     found: tuple[Tensor, Tensor] = untyped.unique(return_inverse=True)
     numbers_M, which_N = found

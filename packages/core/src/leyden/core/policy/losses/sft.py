@@ -1,4 +1,4 @@
-"""Supervised fine-tuning on what was written, or only on what turned out well."""
+"""Supervised fine-tuning losses: on all tokens, or only on tokens with a positive advantage."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -8,7 +8,7 @@ from leyden.core.policy.losses.base import EntryLosses, Loss, LossEntries
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SFT(Loss):
-    """-log π of every token, whoever wrote it: maximum likelihood."""
+    """Supervised fine-tuning: -log π of every token, from any source: maximum likelihood."""
 
     reads_advantages: ClassVar[bool] = False
     reads_ratios: ClassVar[bool] = False
@@ -20,10 +20,10 @@ class SFT(Loss):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rejection(Loss):
-    """-log π of the tokens whose advantage is positive, 0 for the others (RAFT, arXiv 2304.06767).
+    """Rejection: -log π of the tokens whose advantage is positive, 0 for the others (RAFT, arXiv 2304.06767).
 
-    REINFORCE with A replaced by 1 or 0: it climbs towards what is better than the baseline, and how much better does
-    not matter. Rejected tokens keep their part in the normalisation. Reported as clipped: the share rejected.
+    This is REINFORCE with A replaced by 1 or 0. It favours what is better than the baseline, regardless of how much
+    better. Rejected tokens still count in the normalisation. The share of rejected tokens is reported as clipped.
     """
 
     reads_ratios: ClassVar[bool] = False

@@ -1,6 +1,7 @@
-"""How a step's transitions change the weights, as one typed object. Loads no torch, so that mistakes are told at once.
+"""Update configuration: how a step's transitions change the weights, as one typed object.
 
-An option that the rest of the configuration would ignore is an error; None means that it was not given.
+It does not import torch, so that mistakes are reported at once. An option that the rest of the configuration would
+ignore raises an error. None means that an option was not given.
 """
 
 import math
@@ -19,54 +20,66 @@ from leyden.core.policy.update.schedule import Schedule
 
 
 class UpdateOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the user of an algorithm sets. Defaults are the tested setting; UsageError for what cannot work."""
+    """Options that users set. The defaults are the tested setting; raises UsageError for values that cannot work."""
 
     deals: ClassVar[int | None] = 1
-    """Transitions that the algorithm deals as one unit, as its loss must take them; None: as many as the loss takes."""
+    """Transitions in a unit of the algorithm, which must match its loss; None: as many as the loss needs."""
 
     learning_rate: float = 1e-6
-    """The peak. For full weights of a model of some billion parameters; a tiny policy takes 1e-4 to 1e-3."""
+    """Peak learning rate; the default is for full weights of a model with some billion parameters.
+
+    A tiny policy needs 1e-4 to 1e-3.
+    """
     schedule: Schedule = "constant"
-    """How the learning rate falls, over the run's steps: constant, linear or cosine."""
+    """How the learning rate falls over the run's steps: constant, linear or cosine."""
     warmup_steps: int = 0
-    """Steps over which the learning rate grows to its peak."""
+    """Steps over which the learning rate rises to its peak."""
     decay_to: float | None = None
-    """Share of the peak that a linear or cosine schedule ends at. [0]"""
+    """Share of the peak that a linear or cosine schedule ends at. Default: 0."""
     betas: tuple[float, float] = (0.9, 0.99)
     weight_decay: float = 0.0
     max_grad_norm: float = 1.0
     epochs: int = 1
-    """Times a step's transitions are gone through."""
+    """Number of passes over a step's transitions."""
     minibatches: int = 1
-    """Optimizer steps per epoch; rollouts are dealt out whole, at random where there is more than one."""
+    """Optimizer steps per epoch; whole rollouts are assigned to each, at random if there are several."""
     token_budget: int | None = None
-    """Padded tokens in one forward and backward pass. It changes speed and memory, never the gradient. [4,096, or twice
-    the longest rollout of a step where that is more: so much of a group fits into one row, its prompt read once]"""
+    """Padded tokens in one forward and backward pass. It changes speed and memory, never the gradient.
+
+    Default: 4,096, or twice the longest rollout of a step if that is more. A large part of a group then fits into one
+    row, whose prompt is read once.
+    """
     normalisation: Normalisation = "token"
-    """What weighs the same: every token, every rollout, or every token of every step (constant)."""
+    """What has equal weight: every token, every rollout, or every token of every step (constant)."""
     tokens_per_rollout: int | None = None
-    """The constant that constant normalisation divides by, beside the number of rollouts."""
+    """Constant by which constant normalisation divides, in addition to the number of rollouts."""
 
     loss: SchemeSettings = "ppo_clip"
     """A loss's name, or `{name: ..., option: value}`; see `policy.losses`."""
     correction: SchemeSettings | None = None
-    """For tokens of stale weights or another implementation: recomputed, truncated or masked, given the same way. It
-    costs one forward pass, for the trainer's log-probabilities before the step, and takes ratios against them."""
+    """Correction for tokens of stale weights or another implementation: recomputed, truncated or masked; None: none.
+
+    Given in the same way as `loss`. It needs one forward pass for the trainer's log-probabilities before the step, and
+    ratios are then taken against these.
+    """
 
     kl_loss: float = 0.0
-    """Coefficient of KL to the initial policy in the loss. It and kl_reward keep a copy of the initial weights,
-    unless adapters are trained: those are turned off for it."""
+    """Coefficient of the KL to the initial policy in the loss.
+
+    This option and kl_reward keep a copy of the initial weights, except with adapters, which are then turned off
+    instead.
+    """
     kl_estimator: str | None = None
-    """Of kl_loss: k2, whose gradient is that of KL(policy ‖ initial), or k3, of KL(initial ‖ policy). [k2]"""
+    """Estimator of kl_loss: k2 (gradient of KL(policy ‖ initial)) or k3 (of KL(initial ‖ policy)). Default: k2."""
     kl_reward: float = 0.0
-    """Coefficient of KL to the initial policy as a reward of every token."""
+    """Coefficient of the KL to the initial policy as a reward of every token."""
     entropy_bonus: float = 0.0
-    """Coefficient of the entropy added to the objective."""
+    """Coefficient of the entropy that is added to the objective."""
 
     lora: LoraOptions | None = None
-    """Train low-rank adapters in the place of the weights, with these options; `{}` for their defaults."""
+    """Train low-rank adapters with these options instead of the weights; `{}` for their defaults."""
     precision: Precision = "float32"
-    """Of forward and backward passes: float32 or bfloat16. The weights and their updates are float32 in either."""
+    """Precision of forward and backward passes: float32 or bfloat16. Weights and updates are float32 with both."""
 
     def __post_init__(self) -> None:
         self._check_numbers()
@@ -74,15 +87,15 @@ class UpdateOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         self._check_terms(self.make_loss(), self.make_correction())
 
     def make_loss(self) -> Loss:
-        """The loss with its options; raises UsageError for one that it does not have."""
+        """Return the loss with its options; raises UsageError for an unknown loss or option."""
         return LOSSES.make(self.loss)
 
     def make_correction(self) -> Correction | None:
-        """The correction with its options; raises UsageError for one that it does not have."""
+        """Return the correction with its options, or None; raises UsageError for an unknown correction or option."""
         return None if self.correction is None else CORRECTIONS.make(self.correction)
 
     def scheme_settings(self) -> dict[str, SchemeSettings | None]:
-        """The loss and the correction with every option they have, given or not."""
+        """Return the loss and the correction with all their options, including defaults."""
         correction = self.make_correction()
         return {
             "loss": LOSSES.settings(self.make_loss()),
@@ -91,7 +104,7 @@ class UpdateOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     @property
     def compares_with_reference(self) -> bool:
-        """Whether a copy of the initial policy is kept."""
+        """Whether the policy is compared with the initial policy, so that a copy of it is needed."""
         return bool(self.kl_loss or self.kl_reward or self.make_loss().reads_reference)
 
     def _check_numbers(self) -> None:
@@ -141,18 +154,18 @@ class UpdateOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class UpdateConfig(UpdateOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The options, and what the algorithm adds to them."""
+    """The user's options, and what the algorithm adds to them."""
 
     deals: ClassVar[int | None] = None
 
     steps: int | None = None
-    """Steps of the whole run, which a linear or cosine schedule is laid over."""
+    """Steps of the whole run, over which a linear or cosine schedule extends."""
     merge: bool = True
-    """Read a rollout's calls as one sequence where one extends the other."""
+    """Read a rollout's calls as one sequence if one extends the other."""
     share_prefix: bool = True
-    """Read a prefix that all sequences share once, where that is exact for the model."""
+    """Read a prefix that all sequences share only once, if that is exact for the model."""
     seed: int = 0
-    """Deals rollouts into minibatches."""
+    """Seed for assigning rollouts to minibatches."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -161,6 +174,6 @@ class UpdateConfig(UpdateOptions, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 def update_config(options: UpdateOptions, *, steps: int, seed: int) -> UpdateConfig:
-    """Return the configuration of a run's updates from an algorithm's own, which extends `UpdateOptions`."""
+    """Return the configuration of a run's updates; `options` are the algorithm's, which extend `UpdateOptions`."""
     given = {name: getattr(options, name) for name in UpdateOptions.__struct_fields__}
     return UpdateConfig(**given, steps=steps, seed=seed)

@@ -1,10 +1,12 @@
-"""Importance weights for tokens that another policy drew than the one the update starts from. Knows no loss or model.
+"""Corrections: importance weights for tokens that were sampled by another policy than the update starts from.
 
 An engine computes other log-probabilities than the trainer (kernels, precision), and asynchronous rollouts come from
-older weights. The factor of a token, π_start / π_behaviour, makes up for it: unbounded, the expectation over the
-behaviour's tokens is that over the start policy's, in the states the behaviour met. Bounding it trades variance for
-bias, and no factor here makes up for states visited more or less often: that would take the product over all earlier
-tokens of the rollout. `transition` takes the product over the response, `token` the token alone.
+older weights. The factor π_start / π_behaviour of a token corrects for that. Without a bound, an expectation over the
+behaviour policy's tokens equals that over the start policy's, in the states that the behaviour policy visited.
+
+A bound reduces variance and adds bias. No factor corrects for states that are visited more or less often: that would
+need the product over all earlier tokens of the rollout. Level `transition` takes the product over the response, level
+`token` the single token.
 """
 
 from abc import ABC, abstractmethod
@@ -26,10 +28,10 @@ class Correction(ABC):
 
     @abstractmethod
     def unbounded(self, log_ratio_T: Floats) -> Floats:
-        """Return the factor of each response token of one transition, before it is held within bounds."""
+        """Return the factor of each response token of one transition, before bounds are applied."""
 
     def bounded(self, factor_T: Floats) -> Floats:
-        """Return the factors, held within what the correction allows."""
+        """Return the factors with the bounds of the correction applied."""
         return factor_T
 
     def factors(self, log_ratio_T: Floats) -> Floats:
@@ -39,9 +41,10 @@ class Correction(ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recomputed(Correction):
-    """Factor 1: ratios start from the trainer's own log-probabilities, and the mismatch is ignored.
+    """No correction: factor 1; ratios are taken against the trainer's own log-probabilities.
 
-    Biased by the whole mismatch; for comparison, and where it is known to be rounding.
+    The mismatch is ignored, so the result is biased by all of it. Useful for comparison, and if the mismatch is known
+    to be rounding.
     """
 
     def unbounded(self, log_ratio_T: Floats) -> Floats:
@@ -51,12 +54,12 @@ class Recomputed(Correction):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportanceWeights(Correction):
-    """A factor made from the ratio."""
+    """Base of corrections whose factor is computed from the ratio."""
 
     level: Level = "token"
 
     def unbounded(self, log_ratio_T: Floats) -> Floats:
-        """Return the ratio of each token, or of all of them together."""
+        """Return the ratio of each token, or the product over the transition's tokens."""
         if self.level == "transition":
             log_ratio_T = np.full_like(log_ratio_T, log_ratio_T.sum())
         return np.exp(np.clip(log_ratio_T, -LOG_RATIO_LIMIT, LOG_RATIO_LIMIT))
@@ -64,7 +67,10 @@ class ImportanceWeights(Correction):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Truncated(ImportanceWeights):
-    """min(ratio, high): truncated importance sampling (Ionides 2008). Biased by what lies above, towards behaviour."""
+    """Truncated importance sampling (Ionides 2008): min(ratio, high).
+
+    Ratios above the limit bias the result towards the behaviour policy.
+    """
 
     high: float = 2.0
 
@@ -73,15 +79,15 @@ class Truncated(ImportanceWeights):
             raise UsageError(f"high must be at least 1, got {self.high}")
 
     def bounded(self, factor_T: Floats) -> Floats:
-        """Return the factors, none above the limit."""
+        """Return the factors, limited to `high`."""
         return np.minimum(factor_T, self.high)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Masked(ImportanceWeights):
-    """The ratio within [low, high], 0 outside: tokens of another regime teach nothing (IcePop, arXiv 2510.18855).
+    """Masked importance weights (IcePop, arXiv 2510.18855): the ratio if it is within [low, high], else 0.
 
-    Biased by what it leaves out, whose weight stays in the normalisation.
+    Tokens outside are not trained. The result is biased by these tokens, whose weight stays in the normalisation.
     """
 
     low: float = 0.5
@@ -92,7 +98,7 @@ class Masked(ImportanceWeights):
             raise UsageError(f"low must lie between 0 and 1 and high above, got {self.low} and {self.high}")
 
     def bounded(self, factor_T: Floats) -> Floats:
-        """Return the factors, 0 for those outside."""
+        """Return the factors, 0 for those outside the bounds."""
         return np.where((factor_T >= self.low) & (factor_T <= self.high), factor_T, 0.0)
 
 

@@ -1,6 +1,6 @@
-"""What an update looked like: how far the policy moved, what was clipped, how undecided it is. Knows no loss.
+"""Update diagnostics: how far the policy moved, how many tokens were clipped, and the entropy.
 
-Diagnostics of parts combine to those of the whole: counts and quantiles bit for bit, sums up to rounding.
+Diagnostics of parts can be combined into those of the whole: counts and quantiles exactly, sums up to rounding.
 """
 
 import math
@@ -15,28 +15,28 @@ from leyden.core.policy.update.ratios import RatioSpread
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnostics:
-    """Of the tokens of one or more passes over entries; means are over tokens, unweighted."""
+    """Diagnostics of the tokens of one or more passes over entries; means are over tokens, without weights."""
 
     tokens: int
-    """Tokens, each counted as often as it was gone through."""
+    """Number of tokens; each counts once per pass."""
     ratios: RatioSpread
-    """π / π_proximal of single tokens, whatever ratio the loss itself takes, where it is known who drew them."""
+    """π / π_proximal of single tokens, whichever ratio the loss uses; only tokens with a known π_proximal."""
     clipped: int
-    """Tokens that the loss held back from moving the policy as they would."""
+    """Number of tokens whose effect on the policy the loss limited."""
     entropy_total: float
-    """Σ entropy, in nats, of the distributions the tokens were drawn from."""
+    """Σ entropy, in nats, of the distributions at the tokens' positions."""
     reference_kl_total: float | None = None
-    """Σ k3 of KL(π ‖ π_ref), where there is a reference."""
+    """Σ k3 of KL(π ‖ π_ref); None without a reference."""
     units: int = 0
-    """The loss's units, each counted as often as it was gone through; counted only where it notes something of them."""
+    """Number of the loss's units, each counted once per pass; 0 if the loss records nothing about them."""
     noted: Mapping[str, float] = field(default_factory=dict[str, float])
-    """Σ of what the loss notes of its units, by name."""
+    """Σ of each number that the loss records about its units, by name."""
 
     @classmethod
     def of(cls, log_ratio_N: Floats, clipped_N: Floats, entropy_N: Floats, reference_kl_N: Floats) -> "Diagnostics":
         """Return the diagnostics of N tokens.
 
-        `log_ratio_N` is NaN where there is nothing to compare with, `reference_kl_N` where there is no reference.
+        `log_ratio_N` is NaN without a policy to compare with, and `reference_kl_N` without a reference.
         """
         kl = float(reference_kl_N.sum())
         return cls(
@@ -64,7 +64,7 @@ class Diagnostics:
 
     @property
     def clip_fraction(self) -> float:
-        """Share of tokens that the loss held back."""
+        """Share of tokens whose effect the loss limited."""
         return self.clipped / self.tokens
 
     @property
@@ -73,7 +73,7 @@ class Diagnostics:
         return self.entropy_total / self.tokens
 
     def metrics(self) -> dict[str, float]:
-        """The diagnostics as flat numbers, for a log."""
+        """Return the diagnostics as flat metrics for a log."""
         numbers = {
             **self.ratios.metrics("ratio"),
             "clip_fraction": self.clip_fraction,

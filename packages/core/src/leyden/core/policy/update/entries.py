@@ -1,8 +1,8 @@
-"""Entries: what a loss sees, one per trained token. Knows nothing of sequences sharing tokens, batches or models.
+"""Entries: the inputs of a loss, one for each trained token.
 
-An entry is (transition, position, target, log-probability the ratio is taken against, advantage, weight), the
-temperature the target was drawn at and, where one is used, a reference policy's log-probability. Weights are fixed
-here, before anything is merged or batched, so that no later arrangement changes what the entries' sum means.
+An entry has a transition, a position, a target, a proximal log-probability for the ratio, an advantage and a weight. It
+also has the temperature at which the target was sampled, and a reference policy's log-probability if one is used.
+Weights are fixed here, before sequences are merged or batched, so that neither changes the sum over the entries.
 """
 
 from collections import Counter
@@ -22,20 +22,20 @@ Floats: TypeAlias = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Measured:
-    """What a trainer found out, before a step, about the T response tokens of a transition."""
+    """What a trainer computes, before a step, about the T response tokens of a transition."""
 
     proximal_T: Floats
-    """Log-probabilities under the policy whose ratio to the trained one is clipped."""
+    """Log-probabilities under the policy in the denominator of the clipped ratio."""
     reference_T: Floats
-    """Log-probabilities under the reference policy; NaN where there is none, so that none can be used by mistake."""
+    """Log-probabilities under the reference policy; NaN without one, so that accidental use is visible."""
     adjustment_T: Floats
     """Added to the advantage."""
     factor_T: Floats
-    """Multiplies the weight."""
+    """Multiplied with the weight."""
 
     @classmethod
     def nothing(cls, transition: Transition) -> "Measured":
-        """The behaviour policy is the proximal one, and nothing is adjusted."""
+        """Return the defaults: the behaviour policy is the proximal one, and nothing is adjusted."""
         behaviour_T = behaviour(transition)
         zeros_T = np.zeros_like(behaviour_T)
         return cls(behaviour_T, zeros_T + np.nan, zeros_T, zeros_T + 1.0)
@@ -43,12 +43,12 @@ class Measured:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class WeightedTransition:
-    """A transition and what the policy should make of it."""
+    """A transition and its advantage."""
 
     transition: Transition
     advantage: float
     measured: Measured | None = None
-    """The trainer's own findings; None: there are none."""
+    """The trainer's measurements; None: not measured."""
 
     @property
     def rollout(self) -> tuple[str, str]:
@@ -61,12 +61,12 @@ class Entries:
     """N entries of one token sequence."""
 
     transition_N: Ints
-    """Index of the transition in the list the entries were made from."""
+    """Index of the transition in the list from which the entries were made."""
     position_N: Ints
-    """Index, in the sequence, of the token whose output predicts the target: the target stands at position + 1."""
+    """Index in the sequence of the token whose output predicts the target; the target is at position + 1."""
     target_N: Ints
     proximal_N: Floats
-    """The behaviour policy's log-probability, as recorded, unless the trainer measured another to compare with."""
+    """The behaviour policy's recorded log-probability, unless the trainer measured another one."""
     reference_N: Floats
     advantage_N: Floats
     weight_N: Floats
@@ -77,7 +77,7 @@ class Entries:
 
 
 def behaviour(transition: Transition) -> Floats:
-    """Return the recorded log-probabilities of the response, `behaviour_T`; NaN where none were recorded."""
+    """Return the recorded log-probabilities of the response, `behaviour_T`; NaN if none were recorded."""
     if not transition.logprobs:
         return np.full(len(transition.response_ids), np.nan)
     return np.asarray(transition.logprobs, dtype=np.float64)
@@ -94,11 +94,12 @@ def step_weights(
 def normalised(
     lengths: Sequence[tuple[Hashable, int]], normalisation: Normalisation, tokens_per_rollout: int | None = None
 ) -> list[float]:
-    """Return, for transitions given as (rollout, number of response tokens), the weight of each one's tokens.
+    """Return the weight of each transition's tokens; `lengths` are (rollout, number of response tokens).
 
-    `token`: every token of the step weighs the same. `rollout`: every rollout weighs the same, and so do its tokens.
-    With either, a step's weights sum to 1. `constant`: every token weighs 1 / (rollouts × `tokens_per_rollout`), which
-    no length enters (Dr. GRPO, arXiv 2503.20783).
+    `token`: every token of the step has the same weight. `rollout`: every rollout has the same weight, and so have its
+    tokens. With both, a step's weights sum to 1. `constant`: every token has weight 1 / (rollouts ×
+    `tokens_per_rollout`), which does not depend on any length (Dr. GRPO, arXiv 2503.20783). Raises ValueError for
+    `constant` without `tokens_per_rollout`.
     """
     tokens = Counter[Hashable]()
     for rollout, length in lengths:
@@ -113,7 +114,7 @@ def normalised(
 
 
 def entries_of(index: int, item: WeightedTransition, weight: float) -> Entries:
-    """Return the entries of transition number `index`, positioned in its own prompt followed by its response."""
+    """Return the entries of transition number `index`; positions are in its own prompt followed by its response."""
     transition = item.transition
     count = len(transition.response_ids)
     first = len(transition.prompt_ids) - 1

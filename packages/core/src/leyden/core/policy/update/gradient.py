@@ -1,6 +1,6 @@
-"""The gradient of a loss over token sequences, accumulated in micro-batches. Knows nothing of optimizers.
+"""Gradient accumulation: adds up the gradient of a loss over token sequences, in micro-batches.
 
-Invariant: the gradient is the same, up to rounding, whatever the token budget and whichever short cuts are taken.
+Invariant: the gradient is the same, up to rounding, for every token budget and with every faster computation.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,17 +21,17 @@ from leyden.core.policy.update.micro_batches import micro_batches
 from leyden.core.policy.update.objective import Objective
 
 StateLoss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
-"""`transition_N` and `hidden_NH` of a batch's entries -> a loss of the states they were written in, to be added."""
+"""Function from `transition_N` and `hidden_NH` of a batch's entries to an additional loss of their states."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accumulated:
-    """What one accumulation computed, beside the gradients it left in the model."""
+    """Results of one accumulation, in addition to the gradients in the model."""
 
     loss: float
     diagnostics: Diagnostics
     tokens_read: int
-    """Tokens the model ran over, padding included."""
+    """Tokens that the model processed, padding included."""
 
 
 def accumulate(
@@ -44,9 +44,10 @@ def accumulate(
 ) -> Accumulated:
     """Add the gradient of `objective` over all entries of `sequences` to the model's gradients.
 
-    `state_loss` is a second objective on the same forward pass: one backward for both, and the loss returned is the
-    first's alone. A transition's entries lie together; what the head receives for the first is the state it was
-    written in. Where a loss takes several transitions together, each must be a sequence of its own, in order.
+    `state_loss` is a second objective on the same forward pass. Both share one backward pass, and the returned loss is
+    only the first. The entries of a transition are adjacent, and the output head's input at its first entry is the
+    state before the response. If the loss takes several transitions together, each must be a sequence of its own, in
+    order.
     """
     prefix, length = read_prefix(model, sequences, exactness)
     total, tokens_read = 0.0, length

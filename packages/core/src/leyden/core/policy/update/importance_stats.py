@@ -1,6 +1,6 @@
-"""What a step finds out about its transitions before any weight changes: mismatch, distance to the reference.
+"""Measurements before a step: mismatch of policies, and distance to the reference policy.
 
-Ends in weights, advantages and log-probabilities of single tokens, fixed before anything is batched. Knows no loss.
+The results are weights, advantages and log-probabilities of single tokens, which are fixed before batching.
 """
 
 from collections.abc import Sequence
@@ -19,15 +19,15 @@ from leyden.core.policy.update.ratios import RatioSpread
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mismatch:
-    """How the policy that a step starts from differs from the one that drew its tokens."""
+    """The difference between the policy that a step starts from and the policy that sampled its tokens."""
 
     ratios: RatioSpread
-    """π_start / π_behaviour of single tokens, where it is recorded how they were drawn."""
+    """π_start / π_behaviour of single tokens that have recorded log-probabilities."""
     corrected_fraction: float = 0.0
     """Share of tokens whose importance weight was truncated or masked."""
 
     def metrics(self) -> dict[str, float]:
-        """The mismatch as flat numbers, for a log."""
+        """Return the mismatch as flat metrics for a log."""
         return {
             **self.ratios.metrics("mismatch_ratio"),
             **({"mismatch_kl": self.ratios.kl} if self.ratios.count else {}),
@@ -42,9 +42,9 @@ def measure(
     config: UpdateConfig,
     exactness: Exactness,
 ) -> tuple[list[WeightedTransition], Mismatch | None]:
-    """Return the transitions with what `config` wants known about them, and the mismatch where it is corrected.
+    """Return the transitions with the measurements that `config` needs, and the mismatch if it is corrected.
 
-    It takes one forward pass over everything for a correction, and one of the reference where there is one.
+    A correction needs one forward pass over everything, and a reference policy another one.
     """
     behaviours = [behaviour(item.transition) for item in trained]
     proximal, factors, mismatch = behaviours, [np.ones_like(own_T) for own_T in behaviours], None

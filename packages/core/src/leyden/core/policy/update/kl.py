@@ -1,19 +1,19 @@
-"""KL to a reference policy: Schulman's three estimators in the loss, and the penalty in the reward. Knows no model.
+"""KL to a reference policy: Schulman's three estimators for the loss, and the penalty for the reward.
 
-With x = log π - log π_ref of a token drawn from π, all three are estimates of KL(π ‖ π_ref) in that state:
+With x = log π - log π_ref of a token sampled from π, all three estimate KL(π ‖ π_ref) in that state:
 
     k1 = x                    unbiased, high variance, may be negative
     k2 = x² / 2               biased, low variance
-    k3 = exp(-x) - 1 + x      unbiased, never negative, unbounded where the reference is far likelier
+    k3 = exp(-x) - 1 + x      unbiased, never negative, unbounded where the reference's probability is far higher
 
-Their *gradients*, which is all a loss term is for, are another matter. Of a token drawn from π the expectation of
+A loss term acts only by its gradient. For a token sampled from π, the expected gradient is
 
-    ∇k1 is 0: in a loss it is noise that restrains nothing, so it is refused there
-    ∇k2 is ∇KL(π ‖ π_ref), exactly
-    ∇k3 is ∇KL(π_ref ‖ π), the other direction: it minds most the tokens that the reference likes
+    ∇k1   0: in a loss it is noise without effect, so a loss refuses it
+    ∇k2   ∇KL(π ‖ π_ref), exactly
+    ∇k3   ∇KL(π_ref ‖ π), the other direction, which weighs tokens by the reference's probability
 
-for the token's own state: that the policy also changes which states it meets, no term in the loss can see. The penalty
-in the reward does: with it, the policy gradient is that of E[reward] - coefficient × KL of whole rollouts.
+This holds in the token's own state. No term in the loss covers that the policy also changes which states it visits. The
+penalty in the reward does: its policy gradient is that of E[reward] - coefficient × KL of whole rollouts.
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ KLEstimator = Literal["k2", "k3"]
 
 
 def kl_terms(logprobs_N: "Tensor", reference_N: "Tensor", estimator: Literal["k1", "k2", "k3"]) -> "Tensor":
-    """Return the estimate of each token; log-ratios of k3 are held within ±20."""
+    """Return the estimate of each token; log-ratios of k3 are limited to ±20."""
     log_ratio_N = logprobs_N - reference_N
     if estimator == "k1":
         return log_ratio_N
@@ -47,12 +47,13 @@ def reward_penalties(
     reference: Sequence[Floats],
     coefficient: float,
 ) -> list[Floats]:
-    """Return for each transition what to add to its tokens' advantages: -coefficient × Σ k1 of this and later tokens.
+    """Return for each transition what is added to its tokens' advantages: -coefficient × Σ k1 of this and later tokens.
 
-    Later are the rest of the response and the rollout's later transitions, in the order given: the return-to-go of a
-    reward of -coefficient × k1 per token, `policy` and `reference` being log-probabilities of each response. Without a
-    baseline, so it leaves the expected gradient unbiased and adds variance. It is added after the estimator, and not
-    divided by a group's deviation with the rewards. Transitions that are not trained pay nothing.
+    Later tokens are the rest of the response and the rollout's later transitions, in the given order. The sum is the
+    return-to-go of a reward of -coefficient × k1 per token. `policy` and `reference` are log-probabilities of each
+    response. There is no baseline, so the expected gradient stays unbiased and the variance grows. The penalty is added
+    after the advantage estimator, so it is not divided by a group's standard deviation. Transitions that are not
+    trained get no penalty.
     """
     later: dict[tuple[str, str], float] = {}
     penalties: list[Floats] = []

@@ -1,6 +1,6 @@
-"""A rollout's calls as few token sequences as exact extension allows. Knows nothing of models or batches.
+"""Merging: turns a rollout's calls into as few token sequences as possible, by exact extension.
 
-Invariant: merged or not, the entries are the same, and each sees the same tokens before its target.
+Invariant: merged or not, the entries are the same, and each has the same tokens before its target.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from leyden.core.policy.update.entries import Entries, WeightedTransition, entri
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TokenSequence:
-    """Tokens the model reads once, and the entries trained on them."""
+    """Tokens that the model reads once, and the entries trained on them."""
 
     ids: TokenIds
     entries: Entries
@@ -40,10 +40,10 @@ def unmerged(trained: Sequence[WeightedTransition], weights: Sequence[float]) ->
 
 
 def merged(trained: Sequence[WeightedTransition], weights: Sequence[float]) -> list[TokenSequence]:
-    """Return sequences in which a call continues the longest earlier one that its prompt extends exactly.
+    """Return sequences in which a call continues the longest earlier sequence that its prompt extends exactly.
 
-    Only calls of the same attempt are merged, in the order given, consecutive or not: a sub-agent's call in between
-    does not break a chain. Of two calls that extend the same sequence, the first continues it.
+    Only calls of the same attempt are merged, in the given order. They need not be consecutive: a sub-agent's call in
+    between does not break the sequence. If two calls extend the same sequence, the first continues it.
     """
     open_by_rollout: dict[tuple[str, str], list[_Open]] = {}
     for index, (item, weight) in enumerate(zip(trained, weights, strict=True)):

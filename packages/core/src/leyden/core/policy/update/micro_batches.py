@@ -1,7 +1,7 @@
-"""Token sequences → right-padded micro-batches under a token budget. Knows nothing of losses.
+"""Micro-batches: packs token sequences into right-padded batches under a token budget.
 
-A prefix that every sequence shares can be left out of the batches: it is then read once, by whoever runs the model.
-What some of them share can stand once in a row of several (`rows`), where the model can be told what each sees.
+A prefix that all sequences share can be left out of the batches. The caller then computes it once. Tokens that some of
+the sequences share can be stored once in a row of several (`rows`), if the model accepts a mask for them.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ from leyden.core.policy.update.merge import TokenSequence
 from leyden.core.policy.update.rows import Row, branching, single
 
 PASS_TOKENS = 256
-"""What one more pass of the model costs beside its tokens, as tokens that are read in the same time."""
+"""Fixed cost of one more forward pass, as the number of tokens that are read in the same time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -26,7 +26,7 @@ class MicroBatch:
     """B rows of at most T tokens, and the N entries trained on them."""
 
     ids_BT: Tensor
-    """Token ids after the shared prefix, padded with 0 on the right: no real token ever sees the padding."""
+    """Token ids after the shared prefix, padded with 0 on the right: no real token attends to the padding."""
     row_N: Tensor
     column_N: Tensor
     """`ids_BT[row, column]` is the token whose output predicts the entry's target."""
@@ -38,12 +38,12 @@ class MicroBatch:
     weight_N: Tensor
     temperature_N: Tensor
     depth_BT: Tensor | None = None
-    """Each token's place after the shared prefix, where that is not its column: a row has branches."""
+    """Position of each token after the shared prefix, if rows have branches; None: the position is the column."""
     until_BT: Tensor | None = None
-    """Then also the first column after each token that does not see it."""
+    """If rows have branches, the first column after each token that does not attend to it."""
 
     def to(self, device: torch.device, dtype: torch.dtype) -> "MicroBatch":
-        """Return the batch on `device`, its real numbers as `dtype`."""
+        """Return the batch on `device`, with its real numbers as `dtype`."""
         depth_BT, until_BT = self.depth_BT, self.until_BT
         return MicroBatch(
             ids_BT=self.ids_BT.to(device),
@@ -62,7 +62,7 @@ class MicroBatch:
 
 
 def shared_prefix(sequences: Sequence[TokenSequence]) -> int:
-    """Return how many leading tokens all sequences have in common, up to the first that predicts a target."""
+    """Return how many leading tokens all sequences share, up to the first token that predicts a target."""
     first = sequences[0].ids
     length = min(int(sequence.entries.position_N.min()) for sequence in sequences)
     for sequence in sequences[1:]:
@@ -72,7 +72,7 @@ def shared_prefix(sequences: Sequence[TokenSequence]) -> int:
 
 
 def budget_for(sequences: Sequence[TokenSequence], token_budget: int | None, prefix: int) -> int:
-    """Return the tokens of one pass over `sequences`: those given, or else enough for twice the longest of them."""
+    """Return the token budget of a pass: `token_budget`, or enough for twice the longest of `sequences`."""
     if token_budget is not None:
         return token_budget
     return max(TOKEN_BUDGET, 2 * max(int(sequence.entries.position_N.max()) + 1 - prefix for sequence in sequences))
@@ -85,12 +85,13 @@ def micro_batches(
     together: int = 1,
     width: int | None = None,
 ) -> list[MicroBatch]:
-    """Return batches of similar lengths, at most `token_budget` tokens each, padding included and prefix left out.
+    """Return batches of similar lengths with at most `token_budget` tokens each, padding included, prefix excluded.
 
-    Each run of `together` sequences, in the order given, stays in one batch, and so does all of a sequence: a loss sees
-    whole units. A unit larger than the budget is a batch of its own; `budget_for` says what None stands for. Tokens
-    after a sequence's last entry are not read.
-    `width` is the model's, where sequences may share a row: a loss that takes several together has a row for each.
+    Each run of `together` sequences, in the given order, stays in one batch, and each sequence stays whole, so that a
+    loss gets complete units. A unit larger than the budget becomes a batch of its own. `budget_for` defines what None
+    means. Tokens after a sequence's last entry are not read. `width` is the model's, if sequences may share a row. A
+    loss that takes several transitions together has one row for each. Raises ValueError if such transitions are not one
+    sequence each.
     """
     if together > 1 and not _one_transition_each(sequences):
         raise ValueError(f"{together} transitions are taken together, so each must be a sequence of its own, in order")
@@ -109,12 +110,13 @@ def micro_batches(
 
 
 def _parted(sizes: Sequence[int], budget: int) -> list[tuple[int, int]]:
-    """Return where to part units, given their tokens in falling order, so that the least is read, padding included.
+    """Return where to divide the units into batches so that the fewest tokens are read, padding included.
 
-    All units of a batch are as large as its first, and together at most `budget`, unless one alone is larger.
+    `sizes` are the units' tokens in falling order. In a batch, all units are padded to the size of the first. Their sum
+    is at most `budget`, unless a single unit is larger.
     """
     best = [0] * (len(sizes) + 1)
-    """By the first unit that is left: what these cost at least."""
+    """Minimum cost of all units from this index on."""
     ends = [0] * len(sizes)
     for start in reversed(range(len(sizes))):
         most = start + max(1, budget // sizes[start])

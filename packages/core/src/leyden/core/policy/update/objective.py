@@ -1,7 +1,7 @@
-"""What one optimizer step minimises: a loss, a penalty on distance to a reference, a bonus for entropy.
+"""Objective: what one optimizer step minimises: a loss, a KL penalty and an entropy bonus.
 
-A pure function of flat entries: it knows nothing of models, sequences or batches. Invariant: the objectives of any
-partition of the entries into the loss's units add up to the objective of all of them.
+It is a pure function of flat entries. Invariant: if the entries are divided by the loss's units, the objectives of the
+parts add up to the objective of all entries.
 """
 
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ from leyden.core.policy.update.kl import KLEstimator, kl_terms
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ObjectiveValue:
-    """A number to minimise, and what it looked like."""
+    """The value to minimise, and its diagnostics."""
 
     value: Tensor
     diagnostics: Diagnostics
@@ -30,7 +30,7 @@ class Objective:
     kl: float = 0.0
     kl_estimator: KLEstimator = "k2"
     entropy: float = 0.0
-    """The bonus raises the entropy in the states met; that the policy chooses which states it meets, it cannot see."""
+    """Coefficient of the entropy in visited states; it cannot account for the policy's choice of these states."""
 
     def of(self, seen: LossEntries) -> ObjectiveValue:
         """Return the objective of N entries."""
@@ -45,9 +45,9 @@ class Objective:
 
 @torch.no_grad()
 def _diagnostics(seen: LossEntries, losses: EntryLosses) -> Diagnostics:
-    """One transfer from the device: it would wait for it once per number otherwise."""
+    """Return the diagnostics; all numbers leave the device in one transfer, to wait for it only once."""
     clipped_N = losses.clipped_N
-    # A model that computes no number is as far off as can be; NaN says that there is nothing to compare it with.
+    # If the model computes NaN, the ratio counts as infinite. NaN in the result means that there is no proximal policy.
     log_ratio_N = (seen.logprobs_N - seen.proximal_N).nan_to_num(nan=torch.inf)
     columns = [
         log_ratio_N.masked_fill(seen.proximal_N.isnan(), torch.nan),

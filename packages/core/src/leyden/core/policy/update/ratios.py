@@ -1,7 +1,7 @@
-"""How far probability ratios lie from 1, in a form whose parts add up. Knows nothing of losses or models.
+"""Ratio statistics: how far probability ratios are from 1, in a form that can be added up.
 
-Quantiles come from counts in fixed bins of the log-ratio, as in DDSketch (arXiv 1908.10693): counts of parts add up to
-the counts of the whole, so a quantile is the same number however the tokens were batched, and within 0.5 % of the
+Quantiles come from counts in fixed bins of the log-ratio, as in DDSketch (arXiv 1908.10693). Counts of parts add up to
+the counts of the whole. A quantile is therefore the same for every batching of the tokens, and within 0.5 % of the
 exact one.
 """
 
@@ -15,17 +15,17 @@ import numpy as np
 from leyden.core.policy.update.entries import Floats
 
 LOG_RATIO_LIMIT = 20.0
-"""Log-ratios are held within ±20 before they are exponentiated: far beyond, ratios overflow into NaN gradients."""
+"""Log-ratios are limited to ±20 before the exponential: far beyond, ratios overflow into NaN gradients."""
 
 BIN = 0.01
-"""Width of a bin, in nats. A ratio of 1 lies in the middle of one, so that it is reported as exactly 1."""
+"""Width of a bin, in nats. A ratio of 1 is in the middle of a bin, so it is reported as exactly 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RatioSpread:
-    """The spread of N ratios p/q of tokens drawn from q. Sums are exact up to rounding, counts bit for bit.
+    """The spread of N ratios p/q of tokens sampled from q. Sums are exact up to rounding, counts are exact.
 
-    Where N is 0 there is nothing to tell: means and quantiles do not exist, and there are no metrics.
+    If N is 0, there are no means, quantiles or metrics.
     """
 
     count: int
@@ -38,13 +38,13 @@ class RatioSpread:
     deviation: float
     """Largest |ratio - 1|."""
     kl_total: float
-    """Σ ratio - 1 - log ratio: each term Schulman's k3, never negative, an unbiased estimate of KL(q ‖ p)."""
+    """Σ ratio - 1 - log ratio: each term is Schulman's k3, never negative, an unbiased estimate of KL(q ‖ p)."""
     bins: Mapping[int, int]
     """Counts by bin; bin b holds the log-ratios that round to b × BIN."""
 
     @classmethod
     def of(cls, log_ratio_N: Floats) -> "RatioSpread":
-        """Return the spread of exp(log_ratio_N); what is not a number counts as far too large."""
+        """Return the spread of exp(log_ratio_N); NaN counts as the largest allowed ratio."""
         if not len(log_ratio_N):
             return cls(
                 count=0,
@@ -100,11 +100,14 @@ class RatioSpread:
 
     @property
     def effective_share(self) -> float:
-        """Kish's effective sample size (Σ r)² / Σ r², as a share of the tokens: 1 when all ratios are equal."""
+        """Kish's effective sample size (Σ r)² / Σ r², as a share of the tokens: 1 if all ratios are equal."""
         return self.total**2 / (self.count * self.squares)
 
     def quantile(self, share: float) -> float:
-        """Return the ratio that `share` of the tokens lie at or below (nearest rank), to within 0.5 %."""
+        """Return the smallest ratio with `share` of the tokens at or below it (nearest rank), to within 0.5 %.
+
+        Raises ValueError unless `share` is between 0 and 1.
+        """
         if not 0 <= share <= 1:
             raise ValueError(f"a quantile lies between 0 and 1, not at {share}")
         rank, passed = max(1, math.ceil(share * self.count)), 0
@@ -115,7 +118,7 @@ class RatioSpread:
         return self.largest
 
     def metrics(self, name: str) -> dict[str, float]:
-        """The spread as flat numbers, each named `<name>_...`, for a log; none where there is no ratio."""
+        """Return flat metrics named `<name>_...` for a log; empty without ratios."""
         if not self.count:
             return {}
         return {

@@ -1,8 +1,8 @@
-"""Rows of tokens that a model reads, in which what sequences begin with in common stands once. Knows no tensors.
+"""Rows: lays out several sequences in one row of tokens, in which their common beginning is stored once.
 
-A group's rollouts begin with the same prompt, and an agent's calls with the same instructions: in a row each sequence
-is a path, and a token sees those before it on its path alone. Sequences in the order of their tokens are the paths of a
-tree in depth-first order, so that all tokens which follow one stand together, right after it.
+A group's rollouts begin with the same prompt, and an agent's calls with the same instructions. In a row each sequence
+is a path, and a token attends only to the tokens before it on its path. Sequences sorted by their tokens are the paths
+of a tree in depth-first order. All tokens that follow a token are therefore adjacent, right after it.
 """
 
 from collections.abc import Sequence
@@ -14,19 +14,22 @@ from leyden.core.policy.update.entries import Entries, Ints, joined
 from leyden.core.policy.update.merge import TokenSequence
 
 KEYS_PER_WIDTH = 6
-"""A token's products with the weights of a block cost as much as its attention to so many keys for each unit of the
-model's width: 24 width² multiplications (attention 4, a gated feed-forward network about 8, times two) over 4 width."""
+"""Number of keys, per unit of the model's width, whose attention costs as much as a token's weight products.
+
+A token's products with the weights of a block are 24 width² multiplications: attention 4, a gated feed-forward network
+about 8, times two. Attention to a key costs 4 width.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Row:
-    """T tokens after the shared prefix, and the entries trained on them, their positions being columns of the row."""
+    """T tokens after the shared prefix, and the entries trained on them; entry positions are columns of the row."""
 
     ids_T: Ints
     depth_T: Ints
-    """Place of each token on its path, from 0."""
+    """Position of each token on its path, from 0."""
     until_T: Ints
-    """The first column after a token that does not follow it."""
+    """The first column after a token that does not follow it on a path."""
     entries: Entries
 
     def __len__(self) -> int:
@@ -39,15 +42,16 @@ class Row:
 
 
 def single(sequence: TokenSequence, prefix: int) -> Row:
-    """Return `sequence` alone as a row, without its first `prefix` tokens and those after its last entry."""
+    """Return `sequence` alone as a row, without its first `prefix` tokens and without those after its last entry."""
     return _Growing(_read(sequence, prefix), sequence, prefix).row()
 
 
 def branching(sequences: Sequence[TokenSequence], prefix: int, width: int, most: int) -> list[Row]:
-    """Return `sequences` as rows of at most `most` tokens, unless one is longer, that cost a model of `width` least.
+    """Return `sequences` as rows, laid out so that a model of `width` computes them at the least cost.
 
-    A sequence joins the row of the one before it where that costs less than a row of its own: what it shares is read
-    once, but each token of a row is held against all others of it, as a mask does not spare the work.
+    A row has at most `most` tokens, unless a single sequence is longer. A sequence joins the row of the one before it
+    if that costs less than a row of its own. Joining saves the shared tokens. In exchange every token of the row is
+    compared with all others, because a mask does not save that work.
     """
     read = [_read(sequence, prefix) for sequence in sequences]
     order = sorted(range(len(read)), key=lambda at: read[at].astype(">u4").tobytes())
@@ -65,7 +69,7 @@ def _read(sequence: TokenSequence, prefix: int) -> Ints:
 
 
 class _Growing:
-    """A row that further sequences may join, in the order of their tokens."""
+    """A row under construction, which further sequences may join in the order of their tokens."""
 
     def __init__(self, read: Ints, sequence: TokenSequence, prefix: int) -> None:
         self._prefix = prefix
@@ -76,7 +80,7 @@ class _Growing:
         self._parts = [self._in_row(sequence)]
 
     def take(self, read: Ints, sequence: TokenSequence, token_cost: int, most: int) -> bool:
-        """Let a sequence join, unless the row would hold more than `most` tokens, or one of its own costs less."""
+        """Add a sequence and return True, unless the row would exceed `most` tokens or a row of its own costs less."""
         shared = _in_common(self._last, read)
         length = self._length + len(read) - shared
         apart = _cost(self._length, token_cost) + _cost(len(read), token_cost)
@@ -111,7 +115,7 @@ def _cost(tokens: int, token_cost: int) -> int:
 
 
 def _in_common(one: Ints, other: Ints) -> int:
-    """How many leading tokens two sequences share."""
+    """Return how many leading tokens two sequences share."""
     length = min(len(one), len(other))
     differ = np.flatnonzero(one[:length] != other[:length])
     return int(differ[0]) if len(differ) else length

@@ -1,4 +1,4 @@
-"""The learning rate of each step, as a share of the peak. Knows nothing of optimizers."""
+"""Learning rate schedule: the learning rate of each step as a share of the peak."""
 
 import math
 from typing import Literal
@@ -7,10 +7,11 @@ Schedule = Literal["constant", "linear", "cosine"]
 
 
 def learning_rate_share(step: int, schedule: Schedule, warmup: int, steps: int | None, decay_to: float) -> float:
-    """Return the share of the peak for step number `step`, the first being 0.
+    """Return the share of the peak for step number `step`, counted from 0.
 
     It grows over `warmup` steps, the last of which is at the peak: step s has (s + 1) / warmup. After that it falls
-    from the peak to `decay_to`, which it reaches at `steps` and keeps: along a line, or along half a cosine.
+    from the peak to `decay_to`, linearly or along half a cosine. It reaches `decay_to` at `steps` and stays there.
+    Raises ValueError if a falling schedule has no `steps`.
     """
     if step < warmup:
         return (step + 1) / warmup

@@ -1,7 +1,7 @@
-"""A token prefix that many sequences share, read once per update, with exact gradients. Knows nothing of losses.
+"""Shared prefix: computes a token prefix of many sequences once per update, with exact gradients.
 
-The keys and values of the prefix are leaves of every micro-batch's graph. Each backward pass adds to their gradients,
-and one last pass carries the sums back through the prefix, so the result is that of reading it in every sequence.
+The keys and values of the prefix are leaves of every micro-batch's graph. Each backward pass adds to their gradients.
+One last pass propagates the sums through the prefix. The result is the same as computing the prefix in every sequence.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,7 +14,7 @@ from leyden.core.policy.model import PolicyModel
 
 
 class SharedPrefix:
-    """The keys and values of one prefix, kept with the graph that made them."""
+    """The keys and values of one prefix, with the autograd graph that computed them."""
 
     def __init__(self, keys_values: Sequence[Tensor]) -> None:
         self._made = list(keys_values)
@@ -22,7 +22,10 @@ class SharedPrefix:
 
     @classmethod
     def read(cls, model: PolicyModel, ids: Iterable[int]) -> "SharedPrefix | None":
-        """Run the model over `ids`; None when it keeps anything else than plain keys and values of every layer."""
+        """Run the model over `ids` and return the prefix.
+
+        Returns None if the model's cache holds anything but plain keys and values of every layer.
+        """
         from transformers.cache_utils import DynamicLayer
 
         none = torch.empty(0, dtype=torch.long, device=model.device)
@@ -36,18 +39,18 @@ class SharedPrefix:
 
     @property
     def length(self) -> int:
-        """How many tokens it has."""
+        """Number of tokens."""
         return self._leaves[0].shape[-2]
 
     def cache(self, rows: int) -> Any:
-        """Return a `transformers` cache in which each of `rows` sequences has read the prefix."""
+        """Return a `transformers` cache in which each of `rows` sequences already has the prefix."""
         from transformers.cache_utils import DynamicCache
 
         wide = [leaf.expand(rows, -1, -1, -1) for leaf in self._leaves]
         return DynamicCache(list(zip(wide[0::2], wide[1::2], strict=True)))
 
     def backward(self) -> None:
-        """Carry what the micro-batches' backward passes left at the prefix back to the weights; call it once, last."""
+        """Propagate the gradients of all micro-batches through the prefix to the weights; call it once, last."""
         reached = [
             (made, leaf.grad) for made, leaf in zip(self._made, self._leaves, strict=True) if leaf.grad is not None
         ]

@@ -1,4 +1,4 @@
-"""`Updater`: trained transitions in, better weights out. Knows nothing of rewards, rollouts' origin or engines."""
+"""`Updater`: updates a policy's weights from weighted transitions."""
 
 import threading
 from collections import Counter
@@ -28,38 +28,38 @@ from leyden.core.policy.update.schedule import learning_rate_share
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateReport:
-    """What one step did."""
+    """The results of one step."""
 
     loss: float
     """Mean over the optimizer steps."""
     grad_norm: float
-    """Before clipping; the largest of the optimizer steps."""
+    """Gradient norm before clipping; the largest of the optimizer steps."""
     learning_rate: float
     mismatch: Mismatch
-    """Of all tokens where a correction measures it, else of the first minibatch, before any weight changed."""
+    """Mismatch of all tokens if a correction measures it, else of the first minibatch, before any weight changed."""
     diagnostics: Diagnostics
-    """Over all optimizer steps."""
+    """Diagnostics of all optimizer steps."""
     tokens: int
-    """Response tokens trained, each counted once however many epochs."""
+    """Response tokens trained, each counted once regardless of the number of epochs."""
     tokens_read: int
-    """Tokens the model ran over, padding included, in all epochs."""
+    """Tokens that the model processed, padding included, in all epochs."""
     transitions: int
     sequences: int
-    """Token sequences they were read as, in one epoch."""
+    """Number of token sequences that the transitions were read as, in one epoch."""
     rollouts: int
     optimizer_steps: int
     optimizer_steps_masked: int
-    """Steps that were not taken, since the correction had masked every token."""
+    """Optimizer steps that were skipped because the correction had masked every token."""
     skipped: dict[str, int]
-    """Transitions that could not be trained, by reason."""
+    """Number of transitions that could not be trained, by reason."""
 
     @property
     def importance_ratio_deviation(self) -> float:
-        """Largest |π / π_behaviour - 1| before any weight changed: rounding, where what it served is replayed."""
+        """Largest |π / π_behaviour - 1| before any weight changed; only rounding if these weights made the tokens."""
         return self.mismatch.ratios.deviation
 
     def metrics(self) -> dict[str, float]:
-        """The report as flat numbers, for a log."""
+        """Return the report as flat metrics for a log."""
         return {
             "loss": self.loss,
             "grad_norm": self.grad_norm,
@@ -84,16 +84,16 @@ class _Pass:
     accumulated: Accumulated
     grad_norm: float
     is_masked: bool
-    """There was nothing to learn, so the optimizer was left alone: its momentum alone would move the weights."""
+    """There was nothing to learn, so the optimizer step was skipped: its momentum would still move the weights."""
     sequences: int
 
 
 class Updater:
-    """Trains one policy with AdamW, a step of transitions at a time.
+    """Trains one policy with AdamW, one step of transitions at a time.
 
-    Memory: the weights, their gradients and AdamW's two moments, 16 bytes a parameter in float32; 4 more for a frozen
-    copy of the weights it began with, kept only where a KL coefficient is above 0. With `config.lora`, which puts
-    adapters into `model`: 4 bytes a weight, and 16 for each of an adapter.
+    Memory in float32: weights, gradients and AdamW's two moments take 16 bytes a parameter. A frozen copy of the
+    initial weights takes 4 more; it is kept only if the loss or a KL coefficient above 0 needs it. With `config.lora`,
+    which puts adapters into `model`: 4 bytes for each weight, and 16 for each adapter parameter.
     """
 
     def __init__(self, model: PolicyModel, config: UpdateConfig) -> None:
@@ -103,9 +103,9 @@ class Updater:
         if config.lora is not None:
             model.adapt(config.lora, config.seed)
         self.steps_taken = 0
-        """Calls of `step` that succeeded; the learning rate's schedule goes by them."""
+        """Successful calls of `step`; the learning rate's schedule depends on it."""
         self.reference = model.frozen_copy() if config.compares_with_reference else None
-        """The policy as it was given, which KL is taken to."""
+        """The initial policy, the reference of the KL; None if not needed."""
         self.optimizer: torch.optim.Optimizer = torch.optim.AdamW(
             model.parameters(),
             lr=config.learning_rate,
@@ -116,7 +116,7 @@ class Updater:
         for group in self.optimizer.param_groups:
             group["initial_lr"] = config.learning_rate
         self.changing = threading.Lock()
-        """Held while weights and optimizer change, and while a checkpoint needs them unchanged until it is written."""
+        """Lock held while weights and optimizer change, and while a checkpoint is being written from them."""
         self.generator = torch.Generator().manual_seed(config.seed)
         proved = prove(model)
         self._exactness = proved if config.share_prefix else replace(proved, shared_prefix=False, branches=False)
@@ -128,10 +128,10 @@ class Updater:
         )
 
     def step(self, trained: Sequence[WeightedTransition]) -> UpdateReport:
-        """Update the weights from `trained`.
+        """Update the weights from `trained`, and return a report.
 
-        Raises TrainingError when there is nothing to train on, and when a loss or gradient is not finite: the weights
-        are then those of the last optimizer step that was sound.
+        Raises TrainingError if there is nothing to train on, or if a loss or gradient is not finite. The weights are
+        then those of the last valid optimizer step.
         """
         usable, skipped = self._usable(trained)
         if not usable:
@@ -158,19 +158,22 @@ class Updater:
         )
 
     def extra_state(self) -> dict[str, Any]:
-        """What a checkpoint keeps beside model, optimizer and random states: tensors and plain values, or nothing."""
+        """Return further state for a checkpoint, besides model, optimizer and random states; empty by default.
+
+        Values are tensors and plain values.
+        """
         return {}
 
     def load_extra_state(self, state: dict[str, Any]) -> None:
-        """Take back what `extra_state` gave. Raises PolicyError when it is not of such an updater."""
+        """Restore what `extra_state` returned. Raises PolicyError if the state belongs to another kind of updater."""
         if state:
             raise PolicyError(f"the checkpoint holds {', '.join(sorted(state))}, which this run does not train")
 
     def held_out(self, trained: Sequence[WeightedTransition]) -> dict[str, float]:
-        """What the policy, as it is, makes of those of `trained` that fit it; changes nothing.
+        """Return metrics of the current policy on those of `trained` that it can read; changes nothing.
 
-        `loss`, the mean -log π over response tokens; of a loss of pairs its mean over pairs, `accuracy` and `margin`.
-        Raises TrainingError when none fits.
+        `loss` is the mean -log π over response tokens. For a loss of pairs, the metrics are its mean over pairs,
+        `accuracy` and `margin`. Raises TrainingError if no transition can be read.
         """
         usable, skipped = self._usable(trained)
         if not usable:
@@ -185,7 +188,7 @@ class Updater:
         return pair_numbers(loss, usable, own, first)
 
     def _set_learning_rate(self) -> float:
-        """Set and return the learning rate of the step about to be taken."""
+        """Set and return the learning rate of the next step."""
         config = self.config
         share = learning_rate_share(
             self.steps_taken, config.schedule, config.warmup_steps, config.steps, config.decay_to or 0.0
@@ -195,7 +198,10 @@ class Updater:
         return self.optimizer.param_groups[0]["lr"]
 
     def _usable(self, trained: Sequence[WeightedTransition]) -> tuple[list[WeightedTransition], dict[str, int]]:
-        """What can be trained, and how many transitions cannot, by reason; the rest of their units goes with them."""
+        """Return the transitions that can be trained, and the number of the others by reason.
+
+        If one transition of a unit cannot be trained, the whole unit is skipped.
+        """
         limit, size = self.model.context_length, self._objective.loss.together
         drawn = self._objective.loss.reads_ratios or self.config.correction is not None
         usable: list[WeightedTransition] = []
@@ -239,12 +245,12 @@ class Updater:
         return _Pass(accumulated=accumulated, grad_norm=norm, is_masked=is_masked, sequences=len(sequences))
 
     def _accumulate(self, trained: Sequence[WeightedTransition], sequences: Sequence[TokenSequence]) -> Accumulated:
-        """Leave the gradient of `sequences`, which `trained` are read as, in the model."""
+        """Compute the gradient of `sequences`, into which `trained` were merged, and leave it in the model."""
         return accumulate(self.model, sequences, self._objective, self.config.token_budget, self._exactness)
 
 
 def _dealt(trained: Sequence[WeightedTransition], together: int) -> list[Sequence[WeightedTransition]]:
-    """What minibatches are made of: whole rollouts, or the units of a loss that takes several transitions."""
+    """Return the parts that minibatches are made of: whole rollouts, or the loss's units of several transitions."""
     if together > 1:
         return [trained[at : at + together] for at in range(0, len(trained), together)]
     by_rollout: dict[tuple[str, str], list[WeightedTransition]] = {}
@@ -254,7 +260,7 @@ def _dealt(trained: Sequence[WeightedTransition], together: int) -> list[Sequenc
 
 
 def _unusable(item: WeightedTransition, context_length: int | None, *, drawn: bool) -> str | None:
-    """Why a transition cannot be trained, or None; `drawn`: it matters how its tokens were drawn."""
+    """Return why a transition cannot be trained, or None; with `drawn`, its tokens need log-probabilities."""
     transition = item.transition
     if not transition.prompt_ids:
         return "empty prompt"

@@ -1,6 +1,7 @@
-"""Whether VERL can part its batches among its ranks, and these into micro-batches. Imports nothing of VERL.
+"""Batch size checks: VERL must be able to divide its batches among ranks, and these parts into micro-batches.
 
-VERL itself finds out in its first step, when every rollout of it has been run.
+VERL itself finds an indivisible size only in its first step, after all of the step's rollouts were run. This module
+does not import VERL.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,10 +15,10 @@ _POLICY = "actor_rollout_ref"
 
 
 def check_shares(config: Plain) -> None:
-    """Raise UsageError, in one line with the path, for sizes that do not divide the rows that a rank gets.
+    """Raise UsageError, in one line with the path, for sizes that do not divide the rows of a rank.
 
-    VERL fills a batch up to whole mini-batches of `ppo_mini_batch_size × n` rows, and gives every rank as many of each.
-    `config` is the whole configuration. Of engines other than FSDP nothing is said.
+    VERL pads a batch to whole mini-batches of `ppo_mini_batch_size × n` rows, and gives every rank an equal part of
+    each. `config` is the complete configuration. Engines other than FSDP are not checked.
     """
     policy, trainer = config[_POLICY], config["trainer"]
     if not str(policy["actor"]["strategy"]).startswith("fsdp"):
@@ -39,14 +40,14 @@ def check_shares(config: Plain) -> None:
 
 
 def _learners(config: Plain) -> Iterator[tuple[str, Plain]]:
-    """What is trained: path and section."""
+    """Yield path and section of everything that is trained."""
     yield f"{_POLICY}.actor", config[_POLICY]["actor"]
     if config["critic"]["enable"]:
         yield "critic", config["critic"]
 
 
 def _micro_batches(config: Plain, learner: str) -> Iterator[tuple[str, int]]:
-    """Path and size of every micro-batch that is counted in rows of the learner's mini-batches."""
+    """Yield path and size of every micro-batch that is counted in rows of the learner's mini-batches."""
     policy = config[_POLICY]
     if learner == "critic":
         sections = {"critic": (config["critic"], "")}
@@ -61,5 +62,5 @@ def _micro_batches(config: Plain, learner: str) -> Iterator[tuple[str, int]]:
 
 
 def _groups(ranks: int, section: Plain) -> int:
-    """Ranks, those that share each row by its tokens counted as one."""
+    """Return the number of ranks, where ranks that share each row's tokens count as one."""
     return max(1, ranks // (section.get("ulysses_sequence_parallel_size") or 1))

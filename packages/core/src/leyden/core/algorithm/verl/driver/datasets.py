@@ -1,6 +1,6 @@
-"""A run's tasks as the parquet files that VERL's data loader reads. Knows nothing of VERL's code.
+"""Datasets: writes a run's tasks as the parquet files that VERL's data loader reads.
 
-VERL draws rows of them; which task a row is, rests in its `extra_info`. Agents read the task itself, from the run.
+VERL samples rows from these files. A row's `extra_info` identifies its task. Agents get the task itself from the run.
 """
 
 import json
@@ -14,33 +14,33 @@ from leyden.core.data.rollout import Task
 from leyden.core.errors import UsageError
 
 TRAIN = "train"
-"""`data_source` of training tasks; that of held-out ones is the name of their set."""
+"""`data_source` of training tasks; that of held-out tasks is the name of their set."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowOrigin:
-    """Which task a row of a file is."""
+    """The task of a row in a file: its row number, and the name of its held-out set or None."""
 
     row: int
     held_out: str | None
 
     @classmethod
     def of(cls, extra_info: Mapping[str, Any]) -> "RowOrigin":
-        """Read it from the row's `extra_info`."""
+        """Return the origin that is stored in the row's `extra_info`."""
         return cls(int(extra_info["row"]), extra_info["held_out"] or None)
 
 
 def write_training(path: Path, tasks: Sequence[Task], at_least: int) -> None:
-    """Write the training tasks, each once; again and again where they are fewer than `at_least`, one step's.
+    """Write all training tasks, repeated as a whole until there are `at_least` rows, the number that one step needs.
 
-    Raises UsageError where no parquet can be written.
+    Raises UsageError if pyarrow is missing.
     """
     times = max(1, -(-at_least // len(tasks)))
     _write(path, [_row(TRAIN, row, task) for _ in range(times) for row, task in enumerate(tasks)])
 
 
 def write_held_out(path: Path, held_out: Mapping[str, Sequence[Task]]) -> None:
-    """Write the tasks of all held-out sets, one after the other."""
+    """Write the tasks of all held-out sets, one set after another."""
     _write(path, [_row(name, row, task) for name, tasks in held_out.items() for row, task in enumerate(tasks)])
 
 

@@ -1,6 +1,7 @@
-"""What a machine needs for VERL, looked at piece by piece. Changes nothing, and knows nothing of a run's configuration.
+"""VERL doctor: checks, one by one, what a machine needs to run VERL. It changes nothing.
 
-A check that cannot look says so, and that is not a success. What takes long runs in a process of its own, with a limit.
+It does not read a run's configuration. A check that cannot be made is reported as `unknown`, not as a success. Slow
+checks run in a separate process with a time limit.
 """
 
 import asyncio
@@ -22,51 +23,54 @@ from leyden.core.errors import LeydenError
 Status = Literal["ok", "failed", "unknown"]
 GIB = 1 << 30
 SHARED_BYTES = 2 * GIB
-"""Ray keeps its objects in shared memory, and engines on several GPUs speak through it."""
+"""Ray keeps its objects in shared memory, and engines on several GPUs communicate through it."""
 DISK_BYTES = 20 * GIB
-"""For checkpoints of small policies, Ray's own files and the run's store."""
+"""Space for checkpoints of small policies, Ray's own files and the run's store."""
 CHECKPOINTS = 8
-"""Disk that a policy's checkpoints take, as a multiple of its folder: weights and optimizer, two of each."""
+"""Disk space of a policy's checkpoints, as a multiple of its folder: weights and optimizer, two of each."""
 PORTS = {
     6379: ("Ray's head", "--port"),
     8265: ("Ray's dashboard", "--dashboard-port"),
     10001: ("Ray's client server", "--ray-client-server-port"),
 }
-"""What `ray start --head` listens on, and the option that has it listen elsewhere."""
+"""Ports that `ray start --head` listens on, and the option that changes each."""
 RAY_SECONDS = 150.0
 SMOKE_SECONDS = 300.0
 NO_GPUS, ON_CPU = "0 GPUs", "ran on cpu"
-"""What is said of a cluster, and of a smoke step, without GPUs."""
+"""Texts in the findings about a cluster without GPUs, and about a smoke step without GPUs."""
 _TRANSFORMERS = "5.10."
-"""VERL 0.9 needs less than 5.11, and Leyden 5.10."""
+"""VERL 0.9 needs less than 5.11, and Leyden needs 5.10."""
 _TORCH = "2."
 _VLLM = "0.27.0"
-"""The first whose torch is Leyden's; VERL's own extra names 0.24, with an older torch and an older transformers."""
+"""The first version that needs the same torch as Leyden.
+
+VERL's own extra names 0.24, with an older torch and an older transformers.
+"""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """What one check came to."""
+    """The result of one check."""
 
     check: str
     status: Status
     found: str
     fix: str = ""
-    """What to do where it is not ok."""
+    """What to do if the status is not ok."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patient:
-    """What is looked at."""
+    """What is checked."""
 
     policy: str | None = None
     runs: Path = Path("runs")
     ray_address: str | None = None
-    """A cluster to be joined; None: one is started on this machine, and ended."""
+    """A cluster to join; None: one is started on this machine, and stopped."""
     smoke: bool = True
 
 
 def examine(patient: Patient) -> Iterator[Finding]:
-    """Look at one thing after the other; nothing is raised."""
+    """Run all checks and yield their findings; an exception in a check becomes a finding."""
     checks: list[tuple[str, Callable[[Patient], Iterator[Finding]]]] = [
         ("versions", _versions),
         ("GPUs", _gpus),
@@ -113,7 +117,7 @@ def _gpus(patient: Patient) -> Iterator[Finding]:
     program = shutil.which("nvidia-smi")
     fix = "VERL trains on GPUs: run it where there is one, with the driver's nvidia-smi on the PATH"
     if program is None and patient.ray_address is not None:
-        return  # a head may well have none: Ray says what the cluster has
+        return  # a head node may have no GPU; the Ray check counts those of the cluster
     if program is None:
         yield Finding(check="GPUs", status="failed", found="no nvidia-smi, so no GPU that could be seen", fix=fix)
         return
@@ -135,7 +139,7 @@ def _gpus(patient: Patient) -> Iterator[Finding]:
 
 def _ports(patient: Patient) -> Iterator[Finding]:
     if patient.ray_address is not None:
-        return  # those of a cluster that runs are taken
+        return  # a running cluster already uses these ports
     for port, (what, option) in PORTS.items():
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -205,7 +209,7 @@ def _has_template(folder: Path, files: set[str]) -> bool:
 
 
 def _ray(patient: Patient) -> Iterator[Finding]:
-    """Join the cluster, or start one, and run a task in it; in another process, as Ray is a whole process's."""
+    """Join the cluster, or start one, and run a task; in a separate process, because Ray's state is process-wide."""
     command = [sys.executable, "-m", __name__, patient.ray_address or ""]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=RAY_SECONDS)
@@ -283,7 +287,10 @@ async def _try_ray(address: str | None) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Try Ray: the one argument is a cluster's address, or empty. What was found goes to the standard output."""
+    """Check Ray and print what was found to the standard output; returns the exit code.
+
+    The single argument is a cluster's address, or an empty string.
+    """
     try:
         said = asyncio.run(_try_ray(arguments[0] or None))
     except LeydenError as error:

@@ -1,6 +1,6 @@
-"""`Missing`: why VERL can be given nothing of a task; and what to say where that is so of a whole batch.
+"""Empty prompts: records why a task has no row for VERL, and explains a batch without any row.
 
-Imports nothing of VERL.
+This module does not import VERL.
 """
 
 from collections import Counter
@@ -17,18 +17,18 @@ from leyden.core.data.transition import TrajectoryGroup
 
 
 class Missing(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a task's rollouts of which no call can be trained."""
+    """The reasons why no call of a task's rollouts can be trained."""
 
     rollouts: dict[str, int]
-    """By the reason why they have no call."""
+    """Number of rollouts without a trainable call, by the reason why."""
     calls: dict[str, int] = {}
-    """By the reason why they cannot be trained; those of rollouts without a reward are not among them."""
+    """Number of calls that cannot be trained, by the reason why; without those of rollouts that have no reward."""
     failures: tuple[Counted, ...] = ()
     """Why rollouts failed."""
 
 
 def missing(found: PromptRows, group: TrajectoryGroup) -> Missing:
-    """Return why `found`, which was made of `group`, has no row."""
+    """Return why `found`, which was made from `group`, has no row."""
     rollouts, calls = Counter(found.rollouts_left_out), Counter(found.calls_left_out)
     for one in group.trajectories:
         calls.update(one.excluded)
@@ -39,7 +39,7 @@ def missing(found: PromptRows, group: TrajectoryGroup) -> Missing:
 
 
 def complaint(step: int, tasks: Sequence[Missing]) -> str:
-    """Return what to say of a batch of `step` that has no row: all counts, and what to change."""
+    """Return the error message for a batch of `step` without a row: all counts, and what to change."""
     rollouts, calls, failed = Counter[str](), Counter[str](), Tally()
     for task in tasks:
         failed.include(task.failures)

@@ -1,29 +1,32 @@
-"""`Launch`: what the process that starts VERL is told, on its first line of input. Knows nothing of VERL's code."""
+"""`Launch`: the message, on the first line of its input, for the process that starts VERL."""
 
 from typing import Any
 
 import msgspec
 
 REFUSED = "leyden refuses: "
-"""Begins the line that says what cannot work."""
+"""Prefix of the output line with the reason why a configuration cannot work."""
 URL, TOKEN = "LEYDEN_VERL_URL", "LEYDEN_VERL_TOKEN"
-"""Variables by which VERL's processes find the run. Not part of its configuration, which VERL prints."""
+"""Environment variables with which VERL's processes find the run.
+
+They are not part of VERL's configuration, because VERL prints that.
+"""
 MODULES = "VERL_USE_EXTERNAL_MODULES"
-"""Variable of VERL's own: modules with plug-ins that `import verl` loads, by comma."""
+"""VERL's own variable: comma-separated plug-in modules that `import verl` loads."""
 METRICS = "VERL_FILE_LOGGER_PATH"
-"""Variable of VERL's own: where it writes the numbers of its steps."""
+"""VERL's own variable: the file to which it writes the metrics of its steps."""
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
     """One start of VERL."""
 
     config: dict[str, Any]
-    """VERL's own dictionary, as far as given; its defaults stand for the rest."""
+    """VERL's own dictionary as given; VERL's defaults are used for the rest."""
     overrides: tuple[str, ...] = ()
-    """Hydra overrides of the same."""
+    """Hydra overrides of the same configuration."""
     settings: dict[str, Any]
-    """What the run itself decides, by the same keys; nobody may contradict it."""
+    """Values that the run sets, under the same keys; the user must not contradict them."""
     ray_address: str | None
     """The cluster to join; None starts one on this machine."""
     environment: dict[str, str]
-    """Variables of every process of VERL."""
+    """Environment variables of all VERL processes."""

@@ -1,4 +1,4 @@
-"""What Leyden does in the place of VERL, as tables: estimators, keys that are Leyden's, values that cannot be."""
+"""Tables of what Leyden decides in VERL's configuration: estimators, keys that Leyden sets, values that are refused."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +12,7 @@ ESTIMATORS: Mapping[str, str] = {
     "rloo": "rloo",
     "rloo_vectorized": "rloo",
 }
-"""VERL's name of an estimator to Leyden's, which counts each rollout once however often its agent called the model."""
+"""VERL's estimators to Leyden's, which count each rollout once, however many calls its agent made."""
 
 _BY_ROW = "VERL's counts a rollout as often as its agent called the model"
 
@@ -25,7 +25,7 @@ INSTEAD: Mapping[str, str] = {
     "remax": "it needs a greedy rollout of every task",
     "tir_optimal_token_baseline": _BY_ROW,
 }
-"""VERL's estimators that there is nothing for here, and why."""
+"""VERL's estimators that Leyden does not offer, with the reason or an alternative."""
 
 POLICY = "actor_rollout_ref.model.path"
 """Key of the model to train."""
@@ -38,10 +38,10 @@ OWNED: Mapping[str, str] = {
     "trainer.resume_from_path": "`leyden resume` goes on from the run's last checkpoint",
     "trainer.resume_mode": "`leyden resume` goes on from the run's last checkpoint",
 }
-"""Keys that Leyden fills in, and with what."""
+"""Keys that Leyden sets, and the reason."""
 
 REPLACED = ("data.train_files", "data.val_files")
-"""Of these, what a dictionary may say: scripts, a tutorial's among them, read the run's tasks from there themselves."""
+"""Those of these keys that a user's dictionary may still set, because scripts read the run's tasks from them."""
 
 _REWARD = "the run's own reward function scores rollouts"
 _TURNS = "the agent itself makes its turns"
@@ -79,7 +79,7 @@ RULES: Mapping[str, tuple[Any, str]] = {
     ),
     "trainer.use_v1": (True, "Leyden's rollouts come into VERL's V1 trainer"),
 }
-"""Paths that may have one value only beside Leyden, and why; checked where the user says something else."""
+"""Keys that must have one value with Leyden, and why; checked only where the user sets them."""
 
 CHANGEABLE: tuple[str, ...] = (
     "actor_rollout_ref.actor.fsdp_config.optimizer_offload",
@@ -101,7 +101,7 @@ CHANGEABLE: tuple[str, ...] = (
     "data.max_prompt_length",
     "data.max_response_length",
 )
-"""What fits into memory, and into a row: this may change when a run is gone on with, and its checkpoint still fits."""
+"""Keys about memory and row sizes, which may change when a run is resumed, because its checkpoint still fits."""
 
 UNSCALED: Mapping[str, str] = {
     "clip_cov": "is not proportional to the advantage",
@@ -110,4 +110,4 @@ UNSCALED: Mapping[str, str] = {
     "kl_cov": "is not proportional to the advantage",
     "sapo": "weighs every model call the same",
 }
-"""VERL's losses in which a token's weight cannot be told by its advantage, and why."""
+"""VERL's losses in which the advantage does not scale the weight of a token, and why."""

@@ -1,4 +1,4 @@
-"""Processes of VERL's own that a run starts, and the numbers that they write. Knows nothing of VERL's code."""
+"""Trainer process: starts and stops the process that runs VERL, and reads the metrics that VERL writes."""
 
 import asyncio
 import contextlib
@@ -17,21 +17,21 @@ from leyden.core.errors import TrainingError, UsageError
 
 CHILD = "leyden.core.algorithm.verl.inside_verl.child"
 ENDING_SECONDS = 20.0
-"""How long VERL may take to end when it is told to."""
+"""Seconds that VERL may take to end after it was requested to stop."""
 LAST_BYTES = 65536
 ERROR = re.compile(r"[\w.]*(Error|Exception)\b")
 
 
 class TrainerProcess:
-    """VERL's trainer, as long as it runs; what it says goes to `log`."""
+    """A running process of VERL's trainer; its output is written to the file `log`."""
 
     def __init__(self, process: asyncio.subprocess.Process, log: Path, began: int) -> None:
         self._process, self._log, self._began = process, log, began
 
     async def ended(self) -> None:
-        """Wait for its end.
+        """Wait until the process ends.
 
-        Raises UsageError for a configuration that it refuses, and TrainingError, with the last it said of an error,
+        Raises UsageError for a configuration that it refuses. Raises TrainingError, with the last error in its output,
         for any other failure.
         """
         code = await self._process.wait()
@@ -42,13 +42,13 @@ class TrainerProcess:
             raise TrainingError(f"VERL ended with code {code}{said}; all it said is in {self._log}")
 
     def _last_said(self) -> list[str]:
-        """The last lines that it has said."""
+        """Return the last lines of the process's output."""
         with self._log.open("rb") as file:
             file.seek(max(self._began, self._log.stat().st_size - LAST_BYTES))
             return file.read().decode(errors="replace").splitlines()
 
     async def stop(self) -> None:
-        """End it, if it still runs: it ends when its input does."""
+        """End the process if it still runs, by closing its standard input; kill it if that takes too long."""
         if self._process.stdin is not None:
             self._process.stdin.close()
         try:
@@ -60,7 +60,7 @@ class TrainerProcess:
 
 @asynccontextmanager
 async def trainer_process(launch: Launch, log: Path) -> AsyncGenerator[TrainerProcess]:
-    """Start VERL; it has ended when the block has."""
+    """Start VERL; the process has ended when the block has ended."""
     with log.open("ab") as output:
         began = output.tell()
         started = await asyncio.create_subprocess_exec(
@@ -69,12 +69,12 @@ async def trainer_process(launch: Launch, log: Path) -> AsyncGenerator[TrainerPr
             stdout=output,
             stderr=output,
             env={**os.environ, **launch.environment},
-            start_new_session=True,  # Ctrl-C is for the run, which ends it
+            start_new_session=True,  # Ctrl-C must reach only the run, which then ends this process
         )
     process = TrainerProcess(started, log, began)
     try:
         if started.stdin is not None:
-            with contextlib.suppress(ConnectionError):  # it has ended already, and says so itself
+            with contextlib.suppress(ConnectionError):  # it has ended already; `ended` raises the reason
                 started.stdin.write(msgspec.json.encode(launch) + b"\n")
                 await started.stdin.drain()
         yield process
@@ -83,13 +83,13 @@ async def trainer_process(launch: Launch, log: Path) -> AsyncGenerator[TrainerPr
 
 
 class StepNumbers:
-    """Reads the lines that VERL's file logger adds to `path`, whole ones only, each once."""
+    """Reader of the metrics that VERL's file logger appends to `path`; returns each complete line once."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._read = path, 0
 
     def new(self) -> list[tuple[int, dict[str, Any]]]:
-        """Step and numbers of each line that was added since."""
+        """Return step and metrics of each line added since the last call."""
         if not self._path.exists():
             return []
         with self._path.open("rb") as file:
@@ -102,9 +102,9 @@ class StepNumbers:
 
 
 def _last_error(lines: list[str]) -> str:
-    """The last line that begins with an error's name, as the end of a sentence; nothing where there is none.
+    """Return the last line that begins with an error's name, as the end of a sentence; an empty string without one.
 
-    Where an actor of Ray's has died, the line after it says which.
+    If a Ray actor has died, the line after it names the actor and is included.
     """
     at = next((number for number in reversed(range(len(lines))) if ERROR.match(lines[number])), None)
     if at is None:
@@ -114,6 +114,6 @@ def _last_error(lines: list[str]) -> str:
 
 
 def _last_refusal(lines: list[str]) -> str | None:
-    """What the last line that says why it refuses comes to."""
+    """Return the last reason in the output why a configuration is refused; None without one."""
     marked = [line.strip().removeprefix(REFUSED) for line in lines if REFUSED in line]
     return marked[-1][:400] if marked else None

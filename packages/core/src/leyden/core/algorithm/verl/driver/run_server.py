@@ -1,7 +1,6 @@
-"""`Collecting`: the run's side of VERL's rollouts: an application that VERL's processes ask for them.
+"""`Collecting`: the ASGI application from which VERL's processes request rollouts of the run.
 
-A request that is repeated, because its answer was long in coming or got lost, is answered with the same rollouts.
-Knows nothing of VERL's own code.
+A request that is repeated, because its response was late or got lost, is answered with the same rollouts.
 """
 
 import asyncio
@@ -39,18 +38,18 @@ log = logging.getLogger(__name__)
 
 ENDED = "the run has ended"
 NOT_YET = 202
-"""Status of an answer that is not there yet: ask again."""
+"""Response status that means: the result is not ready, repeat the request."""
 Handler = Callable[[Request], Awaitable[Response]]
 
 
 class Collecting:
-    """Answers with rollouts of `context`, within `patience` seconds a request."""
+    """Serves rollouts of `context`; each request is answered within `patience` seconds."""
 
     def __init__(self, context: OutsideContext, patience: float = LONGEST_WAIT) -> None:
         self._context, self._patience = context, patience
         self._asked: dict[Asked, asyncio.Task[bytes]] = {}
         self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Has the exception of the first rollouts that cannot be run, served or given to VERL; nothing else."""
+        """Gets the exception of the first rollouts that cannot be run, served or given to VERL; never a result."""
         routes = {
             REPLICAS: self._replicas,
             PAUSE: self._pause,
@@ -65,7 +64,7 @@ class Collecting:
         )
 
     async def close(self) -> None:
-        """Wait for no rollout any more."""
+        """Cancel all running rollout requests."""
         for task in self._asked.values():
             task.cancel()
         await asyncio.gather(*self._asked.values(), return_exceptions=True)
@@ -113,7 +112,7 @@ class Collecting:
         return Response()
 
     def _begin(self, asked: Asked) -> "asyncio.Task[bytes]":
-        """Run what is asked for, and forget what steps before it were answered."""
+        """Start the requested rollouts, and remove finished requests of earlier steps."""
         for old in [other for other, task in self._asked.items() if other.step < asked.step and task.done()]:
             del self._asked[old]
         task = self._asked[asked] = asyncio.create_task(self._run(asked))
@@ -134,7 +133,7 @@ class Collecting:
 
 
 def _checked(answer: Handler) -> Handler:
-    """Refuse a body that is not what it should be."""
+    """Return a handler that answers 400 to a request body that cannot be decoded."""
 
     async def checked(request: Request) -> Response:
         try:

@@ -1,4 +1,4 @@
-"""What a run decides of VERL's configuration, by VERL's own keys. Knows nothing of VERL's code."""
+"""VERL settings: derives the values of VERL's configuration that the run decides, under VERL's own keys."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,14 +9,14 @@ from leyden.core.algorithm.external_loop import LoopPlan
 from leyden.core.errors import UsageError
 
 PROMPT, RESPONSE = 512, 512
-"""VERL's own limits, in tokens, where none are given."""
+"""VERL's default limits, in tokens."""
 UPDATES = {"sync": 1, "colocate_async": 1, "separate_async": 4}
-"""VERL's trainers, and how many updates of a step each makes where it is not said: `parameter_sync_step`."""
+"""VERL's trainers, and the default number of updates in a step of each: `parameter_sync_step`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Files:
-    """What VERL reads, and where it keeps what it goes on from."""
+    """Files that VERL reads, and the folder of its checkpoints."""
 
     training: Path
     held_out: Path | None
@@ -24,7 +24,7 @@ class Files:
 
 
 def asked(config: Mapping[str, Any], overrides: Sequence[str], path: str) -> Any:
-    """What is given for a key: a hydra override's text, or the value in the dictionary; None where nothing is."""
+    """Return the value given for a key: the text of a Hydra override, or the value in `config`; None without one."""
     for override in reversed(overrides):
         key, _, value = override.lstrip("+").partition("=")
         if key.strip() == path:
@@ -36,7 +36,10 @@ def asked(config: Mapping[str, Any], overrides: Sequence[str], path: str) -> Any
 
 
 def planned_steps(config: Mapping[str, Any], overrides: Sequence[str], tasks: int, plan: LoopPlan) -> int:
-    """Steps that VERL will take: what its configuration says, else its epochs over so many tasks, else the run's."""
+    """Return the number of steps that VERL will take.
+
+    It comes from VERL's configuration: its steps, or its epochs over `tasks` tasks. Otherwise it is the run's.
+    """
     if (steps := asked(config, overrides, "trainer.total_training_steps")) is not None:
         return int(steps)
     if (epochs := asked(config, overrides, "trainer.total_epochs")) is not None:
@@ -45,12 +48,12 @@ def planned_steps(config: Mapping[str, Any], overrides: Sequence[str], tasks: in
 
 
 def batch_size(config: Mapping[str, Any], overrides: Sequence[str], plan: LoopPlan) -> int:
-    """Tasks of a step."""
+    """Return the number of tasks in a step."""
     return int(asked(config, overrides, "data.train_batch_size") or plan.tasks_per_step)
 
 
 def context_length(config: Mapping[str, Any], overrides: Sequence[str]) -> int:
-    """The most tokens that prompt and answer of a call may have together: one less than what VERL serves."""
+    """Return the most tokens of prompt and response together: one less than the length that VERL serves."""
     if (length := asked(config, overrides, "actor_rollout_ref.rollout.max_model_len")) is not None:
         return int(length) - 1
     prompt, response = (
@@ -61,7 +64,7 @@ def context_length(config: Mapping[str, Any], overrides: Sequence[str]) -> int:
 
 
 def usual_settings(config: Mapping[str, Any], overrides: Sequence[str], steps: int, plan: LoopPlan) -> dict[str, Any]:
-    """What the run's own options say, where VERL's configuration says nothing else; with it."""
+    """Return `config` merged with the run's own options, which apply only where `config` has no value."""
     named = asked(config, overrides, "leyden.advantage") is not None
     mode = trainer_mode(config, overrides)
     updates = int(asked(config, overrides, f"trainer.v1.{mode}.parameter_sync_step") or UPDATES[mode])
@@ -90,7 +93,7 @@ def usual_settings(config: Mapping[str, Any], overrides: Sequence[str], steps: i
 
 
 def trainer_mode(config: Mapping[str, Any], overrides: Sequence[str]) -> str:
-    """Which of VERL's trainers is asked for; raises UsageError for one that there is not."""
+    """Return which of VERL's trainers is configured; raises UsageError for an unknown one."""
     mode = str(asked(config, overrides, "trainer.v1.trainer_mode") or "sync")
     if mode not in UPDATES:
         raise UsageError(f"trainer.v1.trainer_mode: {mode!r} is none of {', '.join(UPDATES)}")
@@ -98,9 +101,9 @@ def trainer_mode(config: Mapping[str, Any], overrides: Sequence[str]) -> str:
 
 
 def own_settings(config: dict[str, Any], plan: LoopPlan, files: Files, step: int) -> dict[str, Any]:
-    """What is the run's alone to say; what `config` says of it without contradiction is taken out of it.
+    """Return the values that only the run decides.
 
-    `step` is the one that VERL goes on after.
+    Removes from `config` the keys that it may set without contradiction. VERL resumes after `step`; 0 is the beginning.
     """
     trainer = config["trainer"]
     loggers: Any = trainer.pop("logger")
@@ -135,7 +138,7 @@ def own_settings(config: dict[str, Any], plan: LoopPlan, files: Files, step: int
 
 
 def merged(first: Mapping[str, Any], *later: Mapping[str, Any]) -> dict[str, Any]:
-    """The mappings in one, those in them as well; what a later one says counts."""
+    """Return the mappings merged into one, at every level; later values win."""
     whole = dict(first)
     for other in later:
         for key, value in other.items():

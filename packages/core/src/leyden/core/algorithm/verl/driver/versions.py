@@ -1,25 +1,28 @@
-"""Which versions of VERL and its company this was built on. Looks at what is installed; imports none of it."""
+"""Versions: checks that the installed VERL and the packages it needs are of versions that Leyden was built for.
+
+It reads package metadata and does not import the packages.
+"""
 
 from importlib.metadata import PackageNotFoundError, version
 
 from leyden.core.errors import UsageError
 
 TESTED = {"verl": "0.9.1", "TransferQueue": "0.1.11", "ray": "2.60.0", "tensordict": "0.10.0"}
-"""Distribution and the version that tests run with."""
+"""Distributions and the versions that the tests use."""
 SERIES = {"verl": "0.9.", "TransferQueue": "0.1.", "ray": "2.", "tensordict": "0.10."}
-"""What a version that can work begins with: VERL moves its plug-in points between minor releases."""
-# VERL's own metadata leaves these out, and its trainer does not start without them.
+"""Required version prefixes: VERL moves its plug-in points between minor releases."""
+# VERL's package metadata does not list these, but its trainer does not start without them.
 BESIDE = ("cachetools", "msgspec", "nvtx", "pyzmq", "qwen-vl-utils", "mathruler", "fastapi", "uvicorn")
 
 
 def install_command() -> str:
-    """Return what installs the tested versions."""
+    """Return the command that installs the tested versions."""
     pinned = " ".join(f"{name}=={tested}" for name, tested in TESTED.items())
     return f"pip install {pinned} {' '.join(BESIDE)}"
 
 
 def check_versions() -> None:
-    """Raise UsageError, in one line with the fix, where VERL is missing or is of a series that was never tried."""
+    """Raise UsageError, in one line with the fix, if VERL or a package it needs is missing or of an untested series."""
     for name, series in SERIES.items():
         found = installed(name)
         if found is None:
@@ -34,7 +37,7 @@ def check_versions() -> None:
 
 
 def installed(name: str) -> str | None:
-    """Return the version of a distribution; None where there is none."""
+    """Return the version of a distribution; None if it is not installed."""
     try:
         return version(name)
     except PackageNotFoundError:

@@ -1,7 +1,8 @@
-"""The process that starts VERL, as `python -m` of this module. The first line of its input is a `Launch`.
+"""VERL starter: the process that runs VERL, started with `python -m` on this module.
 
-It ends when VERL does, or when its standard input ends: whoever started it is gone then. What cannot work is said in
-the last line of its output, after `REFUSED`, and the exit code is 2.
+The first line of its input is a `Launch`. The process ends when VERL does, or when its standard input ends, because
+then its parent process is gone. For a configuration that cannot work, the last line of its output has the reason after
+`REFUSED`, and the exit code is 2.
 """
 
 import os
@@ -15,7 +16,7 @@ from leyden.core.errors import UsageError
 
 
 def main() -> int:
-    """Train as standard input says; returns the exit code."""
+    """Train as the `Launch` on standard input describes; returns the exit code."""
     launch = msgspec.json.decode(sys.stdin.buffer.readline(), type=Launch)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     os.environ.update(launch.environment)
@@ -33,7 +34,7 @@ def main() -> int:
 
 
 def _end_with_parent() -> None:
-    # Not by sys.stdin, whose lock a thread that waits would still hold when the interpreter ends.
+    # sys.stdin is not used: a waiting thread would still hold its lock when the interpreter ends.
     while os.read(0, 1024):
         continue
     os._exit(1)

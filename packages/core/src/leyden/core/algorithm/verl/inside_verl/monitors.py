@@ -1,6 +1,6 @@
-"""Looks, again and again beside VERL's own work, at what it waits for in silence: parts of its queue, and room in Ray.
+"""Monitors: check regularly, in threads, for problems in which VERL would wait without any message.
 
-Knows nothing of Ray, nor of what is looked at.
+These are lost parts of its queue, and missing capacity in Ray. The checks themselves are passed in by the caller.
 """
 
 import logging
@@ -11,19 +11,20 @@ from contextlib import AbstractContextManager, contextmanager
 log = logging.getLogger(__name__)
 
 EVERY = 5.0
-"""Seconds between two looks at the queue."""
+"""Seconds between two checks of the queue."""
 ENOUGH = 2
-"""Looks in a row at which a part has to be missing: one may come in the middle of something."""
+"""Consecutive checks at which a part must be missing, because a single check may happen during a change."""
 EVERY_GROUP = 20.0
-"""Seconds between two looks at what there is no room for; what is seen at both is told of."""
+"""Seconds between two checks for missing capacity; a problem is reported if both find it."""
 
 
 def watched(
     there: Callable[[], Set[str]], lost: Callable[[list[str]], None], every: float = EVERY
 ) -> AbstractContextManager[None]:
-    """Call `lost` once, in a thread, with the names that `there` gives now and no more inside the block.
+    """Inside the block, call `lost` once, in a thread, with the names in `there()` that disappeared.
 
-    What keeps `there` from answering is no sign that something is lost.
+    The names to watch are those that `there` returns at the beginning. An exception in `there` does not count as a
+    loss.
     """
     missing = dict.fromkeys(there(), 0)
 
@@ -41,7 +42,10 @@ def watched(
 def told_of(
     see: Callable[[], str | None], tell: Callable[[str], None], every: float = EVERY_GROUP
 ) -> AbstractContextManager[None]:
-    """Inside the block, `tell` in a thread what two looks in a row see, once as long as it is the same."""
+    """Inside the block, call `tell`, in a thread, with a text that `see` returned twice in a row.
+
+    A text is not repeated while it stays the same.
+    """
     before: str | None = None
     told: str | None = None
 
@@ -59,7 +63,7 @@ def told_of(
 
 @contextmanager
 def _repeated(look: Callable[[], bool], every: float, what: str) -> Generator[None]:
-    """Call `look` in a thread until the block ends, or there is no more to look for."""
+    """Call `look` in a thread until the block ends, or until it returns True."""
     done = threading.Event()
 
     def watch() -> None:

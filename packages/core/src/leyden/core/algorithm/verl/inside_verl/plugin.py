@@ -1,6 +1,7 @@
-"""What `import verl` loads in the processes of a run, named in `VERL_USE_EXTERNAL_MODULES`.
+"""VERL plug-in: `import verl` loads this module in a run's processes, through `VERL_USE_EXTERNAL_MODULES`.
 
-Light, since every process of VERL's loads it: the trainers are Leyden's from when one imports them.
+It imports little, because every VERL process loads it. It replaces VERL's trainers by Leyden's subclasses when they are
+imported.
 """
 
 from typing import Any

@@ -1,6 +1,7 @@
-"""`waiting`: what VERL waits for in a Ray cluster without room for it. Imports neither.
+"""Ray capacity: describes what VERL waits for in a Ray cluster that has no room for it.
 
-VERL asks Ray for groups of processors and GPUs, one bundle for each of its processes, and waits for them for ever.
+VERL requests groups of processors and GPUs from Ray, one bundle for each of its processes, and waits without a time
+limit. This module imports neither VERL nor Ray.
 """
 
 from collections import Counter
@@ -8,13 +9,14 @@ from collections.abc import Mapping, Sequence
 
 Resources = Mapping[str, float]
 COUNTED = ("CPU", "GPU")
-"""Resources whose numbers in the cluster are told."""
+"""Resources whose numbers in the cluster are reported."""
 
 
 def waiting(groups: Sequence[Sequence[Resources]], free: Resources, whole: Resources) -> str | None:
-    """Return what VERL waits for; None where it waits for nothing.
+    """Return a message about what VERL waits for; None if it waits for nothing.
 
-    `groups` holds the bundles of each group that has no room; `free` is what nobody uses of the cluster's `whole`.
+    `groups` holds the bundles of each group that has no room. `free` is the unused part of the cluster's resources
+    `whole`.
     """
     if not groups:
         return None

@@ -1,6 +1,6 @@
-"""`RolloutCollection`: what VERL asks for sequences. A run's agents make them; they reach VERL through its queue.
+"""`RolloutCollection`: gives VERL rollouts that the run's agents make, through VERL's queue.
 
-Lives in VERL's task runner, a process of VERL's, perhaps on another machine than the run.
+It lives in VERL's task runner, a VERL process that may be on another machine than the run.
 """
 
 import asyncio
@@ -35,19 +35,20 @@ log = logging.getLogger(__name__)
 TRAIN, VALIDATE = "train", "val"
 """Partitions of VERL's queue."""
 ASKED = "leyden_asked"
-"""Tag of a prompt in VERL's queue: what the run was asked of it, as JSON."""
+"""Tag of a prompt in VERL's queue: the request that was sent to the run, as JSON."""
 NOTHING = "padding"
-"""End of the key of a row for a prompt that has no other: VERL cannot take a batch without any."""
+"""End of the key of a padding row, for a prompt that has no row: VERL cannot take an empty batch."""
 MISSING = "leyden_missing"
-"""Tag of such a row: why there is no other, as JSON."""
+"""Tag of a padding row: why the prompt has no row, as JSON."""
 
 Columns = dict[str, Any]
 
 
 class RolloutCollection:
-    """Asked for a batch, it returns at once; a prompt has its rows in the queue when its rollouts have finished.
+    """Starts the rollouts of a batch and returns; a prompt's rows are in the queue once its rollouts have finished.
 
-    Where VERL's trainer begins batches ahead of its updates, it is a `ToldTrainer`, which says when weights change.
+    If VERL's trainer begins batches ahead of its updates, that trainer is a `ToldTrainer`, which reports weight
+    changes.
     """
 
     def __init__(self, config: Any, llm_client: Any) -> None:
@@ -61,49 +62,49 @@ class RolloutCollection:
         )
         self._servers = llm_client._load_balancer
         self._places: Counter[int] = Counter()
-        """Training prompts of each step so far."""
+        """Number of training prompts of each step so far."""
         self._version = 0
-        """Of the weights that are served."""
+        """Version of the weights that are served."""
         self._is_told = config.trainer.v1.trainer_mode != "sync"
         self._by_uid: dict[str, Asked] = {}
-        """What the run was asked of each training prompt that no step has learned from, where VERL does not wait."""
+        """Requests for training prompts from which no step has learned; used only if VERL begins batches ahead."""
         self._has_ended = False
-        """Whether VERL has ended its training, well or badly."""
+        """Whether VERL has ended its training, successfully or not."""
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="leyden rollouts", daemon=True).start()
         self._driver = Driver(Door(url=os.environ[URL], token=os.environ[TOKEN]))
 
     @classmethod
     def create(cls, config: Any, llm_client: Any, **unused: Any) -> "RolloutCollection":
-        """Make it as VERL does; teachers and reward workers of VERL's are not asked."""
+        """Return a new collection, as VERL calls it; VERL's teachers and reward workers are not used."""
         del unused
         return cls(config, llm_client)
 
     def generate_sequences(self, prompts: Any) -> None:
-        """Have the tasks of a batch run, for training or for validation."""
+        """Start the tasks of a batch, for training or for validation."""
         validate = bool(prompts["validate"]) if "validate" in prompts else False
         asyncio.run_coroutine_threadsafe(self._batch(verl_queue.rows_of(prompts), validate=validate), self._loop)
 
     def begin(self, version: int) -> None:
-        """Say where the policy is served, for the first time; go on with the prompts in a queue that was restored."""
+        """Report for the first time where the policy is served; continue with the prompts of a restored queue."""
         tags = verl_queue.prompt_tags(TRAIN)
         self._by_uid = {uid: msgspec.json.decode(tag[ASKED], type=Asked) for uid, tag in tags.items() if ASKED in tag}
         self.serve(version)
 
     def pause(self, version: int) -> None:
-        """Return when nothing is drawn any more; the weights become those of `version`."""
+        """Stop generation, and return when no token is generated; the weights change to those of `version`."""
         self._wait(self._driver.pause(Pause(version)))
 
     def serve(self, version: int) -> None:
-        """Return when calls are drawn by the replicas that there are now, all of which serve `version`."""
+        """Route calls to the current replicas, all of which serve `version`; returns when that is done."""
         self._wait(self._serve(version))
 
     def serve_as_before(self) -> None:
-        """Return when calls are drawn by the replicas that there are now, with the version that there was."""
+        """Route calls to the current replicas, which serve the same version as before; returns when that is done."""
         self.serve(self._version)
 
     def taken(self, step: int, keys: Sequence[str]) -> None:
-        """Say which prompts a step learns from: those of the rows `keys`; rows that only fill the batch are of none."""
+        """Report the prompts that a step learns from: those of the rows `keys`. Padding rows of the batch have none."""
         uids = dict.fromkeys(key.partition("_")[0] for key in keys)
         asked = tuple(self._by_uid.pop(uid) for uid in uids if uid in self._by_uid)
         waiting = verl_queue.prompt_tags(TRAIN)
@@ -112,9 +113,9 @@ class RolloutCollection:
         self._wait(self._driver.taken(Taken(step=step, tasks=asked, left_out=left_out)))
 
     def sampled(self, step: int, partition: str, tags: Sequence[Mapping[str, Any]]) -> None:
-        """End the run where VERL is about to learn from rows that no call was made of; `tags` are those of a batch.
+        """End the run if VERL is about to learn from a batch without a row of a call; `tags` are those of its rows.
 
-        It would fail, or take the step without a loss, as its settings are. Raises NothingToLearn.
+        VERL would fail, or take the step without a loss, depending on its settings. Raises NothingToLearn.
         """
         if partition != TRAIN or any(MISSING not in tag for tag in tags):
             return
@@ -124,10 +125,10 @@ class RolloutCollection:
 
     @contextmanager
     def queue_watched(self) -> Generator[None]:
-        """Have the run end when a part of VERL's queue dies inside the block: VERL would wait for it in silence.
+        """End the run if a part of VERL's queue dies inside the block, because VERL would wait for it silently.
 
-        After the block VERL closes its queue. Rollouts that still run have no place there, and do not end the run:
-        VERL itself says why it ended.
+        After the block VERL closes its queue. Rollouts that still run cannot be stored then, but they do not end the
+        run: VERL itself reports why it ended.
         """
         try:
             with watched(verl_queue.queue_parts, self._queue_lost):
@@ -151,7 +152,7 @@ class RolloutCollection:
         step, partition = int(prompts[0]["global_steps"]), VALIDATE if validate else TRAIN
         try:
             if not self._is_told:
-                # Training step n begins with the weights that n - 1 updates made; validation after it has those of n.
+                # Training step n begins with the weights after n - 1 updates; its validation uses those after n.
                 await self._serve(step if validate else step - 1)
         except Exception as error:
             await self._give_up("the run cannot be told where its policy is served", error)
@@ -159,7 +160,7 @@ class RolloutCollection:
         await asyncio.gather(*(self._prompt(prompt, partition) for prompt in prompts))
 
     async def _prompt(self, prompt: Columns, partition: str) -> None:
-        """Have one task run, and put what became of it into VERL's queue."""
+        """Run one task, and put its rows into VERL's queue."""
         uid: str = prompt["uid"]
         try:
             asked = self._by_uid.get(uid) or self._asked(prompt, partition)
@@ -179,7 +180,7 @@ class RolloutCollection:
             await self._give_up("rollouts cannot be given to VERL", error)
 
     async def _give_up(self, what: str, error: Exception) -> None:
-        """Have the run end, and VERL with it, which takes a step without the prompts that it is told have failed."""
+        """End the run, and VERL with it, because VERL would take a step without the prompts that failed."""
         log.error("%s", what, exc_info=error)
         await self._tell(Failed(f"{what}: {type(error).__name__}: {verl_config.one_line(error)}"))
 
@@ -212,7 +213,7 @@ class RolloutCollection:
         found = validation_rows(uid, group)
         there = {row.session for row in found.rows}
         for session, trajectory in enumerate(group.trajectories):
-            # A greedy agent's calls cannot be trained on, and are none; its reward is what VERL is to count.
+            # The calls of a greedy agent cannot be trained, so it has no row; VERL still has to count its reward.
             if session not in there and trajectory.reward is not None:
                 found.rows.append(_stand_in(uid, session, trajectory.reward, self._version))
         return found
@@ -220,12 +221,16 @@ class RolloutCollection:
     def _queued(
         self, found: PromptRows, prompt: Columns, partition: str, why: Missing
     ) -> list[tuple[str, Columns, Columns]]:
-        """Key, fields and tag of every row; those of one that teaches nothing where there is none, and `why`."""
+        """Return key, fields and tag of every row.
+
+        A prompt without rows gets the witness row or a padding row, which has no effect in training and has the tag
+        `why`.
+        """
         step, validate = int(prompt["global_steps"]), partition == VALIDATE
         rows = found.rows or ([] if found.witness is None else [found.witness])
         if rows:
             return [(row.key, {**prompt, **row.fields(validate=validate)}, row.tag(step)) for row in rows]
-        # VERL measures from its version how old a batch is.
+        # VERL computes the age of a batch from this version.
         padding = _stand_in(prompt["uid"], 0, 0.0, self._version)
         fields = padding.fields(validate=True)
         masks = {name: fields[name] * 0 for name in ("response_mask", "loss_mask")}
@@ -234,7 +239,7 @@ class RolloutCollection:
 
 
 def _stand_in(uid: str, session: int, reward: float, version: int) -> Row:
-    """A row of one token that nobody wrote, for a rollout without calls."""
+    """Return a row of one placeholder token, for a rollout without calls."""
     return Row(
         uid=uid,
         session=session,

@@ -1,6 +1,6 @@
-"""`Driver`: the run as VERL's processes reach it: they say where the policy is served, and ask for rollouts.
+"""`Driver`: the client with which VERL's processes report where the policy is served, and request rollouts.
 
-Requests are sent again where no answer comes: the run takes equal ones for the same. Knows nothing of VERL.
+Requests without a response are sent again; the run treats equal requests as one.
 """
 
 import asyncio
@@ -29,52 +29,52 @@ from leyden.core.data.transition import TrajectoryGroup
 from leyden.core.errors import TrainingError
 
 PATIENCE = 60.0
-"""Seconds for which a run that does not answer is asked again."""
+"""Seconds for which requests are repeated when the run does not respond."""
 _PAUSE = 0.5
 
 
 class Driver:
-    """The run behind `door`. Belongs to one event loop."""
+    """Client of the run at the endpoint `door`. Must be used in a single event loop."""
 
     def __init__(self, door: Door, patience: float = PATIENCE) -> None:
         self._door, self._patience = door, patience
         self._session: aiohttp.ClientSession | None = None
 
     async def serve_from(self, replicas: Replicas) -> None:
-        """Say where the policy is served. Raises TrainingError when the run does not answer."""
+        """Report where the policy is served. Raises TrainingError if the run does not respond."""
         await self._post(REPLICAS, msgspec.msgpack.encode(replicas))
 
     async def pause(self, pause: Pause) -> None:
-        """Have nothing drawn until `serve_from`. Raises TrainingError when the run does not answer."""
+        """Stop generation until `serve_from`. Raises TrainingError if the run does not respond."""
         await self._post(PAUSE, msgspec.msgpack.encode(pause))
 
     async def rollouts(self, asked: Asked) -> TrajectoryGroup:
-        """Return the rollouts of a task when they have finished. Raises TrainingError when the run has ended."""
+        """Return the rollouts of a task when they have finished. Raises TrainingError if the run has ended."""
         return decode_group(await self._post(ROLLOUTS, msgspec.msgpack.encode(asked)))
 
     async def used(self, used: Used) -> None:
-        """Say what of a task's rollouts can be trained. Raises TrainingError when the run has ended."""
+        """Report what of a task's rollouts can be trained. Raises TrainingError if the run has ended."""
         await self._post(USED, msgspec.msgpack.encode(used))
 
     async def taken(self, taken: Taken) -> None:
-        """Say what a step learns from. Raises TrainingError when the run has ended."""
+        """Report what a step learns from. Raises TrainingError if the run has ended."""
         await self._post(TAKEN, msgspec.msgpack.encode(taken))
 
     async def failed(self, failed: Failed) -> None:
-        """Have the run end, and VERL with it. Raises TrainingError when the run does not answer."""
+        """End the run, and VERL with it. Raises TrainingError if the run does not respond."""
         await self._post(FAILED, msgspec.msgpack.encode(failed))
 
     async def said(self, said: Said) -> None:
-        """Have the run tell of something. Raises TrainingError when the run does not answer."""
+        """Send a message to the user of the run. Raises TrainingError if the run does not respond."""
         await self._post(SAID, msgspec.msgpack.encode(said))
 
     async def close(self) -> None:
-        """Close its connections."""
+        """Close the connections."""
         if self._session is not None:
             await self._session.close()
 
     async def _post(self, path: str, body: bytes) -> bytes:
-        """Return the answer to a request, however long it takes to be there."""
+        """Send a request and return the response body, repeating the request until the result is ready."""
         give_up = time.monotonic() + self._patience
         while True:
             try:

@@ -1,8 +1,8 @@
-"""What VERL's trainers tell the run: what a batch holds, when weights change, and what a step learns from.
+"""Trainer hooks: report to the run what a batch holds, when weights change, and what a step learns from.
 
-Each is put before a trainer of VERL's as a base, and calls that for all there is to do. Imports nothing of VERL.
-
-Invariant: nothing is drawn while a replica's weights change, and what is drawn then is recorded with their version.
+Each class becomes a base of one of VERL's trainers, before VERL's class, and calls it for all its work. This module
+does not import VERL. Invariant: no token is generated while a replica's weights change, and tokens are recorded with
+the version of the weights that generated them.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ _Proxy: Any = wrapt.ObjectProxy
 
 
 class SeenBatches(_Proxy):
-    """VERL's replay buffer, or one of the user's; `see` is shown each batch before VERL learns from it."""
+    """VERL's replay buffer, or the user's; calls `see` with each batch before VERL learns from it."""
 
     def __init__(self, buffer: Any, see: Callable[[Any], None]) -> None:
         proxy: Any = super()
@@ -25,16 +25,16 @@ class SeenBatches(_Proxy):
         self._self_see = see
 
     def sample(self, *args: Any, **named: Any) -> Any:
-        """Return what VERL's returns: a batch, and numbers about it."""
+        """Return the wrapped buffer's result: a batch, and metrics about it."""
         batch, numbers = self.__wrapped__.sample(*args, **named)
         self._self_see(batch)
         return batch, numbers
 
 
 class ToldSync:
-    """Says what each batch holds, and when VERL's queue is lost.
+    """Reports what each batch holds, and when VERL's queue is lost.
 
-    What else happens in a step follows from when its rollouts are asked for.
+    The run derives everything else about a step from the time when its rollouts are requested.
     """
 
     global_steps: int
@@ -42,7 +42,7 @@ class ToldSync:
     replay_buffer: Any
 
     def fit(self, agent_loop_manager: "RolloutCollection") -> None:
-        """Train."""
+        """Train, and report every batch to the run."""
         self.replay_buffer = SeenBatches(self.replay_buffer, self._see)
         verl: Any = super()
         with agent_loop_manager.queue_watched():
@@ -53,16 +53,16 @@ class ToldSync:
 
 
 class ToldTrainer(ToldSync):
-    """Says which prompts a step learns from; version n are the weights that n updates made."""
+    """Reports which prompts a step learns from; version n is the weights after n updates."""
 
     def fit(self, agent_loop_manager: "RolloutCollection") -> None:
-        """Train; the weights that were loaded are served."""
+        """Train, and first report that the loaded weights are served."""
         agent_loop_manager.begin(self.global_steps)
         verl: Any = super()
         verl.fit(agent_loop_manager)
 
     def step(self, metrics: dict[str, Any], timing_raw: dict[str, Any]) -> Any:
-        """Sample and learn."""
+        """Sample a batch, learn from it, and return it."""
         verl: Any = super()
         batch = verl.step(metrics, timing_raw)
         self.agent_loop_manager.taken(self.global_steps, batch.keys)
@@ -70,10 +70,10 @@ class ToldTrainer(ToldSync):
 
 
 class ToldColocated(ToldTrainer):
-    """Replicas on the GPUs that train: they stand from when the batch is whole until they have its weights."""
+    """Trainer with replicas on the training GPUs, which stop from the complete batch until they have new weights."""
 
     def on_sample_end(self) -> None:
-        """Let the replicas sleep, once nothing is drawn."""
+        """Put the replicas to sleep, after generation has stopped."""
         self.agent_loop_manager.pause(self.global_steps)
         verl: Any = super()
         verl.on_sample_end()
@@ -86,12 +86,12 @@ class ToldColocated(ToldTrainer):
 
 
 class ToldSeparate(ToldTrainer):
-    """Replicas on GPUs of their own, which stand while they are given weights; those that train may lend a hand."""
+    """Trainer with replicas on separate GPUs, which stop while they get new weights; training GPUs may also serve."""
 
     _is_updating = False
 
     def on_step_end(self) -> None:
-        """Give the replicas new weights, while nothing is drawn."""
+        """Give the replicas new weights, while no token is generated."""
         self._is_updating = True
         self.agent_loop_manager.pause(self.global_steps)
         verl: Any = super()
@@ -100,18 +100,18 @@ class ToldSeparate(ToldTrainer):
         self.agent_loop_manager.serve(self.global_steps)
 
     def add_replicas_to_balancer(self) -> None:
-        """Let the replicas on the GPUs that train draw, too."""
+        """Let the replicas on the training GPUs serve calls as well."""
         verl: Any = super()
         verl.add_replicas_to_balancer()
         self._say_who_draws()
 
     def remove_replicas_from_balancer(self) -> None:
-        """Let those draw no more: VERL turns them off next."""
+        """Stop routing calls to those replicas, which VERL turns off next."""
         verl: Any = super()
         verl.remove_replicas_from_balancer()
         self._say_who_draws()
 
     def _say_who_draws(self) -> None:
-        # Before `fit` nobody draws; in an update all is said at its end.
+        # Before `fit` no replica serves; during an update, the replicas are reported at its end.
         if hasattr(self, "agent_loop_manager") and not self._is_updating:
             self.agent_loop_manager.serve_as_before()

@@ -1,4 +1,4 @@
-"""VERL's queue, TransferQueue: the rows and tags that VERL's trainer reads, and what it holds of them."""
+"""VERL's queue (TransferQueue): reads and writes the rows and tags that VERL's trainer uses."""
 
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -9,16 +9,16 @@ import torch
 from leyden.core.algorithm.verl.advantages import RowCredit
 from leyden.core.algorithm.verl.rows import CREDIT_FIELD
 
-tq: Any = import_module("transfer_queue")  # by name, as VERL is
+tq: Any = import_module("transfer_queue")  # imported by name, as VERL is
 
 PARTITION = "train"
-"""Where the rows are that are trained."""
+"""Partition of the rows that are trained."""
 
 
 def stored_credit(keys: list[str], *, values: bool) -> list[RowCredit]:
-    """Return what VERL's queue holds of the rows `keys`; `values`: what its critic said of their states, too.
+    """Return the credit of the rows `keys` in VERL's queue; with `values`, also the values of VERL's critic.
 
-    VERL's value at a response's first token is of the state before it, as Leyden's critic gives it.
+    VERL's value at a response's first token is that of the state before it, the same as with Leyden's critic.
     """
     names = [CREDIT_FIELD, *(["values"] if values else [])]
     found: Any = tq.kv_batch_get(keys=keys, partition_id=PARTITION, select_fields=names)
@@ -31,7 +31,7 @@ def stored_credit(keys: list[str], *, values: bool) -> list[RowCredit]:
 
 
 def rows_of(prompts: Any) -> list[dict[str, Any]]:
-    """Return the rows of a batch of VERL's, column to value; what is said once for all of them is said in each."""
+    """Return the rows of a VERL batch, as column to value; values shared by the whole batch are in every row."""
     return [
         {name: _of_row(column, number) for name, column in prompts.items() if name != "validate"}
         for number in range(len(prompts))
@@ -50,7 +50,7 @@ def _of_row(column: Any, number: int) -> Any:
 
 
 async def put_rows(partition: str, rows: Sequence[tuple[str, dict[str, Any], dict[str, Any]]]) -> None:
-    """Put rows, each as key, fields and tag, into VERL's queue."""
+    """Put rows, each as (key, fields, tag), into VERL's queue."""
     tensordicts: Any = import_module("verl.utils.tensordict_utils")
     keys, fields_, tags = (list(column) for column in zip(*rows, strict=True))
     await tq.async_kv_batch_put(
@@ -59,19 +59,19 @@ async def put_rows(partition: str, rows: Sequence[tuple[str, dict[str, Any], dic
 
 
 async def put_status(uid: str, partition: str, status: str, beside: Mapping[str, str] | None = None) -> None:
-    """Say in VERL's queue how far a prompt is: running or finished; `beside` are further tags of it."""
+    """Set a prompt's status in VERL's queue: running or finished; `beside` holds further tags."""
     await tq.async_kv_put(key=uid, partition_id=partition, tag={"status": status, **(beside or {})})
 
 
 def prompt_tags(partition: str) -> dict[str, dict[str, Any]]:
-    """Return the tags of every prompt in VERL's queue."""
+    """Return the tags of every prompt in VERL's queue, by uid."""
     queued: dict[str, dict[str, dict[str, Any]]] | None = tq.kv_list(partition)
     found = queued.get(partition, {}) if queued else {}
     return {uid: tag for uid, tag in found.items() if tag.get("is_prompt")}
 
 
 def queue_parts() -> set[str]:
-    """Return the names of the actors that VERL's queue consists of and that live: its controller and storage units."""
+    """Return the names of the live actors of VERL's queue: its controller and storage units."""
     ray: Any = import_module("ray")
     util: Any = import_module("ray.util")
     own = ("transfer_queue", ray.get_runtime_context().namespace)

@@ -1,4 +1,4 @@
-"""VERL's own trainer: started here, with Leyden's estimators among its own, and with hooks for what the run is sent."""
+"""VERL's own trainer: starts it, with Leyden's estimators registered and with hooks that report to the run."""
 
 import asyncio
 from importlib import import_module
@@ -23,11 +23,11 @@ from leyden.core.errors import TrainingError
 if TYPE_CHECKING:
     from torch import Tensor
 
-core_algos: Any = import_module("verl.trainer.ppo.core_algos")  # by name, since VERL is an extra
+core_algos: Any = import_module("verl.trainer.ppo.core_algos")  # imported by name: VERL is an optional dependency
 
 
 def register() -> None:
-    """Make Leyden's estimators known to VERL in this process, under one name; as often as one likes."""
+    """Register Leyden's estimator with VERL in this process, under one name; repeated calls have no effect."""
     if SECTION not in core_algos.ADV_ESTIMATOR_REGISTRY:
         core_algos.register_adv_est(SECTION)(estimate)
 
@@ -35,11 +35,11 @@ def register() -> None:
 def estimate(
     token_level_rewards: "Tensor", response_mask: "Tensor", index: Any, config: Any, **beside: Any
 ) -> "tuple[Tensor, Tensor]":
-    """Return advantages and returns of a batch, `(rows, tokens)` each, in the form VERL asks an estimator for them.
+    """Return advantages and returns of a batch, shape `(rows, tokens)` each, as VERL calls an estimator.
 
-    `index` holds the keys of the rows, and `config.leyden` says how they are compared. A call's tokens share its
-    advantage, and its return, which is what VERL's critic learns to expect. Rows that VERL pads the batch with get 0
-    and have no say; tokens that VERL masks get 0, and their rows keep their say.
+    `index` holds the keys of the rows, and `config.leyden` defines how they are compared. All tokens of a call share
+    its advantage and its return, which is the target of VERL's critic. Rows that VERL pads the batch with get 0 and
+    have no effect. Tokens that VERL masks get 0, but their rows still count.
     """
     del beside
     keys = [str(key) for key in index]
@@ -58,7 +58,10 @@ def estimate(
 
 
 def train(config: dict[str, Any], environment: dict[str, str], ray_address: str | None) -> None:
-    """Start or join a Ray cluster, and run VERL's own trainer on it to its end; `environment` is all its processes'."""
+    """Start or join a Ray cluster, and run VERL's own trainer on it to the end.
+
+    `environment` holds the variables of all its processes.
+    """
     ray: Any = import_module("ray")
     main: Any = import_module("verl.trainer.main_ppo")
     constants: Any = import_module("verl.trainer.constants_ppo")
@@ -77,7 +80,7 @@ def train(config: dict[str, Any], environment: dict[str, str], ray_address: str 
 
 
 def _waiting() -> str | None:
-    """What VERL's runs wait for in the cluster that this process has joined."""
+    """Return what VERL's runs wait for in the cluster that this process has joined; None if nothing."""
     ray: Any = import_module("ray")
     util: Any = import_module("ray.util")
     groups: list[dict[str, Any]] = list(util.placement_group_table().values())
@@ -94,9 +97,9 @@ async def _say(door: Door, what: str) -> None:
 
 
 def register_trainers(trainers: Any) -> None:
-    """Have the run told of what VERL's trainers do; `trainers` is VERL's module of them.
+    """Replace VERL's registered trainers by subclasses that report to the run; `trainers` is VERL's module of them.
 
-    They stay VERL's own: what is registered in their place, by VERL's decorator, does what they do between its words.
+    The subclasses call VERL's own methods for all work. Raises TrainingError if another plug-in replaced a trainer.
     """
     told = {
         "sync": (ToldSync, trainers.PPOTrainerSync),
