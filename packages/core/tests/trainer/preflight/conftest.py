@@ -114,7 +114,7 @@ class Look:
 
     def served_by(self, engine: type[EmbeddedEngine]) -> None:
         """Let `engine` serve the policy from here on."""
-        self.monkeypatch.setattr(engine, "EmbeddedEngine", engine)
+        self.monkeypatch.setattr("leyden.core.engine.embedded.engine.EmbeddedEngine", engine)
 
 
 @pytest.fixture
