@@ -320,7 +320,7 @@ async def test_every_side_is_measured_and_before_the_first_step_one_for_all(tmp_
     assert (report.success_before, report.success_after, report.sampled_after) == (0.25, 0.25, 0.125)
     assert (report.sides["best"]["val"].before, report.sides["best"]["val"].after) == (0.25, 0.5)
     assert report.sides["best"]["val"].sampled_after is None
-    rows = list(closing_table(report).columns[0].cells)
+    rows = [str(cell) for cell in closing_table(report).columns[0].cells]
     assert rows[:4] == [
         "success on val, grpo (8 tasks)",
         "   sampled, temperature 1",
