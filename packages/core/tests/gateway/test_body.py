@@ -184,3 +184,17 @@ async def test_a_slow_body_whose_pieces_come_in_time_is_read() -> None:
         return await receive()
 
     assert await read_body({"headers": []}, slowly, BodyLimits(gap_seconds=5, seconds=10)) == b"aaaaa"
+
+
+async def test_what_may_stand_for_megabytes_is_decompressed_by_the_callers_own_worker() -> None:
+    body = bytes(range(256)) * 200
+    packed, sizes = gzip.compress(body, compresslevel=0), list[int]()
+
+    async def work(size: int, call: Callable[[], bytes]) -> bytes:
+        sizes.append(size)
+        return call()
+
+    headers = [(b"content-encoding", b"gzip"), (b"content-length", str(len(packed)).encode())]
+    found = await read_body({"headers": headers}, sending([packed[:100], packed[100:]]), LIMITS, work=work)
+    assert found == body
+    assert sizes == [LIMITS.max_decoded_bytes]

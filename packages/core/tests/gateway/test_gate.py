@@ -329,3 +329,17 @@ async def test_no_place_is_lost_and_none_is_given_out_of_turn(
     await settle()
     assert len(fresh.entered) == concurrent
     await finish(fresh)
+
+
+async def test_short_calls_of_one_attempt_do_not_all_come_before_that_of_another() -> None:
+    gate, order = Gate(), list[str]()
+
+    async def call(attempt_id: str) -> None:
+        with await gate.place(attempt_id):
+            order.append(attempt_id)  # all of a short call, without a pause
+
+    await asyncio.gather(call("a"), call("b"))
+    order.clear()
+    await asyncio.gather(*(call("a") for _ in range(20)), call("b"))
+    assert order.index("b") <= 2
+    assert order.count("a") == 20

@@ -136,9 +136,9 @@ class Gateway:
         async def serve(scope: Scope, receive: Receive, send: Send) -> None:
             headers, rollout_id, attempt_id = self._caller(scope)
             seen = ObservedSend(send)
-            with self._held.request(attempt_id) as held:
-                body = await read_body(scope, receive, self._body, held.add)
-                with ClientWatch(receive) as watch, self._work.slot(attempt_id) as slot:
+            with self._held.request(attempt_id) as held, self._work.slot(attempt_id) as slot:
+                body = await read_body(scope, receive, self._body, held.add, slot.run_and_free)
+                with ClientWatch(receive) as watch:
                     with watch.cancelling():
                         place = await self._place(attempt_id, len(body), slot)
                     with place:
@@ -176,11 +176,10 @@ class Gateway:
 
         async def count(scope: Scope, receive: Receive, send: Send) -> None:
             headers, rollout_id, attempt_id = self._caller(scope)
-            with self._held.request(attempt_id) as held:
-                body = await read_body(scope, receive, self._body, held.add)
+            with self._held.request(attempt_id) as held, self._work.slot(attempt_id) as slot:
+                body = await read_body(scope, receive, self._body, held.add, slot.run_and_free)
                 with (
                     ClientWatch(receive) as watch,
-                    self._work.slot(attempt_id) as slot,
                     watch.cancelling(),
                     await self._place(attempt_id, len(body), slot),
                 ):

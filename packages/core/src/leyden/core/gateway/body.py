@@ -5,8 +5,9 @@ Invariant: whatever a client sends, and however it is compressed, no more than t
 
 import asyncio
 import importlib.util
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol, TypeAlias
 
 from starlette.types import Message, Receive, Scope
@@ -18,6 +19,8 @@ from leyden.core.gateway.refusal import Refusal, invalid
 Headers: TypeAlias = Iterable[tuple[bytes, bytes]]
 
 Hold: TypeAlias = Callable[[int], None]
+Work: TypeAlias = Callable[[int, Callable[[], bytes]], Awaitable[bytes]]
+"""Returns what a function returns that works on so many bytes, off the event loop."""
 
 _ALIASES = {"x-gzip": "gzip"}
 _ZSTD_SLICE = 128
@@ -46,9 +49,16 @@ class BodyLimits:
     """Of all requests of one attempt together, as read, until they are answered."""
 
 
-async def read_body(scope: Scope, receive: Receive, limits: BodyLimits, hold: Hold = _unlimited) -> bytes:
+async def _in_thread(_: int, call: Callable[[], bytes]) -> bytes:
+    return await asyncio.to_thread(call)
+
+
+async def read_body(
+    scope: Scope, receive: Receive, limits: BodyLimits, hold: Hold = _unlimited, work: Work = _in_thread
+) -> bytes:
     """Read a request's body, decompressed; `hold` gets the size of every piece, and may raise Refusal.
 
+    `work` decompresses what may stand for megabytes.
     Raises Refusal with status 400 (not what its headers say), 408 (too slow), 413 (too large) or 415 (compressed in a
     way that is not accepted), and ClientGone when the client hangs up.
     """
@@ -69,7 +79,7 @@ async def read_body(scope: Scope, receive: Receive, limits: BodyLimits, hold: Ho
                     raise _too_large(limits.max_bytes)
                 if length is not None and (size > length or (size < length and not more)):
                     raise invalid(f"The request body has {size} bytes; its Content-Length says {length}.")
-                parts.append(part if decoder is None else await _decoded(decoder, part, limits.max_decoded_bytes))
+                parts.append(part if decoder is None else await _decoded(decoder, part, limits, work))
                 hold(len(parts[-1]))
                 if more:
                     patience.reschedule(min(end, loop.time() + limits.gap_seconds))
@@ -155,10 +165,11 @@ def _decoder(headers: Headers, limits: BodyLimits) -> _Decoder | None:
     return Inflater(GZIP if gzip else DEFLATE, limits.max_decoded_bytes, members=gzip)
 
 
-async def _decoded(decoder: _Decoder, part: bytes, limit: int) -> bytes:
+async def _decoded(decoder: _Decoder, part: bytes, limits: BodyLimits, work: Work) -> bytes:
     """Decompress a piece; off the event loop where it may stand for megabytes."""
+    limit = limits.max_decoded_bytes
     try:
-        return decoder.push(part) if len(part) <= _INLINE else await asyncio.to_thread(decoder.push, part)
+        return decoder.push(part) if len(part) <= _INLINE else await work(limit, partial(decoder.push, part))
     except Corrupt:
         raise invalid("The request body is not in the content encoding that it names.") from None
     except TooMuch:

@@ -3,7 +3,7 @@
 A call has a place or waits for one. There is one line for all, first come, first served; an attempt may have only so
 many calls in it or past it, and its further calls wait in a line of its own until one of those has left. So an attempt
 with a thousand calls delays another's next call by at most its share. While others call too, its share is not much
-larger than theirs.
+larger than theirs, and its calls begin in rounds with theirs (`Rounds`).
 
 Invariants: never more places than `max_concurrent`; while anybody is in the common line, all places are taken or the
 gate is paused; a call that gives up, wherever it stands, leaves nothing behind. Belongs to one event loop.
@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from leyden.core.errors import UsageError
 from leyden.core.gateway.refusal import Refusal, retry_after
+from leyden.core.gateway.rounds import Rounds
 
 LONGEST_RETRY = 60.0
 """Seconds; clients ignore longer advice."""
@@ -68,6 +69,7 @@ class Gate:
         self._attempts: dict[str, _Attempt] = {}
         self._recent: OrderedDict[str, float] = OrderedDict()
         """When each attempt called last, the oldest first."""
+        self._rounds = Rounds()
         self._drains: list[asyncio.Future[None]] = []
         self._held = 0.0
         """How long a place is held, in seconds: a moving average."""
@@ -92,6 +94,8 @@ class Gate:
 
         Raises Refusal with status 429 where too many wait or come a second, and 503 where the wait is too long.
         """
+        if len(self._recent) > 1:
+            await self._rounds.turn(attempt_id)
         turn = self._enter(attempt_id)
         if turn is not None:
             await self._wait(turn)

@@ -150,6 +150,13 @@ class Slot:
         await account.turn.acquire()
         self._account = account
 
+    async def run_and_free(self, size: int, call: Callable[[], T]) -> T:
+        """Return what `run` returns; the attempt's next long work need not wait for the rest of this request."""
+        try:
+            return await self.run(size, call)
+        finally:
+            self.free()
+
     async def run(self, size: int, call: Callable[[], T]) -> T:
         """Return what `call` returns, which works on so many bytes of text; raises what it raises."""
         limits = self._work.limits
