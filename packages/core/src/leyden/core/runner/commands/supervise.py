@@ -122,7 +122,12 @@ def _nothing(number: int, frame: object) -> None:
 
 def children() -> list[int]:
     """Return the pids of this process's children, with adopted orphans. Empty where there is no `/proc`."""
-    ours, found = str(os.getpid()), list[int]()
+    return [pid for pid, parent in parents().items() if parent == os.getpid()]
+
+
+def parents() -> dict[int, int]:
+    """Return the parent's pid of every process, by pid. Empty where there is no `/proc`."""
+    found: dict[int, int] = {}
     for entry in os.listdir("/proc") if os.path.isdir("/proc") else []:
         if entry.isdigit():
             try:
@@ -130,8 +135,8 @@ def children() -> list[int]:
                     fields = file.read().rpartition(b")")[2].split()
             except OSError:
                 continue
-            if len(fields) > 1 and fields[1].decode() == ours:
-                found.append(int(entry))
+            if len(fields) > 1:
+                found[int(entry)] = int(fields[1])
     return found
 
 

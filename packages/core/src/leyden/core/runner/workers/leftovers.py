@@ -8,7 +8,7 @@ import os
 import signal
 import time
 
-from leyden.core.runner.commands.supervise import children, kill
+from leyden.core.runner.commands.supervise import children, kill, parents
 
 SECONDS = 2.0
 """Longest wait for killed processes to end, in seconds."""
@@ -28,23 +28,13 @@ def end_children() -> None:
 def end_descendants() -> None:
     """Kill the descendants of this process outside its process group. The parent process ends the group itself."""
     left, found = [os.getpid()], list[int]()
-    parents = _parents()
+    parent_of = parents()
     while left:
         parent = left.pop(0)
-        below = [pid for pid, of in parents.items() if of == parent]
+        below = [pid for pid, of in parent_of.items() if of == parent]
         left += below
         found += below
     for pid in found:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             if os.getpgid(pid) != os.getpgrp():
                 os.kill(pid, signal.SIGKILL)
-
-
-def _parents() -> dict[int, int]:
-    """Return the parent's pid of every process, by pid. Empty without `/proc`."""
-    found: dict[int, int] = {}
-    for entry in os.listdir("/proc") if os.path.isdir("/proc") else []:
-        if entry.isdigit():
-            with contextlib.suppress(OSError, IndexError, ValueError), open(f"/proc/{entry}/stat", "rb") as file:
-                found[int(entry)] = int(file.read().rpartition(b")")[2].split()[1])
-    return found
