@@ -27,7 +27,7 @@ from leyden.core.cli.commands import (
 from leyden.core.cli.commands.run import run_workers
 from leyden.core.cli.descriptors import OutputError, give_up_output, guard_output, open_descriptors
 from leyden.core.errors import LeydenError, UsageError
-from leyden.core.masking import mask_own_logs, mask_text, remember_words, visible
+from leyden.core.masking import mask_own_logs, printable, remember_words
 
 app = typer.Typer(
     name="leyden",
@@ -125,5 +125,5 @@ def _is_usage(error: Exception) -> bool:
 
 
 def _fail(message: str, code: int) -> int:
-    sys.stderr.write(f"leyden: {visible(mask_text(message))}\n")
+    sys.stderr.write(f"leyden: {printable(message)}\n")
     return code

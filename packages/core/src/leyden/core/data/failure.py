@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 from leyden.core.data.rollout import Attempt
-from leyden.core.masking import mask_text, visible
+from leyden.core.masking import printable
 
 FailureKind = Literal["agent", "timeout", "reward", "input", "cancelled", "worker", "leyden", "unknown"]
 """Which part failed.
@@ -47,7 +47,7 @@ class Failure:
 
     def metadata(self) -> dict[str, str]:
         """Return the value of the metadata key `error`, with secrets masked and control characters removed."""
-        return {"kind": self.kind, "type": visible(mask_text(self.type)), "message": visible(mask_text(self.message))}
+        return {"kind": self.kind, "type": printable(self.type), "message": printable(self.message)}
 
 
 def failure_of(attempt: Attempt) -> Failure | None:

@@ -8,7 +8,15 @@ from leyden.core.masking.lines import LineMasker
 from leyden.core.masking.names import OWN_TOKENS, says_secret, without_own_tokens
 from leyden.core.masking.shapes import MASK, PASSWORD_IN_URL
 from leyden.core.masking.terminal import visible, visible_in_json
-from leyden.core.masking.text import MaskingFilter, mask_json, mask_logs, mask_own_logs, mask_text, mask_values
+from leyden.core.masking.text import (
+    MaskingFilter,
+    mask_json,
+    mask_logs,
+    mask_own_logs,
+    mask_text,
+    mask_values,
+    printable,
+)
 
 __all__ = [
     "MASK",
@@ -22,6 +30,7 @@ __all__ = [
     "mask_own_logs",
     "mask_text",
     "mask_values",
+    "printable",
     "remember_secret",
     "remember_words",
     "says_secret",

@@ -2,8 +2,7 @@
 
 import re
 
-from leyden.core.masking.terminal import visible
-from leyden.core.masking.text import mask_text
+from leyden.core.masking.text import printable
 
 LONGEST_LINE = 1 << 18
 """Longest line in bytes that is buffered until its end; a longer line is cut into parts."""
@@ -90,7 +89,7 @@ def _cuts(part: bytes) -> list[int]:
 
 
 def _masked(lines: bytes) -> bytes:
-    return visible(mask_text(lines.decode(errors="backslashreplace"))).encode() if lines else lines
+    return printable(lines.decode(errors="backslashreplace")).encode() if lines else lines
 
 
 def _end_of(pattern: "re.Pattern[bytes]", data: "bytes | bytearray") -> int:

@@ -9,6 +9,7 @@ end of an escape does not belong to the next word, and quotes have backslashes b
 import re
 from base64 import b64decode, urlsafe_b64decode
 from collections.abc import Callable
+from functools import cache
 from typing import NamedTuple
 
 MASK = "***"
@@ -162,8 +163,13 @@ SHAPES = (
     Shape(_BASIC, _basic, ("basic",)),
     Shape(_ASSIGNED, _assigned, _SECRET_WORDS),
 )
-IN_PLAIN_TEXT = tuple(
-    shape._replace(pattern=re.compile(shape.pattern.pattern.replace(f"|{_ESCAPE}", ""), shape.pattern.flags))
-    for shape in SHAPES
-)
-"""The same shapes for a text without escapes; the search for escapes would take as long as all the rest."""
+
+
+@cache
+def shapes_in_plain_text() -> tuple[Shape, ...]:
+    """Return the shapes for a text without escapes: a search for what follows an escape takes as long as all the rest.
+
+    Compiled on first use, as many processes never mask a text.
+    """
+    plain = (re.compile(shape.pattern.pattern.replace(f"|{_ESCAPE}", ""), shape.pattern.flags) for shape in SHAPES)
+    return tuple(shape._replace(pattern=pattern) for shape, pattern in zip(SHAPES, plain, strict=True))

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any, cast
 
 from leyden.core.masking.known import mask_known
-from leyden.core.masking.shapes import IN_PLAIN_TEXT, MASK, SHAPES
+from leyden.core.masking.shapes import MASK, SHAPES, shapes_in_plain_text
 from leyden.core.masking.terminal import visible
 
 _SECRET_NAME = re.compile(r"api[-_]?key|authorization|password|passwd|secret|access[-_]?token|credential|cookie", re.I)
@@ -30,9 +30,14 @@ def mask_text(text: str) -> str:
     return "".join(piece if at % 2 else _without_shapes(piece) for at, piece in enumerate(pieces))
 
 
+def printable(text: str) -> str:
+    """Return `text` without secrets, its control characters escaped: for a terminal, a log or a record."""
+    return visible(mask_text(text))
+
+
 def _without_shapes(text: str) -> str:
     folded = text.casefold()
-    for shape in SHAPES if "\\" in text or "%" in text else IN_PLAIN_TEXT:
+    for shape in SHAPES if "\\" in text or "%" in text else shapes_in_plain_text():
         if any(sign in folded for sign in shape.signs):
             text = shape.pattern.sub(shape.masked, text)
     return text
@@ -72,9 +77,9 @@ class MaskingFilter(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Mask `record` in place; return True."""
-        record.msg, record.args = visible(mask_text(record.getMessage())), None
+        record.msg, record.args = printable(record.getMessage()), None
         if record.exc_info and not record.exc_text:
-            record.exc_text = visible(mask_text(logging.Formatter().formatException(record.exc_info)))
+            record.exc_text = printable(logging.Formatter().formatException(record.exc_info))
         return True
 
 

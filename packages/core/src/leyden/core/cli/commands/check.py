@@ -9,7 +9,7 @@ import msgspec
 from leyden.core.cli.options import agent_name
 from leyden.core.cli.run_options import RunOptions, takes_run
 from leyden.core.data.encoding.json_line import json_line
-from leyden.core.masking import mask_text, visible
+from leyden.core.masking import printable
 
 if TYPE_CHECKING:
     from leyden.core.trainer.preflight.report import CheckReport
@@ -48,7 +48,7 @@ def _show(report: "CheckReport", *, quiet: bool, json: bool) -> None:
             sys.stdout.write(json_line(line))
         return
     if quiet:
-        sys.stderr.write(f"leyden: {visible(mask_text(report.complaint()))}\n" if report.failures else "")
+        sys.stderr.write(f"leyden: {printable(report.complaint())}\n" if report.failures else "")
         return
     from rich.console import Console
 

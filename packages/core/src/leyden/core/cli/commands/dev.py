@@ -27,7 +27,7 @@ from leyden.core.data.failure import failure_of
 from leyden.core.data.isolation import check_isolation
 from leyden.core.data.tally import Tally
 from leyden.core.errors import UsageError
-from leyden.core.masking import mask_text, visible
+from leyden.core.masking import printable
 
 if TYPE_CHECKING:
     from leyden.core.trainer.rollouts.recorded import RecordedRollout
@@ -80,7 +80,7 @@ def dev(
         for result in results:
             sys.stdout.write(json_line(result))
     if said := _failures(results):
-        sys.stderr.write(f"leyden: {visible(mask_text(said))}\n")
+        sys.stderr.write(f"leyden: {printable(said)}\n")
     return 0 if all(result.rollout.status == "succeeded" for result in results) else 1
 
 

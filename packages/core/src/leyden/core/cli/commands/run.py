@@ -20,7 +20,7 @@ from leyden.core.data.encoding.base_url import check_base_url
 from leyden.core.data.encoding.json_line import json_line
 from leyden.core.data.isolation import check_isolation
 from leyden.core.errors import UsageError
-from leyden.core.masking import mask_text, visible
+from leyden.core.masking import printable
 
 
 def run_workers(
@@ -93,8 +93,6 @@ def run_workers(
 
 
 def _show(text: str, *, json: bool) -> None:
-    text = visible(mask_text(text))
-    if json:
-        text = json_line({"event": "runner", "text": text}).rstrip("\n")
-    sys.stdout.write(text + "\n")
+    text = printable(text)
+    sys.stdout.write(json_line({"event": "runner", "text": text}) if json else text + "\n")
     sys.stdout.flush()

@@ -8,7 +8,7 @@ import typer
 
 from leyden.core.cli.options import RUNS, JsonOption, RunsOption
 from leyden.core.data.encoding.json_line import json_line
-from leyden.core.masking import mask_text, visible
+from leyden.core.masking import printable
 
 
 def why(
@@ -33,4 +33,4 @@ def why(
     if json:
         sys.stdout.write(json_line(found))
     else:
-        sys.stdout.writelines(f"{visible(mask_text(line))}\n" for line in lines)
+        sys.stdout.writelines(f"{printable(line)}\n" for line in lines)

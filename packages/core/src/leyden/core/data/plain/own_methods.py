@@ -14,7 +14,7 @@ from functools import lru_cache
 from time import monotonic
 from typing import Any, TypeVar
 
-from leyden.core.masking import mask_text, visible
+from leyden.core.masking import printable
 
 T = TypeVar("T")
 
@@ -169,5 +169,5 @@ def _name_of(kind: type[Any]) -> str:
 @lru_cache(maxsize=1024)
 def _shown(name: str) -> str:
     """Return a class's name without secrets and control characters, since code may create a class with any name."""
-    name = visible(mask_text(name))
+    name = printable(name)
     return name if len(name) <= MOST_OF_A_NAME else f"{name[:MOST_OF_A_NAME]}…"

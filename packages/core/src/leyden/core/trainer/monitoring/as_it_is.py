@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from leyden.core.masking import mask_text, visible
+from leyden.core.masking import printable
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -15,4 +15,4 @@ def as_it_is(text: str, style: str = "") -> "Text":
     """Return `text` with secrets masked; rich interprets neither markup nor control characters in it."""
     from rich.text import Text
 
-    return Text(visible(mask_text(text)), style=style)
+    return Text(printable(text), style=style)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from leyden.core.data.encoding.json_line import json_line
-from leyden.core.masking import mask_text, visible
+from leyden.core.masking import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -39,7 +39,7 @@ class JsonLines(Display):
 
     def say(self, text: str) -> None:
         """Write `{"event": "message", ...}`."""
-        self._write({"event": "message", "text": visible(mask_text(text))})
+        self._write({"event": "message", "text": printable(text)})
 
     def step(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Write `{"event": "step", ...}` with the step's metrics."""
@@ -90,7 +90,7 @@ class Bars(Display):
 
     def say(self, text: str) -> None:
         """Print a line above the bars."""
-        self.console.print(visible(mask_text(text)), highlight=False, markup=False, emoji=False)
+        self.console.print(printable(text), highlight=False, markup=False, emoji=False)
 
     def phase(self, name: str, total: int | None = None) -> None:
         """Restart the lower bar. The time left is computed from the start of the first training step."""
