@@ -4,13 +4,14 @@ import logging
 import threading
 from collections.abc import Callable, Generator
 
+import own_logs
 import pytest
 
 LogIt = Callable[[str], None]
 
 
-@pytest.fixture(scope="module")
-def earlier() -> Generator[LogIt]:
+@pytest.fixture
+def thread() -> Generator[LogIt]:
     """A thread that stays, and logs to the logger that it is given the name of."""
     wanted: list[str] = []
     begin, done, end = threading.Event(), threading.Event(), threading.Event()
@@ -38,21 +39,23 @@ def earlier() -> Generator[LogIt]:
     thread.join()
 
 
-def test_a_thread_is_the_test_s_own_where_it_was_started_in_it(
-    earlier: LogIt, caplog: pytest.LogCaptureFixture
+def test_a_library_s_thread_logs_to_the_test_that_started_it_and_to_no_later_one(
+    thread: LogIt, caplog: pytest.LogCaptureFixture
 ) -> None:
-    earlier("a.library")
+    thread("a.library")
+    assert caplog.messages == ["I am still here"]
+
+    next(own_logs.pytest_runtest_protocol())  # what pytest calls before each test
+    caplog.clear()
+    thread("a.library")
+    assert caplog.messages == []
+    thread("leyden.core.store")
     assert caplog.messages == ["I am still here"]
 
 
-def test_a_library_s_thread_of_an_earlier_test_logs_nothing_that_a_test_sees(
-    earlier: LogIt, caplog: pytest.LogCaptureFixture
-) -> None:
-    earlier("a.library")
-    assert caplog.messages == []
-    earlier("leyden.core.store")
+def test_a_thread_of_the_test_and_the_test_itself_are_heard(caplog: pytest.LogCaptureFixture) -> None:
     thread = threading.Thread(target=lambda: logging.getLogger("a.library").warning("from a thread of the test"))
     thread.start()
     thread.join()
     logging.getLogger("a.library").warning("from the test")
-    assert caplog.messages == ["I am still here", "from a thread of the test", "from the test"]
+    assert caplog.messages == ["from a thread of the test", "from the test"]
