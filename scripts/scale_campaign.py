@@ -31,7 +31,7 @@ from leyden.core.store.open import open_store
 from leyden.core.testing.byte_codec import ByteCodec
 from leyden.core.testing.scripted_engine import ScriptedAnswer, ScriptedEngine
 from leyden.core.trainer.agents.local import AgentPlan, CheckAgents
-from leyden.core.trainer.agents.placement import Runners
+from leyden.core.trainer.agents.placement import RunnerPlacement
 from leyden.core.trainer.agents.ray import ray_agents
 from leyden.core.trainer.event_loop import run_loop
 from leyden.core.trainer.serving.address import open_gateway
@@ -98,7 +98,7 @@ class ScaleCampaign:
             concurrency=-(-scale.agents // scale.workers),
             log_file=str(self._folder / "agents.log"),
         )
-        side = ray_agents(plan, Runners(where="ray", ray_actors=scale.actors))
+        side = ray_agents(plan, RunnerPlacement(where="ray", ray_actors=scale.actors))
         try:
             async with open_gateway(store, self._policy) as (address, gateway), side(address) as check:
                 began = time.monotonic()

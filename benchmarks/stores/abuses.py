@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from leyden.core.data.rollout import Attempt
-from leyden.core.store.rpc import Part, methods
+from leyden.core.store.rpc import BatchPart, methods
 from stores.material import make_spans
 
 MSGPACK, PROTOBUF = "application/msgpack", "application/x-protobuf"
@@ -111,7 +111,7 @@ class Abuser:
 
 def many_parts(abuser: Abuser) -> Awaitable[None]:
     """Two million calls in a few kilobytes of gzip."""
-    one, count = msgspec.msgpack.encode(Part("x", "", b"")), 2_000_000
+    one, count = msgspec.msgpack.encode(BatchPart("x", "", b"")), 2_000_000
     body = gzip.compress(b"\xdd" + count.to_bytes(4, "big") + one * count)
     request = abuser.request("together", body, packed=True)
     return abuser.repeat(4, lambda: request)
@@ -123,7 +123,9 @@ def allowed_parts(abuser: Abuser) -> Awaitable[None]:
 
     def request() -> bytes:
         spans = make_spans("light", [abuser.attempt] * 16, 256, next(numbers))
-        return abuser.request("together", msgspec.msgpack.encode([Part("add_span", "", _call(span)) for span in spans]))
+        return abuser.request(
+            "together", msgspec.msgpack.encode([BatchPart("add_span", "", _call(span)) for span in spans])
+        )
 
     return abuser.repeat(4, request)
 

@@ -28,7 +28,7 @@ from leyden.core.engine.base import EngineRecord
 from leyden.core.engine.embedded.engine import EmbeddedConfig, EmbeddedEngine
 from leyden.core.store.base import LightningStore
 from leyden.core.store.open import open_store
-from leyden.core.trainer.serving.address import Address, open_gateway
+from leyden.core.trainer.serving.address import RunAddress, open_gateway
 from leyden.core.trainer.serving.serving import embedded_policy
 
 SCRIPTS = Path(__file__).parents[1]
@@ -196,7 +196,7 @@ class Campaign:
 
 
 @asynccontextmanager
-async def _proxy(address: Address) -> AsyncGenerator[CuttingProxy]:
+async def _proxy(address: RunAddress) -> AsyncGenerator[CuttingProxy]:
     proxy = CuttingProxy(address.url)
     try:
         yield proxy

@@ -25,7 +25,7 @@ from leyden.core.testing.any_values.checks import Taken, check_documents, check_
 from leyden.core.tracing.context import OpenAttempt, open_attempt
 from leyden.core.tracing.emit import emit_exception, reward_attributes
 from leyden.core.tracing.spans.export import Recorder
-from leyden.core.tracing.spans.lightweight_spans import OwnSpan, OwnTracer
+from leyden.core.tracing.spans.lightweight_spans import LightweightSpan, LightweightTracer
 
 Way = Callable[[LightningStore, Attempt, Draws], Awaitable[Taken]]
 """Raises AssertionError for what was lost, and whatever else it raises is wrong, too."""
@@ -59,9 +59,9 @@ async def recorder(store: LightningStore, attempt: Attempt, draws: Draws) -> Tak
     a, b, c, d = await _made(draws, 4)
     began = time.monotonic()
 
-    def record() -> OwnSpan:
+    def record() -> LightweightSpan:
         with open_attempt(_open(attempt)):
-            made = OwnTracer(keeps.take).below(None, "recorded", {draws.text(8): a}, time.time_ns())
+            made = LightweightTracer(keeps.take).below(None, "recorded", {draws.text(8): a}, time.time_ns())
             made.set_attribute("b", b)
             made.add_event("e", {"c": c})
             made.record_exception(ValueError(d))

@@ -35,7 +35,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from leyden.core.algorithm.external_loop import Door
+from leyden.core.algorithm.external_loop import RunEndpoint
 from leyden.core.data.identity import mint, new_key
 from leyden.core.data.production import PRODUCTION
 from leyden.core.data.rollout import FINISHED_ATTEMPT
@@ -48,10 +48,10 @@ from leyden.core.store.memory import MemoryStore
 from leyden.core.store.rpc import methods
 from leyden.core.testing.byte_codec import ByteCodec
 from leyden.core.testing.scripted_engine import ScriptedEngine
-from leyden.core.trainer.agents.runner_api import TOKEN, Desk
+from leyden.core.trainer.agents.runner_api import TOKEN, RunnerEndpoint
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.serving.address import open_gateway
-from leyden.core.trainer.serving.external_replicas import Elsewhere
+from leyden.core.trainer.serving.external_replicas import ExternalReplicas
 
 if TYPE_CHECKING:
     from leyden.core.engine.vllm.replicas import ReplicaEngine
@@ -208,10 +208,10 @@ async def opened() -> AsyncGenerator[World]:
     """All servers, and an attempt of each kind."""
     engine = ScriptedEngine(lambda _: CODEC.answer("hi"))
     policy = ServedPolicy(name="policy", engine=engine, codec=CODEC)
-    loop = Elsewhere(cast("ReplicaEngine", None))
-    loop.door = Door(url="", token=LOOP)
+    loop = ExternalReplicas(cast("ReplicaEngine", None))
+    loop.door = RunEndpoint(url="", token=LOOP)
     loop.open(Starlette(routes=[Route("/hello", _hello)]))
-    desk = Desk(RunConfig(name="run", policy="p", agent="a.py:a"))
+    desk = RunnerEndpoint(RunConfig(name="run", policy="p", agent="a.py:a"))
     async with AsyncExitStack() as closing:
         world = World(WatchedStore())
         closing.push_async_callback(world.store.close)

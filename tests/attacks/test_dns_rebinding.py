@@ -13,7 +13,7 @@ from leyden.core.errors import UsageError
 from leyden.core.gateway.http.host_check import MOST_SEEN, HostCheck
 from leyden.core.testing.byte_codec import ByteCodec
 from leyden.core.testing.scripted_gateway import scripted_gateway
-from leyden.core.trainer.agents.placement import Runners
+from leyden.core.trainer.agents.placement import RunnerPlacement
 from leyden.core.trainer.services.store import StorePlan, serve_store
 
 LOCAL = ["localhost", "LOCALHOST:80", "localhost.", "127.0.0.1:8765", "127.9.9.9", "[::1]:8765", "[::1]"]
@@ -103,7 +103,7 @@ async def test_no_route_of_a_server_answers_a_page(served: list[str]) -> None:
 
 def test_a_run_answers_for_the_name_that_it_advertises() -> None:
     """Runners of other machines call the run by it."""
-    runners = Runners(host="0.0.0.0", advertise="https://train.example:443", allow_hosts=("box",))
+    runners = RunnerPlacement(host="0.0.0.0", advertise="https://train.example:443", allow_hosts=("box",))
     assert set(runners.known_hosts) == {"train.example", "box"}
 
 
@@ -118,4 +118,4 @@ def test_what_is_no_host_is_refused_in_one_line(
     assert said.count("\n") == 1
     assert "--allow-host is a host's name or address" in said
     with pytest.raises(UsageError, match="--allow-host"):
-        Runners(allow_hosts=(name,))
+        RunnerPlacement(allow_hosts=(name,))

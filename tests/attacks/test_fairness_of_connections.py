@@ -8,7 +8,7 @@ from gateway_site import request, serving
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
-from leyden.core.gateway.http.protocol import ConnectionLimits, PatientProtocol
+from leyden.core.gateway.http.protocol import ConnectionLimits, TimeoutProtocol
 from leyden.core.gateway.limits.connections import CONNECTION, UNKNOWN, Connections, recognising
 
 
@@ -86,7 +86,7 @@ async def test_a_client_that_reads_a_little_now_and_then_has_no_more_time_than_o
     config = Config(app=None, log_config=None)  # pyright: ignore[reportArgumentType]  # nothing is served
     limits = ConnectionLimits(unread_seconds=10, head_seconds=99)
     connections = Connections(unknown=1, unknown_per_peer=1, per_attempt=1)
-    protocol = PatientProtocol(config, ServerState(), {}, limits, lambda: None, connections)
+    protocol = TimeoutProtocol(config, ServerState(), {}, limits, lambda: None, connections)
     loop = FakeLoop()
     protocol.loop = loop  # pyright: ignore[reportAttributeAccessIssue]
     protocol.connection_made(FakeTransport())

@@ -19,9 +19,9 @@ from leyden.core.gateway.chat.request import MAX_STOP_CHARACTERS
 from leyden.core.gateway.codec import Forced, Message, ToolDefinition
 from leyden.core.gateway.codecs.chat_template import ChatTemplate, Steps, TemplateTooLong, limited
 from leyden.core.gateway.http.body import BodyLimits
-from leyden.core.gateway.limits.admission import RECENT_SECONDS, Gate, GateLimits
+from leyden.core.gateway.limits.admission import RECENT_SECONDS, AdmissionControl, AdmissionLimits
 from leyden.core.gateway.limits.held_bytes import HeldBytes
-from leyden.core.gateway.limits.long_work import LongWork, Slot, WorkLimits
+from leyden.core.gateway.limits.long_work import LongWork, RequestWork, WorkLimits
 from leyden.core.gateway.limits.prompt_size import COUNTED, ELEMENTS, ELEMENTS_PER_TOKEN, check_elements
 from leyden.core.gateway.refusal import Refusal
 from leyden.core.gateway.responses import state
@@ -137,7 +137,7 @@ async def test_an_attempt_that_hangs_up_does_not_get_a_second_thread() -> None:
 
 async def test_counting_tokens_takes_a_place_as_every_call_does() -> None:
     """The attempt asks for nothing but counts."""
-    async with serving(limits=GatewayLimits(gate=GateLimits(max_concurrent=1, max_waiting=1))) as site:
+    async with serving(limits=GatewayLimits(gate=AdmissionLimits(max_concurrent=1, max_waiting=1))) as site:
         site.hold = True
         attempt = await site.attempt()
         held = asyncio.create_task(attempt.chat())
@@ -361,7 +361,7 @@ async def test_an_attempt_holds_so_many_bytes_and_no_more() -> None:
         await asyncio.gather(*calls)
 
 
-async def entered(gate: Gate, attempt_id: str, calls: int) -> list["asyncio.Task[Any]"]:
+async def entered(gate: AdmissionControl, attempt_id: str, calls: int) -> list["asyncio.Task[Any]"]:
     """Make calls that hold their places; return those that have one."""
     tasks = [asyncio.create_task(gate.place(attempt_id)) for _ in range(calls)]
     for _ in range(8):
@@ -371,7 +371,7 @@ async def entered(gate: Gate, attempt_id: str, calls: int) -> list["asyncio.Task
 
 async def test_an_attempt_with_many_calls_at_once_has_a_fair_share_beside_others() -> None:
     """The attempt makes as many calls as it can, without end."""
-    gate = Gate(GateLimits(max_per_attempt=8, fair_share=2))
+    gate = AdmissionControl(AdmissionLimits(max_per_attempt=8, fair_share=2))
     alone = await entered(gate, "abuser", 20)
     assert len(alone) == 8
     await entered(gate, "quiet", 1)
@@ -385,7 +385,7 @@ async def test_an_attempt_with_many_calls_at_once_has_a_fair_share_beside_others
 async def test_others_that_are_between_two_calls_count_for_a_while() -> None:
     """The attempt makes its calls while the others think."""
     now = 0.0
-    gate = Gate(GateLimits(max_per_attempt=8, fair_share=2), clock=lambda: now)
+    gate = AdmissionControl(AdmissionLimits(max_per_attempt=8, fair_share=2), clock=lambda: now)
     for place in await entered(gate, "quiet", 1):
         gate.give_back(await place)
     now = RECENT_SECONDS
@@ -425,7 +425,9 @@ async def test_a_call_with_many_choices_leaves_the_loop_to_others(monkeypatch: p
 
 async def test_the_waiting_calls_of_one_attempt_leave_room_for_others() -> None:
     """The attempt fills the line of those that wait."""
-    gate = Gate(GateLimits(max_concurrent=1, max_per_attempt=1, max_waiting=4, max_waiting_per_attempt=2))
+    gate = AdmissionControl(
+        AdmissionLimits(max_concurrent=1, max_per_attempt=1, max_waiting=4, max_waiting_per_attempt=2)
+    )
     calls = [asyncio.create_task(gate.place("abuser")) for _ in range(4)]
     for _ in range(8):
         await asyncio.sleep(0)
@@ -442,5 +444,5 @@ async def test_the_waiting_calls_of_one_attempt_leave_room_for_others() -> None:
 
 def test_a_slot_that_was_never_needed_costs_nothing() -> None:
     """Nobody attacks."""
-    with Slot(LongWork(), "attempt"):
+    with RequestWork(LongWork(), "attempt"):
         pass

@@ -26,7 +26,7 @@ from leyden.core.store.http.client import HttpStore
 from leyden.core.store.http.long_work import LARGE
 from leyden.core.store.http.otlp import reading
 from leyden.core.store.memory import MemoryStore
-from leyden.core.store.rpc import Part, methods
+from leyden.core.store.rpc import BatchPart, methods
 from leyden.core.testing.scripted_engine import ScriptedAnswer
 from leyden.core.testing.scripted_gateway import scripted_gateway
 from leyden.core.testing.servers.store_server import ACCESS, TOKEN, StoreServer
@@ -124,8 +124,8 @@ class Parts:
     def __init__(self) -> None:
         self.made = 0
 
-    def decode(self, body: bytes) -> list[Part]:
-        parts = msgspec.msgpack.decode(body, type=list[Part])
+    def decode(self, body: bytes) -> list[BatchPart]:
+        parts = msgspec.msgpack.decode(body, type=list[BatchPart])
         self.made += len(parts)
         return parts
 
@@ -141,7 +141,7 @@ async def test_two_million_calls_in_one_request(
     parts = Parts()
     monkeypatch.setattr(server, "_PARTS", parts)
     url, count = http.add(store), 2_000_000
-    one = msgspec.msgpack.encode(Part("x", "", b""))
+    one = msgspec.msgpack.encode(BatchPart("x", "", b""))
     body = gzip.compress(b"\xdd" + count.to_bytes(4, "big") + one * count, 1)
     assert len(body) < 100_000
     status, said, _ = await post(f"{url}/together", body, token_of(own) if who == "agent" else TOKEN, encoding="gzip")
@@ -153,7 +153,7 @@ async def test_two_million_calls_in_one_request(
 async def test_how_many_calls_one_request_may_have(http: StoreServer, store: Held, own: Attempt) -> None:
     """An agent sends as many calls as it may and one more, and a trainer as many as that and more than it may."""
     url = http.add(store, limits=ServerLimits(max_parts=3, agent=AgentLimits(max_parts=2)))
-    calls = [Part("add_span", "", methods()["add_span"].encode_call(span_of(own, f"{n:x}"))) for n in range(1, 5)]
+    calls = [BatchPart("add_span", "", methods()["add_span"].encode_call(span_of(own, f"{n:x}"))) for n in range(1, 5)]
     taken = [
         (await post(f"{url}/together", msgspec.msgpack.encode(calls[:count]), token))[0]
         for token, count in ((token_of(own), 2), (token_of(own), 3), (TOKEN, 3), (TOKEN, 4))
@@ -252,7 +252,7 @@ async def test_how_many_values_a_call_may_have(http: StoreServer, store: Held, o
     for values in (500, 501):
         call = values_of(own, values)
         found.append((await post(f"{url}/add_span", call, token_of(own)))[0])
-        together = msgspec.msgpack.encode([Part("add_span", "", call)])
+        together = msgspec.msgpack.encode([BatchPart("add_span", "", call)])
         found.append((await post(f"{url}/together", together, token_of(own)))[0])
     assert found == [200, 200, 413, 413]
 

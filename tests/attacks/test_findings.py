@@ -30,7 +30,7 @@ from leyden.core.testing.running import finished, running
 from leyden.core.testing.scripted_gateway import ScriptedGateway, scripted_gateway
 from leyden.core.testing.servers.store_server import ACCESS, StoreServer
 from leyden.core.tracing.context import current_attempt
-from leyden.core.trainer.agents.remote_workers import ElsewherePlan
+from leyden.core.trainer.agents.remote_workers import RemoteWorkersPlan
 from leyden.core.trainer.agents.runner_api import Offer
 from leyden.core.trainer.config import RunConfig, save_config
 from leyden.core.trajectory.assemble import assemble
@@ -224,13 +224,13 @@ def test_7a_a_server_does_not_name_what_is_run() -> None:
     offered = {"sitting": "s", "run": "r", "key": "00", "store_token": "t", "agent": ["touch", "harmed"]}
     offer = msgspec.convert(offered, Offer)  # 42280a9 had its key, too
     with pytest.raises(UsageError):
-        ElsewherePlan(server="http://127.0.0.1:9", token="t").spec(offer)
+        RemoteWorkersPlan(server="http://127.0.0.1:9", token="t").spec(offer)
 
 
 def test_7b_a_token_is_not_sent_over_plain_http() -> None:
     """Somebody reads the network."""
     with pytest.raises(UsageError):
-        ElsewherePlan(server="http://10.0.0.5:8765", token="t", agent="own.py:agent")
+        RemoteWorkersPlan(server="http://10.0.0.5:8765", token="t", agent="own.py:agent")
 
 
 # --- 9: Host headers

@@ -42,7 +42,7 @@ from leyden.core.testing.store_contract.shared import claimed
 from leyden.core.tracing.context import current_attempt
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.run_folder.folder import RunFolder
-from leyden.core.trainer.serving.address import Address, open_gateway
+from leyden.core.trainer.serving.address import RunAddress, open_gateway
 from leyden.core.trajectory.assemble import assemble
 from leyden.core.trajectory.select import Selector
 
@@ -71,7 +71,7 @@ async def check_marked(store: LightningStore, rollout_id: str, *, forged: int, c
 
 
 @asynccontextmanager
-async def site(store: LightningStore) -> AsyncGenerator[Address]:
+async def site(store: LightningStore) -> AsyncGenerator[RunAddress]:
     """What a run serves its workers: gateway and store behind one address, with the token that workers hold."""
     codec = ByteCodec()
     engine = ScriptedEngine(lambda request: codec.answer("hi"))
@@ -80,7 +80,7 @@ async def site(store: LightningStore) -> AsyncGenerator[Address]:
     await engine.close()
 
 
-async def check_agent(store: LightningStore, address: Address) -> None:
+async def check_agent(store: LightningStore, address: RunAddress) -> None:
     """Have whoever claims rollouts run the agent, and look at what it leaves."""
     task = {"store": f"{address.url}/store", "token": address.token}
     rollout = await store.enqueue_rollout(task, mode="train")

@@ -27,7 +27,7 @@ from leyden.core.testing import factories
 from leyden.core.testing.servers.echo_endpoint import Endpoint, echo_endpoint
 from leyden.core.tracing.context import open_attempt
 from leyden.core.tracing.wire import routing
-from leyden.core.tracing.wire.routing_decision import Outgoing, Stopped, decide
+from leyden.core.tracing.wire.routing_decision import OutgoingRequest, RequestStopped, decide
 
 Send = Callable[[str, bytes, dict[str, str]], object]
 KEY = {"authorization": "Bearer sk-secret", "content-type": "application/json"}
@@ -304,8 +304,8 @@ def test_a_base_url_of_the_environment_is_a_providers(
 def outcome(method: str, url: str) -> str:
     """What becomes of a request whose body cannot be read."""
     try:
-        found = decide(Outgoing(method, url, {}, b"\x00\x01"))
-    except Stopped:
+        found = decide(OutgoingRequest(method, url, {}, b"\x00\x01"))
+    except RequestStopped:
         return "stopped"
     return "routed" if found is not None else "sent"
 

@@ -23,10 +23,10 @@ from leyden.core.gateway.http.server import GatewayServer
 from leyden.core.store.memory import MemoryStore
 from leyden.core.testing.byte_codec import ByteCodec
 from leyden.core.testing.scripted_engine import ScriptedEngine
-from leyden.core.trainer.agents.placement import Runners
-from leyden.core.trainer.agents.remote_workers import MOST_ANSWERED, ElsewherePlan, work_for
-from leyden.core.trainer.agents.run_proof import PROOF, Exchange, challenge, read_challenge
-from leyden.core.trainer.agents.runner_api import TOKEN, Desk, Offer
+from leyden.core.trainer.agents.placement import RunnerPlacement
+from leyden.core.trainer.agents.remote_workers import MOST_ANSWERED, RemoteWorkersPlan, work_for
+from leyden.core.trainer.agents.run_proof import PROOF, ProofExchange, challenge, read_challenge
+from leyden.core.trainer.agents.runner_api import TOKEN, Offer, RunnerEndpoint
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.serving.address import open_gateway
 
@@ -34,9 +34,9 @@ NAMED = Offer(sitting="s", run="r", store_token="t")
 GIVEN = "the-token-of-the-run"
 
 
-def plan(**changes: Any) -> ElsewherePlan:
+def plan(**changes: Any) -> RemoteWorkersPlan:
     given: dict[str, Any] = {"server": "http://127.0.0.1:9", "token": "t", "agent": "own.py:agent", **changes}
-    return ElsewherePlan(**given)
+    return RemoteWorkersPlan(**given)
 
 
 @pytest.fixture
@@ -167,16 +167,18 @@ async def recorded(unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch) -> Asy
     monkeypatch.setenv(TOKEN, GIVEN)
     store, codec = MemoryStore(), ByteCodec()
     engine = ScriptedEngine(lambda request: codec.answer("hi"))
-    config = RunConfig(name="run", policy="p", agent="a.py:a", runners=Runners(where="remote", port=unused_tcp_port))
+    config = RunConfig(
+        name="run", policy="p", agent="a.py:a", runners=RunnerPlacement(where="remote", port=unused_tcp_port)
+    )
     read = Recorded([], {})
     policy = ServedPolicy(name="policy", engine=engine, codec=codec)
-    async with open_gateway(store, policy, desk=Desk(config)) as (address, _):
+    async with open_gateway(store, policy, desk=RunnerEndpoint(config)) as (address, _):
         async with aiohttp.ClientSession(base_url=address.url) as session:
             for what, asked in (("offer", "offer"), ("standing", "standing ")):
                 async with session.get(f"/runners/{what}") as answer:
                     given = read_challenge(answer.headers["www-authenticate"])
                 assert given is not None
-                proof = Exchange(asked, given[0]).authorization(GIVEN)
+                proof = ProofExchange(asked, given[0]).authorization(GIVEN)
                 async with session.get(f"/runners/{what}", headers={"authorization": proof}) as answer:
                     body = await answer.read()
                     assert answer.status == 200, "the runner is answered"

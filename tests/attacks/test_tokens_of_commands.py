@@ -17,8 +17,8 @@ from leyden.core.store.memory import MemoryStore
 from leyden.core.testing.byte_codec import ByteCodec
 from leyden.core.testing.running import error_of, finished
 from leyden.core.testing.scripted_engine import ScriptedEngine
-from leyden.core.trainer.agents.run_proof import Exchange, read_challenge
-from leyden.core.trainer.agents.runner_api import TOKEN, Desk
+from leyden.core.trainer.agents.run_proof import ProofExchange, read_challenge
+from leyden.core.trainer.agents.runner_api import TOKEN, RunnerEndpoint
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.serving.address import open_gateway
 
@@ -81,7 +81,7 @@ async def test_a_command_finds_no_token_that_opens_more_than_its_attempt(
     (tmp_path / "thief.py").write_text(THIEF)
     command = (sys.executable, str(tmp_path / "thief.py"), str(tmp_path / "found.json"))
     config = RunConfig(name="run", policy="p", agent=command)
-    async with open_gateway(store, policy, desk=Desk(config)) as (address, _):
+    async with open_gateway(store, policy, desk=RunnerEndpoint(config)) as (address, _):
         given: dict[str, Any] = {"store_url": f"{address.url}/store", "store_token": address.token}
         key = address.key.hex()
         spec = WorkerSpec(
@@ -99,7 +99,7 @@ async def test_a_command_finds_no_token_that_opens_more_than_its_attempt(
             async with session.get(f"{address.url}/runners/offer") as it:
                 challenge = read_challenge(it.headers["www-authenticate"])
             assert challenge is not None
-            headers = {"authorization": Exchange("offer", challenge[0]).authorization(PLANTED[TOKEN])}
+            headers = {"authorization": ProofExchange("offer", challenge[0]).authorization(PLANTED[TOKEN])}
             async with session.get(f"{address.url}/runners/offer", headers=headers) as it:
                 assert it.status == 200, "what the command tried does open the run, for who has the token"
     said = (tmp_path / "found.json").read_text()

@@ -35,7 +35,7 @@ from leyden.core.testing.scripted_engine import ScriptedEngine
 from leyden.core.tracing.context import current_attempt
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.run_folder.folder import RunFolder
-from leyden.core.trainer.serving.address import Address, open_gateway
+from leyden.core.trainer.serving.address import RunAddress, open_gateway
 from leyden.core.trajectory.assemble import assemble
 from leyden.core.trajectory.select import Selector
 
@@ -69,7 +69,7 @@ MARKED_SPANS = {"Python agent": 8, "command": 0, "foreign process": 8}
 class Stage:
     """A run's server, what is known of its secrets, and an attempt that others attack."""
 
-    def __init__(self, folder: Path, store: LightningStore, address: Address, other: AttemptedRollout) -> None:
+    def __init__(self, folder: Path, store: LightningStore, address: RunAddress, other: AttemptedRollout) -> None:
         self.folder, self.store, self.address = folder, store, address
         self.other = other.rollout_id, other.attempt.attempt_id
         self.other_answer = ""

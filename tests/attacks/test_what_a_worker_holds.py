@@ -18,7 +18,7 @@ from leyden.core.data.rollout import Attempt, AttemptedRollout
 from leyden.core.errors import CallRefused
 from leyden.core.gateway.calls.served_policy import ServedPolicy
 from leyden.core.runner.workers.pool import WorkerPool
-from leyden.core.store.http.access import Access, Worker, machine_name, worker_token
+from leyden.core.store.http.access import Access, WorkerCaller, machine_name, worker_token
 from leyden.core.store.http.client import HttpStore
 from leyden.core.store.memory import MemoryStore
 from leyden.core.testing.byte_codec import ByteCodec
@@ -28,7 +28,7 @@ from leyden.core.testing.scripted_engine import ScriptedEngine
 from leyden.core.testing.store_contract.shared import attempt_now, taken
 from leyden.core.trainer.agents import local
 from leyden.core.trainer.agents.local import AgentPlan, parent_agents, worker_spec
-from leyden.core.trainer.serving.address import Address, open_gateway
+from leyden.core.trainer.serving.address import RunAddress, open_gateway
 
 PATIENCE_SECONDS = 150.0
 SEARCHES = '''
@@ -131,7 +131,7 @@ class Site:
     """A run's server, with an attempt that another worker has claimed."""
 
     store: MemoryStore
-    address: Address
+    address: RunAddress
     other: Attempt
     folder: Path
 
@@ -196,7 +196,7 @@ async def test_an_agent_finds_what_its_worker_holds_and_nothing_that_opens_more(
     access, key = Access(site.address.token), site.address.key
     candidates = texts | {blob.decode("latin-1") for blob in blobs}
     holders = {holder for text in candidates if (holder := access.holder(text))}
-    in_the_worker = {Worker(own.worker_id or "")}  # that an agent finds what is there shows that it looks well
+    in_the_worker = {WorkerCaller(own.worker_id or "")}  # that an agent finds what is there shows that it looks well
     assert holders == (in_the_worker if isolation == "shared" else set())
     assert {ids for text in candidates if (ids := verify(key, text))} == {(own.rollout_id, own.attempt_id)}
     forged = mint(key, site.other.rollout_id, site.other.attempt_id)

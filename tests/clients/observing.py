@@ -25,7 +25,7 @@ from leyden.core.data.span import Span
 from leyden.core.engine.base import EngineRecord, GenerateRequest
 from leyden.core.errors import EngineError
 from leyden.core.gateway.app import GatewayLimits
-from leyden.core.gateway.limits.admission import GateLimits
+from leyden.core.gateway.limits.admission import AdmissionLimits
 from leyden.core.testing.byte_codec import ByteCodec
 from leyden.core.testing.scripted_engine import Scripted, ScriptedAnswer
 from leyden.core.testing.scripted_gateway import AttemptHandle, ScriptedGateway, scripted_gateway
@@ -157,7 +157,7 @@ async def _observe(client: Client, exchanges: Mapping[str, Exchange]) -> Observe
 @asynccontextmanager
 async def _busy_gateway(exchanges: Mapping[str, Exchange]) -> AsyncGenerator[str]:
     """A gateway that takes no more calls for now; gives the base URL."""
-    limits = GatewayLimits(gate=GateLimits(rate=0.001))
+    limits = GatewayLimits(gate=AdmissionLimits(rate=0.001))
     async with scripted_gateway(script(exchanges), limits=limits) as gateway, httpx.AsyncClient() as http:
         attempt = await gateway.open_attempt()
         last = exchanges["error_rate"]

@@ -19,7 +19,7 @@ from leyden.core.data.resources import PromptTemplate
 from leyden.core.data.rollout import EnqueueRollout
 from leyden.core.data.run import PolicyVersion, Run, StepMetrics
 from leyden.core.data.span import Attributes, Span
-from leyden.core.store.rpc import WAITING, Part, methods
+from leyden.core.store.rpc import WAITING, BatchPart, methods
 
 IN_ORDER = ("own", "other", "forged", "reward", "ending", "compressed")
 FAULTY = ("empty", "wrong type", "random", "huge", "badly compressed", "unknown encoding")
@@ -155,9 +155,9 @@ def _call(method: str, names: Names, variant: str, rng: random.Random) -> Body:
     return Body(msgspec.json.encode(call), {"content-type": _JSON})
 
 
-def _parts(names: Names, variant: str, rng: random.Random) -> list[Part]:
+def _parts(names: Names, variant: str, rng: random.Random) -> list[BatchPart]:
     chosen = ["add_span", "update_attempt", *rng.sample(sorted(methods().keys() - WAITING), 3)]
-    return [Part(name, "", msgspec.msgpack.encode(arguments(name, names, variant, rng))) for name in chosen]
+    return [BatchPart(name, "", msgspec.msgpack.encode(arguments(name, names, variant, rng))) for name in chosen]
 
 
 def arguments(method: str, names: Names, variant: str, rng: random.Random) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import torch
 from leyden.core.algorithm.base import Algorithm, Context
 from leyden.core.algorithm.registry import algorithm_class, make_algorithm
 from leyden.core.algorithm.side_by_side import SideBySide
-from leyden.core.algorithm.staleness import Pace
+from leyden.core.algorithm.staleness import LoopKind
 from leyden.core.data.transition import TrajectoryGroup
 from leyden.core.errors import NothingToLearn, UsageError
 from leyden.core.policy.checkpoints.checkpoint import latest_checkpoint, load_checkpoint, save_checkpoint, step_of
@@ -225,17 +225,17 @@ async def test_a_run_that_is_killed_ends_with_the_same_weights_of_all_sides(tmp_
 
 async def test_sides_collect_at_the_pace_that_all_of_them_have() -> None:
     ahead = {"algorithm": "lightning_rl", "config": {"loop": "one_off"}}
-    seen: list[Pace] = []
+    seen: list[LoopKind] = []
 
     class Paced(ScriptedContext):
         @asynccontextmanager
-        async def collecting(self, pace: Pace) -> AsyncGenerator[None]:
+        async def collecting(self, pace: LoopKind) -> AsyncGenerator[None]:
             seen.append(pace)
             yield
 
     context = Paced({"a": model(), "b": model()}, [[group(0, 0.0, 1.0, by=("a",))]])
     await sides({"a": ahead, "b": ahead}).run(context)
-    assert seen == [Pace.of("one_off", None, accounts_for_age=True)]
+    assert seen == [LoopKind.of("one_off", None, accounts_for_age=True)]
 
 
 OFF_POLICY = {"algorithm": "lightning_rl", "config": {"loss": "reinforce"}}

@@ -11,7 +11,7 @@ import torch
 from leyden.core.algorithm.base import Algorithm, Context, StoredRollouts
 from leyden.core.algorithm.registry import algorithm_class, make_algorithm
 from leyden.core.algorithm.stages import Stages
-from leyden.core.algorithm.staleness import Pace
+from leyden.core.algorithm.staleness import LoopKind
 from leyden.core.data.transition import TrajectoryGroup
 from leyden.core.errors import UsageError
 from leyden.core.policy.checkpoints.checkpoint import latest_checkpoint, load_checkpoint, save_checkpoint, step_of
@@ -151,7 +151,7 @@ async def test_a_run_that_stops_early_begins_no_further_stage(tmp_path: Path) ->
 async def test_the_pace_is_that_of_the_stages() -> None:
     ahead = {"algorithm": "lightning_rl", "config": {"loop": "one_off"}}
     algorithm = stages(for_steps(ahead, 2), ahead)
-    assert isinstance(algorithm, Stages) and algorithm.pace() == Pace.of("one_off", None, accounts_for_age=True)
+    assert isinstance(algorithm, Stages) and algorithm.pace() == LoopKind.of("one_off", None, accounts_for_age=True)
 
 
 REFUSED: list[tuple[list[dict[str, Any]], str]] = [

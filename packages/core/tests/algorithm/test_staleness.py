@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leyden.core.algorithm.lightning_rl import LightningRLConfig
-from leyden.core.algorithm.staleness import DEFAULT_STALENESS, Window, restore_window, staleness, window_state
+from leyden.core.algorithm.staleness import DEFAULT_STALENESS, StalenessWindow, restore_window, staleness, window_state
 from leyden.core.data.transition import Transition
 from leyden.core.errors import UsageError
 from leyden.core.testing.factories import transition
@@ -62,7 +62,7 @@ def test_no_group_gets_older_than_the_bound_and_each_is_taken_once(
     data: st.DataObject, size: int, bound: int, steps: int
 ) -> None:
     """Groups finish in any order, and a batch may teach nothing, which ends a turn without a new version."""
-    window = Window(size=size, max_staleness=bound)
+    window = StalenessWindow(size=size, max_staleness=bound)
     version, began, running, finished, taken = 0, dict[int, int](), list[int](), list[int](), list[int]()
 
     def begin_some() -> None:
@@ -98,7 +98,7 @@ def test_a_batch_is_refused_only_where_the_bound_could_not_be_held_any_more(
     data: st.DataObject, size: int, bound: int
 ) -> None:
     """Against all ways to take every group, `size` a turn, each in its time."""
-    window = Window(size=size, max_staleness=bound)
+    window = StalenessWindow(size=size, max_staleness=bound)
     for _ in range(data.draw(st.integers(0, 2), "turns before")):
         while window.may_begin(9):
             window.begin()
@@ -130,7 +130,7 @@ def can_be_taken(due: dict[int, int], size: int, turn: int) -> bool:
 
 
 def test_one_that_lags_is_overtaken_until_its_time_has_come() -> None:
-    window = Window(size=1, max_staleness=2)
+    window = StalenessWindow(size=1, max_staleness=2)
     slow = window.begin()
     for overtaking in range(2):
         quick = window.begin()
@@ -143,7 +143,7 @@ def test_one_that_lags_is_overtaken_until_its_time_has_come() -> None:
 
 
 def test_what_is_learned_from_counts_until_its_weights_are_served() -> None:
-    window = Window(size=2, max_staleness=1)
+    window = StalenessWindow(size=2, max_staleness=1)
     first = [window.begin() for _ in range(4)]
     assert not window.may_begin(9)
     window.take(first[:2])
@@ -153,11 +153,11 @@ def test_what_is_learned_from_counts_until_its_weights_are_served() -> None:
 
 
 def test_a_window_goes_on_as_it_was_left() -> None:
-    window = Window(size=1, max_staleness=2)
+    window = StalenessWindow(size=1, max_staleness=2)
     first, _ = window.begin(), window.begin()
     window.take([first])
     window.end_turn()
-    again = Window(size=1, max_staleness=2)
+    again = StalenessWindow(size=1, max_staleness=2)
     restore_window(again, window_state(window))
     assert again == window
 

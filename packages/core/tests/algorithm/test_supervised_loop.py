@@ -12,7 +12,7 @@ from leyden.core.algorithm.base import StoredRollouts
 from leyden.core.algorithm.dpo import DPO, DPOConfig
 from leyden.core.algorithm.registry import make_algorithm
 from leyden.core.algorithm.sft import SFT, SFTConfig
-from leyden.core.algorithm.supervised_loop import LessonLoop
+from leyden.core.algorithm.supervised_loop import SupervisedLoop
 from leyden.core.data.transition import Trajectory, TrajectoryGroup
 from leyden.core.errors import NothingToLearn, UsageError
 from leyden.core.policy.logprobs import score
@@ -175,7 +175,7 @@ class Impatient(LessonContext):
 @pytest.mark.parametrize(
     "algorithm", [SFT(SFTConfig(learning_rate=RATE, spans="s")), DPO(DPOConfig(learning_rate=RATE, spans="s"))]
 )
-async def test_a_run_on_stored_rollouts_can_be_stopped_early(algorithm: LessonLoop[Any]) -> None:
+async def test_a_run_on_stored_rollouts_can_be_stopped_early(algorithm: SupervisedLoop[Any]) -> None:
     context = Impatient(stored=groups([1.0, 0.0], [0.0, 1.0]), steps=9)
     await algorithm.run(context)
     assert len(context.learned) == 2
@@ -199,7 +199,7 @@ async def test_a_run_on_stored_rollouts_can_be_stopped_early(algorithm: LessonLo
     ],
 )
 async def test_spans_without_a_lesson_are_refused_with_the_counts_of_what_was_left_out(
-    algorithm: LessonLoop[Any], stored: list[TrajectoryGroup], says: str
+    algorithm: SupervisedLoop[Any], stored: list[TrajectoryGroup], says: str
 ) -> None:
     context = LessonContext(stored=stored)
     with pytest.raises(UsageError, match=says):

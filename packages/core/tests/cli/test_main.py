@@ -91,7 +91,7 @@ def test_resume_hands_on_what_may_change(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(launch, "resume", note)
     options = ["--steps", "4", "--ray-address", "a:1", "--device", "cpu", "--set", "b.c=2"]
     assert cli.run(["train", "--resume", "old", *options]) == 2
-    assert told == [launch.Changes(steps=4, ray_address="a:1", device="cpu", settings={"b.c": 2})]
+    assert told == [launch.ResumeChanges(steps=4, ray_address="a:1", device="cpu", settings={"b.c": 2})]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 import pytest
 
-from leyden.core.data.tally import LINE_CHARACTERS, Counted, Tally, alike
+from leyden.core.data.tally import LINE_CHARACTERS, CountedMessage, Tally, alike
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_the_most_frequent_is_first_with_the_words_of_its_first_message() -> Non
     tally.add("bad\n  day 1", "ro-1")
     for number in (7, 8, 9):
         tally.add(f"too slow: {number} s", f"ro-{number}")
-    assert tally.most_common() == [Counted(3, "too slow: 7 s", "ro-7"), Counted(1, "bad day 1", "ro-1")]
+    assert tally.most_common() == [CountedMessage(3, "too slow: 7 s", "ro-7"), CountedMessage(1, "bad day 1", "ro-1")]
     assert (tally.line(), tally.total) == ("3 × too slow: 7 s; 1 × bad day 1", 4)
 
 
@@ -62,7 +62,7 @@ def test_tallies_are_added_up() -> None:
     one.add("slow 1", "a")
     other.add("slow 2", "b", count=4)
     one.include(other.most_common())
-    assert one.most_common() == [Counted(5, "slow 1", "a")]
+    assert one.most_common() == [CountedMessage(5, "slow 1", "a")]
 
 
 QUESTIONS = ["What is 2 plus 3?", "Subtract six from nine.", "A box has a lid.", "How many are left?"]
@@ -77,7 +77,10 @@ def test_messages_that_quote_their_task_are_one_reason_where_there_are_too_many(
     for number, question in enumerate(QUESTIONS):
         tally.add(f"LookupError: {message.format(question)}", f"ro-{number}", count=2)
     first = f"LookupError: {message.format(QUESTIONS[0])}"
-    assert tally.few(3) == [Counted(8, first, "ro-0", messages=4), Counted(1, "no result within 2 s", "slow")]
+    assert tally.few(3) == [
+        CountedMessage(8, first, "ro-0", messages=4),
+        CountedMessage(1, "no result within 2 s", "slow"),
+    ]
     assert tally.line() == f"8 × {first} (4 messages that begin alike); 1 × no result within 2 s"
     assert len(tally.few(5)) == 5, "there is room for all of them"
 
@@ -95,4 +98,4 @@ def test_what_was_one_reason_stays_one_when_tallies_are_added_up() -> None:
         one.add(f"LookupError: {question!r}")
     other.include(one.few(1))
     other.include(one.few(1))
-    assert other.most_common() == [Counted(8, f"LookupError: {QUESTIONS[0]!r}", "", messages=4)]
+    assert other.most_common() == [CountedMessage(8, f"LookupError: {QUESTIONS[0]!r}", "", messages=4)]

@@ -10,7 +10,7 @@ from leyden.core.cli.main import run
 from leyden.core.errors import UsageError
 from leyden.core.policy.device import check_device
 from leyden.core.trainer.config import RunConfig
-from leyden.core.trainer.launch import Changes, begin, resume
+from leyden.core.trainer.launch import ResumeChanges, begin, resume
 from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trainer.trainer import Trainer
 
@@ -80,7 +80,7 @@ def test_a_run_of_another_machine_goes_on_with_the_device_that_is_here(tmp_path:
     def sit(_: RunFolder, given: RunConfig) -> Any:
         begun.append(given.device)
 
-    resume(tmp_path, "r", sit, Changes(device="cpu"))
+    resume(tmp_path, "r", sit, ResumeChanges(device="cpu"))
     resume(tmp_path, "r", sit)
     assert begun == ["cpu", "cpu"]
 

@@ -9,9 +9,9 @@ from leyden.core.algorithm.registry import make_algorithm
 from leyden.core.algorithm.verl.algorithm import VERL
 from leyden.core.algorithm.verl.driver.owned_settings import CHANGEABLE
 from leyden.core.errors import RunError, UsageError
-from leyden.core.trainer.agents.placement import Runners
+from leyden.core.trainer.agents.placement import RunnerPlacement
 from leyden.core.trainer.config import RunConfig
-from leyden.core.trainer.launch import Changes, changed, resume
+from leyden.core.trainer.launch import ResumeChanges, changed, resume
 from leyden.core.trainer.run_folder.folder import RunFolder
 
 LIMIT = "config.data.max_prompt_length"
@@ -24,7 +24,7 @@ def verl_run(**more: Any) -> RunConfig:
 
 def test_nothing_is_changed_unasked() -> None:
     config = verl_run()
-    assert changed(config, Changes()) == config
+    assert changed(config, ResumeChanges()) == config
 
 
 def test_changes_are_the_runs_from_then_on_and_the_number_of_steps_is_not(tmp_path: Path) -> None:
@@ -34,7 +34,7 @@ def test_changes_are_the_runs_from_then_on_and_the_number_of_steps_is_not(tmp_pa
     def sit(_: RunFolder, config: RunConfig) -> Any:
         told.append(config)
 
-    resume(tmp_path, "r", sit, Changes(steps=9, settings={LIMIT: 512}))
+    resume(tmp_path, "r", sit, ResumeChanges(steps=9, settings={LIMIT: 512}))
     resume(tmp_path, "r", sit)
     first, second = told
     assert (first.steps, second.steps) == (9, verl_run().steps)
@@ -49,26 +49,30 @@ def test_a_run_that_is_being_trained_is_not_changed(tmp_path: Path) -> None:
         pytest.fail(f"a sitting begins: {config}")
 
     with folder.locked(), pytest.raises(RunError, match="being trained by another process"):
-        resume(tmp_path, "r", sit, Changes(settings={LIMIT: 512}))
+        resume(tmp_path, "r", sit, ResumeChanges(settings={LIMIT: 512}))
     assert folder.config_file.read_bytes() == before
 
 
 def test_the_runners_cluster_changes() -> None:
-    config = RunConfig(name="r", policy="p", steps=3, runners=Runners(where="ray", ray_address="old:1", ray_actors=2))
-    found = changed(config, Changes(ray_address="new:2"))
-    assert found.runners == Runners(where="ray", ray_address="new:2", ray_actors=2)
+    config = RunConfig(
+        name="r", policy="p", steps=3, runners=RunnerPlacement(where="ray", ray_address="old:1", ray_actors=2)
+    )
+    found = changed(config, ResumeChanges(ray_address="new:2"))
+    assert found.runners == RunnerPlacement(where="ray", ray_address="new:2", ray_actors=2)
 
 
 @pytest.mark.parametrize("address", ["new:2", "http://new:2"])
 def test_a_cluster_that_nobody_would_join_is_refused(address: str) -> None:
     where = "local" if address == "new:2" else "ray"
     with pytest.raises(UsageError, match=r"ray-address (has no effect without runners ray|is HOST:PORT or auto)"):
-        changed(RunConfig(name="r", policy="p", runners=Runners(where=where)), Changes(ray_address=address))
+        changed(
+            RunConfig(name="r", policy="p", runners=RunnerPlacement(where=where)), ResumeChanges(ray_address=address)
+        )
 
 
 def test_how_verl_is_started_and_what_fits_changes() -> None:
     given = {"ray_address": "new:2", "environment.NCCL_DEBUG": "INFO", LIMIT: 512}
-    config = changed(verl_run(), Changes(settings=given))
+    config = changed(verl_run(), ResumeChanges(settings=given))
     algorithm = make_algorithm(config.algorithm, config.algorithm_config)
     assert isinstance(algorithm, VERL)
     assert (algorithm.config.ray_address, algorithm.config.variables) == ("new:2", {"NCCL_DEBUG": "INFO"})
@@ -78,23 +82,23 @@ def test_how_verl_is_started_and_what_fits_changes() -> None:
 @pytest.mark.parametrize("key", ["config.data.train_batch_size", "config", "overrides", "data.max_prompt_length", "x"])
 def test_what_verl_learns_stays(key: str) -> None:
     with pytest.raises(UsageError, match=f"--set {key} cannot change on --resume: only ray_address"):
-        changed(verl_run(), Changes(settings={key: 1}))
+        changed(verl_run(), ResumeChanges(settings={key: 1}))
 
 
 def test_what_an_override_would_win_over_is_refused() -> None:
     with pytest.raises(UsageError, match=f"--set {LIMIT} has no effect on --resume: the run's overrides say data.max"):
-        changed(verl_run(overrides=["data.max_prompt_length=8"]), Changes(settings={LIMIT: 512}))
+        changed(verl_run(overrides=["data.max_prompt_length=8"]), ResumeChanges(settings={LIMIT: 512}))
 
 
 def test_a_value_that_cannot_be_is_refused() -> None:
     with pytest.raises(UsageError, match=r"configuration of algorithm 'verl': Expected `str \| null`, got `int`"):
-        changed(verl_run(), Changes(settings={"ray_address": 8}))
+        changed(verl_run(), ResumeChanges(settings={"ray_address": 8}))
 
 
 def test_what_others_learn_by_stays() -> None:
     config = RunConfig(name="r", policy="p", algorithm_config={"learning_rate": 1e-4})
     with pytest.raises(UsageError, match="--set learning_rate cannot change on --resume: lightning_rl goes on as"):
-        changed(config, Changes(settings={"learning_rate": 1e-5}))
+        changed(config, ResumeChanges(settings={"learning_rate": 1e-5}))
 
 
 def test_verl_has_every_key_that_may_change() -> None:

@@ -22,10 +22,10 @@ from leyden.core.trainer.monitoring.trackers import Trackers
 from leyden.core.trainer.preflight.report import CheckReport, ok
 from leyden.core.trainer.rollouts.collector import Collected, Collector
 from leyden.core.trainer.run_folder.folder import RunFolder
-from leyden.core.trainer.run_folder.model_selection import Scores, Standing
+from leyden.core.trainer.run_folder.model_selection import ModelSelection, VersionScores
 from leyden.core.trainer.run_folder.models import Models, compare_versions, find_version
 from leyden.core.trainer.run_folder.report import closing_table
-from leyden.core.trainer.run_folder.timing import Usage
+from leyden.core.trainer.run_folder.timing import TimeUsage
 from leyden.core.trainer.run_folder.versions import Evaluation
 
 SIDES: list[dict[str, Any]] = [
@@ -178,8 +178,8 @@ def earned(success: float | None) -> Evaluation:
     return Evaluation(success=success, rewards=rewards)
 
 
-def scored(version: int, acting: tuple[str, ...], **sides: float | None) -> Scores:
-    scores = Scores.none(version, tuple(sides))
+def scored(version: int, acting: tuple[str, ...], **sides: float | None) -> VersionScores:
+    scores = VersionScores.none(version, tuple(sides))
     scores.note("val", {side: earned(success) for side, success in sides.items()}, sampled=False, acting=acting)
     return scores
 
@@ -198,14 +198,14 @@ def test_in_turns_it_is_the_best_by_the_first_set_for_all_sets() -> None:
     assert scored(1, ("grpo", "best"), grpo=None, best=0.0).side == "best"
 
 
-def evaluated(runs: Path) -> tuple[RunFolder, RunConfig, Standing]:
+def evaluated(runs: Path) -> tuple[RunFolder, RunConfig, ModelSelection]:
     """A run in turns, whose versions 0 and 1 were evaluated."""
     config = replace(with_sides(TURNS), eval_every=1)
     folder = RunFolder(runs / "r")
     folder.checkpoints.mkdir(parents=True)
     save_config(config, folder.config_file)
     folder.tasks_file("val").write_bytes(b"".join(b'{"question": "%d"}\n' % row for row in range(10)))
-    standing = Standing(folder, config)
+    standing = ModelSelection(folder, config)
     standing.begin()
     standing.score(scored(0, config.acting, grpo=0.3, best=0.3))
     numbers = {"reward": 0.5, "grpo/reward": 0.4, "best/reward": 0.6, "grpo/loss": 1.0, "best/loss": 2.0}
@@ -223,7 +223,7 @@ def test_a_record_holds_every_side_and_the_best_is_kept(tmp_path: Path) -> None:
     record = Models(folder, config).versions[1]
     assert (record.side, record.held_out["val"].success) == ("best", 0.8)
     assert {side: own.held_out["val"].success for side, own in record.sides.items()} == {"grpo": 0.4, "best": 0.8}
-    again = Standing(folder, config)
+    again = ModelSelection(folder, config)
     checkpoint = folder.checkpoints / "step-00000001"
     checkpoint.mkdir()
     again.restore(1, checkpoint, standing.progress(1))
@@ -264,10 +264,10 @@ async def test_a_run_that_evaluates_nothing_has_versions_with_sides(tmp_path: Pa
     folder = RunFolder(tmp_path / "r")
     folder.path.mkdir()
     save_config(config, folder.config_file)
-    began = Usage.now()
+    began = TimeUsage.now()
     context = RunContext(folder, config, unused, unused, Display(), trackers=Trackers([]), began=began)
     await context.evaluate("before")
-    standing = Standing(folder, config)
+    standing = ModelSelection(folder, config)
     standing.begin()
     standing.record(1)
     assert context.report.sides == {"grpo": {}, "best": {}}
@@ -304,7 +304,7 @@ async def test_every_side_is_measured_and_before_the_first_step_one_for_all(tmp_
     )
     folder, display = RunFolder(tmp_path), Said()
     context = RunContext(
-        folder, with_sides(CONFIG), unused, cast(Any, collector), display, trackers=Trackers([]), began=Usage.now()
+        folder, with_sides(CONFIG), unused, cast(Any, collector), display, trackers=Trackers([]), began=TimeUsage.now()
     )
     await context.evaluate("before")
     assert collector.asked == [("grpo", False), ("grpo", True)]

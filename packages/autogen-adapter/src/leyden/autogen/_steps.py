@@ -27,7 +27,7 @@ OF_THEIR_AGENT = ("chat", "tool")
 class Place(NamedTuple):
     """What a context works for, and the innermost step that it is in."""
 
-    attempt: context.Place
+    attempt: context.ContextState
     step: "Step | None"
 
 

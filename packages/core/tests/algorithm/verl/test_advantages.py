@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from leyden.core.advantage.registry import ADVANTAGE
-from leyden.core.algorithm.advantage_pipeline import WeighedBatch, weigh
+from leyden.core.algorithm.advantage_pipeline import WeightedBatch, weigh
 from leyden.core.algorithm.verl.advantages import Estimation, RowCredit, is_row, row_advantages
 from leyden.core.algorithm.verl.rows import PromptRows, RowLimits, training_rows
 from leyden.core.credit.registry import CREDIT
@@ -57,7 +57,7 @@ def credits_of(made: list[TrajectoryGroup], credit: Any, advantage: Any) -> list
     return found
 
 
-def own(batch: WeighedBatch, normalisation: Normalisation, constant: int | None) -> list[float]:
+def own(batch: WeightedBatch, normalisation: Normalisation, constant: int | None) -> list[float]:
     """What each token of each transition pushes with in Leyden's own backend: weight × advantage."""
     weights = step_weights(batch.transitions, normalisation, constant)
     return [weight * item.advantage for weight, item in zip(weights, batch.transitions, strict=True)]

@@ -46,7 +46,7 @@ def test_the_tutorials_dictionary_composes_and_validates_unedited() -> None:
     assert composed["algorithm.leyden.credit.name"] == "uniform"
     assert composed["critic.enable"] is False
     manager = "actor_rollout_ref.rollout.agent.agent_loop_manager_class"
-    assert composed[manager] == "leyden.core.algorithm.verl.inside_verl.rollout_manager.RolloutCollection"
+    assert composed[manager] == "leyden.core.algorithm.verl.inside_verl.rollout_manager.RolloutManager"
 
 
 def test_where_tasks_are_read_is_for_who_reads_them_and_an_override_of_it_is_refused() -> None:

@@ -19,7 +19,7 @@ from torch import Tensor
 from verl_cpu.environment import ENVIRONMENT
 
 from leyden.core.advantage.registry import ADVANTAGE
-from leyden.core.algorithm.advantage_pipeline import WeighedBatch, weigh
+from leyden.core.algorithm.advantage_pipeline import WeightedBatch, weigh
 from leyden.core.algorithm.critic_targets import valued
 from leyden.core.algorithm.verl.rows import RowLimits, training_rows
 from leyden.core.credit.registry import CREDIT
@@ -139,7 +139,7 @@ def with_values(groups: list[TrajectoryGroup]) -> list[TrajectoryGroup]:
     return valued(groups, lambda calls: torch.tensor([len(call.prompt_ids) / 50 for call in calls]).double().numpy())
 
 
-def own_gradient(model: PolicyModel, batch: WeighedBatch, case: dict[str, Any]) -> dict[str, Tensor]:
+def own_gradient(model: PolicyModel, batch: WeightedBatch, case: dict[str, Any]) -> dict[str, Tensor]:
     config = UpdateConfig(
         learning_rate=0.0,
         max_grad_norm=1e9,

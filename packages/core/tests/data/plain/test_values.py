@@ -23,7 +23,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 
 from leyden.core.data.plain.own_methods import OwnMethods
-from leyden.core.data.plain.reading import QUICK, Limits, OverLimits
+from leyden.core.data.plain.reading import QUICK, OverLimits, ReadingLimits
 from leyden.core.data.plain.values import (
     as_json,
     is_plain,
@@ -171,18 +171,18 @@ def test_what_is_plain_is_taken_as_it_is(recipe: AnyValue) -> None:
 
 
 def test_limits_hold_and_say_so() -> None:
-    many = plain([[n] for n in range(50)], "list", Limits(items=10))
+    many = plain([[n] for n in range(50)], "list", ReadingLimits(items=10))
     assert len(many.value) == 5 and many.reasons[-1] == "list: 5 of 50 items are kept"
-    long = plain(["x" * 50, "y" * 50], "list", Limits(bytes=60))
+    long = plain(["x" * 50, "y" * 50], "list", ReadingLimits(bytes=60))
     assert long.value == ["x" * 50, "y" * 9 + "…"] and long.reasons == ["list[1]: 9 of 50 characters are kept"]
     deep: Any = "core"
     for _ in range(10):
         deep = {"in": deep}
-    nested = plain(deep, "dict", Limits(depth=3))
+    nested = plain(deep, "dict", ReadingLimits(depth=3))
     assert json.dumps(nested.value).count("in") == 3 and "nested deeper than 3" in nested.reasons[0]
     reasons = plain([object() for _ in range(40)], "list").reasons
     assert (len(reasons), reasons[-1]) == (17, "and 24 more")
-    assert plain([SPOILED[str]("x")] * 5, "", Limits(items=3)).value == ["x", "x"]
+    assert plain([SPOILED[str]("x")] * 5, "", ReadingLimits(items=3)).value == ["x", "x"]
 
 
 @pytest.mark.parametrize("value", [ReprBlocks(), ErrorBlocks(), [object()] * 3000, "\ud800", ItemsNeverEnd()])
@@ -203,7 +203,7 @@ def test_of_a_large_array_the_first_members_are_kept_without_a_copy_of_it() -> N
     wide = np.broadcast_to(np.arange(10), (1 << 40, 10))
     kept = plain(wide, "wide")
     assert kept.value[:12] == [*range(10), 0, 1] and len(kept.reasons) == 1
-    prices = plain(np.full((1000, 1000), decimal.Decimal(1), dtype=object), "prices", Limits(items=1000))
+    prices = plain(np.full((1000, 1000), decimal.Decimal(1), dtype=object), "prices", ReadingLimits(items=1000))
     assert len(prices.value) < 1000 and prices.reasons == [f"prices: {len(prices.value)} of 1000000 items are kept"]
 
 
@@ -280,7 +280,7 @@ def test_a_whole_number_of_any_size_is_kept() -> None:
         kept = plain(large)
         assert int(kept.value, 0) == large if large.bit_length() > 20_000 else int(kept.value) == large
         assert f"{large.bit_length()} bits is kept as text" in kept.reasons[0]
-    assert plain(1 << 4_000_000, "", Limits(bytes=1000)).value == "<int of 4000001 bits>"
+    assert plain(1 << 4_000_000, "", ReadingLimits(bytes=1000)).value == "<int of 4000001 bits>"
 
 
 def test_keys_are_text_or_whole_numbers_and_none_is_lost() -> None:

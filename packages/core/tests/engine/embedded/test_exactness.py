@@ -13,9 +13,9 @@ from torch import nn
 from leyden.core.data.sampling import Sampling
 from leyden.core.engine.base import EngineRecord, GenerateRequest, TokenChunk
 from leyden.core.engine.embedded.cache import PrefixCache, SlotCache
-from leyden.core.engine.embedded.decoder import Decoded, Decoder
+from leyden.core.engine.embedded.decoder import DecodedSequence, Decoder
 from leyden.core.engine.embedded.engine import EmbeddedConfig, EmbeddedEngine
-from leyden.core.engine.embedded.fused_forward import LeanForward
+from leyden.core.engine.embedded.fused_forward import FusedForward
 from leyden.core.engine.embedded.generic_forward import Forward, GenericForward
 from leyden.core.engine.embedded.weights import cache_shape
 from leyden.core.errors import EngineError
@@ -167,12 +167,12 @@ async def test_bfloat16_is_served_to_its_own_precision(lean: bool) -> None:
 
 def make_decoder(model: nn.Module, *, prefix_tokens: int) -> Decoder:
     shape = cache_shape(model)
-    return Decoder(LeanForward(model), SlotCache(shape), PrefixCache(shape, prefix_tokens))
+    return Decoder(FusedForward(model), SlotCache(shape), PrefixCache(shape, prefix_tokens))
 
 
-def decode(decoder: Decoder, prompts: list[list[int]], seeds: list[int]) -> list[Decoded]:
+def decode(decoder: Decoder, prompts: list[list[int]], seeds: list[int]) -> list[DecodedSequence]:
     """Sample five tokens after each prompt: half of the prompts join first, the others one step later."""
-    sequences = [Decoded(p, Sampling(), limit=5, seed=s) for p, s in zip(prompts, seeds, strict=True)]
+    sequences = [DecodedSequence(p, Sampling(), limit=5, seed=s) for p, s in zip(prompts, seeds, strict=True)]
     half = len(sequences) // 2
     for joining in (sequences[:half], sequences[half:]):
         if joining:
@@ -215,16 +215,16 @@ MODEL = tiny_model("qwen3")
 async def test_a_forward_that_is_wrong_is_replaced_by_the_models_own(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    original = LeanForward.__call__
+    original = FusedForward.__call__
 
-    def wrong(self: LeanForward, *args: Any, **options: Any) -> torch.Tensor:
+    def wrong(self: FusedForward, *args: Any, **options: Any) -> torch.Tensor:
         return original(self, *args, **options) * 1.01
 
-    monkeypatch.setattr(LeanForward, "__call__", wrong)
+    monkeypatch.setattr(FusedForward, "__call__", wrong)
     model = tiny_model("qwen2")
     async with serving(model, EmbeddedConfig()) as (engine, records):
         await answer(engine, "a", [1, 2, 3], Sampling(temperature=0, max_tokens=5))
-    assert "LeanForward cannot run Qwen2ForCausalLM: log-probabilities served would differ" in caplog.text
+    assert "FusedForward cannot run Qwen2ForCausalLM: log-probabilities served would differ" in caplog.text
     expected = plain_scores(model, records[0].prompt_ids, records[0].response_ids)
     assert records[0].logprobs == pytest.approx(expected, abs=1e-4)
 
@@ -243,7 +243,7 @@ def _off_by_one_window(forward: Forward) -> Any:
 
 
 async def test_an_engine_that_would_serve_something_else_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    for kind in (LeanForward, GenericForward):
+    for kind in (FusedForward, GenericForward):
         monkeypatch.setattr(kind, "__call__", _off_by_one_window(cast(Any, kind.__call__)))
     engine = EmbeddedEngine(tiny_model("mistral"), name="tiny")
     with pytest.raises(EngineError, match="MistralForCausalLM cannot be served exactly"):

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from leyden.core.data.sampling import Sampling
 from leyden.core.engine.embedded import fused_forward, shared_prefixes
 from leyden.core.engine.embedded.cache import PrefixCache, SlotCache
-from leyden.core.engine.embedded.decoder import Decoded, Decoder
+from leyden.core.engine.embedded.decoder import DecodedSequence, Decoder
 from leyden.core.engine.embedded.engine import EmbeddedEngine
-from leyden.core.engine.embedded.fused_forward import LeanForward
-from leyden.core.engine.embedded.shared_prefixes import Common, attend, find_common, packed
+from leyden.core.engine.embedded.fused_forward import FusedForward
+from leyden.core.engine.embedded.shared_prefixes import SharedPrefixes, attend, find_common, packed
 from leyden.core.engine.embedded.weights import cache_shape
 from leyden.core.testing.tiny_models import tiny_model
 
@@ -30,11 +30,11 @@ def at_any_price(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def attended(monkeypatch: pytest.MonkeyPatch) -> list[Common]:
+def attended(monkeypatch: pytest.MonkeyPatch) -> list[SharedPrefixes]:
     """What each layer of each step shared."""
-    calls: list[Common] = []
+    calls: list[SharedPrefixes] = []
 
-    def counted(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor, common: Common) -> Tensor:
+    def counted(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor, common: SharedPrefixes) -> Tensor:
         calls.append(common)
         return attend(q, keys, values, mask, common)
 
@@ -42,7 +42,7 @@ def attended(monkeypatch: pytest.MonkeyPatch) -> list[Common]:
     return calls
 
 
-def classes_of(common: Common) -> list[set[int]]:
+def classes_of(common: SharedPrefixes) -> list[set[int]]:
     order = range(common.sizes[0]) if common.order_B is None else cast(Any, common.order_B).tolist()
     rows = iter(order)
     return [{next(rows) for _ in range(size)} for size in common.sizes]
@@ -107,16 +107,16 @@ def test_it_is_attention_over_everything(
     positions = cast("list[list[int]]", cast(Any, drawn).tolist())
     cache = SlotCache(cache_shape(tiny_model("qwen3")))
     mask = cache.step(0, [*positions[:-1], [width - 1]]).mask(window)
-    got = attend(q, keys, values, mask, Common.of(members, length))
+    got = attend(q, keys, values, mask, SharedPrefixes.of(members, length))
     expected = F.scaled_dot_product_attention(q, keys, values, attn_mask=mask, enable_gqa=True)
     assert torch.allclose(got, expected, atol=2e-6)
 
 
-def decode(model: nn.Module, prompts: list[list[int]], limits: list[int]) -> list[Decoded]:
+def decode(model: nn.Module, prompts: list[list[int]], limits: list[int]) -> list[DecodedSequence]:
     """Sample after each prompt: the prompts join one after the other, a step apart, and leave when they are done."""
     shape = cache_shape(model)
-    decoder = Decoder(LeanForward(model), SlotCache(shape), PrefixCache(shape, 256))
-    rows = [Decoded(p, Sampling(), limit=limits[n], seed=n) for n, p in enumerate(prompts)]
+    decoder = Decoder(FusedForward(model), SlotCache(shape), PrefixCache(shape, 256))
+    rows = [DecodedSequence(p, Sampling(), limit=limits[n], seed=n) for n, p in enumerate(prompts)]
     for row in rows:
         decoder.prefill([row])
         decoder.step()
@@ -125,7 +125,7 @@ def decode(model: nn.Module, prompts: list[list[int]], limits: list[int]) -> lis
     return rows
 
 
-def plain_scores(model: nn.Module, row: Decoded) -> list[float]:
+def plain_scores(model: nn.Module, row: DecodedSequence) -> list[float]:
     with torch.no_grad():
         logprobs = cast(Any, model)(torch.tensor([row.ids]), use_cache=False).logits[0].log_softmax(-1)
     first = len(row.ids) - len(row.drawn) - 1
@@ -135,7 +135,7 @@ def plain_scores(model: nn.Module, row: Decoded) -> list[float]:
 @pytest.mark.usefixtures("at_any_price")
 @pytest.mark.parametrize("family", ["qwen3", "qwen3-sliding", "qwen2", "llama", "llama-scaled", "mistral"])
 def test_rows_that_come_and_go_get_the_log_probabilities_of_a_plain_forward(
-    family: str, attended: list[Common]
+    family: str, attended: list[SharedPrefixes]
 ) -> None:
     model, draw = tiny_model(family), random.Random(0)
     starts = [[*range(10), *(draw.randrange(VOCABULARY) for _ in range(40))] for _ in range(2)]
@@ -146,13 +146,13 @@ def test_rows_that_come_and_go_get_the_log_probabilities_of_a_plain_forward(
         assert [value for _, value, _ in row.drawn] == pytest.approx(plain_scores(model, row), abs=1e-4)
 
 
-def test_tiny_caches_are_read_as_ever(attended: list[Common]) -> None:
+def test_tiny_caches_are_read_as_ever(attended: list[SharedPrefixes]) -> None:
     decode(tiny_model("qwen3"), [[1] * 40] * 4, limits=[5] * 4)
     assert not attended
 
 
 @pytest.mark.usefixtures("at_any_price")
-def test_coarse_precisions_are_read_as_ever(attended: list[Common]) -> None:
+def test_coarse_precisions_are_read_as_ever(attended: list[SharedPrefixes]) -> None:
     decode(tiny_model("qwen3").to(torch.bfloat16), [[1] * 40] * 4, limits=[5] * 4)
     assert not attended
 
@@ -160,12 +160,12 @@ def test_coarse_precisions_are_read_as_ever(attended: list[Common]) -> None:
 async def test_a_forward_that_shares_what_is_not_shared_does_not_serve(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def longer(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor, common: Common) -> Tensor:
-        classes = Common(common.length + 1, common.leaders, common.sizes, common.order_B, common.place_B)
+    def longer(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor, common: SharedPrefixes) -> Tensor:
+        classes = SharedPrefixes(common.length + 1, common.leaders, common.sizes, common.order_B, common.place_B)
         return attend(q, keys, values, mask, classes)
 
     monkeypatch.setattr(fused_forward, "attend", longer)
     engine = EmbeddedEngine(tiny_model("qwen3"), name="tiny")
     await engine.start()
     await engine.close()
-    assert "LeanForward cannot run Qwen3ForCausalLM: log-probabilities served would differ" in caplog.text
+    assert "FusedForward cannot run Qwen3ForCausalLM: log-probabilities served would differ" in caplog.text

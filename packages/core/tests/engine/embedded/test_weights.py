@@ -11,7 +11,7 @@ from torch import nn
 from leyden.core.data.sampling import Sampling
 from leyden.core.engine.base import EngineRecord, GenerateRequest, TokenChunk
 from leyden.core.engine.embedded.cache import PrefixCache
-from leyden.core.engine.embedded.decoder import Decoded, Decoder
+from leyden.core.engine.embedded.decoder import DecodedSequence, Decoder
 from leyden.core.engine.embedded.engine import EmbeddedConfig, EmbeddedEngine
 from leyden.core.engine.embedded.weights import Weights, load_model
 from leyden.core.errors import EngineError, PolicyError, UsageError
@@ -275,7 +275,7 @@ async def test_an_engine_that_was_not_started_says_so() -> None:
 
 
 def test_what_was_drawn_is_taken_once() -> None:
-    sequence = Decoded([1, 2], Sampling(), limit=1)
+    sequence = DecodedSequence([1, 2], Sampling(), limit=1)
     sequence.append(5, -1.0, -1.0)
     assert sequence.finish_reason == "length"
     assert sequence.take() == [(5, -1.0, -1.0)]

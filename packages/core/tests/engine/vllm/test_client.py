@@ -6,7 +6,7 @@ import pytest
 
 from leyden.core.data.sampling import Sampling
 from leyden.core.engine.base import GenerateRequest
-from leyden.core.engine.vllm.client import Drawn, ServerLost, VllmWire
+from leyden.core.engine.vllm.client import GeneratedTokens, ServerUnreachable, VllmClient
 from leyden.core.engine.vllm.server import BASE
 from leyden.core.errors import EngineError
 from leyden.core.testing.engine_contract import until
@@ -24,8 +24,8 @@ async def double() -> AsyncIterator[VllmDouble]:
 
 
 @pytest.fixture
-async def wire(double: VllmDouble) -> AsyncIterator[VllmWire]:
-    wire = VllmWire(double.url, key="secret")
+async def wire(double: VllmDouble) -> AsyncIterator[VllmClient]:
+    wire = VllmClient(double.url, key="secret")
     yield wire
     await wire.close()
 
@@ -36,11 +36,11 @@ def request(sampling: Sampling, top: int = 0) -> GenerateRequest:
     )
 
 
-async def drawn(wire: VllmWire, sampling: Sampling, limit: int = 6) -> list[Drawn]:
+async def drawn(wire: VllmClient, sampling: Sampling, limit: int = 6) -> list[GeneratedTokens]:
     return [part async for part in wire.draw(BASE, request(sampling), PROMPT, limit)]
 
 
-async def test_everything_that_decides_a_draw_is_said(wire: VllmWire, double: VllmDouble) -> None:
+async def test_everything_that_decides_a_draw_is_said(wire: VllmClient, double: VllmDouble) -> None:
     _ = [part async for part in wire.draw(BASE, request(Sampling(temperature=0.7, top_p=0.9, seed=3), 2), [5, 6], 4)]
     path, body = double.asked[-1]
     assert path == "/v1/completions"
@@ -66,7 +66,7 @@ async def test_everything_that_decides_a_draw_is_said(wire: VllmWire, double: Vl
     }
 
 
-async def test_a_closed_call_is_aborted_at_the_server(wire: VllmWire, double: VllmDouble) -> None:
+async def test_a_closed_call_is_aborted_at_the_server(wire: VllmClient, double: VllmDouble) -> None:
     call = wire.draw(BASE, request(Sampling(temperature=0)), PROMPT, 200)
     await anext(call)
     assert double.running == 1
@@ -74,7 +74,7 @@ async def test_a_closed_call_is_aborted_at_the_server(wire: VllmWire, double: Vl
     await until(lambda: double.running == 0)
 
 
-async def test_scores_are_raw(wire: VllmWire, double: VllmDouble) -> None:
+async def test_scores_are_raw(wire: VllmClient, double: VllmDouble) -> None:
     scored = await wire.score(BASE, PROMPT, 2)
     places = [double.logprobs(3), double.logprobs(1)]
     assert scored.logprobs == pytest.approx([places[0][1], places[1][4]])
@@ -82,7 +82,7 @@ async def test_scores_are_raw(wire: VllmWire, double: VllmDouble) -> None:
     assert await wire.next_log_prob(BASE, PROMPT, 9) == pytest.approx(double.logprobs(4)[9])
 
 
-async def test_a_pause_is_waited_out(wire: VllmWire, double: VllmDouble) -> None:
+async def test_a_pause_is_waited_out(wire: VllmClient, double: VllmDouble) -> None:
     double.paused = True
     call = asyncio.create_task(drawn(wire, Sampling(temperature=0)))
     health = asyncio.create_task(wire.is_healthy())
@@ -94,22 +94,22 @@ async def test_a_pause_is_waited_out(wire: VllmWire, double: VllmDouble) -> None
 
 async def test_a_pause_without_end_is_given_up(double: VllmDouble) -> None:
     double.paused = True
-    wire = VllmWire(double.url, key="secret", pause_seconds=0)
-    with pytest.raises(ServerLost, match=r"refused /v1/completions \(503\): paused"):
+    wire = VllmClient(double.url, key="secret", pause_seconds=0)
+    with pytest.raises(ServerUnreachable, match=r"refused /v1/completions \(503\): paused"):
         await drawn(wire, Sampling())
     await wire.close()
 
 
-async def test_a_server_that_dies_is_lost(wire: VllmWire, double: VllmDouble) -> None:
+async def test_a_server_that_dies_is_lost(wire: VllmClient, double: VllmDouble) -> None:
     double.die_after = 3
-    parts: list[Drawn] = []
-    with pytest.raises(ServerLost, match="is lost") as caught:
+    parts: list[GeneratedTokens] = []
+    with pytest.raises(ServerUnreachable, match="is lost") as caught:
         async for part in wire.draw(BASE, request(Sampling(temperature=0)), PROMPT, 100):
             parts.append(part)
     assert "\n" not in str(caught.value)
     assert sum(len(part.ids) for part in parts) == 3
     assert not await wire.is_healthy()
-    with pytest.raises(ServerLost):
+    with pytest.raises(ServerUnreachable):
         await wire.models()
 
 
@@ -117,15 +117,15 @@ async def test_a_server_that_dies_is_lost(wire: VllmWire, double: VllmDouble) ->
     ("model", "prompt", "message"),
     [("nobody", PROMPT, "nobody does not exist"), (BASE, [1] * 400, "do not fit")],
 )
-async def test_a_refusal_is_one_line(wire: VllmWire, model: str, prompt: list[int], message: str) -> None:
+async def test_a_refusal_is_one_line(wire: VllmClient, model: str, prompt: list[int], message: str) -> None:
     with pytest.raises(EngineError, match=message) as caught:
         _ = [part async for part in wire.draw(model, request(Sampling()), prompt, 5)]
-    assert not isinstance(caught.value, ServerLost)
+    assert not isinstance(caught.value, ServerUnreachable)
     assert "\n" not in str(caught.value)
 
 
 async def test_a_wrong_key_is_refused(double: VllmDouble) -> None:
-    wire = VllmWire(double.url, key="guessed")
+    wire = VllmClient(double.url, key="guessed")
     with pytest.raises(EngineError, match=r"\(401\): Unauthorized"):
         await wire.models()
     await wire.close()
@@ -133,7 +133,7 @@ async def test_a_wrong_key_is_refused(double: VllmDouble) -> None:
 
 @pytest.mark.parametrize("temperature", [0, 1.0])
 async def test_the_likeliest_tokens_that_were_not_told_are_asked_for_again(
-    wire: VllmWire, double: VllmDouble, temperature: float
+    wire: VllmClient, double: VllmDouble, temperature: float
 ) -> None:
     double.untold = 5
     ids = list(PROMPT)
@@ -149,7 +149,7 @@ async def test_the_likeliest_tokens_that_were_not_told_are_asked_for_again(
     assert double.untold == 0
 
 
-async def test_token_0_is_drawn_with_its_own_log_probability(wire: VllmWire, double: VllmDouble) -> None:
+async def test_token_0_is_drawn_with_its_own_log_probability(wire: VllmClient, double: VllmDouble) -> None:
     raw = double.logprobs(4)
     for seed in range(2000):
         double.untold = 1
@@ -160,12 +160,12 @@ async def test_token_0_is_drawn_with_its_own_log_probability(wire: VllmWire, dou
     raise AssertionError("token 0 was never drawn")
 
 
-async def _first(wire: VllmWire, seed: int) -> list[Drawn]:
+async def _first(wire: VllmClient, seed: int) -> list[GeneratedTokens]:
     return [part async for part in wire.draw(BASE, request(Sampling(seed=seed), 1), PROMPT, 1)]
 
 
 async def test_a_server_that_never_tells_the_likeliest_tokens_is_refused(
-    wire: VllmWire, double: VllmDouble, monkeypatch: pytest.MonkeyPatch
+    wire: VllmClient, double: VllmDouble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("leyden.core.engine.vllm.client.TRY_SECONDS", 0)
     double.untold = 10_000

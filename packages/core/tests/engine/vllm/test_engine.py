@@ -13,7 +13,7 @@ import torch
 
 from leyden.core.data.sampling import Sampling
 from leyden.core.engine.base import GenerateRequest, TokenChunk
-from leyden.core.engine.vllm.client import VllmWire
+from leyden.core.engine.vllm.client import VllmClient
 from leyden.core.engine.vllm.engine import VllmEngine
 from leyden.core.engine.vllm.options import VllmOptions
 from leyden.core.engine.vllm.weights import SharedWeights, write_policy
@@ -232,7 +232,7 @@ async def test_a_slow_reader_holds_up_no_update(engine: VllmEngine) -> None:
 
 async def test_shared_weights_are_sent_whole_and_caches_forgotten() -> None:
     double = VllmDouble()
-    wire = VllmWire(await double.start())
+    wire = VllmClient(await double.start())
     shared = SharedWeights(lambda tensor: {"GPU-1": (float(tensor.sum()),)})
     await shared.begin(wire, 0)
     weights = {"a": torch.ones(2, 3), "b": torch.full((4,), 2.0, dtype=torch.bfloat16)}

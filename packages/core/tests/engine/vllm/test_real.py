@@ -18,7 +18,7 @@ from leyden.core.data import semconv
 from leyden.core.data.identity import mint
 from leyden.core.data.sampling import Sampling
 from leyden.core.engine.base import Engine, EngineRecord, GenerateRequest, TokenChunk
-from leyden.core.engine.vllm.client import VllmWire
+from leyden.core.engine.vllm.client import VllmClient
 from leyden.core.engine.vllm.engine import VllmEngine
 from leyden.core.engine.vllm.options import PYTHON, VllmOptions
 from leyden.core.engine.vllm.server import VllmServer
@@ -62,10 +62,10 @@ class KeptServer(VllmServer):
         self._kept = kept
         self._gone = asyncio.Event()
 
-    async def start(self, source: str) -> VllmWire:
+    async def start(self, source: str) -> VllmClient:
         if source != str(self._kept.folder):
             return await super().start(source)
-        self.wire = VllmWire(self._kept.url, key=self._kept.key)
+        self.wire = VllmClient(self._kept.url, key=self._kept.key)
         return self.wire
 
     async def ended(self) -> str:
@@ -162,14 +162,14 @@ async def test_log_probabilities_are_those_of_transformers(engine: VllmEngine, s
     assert gap([v for c in chunks for v in c.sampling_logprobs], drawn_from) < ROUNDING
 
 
-async def metric(wire: VllmWire, name: str) -> float:
+async def metric(wire: VllmClient, name: str) -> float:
     lines = (await wire.ask("GET", "/metrics")).decode().splitlines()
     return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"vllm:{name}{{"))
 
 
 async def test_adapters_are_served_to_rounding_fresh_and_from_the_cache(engine: VllmEngine, kept: Kept) -> None:
     prompt = [1 + n % 600 for n in range(400)]  # several blocks of the prefix cache
-    wire = VllmWire(kept.url, key=kept.key)
+    wire = VllmClient(kept.url, key=kept.key)
     for step in range(1, 4):
         model = PolicyModel(tiny_policy(0, SHAPE).module, str(kept.folder))
         with_adapters(model, LoraOptions(rank=4, alpha=8.0 * step))
@@ -218,7 +218,7 @@ async def test_calls_wait_while_it_sleeps_and_go_on(engine: VllmEngine, kept: Ke
     model = with_adapters(tiny_policy(0, SHAPE), LoraOptions(rank=4))
     assert model.adapters is not None
     await engine.update_adapters(model.adapters.save, 1)
-    wire = VllmWire(kept.url, key=kept.key)
+    wire = VllmClient(kept.url, key=kept.key)
     chunks: list[TokenChunk] = []
 
     async def read() -> None:
@@ -242,7 +242,7 @@ async def test_calls_wait_while_it_sleeps_and_go_on(engine: VllmEngine, kept: Ke
 
 
 async def test_an_abandoned_call_is_aborted_at_the_server(engine: VllmEngine, kept: Kept) -> None:
-    wire = VllmWire(kept.url, key=kept.key)
+    wire = VllmClient(kept.url, key=kept.key)
     stream = cast(Any, engine.generate(call([3, 1, 4], Sampling(temperature=0))))
     await anext(stream)
     await stream.aclose()

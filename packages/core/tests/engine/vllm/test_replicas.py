@@ -6,7 +6,7 @@ import pytest
 
 from leyden.core.data.sampling import Sampling
 from leyden.core.engine.base import GenerateRequest, ModelInfo, TokenChunk
-from leyden.core.engine.vllm.client import VllmWire
+from leyden.core.engine.vllm.client import VllmClient
 from leyden.core.engine.vllm.replicas import ReplicaEngine
 from leyden.core.errors import EngineError
 from leyden.core.testing.engine_contract import chunks_of, ids_of, until
@@ -111,16 +111,16 @@ async def test_whoever_asks_is_told_when_the_last_replica_is_lost(
 async def test_a_loss_is_known_while_the_connection_to_the_lost_replica_is_being_closed(
     engine: ReplicaEngine, doubles: list[VllmDouble], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    close, may_close = VllmWire.close, asyncio.Event()
+    close, may_close = VllmClient.close, asyncio.Event()
 
-    async def closed_later(wire: VllmWire) -> None:
+    async def closed_later(wire: VllmClient) -> None:
         await may_close.wait()
         await close(wire)
 
     await engine.remove(doubles[1].url)
     waiting = asyncio.create_task(chunks_of(engine, call("a")))
     await until(lambda: bool(doubles[0].running))
-    monkeypatch.setattr(VllmWire, "close", closed_later)
+    monkeypatch.setattr(VllmClient, "close", closed_later)
     await doubles[0].stop()
     await until(lambda: not engine.replicas)
     with pytest.raises(EngineError, match="no replica is left"):

@@ -11,7 +11,7 @@ from leyden.core.data.identity import mint, new_key
 from leyden.core.data.rollout import EnqueueRollout
 from leyden.core.engine.base import GenerateRequest, ModelInfo
 from leyden.core.gateway.app import Gateway
-from leyden.core.gateway.calls.seeds import REMEMBERED, Draws
+from leyden.core.gateway.calls.seeds import REMEMBERED, CallSeeds
 from leyden.core.gateway.calls.served_policy import ServedPolicy
 from leyden.core.gateway.http.server import GatewayServer
 from leyden.core.store.memory import MemoryStore
@@ -32,7 +32,7 @@ Question = tuple[str, str, int]
 
 def seeds(questions: list[Question], seed: int = 0) -> dict[str, list[int]]:
     """Seeds of each attempt's calls, sorted."""
-    draws = Draws(seed)
+    draws = CallSeeds(seed)
     found: dict[str, list[int]] = {}
     for rollout, attempt, token in questions:
         found.setdefault(attempt, []).append(draws.seed(rollout, attempt, [token]))
@@ -59,14 +59,14 @@ def test_a_second_attempt_draws_what_the_first_drew_and_another_run_does_not() -
 
 
 def test_attempts_that_have_ended_are_forgotten() -> None:
-    draws = Draws(0)
+    draws = CallSeeds(0)
     early = draws.seed("ro", "early", [1])
     for number in range(REMEMBERED):
         draws.seed("other", str(number), [1])
     assert draws.seed("ro", "early", [1]) == early
 
 
-async def answered(draws: Draws | None, rollout: str, **asked: Any) -> list[tuple[int | None, str]]:
+async def answered(draws: CallSeeds | None, rollout: str, **asked: Any) -> list[tuple[int | None, str]]:
     """The seed that the engine is given and the id of the tool call that the agent gets, of each choice."""
     requests: list[GenerateRequest] = []
     store, key = MemoryStore(), new_key()
@@ -95,8 +95,8 @@ async def answered(draws: Draws | None, rollout: str, **asked: Any) -> list[tupl
 
 
 async def test_the_engine_gets_the_seed_and_the_agent_the_same_ids_of_tool_calls() -> None:
-    first, again = [await answered(Draws(4), "ro-1") for _ in range(2)]
-    (other,), (free,) = await answered(Draws(4), "ro-2"), await answered(None, "ro-1")
+    first, again = [await answered(CallSeeds(4), "ro-1") for _ in range(2)]
+    (other,), (free,) = await answered(CallSeeds(4), "ro-2"), await answered(None, "ro-1")
 
     assert first == again
     assert first[0][0] is not None
@@ -106,7 +106,7 @@ async def test_the_engine_gets_the_seed_and_the_agent_the_same_ids_of_tool_calls
 
 
 async def test_choices_of_one_call_differ() -> None:
-    (one, two), again = await answered(Draws(4), "ro-1", n=2), await answered(Draws(4), "ro-1", n=2)
+    (one, two), again = await answered(CallSeeds(4), "ro-1", n=2), await answered(CallSeeds(4), "ro-1", n=2)
     assert [one, two] == again
     assert one[0] != two[0]
     assert one[1] != two[1]

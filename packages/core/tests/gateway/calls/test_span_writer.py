@@ -6,11 +6,11 @@ import pytest
 
 from leyden.core.data.span import Span
 from leyden.core.errors import NotFound, StoreError, UsageError
-from leyden.core.gateway.calls.span_writer import Keeper, KeeperLimits
+from leyden.core.gateway.calls.span_writer import SpanWriter, SpanWriterLimits
 from leyden.core.store.memory import MemoryStore
 from leyden.core.testing import factories
 
-RELAXED = KeeperLimits(within=2.0)
+RELAXED = SpanWriterLimits(within=2.0)
 
 
 def span(number: int, text: str = "", attempt: str = "attempt") -> Span:
@@ -48,7 +48,7 @@ def errors(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 async def test_a_durable_record_is_stored_when_keep_returns() -> None:
     shelf = Shelf()
-    keeper = Keeper(shelf.add)
+    keeper = SpanWriter(shelf.add)
     assert await keeper.keep([span(1), span(2)])
     assert await keeper.keep([span(3)])
     assert (shelf.numbers, keeper.waiting) == ([1, 2, 3], 0)
@@ -57,7 +57,7 @@ async def test_a_durable_record_is_stored_when_keep_returns() -> None:
 
 async def test_a_relaxed_record_is_stored_soon_and_together_with_others() -> None:
     shelf = Shelf()
-    keeper = Keeper(shelf.add, KeeperLimits(within=0.02))
+    keeper = SpanWriter(shelf.add, SpanWriterLimits(within=0.02))
     for number in range(10):
         assert await keeper.keep([span(number)])
     assert (shelf.calls, keeper.waiting) == (0, 10)
@@ -73,7 +73,7 @@ async def test_a_relaxed_record_is_stored_soon_and_together_with_others() -> Non
 
 async def test_flushing_and_closing_store_what_waits() -> None:
     shelf = Shelf()
-    keeper = Keeper(shelf.add, RELAXED)
+    keeper = SpanWriter(shelf.add, RELAXED)
     await keeper.keep([span(1)])
     assert await keeper.flush()
     assert shelf.numbers == [1]
@@ -84,10 +84,12 @@ async def test_flushing_and_closing_store_what_waits() -> None:
     assert (shelf.numbers, keeper.waiting) == ([1, 2, 3], 0)
 
 
-@pytest.mark.parametrize("limits", [KeeperLimits(within=2, max_spans=2), KeeperLimits(within=2, max_bytes=1000)])
-async def test_a_full_buffer_makes_records_durable_and_keeps_their_order(limits: KeeperLimits) -> None:
+@pytest.mark.parametrize(
+    "limits", [SpanWriterLimits(within=2, max_spans=2), SpanWriterLimits(within=2, max_bytes=1000)]
+)
+async def test_a_full_buffer_makes_records_durable_and_keeps_their_order(limits: SpanWriterLimits) -> None:
     shelf = Shelf()
-    keeper = Keeper(shelf.add, limits)
+    keeper = SpanWriter(shelf.add, limits)
     for number in (1, 2):
         await keeper.keep([span(number, "x" * 400)])
     assert shelf.numbers == []
@@ -99,7 +101,7 @@ async def test_a_full_buffer_makes_records_durable_and_keeps_their_order(limits:
 async def test_a_full_buffer_before_a_broken_store_is_not_added_to() -> None:
     shelf = Shelf()
     shelf.broken = True
-    keeper = Keeper(shelf.add, KeeperLimits(within=2, max_spans=1))
+    keeper = SpanWriter(shelf.add, SpanWriterLimits(within=2, max_spans=1))
     assert await keeper.keep([span(1)])
     assert not await keeper.keep([span(2)])
     assert keeper.waiting == 1
@@ -111,7 +113,7 @@ async def test_a_full_buffer_before_a_broken_store_is_not_added_to() -> None:
 async def test_a_failing_store_is_tried_again_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     shelf = Shelf()
     shelf.broken = True
-    keeper = Keeper(shelf.add, KeeperLimits(within=0.01))
+    keeper = SpanWriter(shelf.add, SpanWriterLimits(within=0.01))
     for number in range(3):
         await keeper.keep([span(number)])
     for _ in range(2):
@@ -137,7 +139,7 @@ async def test_a_failing_store_is_tried_again_and_logged_once(caplog: pytest.Log
 async def test_a_durable_record_that_fails_is_told_and_logged_once_an_outage(caplog: pytest.LogCaptureFixture) -> None:
     shelf = Shelf()
     shelf.broken = True
-    keeper = Keeper(shelf.add)
+    keeper = SpanWriter(shelf.add)
     assert [await keeper.keep([span(number)]) for number in range(3)] == [False] * 3
     assert len(errors(caplog)) == 1
     shelf.broken = False
@@ -152,7 +154,7 @@ async def test_a_span_the_store_refuses_takes_no_other_with_it(
 ) -> None:
     shelf = Shelf()
     shelf.refusal = refusal
-    keeper = Keeper(shelf.add, RELAXED)
+    keeper = SpanWriter(shelf.add, RELAXED)
     for number in range(5):
         await keeper.keep([span(number, attempt="unknown" if number == 2 else "attempt")])
     assert await keeper.flush()
@@ -164,7 +166,7 @@ async def test_a_span_the_store_refuses_takes_no_other_with_it(
 async def test_a_caller_that_is_cut_off_leaves_its_record_to_be_stored() -> None:
     shelf = Shelf()
     shelf.open.clear()
-    keeper = Keeper(shelf.add)
+    keeper = SpanWriter(shelf.add)
     cut_off = asyncio.create_task(keeper.keep([span(1)]))
     await shelf.called.wait()
     cut_off.cancel()
@@ -178,7 +180,7 @@ async def test_a_caller_that_is_cut_off_leaves_its_record_to_be_stored() -> None
 async def test_a_flush_that_is_cut_off_loses_nothing() -> None:
     shelf = Shelf()
     shelf.open.clear()
-    keeper = Keeper(shelf.add, RELAXED)
+    keeper = SpanWriter(shelf.add, RELAXED)
     await keeper.keep([span(1)])
     cut_off = asyncio.create_task(keeper.flush())
     await shelf.called.wait()
@@ -192,7 +194,7 @@ async def test_a_flush_that_is_cut_off_loses_nothing() -> None:
 async def test_records_kept_while_others_are_written_are_stored_after_them() -> None:
     shelf = Shelf()
     shelf.open.clear()
-    keeper = Keeper(shelf.add, RELAXED)
+    keeper = SpanWriter(shelf.add, RELAXED)
     await keeper.keep([span(1)])
     flushing = asyncio.create_task(keeper.flush())
     await shelf.called.wait()
@@ -208,7 +210,7 @@ async def test_a_store_takes_a_record_that_it_has_only_once() -> None:
     store = MemoryStore()
     rollout = await store.start_rollout("task")
     record = factories.span(rollout_id=rollout.rollout_id, attempt_id=rollout.attempt.attempt_id, sequence_id=0)
-    keeper = Keeper(store.add_many_spans)
+    keeper = SpanWriter(store.add_many_spans)
     assert await keeper.keep([record])
     assert await keeper.keep([record])
     assert len(await store.query_spans(rollout.rollout_id)) == 1
@@ -219,4 +221,4 @@ async def test_a_store_takes_a_record_that_it_has_only_once() -> None:
 @pytest.mark.parametrize("wrong", [{"within": -1.0}, {"within": 2.5}, {"max_spans": 0}, {"max_bytes": 0}])
 def test_limits_that_make_no_sense_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(UsageError):
-        KeeperLimits(**wrong)  # pyright: ignore[reportArgumentType]  # wrong on purpose
+        SpanWriterLimits(**wrong)  # pyright: ignore[reportArgumentType]  # wrong on purpose

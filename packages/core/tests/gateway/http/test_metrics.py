@@ -2,11 +2,11 @@ import prometheus_client
 from prometheus_client.parser import text_string_to_metric_families
 
 from leyden.core.gateway.http.metrics import CONTENT_TYPE, GatewayMetrics
-from leyden.core.gateway.limits.admission import Gate
+from leyden.core.gateway.limits.admission import AdmissionControl
 
 
-def metrics(gate: Gate | None = None) -> GatewayMetrics:
-    gate = gate or Gate()
+def metrics(gate: AdmissionControl | None = None) -> GatewayMetrics:
+    gate = gate or AdmissionControl()
     return GatewayMetrics(running=lambda: gate.running, waiting=lambda: gate.waiting, paused=lambda: float(gate.paused))
 
 
@@ -48,7 +48,7 @@ def test_refusals_records_and_versions_are_shown() -> None:
 
 
 async def test_the_gate_is_asked_when_somebody_looks() -> None:
-    gate = Gate()
+    gate = AdmissionControl()
     counted = metrics(gate)
     names = ("leyden_gateway_running", "leyden_gateway_waiting", "leyden_gateway_paused")
     assert [counted.snapshot()[name] for name in names] == [0, 0, 0]

@@ -8,14 +8,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from leyden.core.errors import UsageError
-from leyden.core.gateway.limits.admission import Gate, GateLimits
+from leyden.core.gateway.limits.admission import AdmissionControl, AdmissionLimits
 from leyden.core.gateway.refusal import Refusal
 
 
 class Calls:
     """Calls through a gate, each held until it is told to end."""
 
-    def __init__(self, gate: Gate) -> None:
+    def __init__(self, gate: AdmissionControl) -> None:
         self.gate = gate
         self.arrived: list[str] = []
         self.entered: list[str] = []
@@ -48,8 +48,8 @@ async def refusal_of(task: "asyncio.Task[None]") -> Refusal:
     return error.value
 
 
-async def started(limits: GateLimits, *names: str, clock: Callable[[], float] | None = None) -> Calls:
-    calls = Calls(Gate(limits, clock) if clock else Gate(limits))
+async def started(limits: AdmissionLimits, *names: str, clock: Callable[[], float] | None = None) -> Calls:
+    calls = Calls(AdmissionControl(limits, clock) if clock else AdmissionControl(limits))
     for name in names:
         calls.start(name, name.rstrip("0123456789"))
     await settle()
@@ -64,7 +64,7 @@ async def finish(calls: Calls) -> None:
 
 
 async def test_so_many_have_a_place_and_the_rest_wait_in_order() -> None:
-    calls = await started(GateLimits(max_concurrent=2), "a", "b", "c", "d")
+    calls = await started(AdmissionLimits(max_concurrent=2), "a", "b", "c", "d")
     assert (calls.entered, calls.gate.running, calls.gate.waiting) == (["a", "b"], 2, 2)
     calls.end("b")
     await settle()
@@ -77,7 +77,7 @@ async def test_so_many_have_a_place_and_the_rest_wait_in_order() -> None:
 
 async def test_one_attempt_cannot_starve_another() -> None:
     crowd = [f"crowd{n}" for n in range(1000)]
-    calls = await started(GateLimits(max_concurrent=4, max_per_attempt=2), *crowd, "quiet")
+    calls = await started(AdmissionLimits(max_concurrent=4, max_per_attempt=2), *crowd, "quiet")
     assert calls.entered == ["crowd0", "crowd1", "quiet"]
     calls.end("crowd1")
     calls.start("third")
@@ -89,7 +89,7 @@ async def test_one_attempt_cannot_starve_another() -> None:
 
 async def test_a_crowd_delays_the_next_call_of_another_by_its_share_at_most() -> None:
     crowd = [f"crowd{n}" for n in range(50)]
-    calls = await started(GateLimits(max_concurrent=2, max_per_attempt=3), *crowd, "quiet")
+    calls = await started(AdmissionLimits(max_concurrent=2, max_per_attempt=3), *crowd, "quiet")
     for name in ("crowd0", "crowd1", "crowd2"):
         calls.end(name)
         await settle()
@@ -98,7 +98,7 @@ async def test_a_crowd_delays_the_next_call_of_another_by_its_share_at_most() ->
 
 
 async def test_more_than_may_wait_are_refused_and_told_when_to_come_back() -> None:
-    calls = await started(GateLimits(max_concurrent=1, max_waiting=1), "a", "b", "c")
+    calls = await started(AdmissionLimits(max_concurrent=1, max_waiting=1), "a", "b", "c")
     refusal = await refusal_of(calls.tasks["c"])
     assert (refusal.status, refusal.body.code, refusal.headers) == (429, "too_many_waiting", {"retry-after": "1"})
     calls.end("a")
@@ -109,7 +109,7 @@ async def test_more_than_may_wait_are_refused_and_told_when_to_come_back() -> No
 
 async def test_the_advice_grows_with_the_line() -> None:
     now = 0.0
-    calls = await started(GateLimits(max_concurrent=1, max_waiting=3), "a", clock=lambda: now)
+    calls = await started(AdmissionLimits(max_concurrent=1, max_waiting=3), "a", clock=lambda: now)
     now = 160.0
     calls.end("a")
     for name in "bcdef":
@@ -122,7 +122,7 @@ async def test_the_advice_grows_with_the_line() -> None:
 
 async def test_calls_beyond_the_rate_are_refused_until_there_is_one_again() -> None:
     now = 0.0
-    limits = GateLimits(rate=0.25, burst=2)
+    limits = AdmissionLimits(rate=0.25, burst=2)
     calls = await started(limits, "a", "b", "c", clock=lambda: now)
     refusal = await refusal_of(calls.tasks["c"])
     assert (refusal.status, refusal.body.code, refusal.headers) == (429, "rate_limit_exceeded", {"retry-after": "4"})
@@ -141,7 +141,7 @@ async def test_calls_beyond_the_rate_are_refused_until_there_is_one_again() -> N
 
 
 async def test_a_call_that_waits_too_long_is_refused_and_leaves_the_line() -> None:
-    calls = await started(GateLimits(max_concurrent=1, max_wait_seconds=0.01), "a", "b")
+    calls = await started(AdmissionLimits(max_concurrent=1, max_wait_seconds=0.01), "a", "b")
     refusal = await refusal_of(calls.tasks["b"])
     assert (refusal.status, refusal.headers) == (503, {"retry-after": "1"})
     assert calls.gate.waiting == 0
@@ -150,7 +150,7 @@ async def test_a_call_that_waits_too_long_is_refused_and_leaves_the_line() -> No
 
 
 async def test_calls_that_come_while_it_is_paused_are_answered_after() -> None:
-    calls = await started(GateLimits(max_concurrent=2), "a")
+    calls = await started(AdmissionLimits(max_concurrent=2), "a")
     calls.gate.pause()
     calls.start("b")
     drained = asyncio.create_task(calls.gate.drain())
@@ -166,7 +166,7 @@ async def test_calls_that_come_while_it_is_paused_are_answered_after() -> None:
 
 
 async def test_a_block_without_calls_ends_its_pause_however_it_ends() -> None:
-    calls = await started(GateLimits(), "a")
+    calls = await started(AdmissionLimits(), "a")
 
     async def update() -> None:
         async with calls.gate.closed():
@@ -191,11 +191,11 @@ async def test_a_block_without_calls_ends_its_pause_however_it_ends() -> None:
 
 
 async def test_draining_what_is_empty_takes_no_time() -> None:
-    await Gate().drain()
+    await AdmissionControl().drain()
 
 
 async def test_a_place_is_given_back_when_the_call_fails() -> None:
-    gate = Gate(GateLimits(max_concurrent=1))
+    gate = AdmissionControl(AdmissionLimits(max_concurrent=1))
     for _ in range(3):
         with pytest.raises(OSError, match="engine"), await gate.place("a"):
             raise OSError("engine")
@@ -203,7 +203,7 @@ async def test_a_place_is_given_back_when_the_call_fails() -> None:
 
 
 async def test_a_call_that_is_given_its_place_and_cancelled_at_once_passes_it_on() -> None:
-    calls = await started(GateLimits(max_concurrent=1), "a", "b", "c")
+    calls = await started(AdmissionLimits(max_concurrent=1), "a", "b", "c")
     calls.end("a")
     while not calls.tasks["a"].done():
         await asyncio.sleep(0)
@@ -215,7 +215,7 @@ async def test_a_call_that_is_given_its_place_and_cancelled_at_once_passes_it_on
 
 
 def test_a_thousand_agents_with_four_calls_each_wait_by_default() -> None:
-    limits = GateLimits()
+    limits = AdmissionLimits()
     assert limits.max_concurrent + limits.max_waiting >= 4000
     assert limits.rate is None
 
@@ -235,7 +235,7 @@ def test_a_thousand_agents_with_four_calls_each_wait_by_default() -> None:
 )
 def test_limits_that_let_nothing_through_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match=next(iter(wrong))):
-        GateLimits(**wrong)
+        AdmissionLimits(**wrong)
 
 
 STEPS = st.lists(
@@ -250,8 +250,8 @@ STEPS = st.lists(
 class Campaign:
     """Random calls, checked against what must hold whatever happens."""
 
-    def __init__(self, limits: GateLimits) -> None:
-        self.limits, self.gate = limits, Gate(limits)
+    def __init__(self, limits: AdmissionLimits) -> None:
+        self.limits, self.gate = limits, AdmissionControl(limits)
         self.calls = Calls(self.gate)
         self._attempts: dict[str, str] = {}
         self._in_line: set[str] = set()
@@ -313,7 +313,7 @@ class Campaign:
 async def test_no_place_is_lost_and_none_is_given_out_of_turn(
     steps: list[tuple[str, int]], concurrent: int, each: int, waiting: int
 ) -> None:
-    campaign = Campaign(GateLimits(max_concurrent=concurrent, max_per_attempt=each, max_waiting=waiting))
+    campaign = Campaign(AdmissionLimits(max_concurrent=concurrent, max_per_attempt=each, max_waiting=waiting))
     for step, value in steps:
         await campaign.take(step, value)
     campaign.gate.resume()
@@ -332,7 +332,7 @@ async def test_no_place_is_lost_and_none_is_given_out_of_turn(
 
 
 async def test_short_calls_of_one_attempt_do_not_all_come_before_that_of_another() -> None:
-    gate, order = Gate(), list[str]()
+    gate, order = AdmissionControl(), list[str]()
 
     async def call(attempt_id: str) -> None:
         with await gate.place(attempt_id):

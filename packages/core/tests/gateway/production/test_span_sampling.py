@@ -12,7 +12,7 @@ from leyden.core.data.production import CaptureBegin, CaptureBegun, CaptureEnd, 
 from leyden.core.data.rollout import AttemptedRollout
 from leyden.core.errors import UsageError
 from leyden.core.gateway.production.captures import capture_app
-from leyden.core.gateway.production.span_sampling import Thinning
+from leyden.core.gateway.production.span_sampling import SpanSampler
 from leyden.core.store.memory import MemoryStore
 from leyden.core.testing.factories import span
 
@@ -24,22 +24,22 @@ class Clock:
         return self.now
 
 
-def kept(thinning: Thinning, reward: float | None = None, count: int = 2000) -> int:
+def kept(thinning: SpanSampler, reward: float | None = None, count: int = 2000) -> int:
     return sum(thinning.decide(f"ro-{n}", reward, 1) != "dropped" for n in range(count))
 
 
 def test_a_share_is_kept_and_high_rewards_always() -> None:
-    thinning = Thinning(ProductionSampling(base_rate=0.1, reward_threshold=0.8))
+    thinning = SpanSampler(ProductionSampling(base_rate=0.1, reward_threshold=0.8))
     assert 150 < kept(thinning) < 250
     assert 150 < kept(thinning, 0.79) < 250
     assert kept(thinning, 0.8) == kept(thinning, 1.5) == 2000
-    assert kept(Thinning(ProductionSampling(base_rate=0.0)), 100.0) == 0
-    assert kept(Thinning(ProductionSampling())) == 2000
+    assert kept(SpanSampler(ProductionSampling(base_rate=0.0)), 100.0) == 0
+    assert kept(SpanSampler(ProductionSampling())) == 2000
 
 
 def test_the_same_rollouts_are_kept_by_every_gateway() -> None:
     decided = [
-        [Thinning(ProductionSampling(base_rate=0.5)).decide(f"ro-{n}", None, 1) for n in range(50)] for _ in range(2)
+        [SpanSampler(ProductionSampling(base_rate=0.5)).decide(f"ro-{n}", None, 1) for n in range(50)] for _ in range(2)
     ]
     assert decided[0] == decided[1]
     assert set(decided[0]) == {"base rate", "dropped"}
@@ -47,7 +47,7 @@ def test_the_same_rollouts_are_kept_by_every_gateway() -> None:
 
 def test_no_more_spans_a_minute_but_for_high_rewards() -> None:
     clock = Clock()
-    thinning = Thinning(ProductionSampling(reward_threshold=1.0, max_span_per_minute=10), clock)
+    thinning = SpanSampler(ProductionSampling(reward_threshold=1.0, max_span_per_minute=10), clock)
     assert [thinning.decide("r", reward, 4) for reward in (0.0, None, 0.5, 1.0, 0.0)] == [
         "base rate",
         "base rate",

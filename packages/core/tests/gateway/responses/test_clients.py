@@ -20,7 +20,7 @@ from leyden.core.engine.base import GenerateRequest
 from leyden.core.gateway.app import Gateway
 from leyden.core.gateway.http.asgi import send_json
 from leyden.core.gateway.http.server import GatewayServer
-from leyden.core.gateway.upstream.answer_view import Seen, ended, read_answer
+from leyden.core.gateway.upstream.answer_view import AnswerView, ended, read_answer
 from leyden.core.gateway.upstream.relay import Upstream
 from leyden.core.store.memory import MemoryStore
 from leyden.core.testing.byte_codec import ByteCodec
@@ -174,7 +174,7 @@ def test_an_upstreams_answer_is_read_whole_and_in_part() -> None:
 
 @pytest.mark.parametrize("body", [b"", b"{", b"\xff", b'{"object": "response", "output": 3}', b"data: {}\n\n"])
 def test_what_is_no_answer_says_nothing(body: bytes) -> None:
-    assert read_answer(body, streamed=False) == read_answer(body, streamed=True) == Seen()
+    assert read_answer(body, streamed=False) == read_answer(body, streamed=True) == AnswerView()
 
 
 @asynccontextmanager

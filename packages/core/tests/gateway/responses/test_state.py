@@ -17,7 +17,7 @@ from leyden.core.data.identity import mint
 from leyden.core.data.span import Span
 from leyden.core.engine.base import GenerateRequest
 from leyden.core.gateway.app import GatewayLimits
-from leyden.core.gateway.calls.span_writer import KeeperLimits
+from leyden.core.gateway.calls.span_writer import SpanWriterLimits
 from leyden.core.gateway.responses import state as responses_state
 from leyden.core.gateway.responses.items import REASONING
 from leyden.core.store.memory import MemoryStore
@@ -358,7 +358,7 @@ async def test_what_memory_has_forgotten_is_read_from_the_records(
     monkeypatch: pytest.MonkeyPatch, within: float
 ) -> None:
     monkeypatch.setattr(responses_state, "REMEMBERED", 1)
-    limits = GatewayLimits(records=KeeperLimits(within=within))
+    limits = GatewayLimits(records=SpanWriterLimits(within=within))
     async with (
         scripted_gateway(numbered, limits=limits) as gateway,
         client(await gateway.open_attempt()) as agent,

@@ -24,7 +24,7 @@ from leyden.core.gateway.app import Gateway
 from leyden.core.gateway.http.asgi import send_json
 from leyden.core.gateway.http.body import BodyLimits, read_body
 from leyden.core.gateway.http.server import GatewayServer
-from leyden.core.gateway.upstream.answer_view import Seen, read_answer
+from leyden.core.gateway.upstream.answer_view import AnswerView, read_answer
 from leyden.core.gateway.upstream.relay import Upstream
 from leyden.core.gateway.upstream.token_ids import TokenIdFilter, without_ids
 from leyden.core.store.memory import MemoryStore
@@ -209,7 +209,7 @@ def test_streamed_tool_calls_are_put_together_by_their_index() -> None:
 
 @pytest.mark.parametrize("body", [b"", b"data: {", b"\xff\xfe", b'{"choices": 3}', b"[]"])
 def test_an_answer_that_cannot_be_read_is_recorded_as_unknown(body: bytes) -> None:
-    assert read_answer(body, streamed=False) == read_answer(body, streamed=True) == Seen()
+    assert read_answer(body, streamed=False) == read_answer(body, streamed=True) == AnswerView()
 
 
 # --- Models

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional
 
 from leyden.core.errors import UsageError
-from leyden.core.policy.capability_checks import Exactness
+from leyden.core.policy.capability_checks import Capabilities
 from leyden.core.policy.losses.base import LossEntries
 from leyden.core.policy.losses.dpo import DPO, pair_weights
 from leyden.core.policy.update.entries import step_weights
@@ -88,7 +88,7 @@ def test_pairs_are_kept_together_whatever_the_batches() -> None:
     found: list[tuple[float, torch.Tensor]] = []
     for budget in (1, 60, 10_000):
         model.module.zero_grad()
-        exactness = Exactness(plain_head=True, shared_prefix=budget == 60)
+        exactness = Capabilities(plain_head=True, shared_prefix=budget == 60)
         loss = accumulate(model, sequences, Objective(loss=DPO()), budget, exactness).loss
         found.append((loss, torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])))
 
@@ -100,7 +100,7 @@ def test_pairs_are_kept_together_whatever_the_batches() -> None:
 def test_pairs_that_were_merged_are_refused() -> None:
     model = tiny_policy()
     pairs = synthetic_rollouts(2, 64)
-    exactness = Exactness(plain_head=True, shared_prefix=False)
+    exactness = Capabilities(plain_head=True, shared_prefix=False)
     with pytest.raises(ValueError, match="each must be a sequence of its own"):
         accumulate(model, merged(pairs, pair_weights(pairs)), Objective(loss=DPO()), 1000, exactness)
 
@@ -109,5 +109,5 @@ def test_a_missing_reference_cannot_go_unnoticed() -> None:
     model = tiny_policy()
     pairs = synthetic_rollouts(1, 64)
     sequences = unmerged(pairs, step_weights(pairs, "token"))
-    exactness = Exactness(plain_head=True, shared_prefix=False)
+    exactness = Capabilities(plain_head=True, shared_prefix=False)
     assert math.isnan(accumulate(model, sequences, Objective(loss=DPO()), 1000, exactness).loss)

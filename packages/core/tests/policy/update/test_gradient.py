@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional
 from torch import Tensor, nn
 
-from leyden.core.policy.capability_checks import Exactness, prove
+from leyden.core.policy.capability_checks import Capabilities, prove
 from leyden.core.policy.logprobs import head_logprobs, score
 from leyden.core.policy.losses.ppo_clip import PPOClip
 from leyden.core.policy.model import PolicyModel
@@ -23,10 +23,10 @@ from leyden.core.testing.policies import RolloutShape, TinyShape, synthetic_roll
 
 VOCAB = 64
 LONG_PREFIX = RolloutShape(system=20, question=3, calls=(4, 3), observation=4)
-PLAIN = Exactness(plain_head=True, shared_prefix=False)
-SHARED = Exactness(plain_head=True, shared_prefix=True)
-BRANCHES = Exactness(plain_head=True, shared_prefix=True, branches=True)
-WHOLE_MODEL = Exactness(plain_head=False, shared_prefix=False)
+PLAIN = Capabilities(plain_head=True, shared_prefix=False)
+SHARED = Capabilities(plain_head=True, shared_prefix=True)
+BRANCHES = Capabilities(plain_head=True, shared_prefix=True, branches=True)
+WHOLE_MODEL = Capabilities(plain_head=False, shared_prefix=False)
 LOSS = Objective(loss=PPOClip(clip_low=0.2, clip_high=0.3))
 
 
@@ -99,7 +99,7 @@ def test_gradient_equals_brute_force_however_it_is_computed(
     model: PolicyModel,
     trained: list[WeightedTransition],
     expected: tuple[float, Tensor],
-    exactness: Exactness,
+    exactness: Capabilities,
     budget: int,
     merge: bool,
 ) -> None:
@@ -288,7 +288,7 @@ def test_other_families_are_trained_exactly_with_the_short_cuts_they_allow(
 
     accumulate(model, sequences, LOSS, 60, exactness)
 
-    assert exactness == Exactness(plain_head=plain_head, shared_prefix=shared_prefix, branches=branches)
+    assert exactness == Capabilities(plain_head=plain_head, shared_prefix=shared_prefix, branches=branches)
     assert relative_error(gradient(model), expected) < 1e-4
 
 

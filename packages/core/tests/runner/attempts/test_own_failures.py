@@ -27,7 +27,7 @@ from leyden.core.store.base import LightningStore
 from leyden.core.store.memory import MemoryStore
 from leyden.core.testing.running import error_of, finished, run_one, runner_config, running
 from leyden.core.tracing.emit import emit_message, emit_reward
-from leyden.core.tracing.spans.export import NotStored, Recorder
+from leyden.core.tracing.spans.export import DroppedSpans, Recorder
 
 LONG = RolloutConfig(timeout_seconds=3600.0, unresponsive_seconds=3600.0)
 """Nothing in these tests may end an attempt by its limits."""
@@ -211,10 +211,10 @@ async def test_a_recorder_that_fails_is_the_reason_of_the_attempt() -> None:
 async def test_a_frameworks_span_that_is_not_stored_is_noted_and_fails_nothing() -> None:
     store = MemoryStore()
     queued = await store.enqueue_rollout("task", config=LONG)
-    refused = {f"{queued.rollout_id}-a1": NotStored(3, "span 'node' cannot be recorded: too large")}
+    refused = {f"{queued.rollout_id}-a1": DroppedSpans(3, "span 'node' cannot be recorded: too large")}
 
     class Refusing(Recorder):
-        def refused(self, attempt_id: str) -> NotStored | None:
+        def refused(self, attempt_id: str) -> DroppedSpans | None:
             return refused[attempt_id]
 
     recorder = Refusing(store.add_many_spans)

@@ -4,7 +4,7 @@ from typing import Any
 
 from leyden.core.data.resources import LLM, PromptTemplate, ResourcesUpdate
 from leyden.core.data.rollout import Rollout
-from leyden.core.runner.attempts.resource_cache import MOST, KnownResources
+from leyden.core.runner.attempts.resource_cache import MOST, ResourceCache
 from leyden.core.store.memory import MemoryStore
 
 
@@ -25,7 +25,7 @@ async def test_a_version_is_asked_for_once_and_each_rollout_has_the_one_it_noted
     await store.update_resources("r", {"prompt": PromptTemplate(template="first")})
     before = await queued(store)
     await store.update_resources("r", {"prompt": PromptTemplate(template="second")})
-    after, known = await queued(store), KnownResources(store)
+    after, known = await queued(store), ResourceCache(store)
     for _ in range(3):
         assert await known.of(before) == {"prompt": PromptTemplate(template="first")}
         assert await known.of(after) == {"prompt": PromptTemplate(template="second")}
@@ -35,7 +35,7 @@ async def test_a_version_is_asked_for_once_and_each_rollout_has_the_one_it_noted
 async def test_what_a_rollout_does_to_its_resources_no_other_sees() -> None:
     store = CountingStore()
     await store.add_resources({"llm": LLM(endpoint="http://x/v1", model="m", sampling_parameters={"top_p": 0.5})})
-    rollout, known = await queued(store), KnownResources(store)
+    rollout, known = await queued(store), ResourceCache(store)
     for _ in range(2):
         given: dict[str, Any] = await known.of(rollout)
         assert given.pop("llm").sampling_parameters.pop("top_p") == 0.5
@@ -43,7 +43,7 @@ async def test_what_a_rollout_does_to_its_resources_no_other_sees() -> None:
 
 async def test_without_a_noted_version_there_is_the_latest_or_nothing() -> None:
     store = CountingStore()
-    rollout, known = await queued(store), KnownResources(store)
+    rollout, known = await queued(store), ResourceCache(store)
     assert await known.of(rollout) == {}
     await store.add_resources({"prompt": PromptTemplate(template="later")})
     assert await known.of(rollout) == {"prompt": PromptTemplate(template="later")}
@@ -52,7 +52,7 @@ async def test_without_a_noted_version_there_is_the_latest_or_nothing() -> None:
 
 async def test_only_so_many_versions_are_kept() -> None:
     store, template = CountingStore(), PromptTemplate(template="x")
-    known = KnownResources(store)
+    known = ResourceCache(store)
     for _ in range(MOST + 1):
         await store.update_resources("r", {"prompt": template})
         await known.of(await queued(store))

@@ -23,7 +23,7 @@ from leyden.core.gateway.calls.served_policy import ServedPolicy
 from leyden.core.gateway.http.server import GatewayServer
 from leyden.core.runner.workers import ray_pool
 from leyden.core.runner.workers.ray_cluster import Cluster, ray_cluster
-from leyden.core.runner.workers.ray_pool import NoRoom, RayPool
+from leyden.core.runner.workers.ray_pool import NoActorInTime, RayPool
 from leyden.core.runner.workers.spec import WorkerSpec
 from leyden.core.store.http.access import Access, new_machine
 from leyden.core.store.http.server import store_app
@@ -212,5 +212,5 @@ async def test_a_run_that_the_nodes_cannot_reach_is_refused(cluster: Cluster, si
 
 async def test_too_little_room_is_said(cluster: Cluster, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray_pool, "PLACE_SECONDS", 3.0)
-    with pytest.raises(NoRoom, match="no room for 1 workers that take 99 CPUs of one node"):
+    with pytest.raises(NoActorInTime, match="no room for 1 workers that take 99 CPUs of one node"):
         await site.pool(cluster, "asks", 1, 1, 99.0).start()

@@ -6,7 +6,7 @@ import pytest
 
 from leyden.core.runner.config import RunnerConfig
 from leyden.core.runner.workers.pool import worker_prefix
-from leyden.core.store.http.access import Access, Worker, machine_name, new_machine, worker_token
+from leyden.core.store.http.access import Access, WorkerCaller, machine_name, new_machine, worker_token
 from leyden.core.testing.running import NO_GATEWAY, error_of, run_one
 
 ACCESS = Access("opens-the-store")
@@ -17,7 +17,7 @@ def test_the_names_of_workers_begin_with_their_machines() -> None:
     name = machine_name(token)
     assert worker_prefix(token, None) == name
     assert worker_prefix(token, "node") == f"{name}node-"
-    assert ACCESS.holder(worker_token(token, f"{name}node-1")) == Worker(f"{name}node-1")
+    assert ACCESS.holder(worker_token(token, f"{name}node-1")) == WorkerCaller(f"{name}node-1")
     assert machine_name(new_machine(ACCESS)) != name
 
 

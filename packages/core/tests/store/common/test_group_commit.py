@@ -18,7 +18,7 @@ from leyden.core.errors import StoreError, UsageError
 from leyden.core.store.common import group_commit, span_ingest
 from leyden.core.store.common.group_commit import Answer, GroupCommit
 from leyden.core.store.common.rows import Rows, SpanRow
-from leyden.core.store.common.span_codec import LatestCalls
+from leyden.core.store.common.span_codec import RecentCalls
 from leyden.core.store.common.writing_thread import WritingThread
 from leyden.core.store.sql.rows import SqlRows
 from leyden.core.store.sql.store import SqlStore
@@ -41,7 +41,7 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     add = span_ingest.add_spans
 
     def noted(
-        rows: Rows, batches: Sequence[Sequence[Span]], latest: LatestCalls, size: int | None = None
+        rows: Rows, batches: Sequence[Sequence[Span]], latest: RecentCalls, size: int | None = None
     ) -> list[Answer]:
         names.append(threading.current_thread().name)
         return add(rows, batches, latest, size)

@@ -1,7 +1,7 @@
 import asyncio
 from collections.abc import Sequence
 
-from leyden.core.store.common.little_writes import LittleWrites
+from leyden.core.store.common.little_writes import WriteBatcher
 
 
 class Doing:
@@ -17,7 +17,7 @@ class Doing:
 
 async def test_what_is_asked_for_in_one_turn_is_done_together() -> None:
     doing = Doing()
-    writes = LittleWrites[int, int](doing)
+    writes = WriteBatcher[int, int](doing)
 
     done = await asyncio.gather(*(writes.do(work) for work in (2, 4, 6)))
     later = await writes.do(8)
@@ -27,7 +27,7 @@ async def test_what_is_asked_for_in_one_turn_is_done_together() -> None:
 
 
 async def test_where_it_cannot_be_done_together_each_is_told_to_do_it_alone() -> None:
-    writes = LittleWrites[int, int](Doing())
+    writes = WriteBatcher[int, int](Doing())
 
     assert await asyncio.gather(writes.do(2), writes.do(3)) == [None, None]
     assert await writes.do(2) == (20,)
@@ -35,7 +35,7 @@ async def test_where_it_cannot_be_done_together_each_is_told_to_do_it_alone() ->
 
 async def test_who_is_cancelled_before_the_turn_ends_is_left_out() -> None:
     doing = Doing()
-    writes = LittleWrites[int, int](doing)
+    writes = WriteBatcher[int, int](doing)
     tasks = [asyncio.ensure_future(writes.do(work)) for work in (2, 4)]
     asyncio.get_running_loop().call_soon(tasks[0].cancel)  # after both have asked, before anything is done
 
@@ -48,7 +48,7 @@ async def test_who_is_cancelled_before_the_turn_ends_is_left_out() -> None:
 
 def test_each_event_loop_has_its_own_turn() -> None:
     doing = Doing()
-    writes = LittleWrites[int, int](doing)
+    writes = WriteBatcher[int, int](doing)
 
     assert [asyncio.run(writes.do(work)) for work in (2, 4)] == [(20,), (40,)]
     assert doing.together == [[2], [4]]

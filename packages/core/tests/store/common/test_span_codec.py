@@ -16,7 +16,7 @@ from leyden.core.data.rollout import Attempt
 from leyden.core.data.span import Attributes, Span
 from leyden.core.errors import StoreError
 from leyden.core.store.common.rows import AttemptKey, SpanRow
-from leyden.core.store.common.span_codec import LATEST, LatestCalls, whole_spans
+from leyden.core.store.common.span_codec import LATEST, RecentCalls, whole_spans
 from leyden.core.store.sql.store import SqlStore
 from leyden.core.testing.store_contract.conversations import conversation
 from leyden.core.testing.store_contract.shared import claimed, span_of
@@ -25,7 +25,7 @@ ATTEMPT = Attempt(rollout_id="ro", attempt_id="at", sequence_id=1, start_time=0.
 
 
 def at_rest(spans: Sequence[Span], limit: int = 1 << 20) -> list[SpanRow]:
-    latest = LatestCalls(limit)
+    latest = RecentCalls(limit)
     rows: list[SpanRow] = []
     for span in spans:
         rows.append(latest.row(span))
@@ -44,12 +44,12 @@ def test_a_conversation_costs_its_unique_tokens() -> None:
     tokens_and_messages = 8 * unique + len(str(spans[-1].attributes[semconv.INPUT_MESSAGES]))
     others = sum(len(row.body) for row in at_rest([replace(span, attributes={}) for span in spans]))
     assert sum(len(row.body) for row in rows) < 1.5 * tokens_and_messages + others
-    assert sum(len(row.body) for row in map(LatestCalls().row, spans)) > 8 * tokens_and_messages
+    assert sum(len(row.body) for row in map(RecentCalls().row, spans)) > 8 * tokens_and_messages
     assert whole_spans(rows, nothing) == spans
 
 
 def test_calls_that_come_together_are_built_on_each_other_and_no_earlier_ones_where_these_may_be_gone() -> None:
-    spans, latest = conversation(ATTEMPT, 12), LatestCalls()
+    spans, latest = conversation(ATTEMPT, 12), RecentCalls()
     together = latest.rows((span, False) for span in spans)
     assert [row.body for row in together] == [row.body for row in at_rest(spans)]
     latest.note(spans[:6])
@@ -65,22 +65,22 @@ def test_the_nearest_of_the_latest_calls_is_built_on() -> None:
 
 
 def test_beyond_the_limit_the_attempt_that_was_silent_for_longest_is_forgotten() -> None:
-    latest = LatestCalls(limit=20_000)
+    latest = RecentCalls(limit=20_000)
     for n in range(50):
         attempt = Attempt(rollout_id=f"ro{n}", attempt_id="at", sequence_id=1, start_time=0.0, status="running")
         one, two = conversation(attempt, 2)
         latest.note([one])
-        assert len(latest.row(two).body) < len(LatestCalls().row(two).body)
+        assert len(latest.row(two).body) < len(RecentCalls().row(two).body)
     forgotten = conversation(
         Attempt(rollout_id="ro0", attempt_id="at", sequence_id=1, start_time=0.0, status="running"), 2
     )[1]
-    assert latest.row(forgotten) == LatestCalls().row(forgotten)
+    assert latest.row(forgotten) == RecentCalls().row(forgotten)
 
 
 def test_a_call_that_says_nothing_known_is_kept_as_it_is() -> None:
     other: Attributes = {semconv.PROMPT_IDS: pack_ids(range(5000, 5100)), semconv.TOOL_DEFINITIONS: "x" * 100}
     span = replace(span_of(ATTEMPT, "ff"), attributes=other)
-    assert at_rest([conversation(ATTEMPT, 1)[0], span])[1] == LatestCalls().row(span)
+    assert at_rest([conversation(ATTEMPT, 1)[0], span])[1] == RecentCalls().row(span)
 
 
 def test_spans_that_are_named_are_looked_up_once_for_each_attempt() -> None:

@@ -12,13 +12,13 @@ from leyden.core.data.rollout import Attempt
 from leyden.core.data.run import Run
 from leyden.core.errors import StoreError, UsageError
 from leyden.core.store.http import access
-from leyden.core.store.http.access import Access, Agent
+from leyden.core.store.http.access import Access, AttemptCaller
 from leyden.core.store.http.client import HttpStore
-from leyden.core.store.http.idempotency import Once
-from leyden.core.store.http.otlp.reading import Taken
+from leyden.core.store.http.idempotency import IdempotentCalls
+from leyden.core.store.http.otlp.reading import ReadRequest
 from leyden.core.store.http.server import store_app
 from leyden.core.store.memory import MemoryStore
-from leyden.core.store.rpc import PartAnswer
+from leyden.core.store.rpc import BatchPartAnswer
 from leyden.core.testing.factories import span
 from leyden.core.testing.servers.store_server import ACCESS, TOKEN, LosesAnswers, StoreServer, accepts
 from leyden.core.testing.store_contract.shared import RETRY, attempt_now, claimed, counts_of, rollout_now, span_of
@@ -205,7 +205,7 @@ async def test_a_scope_of_another_version_is_named(served: Served, monkeypatch: 
 
 
 def test_a_token_says_whose_it_is_and_must_fit_a_header() -> None:
-    assert ACCESS.agent(ACCESS.agent_token("ro-1", "at-1")) == Agent("ro-1", "at-1")
+    assert ACCESS.agent(ACCESS.agent_token("ro-1", "at-1")) == AttemptCaller("ro-1", "at-1")
     assert ACCESS.agent(TOKEN) is None
     for token in ("", "two words", "schlüssel"):
         with pytest.raises(UsageError, match="printable ASCII"):
@@ -213,19 +213,19 @@ def test_a_token_says_whose_it_is_and_must_fit_a_header() -> None:
 
 
 def test_rewards_by_otlp_are_refused_one_by_one() -> None:
-    taken = Taken([span("x"), span(semconv.REWARD), span("y", attempt_id="other")])
-    agent = Agent("ro", "at")
+    taken = ReadRequest([span("x"), span(semconv.REWARD), span("y", attempt_id="other")])
+    agent = AttemptCaller("ro", "at")
     taken.keep(lambda one: access.span_problem(agent, one))
     assert ([one.name for one in taken.spans], taken.refused) == (["x"], 2)
 
 
 async def test_answers_are_remembered_up_to_a_size() -> None:
-    once, runs = Once(most=4000), list[int]()
+    once, runs = IdempotentCalls(most=4000), list[int]()
 
-    async def call(name: int) -> PartAnswer:
-        async def work() -> PartAnswer:
+    async def call(name: int) -> BatchPartAnswer:
+        async def work() -> BatchPartAnswer:
             runs.append(name)
-            return PartAnswer(200, bytes(1000))
+            return BatchPartAnswer(200, bytes(1000))
 
         answer = await once.answer(name, work)
         assert answer is not None

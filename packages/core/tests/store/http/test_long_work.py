@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from leyden.core.store.http.long_work import ACTIVE_SECONDS, CREDIT, LONGEST_PAUSE, PAUSES, Turns
+from leyden.core.store.http.long_work import ACTIVE_SECONDS, CREDIT, LONGEST_PAUSE, PAUSES, FairScheduler
 from leyden.core.store.http.refused import Refused
 
 PATIENCE_SECONDS = 150.0
@@ -31,7 +31,7 @@ class Work:
 
 
 async def test_agents_take_turns_and_a_trainer_waits_for_none() -> None:
-    turns, work = Turns(), Work()
+    turns, work = FairScheduler(), Work()
     first, second, trainer = turns.sender(agent=True), turns.sender(agent=True), turns.sender(agent=False)
     running = [asyncio.create_task(turns.do(first, work.piece("first 1", waits=True)))]
     assert await asyncio.to_thread(work.begun.wait, PATIENCE_SECONDS)
@@ -45,7 +45,7 @@ async def test_agents_take_turns_and_a_trainer_waits_for_none() -> None:
 
 
 async def test_a_refusal_in_the_work_is_raised() -> None:
-    turns = Turns()
+    turns = FairScheduler()
 
     def refuse() -> None:
         raise Refused(413, "too large")
@@ -57,7 +57,7 @@ async def test_a_refusal_in_the_work_is_raised() -> None:
 
 def test_who_had_long_work_pauses_but_for_short_bursts() -> None:
     now = 100.0
-    turns = Turns(lambda: now)
+    turns = FairScheduler(lambda: now)
     agent, trainer = turns.sender(agent=True), turns.sender(agent=False)
     agent.charge(CREDIT / PAUSES, now)
     assert (agent.pause(now), agent.owes(now)) == (0.0, True)
@@ -73,7 +73,7 @@ def test_who_had_long_work_pauses_but_for_short_bursts() -> None:
 
 def test_who_sends_beside_a_sender() -> None:
     now = 0.0
-    turns = Turns(lambda: now)
+    turns = FairScheduler(lambda: now)
     one, other = turns.sender(agent=True), turns.sender(agent=True)
     turns.note(one)
     assert not turns.others_send(one) and turns.others_send(other)

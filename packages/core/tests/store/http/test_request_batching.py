@@ -10,10 +10,10 @@ from leyden.core.data.span import Span
 from leyden.core.errors import NotFound, StoreError
 from leyden.core.store.http.client import HttpStore
 from leyden.core.store.http.connection import Connection
-from leyden.core.store.http.request_batching import MOST, Answer, Together
+from leyden.core.store.http.request_batching import MOST, RequestBatcher, ServerAnswer
 from leyden.core.store.http.server import store_app
 from leyden.core.store.memory import MemoryStore
-from leyden.core.store.rpc import TOGETHER, Part, PartAnswer, methods
+from leyden.core.store.rpc import TOGETHER, BatchPart, BatchPartAnswer, methods
 from leyden.core.testing.servers.store_server import TOKEN, LosesAnswers, StoreServer, accepts
 from leyden.core.testing.store_contract.shared import MISSING, claimed, span_of
 
@@ -84,14 +84,14 @@ async def test_a_part_that_is_no_call_is_refused_alone(
 ) -> None:
     connection = Connection(server.add(MemoryStore()), TOKEN, 5.0)
     parts = [
-        Part(name, "1", msgspec.msgpack.encode(call)),
-        Part("enqueue_rollout", "2", methods()["enqueue_rollout"].encode_call({"n": 1})),
+        BatchPart(name, "1", msgspec.msgpack.encode(call)),
+        BatchPart("enqueue_rollout", "2", methods()["enqueue_rollout"].encode_call({"n": 1})),
     ]
     async with asyncio.timeout(20):
         whole, body, _ = await connection.post(TOGETHER, msgspec.msgpack.encode(parts), "3")
     await connection.close()
     assert whole == 200
-    answers = msgspec.msgpack.decode(body, type=list[PartAnswer])
+    answers = msgspec.msgpack.decode(body, type=list[BatchPartAnswer])
     assert answers[0].status == status and said in answers[0].body.decode()
     assert answers[1].status == 200
 
@@ -105,10 +105,10 @@ async def test_what_is_no_list_of_calls_is_refused(server: StoreServer) -> None:
 
 
 async def test_answers_that_do_not_fit_the_calls_are_an_error() -> None:
-    async def one_answer(path: str, body: bytes, request_id: str) -> Answer:
-        return Answer(200, msgspec.msgpack.encode([PartAnswer(200, b"\xc0")]), was_sent_again=False)
+    async def one_answer(path: str, body: bytes, request_id: str) -> ServerAnswer:
+        return ServerAnswer(200, msgspec.msgpack.encode([BatchPartAnswer(200, b"\xc0")]), was_sent_again=False)
 
-    together = Together(one_answer)
+    together = RequestBatcher(one_answer)
     answers = await asyncio.gather(*(together.call("add_span", b"") for _ in range(2)), return_exceptions=True)
     assert [str(answer) for answer in answers] == ["the store answered 1 of 2 calls"] * 2
 
@@ -116,11 +116,11 @@ async def test_answers_that_do_not_fit_the_calls_are_an_error() -> None:
 async def test_a_lone_call_goes_by_itself() -> None:
     paths: list[str] = []
 
-    async def noted(path: str, body: bytes, request_id: str) -> Answer:
+    async def noted(path: str, body: bytes, request_id: str) -> ServerAnswer:
         paths.append(path)
-        return Answer(200, b"\xc0", was_sent_again=False)
+        return ServerAnswer(200, b"\xc0", was_sent_again=False)
 
-    together = Together(noted)
+    together = RequestBatcher(noted)
     for _ in range(3):
         assert await together.call("add_span", b"") == (200, b"\xc0", False)
     assert paths == ["add_span"] * 3

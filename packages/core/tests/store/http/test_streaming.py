@@ -105,7 +105,7 @@ async def test_a_span_that_comes_at_the_end_changes_nothing(behind: LightningSto
 async def test_a_span_that_moves_others_cuts_the_answer_off(behind: LightningStore, number: int) -> None:
     attempt = await filled(behind)
     call = {**CALL, "rollout_id": attempt.rollout_id}
-    with pytest.raises(streaming.Shifted):
+    with pytest.raises(streaming.PagesShifted):
         await gathered(behind, call, before_page=3, add=span_of(attempt, "ff", number))
 
 

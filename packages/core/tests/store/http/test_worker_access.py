@@ -15,7 +15,7 @@ from leyden.core.data.run import PolicyVersion, Run, StepMetrics
 from leyden.core.data.span import Attributes
 from leyden.core.errors import StoreError
 from leyden.core.store.base import LightningStore
-from leyden.core.store.http.access import Access, Worker, machine_name, worker_token
+from leyden.core.store.http.access import Access, WorkerCaller, machine_name, worker_token
 from leyden.core.store.http.client import HttpStore
 from leyden.core.store.http.server import store_app
 from leyden.core.store.memory import MemoryStore
@@ -318,8 +318,8 @@ async def test_spans_by_otlp_are_those_of_own_attempts(served: Served) -> None:
 
 
 def test_tokens_say_whose_they_are() -> None:
-    assert ACCESS.holder(MACHINE) == Worker("worker-a-", is_machine=True)
-    assert ACCESS.holder(worker_token(MACHINE, OWN)) == Worker(OWN)
+    assert ACCESS.holder(MACHINE) == WorkerCaller("worker-a-", is_machine=True)
+    assert ACCESS.holder(worker_token(MACHINE, OWN)) == WorkerCaller(OWN)
     assert machine_name(MACHINE) == "worker-a-"
     for other in (TOKEN, worker_token(MACHINE, OWN), ACCESS.agent_token("ro", "at"), "workers.", "workers...", ""):
         assert machine_name(other) is None

@@ -11,7 +11,7 @@ from psycopg.sql import SQL, Identifier
 
 from leyden.core.data.rollout import Attempt, EnqueueRollout
 from leyden.core.store.postgres.database import PLANNED_SECONDS
-from leyden.core.store.postgres.raw_connection import Line
+from leyden.core.store.postgres.raw_connection import SpanConnection
 from leyden.core.store.postgres.store import PostgresStore
 from leyden.core.testing.servers.postgres_server import PostgresServer
 from leyden.core.testing.store_contract.shared import span_of, taken
@@ -80,7 +80,7 @@ async def test_spans_that_begin_attempts_read_of_no_others(
 ) -> None:
     """Whenever the server looked at the tables: it makes its plans by what it saw, and does so when it likes."""
     store = await PostgresStore.open(postgres.uri_of(shared_database))
-    Line(line)  # sets it up
+    SpanConnection(line)  # sets it up
     line.pgconn.nonblocking = 0
     for number in range(9):  # after five, a plan is kept
         if number == analyzed:

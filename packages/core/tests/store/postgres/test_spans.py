@@ -13,7 +13,7 @@ from leyden.core.data.rollout import AttemptedRollout, EnqueueRollout, RolloutCo
 from leyden.core.data.span import Span
 from leyden.core.errors import StoreError, UsageError
 from leyden.core.store.common.rows import SpanRow
-from leyden.core.store.postgres.raw_connection import Answer, Line
+from leyden.core.store.postgres.raw_connection import Answer, SpanConnection
 from leyden.core.store.postgres.rows import PostgresRows
 from leyden.core.store.postgres.store import PostgresStore
 from leyden.core.testing.servers.postgres_server import PostgresServer
@@ -42,13 +42,13 @@ async def store(uri: str) -> AsyncGenerator[PostgresStore]:
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many spans each statement of an event loop's own connection has taken to the server."""
     counts: list[int] = []
-    send = Line.send
+    send = SpanConnection.send
 
-    def noted(line: Line, rows: Sequence[SpanRow], now: float, told: Callable[[Answer], None]) -> None:
+    def noted(line: SpanConnection, rows: Sequence[SpanRow], now: float, told: Callable[[Answer], None]) -> None:
         send(line, rows, now, told)
         counts.append(len(rows))
 
-    monkeypatch.setattr(Line, "send", noted)
+    monkeypatch.setattr(SpanConnection, "send", noted)
     return counts
 
 
@@ -141,15 +141,15 @@ async def test_large_spans_of_several_callers_need_not_wait_for_one_another(
     store: PostgresStore, sent: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     got = await connect(store, sent)
-    both, send = [False], Line.send
-    lines: set[Line] = set()
+    both, send = [False], SpanConnection.send
+    lines: set[SpanConnection] = set()
 
-    def noted(line: Line, rows: Sequence[SpanRow], now: float, told: Callable[[Answer], None]) -> None:
+    def noted(line: SpanConnection, rows: Sequence[SpanRow], now: float, told: Callable[[Answer], None]) -> None:
         send(line, rows, now, told)
         lines.add(line)
         both[0] |= sum(each.is_busy for each in lines) == 2
 
-    monkeypatch.setattr(Line, "send", noted)
+    monkeypatch.setattr(SpanConnection, "send", noted)
 
     async def write(name: str) -> None:
         for n in range(200):
@@ -238,16 +238,16 @@ async def test_a_rollout_that_another_holds_keeps_no_others_waiting(
 async def test_a_committed_span_whose_answer_is_lost_is_found(
     uri: str, sent: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lost, read = [0], Line._read  # pyright: ignore[reportPrivateUsage] (what the network does)
+    lost, read = [0], SpanConnection._read  # pyright: ignore[reportPrivateUsage] (what the network does)
 
-    def reading(line: Line) -> None:
+    def reading(line: SpanConnection) -> None:
         if lost[0] and line.is_busy:
             lost[0] -= 1
             line.close()
         else:
             read(line)
 
-    monkeypatch.setattr(Line, "_read", reading)
+    monkeypatch.setattr(SpanConnection, "_read", reading)
     store = await PostgresStore.open(uri)
     got = await connect(store, sent)
     for count in (1, 3):

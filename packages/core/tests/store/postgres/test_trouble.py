@@ -19,7 +19,7 @@ from leyden.core.errors import StoreError, UsageError
 from leyden.core.store.open import open_store
 from leyden.core.store.postgres.database import Database
 from leyden.core.store.postgres.opening import parsed, prepare
-from leyden.core.store.postgres.raw_connection import Line
+from leyden.core.store.postgres.raw_connection import SpanConnection
 from leyden.core.store.postgres.rows import PostgresRows
 from leyden.core.store.postgres.store import PostgresStore
 from leyden.core.testing.servers import postgres_server
@@ -158,15 +158,15 @@ async def test_a_span_whose_connection_is_lost_is_stored_once_and_said_to_be(
     postgres: PostgresServer, database: str, moment: str, count: int, by: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connected = asyncio.Event()
-    attach = Line.attach
+    attach = SpanConnection.attach
 
-    def noted(line: Line, loop: asyncio.AbstractEventLoop) -> None:
+    def noted(line: SpanConnection, loop: asyncio.AbstractEventLoop) -> None:
         if by == "thread":
             raise NotImplementedError
         attach(line, loop)
         connected.set()
 
-    monkeypatch.setattr(Line, "attach", noted)
+    monkeypatch.setattr(SpanConnection, "attach", noted)
     store = await PostgresStore.open(postgres.uri_of(database))
     got, before = await claimed(store), 0
     async with asyncio.timeout(20):

@@ -12,7 +12,7 @@ from redis.exceptions import ConnectionError
 
 from leyden.core.data.rollout import AttemptedRollout, RolloutConfig
 from leyden.core.data.span import Span
-from leyden.core.store.redis.connection import Link
+from leyden.core.store.redis.connection import RedisLink
 from leyden.core.store.redis.scripts import COMMIT, ONE_MORE
 from leyden.core.store.redis.store import RedisStore
 from leyden.core.testing.servers.redis_server import NO_REDIS, PROGRAM, RedisServer
@@ -27,7 +27,7 @@ class Store:
 
     def __init__(self, store: RedisStore, clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
         self.store, self.clock = store, clock
-        self.link: Link = store._write_link  # pyright: ignore[reportPrivateUsage] - what is run is not to be seen otherwise
+        self.link: RedisLink = store._write_link  # pyright: ignore[reportPrivateUsage] - what is run is not to be seen otherwise
         self.ran = Counter[str]()
         soon = self.link.run_soon
 

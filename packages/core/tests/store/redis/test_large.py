@@ -13,7 +13,7 @@ from redis.exceptions import ConnectionError
 from leyden.core.data.rollout import Attempt, AttemptedRollout, RolloutConfig
 from leyden.core.data.span import Span
 from leyden.core.errors import StoreError
-from leyden.core.store.redis.connection import Link
+from leyden.core.store.redis.connection import RedisLink
 from leyden.core.store.redis.store import RedisStore
 from leyden.core.testing.servers.redis_server import NO_REDIS, PROGRAM, RedisServer
 from leyden.core.testing.store_contract.shared import attempt_now, claimed, span_of
@@ -51,7 +51,7 @@ async def stored(store: RedisStore, got: AttemptedRollout) -> dict[str, int]:
     return {name: span.sequence_id for name, span in found.items()}
 
 
-def link_of(store: RedisStore) -> Link:
+def link_of(store: RedisStore) -> RedisLink:
     return store._write_link  # pyright: ignore[reportPrivateUsage] - what is sent is not to be seen otherwise
 
 

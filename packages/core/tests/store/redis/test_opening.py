@@ -11,7 +11,7 @@ import pytest
 from leyden.core.errors import StoreError, UsageError
 from leyden.core.store.open import open_store
 from leyden.core.store.redis import connection, opening, scripts
-from leyden.core.store.redis.connection import Link, address_of, connected
+from leyden.core.store.redis.connection import RedisLink, address_of, connected
 from leyden.core.store.redis.store import RedisStore
 from leyden.core.testing.servers.redis_server import NO_REDIS, PROGRAM, RedisServer
 from leyden.core.testing.store_contract.shared import counts_of
@@ -27,7 +27,7 @@ def redis() -> Generator[RedisServer]:
 
 
 @pytest.fixture
-def link(redis: RedisServer) -> Generator[Link]:
+def link(redis: RedisServer) -> Generator[RedisLink]:
     link = connected(address_of(uri_of(redis, "any")))
     yield link
     link.drop()
@@ -111,7 +111,7 @@ async def test_a_redis_that_is_too_old(redis: RedisServer, monkeypatch: pytest.M
 @needs_redis
 @pytest.mark.parametrize("uri", ["right", "none", "wrong"])
 async def test_a_store_that_is_refused_leaves_no_connection(
-    redis: RedisServer, link: Link, monkeypatch: pytest.MonkeyPatch, uri: str
+    redis: RedisServer, link: RedisLink, monkeypatch: pytest.MonkeyPatch, uri: str
 ) -> None:
     monkeypatch.setattr(opening, "OLDEST", (99, 1))
     uris = {"right": uri_of(redis, "old"), "none": redis.tcp_uri(), "wrong": redis.tcp_uri(f":not-{SECRET}@")}
@@ -156,7 +156,7 @@ async def test_a_redis_without_memory_refuses_whole_commits() -> None:
 
 
 @needs_redis
-async def test_a_newer_store_and_foreign_keys_are_refused_and_left_alone(redis: RedisServer, link: Link) -> None:
+async def test_a_newer_store_and_foreign_keys_are_refused_and_left_alone(redis: RedisServer, link: RedisLink) -> None:
     newer, foreign, wrong = (uuid4().hex for _ in range(3))
     link.call("SET", f"leyden:{newer}:schema", str(scripts.VERSION + 1))
     assert "a newer version of Leyden" in await refusal(uri_of(redis, newer))
@@ -168,7 +168,7 @@ async def test_a_newer_store_and_foreign_keys_are_refused_and_left_alone(redis: 
 
 
 @needs_redis
-async def test_stores_of_several_namespaces_and_others_keys_do_not_meet(redis: RedisServer, link: Link) -> None:
+async def test_stores_of_several_namespaces_and_others_keys_do_not_meet(redis: RedisServer, link: RedisLink) -> None:
     link.call("SET", "mine", "1")
     first, second = [await open_store(uri_of(redis, name)) for name in ("one", "two")]
     await first.enqueue_rollout(1)

@@ -15,7 +15,7 @@ from redis.exceptions import ConnectionError
 from leyden.core.data.rollout import EnqueueRollout, RolloutConfig
 from leyden.core.errors import StoreError
 from leyden.core.store.redis import connection, scripts
-from leyden.core.store.redis.connection import Link
+from leyden.core.store.redis.connection import RedisLink
 from leyden.core.store.redis.notifier import Listener
 from leyden.core.store.redis.store import RedisStore
 from leyden.core.testing.servers.redis_server import NO_REDIS, PROGRAM, RedisServer
@@ -175,12 +175,12 @@ async def test_a_rollout_held_by_one_who_died_is_claimed_by_another(
     assert got.attempt.sequence_id == 1 and await queue_length(two[0]) == 0
 
 
-def link_of(store: RedisStore) -> Link:
+def link_of(store: RedisStore) -> RedisLink:
     """Return the connection that writes."""
     return store._write_link  # pyright: ignore[reportPrivateUsage] - there is no other way to lose it
 
 
-def dies_before(script: str, link: Link) -> Any:
+def dies_before(script: str, link: RedisLink) -> Any:
     run = link.run
 
     def dying(text: str, *arguments: bytes | str) -> Any:

@@ -11,7 +11,7 @@ from sqlalchemy import create_engine, text
 from leyden.core.data.rollout import Attempt, AttemptedRollout, RolloutConfig
 from leyden.core.store.base import LightningStore
 from leyden.core.store.common.rows import SpanRow
-from leyden.core.store.common.span_codec import LatestCalls
+from leyden.core.store.common.span_codec import RecentCalls
 from leyden.core.store.open import open_store
 from leyden.core.store.sql import migrations
 from leyden.core.store.sql.rows import SqlRows
@@ -218,7 +218,7 @@ async def test_a_database_of_the_first_version_is_migrated(postgres: PostgresSer
         for n in range(2):
             connection.execute(
                 text("SELECT leyden_add_span(1000, 'r', 'r-a1', 't', :span, NULL, 'chat', 1, NULL, :body)"),
-                {"span": span_of(attempt, f"b{n}").span_id, "body": LatestCalls().row(span_of(attempt)).body},
+                {"span": span_of(attempt, f"b{n}").span_id, "body": RecentCalls().row(span_of(attempt)).body},
             )
     engine.dispose()
     got = AttemptedRollout(rollout_id="r", input=1, start_time=1000.0, attempt=attempt)

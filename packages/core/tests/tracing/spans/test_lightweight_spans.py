@@ -14,7 +14,7 @@ from leyden.core.data.span import Span
 from leyden.core.store.sdk_spans import span_from_otel
 from leyden.core.testing import factories
 from leyden.core.tracing.context import OpenAttempt, open_attempt
-from leyden.core.tracing.spans.lightweight_spans import RESOURCE, OwnTracer
+from leyden.core.tracing.spans.lightweight_spans import RESOURCE, LightweightTracer
 
 SECOND = 1_000_000_000
 
@@ -40,7 +40,7 @@ def sdk() -> tuple[trace.Tracer, list[Span]]:
 
 def ours() -> tuple[trace.Tracer, list[Span]]:
     ended: list[Span] = []
-    return OwnTracer(ended.append), ended
+    return LightweightTracer(ended.append), ended
 
 
 def fails_twice(span: trace.Span) -> None:

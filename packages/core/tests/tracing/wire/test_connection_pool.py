@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from leyden.core.tracing.wire.connection_pool import Lanes
+from leyden.core.tracing.wire.connection_pool import SingleConnectionPools
 
 
 class Body(httpx.SyncByteStream, httpx.AsyncByteStream):
@@ -46,19 +46,19 @@ def pools() -> list[Pool]:
 
 
 @pytest.fixture
-def lanes(pools: list[Pool]) -> Lanes:
+def lanes(pools: list[Pool]) -> SingleConnectionPools:
     def make() -> Pool:
         pools.append(Pool())
         return pools[-1]
 
-    return Lanes(make)
+    return SingleConnectionPools(make)
 
 
 def request(path: str = "/v1") -> httpx.Request:
     return httpx.Request("POST", f"http://gateway{path}")
 
 
-def test_one_call_at_a_time_uses_one_pool(lanes: Lanes, pools: list[Pool]) -> None:
+def test_one_call_at_a_time_uses_one_pool(lanes: SingleConnectionPools, pools: list[Pool]) -> None:
     for _ in range(9):
         answer = lanes.handle_request(request())
         assert answer.read() == b"answer"
@@ -66,7 +66,7 @@ def test_one_call_at_a_time_uses_one_pool(lanes: Lanes, pools: list[Pool]) -> No
     assert [pool.requests for pool in pools] == [9]
 
 
-def test_an_open_answer_has_a_lane_to_itself(lanes: Lanes, pools: list[Pool]) -> None:
+def test_an_open_answer_has_a_lane_to_itself(lanes: SingleConnectionPools, pools: list[Pool]) -> None:
     answers = [lanes.handle_request(request()) for _ in range(3)]
     assert [pool.requests for pool in pools] == [1, 1, 1]
     answers[1].close()
@@ -76,7 +76,7 @@ def test_an_open_answer_has_a_lane_to_itself(lanes: Lanes, pools: list[Pool]) ->
     assert [pool.requests for pool in pools] == [1, 2, 1, 1]
 
 
-def test_the_lane_that_was_left_last_is_taken_first(lanes: Lanes, pools: list[Pool]) -> None:
+def test_the_lane_that_was_left_last_is_taken_first(lanes: SingleConnectionPools, pools: list[Pool]) -> None:
     for answer in [lanes.handle_request(request()) for _ in range(3)]:
         answer.close()
     for _ in range(4):
@@ -84,14 +84,14 @@ def test_the_lane_that_was_left_last_is_taken_first(lanes: Lanes, pools: list[Po
     assert [pool.requests for pool in pools] == [1, 1, 5]
 
 
-def test_a_call_that_fails_leaves_its_lane(lanes: Lanes, pools: list[Pool]) -> None:
+def test_a_call_that_fails_leaves_its_lane(lanes: SingleConnectionPools, pools: list[Pool]) -> None:
     for _ in range(9):
         with pytest.raises(httpx.ConnectError):
             lanes.handle_request(request("/gone"))
     assert len(pools) == 1
 
 
-async def test_async_answers_fill_lanes_and_leave_them(lanes: Lanes, pools: list[Pool]) -> None:
+async def test_async_answers_fill_lanes_and_leave_them(lanes: SingleConnectionPools, pools: list[Pool]) -> None:
     answers: list[Any] = await asyncio.gather(*(lanes.handle_async_request(request()) for _ in range(3)))
     assert [pool.requests for pool in pools] == [1, 1, 1]
     for answer in answers:
@@ -105,7 +105,7 @@ async def test_async_answers_fill_lanes_and_leave_them(lanes: Lanes, pools: list
     assert [pool.closed for pool in pools] == [1, 1, 1]
 
 
-def test_closing_closes_every_pool(lanes: Lanes, pools: list[Pool]) -> None:
+def test_closing_closes_every_pool(lanes: SingleConnectionPools, pools: list[Pool]) -> None:
     for answer in [lanes.handle_request(request()) for _ in range(2)]:
         answer.close()
     lanes.handle_request(request())

@@ -7,28 +7,28 @@ import pytest
 from leyden.core.testing import factories
 from leyden.core.tracing.context import open_attempt
 from leyden.core.tracing.wire import provider_hosts, routing
-from leyden.core.tracing.wire.provider_hosts import Place, is_of_sdk, is_provider, place
+from leyden.core.tracing.wire.provider_hosts import HostPort, is_of_sdk, is_provider, place
 
 
 @pytest.mark.parametrize(
     ("url", "expected"),
     [
-        ("https://API.OpenAI.com./v1", Place("api.openai.com", 443)),
-        ("http://user:pw@api.openai.com:80/v1", Place("api.openai.com", 80)),
-        ("wss://api.openai.com/v1", Place("api.openai.com", 443)),
-        ("https://\uff41pi.openai\u3002com/v1", Place("api.openai.com", 443)),
-        ("http://127.0.0.1:8000", Place("localhost", 8000)),
-        ("http://127.1:8000", Place("localhost", 8000)),
-        ("http://2130706433:8000", Place("localhost", 8000)),
-        ("http://[::ffff:127.0.0.1]:8000", Place("localhost", 8000)),
-        ("http://0.0.0.0:8000", Place("localhost", 8000)),
-        ("http://a.localhost:8000", Place("localhost", 8000)),
-        ("10.0.0.7:8000", Place("10.0.0.7", 8000)),
-        ("http://[::1", Place("http://[::1", 0)),
-        ("http://h:99999999", Place("http://h:99999999", 0)),
+        ("https://API.OpenAI.com./v1", HostPort("api.openai.com", 443)),
+        ("http://user:pw@api.openai.com:80/v1", HostPort("api.openai.com", 80)),
+        ("wss://api.openai.com/v1", HostPort("api.openai.com", 443)),
+        ("https://\uff41pi.openai\u3002com/v1", HostPort("api.openai.com", 443)),
+        ("http://127.0.0.1:8000", HostPort("localhost", 8000)),
+        ("http://127.1:8000", HostPort("localhost", 8000)),
+        ("http://2130706433:8000", HostPort("localhost", 8000)),
+        ("http://[::ffff:127.0.0.1]:8000", HostPort("localhost", 8000)),
+        ("http://0.0.0.0:8000", HostPort("localhost", 8000)),
+        ("http://a.localhost:8000", HostPort("localhost", 8000)),
+        ("10.0.0.7:8000", HostPort("10.0.0.7", 8000)),
+        ("http://[::1", HostPort("http://[::1", 0)),
+        ("http://h:99999999", HostPort("http://h:99999999", 0)),
     ],
 )
-def test_a_place_has_one_name(url: str, expected: Place) -> None:
+def test_a_place_has_one_name(url: str, expected: HostPort) -> None:
     assert place(url) == expected
 
 

@@ -9,7 +9,7 @@ from leyden.core.data.route import Route
 from leyden.core.testing import factories
 from leyden.core.tracing.context import open_attempt
 from leyden.core.tracing.wire import routing
-from leyden.core.tracing.wire.routing_decision import Outgoing, Stopped, decide
+from leyden.core.tracing.wire.routing_decision import OutgoingRequest, RequestStopped, decide
 
 CHAT = b'{"model": "big"}'
 OTHER = b'{"content": "hello"}'
@@ -26,8 +26,8 @@ def routed() -> Iterator[None]:
 
 def outcome(url: str, body: bytes | None, method: str = "POST", **headers: str) -> str:
     try:
-        found = decide(Outgoing(method, url, headers, body))
-    except Stopped:
+        found = decide(OutgoingRequest(method, url, headers, body))
+    except RequestStopped:
         return STOPPED
     return SENT if found is None else ROUTED
 

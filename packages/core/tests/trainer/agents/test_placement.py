@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from leyden.core.errors import UsageError
-from leyden.core.trainer.agents.placement import Runners, own_address
+from leyden.core.trainer.agents.placement import RunnerPlacement, own_address
 
 LISTENING = "http://127.0.0.1:8765"
 
@@ -20,11 +20,11 @@ LISTENING = "http://127.0.0.1:8765"
     ],
 )
 def test_a_run_is_known_by_what_it_advertises(given: dict[str, Any], url: str) -> None:
-    assert Runners(**given).url(LISTENING) == url
+    assert RunnerPlacement(**given).url(LISTENING) == url
 
 
 def test_what_listens_on_every_address_is_known_by_one_of_them() -> None:
-    url = Runners(host="0.0.0.0").url("http://0.0.0.0:8765")
+    url = RunnerPlacement(host="0.0.0.0").url("http://0.0.0.0:8765")
     assert url == f"http://{own_address()}:8765"
     assert "0.0.0.0" not in url
 
@@ -46,4 +46,4 @@ def test_what_listens_on_every_address_is_known_by_one_of_them() -> None:
 )
 def test_what_cannot_work_is_refused(given: dict[str, Any], says: str) -> None:
     with pytest.raises(UsageError, match=says):
-        Runners(**given)
+        RunnerPlacement(**given)

@@ -23,10 +23,10 @@ from leyden.core.testing.byte_codec import ByteCodec
 from leyden.core.testing.running import finished, rewards_in
 from leyden.core.testing.scripted_engine import ScriptedEngine
 from leyden.core.trainer.agents import remote_workers
-from leyden.core.trainer.agents.placement import Runners
-from leyden.core.trainer.agents.remote_workers import ElsewherePlan, NoAnswer, work_for
-from leyden.core.trainer.agents.run_proof import PROOF, Challenges, Exchange, read_challenge, same
-from leyden.core.trainer.agents.runner_api import TOKEN, Desk
+from leyden.core.trainer.agents.placement import RunnerPlacement
+from leyden.core.trainer.agents.remote_workers import NoServer, RemoteWorkersPlan, work_for
+from leyden.core.trainer.agents.run_proof import PROOF, NonceIssuer, ProofExchange, read_challenge, same
+from leyden.core.trainer.agents.runner_api import TOKEN, RunnerEndpoint
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.serving.address import open_gateway
 
@@ -61,8 +61,8 @@ class Sitting:
         codec = ByteCodec()
         policy = ServedPolicy(name="policy", engine=ScriptedEngine(lambda request: codec.answer("hi")), codec=codec)
         given: dict[str, Any] = {"agent": f"{self.agents}:asks", "reward": f"{self.agents}:score", **changes}
-        config = RunConfig(name="run", policy="p", runners=Runners(where="remote", port=self._port), **given)
-        async with open_gateway(self.store, policy, desk=Desk(config)) as (address, _):
+        config = RunConfig(name="run", policy="p", runners=RunnerPlacement(where="remote", port=self._port), **given)
+        async with open_gateway(self.store, policy, desk=RunnerEndpoint(config)) as (address, _):
             yield address.url
 
     async def runs(self, count: int) -> None:
@@ -80,9 +80,9 @@ def sitting(tmp_path: Path, unused_tcp_port: int, monkeypatch: pytest.MonkeyPatc
     return Sitting(tmp_path, unused_tcp_port)
 
 
-def plan(url: str, **changes: Any) -> ElsewherePlan:
+def plan(url: str, **changes: Any) -> RemoteWorkersPlan:
     given: dict[str, Any] = {"server": url, "token": GIVEN, "patience": 20.0, "trust_server": True, **changes}
-    return ElsewherePlan(**given)
+    return RemoteWorkersPlan(**given)
 
 
 async def test_workers_do_what_the_run_wants_and_end_with_it(sitting: Sitting) -> None:
@@ -117,7 +117,7 @@ async def test_workers_stop_when_they_are_told_to(sitting: Sitting) -> None:
 
 async def test_a_run_that_is_gone_for_too_long_is_an_error(sitting: Sitting, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote_workers, "PAUSE_SECONDS", 0.05)
-    with pytest.raises(NoAnswer, match="nobody has answered at http://127"):
+    with pytest.raises(NoServer, match="nobody has answered at http://127"):
         await work_for(plan("http://127.0.0.1:9", patience=0.3), lambda text: None, asyncio.Event())
 
 
@@ -166,13 +166,13 @@ async def test_a_run_of_an_older_version_is_named(sitting: Sitting) -> None:
 
 async def test_a_nonce_that_was_too_old_is_asked_for_again(sitting: Sitting, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote_workers, "PAUSE_SECONDS", 0.01)
-    real, uses = Challenges.use, list[str]()
+    real, uses = NonceIssuer.use, list[str]()
 
-    def use(challenges: Challenges, nonce: str) -> bool:
+    def use(challenges: NonceIssuer, nonce: str) -> bool:
         uses.append(nonce)
         return real(challenges, nonce) and len(uses) > 1
 
-    monkeypatch.setattr(Challenges, "use", use)
+    monkeypatch.setattr(NonceIssuer, "use", use)
     stopped = asyncio.Event()
     async with sitting.sits() as url:
         await work_for(plan(url), lambda text: stopped.set(), stopped)
@@ -186,7 +186,7 @@ async def test_machines_get_tokens_of_their_own_and_no_key(sitting: Sitting) -> 
             async with session.get(f"{url}/runners/offer") as answer:
                 given = read_challenge(answer.headers["www-authenticate"])
             assert given is not None
-            exchange = Exchange("offer", given[0])
+            exchange = ProofExchange("offer", given[0])
             headers = {"authorization": exchange.authorization(GIVEN)}
             async with session.get(f"{url}/runners/offer", headers=headers) as answer:
                 body = await answer.read()

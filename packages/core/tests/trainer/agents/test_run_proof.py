@@ -5,10 +5,10 @@ import dataclasses
 import pytest
 
 from leyden.core.trainer.agents import run_proof
-from leyden.core.trainer.agents.run_proof import Challenges, Exchange, challenge, read_challenge, read_proof, same
+from leyden.core.trainer.agents.run_proof import NonceIssuer, ProofExchange, challenge, read_challenge, read_proof, same
 
 TOKEN = "the-token-of-the-run"
-EXCHANGE = Exchange("offer", "of-the-server", "of-the-client")
+EXCHANGE = ProofExchange("offer", "of-the-server", "of-the-client")
 
 
 @pytest.mark.parametrize("changed", ["asked", "server_nonce", "client_nonce"])
@@ -25,14 +25,14 @@ def test_proofs_are_of_the_token_of_the_side_and_of_the_body() -> None:
         EXCHANGE.answer_proof(TOKEN, b""),
         EXCHANGE.answer_proof(TOKEN, b"body"),
         EXCHANGE.answer_proof("another", b"body"),
-        Exchange("offer", "of-the-serverof", "-the-client").proof(TOKEN),
+        ProofExchange("offer", "of-the-serverof", "-the-client").proof(TOKEN),
     }
     assert len(proofs) == 6
-    assert same(EXCHANGE.proof(TOKEN), Exchange("offer", "of-the-server", "of-the-client").proof(TOKEN))
+    assert same(EXCHANGE.proof(TOKEN), ProofExchange("offer", "of-the-server", "of-the-client").proof(TOKEN))
 
 
 def test_each_exchange_has_a_nonce_of_its_client() -> None:
-    assert Exchange("offer", "n").client_nonce != Exchange("offer", "n").client_nonce
+    assert ProofExchange("offer", "n").client_nonce != ProofExchange("offer", "n").client_nonce
 
 
 def test_headers_hold_no_token_and_are_read_back() -> None:
@@ -56,20 +56,20 @@ def test_other_challenges_are_none_of_these(header: str) -> None:
 
 
 def test_a_nonce_is_taken_once() -> None:
-    challenges = Challenges()
+    challenges = NonceIssuer()
     first, second = challenges.fresh(), challenges.fresh()
     assert [challenges.use(nonce) for nonce in (first, second, first, second)] == [True, True, False, False]
 
 
-@pytest.mark.parametrize("nonce", ["", ".", "..", "a.b.c", Challenges().fresh()])
+@pytest.mark.parametrize("nonce", ["", ".", "..", "a.b.c", NonceIssuer().fresh()])
 def test_nonces_of_others_are_not_taken(nonce: str) -> None:
-    assert not Challenges().use(nonce)
+    assert not NonceIssuer().use(nonce)
 
 
 def test_a_nonce_is_not_taken_for_ever_and_those_that_are_too_old_are_forgotten(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    challenges = Challenges()
+    challenges = NonceIssuer()
     used, unused = challenges.fresh(), challenges.fresh()
     assert challenges.use(used)
     monkeypatch.setattr(run_proof, "NONCE_SECONDS", -1.0)

@@ -2,25 +2,25 @@
 
 import pytest
 
-from leyden.core.algorithm.external_loop import Asked, Used
+from leyden.core.algorithm.external_loop import TaskRequest, TaskUsage
 from leyden.core.errors import NothingToLearn
-from leyden.core.trainer.context.empty_step_guard import MOST_EMPTY, Taught
+from leyden.core.trainer.context.empty_step_guard import MOST_EMPTY, EmptyStepGuard
 
-ASKED = Asked(step=1, place=0, row=0, copies=2)
-NO_SPREAD = [Used(asked=ASKED, calls=0, tokens=0, group_dropped="no spread")] * 2
-ONE_CALL = [*NO_SPREAD, Used(asked=ASKED, calls=1, tokens=3)]
+ASKED = TaskRequest(step=1, place=0, row=0, copies=2)
+NO_SPREAD = [TaskUsage(asked=ASKED, calls=0, tokens=0, group_dropped="no spread")] * 2
+ONE_CALL = [*NO_SPREAD, TaskUsage(asked=ASKED, calls=1, tokens=3)]
 
 
 def test_a_step_that_taught_nothing_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
-    taught = Taught()
+    taught = EmptyStepGuard()
     taught.note(1, ONE_CALL, is_last=False)
     assert not caplog.messages
-    taught.note(2, [*NO_SPREAD, Used(asked=ASKED, calls=0, tokens=0)], is_last=False)
+    taught.note(2, [*NO_SPREAD, TaskUsage(asked=ASKED, calls=0, tokens=0)], is_last=False)
     assert caplog.messages == ["step 2 taught nothing (2 × no spread, 1 × no call left)"]
 
 
 def test_many_in_a_row_end_the_run() -> None:
-    taught = Taught()
+    taught = EmptyStepGuard()
     for step in range(1, MOST_EMPTY):
         taught.note(step, NO_SPREAD, is_last=False)
     with pytest.raises(NothingToLearn, match=f"in {MOST_EMPTY} steps in a row; of the last one's tasks: 2 × no spread"):
@@ -28,7 +28,7 @@ def test_many_in_a_row_end_the_run() -> None:
 
 
 def test_a_step_that_teaches_begins_the_count_again_and_the_last_step_ends_a_run_well() -> None:
-    taught = Taught()
+    taught = EmptyStepGuard()
     for step in range(1, MOST_EMPTY):
         taught.note(step, NO_SPREAD, is_last=False)
     taught.note(MOST_EMPTY, ONE_CALL, is_last=False)

@@ -10,7 +10,7 @@ from leyden.core.trainer.monitoring.display import Display
 from leyden.core.trainer.monitoring.trackers import Tracker, Trackers
 from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trainer.run_folder.report import closing_table
-from leyden.core.trainer.run_folder.timing import Usage
+from leyden.core.trainer.run_folder.timing import TimeUsage
 
 MASKED = {"optimizer_steps": 0, "optimizer_steps_masked": 2}
 SOUND = {"optimizer_steps": 2, "optimizer_steps_masked": 0}
@@ -39,7 +39,7 @@ def test_an_alert_is_said_once_kept_in_the_report_and_followed_by_trackers(tmp_p
     unused: Any = cast(Any, None)
     config, display, tracker = RunConfig(name="r", agent="a", policy="p"), Said(), Noted()
     folder = RunFolder(tmp_path)
-    context = RunContext(folder, config, unused, unused, display, trackers=Trackers([tracker]), began=Usage.now())
+    context = RunContext(folder, config, unused, unused, display, trackers=Trackers([tracker]), began=TimeUsage.now())
     for step, found in enumerate((SOUND, MASKED, MASKED, SOUND), 1):
         context.step = step
         context.log({"tokens_trained": 0, "transitions_trained": 0, **found})

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from leyden.core.trainer.monitoring.alerts import CHECKS, Watch, active
+from leyden.core.trainer.monitoring.alerts import CHECKS, AlertDetector, active
 
 Lines = list[dict[str, Any]]
 Step = Callable[[int], float]
@@ -126,7 +126,7 @@ def test_a_fall_of_the_reward_counts_from_what_its_noise_allows(groups: int, lea
 def test_chance_alone_hardly_ever_raises_a_collapse_of_the_reward(groups: int) -> None:
     """The worst case: a group's rollouts all earn the same, 0 or 1."""
     chance = random.Random(groups)
-    watch, raised = Watch(), list[str]()
+    watch, raised = AlertDetector(), list[str]()
     for step in range(400):
         reward = sum(chance.random() < 0.5 for _ in range(groups)) / groups
         raised += watch.see({"step": step, "reward": reward, "reward_std": 0.5, "groups": groups})
@@ -134,7 +134,7 @@ def test_chance_alone_hardly_ever_raises_a_collapse_of_the_reward(groups: int) -
 
 
 def test_an_alert_is_told_when_it_begins_and_again_only_after_it_ended() -> None:
-    watch = Watch()
+    watch = AlertDetector()
     told = [list(watch.see(line)) for line in history() + RUINED["entropy_collapse"][-4:] + history()[:4]]
     assert [number for number, names in enumerate(told) if names] == [STEPS + 1]
     assert watch.active == frozenset()
@@ -145,7 +145,7 @@ def test_an_alert_is_told_when_it_begins_and_again_only_after_it_ended() -> None
 
 def test_a_later_sitting_does_not_tell_again_what_is_on() -> None:
     lines = RUINED["entropy_collapse"]
-    watch = Watch(lines[:-1])
+    watch = AlertDetector(lines[:-1])
     assert watch.active == {"entropy_collapse"}
     assert watch.see(lines[-1]) == {}
 

@@ -23,7 +23,7 @@ from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.monitoring.display import Display
 from leyden.core.trainer.preflight.report import CheckReport
 from leyden.core.trainer.run_folder.folder import RunFolder
-from leyden.core.trainer.serving.address import Address
+from leyden.core.trainer.serving.address import RunAddress
 from leyden.core.trainer.session import check
 
 TEMPLATE = """{%- for m in messages -%}<|im_start|>{{ m.role }}
@@ -86,7 +86,7 @@ class Look:
         folder = RunFolder.create(self.runs, config, list(tasks), {})
 
         @asynccontextmanager
-        async def side(address: Address) -> AsyncGenerator[CheckAgents]:
+        async def side(address: RunAddress) -> AsyncGenerator[CheckAgents]:
             ended = threading.Event()
             loaded = LoadedAgent.of(agent, reward)
             thread = AgentThread(address.machine("live"), loaded, 8, LiveProcesses("shared", loaded), ended)

@@ -9,7 +9,7 @@ from leyden.core.policy.size import PolicySize
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.preflight import machine
 from leyden.core.trainer.preflight.machine import free_memory
-from leyden.core.trainer.preflight.memory import Memory, MemoryNeed, check_memory, gibibytes, memory_need
+from leyden.core.trainer.preflight.memory import MemoryEstimate, MemoryNeed, check_memory, gibibytes, memory_need
 from leyden.core.trainer.preflight.run import measure_memory
 
 CONFIG = RunConfig(name="r", agent="a", policy="p")
@@ -67,8 +67,11 @@ def test_several_policies_need_the_memory_of_each_but_are_updated_one_at_a_time(
 
 def test_need_and_what_is_left_are_one_line() -> None:
     on_gpu = RunConfig(name="r", agent="a", policy="p", device="cuda")
-    assert Memory(need=NEED, free=3 << 30).line(CONFIG) == "memory: about 1000 MiB needed, 3.0 GiB left on this machine"
-    assert Memory(need=NEED, free=None).line(on_gpu).endswith("needed, what is left is not known on the GPU")
+    assert (
+        MemoryEstimate(need=NEED, free=3 << 30).line(CONFIG)
+        == "memory: about 1000 MiB needed, 3.0 GiB left on this machine"
+    )
+    assert MemoryEstimate(need=NEED, free=None).line(on_gpu).endswith("needed, what is left is not known on the GPU")
 
 
 def test_a_policy_is_measured_by_its_configuration_alone(policy: Path, tmp_path: Path) -> None:

@@ -8,13 +8,13 @@ import pytest
 
 from leyden.core.algorithm.base import Algorithm
 from leyden.core.algorithm.registry import ALGORITHMS, algorithm_class, make_algorithm
-from leyden.core.algorithm.staleness import Pace
+from leyden.core.algorithm.staleness import LoopKind
 from leyden.core.data.route import POLICY
 from leyden.core.data.transition import TrajectoryGroup
 from leyden.core.testing.factories import trajectory, transition
 from leyden.core.testing.policies import TinyShape, tiny_policy
 from leyden.core.testing.scripted_context import ScriptedContext
-from leyden.core.trainer.preflight.options import Watched
+from leyden.core.trainer.preflight.options import OptionReads
 
 UPDATE: dict[str, dict[str, Any]] = {
     "learning_rate": {"learning_rate": 1e-3},
@@ -108,7 +108,7 @@ class Checked(ScriptedContext):
         super().__init__(models, [batch(names[0])], steps=3)
 
     @asynccontextmanager
-    async def collecting(self, pace: Pace) -> AsyncGenerator[None]:
+    async def collecting(self, pace: LoopKind) -> AsyncGenerator[None]:
         yield
 
     def log(self, metrics: Any) -> None:
@@ -134,7 +134,7 @@ def test_every_option_of_every_algorithm_is_listed_here() -> None:
 
 @pytest.mark.parametrize(("algorithm", "option"), CASES)
 async def test_an_option_that_is_given_is_read_by_the_end_of_the_first_step(algorithm: str, option: str) -> None:
-    watched = Watched(algorithm, GIVEN[algorithm][option])
+    watched = OptionReads(algorithm, GIVEN[algorithm][option])
     await watched.algorithm.run(Checked(watched.algorithm))
     assert watched.unread == ()
 
@@ -143,6 +143,6 @@ async def test_an_option_that_is_given_is_read_by_the_end_of_the_first_step(algo
 async def test_what_python_gives_whole_with_its_defaults_is_not_taken_for_ignored(
     name: str, config: dict[str, Any]
 ) -> None:
-    watched = Watched(name, make_algorithm(name, config).settings())
+    watched = OptionReads(name, make_algorithm(name, config).settings())
     await watched.algorithm.run(Checked(watched.algorithm))
     assert watched.unread == ()

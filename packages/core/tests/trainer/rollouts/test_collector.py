@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from leyden.core.algorithm.external_loop import Asked
+from leyden.core.algorithm.external_loop import TaskRequest
 from leyden.core.data import semconv
 from leyden.core.data.encoding.tokens import pack_ids, pack_log_probs
 from leyden.core.data.reasons import EARLIER_ATTEMPT
@@ -145,19 +145,19 @@ async def test_the_same_batch_of_the_same_version_is_not_run_again() -> None:
 
 async def test_a_task_that_is_asked_for_by_itself_is_run_once_for_its_place_in_a_step() -> None:
     async with working([{"does": [1.0]}, {"does": [0.0]}]) as (collector, work):
-        asked = Asked(step=3, place=1, row=0, copies=2)
+        asked = TaskRequest(step=3, place=1, row=0, copies=2)
         (group,) = (await collector.task(asked)).groups
         assert [one.reward for one in group.trajectories] == [1.0, 1.0]
         await collector.task(asked)
         assert sorted(work.ran) == ["train-s3-1-r0-0", "train-s3-1-r0-1"]
-        await collector.task(Asked(step=3, place=1, row=1, copies=2))
-        await collector.task(Asked(step=4, place=1, row=0, copies=2))
+        await collector.task(TaskRequest(step=3, place=1, row=1, copies=2))
+        await collector.task(TaskRequest(step=4, place=1, row=0, copies=2))
         assert len(work.ran) == 6
 
 
 async def test_a_held_out_task_that_is_asked_for_is_measured_as_its_row() -> None:
     async with working([{"does": [1.0]}, {"does": [0.0]}]) as (collector, work):
-        collected = await collector.task(Asked(step=3, place=1, row=1, copies=1, held_out="val"))
+        collected = await collector.task(TaskRequest(step=3, place=1, row=1, copies=1, held_out="val"))
     assert collected.rewards == {"1": 0.0}
     assert work.ran == ["val-val-s3-1-0"]
 

@@ -1,11 +1,11 @@
 """Seconds outside every block, by a clock that is set by hand."""
 
-from leyden.core.trainer.rollouts.idle_timer import Idle
+from leyden.core.trainer.rollouts.idle_timer import IdleTimer
 
 
 def test_only_the_time_outside_every_block_is_idle() -> None:
     now = [0.0]
-    idle = Idle(lambda: now[0])
+    idle = IdleTimer(lambda: now[0])
     now[0] = 1.0
     assert idle.seconds == 1.0
     with idle.busy():

@@ -19,7 +19,7 @@ from leyden.core.data.reasons import (
 from leyden.core.data.span import Span
 from leyden.core.testing import factories
 from leyden.core.testing.byte_codec import BEGIN, END, ByteCodec
-from leyden.core.trainer.rollouts.retokenise import CannotTell, retold
+from leyden.core.trainer.rollouts.retokenise import CannotRetokenise, retold
 
 CODEC = ByteCodec()
 ASKED = [{"role": "user", "content": "Hi?"}]
@@ -144,10 +144,10 @@ class Forgetful(ByteCodec):
     ],
 )
 def test_a_call_that_cannot_be_told_says_why(changes: dict[str, Any], reason: str) -> None:
-    with pytest.raises(CannotTell, match=reason):
+    with pytest.raises(CannotRetokenise, match=reason):
         retold(span(**changes), CODEC)
 
 
 def test_a_template_that_rewrites_answers_is_noticed() -> None:
-    with pytest.raises(CannotTell, match=CHANGED):
+    with pytest.raises(CannotRetokenise, match=CHANGED):
         retold(span(), Forgetful())

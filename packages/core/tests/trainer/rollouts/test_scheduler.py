@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from leyden.core.algorithm.staleness import Pace, staleness
+from leyden.core.algorithm.staleness import LoopKind, staleness
 from leyden.core.data import semconv
 from leyden.core.data.encoding.tokens import pack_ids, pack_log_probs
 from leyden.core.data.rollout import AttemptedRollout
@@ -26,7 +26,7 @@ from leyden.core.trainer.rollouts.scheduler import Batches, make_batches
 
 CONFIG = RunConfig(name="r", agent="a", policy="p", tasks_per_step=2, group_size=2, concurrency=4)
 PATIENCE = 10.0
-ONE_OFF, ASYNC = Pace(loop="one_off", max_staleness=1), Pace(loop="async", max_staleness=2)
+ONE_OFF, ASYNC = LoopKind(loop="one_off", max_staleness=1), LoopKind(loop="async", max_staleness=2)
 
 
 @dataclass
@@ -83,7 +83,7 @@ class Run:
             await self.news.wait_for(holds)
 
     @asynccontextmanager
-    async def batches(self, pace: Pace, position: dict[str, Any] | None = None) -> AsyncGenerator[Batches]:
+    async def batches(self, pace: LoopKind, position: dict[str, Any] | None = None) -> AsyncGenerator[Batches]:
         collector = Collector(
             self.store,
             CONFIG,
@@ -139,7 +139,7 @@ def tasks(collected: Collected) -> list[str]:
 
 async def test_in_step_every_batch_is_drawn_by_the_weights_that_learn_from_it() -> None:
     run = Run(steps=3)
-    async with run.batches(Pace()) as batches:
+    async with run.batches(LoopKind()) as batches:
         for step in range(3):
             found = await run.learn(batches)
             assert staleness(calls(found), step)["staleness_max"] == 0
@@ -254,8 +254,8 @@ async def test_while_learning_there_is_always_a_further_group() -> None:
     await batches.close()
 
 
-@pytest.mark.parametrize("pace", [Pace(), ONE_OFF, ASYNC], ids=lambda pace: pace.loop)
-async def test_what_was_in_flight_is_finished_and_learned_from_once(pace: Pace) -> None:
+@pytest.mark.parametrize("pace", [LoopKind(), ONE_OFF, ASYNC], ids=lambda pace: pace.loop)
+async def test_what_was_in_flight_is_finished_and_learned_from_once(pace: LoopKind) -> None:
     """Stopped with a batch in flight, at the place that a checkpoint keeps; then gone on with."""
     run = Run(steps=5)
     seen: list[str] = []
@@ -278,7 +278,7 @@ async def test_what_was_in_flight_is_finished_and_learned_from_once(pace: Pace) 
 
 
 @pytest.mark.parametrize("pace", [ONE_OFF, ASYNC], ids=lambda pace: pace.loop)
-async def test_what_the_user_must_mend_stops_the_run_before_new_weights_are_served(pace: Pace) -> None:
+async def test_what_the_user_must_mend_stops_the_run_before_new_weights_are_served(pace: LoopKind) -> None:
     run = Run(steps=9, broken="1/0" if pace is ONE_OFF else "g2")
     async with run.batches(pace) as batches:
         with pytest.raises(RewardError, match="mend it"):

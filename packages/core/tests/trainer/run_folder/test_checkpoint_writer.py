@@ -13,7 +13,7 @@ from leyden.core.testing.policies import synthetic_rollouts, tiny_policy
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.run_folder.checkpoint_writer import CheckpointWriter
 from leyden.core.trainer.run_folder.folder import RunFolder
-from leyden.core.trainer.run_folder.model_selection import Standing
+from leyden.core.trainer.run_folder.model_selection import ModelSelection
 
 
 @pytest.fixture
@@ -22,8 +22,8 @@ def folder(tmp_path: Path) -> RunFolder:
 
 
 @pytest.fixture
-def standing(folder: RunFolder) -> Standing:
-    return Standing(folder, RunConfig(name="r", agent="a", policy="p"))
+def standing(folder: RunFolder) -> ModelSelection:
+    return ModelSelection(folder, RunConfig(name="r", agent="a", policy="p"))
 
 
 @pytest.fixture
@@ -31,12 +31,12 @@ def updater() -> Updater:
     return Updater(tiny_policy(), UpdateConfig(learning_rate=1e-3))
 
 
-def kept(standing: Standing) -> dict[int, str | None]:
+def kept(standing: ModelSelection) -> dict[int, str | None]:
     return {number: version.weights for number, version in standing.versions.read().items()}
 
 
 async def test_each_is_whole_and_noted_before_the_next_is_begun(
-    folder: RunFolder, standing: Standing, updater: Updater
+    folder: RunFolder, standing: ModelSelection, updater: Updater
 ) -> None:
     writer = CheckpointWriter(folder.checkpoints, standing, keep=2)
     await writer.begin(1, updater, {}, mark=False)
@@ -48,7 +48,7 @@ async def test_each_is_whole_and_noted_before_the_next_is_begun(
 
 
 async def test_an_update_follows_at_once_and_is_not_in_it(
-    folder: RunFolder, standing: Standing, updater: Updater
+    folder: RunFolder, standing: ModelSelection, updater: Updater
 ) -> None:
     writer = CheckpointWriter(folder.checkpoints, standing, keep=2)
     await writer.begin(1, updater, {"step": 1}, mark=False)
@@ -59,7 +59,7 @@ async def test_an_update_follows_at_once_and_is_not_in_it(
 
 @pytest.mark.parametrize("told_by", ["the next", "the end", "none of them"])
 async def test_one_that_cannot_be_written_ends_the_run(
-    told_by: str, folder: RunFolder, standing: Standing, updater: Updater, caplog: pytest.LogCaptureFixture
+    told_by: str, folder: RunFolder, standing: ModelSelection, updater: Updater, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder.checkpoints.touch()  # a file where a folder is wanted
     writer = CheckpointWriter(folder.checkpoints, standing, keep=2)

@@ -2,7 +2,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leyden.core.trainer.run_folder.early_stopping import Kept, rises
+from leyden.core.trainer.run_folder.early_stopping import BestVersion, rises
 from leyden.core.trainer.run_folder.versions import Evaluation
 
 
@@ -15,8 +15,8 @@ def solved(count: int, of: int = 20) -> Evaluation:
     return evaluation(*(float(task < count) for task in range(of)))
 
 
-def judged(*evaluations: Evaluation) -> Kept:
-    kept = Kept.first(0, evaluations[0])
+def judged(*evaluations: Evaluation) -> BestVersion:
+    kept = BestVersion.first(0, evaluations[0])
     for version, found in enumerate(evaluations[1:], 1):
         kept = kept.judged(version, found)
     return kept
@@ -67,4 +67,4 @@ def test_a_rise_is_a_mean_above_its_standard_error_in_any_order(pairs: list[tupl
 
 def test_it_survives_a_checkpoint() -> None:
     kept = judged(solved(5), solved(9), solved(8))
-    assert msgspec.convert(msgspec.json.decode(msgspec.json.encode(kept)), Kept) == kept
+    assert msgspec.convert(msgspec.json.decode(msgspec.json.encode(kept)), BestVersion) == kept

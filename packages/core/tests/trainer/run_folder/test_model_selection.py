@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from leyden.core.errors import RunError, TrainingError
 from leyden.core.trainer.config import EvaluationSet, RunConfig, save_config
 from leyden.core.trainer.run_folder.folder import RunFolder
-from leyden.core.trainer.run_folder.model_selection import Scores, Standing
+from leyden.core.trainer.run_folder.model_selection import ModelSelection, VersionScores
 from leyden.core.trainer.run_folder.models import Models, compare_versions, export_version, find_version
 from leyden.core.trainer.run_folder.report import RunReport
 from leyden.core.trainer.run_folder.rollback import roll_back
@@ -36,11 +36,11 @@ class Run:
         save_config(config, self.folder.config_file)
         rows = b"".join(b'{"question": "%d"}\n' % row for row in range(10))
         self.folder.tasks_file("val").write_bytes(rows)
-        self.standing = Standing(self.folder, config)
+        self.standing = ModelSelection(self.folder, config)
 
-    def scores(self, version: int) -> Scores:
+    def scores(self, version: int) -> VersionScores:
         rewards = {str(task): float(task < self.solved[version]) for task in range(10)}
-        return Scores(version, {"val": Evaluation(success=self.solved[version] / 10, rewards=rewards)})
+        return VersionScores(version, {"val": Evaluation(success=self.solved[version] / 10, rewards=rewards)})
 
     def begin(self) -> None:
         self.standing.begin()
@@ -111,10 +111,10 @@ def test_it_stops_after_its_patience_and_stays_stopped_until_more_steps_are_plan
     assert said[5] == "no noticeable rise on val in 2 evaluations up to step 6, of 9 planned"
     last = run.folder.checkpoints / "step-00000006"
     progress: dict[str, Any] = json.loads((last / "progress.json").read_text())
-    again = Standing(run.folder, run.config)
+    again = ModelSelection(run.folder, run.config)
     assert again.restore(6, last, progress)
     assert again.is_scored(6)
-    more = Standing(run.folder, replace(run.config, steps=20))
+    more = ModelSelection(run.folder, replace(run.config, steps=20))
     assert not more.restore(6, last, progress)
     assert more.stop_early(6, 20) is None
 
@@ -126,7 +126,7 @@ def test_a_later_sitting_forgets_versions_after_its_checkpoint_and_fills_in_a_lo
         run.step(version)
     run.standing.versions.rewind(1)
     second = run.folder.checkpoints / "step-00000002"
-    again = Standing(run.folder, run.config)
+    again = ModelSelection(run.folder, run.config)
     again.restore(2, second, json.loads((second / "progress.json").read_text()))
     assert sorted(run.models().versions) == [0, 1, 2]
     assert run.models().versions[2].weights == "checkpoints/step-00000002"
@@ -149,7 +149,7 @@ def test_versions_cannot_be_told_apart_by_no_reward_at_all(tmp_path: Path) -> No
     run = Run(tmp_path, [0])
     run.standing.begin()
     with pytest.raises(TrainingError, match="no rollout of the held-out set 'val' was rewarded"):
-        run.standing.score(Scores(0, {"val": Evaluation(success=None)}))
+        run.standing.score(VersionScores(0, {"val": Evaluation(success=None)}))
 
 
 def test_a_rollback_sets_aside_what_came_after(tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_a_rollback_sets_aside_what_came_after(tmp_path: Path) -> None:
     second = run.folder.checkpoints / "step-00000002"
     progress = json.loads((second / "progress.json").read_text())
     assert progress["lineage"] == "r1-"
-    again = Standing(run.folder, run.config)
+    again = ModelSelection(run.folder, run.config)
     again.restore(2, second, progress)
     assert again.kept(2).version == 2
     with pytest.raises(RunError, match="version 2 is the last of run 'r'"):
@@ -187,7 +187,7 @@ def test_a_rollback_keeps_no_version_whose_weights_are_gone(tmp_path: Path) -> N
     (best_then / "progress.json").unlink()
     roll_back(run.models(), run.models().find("4"))
     fourth = run.folder.checkpoints / "step-00000004"
-    again = Standing(run.folder, run.config)
+    again = ModelSelection(run.folder, run.config)
     again.restore(4, fourth, json.loads((fourth / "progress.json").read_text()))
     assert (again.kept(4).version, again.kept(4).success) == (4, 0.7)
     with pytest.raises(RunError, match=r"weights of version 2 .* are not kept; there are those of 1, 3, 4"):

@@ -17,7 +17,7 @@ from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trainer.run_folder.models import Models
 from leyden.core.trainer.run_folder.rollback import roll_back
-from leyden.core.trainer.run_folder.run_sync import Recording
+from leyden.core.trainer.run_folder.run_sync import StoreSync
 from leyden.core.trainer.run_folder.versions import ModelVersion, VersionFile
 
 CONFIG = RunConfig(name="r", agent="a", policy="p")
@@ -44,7 +44,7 @@ def folder(tmp_path: Path) -> RunFolder:
 async def recorded(folder: RunFolder) -> str:
     """Record the whole run, and an attempt that it left under way; returns its rollout."""
     store = await open_store(folder.store_uri)
-    recording = Recording(store, folder, CONFIG)
+    recording = StoreSync(store, folder, CONFIG)
     await recording.begin(0)
     await recording.end()
     config = RolloutConfig(timeout_seconds=0.02, max_attempts=2, retry_condition=("timeout",))
@@ -91,7 +91,7 @@ def test_the_store_knows_of_a_rollback_at_once(folder: RunFolder) -> None:
         left = await store.get_rollout_by_id(rollout_id)
         assert isinstance(left, AttemptedRollout)
         assert (left.status, left.attempt.status) == ("failed", "failed"), "it was not held against it as a timeout"
-        await Recording(store, folder, CONFIG).begin(2)
+        await StoreSync(store, folder, CONFIG).begin(2)
         assert (await known(store))[0].status == "running"
         await store.close()
 
@@ -129,7 +129,7 @@ def test_a_store_that_cannot_be_told_is_named_and_follows_when_the_run_goes_on(
 
     async def gone_on_with() -> None:
         store = await open_store(folder.store_uri)
-        await Recording(store, folder, CONFIG).begin(2)
+        await StoreSync(store, folder, CONFIG).begin(2)
         assert (await known(store))[1:] == ([1, 2], [0, 1, 2])
         await store.close()
 

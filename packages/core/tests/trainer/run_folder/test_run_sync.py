@@ -11,7 +11,7 @@ from leyden.core.store.base import LightningStore
 from leyden.core.store.memory import MemoryStore
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.run_folder.folder import RunFolder
-from leyden.core.trainer.run_folder.run_sync import Recording
+from leyden.core.trainer.run_folder.run_sync import StoreSync
 from leyden.core.trainer.run_folder.versions import Evaluation, ModelVersion, VersionFile
 
 CONFIG = RunConfig(name="r", agent="a", policy="Qwen/Qwen3-0.6B")
@@ -55,7 +55,7 @@ async def paths_of(store: LightningStore) -> dict[int, str | None]:
 
 async def test_the_store_follows_the_folder(folder: RunFolder) -> None:
     store = MemoryStore()
-    recording = Recording(store, folder, CONFIG)
+    recording = StoreSync(store, folder, CONFIG)
     await recording.catch_up()
     assert (await store.query_runs()).total == 0, "nothing has begun"
     VersionFile(folder.path).append(known(0))
@@ -84,7 +84,7 @@ async def test_the_store_follows_the_folder(folder: RunFolder) -> None:
 
 async def test_what_a_version_earns_later_and_the_loss_of_its_checkpoint_are_noted(folder: RunFolder) -> None:
     store = MemoryStore()
-    recording = Recording(store, folder, CONFIG)
+    recording = StoreSync(store, folder, CONFIG)
     await recording.begin(0)
     for step in (1, 2):
         taken(folder, step)
@@ -103,7 +103,7 @@ async def test_what_a_version_earns_later_and_the_loss_of_its_checkpoint_are_not
 
 async def test_a_sitting_after_a_crash_leaves_nothing_of_what_the_folder_forgot(folder: RunFolder) -> None:
     store = MemoryStore()
-    recording = Recording(store, folder, CONFIG)
+    recording = StoreSync(store, folder, CONFIG)
     await recording.begin(0)
     for step in (1, 2, 3):
         taken(folder, step)
@@ -112,7 +112,7 @@ async def test_a_sitting_after_a_crash_leaves_nothing_of_what_the_folder_forgot(
     before = await only_run(store)
     folder.rewind_metrics(2)
     VersionFile(folder.path).rewind(2)
-    again = Recording(store, folder, CONFIG)
+    again = StoreSync(store, folder, CONFIG)
     await again.begin(2)
     assert {**await metrics_of(store)} == {1: {"reward": 0.25}, 2: {"reward": 0.5, "late": 1.0}}
     assert list(await paths_of(store)) == [1, 2]
@@ -126,17 +126,17 @@ async def test_a_sitting_after_a_crash_leaves_nothing_of_what_the_folder_forgot(
 async def test_its_experiment_is_noted_and_follows_the_configuration(folder: RunFolder) -> None:
     store = MemoryStore()
     config = msgspec.structs.replace(CONFIG, experiment="rates")
-    await Recording(store, folder, config).begin(0)
+    await StoreSync(store, folder, config).begin(0)
     assert (await only_run(store)).experiment == "rates"
     assert (await store.query_runs(experiment="rates")).total == 1
-    await Recording(store, folder, CONFIG).begin(0)
+    await StoreSync(store, folder, CONFIG).begin(0)
     assert (await only_run(store)).experiment is None
 
 
 async def test_each_of_several_policies_has_its_versions(folder: RunFolder) -> None:
     store = MemoryStore()
     config = RunConfig(name="r", agent="a", policy="p", sides=("plain", "adapted"), acting=("plain",))
-    recording = Recording(store, folder, config)
+    recording = StoreSync(store, folder, config)
     VersionFile(folder.path).append(known(0, policy="p"))
     await recording.begin(0)
     taken(folder, 1)
@@ -150,7 +150,7 @@ async def test_how_it_ended_badly_is_noted_and_a_store_that_fails_hides_no_error
     folder: RunFolder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = MemoryStore()
-    recording = Recording(store, folder, CONFIG)
+    recording = StoreSync(store, folder, CONFIG)
     await recording.begin(0)
     await recording.end_badly("stopped")
     assert (await only_run(store)).status == "stopped"

@@ -17,7 +17,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Mount
 from starlette.routing import Route as Answered
 
-from leyden.core.algorithm.external_loop import Door
+from leyden.core.algorithm.external_loop import RunEndpoint
 from leyden.core.algorithm.verl.algorithm import VERL
 from leyden.core.data.route import Route
 from leyden.core.errors import EngineError, PolicyError, TrainingError, UsageError
@@ -26,9 +26,9 @@ from leyden.core.store.memory import MemoryStore
 from leyden.core.testing.servers.vllm_double import VllmDouble
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.run_folder.folder import RunFolder
-from leyden.core.trainer.serving.address import Address
+from leyden.core.trainer.serving.address import RunAddress
 from leyden.core.trainer.serving.external import model_info, serve_elsewhere
-from leyden.core.trainer.serving.external_replicas import Elsewhere
+from leyden.core.trainer.serving.external_replicas import ExternalReplicas
 from leyden.core.trainer.serving.serving import Serving
 
 if TYPE_CHECKING:
@@ -66,8 +66,8 @@ class Replicas:
         self.told.append(f"version {version}")
 
 
-def elsewhere(engine: Replicas) -> Elsewhere:
-    return Elsewhere(cast("ReplicaEngine", engine))
+def elsewhere(engine: Replicas) -> ExternalReplicas:
+    return ExternalReplicas(cast("ReplicaEngine", engine))
 
 
 async def test_replicas_are_those_that_the_loop_names() -> None:
@@ -112,7 +112,7 @@ async def test_a_run_whose_replicas_are_all_lost_is_told() -> None:
     engine = Replicas()
     served = elsewhere(engine)
     await served.serve_from(["http://a"], 0)
-    gateway, address, store = cast("Gateway", None), Address(url="", token="", key=b""), MemoryStore()
+    gateway, address, store = cast("Gateway", None), RunAddress(url="", token="", key=b""), MemoryStore()
     serving = Serving(store, address, {}, gateway, elsewhere=served)
     serving.check_engines()
     await engine.remove("http://a")
@@ -130,7 +130,7 @@ async def test_the_door_opens_to_the_token_alone(*, authorization: str, opened: 
         return PlainTextResponse("hello")
 
     served = elsewhere(Replicas())
-    served.door = Door(url="", token="secret")
+    served.door = RunEndpoint(url="", token="secret")
     if opened:
         assert served.open(Starlette(routes=[Answered("/hello", hello)])) == served.door
     server = GatewayServer(Starlette(routes=[Mount("/loop", served)]))

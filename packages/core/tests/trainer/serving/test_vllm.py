@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from leyden.core.algorithm.staleness import Pace
+from leyden.core.algorithm.staleness import LoopKind
 from leyden.core.data.route import POLICY
 from leyden.core.engine.base import Engine
 from leyden.core.engine.vllm.options import VllmOptions
@@ -167,5 +167,5 @@ async def test_a_loop_that_collects_meanwhile_is_refused(tmp_path: Path, loop: A
     usual: Any = {"trackers": NOTHING, "began": NOTHING}
     context = RunContext(RunFolder(tmp_path), sleeping, NOTHING, NOTHING, make_display(quiet=True, json=False), **usual)
     with pytest.raises(UsageError, match=f"loop={loop} needs them"):
-        async with context.collecting(Pace(loop=loop, max_staleness=1)):
+        async with context.collecting(LoopKind(loop=loop, max_staleness=1)):
             raise AssertionError("it collects")

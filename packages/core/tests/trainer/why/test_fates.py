@@ -16,8 +16,8 @@ from leyden.core.data.span import Span, SpanStatus
 from leyden.core.testing import factories
 from leyden.core.trainer.context.discarded_versions import LOST
 from leyden.core.trainer.rollouts.interrupted import ABANDONED
-from leyden.core.trainer.why.fates import Circumstances, RolloutFate, fate_of
-from leyden.core.trainer.why.learning import Learning, Step
+from leyden.core.trainer.why.fates import RolloutFate, RunFacts, fate_of
+from leyden.core.trainer.why.learning import LearnedStep, Learning
 
 RECORDED = Learning(is_recorded=True)
 
@@ -70,7 +70,7 @@ def fate(
         "metadata": metadata or {},
     }
     rollout = AttemptedRollout(**fields, attempt=attempts[-1]) if attempts else Rollout(**fields)
-    return fate_of(rollout, attempts, spans, Circumstances(learning=learning, **known))
+    return fate_of(rollout, attempts, spans, RunFacts(learning=learning, **known))
 
 
 def failed(kind: Any, status: Any = "failed") -> tuple[Attempt, ...]:
@@ -106,7 +106,9 @@ DONE = (attempt(),)
             reasons.NO_SPREAD,
         ),
         (
-            fate(reward(), call(), attempts=DONE, learning=Learning(is_recorded=True, rolled_back={"ro": Step(7)})),
+            fate(
+                reward(), call(), attempts=DONE, learning=Learning(is_recorded=True, rolled_back={"ro": LearnedStep(7)})
+            ),
             reasons.ROLLED_BACK,
         ),
     ],
@@ -130,13 +132,15 @@ def test_a_failure_is_told_in_its_own_words() -> None:
 
 
 def test_a_trained_rollout_names_its_step_and_the_calls_that_were_left_out() -> None:
-    learning = Learning(is_recorded=True, steps={"ro": [Step(3)]}, calls={"s2": [("", "uncredited")]}, unmoved={"s1"})
+    learning = Learning(
+        is_recorded=True, steps={"ro": [LearnedStep(3)]}, calls={"s2": [("", "uncredited")]}, unmoved={"s1"}
+    )
     found = fate(
         reward(0.5), call("s1"), call("s2"), call("s3", not_trained="refused"), attempts=DONE, learning=learning
     )
-    assert (found.steps, found.reason, found.reward) == ([Step(3)], None, 0.5)
+    assert (found.steps, found.reason, found.reward) == ([LearnedStep(3)], None, 0.5)
     assert [(one.steps, one.reason) for one in found.calls] == [
-        ([Step(3)], None),
+        ([LearnedStep(3)], None),
         ([], "uncredited"),
         ([], "refused"),
     ]
@@ -152,13 +156,13 @@ def test_a_refused_call_says_what_the_gateway_said() -> None:
 def test_sides_learn_each_on_their_own() -> None:
     learning = Learning(
         is_recorded=True,
-        steps={"ro": [Step(1, "left")]},
+        steps={"ro": [LearnedStep(1, "left")]},
         reasons={"ro": ["right: no spread"]},
         calls={"s1": [("left", "uncredited")]},
     )
     found = fate(reward(), call("s1"), call("s2"), attempts=DONE, learning=learning)
-    assert (found.steps, found.reason) == ([Step(1, "left")], None)
-    assert [(one.steps, one.reason) for one in found.calls] == [([], "uncredited"), ([Step(1, "left")], None)]
+    assert (found.steps, found.reason) == ([LearnedStep(1, "left")], None)
+    assert [(one.steps, one.reason) for one in found.calls] == [([], "uncredited"), ([LearnedStep(1, "left")], None)]
     neither = Learning(is_recorded=True, reasons={"ro": ["left: no spread", "right: not the best of its group"]})
     found = fate(reward(), call(), attempts=DONE, learning=neither)
     assert found.reason == "left: no spread; right: not the best of its group"
@@ -167,7 +171,7 @@ def test_sides_learn_each_on_their_own() -> None:
 
 def test_calls_of_an_earlier_attempt_are_left_out_and_the_attempt_is_told() -> None:
     lost = attempt("unresponsive", 1, Failure(kind="worker", type="WorkerDied", message="worker w1 was lost: SIGKILL"))
-    learning = Learning(is_recorded=True, steps={"ro": [Step(1)]})
+    learning = Learning(is_recorded=True, steps={"ro": [LearnedStep(1)]})
     found = fate(
         call("s1"),
         call("s2", attempt_id="a2"),
@@ -187,7 +191,7 @@ def test_what_is_odd_besides_is_told() -> None:
         "its capture is incomplete: a model call went to the agent's own provider unrecorded",
         "2 of its spans were not stored: span 'x' cannot be recorded: too large",
     ]
-    emitted = Learning(is_recorded=True, steps={"ro": [Step(2)]})
+    emitted = Learning(is_recorded=True, steps={"ro": [LearnedStep(2)]})
     found = fate(reward(), call(), status="failed", attempts=failed("agent"), learning=emitted)
     assert found.remarks == ["it was trained although it failed: ValueError: bad day"]
 
@@ -227,7 +231,7 @@ def test_every_rollout_and_every_call_has_steps_or_a_reason(
     ]
     learning = Learning(
         is_recorded=is_recorded,
-        steps={"ro": [Step(step) for step in steps]} if steps else {},
+        steps={"ro": [LearnedStep(step) for step in steps]} if steps else {},
         reasons={"ro": list(recorded)} if recorded else {},
     )
     attempts = () if tried is None else (attempt(tried),)

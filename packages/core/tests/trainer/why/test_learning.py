@@ -5,7 +5,7 @@ import pytest
 from leyden.core.algorithm.account import Account
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.run_folder.folder import LEARNED, RunFolder
-from leyden.core.trainer.why.learning import Learning, Step, joined
+from leyden.core.trainer.why.learning import LearnedStep, Learning, joined
 
 
 @pytest.fixture
@@ -17,9 +17,9 @@ def test_what_batches_left_behind_is_read_back(folder: RunFolder) -> None:
     folder.append_learned(1, [Account(trained=["a"], rollouts={"no spread": ["b"]}, calls={"uncredited": ["s2"]})])
     folder.append_learned(2, [Account(rollouts={"no reward": ["c"]}, unmoved=["s1"])])
     found = Learning.of(folder)
-    assert found.steps == {"a": [Step(1)]}
+    assert found.steps == {"a": [LearnedStep(1)]}
     assert found.reasons == {"b": ["no spread"], "c": ["no reward"]}
-    assert (found.of_call("a", "s1"), found.of_call("a", "s2")) == ([Step(1)], [])
+    assert (found.of_call("a", "s1"), found.of_call("a", "s2")) == ([LearnedStep(1)], [])
     assert (found.why_not("s2"), found.why_not("s1"), found.unmoved) == ("uncredited", None, {"s1"})
 
 
@@ -27,7 +27,7 @@ def test_a_line_that_a_crash_cut_off_is_left_out(folder: RunFolder) -> None:
     folder.append_learned(1, [Account(trained=["a"])])
     with folder.learned_file.open("ab") as file:
         file.write(b'{"step":2,"account":{"trai')
-    assert Learning.of(folder).steps == {"a": [Step(1)]}
+    assert Learning.of(folder).steps == {"a": [LearnedStep(1)]}
 
 
 def test_steps_that_are_taken_again_are_forgotten(folder: RunFolder) -> None:
@@ -35,7 +35,7 @@ def test_steps_that_are_taken_again_are_forgotten(folder: RunFolder) -> None:
         folder.append_metrics({"step": step, "reward": 0.5})
         folder.append_learned(step, [Account(trained=[f"r{step}"])])
     folder.rewind_metrics(2)
-    assert Learning.of(folder).steps == {"r1": [Step(1)], "r2": [Step(2)]}
+    assert Learning.of(folder).steps == {"r1": [LearnedStep(1)], "r2": [LearnedStep(2)]}
     folder.rewind_metrics(-1)
     assert Learning.of(folder).steps == {}
 
@@ -44,7 +44,7 @@ def test_steps_that_were_rolled_back_are_known(folder: RunFolder) -> None:
     aside = folder.path / "set_aside" / "1"
     aside.mkdir(parents=True)
     (aside / LEARNED).write_bytes(b'{"step":3,"account":{"trained":["x"]}}\n')
-    assert Learning.of(folder).rolled_back == {"x": Step(3)}
+    assert Learning.of(folder).rolled_back == {"x": LearnedStep(3)}
 
 
 def test_a_run_that_took_steps_without_a_record_is_known_as_one(folder: RunFolder) -> None:

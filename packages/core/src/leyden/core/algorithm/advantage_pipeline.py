@@ -17,7 +17,7 @@ from leyden.core.policy.update.entries import WeightedTransition
 
 
 @dataclass(frozen=True, slots=True)
-class WeighedBatch:
+class WeightedBatch:
     """The weighted transitions of a batch of trajectory groups, and what was left out of it."""
 
     transitions: list[WeightedTransition]
@@ -36,18 +36,18 @@ class WeighedBatch:
         """Return the numbers of calls left out, as metrics for a log."""
         return {"transitions_uncredited": self.uncredited, "transitions_unvalued": self.unvalued}
 
-    def by_policy(self, policies: Collection[str]) -> dict[str, "WeighedPart"]:
+    def by_policy(self, policies: Collection[str]) -> dict[str, "PolicyShare"]:
         """Return for each policy the transitions of its own calls, and the value targets of its own critic.
 
         A policy without a transition to learn from is left out.
         """
         transitions = shared_out(self.transitions, policies, lambda item: item.transition)
         targets = shared_out(self.value_targets, policies, lambda target: target.call)
-        return {name: WeighedPart(own, targets.get(name, [])) for name, own in transitions.items()}
+        return {name: PolicyShare(own, targets.get(name, [])) for name, own in transitions.items()}
 
 
 @dataclass(frozen=True, slots=True)
-class WeighedPart:
+class PolicyShare:
     """The part of a batch that one policy learns from."""
 
     transitions: list[WeightedTransition]
@@ -64,7 +64,7 @@ class _Rewarded:
     uncredited: int
 
 
-def weigh(groups: Sequence[TrajectoryGroup], credit: CreditAssigner, advantage: AdvantageEstimator) -> WeighedBatch:
+def weigh(groups: Sequence[TrajectoryGroup], credit: CreditAssigner, advantage: AdvantageEstimator) -> WeightedBatch:
     """Turn rewards of attempts into returns of transitions, and those into weighted advantages.
 
     The advantage of a transition in the result is the estimate multiplied by the transition's weight.
@@ -87,7 +87,7 @@ def weigh(groups: Sequence[TrajectoryGroup], credit: CreditAssigner, advantage: 
         dropped=[estimate.dropped for estimate in estimates],
         unmoved=[item.transition.span_id for item in weighed if item.advantage == 0.0],
     )
-    return WeighedBatch(weighed, dropped, uncredited, account=account)
+    return WeightedBatch(weighed, dropped, uncredited, account=account)
 
 
 def absent_roles(credit: CreditAssigner, groups: Sequence[TrajectoryGroup]) -> list[str]:

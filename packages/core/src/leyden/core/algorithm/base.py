@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 import msgspec
 
 from leyden.core.algorithm.account import Account
-from leyden.core.algorithm.staleness import Pace
+from leyden.core.algorithm.staleness import LoopKind
 from leyden.core.data.route import POLICY
 from leyden.core.data.transition import TrajectoryGroup
 from leyden.core.errors import UsageError
@@ -73,7 +73,7 @@ class Context(ABC):
         """
 
     @asynccontextmanager
-    async def collecting(self, pace: Pace) -> AsyncGenerator[None]:
+    async def collecting(self, pace: LoopKind) -> AsyncGenerator[None]:
         """Let `collect` run ahead of the updates inside the block, as far as `pace` allows.
 
         Collecting that is under way when the block ends is stopped. Raises UsageError if the context supports only loop

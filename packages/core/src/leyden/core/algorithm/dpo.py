@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from leyden.core.algorithm.account import account_of
 from leyden.core.algorithm.preference_pairs import pairs_of
-from leyden.core.algorithm.supervised_loop import LessonLoop, LessonOptions, Lessons
+from leyden.core.algorithm.supervised_loop import SupervisedLoop, SupervisedOptions, SupervisedUnits
 from leyden.core.credit.registry import CREDIT
 from leyden.core.data.reasons import IN_NO_PAIR
 from leyden.core.data.scheme import SchemeSettings
@@ -16,7 +16,7 @@ from leyden.core.data.transition import TrajectoryGroup
 from leyden.core.errors import UsageError
 
 
-class DPOConfig(LessonOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class DPOConfig(SupervisedOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which pairs are made, in addition to where they come from and how the weights change. A unit is a pair."""
 
     deals: ClassVar[int | None] = 2
@@ -38,7 +38,7 @@ class DPOConfig(LessonOptions, frozen=True, kw_only=True, forbid_unknown_fields=
             raise UsageError(f"pairs_per_state must be at least 1, got {self.pairs_per_state}")
 
 
-class DPO(LessonLoop[DPOConfig]):
+class DPO(SupervisedLoop[DPOConfig]):
     """Trains on pairs of calls with the same prompt and different returns; a pair is never split over steps."""
 
     name = "dpo"
@@ -53,7 +53,7 @@ class DPO(LessonLoop[DPOConfig]):
         """Return the configuration as plain values, including every option of its schemes."""
         return super().settings() | {"credit": CREDIT.settings(self.credit)}
 
-    def lessons(self, groups: Sequence[TrajectoryGroup]) -> Lessons:
+    def lessons(self, groups: Sequence[TrajectoryGroup]) -> SupervisedUnits:
         """Return the pairs of each group, each a unit of (chosen, rejected).
 
         For stored spans, calls of different policies may form a pair, because one policy learns from all of them.
@@ -63,4 +63,4 @@ class DPO(LessonLoop[DPOConfig]):
         units = [(pair.chosen, pair.rejected) for pair in paired.pairs]
         trained = {call.span_id for unit in units for call in unit}
         account = account_of(groups, trained, unused=IN_NO_PAIR, dropped=paired.reasons)
-        return Lessons(units, paired.dropped, account=account)
+        return SupervisedUnits(units, paired.dropped, account=account)

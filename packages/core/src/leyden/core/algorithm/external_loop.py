@@ -1,4 +1,4 @@
-"""`OutsideContext`: a `Context` for a training loop that runs in its own processes and serves its policy itself.
+"""`ExternalLoopContext`: a `Context` for a training loop that runs in its own processes and serves its policy itself.
 
 Such a loop requests the rollouts of single tasks. It reports the addresses and the version of its served policy, and
 the results of its steps.
@@ -19,7 +19,7 @@ from leyden.core.data.rollout import Task
 from leyden.core.data.transition import TrajectoryGroup
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class TaskRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request for the rollouts of one task; equal requests get the same rollouts, whenever they are made."""
 
     step: int
@@ -34,10 +34,10 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """Name of the held-out set that contains the row; None: the training set."""
 
 
-class Used(msgspec.Struct, frozen=True, kw_only=True):
+class TaskUsage(msgspec.Struct, frozen=True, kw_only=True):
     """Report of what a loop could use of one task's training rollouts."""
 
-    asked: Asked
+    asked: TaskRequest
     calls: int
     """Number of trained calls."""
     tokens: int
@@ -50,12 +50,12 @@ class Used(msgspec.Struct, frozen=True, kw_only=True):
     """Account of every rollout of the task, and of its calls."""
 
 
-class Taken(msgspec.Struct, frozen=True, kw_only=True):
+class StepTasks(msgspec.Struct, frozen=True, kw_only=True):
     """The tasks that a step learns from, if they are not those that were requested for that step."""
 
     step: int
-    tasks: tuple[Asked, ...]
-    left_out: tuple[Asked, ...] = ()
+    tasks: tuple[TaskRequest, ...]
+    left_out: tuple[TaskRequest, ...] = ()
     """Tasks from which no later step will learn."""
 
 
@@ -77,16 +77,16 @@ class LoopPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Door:
+class RunEndpoint:
     """Endpoint at which the loop's processes reach the run."""
 
     url: str
-    """Root URL of what `OutsideContext.open` serves, without a trailing slash."""
+    """Root URL of what `ExternalLoopContext.open` serves, without a trailing slash."""
     token: str
     """Bearer token of the endpoint."""
 
 
-class OutsideContext(Context):
+class ExternalLoopContext(Context):
     """What an external loop can request from the run and report to it."""
 
     home: Path
@@ -98,7 +98,7 @@ class OutsideContext(Context):
     plan: LoopPlan
 
     @abstractmethod
-    def open(self, app: ASGIApp) -> Door:
+    def open(self, app: ASGIApp) -> RunEndpoint:
         """Serve `app` beside the gateway until the session ends; requests need the returned endpoint's token."""
 
     @abstractmethod
@@ -116,18 +116,18 @@ class OutsideContext(Context):
         """
 
     @abstractmethod
-    async def rollouts(self, asked: Asked) -> TrajectoryGroup:
+    async def rollouts(self, asked: TaskRequest) -> TrajectoryGroup:
         """Run a task and return its group; rollouts that finished in an earlier session are not run again.
 
         When every row of every held-out set was requested once for a step, the results are recorded as its evaluation.
         """
 
     @abstractmethod
-    def used(self, used: Used) -> None:
+    def used(self, used: TaskUsage) -> None:
         """Record which of a task's rollouts can be trained, before the step that learns from them."""
 
     @abstractmethod
-    async def taken(self, taken: Taken) -> None:
+    async def taken(self, taken: StepTasks) -> None:
         """Record what a step learns from, before the step; without a record, it is what was requested for the step."""
 
     @property

@@ -16,7 +16,7 @@ import numpy as np
 from leyden.core.algorithm.account import Account, failed_line
 from leyden.core.algorithm.base import Algorithm, Context
 from leyden.core.algorithm.policy_partition import shared_out
-from leyden.core.algorithm.staleness import Pace
+from leyden.core.algorithm.staleness import LoopKind
 from leyden.core.data.transition import TrajectoryGroup
 from leyden.core.errors import NothingToLearn, TrainingError
 from leyden.core.policy.update.config import UpdateOptions
@@ -96,9 +96,9 @@ class BatchLoop(Algorithm, Generic[Part]):
     def max_empty_batches(self) -> int:
         """Consecutive batches without anything to learn after which the run stops with an error."""
 
-    def pace(self) -> Pace:
+    def pace(self) -> LoopKind:
         """Return how far collecting may run ahead of the updates."""
-        return Pace()
+        return LoopKind()
 
     async def prepare(self, context: Context, steps: int) -> int:
         """Prepare the training before any policy is loaded, and return how many of `steps` will be taken."""

@@ -10,12 +10,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from leyden.core.advantage.registry import ADVANTAGE
-from leyden.core.algorithm.advantage_pipeline import WeighedBatch, WeighedPart, absent_roles, weigh
+from leyden.core.algorithm.advantage_pipeline import PolicyShare, WeightedBatch, absent_roles, weigh
 from leyden.core.algorithm.base import Context
 from leyden.core.algorithm.critic_targets import check_critic, unvalued, value_targets, valued
 from leyden.core.algorithm.learner import Batch, Learner, LearnerOptions, collected_numbers
 from leyden.core.algorithm.policy_partition import each_its_own, owner
-from leyden.core.algorithm.staleness import Loop, Pace, staleness
+from leyden.core.algorithm.staleness import Loop, LoopKind, staleness
 from leyden.core.credit.registry import CREDIT
 from leyden.core.data.scheme import SchemeSettings
 from leyden.core.data.transition import TrajectoryGroup, Transition
@@ -54,13 +54,13 @@ class LightningRLConfig(LearnerOptions, frozen=True, kw_only=True, forbid_unknow
             raise UsageError(f"loss {self.loss!r} ignores advantages, so lightning_rl cannot learn with it")
         self.pace()
 
-    def pace(self) -> Pace:
+    def pace(self) -> LoopKind:
         """Return how far collecting may run ahead; raises UsageError for a combination that cannot work."""
         accounts_for_age = self.make_loss().reads_ratios or self.correction is not None
-        return Pace.of(self.loop, self.max_staleness, accounts_for_age=accounts_for_age)
+        return LoopKind.of(self.loop, self.max_staleness, accounts_for_age=accounts_for_age)
 
 
-class LightningRL(Learner[LightningRLConfig, WeighedPart]):
+class LightningRL(Learner[LightningRLConfig, PolicyShare]):
     """Uniform credit, group-relative advantages and a clipped policy gradient; each part can be replaced by name."""
 
     name = "lightning_rl"
@@ -89,7 +89,7 @@ class LightningRL(Learner[LightningRLConfig, WeighedPart]):
             warmup = self.critic.warmup_steps
             raise UsageError(f"critic warmup_steps {warmup} leaves the policy none of the run's {steps} steps")
 
-    def pace(self) -> Pace:
+    def pace(self) -> LoopKind:
         """Return how far collecting may run ahead of the updates."""
         return self.config.pace()
 
@@ -106,7 +106,7 @@ class LightningRL(Learner[LightningRLConfig, WeighedPart]):
 
     async def batch(
         self, context: Context, updaters: "Mapping[str, Updater]", groups: list[TrajectoryGroup]
-    ) -> Batch[WeighedPart]:
+    ) -> Batch[PolicyShare]:
         """Return each policy's own calls, with credit and advantages that were computed over whole attempts."""
         weighed = await self.weighed(context, updaters, groups)
         numbers: dict[str, Any] = {}
@@ -119,7 +119,7 @@ class LightningRL(Learner[LightningRLConfig, WeighedPart]):
 
     async def weighed(
         self, context: Context, updaters: "Mapping[str, Updater]", groups: list[TrajectoryGroup]
-    ) -> WeighedBatch:
+    ) -> WeightedBatch:
         """Return the weighted transitions of `groups`; with a critic, the values of their states are computed first."""
         from leyden.core.policy.critic.value_update import ActorCritic
 
@@ -136,7 +136,7 @@ class LightningRL(Learner[LightningRLConfig, WeighedPart]):
             log.warning("left out %d calls that the critic cannot read: empty, or longer than the context", left_out)
         return replace(self.weigh(groups), value_targets=value_targets(groups, self.credit), unvalued=left_out)
 
-    def update(self, updater: "Updater", part: WeighedPart) -> "UpdateReport | ActorCriticReport":
+    def update(self, updater: "Updater", part: PolicyShare) -> "UpdateReport | ActorCriticReport":
         """Take one step of the policy, of the critic, or of both, and return its report."""
         from leyden.core.policy.critic.value_update import ActorCritic
 
@@ -144,7 +144,7 @@ class LightningRL(Learner[LightningRLConfig, WeighedPart]):
             return updater.learn(part.transitions, part.value_targets)
         return updater.step(part.transitions)
 
-    def weigh(self, groups: list[TrajectoryGroup]) -> WeighedBatch:
+    def weigh(self, groups: list[TrajectoryGroup]) -> WeightedBatch:
         """Turn rewards of attempts into returns of transitions, and those into an advantage for each transition."""
         if not self._roles_seen and (absent := absent_roles(self.credit, groups)):
             log.warning("credit names roles that nobody spoke in so far: %s", ", ".join(absent))

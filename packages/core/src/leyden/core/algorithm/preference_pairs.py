@@ -33,7 +33,7 @@ class Pair:
 
 
 @dataclass(frozen=True, slots=True)
-class Paired:
+class PairedGroups:
     """The pairs made from groups of trajectories."""
 
     pairs: list[Pair]
@@ -53,7 +53,7 @@ def pairs_of(
     min_gap: float = 0.0,
     per_state: int | None = None,
     apart: bool = False,
-) -> Paired:
+) -> PairedGroups:
     """Return the pairs of every group.
 
     Pairs are made within a group only: between tasks, returns would measure how hard the task was. Each transition has
@@ -72,7 +72,7 @@ def pairs_of(
         pairs += found
         none = NO_BETTER_ANSWER if any(len(answers) > 1 for answers in states) else NO_STATE_TWICE
         reasons.append(None if found else none)
-    return Paired(pairs, reasons)
+    return PairedGroups(pairs, reasons)
 
 
 def by_state(answers: Sequence[Answer], *, apart: bool = False) -> list[list[Answer]]:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from leyden.core.algorithm.account import account_of
-from leyden.core.algorithm.supervised_loop import LessonLoop, LessonOptions, Lessons, Unit
+from leyden.core.algorithm.supervised_loop import SupervisedLoop, SupervisedOptions, SupervisedUnits, Unit
 from leyden.core.data.reasons import (
     FAILED,
     NO_CALL_TO_IMITATE,
@@ -24,7 +24,7 @@ from leyden.core.data.transition import Trajectory, TrajectoryGroup
 from leyden.core.errors import UsageError
 
 
-class SFTConfig(LessonOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class SFTConfig(SupervisedOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which rollouts are imitated, in addition to their source and how the weights change. A unit is a rollout."""
 
     loss: SchemeSettings = "sft"
@@ -43,14 +43,14 @@ class SFTConfig(LessonOptions, frozen=True, kw_only=True, forbid_unknown_fields=
             raise UsageError("sft needs spans to imitate; to imitate the run's own rollouts, keep=best or above=REWARD")
 
 
-class SFT(LessonLoop[SFTConfig]):
+class SFT(SupervisedLoop[SFTConfig]):
     """Maximum likelihood on the responses of whole rollouts."""
 
     name = "sft"
     Config = SFTConfig
     unit = "rollouts_imitated"
 
-    def lessons(self, groups: Sequence[TrajectoryGroup]) -> Lessons:
+    def lessons(self, groups: Sequence[TrajectoryGroup]) -> SupervisedUnits:
         """Return the rollouts that pass the filter, each as a unit."""
         units: list[Unit] = []
         dropped, left_out = Counter[str](), Counter[str]()
@@ -63,7 +63,7 @@ class SFT(LessonLoop[SFTConfig]):
             if not kept:
                 dropped[NOTHING_TO_IMITATE] += 1
         account = account_of(groups, {call.span_id for unit in units for call in unit}, objections=objections)
-        return Lessons(units, dropped, left_out, account)
+        return SupervisedUnits(units, dropped, left_out, account)
 
     def _kept(self, group: TrajectoryGroup) -> tuple[list[Trajectory], dict[str, str]]:
         """Return the trajectories of a group to imitate, and for the others the reason by rollout id."""

@@ -18,7 +18,7 @@ from leyden.core.algorithm.account import Account
 from leyden.core.algorithm.base import Context
 from leyden.core.algorithm.learner import Batch, BatchLoop, Learner, LearnerOptions, Report, collected_numbers
 from leyden.core.algorithm.registry import make_learner
-from leyden.core.algorithm.staleness import Pace
+from leyden.core.algorithm.staleness import LoopKind
 from leyden.core.data.route import POLICY, PROVIDER
 from leyden.core.data.transition import TrajectoryGroup, Transition
 from leyden.core.errors import UsageError
@@ -162,7 +162,7 @@ class SideBySide(BatchLoop[SidePart]):
             except UsageError as error:
                 raise UsageError(f"side {name}: {error}") from error
 
-    def pace(self) -> Pace:
+    def pace(self) -> LoopKind:
         """Return how far collecting may run ahead, which is the same for all sides."""
         return next(iter(self._learners.values())).pace()
 

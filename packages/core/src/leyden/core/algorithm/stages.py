@@ -13,7 +13,7 @@ import msgspec
 from leyden.core.algorithm.base import Algorithm, Context
 from leyden.core.algorithm.learner import Learner
 from leyden.core.algorithm.registry import make_learner
-from leyden.core.algorithm.staleness import Pace
+from leyden.core.algorithm.staleness import LoopKind
 from leyden.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ class Stages(Algorithm):
         """Return the learner of the first stage that runs the agent; this algorithm if no stage does."""
         return next((learner for learner in self._learners if learner.needs_rollouts), self)
 
-    def pace(self) -> Pace:
+    def pace(self) -> LoopKind:
         """Return how far collecting may run ahead, which is the same in all stages."""
         return self._learners[0].pace()
 

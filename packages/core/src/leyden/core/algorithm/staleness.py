@@ -17,7 +17,7 @@ DEFAULT_STALENESS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
+class LoopKind:
     """A loop kind and its staleness bound."""
 
     loop: Loop = "sync"
@@ -25,7 +25,7 @@ class Pace:
     """The most updates between the weights that generated a token and the weights that learn from it."""
 
     @classmethod
-    def of(cls, loop: Loop, max_staleness: int | None, *, accounts_for_age: bool) -> "Pace":
+    def of(cls, loop: Loop, max_staleness: int | None, *, accounts_for_age: bool) -> "LoopKind":
         """Return the pace for a user's options; `max_staleness` None means the default bound.
 
         `accounts_for_age` is whether the loss, or a correction, handles tokens that came from other weights. Raises
@@ -47,7 +47,7 @@ class Pace:
 
 
 @dataclass(slots=True)
-class Window:
+class StalenessWindow:
     """Admits groups and forms batches of `size` groups so that no group gets older than `max_staleness` turns.
 
     A turn is a batch and the update from it. A group that begins in turn t must be in a batch by turn t +
@@ -117,12 +117,12 @@ def staleness(calls: Sequence[Transition], version: int) -> dict[str, float]:
     }
 
 
-def window_state(window: Window) -> dict[str, Any]:
+def window_state(window: StalenessWindow) -> dict[str, Any]:
     """Return the state of a window between two turns, as JSON values."""
     return {"turn": window.turn, "begun": window.begun, "due": [[number, due] for number, due in window.due.items()]}
 
 
-def restore_window(window: Window, state: Mapping[str, Any]) -> None:
+def restore_window(window: StalenessWindow, state: Mapping[str, Any]) -> None:
     """Restore a window from the result of `window_state`."""
     window.turn, window.begun = state["turn"], state["begun"]
     window.due = dict(state["due"])

@@ -36,7 +36,7 @@ HELD_OUT_EVERY = 10
 Unit = tuple[Transition, ...]
 
 
-class LessonOptions(LearnerOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class SupervisedOptions(LearnerOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where units come from, in addition to how the weights change."""
 
     only_from_spans: ClassVar[tuple[str, ...]] = ("per_step", "passes", "held_out")
@@ -67,11 +67,11 @@ class LessonOptions(LearnerOptions, frozen=True, kw_only=True, forbid_unknown_fi
             raise UsageError(f"held_out_every counts steps and needs held_out, got {self.held_out_every}")
 
 
-Options = TypeVar("Options", bound=LessonOptions)
+Options = TypeVar("Options", bound=SupervisedOptions)
 
 
 @dataclass(frozen=True, slots=True)
-class Lessons:
+class SupervisedUnits:
     """The units made from groups of trajectories, and what was left out."""
 
     units: list[Unit]
@@ -83,7 +83,7 @@ class Lessons:
     """Account of every rollout and call."""
 
 
-class LessonLoop(Learner[Options, list[WeightedTransition]], Generic[Options]):
+class SupervisedLoop(Learner[Options, list[WeightedTransition]], Generic[Options]):
     """Training loop over units that are chosen from collected or stored rollouts."""
 
     unit: ClassVar[str]
@@ -91,7 +91,7 @@ class LessonLoop(Learner[Options, list[WeightedTransition]], Generic[Options]):
 
     def __init__(self, config: Options) -> None:
         super().__init__(config)
-        self._stored: Lessons | None = None
+        self._stored: SupervisedUnits | None = None
         """Units of the stored rollouts, if spans are the source."""
         self._apart: list[WeightedTransition] = []
         """Units of the held-out tasks."""
@@ -106,10 +106,10 @@ class LessonLoop(Learner[Options, list[WeightedTransition]], Generic[Options]):
         return super().settings() | self.config.scheme_settings()
 
     @abstractmethod
-    def lessons(self, groups: Sequence[TrajectoryGroup]) -> Lessons:
+    def lessons(self, groups: Sequence[TrajectoryGroup]) -> SupervisedUnits:
         """Return the units that are learned from, and what was left out."""
 
-    def read(self, groups: Sequence[TrajectoryGroup], seed: int) -> Lessons:
+    def read(self, groups: Sequence[TrajectoryGroup], seed: int) -> SupervisedUnits:
         """Return the units of stored groups, before the first step of a session; hold out whole tasks.
 
         Raises UsageError if the held-out tasks give no unit to measure.
@@ -206,7 +206,7 @@ class LessonLoop(Learner[Options, list[WeightedTransition]], Generic[Options]):
     def _parts(units: Sequence[Unit], policies: Collection[str]) -> dict[str, list[WeightedTransition]]:
         return shared_out(_weighted(units), policies, lambda item: item.transition)
 
-    async def _read(self, context: Context, spans: str) -> Lessons:
+    async def _read(self, context: Context, spans: str) -> SupervisedUnits:
         """Read the spans and return their units. Raises UsageError, with all counts, if there is nothing to learn."""
         found = await context.stored(spans)
         lessons = self.read(found.groups, context.seed)
@@ -215,7 +215,7 @@ class LessonLoop(Learner[Options, list[WeightedTransition]], Generic[Options]):
         log.info("%d %s in %s: %s", len(lessons.units), self.unit, spans, _account(found, lessons))
         return lessons
 
-    def _size(self, lessons: Lessons) -> int:
+    def _size(self, lessons: SupervisedUnits) -> int:
         """Return the number of units in a step, limited so that no unit is in a step twice."""
         return min(self.config.per_step or PER_STEP, len(lessons.units))
 
@@ -224,7 +224,7 @@ def _weighted(units: Sequence[Unit]) -> list[WeightedTransition]:
     return [WeightedTransition(transition=call, advantage=0.0) for unit in units for call in unit]
 
 
-def _account(found: StoredRollouts, lessons: Lessons) -> str:
+def _account(found: StoredRollouts, lessons: SupervisedUnits) -> str:
     """Return one line with the number of rollouts found and what was left out."""
     parts = {
         "left out": found.left_out + lessons.left_out,

@@ -43,9 +43,9 @@ from leyden.core.errors import UsageError
 
 if TYPE_CHECKING:
     from leyden.core.runner.user_code.loading import AgentReference
-    from leyden.core.trainer.agents.placement import Runners
+    from leyden.core.trainer.agents.placement import RunnerPlacement
     from leyden.core.trainer.config import RunConfig
-    from leyden.core.trainer.launch import Changes
+    from leyden.core.trainer.launch import ResumeChanges
 
 USUAL, VERL = "lightning_rl", "verl"
 RESUMED = ("resume", "steps", "device", "ray_address", "set_", "runs", "quiet", "json")
@@ -167,9 +167,9 @@ class RunOptions:
         rows, held_out = [] if self.tasks is None else load_tasks(self.tasks), read_held_out(self.val or [])
         return self._config(named, str(self.tasks or ""), policies), rows, held_out
 
-    def changes(self) -> "Changes":
+    def changes(self) -> "ResumeChanges":
         """Return the changes to a resumed run. Raises UsageError, with one line, for an option that cannot change."""
-        from leyden.core.trainer.launch import Changes
+        from leyden.core.trainer.launch import ResumeChanges
 
         if self.named_agent() is not None or self.tasks is not None:
             raise UsageError(f"--resume takes agent and tasks from the run; {_WITH_RESUME}")
@@ -180,7 +180,7 @@ class RunOptions:
                 raise UsageError(f"--{option} is what the run began with; {_WITH_RESUME}")
         given = self.context.get_parameter_source("device")
         device = None if given is None or given.name == "DEFAULT" else self.device
-        return Changes(
+        return ResumeChanges(
             steps=self.steps, device=device, ray_address=self.ray_address, settings=read_settings(self.set_ or [])
         )
 
@@ -246,10 +246,10 @@ class RunOptions:
             raise UsageError(f"--backend {VERL} trains by what its configuration says; leave --algorithm out")
         return VERL if self.backend == VERL else self.algorithm
 
-    def _runners(self) -> "Runners":
-        from leyden.core.trainer.agents.placement import Runners, read_where
+    def _runners(self) -> "RunnerPlacement":
+        from leyden.core.trainer.agents.placement import RunnerPlacement, read_where
 
-        return Runners(
+        return RunnerPlacement(
             where=read_where(self.runners),
             ray_address=self.ray_address,
             ray_actors=self.ray_actors,

@@ -22,7 +22,7 @@ LINE_CHARACTERS = 400
 """Largest length of one message in a line of several."""
 
 
-class Counted(msgspec.Struct, frozen=True):
+class CountedMessage(msgspec.Struct, frozen=True):
     """A group of equal messages with its count."""
 
     count: int
@@ -55,7 +55,7 @@ class Tally:
         self._counts[key] = self._counts.get(key, 0) + count
         self._messages[key] = max(self._messages.get(key, 1), messages)
 
-    def include(self, others: Iterable[Counted]) -> None:
+    def include(self, others: Iterable[CountedMessage]) -> None:
         """Add the counts of another tally."""
         for other in others:
             self.add(other.text, other.example, other.count, other.messages)
@@ -65,12 +65,12 @@ class Tally:
         """Number of counted messages."""
         return sum(self._counts.values())
 
-    def most_common(self) -> list[Counted]:
+    def most_common(self) -> list[CountedMessage]:
         """Return the different messages, the most frequent first; of equally frequent ones, the earliest first."""
         ordered = sorted(self._counts.items(), key=lambda item: -item[1])
-        return [Counted(count, *self._first[key], messages=self._messages[key]) for key, count in ordered]
+        return [CountedMessage(count, *self._first[key], messages=self._messages[key]) for key, count in ordered]
 
-    def few(self, most: int) -> list[Counted]:
+    def few(self, most: int) -> list[CountedMessage]:
         """Return the different messages; above `most`, those with the same beginning or exception class are merged."""
         found = self.most_common()
         for key in (beginning, error_class):
@@ -88,12 +88,12 @@ class Tally:
         return "; ".join(said)
 
 
-def _merged(found: list[Counted], key: Callable[[str], str]) -> list[Counted]:
-    together: dict[str, list[Counted]] = {}
+def _merged(found: list[CountedMessage], key: Callable[[str], str]) -> list[CountedMessage]:
+    together: dict[str, list[CountedMessage]] = {}
     for one in found:
         together.setdefault(key(one.text), []).append(one)
     merged = [
-        Counted(sum(one.count for one in group), first.text, first.example, sum(one.messages for one in group))
+        CountedMessage(sum(one.count for one in group), first.text, first.example, sum(one.messages for one in group))
         for group in together.values()
         for first in group[:1]
     ]

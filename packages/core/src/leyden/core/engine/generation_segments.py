@@ -1,8 +1,9 @@
-"""`Stints`: runs either many generation segments at the same time, or one weight change without any.
+"""`GenerationSegments`: runs either many generation segments at the same time, or one weight change without any.
 
-A generation segment (`Stint`) is the part of one response that one policy version generates. It is read in its own
-tasks, whether or not the caller takes its output, so a weight change never waits for a slow reader. A weight change
-interrupts the segments and waits until each has stored its output. Afterwards their calls continue with new segments.
+A generation segment (`GenerationSegment`) is the part of one response that one policy version generates. It is read in
+its own tasks, whether or not the caller takes its output, so a weight change never waits for a slow reader. A weight
+change interrupts the segments and waits until each has stored its output. Afterwards their calls continue with new
+segments.
 """
 
 import asyncio
@@ -13,7 +14,7 @@ from typing import Any, Generic, TypeVar
 T = TypeVar("T")
 
 
-class Stints:
+class GenerationSegments:
     """The running generation segments. Must be used in a single event loop."""
 
     def __init__(self) -> None:
@@ -23,7 +24,7 @@ class Stints:
         self._open.set()
         self._quiet = asyncio.Event()
         self._quiet.set()
-        self._running: dict[Stint[Any], object] = {}
+        self._running: dict[GenerationSegment[Any], object] = {}
 
     @property
     def changing(self) -> bool:
@@ -35,12 +36,12 @@ class Stints:
         while not self.closed and not self._open.is_set():
             await self._open.wait()
 
-    def enter(self, stint: "Stint[Any]", at: object) -> None:
+    def enter(self, stint: "GenerationSegment[Any]", at: object) -> None:
         """Add a segment that the server `at` generates."""
         self._running[stint] = at
         self._quiet.clear()
 
-    def leave(self, stint: "Stint[Any]") -> None:
+    def leave(self, stint: "GenerationSegment[Any]") -> None:
         """Remove a segment."""
         del self._running[stint]
         if not self._running:
@@ -78,7 +79,7 @@ class Stints:
             stint.break_off()
 
 
-class Stint(Generic[T]):
+class GenerationSegment(Generic[T]):
     """Reads `source`, from the server `at`, to its end or until it is interrupted.
 
     With `settle`, the output is held back until then, and replaced by the result of `settle`. Create one only while no
@@ -87,7 +88,7 @@ class Stint(Generic[T]):
 
     def __init__(
         self,
-        stints: Stints,
+        stints: GenerationSegments,
         at: object,
         source: AsyncIterator[T],
         settle: Callable[[list[T]], Awaitable[T]] | None = None,

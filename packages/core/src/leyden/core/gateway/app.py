@@ -16,10 +16,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from leyden.core.engine.base import Engine
 from leyden.core.gateway.call_identity import Origin, open_origin, private_headers, verified
-from leyden.core.gateway.calls.retry_cache import Ledger
+from leyden.core.gateway.calls.retry_cache import RetryCache
 from leyden.core.gateway.calls.serve import read_prompt, read_request, serve_call
 from leyden.core.gateway.calls.served_policy import ServedPolicy
-from leyden.core.gateway.calls.span_writer import Keeper, KeeperLimits
+from leyden.core.gateway.calls.span_writer import SpanWriter, SpanWriterLimits
 from leyden.core.gateway.chat.dialect import ChatDialect
 from leyden.core.gateway.dialect import Dialect
 from leyden.core.gateway.endpoint import Endpoint, ObservedSend, not_allowed, unknown_path
@@ -27,10 +27,10 @@ from leyden.core.gateway.http.asgi import ClientWatch, send_json, start_message
 from leyden.core.gateway.http.body import BodyLimits, read_body
 from leyden.core.gateway.http.metrics import CONTENT_TYPE, GatewayMetrics
 from leyden.core.gateway.http.metrics_page import Measure, MetricsPage
-from leyden.core.gateway.limits.admission import Gate, GateLimits, Place
+from leyden.core.gateway.limits.admission import AdmissionControl, AdmissionLimits, CallSlot
 from leyden.core.gateway.limits.connections import accept
 from leyden.core.gateway.limits.held_bytes import HeldBytes
-from leyden.core.gateway.limits.long_work import LongWork, Slot, WorkLimits
+from leyden.core.gateway.limits.long_work import LongWork, RequestWork, WorkLimits
 from leyden.core.gateway.openapi import page
 from leyden.core.gateway.refusal import Refusal
 from leyden.core.gateway.responses.dialect import ResponsesDialect
@@ -54,8 +54,8 @@ class GatewayLimits:
     """Limits of request bodies, concurrent calls and long work, and of the delay before records are stored."""
 
     body: BodyLimits = field(default_factory=BodyLimits)
-    gate: GateLimits = field(default_factory=GateLimits)
-    records: KeeperLimits = field(default_factory=KeeperLimits)
+    gate: AdmissionLimits = field(default_factory=AdmissionLimits)
+    records: SpanWriterLimits = field(default_factory=SpanWriterLimits)
     work: WorkLimits = field(default_factory=WorkLimits)
 
 
@@ -87,9 +87,9 @@ class Gateway:
         self._body = limits.body
         self._held = HeldBytes(limits.body.max_bytes_per_attempt)
         self._work = LongWork(limits.work)
-        self.gate = gate = Gate(limits.gate)
+        self.gate = gate = AdmissionControl(limits.gate)
         """Admission control; it can pause and drain calls, for a weight update that must not overlap with them."""
-        self.keeper = Keeper(store.add_many_spans, limits.records)
+        self.keeper = SpanWriter(store.add_many_spans, limits.records)
         """Span writer; if it delays writes, flush it before reading records from the store."""
         self.metrics = GatewayMetrics(
             running=lambda: gate.running, waiting=lambda: gate.waiting, paused=lambda: float(gate.paused)
@@ -98,7 +98,7 @@ class Gateway:
         self._metrics_page = MetricsPage(self.metrics, self._engines, beside)
         if policy is not None:
             self.answer_with(policy, others)
-        self._ledger = Ledger(store, self.keeper, self.metrics)
+        self._ledger = RetryCache(store, self.keeper, self.metrics)
         conversations = Conversations(self._ledger)
         responses = ResponsesDialect(conversations)
         dialects: tuple[Dialect, ...] = (ChatDialect(), responses)
@@ -152,7 +152,7 @@ class Gateway:
 
         return serve
 
-    async def _place(self, attempt_id: str, size: int, slot: Slot) -> Place:
+    async def _place(self, attempt_id: str, size: int, slot: RequestWork) -> CallSlot:
         """Wait for a policy, for the attempt's lock if the request is long, and then for a slot; return the slot.
 
         The lock comes first, so at most one long request of an attempt has a slot. A weight update, which waits for
@@ -163,7 +163,7 @@ class Gateway:
         return await self.gate.place(attempt_id)
 
     async def _serve(
-        self, dialect: Dialect, origin: Origin, body: bytes, watch: ClientWatch, seen: ObservedSend, slot: Slot
+        self, dialect: Dialect, origin: Origin, body: bytes, watch: ClientWatch, seen: ObservedSend, slot: RequestWork
     ) -> None:
         """Answer a call with its policy, and count it in the metrics."""
         policy = self._named(origin.policy)
@@ -197,7 +197,7 @@ class Gateway:
 
         return count
 
-    async def _count(self, dialect: Dialect, origin: Origin, body: bytes, slot: Slot) -> int:
+    async def _count(self, dialect: Dialect, origin: Origin, body: bytes, slot: RequestWork) -> int:
         policy = self._named(origin.policy)
         if isinstance(policy, Upstream):
             raise Refusal(404, "The upstream's tokens cannot be counted here.", code="unknown_url")

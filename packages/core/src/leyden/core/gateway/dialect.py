@@ -10,7 +10,7 @@ from leyden.core.data.span import Attributes
 from leyden.core.engine.base import FinishReason
 from leyden.core.gateway.call_identity import Origin
 from leyden.core.gateway.codecs.answer_reader import AnswerReader, ReadPart, ReadToken
-from leyden.core.gateway.limits.long_work import Slot
+from leyden.core.gateway.limits.long_work import RequestWork
 from leyden.core.gateway.model_request import ModelRequest
 from leyden.core.gateway.refusal import Refusal
 
@@ -18,7 +18,7 @@ Finish = Literal["stop", "length", "tool_calls"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DrawnChoice:
+class FinishedChoice:
     """One choice of a response after its generation has ended."""
 
     reader: AnswerReader
@@ -53,7 +53,7 @@ class Reply(Protocol):
         """Send the new parts of a choice."""
         ...
 
-    async def end(self, choices: Sequence[DrawnChoice], prompt_tokens: int) -> None:
+    async def end(self, choices: Sequence[FinishedChoice], prompt_tokens: int) -> None:
         """Send the rest of the response."""
         ...
 
@@ -74,7 +74,7 @@ class Exchange(Protocol):
         """Return the writer of the response; `created` is in Unix seconds."""
         ...
 
-    def attributes(self, response_id: str, created: int, choices: Sequence[DrawnChoice]) -> Attributes:
+    def attributes(self, response_id: str, created: int, choices: Sequence[FinishedChoice]) -> Attributes:
         """Return the span attributes that only this dialect records."""
         ...
 
@@ -91,7 +91,7 @@ class Dialect(Protocol):
     prompt_field: str
     """Name of the request field that contains the prompt."""
 
-    async def parse(self, body: bytes, origin: Origin, slot: Slot) -> Exchange:
+    async def parse(self, body: bytes, origin: Origin, slot: RequestWork) -> Exchange:
         """Parse and check a request; a long request is parsed on a thread of `slot`.
 
         Raises Refusal for a request that no response can satisfy.

@@ -23,7 +23,7 @@ UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """Exceptions that decoding a client's JSON may raise."""
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class RecordedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Text of the request as the agent sent it, for the record."""
 
     model: str = ""
@@ -38,7 +38,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One checked request, independent of the dialect."""
 
-    asked: Asked
+    asked: RecordedRequest
     messages: list[Message]
     """The conversation in the format of Chat Completions."""
     tools: list[ToolDefinition]

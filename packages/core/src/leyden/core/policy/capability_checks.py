@@ -34,7 +34,7 @@ _WINDOWS = ("sliding_window", "window_size", "attention_window", "local_attentio
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Exactness:
+class Capabilities:
     """The faster computations that give the model's own log-probabilities."""
 
     plain_head: bool
@@ -46,7 +46,7 @@ class Exactness:
 
 
 @torch.no_grad()
-def prove(model: PolicyModel) -> Exactness:
+def prove(model: PolicyModel) -> Capabilities:
     """Compare each faster computation with plain forward passes over fixed random sequences, in float32.
 
     Returns which of them agree within `TOLERANCE`.
@@ -65,7 +65,7 @@ def prove(model: PolicyModel) -> Exactness:
         and not _looks_through_windows(model)
         and _agrees(exact, forked, read, plain_head=plain_head, width=model.width)
     )
-    result = Exactness(plain_head=plain_head, shared_prefix=shared, branches=branches)
+    result = Capabilities(plain_head=plain_head, shared_prefix=shared, branches=branches)
     logger.debug("%s: %s", model.source, result)
     return result
 

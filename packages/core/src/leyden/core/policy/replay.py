@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from leyden.core.policy.capability_checks import Exactness
+from leyden.core.policy.capability_checks import Capabilities
 from leyden.core.policy.logprobs import entry_logprobs
 from leyden.core.policy.model import PolicyModel
 from leyden.core.policy.update.entries import Floats, WeightedTransition
@@ -22,7 +22,7 @@ WORTH_SHARING = 16
 
 
 def read_prefix(
-    model: PolicyModel, sequences: Sequence[TokenSequence], exactness: Exactness
+    model: PolicyModel, sequences: Sequence[TokenSequence], exactness: Capabilities
 ) -> tuple[SharedPrefix | None, int]:
     """Read the prefix that all `sequences` share, if it is long enough; return it and its length, or (None, 0)."""
     if not exactness.shared_prefix or len(sequences) < 2:
@@ -37,7 +37,7 @@ def replay(
     model: PolicyModel,
     trained: Sequence[WeightedTransition],
     token_budget: int | None,
-    exactness: Exactness,
+    exactness: Capabilities,
     *,
     merge: bool = True,
 ) -> list[Floats]:

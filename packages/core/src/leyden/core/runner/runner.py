@@ -16,13 +16,13 @@ from leyden.core.runner.adapters.finding import AgentSource
 from leyden.core.runner.attempts.agent_run import Resources
 from leyden.core.runner.attempts.attempt import AttemptRun
 from leyden.core.runner.attempts.loop_watch import LoopWatch
-from leyden.core.runner.attempts.resource_cache import KnownResources
+from leyden.core.runner.attempts.resource_cache import ResourceCache
 from leyden.core.runner.config import RunnerConfig
 from leyden.core.runner.isolation.forked_run import ForkedRun
 from leyden.core.runner.user_code.input_function import check_input_function
 from leyden.core.runner.user_code.loaded_agent import LoadedAgent
 from leyden.core.runner.user_code.reward import check_reward_function
-from leyden.core.runner.workers.orphaned_attempts import LostWorkers
+from leyden.core.runner.workers.orphaned_attempts import OrphanedAttempts
 from leyden.core.store.base import LightningStore
 from leyden.core.store.http.client import HttpStore
 from leyden.core.tracing.context import OpenAttempt
@@ -74,8 +74,8 @@ class Runner:
         self._recorder, self._processes = recorder, processes
         self._began: float | None = None
         """`time.monotonic()` when the first attempt began."""
-        self.resources = KnownResources(store)
-        self._lost = LostWorkers(store)
+        self.resources = ResourceCache(store)
+        self._lost = OrphanedAttempts(store)
         self.loop_watch: LoopWatch | None = None
         """Measures how long agents have blocked the event loop. None where attempts run in processes of their own."""
         self.finished = 0

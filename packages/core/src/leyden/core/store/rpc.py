@@ -38,7 +38,7 @@ CAPABILITIES = "x-leyden-capabilities"
 """Header of every answer: features of the store behind the server, separated by commas."""
 
 TOGETHER = "together"
-"""Path of a request with several calls: a list of `Part`, answered by a list of `PartAnswer` in the same order."""
+"""Path of a request with several calls: a list of `BatchPart`, answered by a `BatchPartAnswer` for each, in order."""
 
 SMALL = frozenset({"update_attempt", "add_span", "add_many_spans"})
 """Methods called for every attempt; several calls made at once are sent in one request."""
@@ -59,7 +59,7 @@ ERRORS: Mapping[str, type[Exception]] = {
 """Errors that are sent under their own name."""
 
 
-class Failure(msgspec.Struct, frozen=True):
+class StoreFailure(msgspec.Struct, frozen=True):
     """An error of the store in the form in which it is sent to the caller."""
 
     error: str
@@ -70,7 +70,7 @@ class Failure(msgspec.Struct, frozen=True):
         return ERRORS.get(self.error, StoreError)(self.message)
 
 
-class Part(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class BatchPart(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """One of several calls in a request."""
 
     method: str
@@ -79,7 +79,7 @@ class Part(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     call: bytes
 
 
-class PartAnswer(msgspec.Struct, frozen=True, array_like=True):
+class BatchPartAnswer(msgspec.Struct, frozen=True, array_like=True):
     """Status and body that the call would have as a request of its own."""
 
     status: int

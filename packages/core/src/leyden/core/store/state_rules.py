@@ -22,7 +22,7 @@ _MODES: tuple[RolloutMode, ...] = get_args(RolloutMode)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pulse:
+class Liveness:
     """Fields of an attempt that the health check reads."""
 
     status: AttemptStatus
@@ -101,7 +101,7 @@ def rollout_after_span(rollout: RolloutStatus, attempt: AttemptStatus) -> Rollou
     return "running" if rollout == "requeuing" and attempt == "unresponsive" else rollout
 
 
-def verdict(pulse: Pulse, config: RolloutConfig, now: float) -> AttemptStatus | None:
+def verdict(pulse: Liveness, config: RolloutConfig, now: float) -> AttemptStatus | None:
     """Return the new status of a watched rollout's latest attempt; None when no limit is exceeded."""
     timeout, silence = _limits(pulse, config)
     if timeout is not None and timeout <= now:
@@ -117,7 +117,7 @@ def heard(before: float | None, now: float) -> float:
     return now if before is None else max(before, now)
 
 
-def deadline(pulse: Pulse, config: RolloutConfig) -> float | None:
+def deadline(pulse: Liveness, config: RolloutConfig) -> float | None:
     """Return the earliest Unix time at which `verdict` may return a status; None without limits."""
     return min((limit for limit in _limits(pulse, config) if limit is not None), default=None)
 
@@ -127,7 +127,7 @@ def worker_after_end(attempt: AttemptStatus) -> WorkerStatus:
     return "idle" if attempt in ("succeeded", "failed") else "unknown"
 
 
-def _limits(pulse: Pulse, config: RolloutConfig) -> tuple[float | None, float | None]:
+def _limits(pulse: Liveness, config: RolloutConfig) -> tuple[float | None, float | None]:
     timeout = silence = None
     if config.timeout_seconds is not None and (pulse.status in OPEN_ATTEMPT or pulse.status == "unresponsive"):
         timeout = pulse.start_time + config.timeout_seconds

@@ -49,7 +49,7 @@ class OpenAttempt:
     """Set when the attempt's block is left. Threads left over after a timeout then belong to no attempt."""
 
 
-class Ended:
+class EndFlag:
     """Flag for an end. It is an `Event` without waiting, at a tenth of the cost."""
 
     __slots__ = ("_told",)
@@ -81,10 +81,10 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Whether the framework names no run around this call."""
     beside: int = msgspec.field(default_factory=lambda: _current_span_id())
     """Id of OpenTelemetry's current span when this caller began. A different current span is newer than the caller."""
-    ended: Ended = msgspec.field(default_factory=Ended)
+    ended: EndFlag = msgspec.field(default_factory=EndFlag)
 
 
-class Place(NamedTuple):
+class ContextState(NamedTuple):
     """Attempt and caller of a context; see `where`."""
 
     attempt: OpenAttempt | None
@@ -161,15 +161,15 @@ def set_caller(caller: Caller | None) -> None:
     _CALLER.set(caller)
 
 
-def where() -> Place:
+def where() -> ContextState:
     """Return this context's attempt and caller, for `move` in another context.
 
     Several tasks may execute the steps of one generator.
     """
-    return Place(_ATTEMPT.get(), _CALLER.get(), _OUTSIDE.get())
+    return ContextState(_ATTEMPT.get(), _CALLER.get(), _OUTSIDE.get())
 
 
-def move(place: Place) -> None:
+def move(place: ContextState) -> None:
     """Set this context's attempt and caller to those of the context that `place` was taken from."""
     _ATTEMPT.set(place.attempt)
     _CALLER.set(place.caller)

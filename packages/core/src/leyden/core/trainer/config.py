@@ -14,11 +14,11 @@ from leyden.core.data.route import POLICY, PROVIDER, Route
 from leyden.core.data.sampling import Sampling
 from leyden.core.engine.vllm.options import VllmOptions
 from leyden.core.errors import RunError, UsageError
-from leyden.core.gateway.calls.span_writer import KeeperLimits
+from leyden.core.gateway.calls.span_writer import SpanWriterLimits
 from leyden.core.masking import MASK, PASSWORD_IN_URL, mask_text, mask_values
 from leyden.core.policy.device import check_device_name
 from leyden.core.runner.user_code.loading import AgentReference
-from leyden.core.trainer.agents.placement import Runners
+from leyden.core.trainer.agents.placement import RunnerPlacement
 from leyden.core.trainer.monitoring.trackers import tracker_names
 from leyden.core.trajectory.select import Selector
 
@@ -84,7 +84,7 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Number of concurrent rollouts in each agent process."""
     isolation: Isolation = "auto"
     """Whether rollouts share their agent process or get one each."""
-    runners: Runners = Runners()
+    runners: RunnerPlacement = RunnerPlacement()
     """Where the agent processes run."""
     timeout_seconds: float = 120.0
     """Time limit of one attempt, in seconds."""
@@ -149,7 +149,7 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             check_bound("reward_weight", weight, f"the weight of reward dimension {name!r}")
         Selector(agent_match=self.agent_match, span_match=self.span_match, attribute_match=self.attribute_match)
         self._check_routes()
-        KeeperLimits(within=self.record_within)
+        SpanWriterLimits(within=self.record_within)
         tracker_names(self.tracker)
         self._check_evaluation()
         self._check_deterministic()

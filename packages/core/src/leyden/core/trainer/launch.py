@@ -96,7 +96,7 @@ async def _begun(store_uri: str) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Changes:
+class ResumeChanges:
     """Settings that a resumed run changes."""
 
     steps: int | None = None
@@ -110,7 +110,7 @@ class Changes:
     `Algorithm.check_change` accepts are allowed."""
 
 
-def resume(runs: Path, name: str, sit: Sit, changes: Changes | None = None) -> RunReport:
+def resume(runs: Path, name: str, sit: Sit, changes: ResumeChanges | None = None) -> RunReport:
     """Resume a run after its last checkpoint and return its report.
 
     All changes except the number of steps are written to `config.yaml` and stay in effect for later sessions. Raises
@@ -124,7 +124,7 @@ def resume(runs: Path, name: str, sit: Sit, changes: Changes | None = None) -> R
             f"run {name!r} ended before its first step ({first}); begin it again, under the same name or not"
         )
     check_command(name, config)
-    changes = changes or Changes()
+    changes = changes or ResumeChanges()
     different = changed(config, changes)
     check_machine(different)
     if different != config:
@@ -145,7 +145,7 @@ def check_command(name: str, config: RunConfig) -> None:
         )
 
 
-def changed(config: RunConfig, changes: Changes) -> RunConfig:
+def changed(config: RunConfig, changes: ResumeChanges) -> RunConfig:
     """Return `config` with the permanent `changes`.
 
     Raises UsageError for a change that is not allowed or cannot work.

@@ -13,12 +13,12 @@ from leyden.core.data.rollout import Task
 from leyden.core.errors import CheckFailed, UsageError
 from leyden.core.trainer.agents.local import AgentSide, CheckAgents, agents_output, served_resources
 from leyden.core.trainer.config import RunConfig
-from leyden.core.trainer.context.external_loop import OutsideRun
+from leyden.core.trainer.context.external_loop import ExternalLoopRun
 from leyden.core.trainer.context.run_context import held_out_curve
 from leyden.core.trainer.monitoring.curve import save_curve
 from leyden.core.trainer.monitoring.display import Display
 from leyden.core.trainer.monitoring.trackers import Trackers, open_trackers
-from leyden.core.trainer.preflight.memory import Memory
+from leyden.core.trainer.preflight.memory import MemoryEstimate
 from leyden.core.trainer.preflight.report import CheckReport, CheckResult, save_report
 from leyden.core.trainer.preflight.run import before_loading, conclude, is_due, measure_memory, not_loaded, preflight
 from leyden.core.trainer.rollouts.collector import Collector
@@ -26,7 +26,7 @@ from leyden.core.trainer.rollouts.interrupted import set_aside
 from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trainer.run_folder.report import RunReport
 from leyden.core.trainer.run_folder.run_sync import RecordedRun
-from leyden.core.trainer.run_folder.timing import Usage
+from leyden.core.trainer.run_folder.timing import TimeUsage
 from leyden.core.trainer.run_folder.weights import export_policies, with_version
 from leyden.core.trainer.serving.external import serve_elsewhere
 from leyden.core.trainer.serving.serving import Serving, serve_policies
@@ -46,7 +46,7 @@ async def train(
 
     Raises UsageError for errors that the user must fix, including its subclass NothingToLearn.
     """
-    began = Usage.now()
+    began = TimeUsage.now()
     algorithm = make_algorithm(config.algorithm, config.algorithm_config)
     checks = algorithm.needs_rollouts and not algorithm.serves_itself and is_due(folder, config)
     memory = None if algorithm.serves_itself else measure_memory(config)
@@ -96,7 +96,7 @@ async def check(
     else:
         trackers = open_trackers(None, folder.trackers, config.name, {})
         try:
-            ready = _ready(folder, config, algorithm, agents, display, resources, trackers, Usage.now())
+            ready = _ready(folder, config, algorithm, agents, display, resources, trackers, TimeUsage.now())
             async with ready as context:
                 report = await preflight(context, before)
         finally:
@@ -105,7 +105,7 @@ async def check(
     return report
 
 
-def _checked_before(config: RunConfig, memory: Memory) -> list[CheckResult]:
+def _checked_before(config: RunConfig, memory: MemoryEstimate) -> list[CheckResult]:
     """Return the results of the checks that load no model; raises CheckFailed if one of them fails."""
     before = before_loading(config, memory)
     if any(result.status == "failure" for result in before):
@@ -122,7 +122,7 @@ async def _ready(
     display: Display,
     resources: NamedResources | None,
     trackers: Trackers,
-    began: Usage,
+    began: TimeUsage,
 ) -> AsyncGenerator[RecordedRun]:
     """Context manager: starts policies and agents, and yields the context that the algorithm uses."""
     tasks = folder.tasks() if config.tasks else []
@@ -142,7 +142,7 @@ async def _ready(
             flush=serving.flush,
             agents_output=agents_output(config, folder),
         )
-        kind = OutsideRun if algorithm.serves_itself else RecordedRun
+        kind = ExternalLoopRun if algorithm.serves_itself else RecordedRun
         context = kind(folder, config, serving, collector, display, trackers=trackers, began=began)
         try:
             yield context

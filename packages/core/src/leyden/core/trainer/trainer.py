@@ -14,9 +14,9 @@ from leyden.core.data.sampling import Sampling
 from leyden.core.engine.vllm.options import VllmOptions
 from leyden.core.errors import UsageError
 from leyden.core.policy.device import check_device
-from leyden.core.trainer.agents.placement import Runners
+from leyden.core.trainer.agents.placement import RunnerPlacement
 from leyden.core.trainer.config import EvaluationSet, RunConfig, check_name
-from leyden.core.trainer.launch import Changes, begin, check_run, look_here, resume, sit_here
+from leyden.core.trainer.launch import ResumeChanges, begin, check_run, look_here, resume, sit_here
 from leyden.core.trainer.monitoring.display import make_display
 from leyden.core.trainer.monitoring.trackers import tracker_names
 from leyden.core.trainer.preflight.report import CheckReport
@@ -62,7 +62,7 @@ class Trainer:
         n_runners: int = 64,
         n_workers: int = 1,
         isolation: Isolation = "auto",
-        runners: Runners | None = None,
+        runners: RunnerPlacement | None = None,
         select: Mapping[str, Any] | None = None,
         adapter: Mapping[str, Any] | None = None,
         reward_weights: Mapping[str, float] | None = None,
@@ -99,7 +99,7 @@ class Trainer:
         self.policy = _sources(policy)
         self.n_runners, self.n_workers = n_runners, n_workers
         self.isolation: Isolation = check_isolation(isolation)
-        self.runners = runners or Runners()
+        self.runners = runners or RunnerPlacement()
         self.selection = _selection(select, adapter)
         self.reward_weights = dict(reward_weights or {})
         self.input, self.hooks = input, tuple(hooks)
@@ -143,7 +143,7 @@ class Trainer:
 
     def resume(self, agent: Any, name: str, reward: RewardFunction | str | None = None) -> RunReport:
         """Resume the run `name` after its last checkpoint and return its report."""
-        return resume(self.runs, name, self._sit(agent, reward), Changes(device=self.device))
+        return resume(self.runs, name, self._sit(agent, reward), ResumeChanges(device=self.device))
 
     def check(self, agent: Any, dataset: Dataset, reward: RewardFunction | str | None = None) -> CheckReport:
         """Check on a few rollouts of `dataset` that `fit` would learn from it, and return the check's report.
@@ -221,7 +221,7 @@ class Trainer:
 
         return look
 
-    def _where(self, agent: Any) -> Runners:
+    def _where(self, agent: Any) -> RunnerPlacement:
         if self.runners.where != "local" and not isinstance(agent, str):
             raise UsageError(f"runners {self.runners.where} need an agent given by import string, as file.py:agent")
         return self.runners

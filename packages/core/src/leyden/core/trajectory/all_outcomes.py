@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from leyden.core.data import semconv
 from leyden.core.data.span import Span
 from leyden.core.data.transition import Outcome
-from leyden.core.trajectory.calls import Call, innermost_shared, is_recorded_call, read_calls
+from leyden.core.trajectory.calls import RecordedCall, innermost_shared, is_recorded_call, read_calls
 from leyden.core.trajectory.messages import text_of
 from leyden.core.trajectory.outcomes import ToolOutcome, tool_outcomes
 from leyden.core.trajectory.select import spans_above
@@ -40,7 +40,7 @@ def outcomes_by_call(spans: Sequence[Span]) -> dict[str, tuple[Outcome, ...]]:
     return {span_id: tuple(outcomes) for span_id, outcomes in found.items()}
 
 
-def _answers(call: Call) -> list[Outcome]:
+def _answers(call: RecordedCall) -> list[Outcome]:
     """Return the text that the call wrote; empty if it only requested tools, or wrote nothing readable."""
     said = [text_of(message.get("content")) for message in call.wrote if message.get("role") == "assistant"]
     text = "".join(said)
@@ -61,7 +61,7 @@ def _is_operation(span: Span) -> bool:
     return kind in (None, semconv.GUARDRAIL) and not span.name.startswith(_OURS) and not is_recorded_call(span)
 
 
-def _followed(span: Span, calls: Sequence[Call], above: Sequence[Span]) -> Call | None:
+def _followed(span: Span, calls: Sequence[RecordedCall], above: Sequence[Span]) -> RecordedCall | None:
     within = [call for call in calls if span.span_id in call.above]
     if within:
         return within[-1]

@@ -29,7 +29,7 @@ def newest_version(span: Span) -> int:
     return max((version for version in drawn_by if isinstance(version, int)), default=-1)
 
 
-class Call(NamedTuple):
+class RecordedCall(NamedTuple):
     """A recorded call."""
 
     span: Span
@@ -43,13 +43,13 @@ class Call(NamedTuple):
     asked: list[ToolRequest]
 
 
-def read_calls(spans: Sequence[Span], by_id: Mapping[str, Span]) -> list[Call]:
+def read_calls(spans: Sequence[Span], by_id: Mapping[str, Span]) -> list[RecordedCall]:
     """Return the recorded calls among `spans`, in order of their start; `by_id` has the spans of the attempt."""
     calls = [_call(span, by_id) for span in spans if is_recorded_call(span)]
     return sorted(calls, key=lambda call: (call.began, call.span.span_id))
 
 
-def innermost_shared(call: Call, above: Sequence[Span]) -> int:
+def innermost_shared(call: RecordedCall, above: Sequence[Span]) -> int:
     """Return the depth of the innermost span that contains both `call` and something with the spans `above` it.
 
     `above` has the nearest span first. The depth is 0 if no span contains both.
@@ -58,9 +58,11 @@ def innermost_shared(call: Call, above: Sequence[Span]) -> int:
     return max((depth.get(span_id, 0) for span_id in call.above), default=0)
 
 
-def _call(span: Span, by_id: Mapping[str, Span]) -> Call:
+def _call(span: Span, by_id: Mapping[str, Span]) -> RecordedCall:
     above = spans_above(span, by_id)
     view = above[0] if above and above[0].attributes.get(semconv.OPERATION) == "chat" else span
     ended = view.start_time if view.end_time is None else view.end_time
     wrote = read_messages(span.attributes.get(semconv.OUTPUT_MESSAGES))
-    return Call(span, view.start_time, ended, frozenset(one.span_id for one in above), wrote, tool_requests(wrote))
+    return RecordedCall(
+        span, view.start_time, ended, frozenset(one.span_id for one in above), wrote, tool_requests(wrote)
+    )

@@ -9,7 +9,7 @@ from typing import Literal
 
 from leyden.core.data import semconv
 from leyden.core.data.span import Span
-from leyden.core.trajectory.calls import Call, innermost_shared, read_calls
+from leyden.core.trajectory.calls import RecordedCall, innermost_shared, read_calls
 from leyden.core.trajectory.messages import ToolRequest, read_messages, tool_results
 from leyden.core.trajectory.select import spans_above
 
@@ -67,21 +67,21 @@ def _is_tool(span: Span) -> bool:
     return span.attributes.get(semconv.OPERATION) == "execute_tool"
 
 
-def _asking(tool: Span, calls: Sequence[Call], above: Sequence[Span]) -> Call | None:
+def _asking(tool: Span, calls: Sequence[RecordedCall], above: Sequence[Span]) -> RecordedCall | None:
     call_id, name = tool.attributes.get(semconv.TOOL_CALL_ID), _name(tool)
     by_call_id = [call for call in calls if call_id is not None and call_id in {one.call_id for one in call.asked}]
     if by_call_id:
         earlier = [call for call in by_call_id if call.began <= tool.start_time]
         return earlier[-1] if earlier else by_call_id[0]
 
-    def fit(call: Call) -> tuple[int, bool, float, str]:
+    def fit(call: RecordedCall) -> tuple[int, bool, float, str]:
         return innermost_shared(call, above), name in {one.tool for one in call.asked}, call.began, call.span.span_id
 
     possible = [call for call in calls if call.began <= tool.start_time and _may_ask_for(call, name)]
     return max(possible, key=fit, default=None)
 
 
-def _may_ask_for(call: Call, name: str) -> bool:
+def _may_ask_for(call: RecordedCall, name: str) -> bool:
     return call.span.status.code != "error" and (not call.asked or name in {one.tool for one in call.asked})
 
 
@@ -118,7 +118,7 @@ def _without_span(asked: Sequence[ToolRequest], own: Sequence[ToolOutcome]) -> l
     return left
 
 
-def _add_unseen(found: Mapping[str, list[ToolOutcome]], calls: Sequence[Call]) -> None:
+def _add_unseen(found: Mapping[str, list[ToolOutcome]], calls: Sequence[RecordedCall]) -> None:
     """Add outcomes without a span: for each request, its result in the first later call that contains one."""
     unseen = [_without_span(call.asked, found[call.span.span_id]) for call in calls]
     if not any(unseen):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from leyden.core.algorithm.verl.driver import doctor
-from leyden.core.algorithm.verl.driver.doctor import Finding, Patient, examine
+from leyden.core.algorithm.verl.driver.doctor import DoctorOptions, Finding, examine
 from leyden.core.cli.main import run
 
 
@@ -14,13 +14,13 @@ from leyden.core.cli.main import run
 def nothing_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out Ray, which takes half a minute to begin, and VERL, which takes as long to load."""
 
-    def ray(patient: Patient) -> list[Finding]:
+    def ray(patient: DoctorOptions) -> list[Finding]:
         return [Finding(check="Ray", status="ok", found="a task ran")]
 
     monkeypatch.setattr(doctor, "_ray", ray)
 
 
-def found(patient: Patient) -> dict[str, Finding]:
+def found(patient: DoctorOptions) -> dict[str, Finding]:
     return {finding.check: finding for finding in examine(patient)}
 
 
@@ -28,7 +28,7 @@ def found(patient: Patient) -> dict[str, Finding]:
 def test_versions_are_held_against_those_that_were_tried(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     there = {"verl": "0.8.0", "ray": "2.60.0", "tensordict": "0.10.0", "torch": "2.13.0", "transformers": "5.11.0"}
     monkeypatch.setattr(doctor, "installed", there.get)
-    findings = found(Patient(runs=tmp_path, smoke=False))
+    findings = found(DoctorOptions(runs=tmp_path, smoke=False))
     assert findings["ray"].status == "ok"
     assert (findings["verl"].status, findings["verl"].fix) == ("failed", "pip install verl==0.9.1")
     assert "0.8.0" in findings["verl"].found
@@ -46,18 +46,18 @@ def test_a_port_that_is_taken_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path
         taken.listen()
         port = int(taken.getsockname()[1])
         monkeypatch.setattr(doctor, "PORTS", {port: ("Ray's head", "--port")})
-        finding = found(Patient(runs=tmp_path, smoke=False))[f"port {port}"]
+        finding = found(DoctorOptions(runs=tmp_path, smoke=False))[f"port {port}"]
         assert finding.status == "failed"
         assert "in use" in finding.found
         assert "`ray start --head --port=N`" in finding.fix
-        assert f"port {port}" not in found(Patient(runs=tmp_path, smoke=False, ray_address="auto"))
-    assert found(Patient(runs=tmp_path, smoke=False))[f"port {port}"].status == "ok"
+        assert f"port {port}" not in found(DoctorOptions(runs=tmp_path, smoke=False, ray_address="auto"))
+    assert found(DoctorOptions(runs=tmp_path, smoke=False))[f"port {port}"].status == "ok"
 
 
 @pytest.mark.usefixtures("nothing_long")
 def test_a_policy_must_be_whole(tmp_path: Path) -> None:
     def look() -> Finding:
-        return found(Patient(runs=tmp_path, smoke=False, policy=str(tmp_path / "policy")))["policy"]
+        return found(DoctorOptions(runs=tmp_path, smoke=False, policy=str(tmp_path / "policy")))["policy"]
 
     assert "is not a folder" in look().found
     (tmp_path / "policy").mkdir()
@@ -73,7 +73,7 @@ def test_a_policy_must_be_whole(tmp_path: Path) -> None:
 def test_little_room_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(doctor, "SHARED_BYTES", 1 << 60)
     monkeypatch.setattr(doctor, "DISK_BYTES", 1 << 60)
-    findings = found(Patient(runs=tmp_path / "not/yet", smoke=False))
+    findings = found(DoctorOptions(runs=tmp_path / "not/yet", smoke=False))
     assert "--shm-size" in findings["shared memory"].fix
     assert str(tmp_path) in findings["disk"].found
     assert findings["disk"].status == "failed"
@@ -83,10 +83,10 @@ def test_little_room_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
 def test_a_check_that_cannot_look_is_no_success(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def breaks(patient: Patient) -> list[Finding]:
+    def breaks(patient: DoctorOptions) -> list[Finding]:
         raise PermissionError("not yours to see")
 
-    def nothing(patient: Patient) -> list[Finding]:
+    def nothing(patient: DoctorOptions) -> list[Finding]:
         return []
 
     for name in ("_versions", "_gpus", "_ports"):
@@ -110,7 +110,7 @@ def test_a_check_that_cannot_look_is_no_success(
 
 
 def test_a_cluster_that_is_not_there_is_said_in_a_line(tmp_path: Path) -> None:
-    patient = Patient(runs=tmp_path, smoke=False, ray_address="127.0.0.1:9")
+    patient = DoctorOptions(runs=tmp_path, smoke=False, ray_address="127.0.0.1:9")
     finding = found(patient)["Ray"]
     assert finding.status == "failed"
     assert "no Ray cluster can be joined" in finding.found or "leyden-core[ray]" in finding.found
@@ -127,9 +127,9 @@ def on_the_path(folder: Path, monkeypatch: pytest.MonkeyPatch, says: str) -> Non
 @pytest.mark.usefixtures("nothing_long")
 def test_a_gpu_that_torch_cannot_use_is_no_success(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(doctor, "_SMOKE", "print('a backward pass ran on cpu')")
-    assert found(Patient(runs=tmp_path))["smoke step"].status == "ok"
+    assert found(DoctorOptions(runs=tmp_path))["smoke step"].status == "ok"
     on_the_path(tmp_path / "bin", monkeypatch, "NVIDIA H100, 81559, 12")
-    findings = found(Patient(runs=tmp_path))
+    findings = found(DoctorOptions(runs=tmp_path))
     assert (findings["GPU 0"].status, findings["GPU 0"].found) == ("ok", "NVIDIA H100, 12 of 81,559 MiB in use")
     assert findings["smoke step"].status == "failed"
     assert "cannot use the GPUs" in findings["smoke step"].fix
@@ -146,11 +146,11 @@ def test_a_cluster_that_is_joined_must_have_gpus_and_this_node_need_not(
 
     monkeypatch.setattr(subprocess, "run", ran)
     monkeypatch.setenv("PATH", str(tmp_path))
-    findings = found(Patient(runs=tmp_path, smoke=False, ray_address="a:6379"))
+    findings = found(DoctorOptions(runs=tmp_path, smoke=False, ray_address="a:6379"))
     assert (findings["Ray"].status, findings["Ray"].found) == (status, said.strip())
     assert bool(findings["Ray"].fix) == (status == "failed")
     assert "GPUs" not in findings
-    assert found(Patient(runs=tmp_path, smoke=False))["GPUs"].status == "failed"
+    assert found(DoctorOptions(runs=tmp_path, smoke=False))["GPUs"].status == "failed"
 
 
 def test_nothing_that_is_wrong_is_without_a_fix(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_nothing_that_is_wrong_is_without_a_fix(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(doctor, "installed", dict[str, str]().get)
     monkeypatch.setattr(doctor, "SHARED_BYTES", 1 << 60)
     monkeypatch.setattr(doctor, "DISK_BYTES", 1 << 60)
-    patient = Patient(runs=tmp_path, ray_address="127.0.0.1:9", policy=str(tmp_path / "none"))
+    patient = DoctorOptions(runs=tmp_path, ray_address="127.0.0.1:9", policy=str(tmp_path / "none"))
     findings = list(examine(patient))
     assert {finding.status for finding in findings} == {"failed"}
     assert all(finding.fix for finding in findings)

@@ -3,7 +3,7 @@
 import pytest
 
 from leyden.core.advantage.registry import ADVANTAGE
-from leyden.core.algorithm.verl.driver.empty_prompts import Missing, complaint, missing
+from leyden.core.algorithm.verl.driver.empty_prompts import EmptyPrompt, complaint, missing
 from leyden.core.algorithm.verl.rows import RowLimits, training_rows
 from leyden.core.credit.registry import CREDIT
 from leyden.core.data.reasons import reason_of
@@ -14,7 +14,7 @@ CALL = transition([1, 2], [3, 4], [-0.5, -1.0], agent="a")
 LIMITS = RowLimits(prompt=8, response=4)
 
 
-def why(*rollouts: Trajectory, limits: RowLimits = LIMITS) -> Missing:
+def why(*rollouts: Trajectory, limits: RowLimits = LIMITS) -> EmptyPrompt:
     group = TrajectoryGroup(task_id="t", trajectories=rollouts)
     found = training_rows("u", group, CREDIT.make("uniform"), ADVANTAGE.make("grpo"), limits)
     assert not found.rows
@@ -65,5 +65,5 @@ def test_counts_of_the_whole_batch_and_what_to_change_are_said(
 
 
 def test_the_reason_that_is_met_most_says_what_to_change() -> None:
-    tasks = [Missing(rollouts={"no call left": 4, "no reward": 1}, calls={"prompt over the limit": 9})]
+    tasks = [EmptyPrompt(rollouts={"no call left": 4, "no reward": 1}, calls={"prompt over the limit": 9})]
     assert complaint(1, tasks).endswith(": raise data.max_prompt_length")

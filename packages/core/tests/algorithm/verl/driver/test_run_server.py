@@ -9,16 +9,24 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from leyden.core.algorithm.external_loop import Asked, Door, OutsideContext, Taken, Used
-from leyden.core.algorithm.verl.driver.run_server import Collecting
-from leyden.core.algorithm.verl.inside_verl.run_client import Driver
-from leyden.core.algorithm.verl.wire import ROLLOUTS, Failed, Pause, Replicas, Said, decode_group, encode_group
+from leyden.core.algorithm.external_loop import ExternalLoopContext, RunEndpoint, StepTasks, TaskRequest, TaskUsage
+from leyden.core.algorithm.verl.driver.run_server import RolloutServer
+from leyden.core.algorithm.verl.inside_verl.run_client import RunClient
+from leyden.core.algorithm.verl.wire import (
+    ROLLOUTS,
+    FailedPrompts,
+    Replicas,
+    UserMessage,
+    WeightChange,
+    decode_group,
+    encode_group,
+)
 from leyden.core.data.transition import Outcome, TrajectoryGroup
 from leyden.core.errors import EngineError, NothingToLearn, RewardError, TrainingError
 from leyden.core.gateway.http.server import GatewayServer
 from leyden.core.testing.factories import trajectory, transition
 
-ASKED = Asked(step=1, place=0, row=3, copies=2)
+ASKED = TaskRequest(step=1, place=0, row=3, copies=2)
 OUTCOME = Outcome(kind="tool", name="calculator", succeeded=True, text="4")
 CALL = transition((1, 2), (3,), (-0.25,), agent="planner", version=4, outcomes=(OUTCOME,), versions=((4, 1),))
 GROUP = TrajectoryGroup(
@@ -30,22 +38,22 @@ class Run:
     """Stands for the run: gives GROUP once it may."""
 
     def __init__(self, failure: Exception | None = None) -> None:
-        self.asked: list[Asked] = []
+        self.asked: list[TaskRequest] = []
         self.served: list[tuple[Sequence[str], int]] = []
         self.may = asyncio.Event()
         self.failure = failure
-        self.heard: list[int | Used | Taken] = []
+        self.heard: list[int | TaskUsage | StepTasks] = []
 
     async def pause(self, version: int) -> None:
         self.heard.append(version)
 
-    def used(self, used: Used) -> None:
+    def used(self, used: TaskUsage) -> None:
         self.heard.append(used)
 
-    async def taken(self, taken: Taken) -> None:
+    async def taken(self, taken: StepTasks) -> None:
         self.heard.append(taken)
 
-    async def rollouts(self, asked: Asked) -> TrajectoryGroup:
+    async def rollouts(self, asked: TaskRequest) -> TrajectoryGroup:
         self.asked.append(asked)
         await self.may.wait()
         if self.failure is not None:
@@ -59,10 +67,10 @@ class Run:
 
 
 @asynccontextmanager
-async def collecting(run: Run, patience: float = 0.01) -> AsyncGenerator[tuple[Collecting, Driver]]:
-    served = Collecting(cast("OutsideContext", run), patience)
+async def collecting(run: Run, patience: float = 0.01) -> AsyncGenerator[tuple[RolloutServer, RunClient]]:
+    served = RolloutServer(cast("ExternalLoopContext", run), patience)
     server = GatewayServer(served.app)
-    driver = Driver(Door(url=await server.start(), token="t"), patience=0.2)
+    driver = RunClient(RunEndpoint(url=await server.start(), token="t"), patience=0.2)
     try:
         yield served, driver
     finally:
@@ -117,10 +125,10 @@ async def test_where_the_policy_is_served_reaches_the_run() -> None:
 
 async def test_that_weights_change_and_what_a_step_learns_from_reach_the_run() -> None:
     run = Run()
-    used = Used(asked=ASKED, calls=2, tokens=9, calls_left_out={"empty prompt": 1})
-    taken = Taken(step=2, tasks=(ASKED,), left_out=(msgspec.structs.replace(ASKED, place=1),))
+    used = TaskUsage(asked=ASKED, calls=2, tokens=9, calls_left_out={"empty prompt": 1})
+    taken = StepTasks(step=2, tasks=(ASKED,), left_out=(msgspec.structs.replace(ASKED, place=1),))
     async with collecting(run) as (_, driver):
-        await driver.pause(Pause(8))
+        await driver.pause(WeightChange(8))
         await driver.used(used)
         await driver.taken(taken)
     assert run.heard == [8, used, taken]
@@ -146,28 +154,28 @@ async def test_a_replica_that_cannot_serve_ends_the_run_with_its_reason() -> Non
 
 async def test_rollouts_that_verl_cannot_be_given_end_the_run_with_the_reason() -> None:
     async with collecting(Run()) as (served, driver):
-        await driver.failed(Failed("its queue does not answer"))
-        await driver.failed(Failed("neither does this"))
+        await driver.failed(FailedPrompts("its queue does not answer"))
+        await driver.failed(FailedPrompts("neither does this"))
         with pytest.raises(TrainingError, match=r"^its queue does not answer$"):
             await served.failure
 
 
 async def test_a_batch_that_teaches_nothing_ends_the_run_as_something_to_mend() -> None:
     async with collecting(Run()) as (served, driver):
-        await driver.failed(Failed("no call of 4 tasks can be trained", to_mend=True))
+        await driver.failed(FailedPrompts("no call of 4 tasks can be trained", to_mend=True))
         with pytest.raises(NothingToLearn, match=r"^no call of 4 tasks"):
             await served.failure
 
 
 async def test_what_should_be_known_is_told_of_and_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
     async with collecting(Run()) as (served, driver):
-        await driver.said(Said("VERL waits for room"))
+        await driver.said(UserMessage("VERL waits for room"))
         assert not served.failure.done()
     assert "VERL waits for room" in caplog.messages
 
 
 async def test_a_run_that_is_gone_is_told_of_after_a_while() -> None:
-    driver = Driver(Door(url="http://127.0.0.1:9", token="t"), patience=0.0)
+    driver = RunClient(RunEndpoint(url="http://127.0.0.1:9", token="t"), patience=0.0)
     with pytest.raises(TrainingError, match="does not answer"):
         await driver.rollouts(ASKED)
     await driver.close()

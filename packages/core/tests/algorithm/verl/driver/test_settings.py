@@ -7,7 +7,7 @@ import pytest
 
 from leyden.core.algorithm.external_loop import LoopPlan
 from leyden.core.algorithm.verl.driver.settings import (
-    Files,
+    TrainerFiles,
     asked,
     batch_size,
     context_length,
@@ -29,7 +29,7 @@ PLAN = LoopPlan(
     checkpoint_every=2,
     keep_checkpoints=2,
 )
-FILES = Files(training=Path("train"), held_out=Path("held_out"), checkpoints=Path("kept"))
+FILES = TrainerFiles(training=Path("train"), held_out=Path("held_out"), checkpoints=Path("kept"))
 
 
 def test_the_runs_options_stand_where_verls_configuration_says_nothing() -> None:
@@ -86,7 +86,7 @@ def test_a_call_may_have_one_token_less_than_is_served(config: dict[str, Any], l
 
 @pytest.mark.parametrize(("step", "held_out", "before"), [(0, True, True), (2, True, False), (0, False, False)])
 def test_a_run_is_measured_before_its_first_step_alone(*, step: int, held_out: bool, before: bool) -> None:
-    files = FILES if held_out else Files(training=FILES.training, held_out=None, checkpoints=FILES.checkpoints)
+    files = FILES if held_out else TrainerFiles(training=FILES.training, held_out=None, checkpoints=FILES.checkpoints)
     config = usual_settings({}, (), 5, PLAN)
     own = own_settings(config, PLAN, files, step)["trainer"]
     assert own["val_before_train"] is before

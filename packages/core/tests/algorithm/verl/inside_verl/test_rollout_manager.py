@@ -48,7 +48,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, list[str]]]:
         data=SimpleNamespace(max_prompt_length=8, max_response_length=8),
         trainer=SimpleNamespace(v1=SimpleNamespace(trainer_mode="colocate_async")),
     )
-    made: Any = rollout_manager.RolloutCollection(config, SimpleNamespace(_load_balancer=None))
+    made: Any = rollout_manager.RolloutManager(config, SimpleNamespace(_load_balancer=None))
     monkeypatch.setattr(made, "_driver", SimpleNamespace(failed=fails))
     yield made, said
     loop: asyncio.AbstractEventLoop = made._loop

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from leyden.core.algorithm.verl.inside_verl.trainer_hooks import ToldColocated, ToldSeparate, ToldSync
+from leyden.core.algorithm.verl.inside_verl.trainer_hooks import ReportingColocated, ReportingSeparate, ReportingSync
 
 if TYPE_CHECKING:  # it imports VERL, for seconds, in every process that collects tests
-    from leyden.core.algorithm.verl.inside_verl.rollout_manager import RolloutCollection
+    from leyden.core.algorithm.verl.inside_verl.rollout_manager import RolloutManager
 
 FIRST = ["add", "begin 0", "watch"]
 SAMPLED = "sampled 1 train [{'seq_len': 3}]"
@@ -84,25 +84,25 @@ class Verl:
 @pytest.mark.parametrize(
     ("told", "done"),
     [
-        (ToldSync, ["add", "watch", SAMPLED, "sleep", "learn", "add", "update"]),
+        (ReportingSync, ["add", "watch", SAMPLED, "sleep", "learn", "add", "update"]),
         (
-            ToldColocated,
+            ReportingColocated,
             [*FIRST, SAMPLED, "pause 1", "sleep", "learn", "taken 1 ['a_0_0']", "add", "update", "serve 1"],
         ),
         (
-            ToldSeparate,
+            ReportingSeparate,
             [*FIRST, SAMPLED, "sleep", "learn", "taken 1 ['a_0_0']", "pause 1", "add", "update", "serve 1"],
         ),
     ],
 )
 def test_nothing_is_drawn_while_weights_change(told: type, done: list[str]) -> None:
     trainer: Any = type("Told", (told, Verl), {})()
-    trainer.fit(cast("RolloutCollection", Collection(trainer.done)))
+    trainer.fit(cast("RolloutManager", Collection(trainer.done)))
     assert trainer.done == [*done, "watch no more"]
 
 
 def test_replicas_that_come_and_go_between_updates_are_told_of() -> None:
-    trainer: Any = type("Told", (ToldSeparate, Verl), {})()
+    trainer: Any = type("Told", (ReportingSeparate, Verl), {})()
     trainer.fit(Collection(trainer.done))
     trainer.done.clear()
     trainer.remove_replicas_from_balancer()

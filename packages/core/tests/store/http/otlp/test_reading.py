@@ -33,7 +33,7 @@ from leyden.core.data.encoding.tokens import unpack_ids, unpack_log_probs
 from leyden.core.data.rollout import Attempt
 from leyden.core.store.common.rows import encode
 from leyden.core.store.http.admission import ServerLimits
-from leyden.core.store.http.otlp.reading import Most, read_request
+from leyden.core.store.http.otlp.reading import OtlpLimits, read_request
 from leyden.core.store.http.refused import Refused
 from leyden.core.store.http.server import store_app
 from leyden.core.store.memory import MemoryStore
@@ -342,7 +342,7 @@ def test_whatever_comes_is_read_or_refused(span: Any, noise: bytes, cut: int) ->
     at = cut % len(valid)
     for sent, kind in ((body, JSON), (noise, PROTOBUF), (valid[:at], PROTOBUF), (valid[:at] + noise, PROTOBUF)):
         try:
-            taken = read_request(sent, kind, Most(100, 10_000, 1000), attempt=("ro", "at"))
+            taken = read_request(sent, kind, OtlpLimits(100, 10_000, 1000), attempt=("ro", "at"))
         except Refused as refused:
             assert refused.status == 400 and "\n" not in str(refused)
         else:

@@ -15,14 +15,14 @@ from typing import Any
 import msgspec
 
 from leyden.core.algorithm.base import Algorithm, Context
-from leyden.core.algorithm.external_loop import OutsideContext
+from leyden.core.algorithm.external_loop import ExternalLoopContext
 from leyden.core.algorithm.verl.driver.datasets import write_held_out, write_training
 from leyden.core.algorithm.verl.driver.launch import METRICS, MODULES, TOKEN, URL, Launch
 from leyden.core.algorithm.verl.driver.owned_settings import CHANGEABLE, POLICY, REPLACED
 from leyden.core.algorithm.verl.driver.process import StepNumbers, TrainerProcess, trainer_process
-from leyden.core.algorithm.verl.driver.run_server import Collecting
+from leyden.core.algorithm.verl.driver.run_server import RolloutServer
 from leyden.core.algorithm.verl.driver.settings import (
-    Files,
+    TrainerFiles,
     asked,
     batch_size,
     context_length,
@@ -124,9 +124,9 @@ class VERL(Algorithm):
     async def run(self, context: Context) -> None:
         """Run VERL's training from the last checkpoint on, and take over the weights that it ends with.
 
-        Raises UsageError unless `context` is an `OutsideContext`.
+        Raises UsageError unless `context` is an `ExternalLoopContext`.
         """
-        if not isinstance(context, OutsideContext):
+        if not isinstance(context, ExternalLoopContext):
             raise UsageError(f"{type(context).__name__} cannot run VERL, whose loop runs in processes of its own")
         given, overrides = self._given(), self.config.overrides
         if unread := [path for path in REPLACED if asked(given, (), path) is not None]:
@@ -142,8 +142,8 @@ class VERL(Algorithm):
         """Return the given VERL dictionary, with dotted keys turned into nested mappings."""
         return nested(self.config.config)
 
-    async def _train(self, context: OutsideContext, step: int) -> None:
-        collecting = Collecting(context)
+    async def _train(self, context: ExternalLoopContext, step: int) -> None:
+        collecting = RolloutServer(context)
         launch = self._launch(context, collecting, step)
         numbers = StepNumbers(Path(launch.environment[METRICS]))
         try:
@@ -157,17 +157,17 @@ class VERL(Algorithm):
             log.warning("VERL ended after step %d, of %d planned", context.step, context.steps)
             context.steps = context.step
 
-    async def _take_over(self, context: OutsideContext) -> None:
+    async def _take_over(self, context: ExternalLoopContext) -> None:
         """Take over the weights of the best and the last version as the run's own."""
         folders = {version: _kept_in(context, version) / HUGGINGFACE for version in context.versions_to_keep if version}
         await context.adopt(folders)
 
-    def _launch(self, context: OutsideContext, collecting: Collecting, step: int) -> Launch:
+    def _launch(self, context: ExternalLoopContext, collecting: RolloutServer, step: int) -> Launch:
         """Write the files that VERL reads, and return how it is started."""
         plan, home, overrides = context.plan, context.home, self.config.overrides
         config = usual_settings(self._given(), overrides, context.steps, plan)
         held_out = home / "held_out.parquet" if context.held_out else None
-        files = Files(training=home / "train.parquet", held_out=held_out, checkpoints=context.checkpoints)
+        files = TrainerFiles(training=home / "train.parquet", held_out=held_out, checkpoints=context.checkpoints)
         write_training(files.training, context.tasks, batch_size(config, overrides, plan))
         if held_out is not None:
             write_held_out(held_out, context.held_out)
@@ -197,7 +197,7 @@ def latest_step(checkpoints: Path) -> int:
 
 
 async def _follow(
-    context: OutsideContext, process: TrainerProcess, failure: "asyncio.Future[None]", numbers: StepNumbers
+    context: ExternalLoopContext, process: TrainerProcess, failure: "asyncio.Future[None]", numbers: StepNumbers
 ) -> None:
     """Report each step of VERL to the run until VERL ends; raises the error of VERL or of a rollout."""
     began, ended = context.step, asyncio.ensure_future(process.ended())
@@ -236,17 +236,17 @@ def _by_our_names(numbers: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _is_kept(context: OutsideContext, step: int) -> bool:
+def _is_kept(context: ExternalLoopContext, step: int) -> bool:
     """Return whether VERL can resume after `step`, whose checkpoint was complete at some time."""
     return (_kept_in(context, step) / "data.pt").exists()
 
 
-def _kept_in(context: OutsideContext, step: int) -> Path:
+def _kept_in(context: ExternalLoopContext, step: int) -> Path:
     """Return the folder of VERL's checkpoint after a step."""
     return context.checkpoints / f"global_step_{step}"
 
 
-def _prune(context: OutsideContext) -> None:
+def _prune(context: ExternalLoopContext) -> None:
     """Remove the checkpoints that are needed neither to resume nor for the best version."""
     steps = sorted(int(path.name.rpartition("_")[2]) for path in context.checkpoints.glob("global_step_*"))
     needed = {*steps[-max(1, context.plan.keep_checkpoints) :], *context.versions_to_keep}

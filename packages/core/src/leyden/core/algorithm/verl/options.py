@@ -32,7 +32,7 @@ from leyden.core.policy.update.entries import Normalisation
 
 SECTION = "leyden"
 """Leyden's own section in the user's dictionary, and in `algorithm` of the composed configuration."""
-MANAGER = "leyden.core.algorithm.verl.inside_verl.rollout_manager.RolloutCollection"
+MANAGER = "leyden.core.algorithm.verl.inside_verl.rollout_manager.RolloutManager"
 """Class that VERL uses to make its rollouts."""
 
 Plain = dict[str, Any]

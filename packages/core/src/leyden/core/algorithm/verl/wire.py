@@ -2,7 +2,7 @@
 
 import msgspec
 
-from leyden.core.algorithm.external_loop import Asked, Taken, Used
+from leyden.core.algorithm.external_loop import StepTasks, TaskRequest, TaskUsage
 from leyden.core.data.encoding.tokens import pack_ids, pack_log_probs, unpack_ids, unpack_log_probs
 from leyden.core.data.failure import Failure
 from leyden.core.data.transition import Outcome, Trajectory, TrajectoryGroup, Transition
@@ -26,14 +26,14 @@ class Replicas(msgspec.Struct, frozen=True, array_like=True):
     """Version of the weights that all replicas serve."""
 
 
-class Pause(msgspec.Struct, frozen=True, array_like=True):
+class WeightChange(msgspec.Struct, frozen=True, array_like=True):
     """Notice that the weights are about to change."""
 
     version: int
     """The version that the weights change to."""
 
 
-class Failed(msgspec.Struct, frozen=True, array_like=True):
+class FailedPrompts(msgspec.Struct, frozen=True, array_like=True):
     """Notice of rollouts that cannot be given to VERL, which must not take their step without them."""
 
     why: str
@@ -41,7 +41,7 @@ class Failed(msgspec.Struct, frozen=True, array_like=True):
     """Whether the only cause is the input of the run, which the user has to change."""
 
 
-class Said(msgspec.Struct, frozen=True, array_like=True):
+class UserMessage(msgspec.Struct, frozen=True, array_like=True):
     """A message for the user of the run."""
 
     what: str
@@ -88,13 +88,13 @@ class _Group(msgspec.Struct, frozen=True, array_like=True):
 
 
 _GROUPS = msgspec.msgpack.Decoder(_Group)
-_ASKED = msgspec.msgpack.Decoder(Asked)
+_ASKED = msgspec.msgpack.Decoder(TaskRequest)
 _REPLICAS = msgspec.msgpack.Decoder(Replicas)
-_PAUSE = msgspec.msgpack.Decoder(Pause)
-_FAILED = msgspec.msgpack.Decoder(Failed)
-_SAID = msgspec.msgpack.Decoder(Said)
-_USED = msgspec.msgpack.Decoder(Used)
-_TAKEN = msgspec.msgpack.Decoder(Taken)
+_PAUSE = msgspec.msgpack.Decoder(WeightChange)
+_FAILED = msgspec.msgpack.Decoder(FailedPrompts)
+_SAID = msgspec.msgpack.Decoder(UserMessage)
+_USED = msgspec.msgpack.Decoder(TaskUsage)
+_TAKEN = msgspec.msgpack.Decoder(StepTasks)
 
 
 def encode_group(group: TrajectoryGroup) -> bytes:
@@ -134,7 +134,7 @@ def decode_group(data: bytes) -> TrajectoryGroup:
     return TrajectoryGroup(task_id=group.task_id, trajectories=trajectories)
 
 
-def decode_asked(data: bytes) -> Asked:
+def decode_asked(data: bytes) -> TaskRequest:
     """Decode a request for rollouts; raises `msgspec.DecodeError` for anything else."""
     return _ASKED.decode(data)
 
@@ -144,27 +144,27 @@ def decode_replicas(data: bytes) -> Replicas:
     return _REPLICAS.decode(data)
 
 
-def decode_pause(data: bytes) -> Pause:
+def decode_pause(data: bytes) -> WeightChange:
     """Decode a notice of a weight change; raises `msgspec.DecodeError` for anything else."""
     return _PAUSE.decode(data)
 
 
-def decode_failed(data: bytes) -> Failed:
+def decode_failed(data: bytes) -> FailedPrompts:
     """Decode a failure notice; raises `msgspec.DecodeError` for anything else."""
     return _FAILED.decode(data)
 
 
-def decode_said(data: bytes) -> Said:
+def decode_said(data: bytes) -> UserMessage:
     """Decode a message for the user; raises `msgspec.DecodeError` for anything else."""
     return _SAID.decode(data)
 
 
-def decode_used(data: bytes) -> Used:
+def decode_used(data: bytes) -> TaskUsage:
     """Decode a report of what can be trained; raises `msgspec.DecodeError` for anything else."""
     return _USED.decode(data)
 
 
-def decode_taken(data: bytes) -> Taken:
+def decode_taken(data: bytes) -> StepTasks:
     """Decode the tasks that a step learns from; raises `msgspec.DecodeError` for anything else."""
     return _TAKEN.decode(data)
 

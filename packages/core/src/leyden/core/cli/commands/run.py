@@ -60,7 +60,7 @@ def run_workers(
     given is as the run has it; files are looked for in the current folder of this machine. An agent, reward, input or
     hook that only the server names is run with --trust-server alone.
     """
-    from leyden.core.trainer.agents.remote_workers import ElsewherePlan, work_for
+    from leyden.core.trainer.agents.remote_workers import RemoteWorkersPlan, work_for
     from leyden.core.trainer.agents.runner_api import TOKEN
     from leyden.core.trainer.event_loop import run_loop, stopped_by_sigterm
 
@@ -68,7 +68,7 @@ def run_workers(
     token = os.environ.get(TOKEN, "")
     if not token:
         raise UsageError(f"set {TOKEN} to the run's token: the run was started with the same")
-    plan = ElsewherePlan(
+    plan = RemoteWorkersPlan(
         server=server,
         token=token,
         workers=workers,

@@ -36,9 +36,9 @@ def doctor(
     json: JsonOption = False,
 ) -> int:
     """Look at versions, GPUs, ports, memory, disk, policy and Ray; the exit code is 1 unless all is well."""
-    from leyden.core.algorithm.verl.driver.doctor import Patient, examine
+    from leyden.core.algorithm.verl.driver.doctor import DoctorOptions, examine
 
-    patient = Patient(policy=str(policy) if policy else None, runs=runs, ray_address=ray_address, smoke=smoke)
+    patient = DoctorOptions(policy=str(policy) if policy else None, runs=runs, ray_address=ray_address, smoke=smoke)
     findings: list[Finding] = []
     for finding in examine(patient):
         findings.append(finding)

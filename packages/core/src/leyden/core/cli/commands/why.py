@@ -19,11 +19,11 @@ def why(
     json: JsonOption = False,
 ) -> None:
     """Show why rollouts and calls of RUN were not trained, with counts and examples, or what became of one ROLLOUT."""
-    from leyden.core.trainer.why.reading import Record
+    from leyden.core.trainer.why.reading import RunRecord
     from leyden.core.trainer.why.show import rollout_lines, summary_lines
     from leyden.core.trainer.why.summary import summarise, with_rollout
 
-    record = Record.open(runs, run)
+    record = RunRecord.open(runs, run)
     if rollout is None:
         found = asyncio.run(summarise(record))
         lines = summary_lines(found)

@@ -10,7 +10,7 @@ class Corrupt(Exception):
     """The data are not valid in the declared encoding."""
 
 
-class TooMuch(Exception):
+class TooLarge(Exception):
     """The decompressed data have more bytes than the limit."""
 
 
@@ -27,7 +27,7 @@ class Inflater:
         return self._inflate.eof
 
     def push(self, data: bytes) -> bytes:
-        """Return the decompressed bytes of `data`; raises Corrupt or TooMuch."""
+        """Return the decompressed bytes of `data`; raises Corrupt or TooLarge."""
         parts: list[bytes] = []
         while data:
             if self._inflate.eof:
@@ -40,6 +40,6 @@ class Inflater:
                 raise Corrupt(str(error)) from None
             self._room -= len(parts[-1])
             if self._room < 0:
-                raise TooMuch
+                raise TooLarge
             data = self._inflate.unused_data
         return b"".join(parts)

@@ -30,15 +30,15 @@ _SLICE = 0.05
 """Seconds of one wait. A process that was stopped in the meantime loses one slice, not the whole time."""
 
 
-class NoAnswer(Exception):
+class MethodHangs(Exception):
     """The method did not return in time, or was not called because others had not returned."""
 
 
-class Raised(Exception):
+class MethodRaised(Exception):
     """The method raised; the text is the name of the exception's class."""
 
 
-class Time:
+class TimeBudget:
     """Remaining seconds for calls; each call reduces it."""
 
     __slots__ = ("left",)
@@ -62,23 +62,23 @@ class OwnMethods:
         """Number of threads that did not return in time and still run."""
         return self._stuck
 
-    def call(self, kind: type, method: Callable[[], T], time: "Time") -> T:
+    def call(self, kind: type, method: Callable[[], T], time: "TimeBudget") -> T:
         """Return the result of `method`, which calls a method of an object of class `kind`.
 
         Raises NoAnswer when the method does not return within `time`, and Raised when it raises.
         """
         if time.left <= 0 or self._stuck >= self._most_stuck or id(kind) in self._avoided:
-            raise NoAnswer
+            raise MethodHangs
         call = _Call(self, method, contextvars.copy_context())
         try:
             _thread.start_new_thread(call.run, ())
         except RuntimeError:  # the system has no more threads
-            raise NoAnswer from None
+            raise MethodHangs from None
         if not call.ended_within(time):
             self._avoid(kind)
-            raise NoAnswer
+            raise MethodHangs
         if call.error is not None:
-            raise Raised(call.error)
+            raise MethodRaised(call.error)
         return call.result
 
     def given_up(self, call: "_Call") -> bool:
@@ -122,7 +122,7 @@ class _Call:
         finally:
             self._owner.ended(self)
 
-    def ended_within(self, time: "Time") -> bool:
+    def ended_within(self, time: "TimeBudget") -> bool:
         while time.left > 0:
             began, slice_ = monotonic(), min(time.left, _SLICE)
             ended = self.done.wait(slice_)

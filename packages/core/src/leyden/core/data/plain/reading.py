@@ -20,10 +20,10 @@ from leyden.core.data.plain.enormous_text import is_enormous
 from leyden.core.data.plain.own_methods import (
     METHODS,
     SECONDS,
-    NoAnswer,
+    MethodHangs,
+    MethodRaised,
     OwnMethods,
-    Raised,
-    Time,
+    TimeBudget,
     short_name,
     type_name,
 )
@@ -44,7 +44,7 @@ ELLIPSIS = "…"
 """Marks the end of a shortened part, and the place of a part that was left out."""
 
 
-class Limits(msgspec.Struct, frozen=True):
+class ReadingLimits(msgspec.Struct, frozen=True):
     """Limits of one reading."""
 
     depth: int = 100
@@ -57,10 +57,10 @@ class Limits(msgspec.Struct, frozen=True):
     """Whether to raise `OverLimits` instead of shortening a part or calling an object's own methods."""
 
 
-FULL = Limits()
-QUICK = Limits(items=2_000, bytes=256 << 10, seconds=0.0, raises=True)
+FULL = ReadingLimits()
+QUICK = ReadingLimits(items=2_000, bytes=256 << 10, seconds=0.0, raises=True)
 """Limits on an event loop: a few milliseconds at most, and no calls of the objects' own methods."""
-WITHOUT_METHODS = Limits(seconds=0.0)
+WITHOUT_METHODS = ReadingLimits(seconds=0.0)
 """For a caller that cannot wait: objects are kept as the names of their types."""
 
 
@@ -72,7 +72,12 @@ class Reading:
     """Reads values within one set of limits; `kind_of` returns the reader of a class. Not thread-safe."""
 
     def __init__(
-        self, kind_of: Callable[[type], Kind], limits: Limits = FULL, methods: OwnMethods = METHODS, *, all_fields: bool
+        self,
+        kind_of: Callable[[type], Kind],
+        limits: ReadingLimits = FULL,
+        methods: OwnMethods = METHODS,
+        *,
+        all_fields: bool,
     ) -> None:
         self.limits = limits
         self.all_fields = all_fields
@@ -84,7 +89,7 @@ class Reading:
         self._bytes: int = limits.bytes
         self._rest: tuple[int, int] = limits.items, limits.bytes
         """Items and bytes that are reserved for the values after this one."""
-        self._time = Time(limits.seconds)
+        self._time = TimeBudget(limits.seconds)
         self._above: dict[int, object] = {}
         """Lists, dicts and objects that are being read, by their ids."""
 
@@ -311,9 +316,9 @@ class Reading:
                 why = f"an object of type {kind}, which holds more than its own text could say"
             else:
                 text = self.own(value, method)
-        except NoAnswer:
+        except MethodHangs:
             why = f"an object of type {kind}, whose own methods are not called or do not return"
-        except Raised as error:
+        except MethodRaised as error:
             why = f"an object of type {kind}, whose own text raised {error}"
         self.reduce(place, why)
         if not issubclass(type(text), str):

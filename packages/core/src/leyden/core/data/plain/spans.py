@@ -15,7 +15,7 @@ from msgspec.structs import astuple, replace
 from leyden.core.data import semconv
 from leyden.core.data.plain.class_members import class_of
 from leyden.core.data.plain.own_methods import type_name
-from leyden.core.data.plain.reading import Limits, Reading, scalar_size
+from leyden.core.data.plain.reading import Reading, ReadingLimits, scalar_size
 from leyden.core.data.plain.values import reading, shown
 from leyden.core.data.span import MOST_BYTES, Attributes, Span, SpanEvent, SpanLink, SpanStatus, StatusCode
 from leyden.core.errors import UsageError
@@ -25,7 +25,7 @@ MOST_NUMBERS = 1 << 63
 """Span numbers are below this."""
 _FAR = 1e300
 """Times are below this absolute value."""
-LIMITS = Limits(bytes=4 * MOST_BYTES)
+LIMITS = ReadingLimits(bytes=4 * MOST_BYTES)
 """Limits of one attribute. They exceed `MOST_BYTES`, so that a too large span is shortened with all attributes known.
 """
 _FEW_ITEMS, _FEW_BYTES = 1000, 1 << 20
@@ -110,12 +110,12 @@ def _is_link(link: Any) -> bool:
     return _are_attributes(link.attributes)
 
 
-def plain_spans(spans: Iterable[Any], limits: Limits = LIMITS) -> list[Span]:
+def plain_spans(spans: Iterable[Any], limits: ReadingLimits = LIMITS) -> list[Span]:
     """Return spans as plain data. Raises UsageError for a value that is no span, or a span without an identity."""
     return [span if is_plain_span(span) else plain_span(span, limits) for span in spans]
 
 
-def plain_span(span: Any, limits: Limits = LIMITS) -> Span:
+def plain_span(span: Any, limits: ReadingLimits = LIMITS) -> Span:
     """Return a span as plain data, with the reasons for incomplete parts in `semconv.REDUCED`.
 
     Raises UsageError for a value that is no span, or a span without an identity.

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple, cast
 from leyden.core.data.encoding.text import is_well_formed
 from leyden.core.data.plain.class_members import class_of, lineage_of
 from leyden.core.data.plain.enormous_text import is_enormous
-from leyden.core.data.plain.own_methods import METHODS, NoAnswer, OwnMethods, Raised, Time, short_name
-from leyden.core.data.plain.reading import FULL, Limits, OverLimits, Reading, scalar_size
+from leyden.core.data.plain.own_methods import METHODS, MethodHangs, MethodRaised, OwnMethods, TimeBudget, short_name
+from leyden.core.data.plain.reading import FULL, OverLimits, Reading, ReadingLimits, scalar_size
 from leyden.core.data.plain.value_kinds import kind_of, message
 from leyden.core.masking import mask_text
 
@@ -32,10 +32,10 @@ MOST_LISTED = 1_000_000
 FEW_MEMBERS = 20_000
 """Largest number of members of a value that may be checked on an event loop."""
 MOST_DEPTH = FULL.depth
-_SHOWN = Limits(depth=4, items=100, bytes=1000, seconds=0.0)
+_SHOWN = ReadingLimits(depth=4, items=100, bytes=1000, seconds=0.0)
 
 
-class Kept(NamedTuple):
+class PlainResult(NamedTuple):
     """Result of reading a value: the plain value, and the reasons for incomplete parts."""
 
     value: Any
@@ -43,15 +43,15 @@ class Kept(NamedTuple):
     """Why the value is incomplete; empty where it is whole."""
 
 
-def reading(limits: Limits = FULL, methods: OwnMethods = METHODS, *, all_fields: bool = False) -> Reading:
+def reading(limits: ReadingLimits = FULL, methods: OwnMethods = METHODS, *, all_fields: bool = False) -> Reading:
     """Return a new `Reading`; `all_fields` includes fields that a class excludes from its `repr`."""
     return Reading(kind_of, limits, methods, all_fields=all_fields)
 
 
-def plain(value: object, what: str = "", limits: Limits = FULL, *, all_fields: bool = False) -> Kept:
+def plain(value: object, what: str = "", limits: ReadingLimits = FULL, *, all_fields: bool = False) -> PlainResult:
     """Return `value` as plain data; `what` is its name in the reasons."""
     read = reading(limits, all_fields=all_fields)
-    return Kept(read.read(value, what), read.all_reasons())
+    return PlainResult(read.read(value, what), read.all_reasons())
 
 
 def is_plain(value: object, most: int = MOST_MEMBERS) -> bool:
@@ -110,7 +110,7 @@ def _size_of_members(holder: Any, below: list[Any]) -> int:
     return size
 
 
-def as_text(value: object, most: int, limits: Limits = FULL) -> Kept:
+def as_text(value: object, most: int, limits: ReadingLimits = FULL) -> PlainResult:
     """Return `value` as at most `most` characters: text unchanged, an object as its own text, other values as JSON."""
     read = reading(limits)
     found = read.read(value, "")
@@ -118,13 +118,13 @@ def as_text(value: object, most: int, limits: Limits = FULL) -> Kept:
     if len(text) > most:
         read.reduce("", f"{most} of {len(text)} characters are kept")
         text = f"{text[:most]}…"
-    return Kept(text, read.all_reasons())
+    return PlainResult(text, read.all_reasons())
 
 
-def as_json(value: object, what: str = "", limits: Limits = FULL) -> Kept:
+def as_json(value: object, what: str = "", limits: ReadingLimits = FULL) -> PlainResult:
     """Return `value` as JSON."""
     read = reading(limits)
-    return Kept(read.json(read.read(value, what), what), read.all_reasons())
+    return PlainResult(read.json(read.read(value, what), what), read.all_reasons())
 
 
 def number(value: object) -> float | None:
@@ -138,11 +138,11 @@ def number(value: object) -> float | None:
         if is_a(value, Decimal):
             return cast("Any", Decimal).__float__(value)
         if is_a(value, Fraction):
-            return METHODS.call(class_of(value), lambda: float(cast("Fraction", value)), Time())
+            return METHODS.call(class_of(value), lambda: float(cast("Fraction", value)), TimeBudget())
         found = reading(_SHOWN).read(value, "")
     except OverflowError:
         return math.inf
-    except (NoAnswer, Raised, ValueError):  # ValueError: a signaling NaN
+    except (MethodHangs, MethodRaised, ValueError):  # ValueError: a signaling NaN
         return None
     return float(found) if type(found) is float or type(found) is int or type(found) is bool else None
 
@@ -154,12 +154,14 @@ def pairs_of(value: object) -> list[tuple[Any, Any]] | None:
     if not is_a(value, Mapping):
         return None
     try:
-        return _few(METHODS.call(class_of(value), lambda: _first(cast("Mapping[Any, Any]", value).items()), Time()))
-    except (NoAnswer, Raised):
+        return _few(
+            METHODS.call(class_of(value), lambda: _first(cast("Mapping[Any, Any]", value).items()), TimeBudget())
+        )
+    except (MethodHangs, MethodRaised):
         return None
 
 
-def listed(value: object, limits: Limits = FULL) -> list[Any] | None:
+def listed(value: object, limits: ReadingLimits = FULL) -> list[Any] | None:
     """Return the members of a list or any other iterable that is no text; None for any other value.
 
     Also returns None for an iterable of more than `MOST_LISTED` members. Raises OverLimits where `limits` forbid
@@ -173,8 +175,8 @@ def listed(value: object, limits: Limits = FULL) -> list[Any] | None:
     if limits.raises:
         raise OverLimits
     try:
-        return _few(METHODS.call(class_of(value), lambda: _first(cast("Any", value)), Time()))
-    except (NoAnswer, Raised):  # it is not iterable, or iterating fails
+        return _few(METHODS.call(class_of(value), lambda: _first(cast("Any", value)), TimeBudget()))
+    except (MethodHangs, MethodRaised):  # it is not iterable, or iterating fails
         return None
 
 
@@ -228,9 +230,9 @@ def stack_of(error: BaseException, methods: OwnMethods = METHODS) -> str:
     """
     try:
         if _says_too_much(error):
-            raise NoAnswer
-        text: Any = methods.call(class_of(error), lambda: "".join(traceback.format_exception(error)), Time())
-    except (NoAnswer, Raised):
+            raise MethodHangs
+        text: Any = methods.call(class_of(error), lambda: "".join(traceback.format_exception(error)), TimeBudget())
+    except (MethodHangs, MethodRaised):
         text = "".join([*traceback.format_tb(error.__traceback__), f"{short_name(error)}: {message_of(error)}\n"])
     return mask_text(reading(methods=methods).text(text, ""))
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from leyden.core.engine.embedded.shared_prefixes import Common
+from leyden.core.engine.embedded.shared_prefixes import SharedPrefixes
 
 BLOCK = 16
 """Tokens per block of the prefix cache."""
@@ -50,7 +50,9 @@ class SlotCache:
         data[:, :, :old_slots, :, :old_columns] = self.data
         self.data = data
 
-    def step(self, first_slot: int, positions_BQ: Sequence[Sequence[int]], common: Common | None = None) -> "Step":
+    def step(
+        self, first_slot: int, positions_BQ: Sequence[Sequence[int]], common: SharedPrefixes | None = None
+    ) -> "Step":
         """Return a `Step` for a forward pass over tokens at `positions_BQ` of the slots from `first_slot` on.
 
         `common`, for passes of one token a row, describes which rows share a beginning; the forward pass may use it.
@@ -73,7 +75,7 @@ class Step:
     """View of the cache for one forward pass: where new keys and values are stored, and which tokens are visible."""
 
     def __init__(
-        self, cache: SlotCache, first_slot: int, positions_BQ: Tensor, width: int, common: Common | None
+        self, cache: SlotCache, first_slot: int, positions_BQ: Tensor, width: int, common: SharedPrefixes | None
     ) -> None:
         self.positions_BQ = positions_BQ
         self.width = width

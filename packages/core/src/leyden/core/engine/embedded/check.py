@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from leyden.core.engine.embedded.cache import PrefixCache, SlotCache
 from leyden.core.engine.embedded.decoder import Decoder
 from leyden.core.engine.embedded.generic_forward import LONGEST_CHECK, Forward, attention_windows
-from leyden.core.engine.embedded.shared_prefixes import Common
+from leyden.core.engine.embedded.shared_prefixes import SharedPrefixes
 from leyden.core.errors import EngineError
 
 TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-3}
@@ -57,7 +57,7 @@ def _worst_of_alike(model: nn.Module, forward: Forward, cache: SlotCache, decode
     rows = [starts[n % 2] + end for n, end in enumerate(_random_ids(model, [2, 4, 7, 3], seed=2))]
     for _ in decoder.forced(0, [row[:-1] for row in rows], [0] * len(rows), 1 << 20):
         continue  # `check_forward` checks these logits
-    step = cache.step(0, [[len(row) - 1] for row in rows], Common.of([[0, 2], [1, 3]], length))
+    step = cache.step(0, [[len(row) - 1] for row in rows], SharedPrefixes.of([[0, 2], [1, 3]], length))
     logits = forward(torch.tensor([[row[-1]] for row in rows], device=cache.shape.device), step)
     return max(_distance(logits[n], _plain(model, row)[-1:]) for n, row in enumerate(rows))
 

@@ -16,7 +16,7 @@ import torch
 
 from leyden.core.engine.base import FinishReason, TokenChunk
 from leyden.core.engine.embedded.admission import Admission
-from leyden.core.engine.embedded.decoder import Decoded, Decoder
+from leyden.core.engine.embedded.decoder import DecodedSequence, Decoder
 from leyden.core.errors import EngineError
 
 logger = logging.getLogger(__name__)
@@ -50,10 +50,10 @@ def _quick_switching() -> Generator[None]:
                 sys.setswitchinterval(before)
 
 
-class Call:
+class DecodeCall:
     """One response on its way from the decode thread to a coroutine."""
 
-    def __init__(self, sequence: Decoded) -> None:
+    def __init__(self, sequence: DecodedSequence) -> None:
         self.sequence = sequence
         self.loop = asyncio.get_running_loop()
         self.abandoned = False
@@ -120,9 +120,9 @@ class DecodeThread:
         self._max_batch = max_batch
         self._admission = admission
         self._chunk_seconds = chunk_seconds
-        self._inbox: queue.SimpleQueue[Call | _Action | None] = queue.SimpleQueue()
-        self._calls: list[Call] = []
-        self._waiting: list[Decoded] = []
+        self._inbox: queue.SimpleQueue[DecodeCall | _Action | None] = queue.SimpleQueue()
+        self._calls: list[DecodeCall] = []
+        self._waiting: list[DecodedSequence] = []
         self._decoder: Decoder | None = None
         self._emitted = 0.0
         self._stopped = False
@@ -143,7 +143,7 @@ class DecodeThread:
         self._thread.start()
         return ready
 
-    def submit(self, call: Call) -> None:
+    def submit(self, call: DecodeCall) -> None:
         """Add `call` to the inbox."""
         self._inbox.put(call)
 
@@ -199,7 +199,7 @@ class DecodeThread:
         _hand_over([(call, failure) for call in calls])
         while not self._stopped:
             item = self._inbox.get()
-            if isinstance(item, Call):
+            if isinstance(item, DecodeCall):
                 _hand_over([(item, failure)])
             elif item is not None:
                 item.refuse(failure)
@@ -227,10 +227,10 @@ class DecodeThread:
             time.perf_counter(), waiting=len(self._waiting), room=self._max_batch - rows, idle=not rows
         )
 
-    def _take(self, item: Call | _Action | None) -> None:
+    def _take(self, item: DecodeCall | _Action | None) -> None:
         if item is None:
             self._stopped = True
-        elif isinstance(item, Call):
+        elif isinstance(item, DecodeCall):
             self._calls.append(item)
             self._waiting.append(item.sequence)
             self._admission.arrived(time.perf_counter(), len(self._calls))
@@ -260,7 +260,7 @@ class DecodeThread:
         """Return the new tokens: at once for a complete response, else every `chunk_seconds`."""
         now = time.perf_counter()
         due = everything or now - self._emitted >= self._chunk_seconds
-        chunks: list[tuple[Call, TokenChunk | EngineError]] = []
+        chunks: list[tuple[DecodeCall, TokenChunk | EngineError]] = []
         for call in self._calls:
             sequence = call.sequence
             if sequence.finish_reason is not None or (due and sequence.drawn):
@@ -271,7 +271,7 @@ class DecodeThread:
             self._calls = [call for call in self._calls if call.sequence.finish_reason is None]
             _hand_over(chunks)
 
-    def _chunk(self, sequence: Decoded, finish_reason: FinishReason | None) -> TokenChunk:
+    def _chunk(self, sequence: DecodedSequence, finish_reason: FinishReason | None) -> TokenChunk:
         drawn = sequence.take()
         return TokenChunk(
             ids=[token for token, _, _ in drawn],
@@ -295,9 +295,9 @@ class DecodeThread:
             self._decoder.flush()
 
 
-def _hand_over(chunks: list[tuple[Call, TokenChunk | EngineError]]) -> None:
+def _hand_over(chunks: list[tuple[DecodeCall, TokenChunk | EngineError]]) -> None:
     """Pass the chunks to the event loops, and wake each event loop once for all of its calls."""
-    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Call, TokenChunk | EngineError]]] = {}
+    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[DecodeCall, TokenChunk | EngineError]]] = {}
     for call, chunk in chunks:
         by_loop.setdefault(call.loop, []).append((call, chunk))
     for loop, mine in by_loop.items():
@@ -308,6 +308,6 @@ def _hand_over(chunks: list[tuple[Call, TokenChunk | EngineError]]) -> None:
                 call.abandoned = True
 
 
-def _put(chunks: list[tuple[Call, TokenChunk | EngineError]]) -> None:
+def _put(chunks: list[tuple[DecodeCall, TokenChunk | EngineError]]) -> None:
     for call, chunk in chunks:
         call.put(chunk)

@@ -17,7 +17,7 @@ from leyden.core.engine.base import FinishReason
 from leyden.core.engine.embedded.cache import BLOCK, PrefixCache, SlotCache, Step
 from leyden.core.engine.embedded.generic_forward import Forward
 from leyden.core.engine.embedded.sampling import draw, likeliest, raw_log_probs
-from leyden.core.engine.embedded.shared_prefixes import Common, find_common, packed
+from leyden.core.engine.embedded.shared_prefixes import SharedPrefixes, find_common, packed
 from leyden.core.errors import EngineError
 
 PREFILL_TOKENS = 4096
@@ -30,7 +30,7 @@ SHARED_DTYPES = (torch.float32, torch.float64)
 """Precisions in which a shared beginning may be read separately; others would round the weights between two sums."""
 
 
-class Decoded:
+class DecodedSequence:
     """A sequence being decoded, and the tokens sampled since the last `take`."""
 
     def __init__(
@@ -85,15 +85,15 @@ class Decoder:
         self._forward = forward
         self._cache = cache
         self._prefixes = prefixes
-        self.rows: list[Decoded] = []
+        self.rows: list[DecodedSequence] = []
         """The sequences being decoded, by slot."""
-        self._common: Common | None = None
-        self._common_of: list[Decoded] = []
+        self._common: SharedPrefixes | None = None
+        self._common_of: list[DecodedSequence] = []
         """The rows for which `_common` was computed."""
 
-    def prefill(self, sequences: Sequence[Decoded]) -> None:
+    def prefill(self, sequences: Sequence[DecodedSequence]) -> None:
         """Add `sequences`, and sample the next token of each; common prefixes are computed once."""
-        twins: dict[tuple[int, ...], list[Decoded]] = {}
+        twins: dict[tuple[int, ...], list[DecodedSequence]] = {}
         for sequence in sequences:
             twins.setdefault(tuple(sequence.ids), []).append(sequence)
         first = len(self.rows)
@@ -118,7 +118,7 @@ class Decoder:
         step = self._cache.step(0, [[len(row.ids) - 1] for row in self.rows], self._beginnings())
         self._draw(0, self._forward(self._tensor(ids), step)[:, -1])
 
-    def leave(self, sequence: Decoded) -> None:
+    def leave(self, sequence: DecodedSequence) -> None:
         """Free the slot of `sequence`."""
         row, last = self.rows.index(sequence), len(self.rows) - 1
         if row != last:
@@ -126,7 +126,7 @@ class Decoder:
         self.rows[row] = self.rows[last]
         self.rows.pop()
 
-    def flush(self) -> list[Decoded]:
+    def flush(self) -> list[DecodedSequence]:
         """Discard everything computed; return the sequences that were being decoded, which must be prefilled again."""
         rows, self.rows = self.rows, []
         self._prefixes.flush()
@@ -177,7 +177,7 @@ class Decoder:
             scores += cast(Any, logits[0].float().log_softmax(-1).gather(1, part[:, None])[:, 0]).tolist()
         return scores
 
-    def _beginnings(self) -> Common | None:
+    def _beginnings(self) -> SharedPrefixes | None:
         """Return the beginnings that rows share, if reading them once saves time; None on GPUs (not measured)."""
         shape = self._cache.shape
         if shape.device.type != "cpu" or shape.dtype not in SHARED_DTYPES:
@@ -188,14 +188,14 @@ class Decoder:
             self._common = find_common([row.prompt for row in self.rows], column_bytes)
         return self._common
 
-    def _wave(self, waiting: list[Decoded]) -> tuple[list[tuple[int, Decoded]], list[Decoded]]:
+    def _wave(self, waiting: list[DecodedSequence]) -> tuple[list[tuple[int, DecodedSequence]], list[DecodedSequence]]:
         """Split off sequences that share no uncached block with an earlier one; the others will find it in the cache.
 
         The sequences that are split off have the number of tokens to compute beside them.
         """
         claimed: set[object] = set()
-        wave: list[tuple[int, Decoded]] = []
-        later: list[Decoded] = []
+        wave: list[tuple[int, DecodedSequence]] = []
+        later: list[DecodedSequence] = []
         for sequence in waiting:
             key = self._prefixes.first_unknown(sequence.ids[:-1])
             if key is not None and key in claimed:
@@ -206,7 +206,7 @@ class Decoder:
             wave.append((len(sequence.ids) - known, sequence))
         return wave, later
 
-    def _join(self, batch: list[Decoded]) -> Tensor:
+    def _join(self, batch: list[DecodedSequence]) -> Tensor:
         """Compute the prompts of `batch` into new rows; return the logits of the next token of each (B, V)."""
         first, starts = len(self.rows), list[int]()
         for slot, sequence in enumerate(batch, first):
@@ -244,9 +244,9 @@ class Decoder:
         return torch.tensor(ids, device=self._cache.shape.device)
 
 
-def _batches(sequences: list[tuple[int, Decoded]]) -> Iterator[list[Decoded]]:
+def _batches(sequences: list[tuple[int, DecodedSequence]]) -> Iterator[list[DecodedSequence]]:
     """Yield groups with similar numbers of tokens to compute, so that padding stays below half of them."""
-    batch: list[Decoded] = []
+    batch: list[DecodedSequence] = []
     shortest = 0
     for length, sequence in sorted(sequences, key=lambda pair: pair[0]):
         if batch and (length > 2 * shortest + BLOCK or length * (len(batch) + 1) > PREFILL_TOKENS):

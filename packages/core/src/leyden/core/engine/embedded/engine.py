@@ -17,9 +17,9 @@ from leyden.core.engine.base import Engine, EngineRecord, GenerateRequest, Model
 from leyden.core.engine.embedded.admission import Admission
 from leyden.core.engine.embedded.cache import PrefixCache, SlotCache
 from leyden.core.engine.embedded.check import check_forward
-from leyden.core.engine.embedded.decode_thread import Call, DecodeThread
-from leyden.core.engine.embedded.decoder import Decoded, Decoder
-from leyden.core.engine.embedded.fused_forward import LeanForward
+from leyden.core.engine.embedded.decode_thread import DecodeCall, DecodeThread
+from leyden.core.engine.embedded.decoder import DecodedSequence, Decoder
+from leyden.core.engine.embedded.fused_forward import FusedForward
 from leyden.core.engine.embedded.generic_forward import (
     LONGEST_CHECK,
     TESTED,
@@ -129,7 +129,7 @@ class EmbeddedEngine(Engine):
         """Yield the response while it is generated; see `Engine.generate`."""
         self._check_ready()
         check_request(request, self._model)
-        call = Call(self._sequence(request))
+        call = DecodeCall(self._sequence(request))
         delivered: list[TokenChunk] = []
         self._thread.submit(call)
         try:
@@ -186,10 +186,10 @@ class EmbeddedEngine(Engine):
             raise EngineError("the engine is closed" if self._closed else "the engine is not started")
         return self._weights
 
-    def _sequence(self, request: GenerateRequest) -> Decoded:
+    def _sequence(self, request: GenerateRequest) -> DecodedSequence:
         self._calls += 1
         seed = request.sampling.seed
-        return Decoded(
+        return DecodedSequence(
             request.prompt_ids,
             request.sampling,
             limit=answer_limit(request, self._model),
@@ -210,9 +210,9 @@ class EmbeddedEngine(Engine):
 
     def _checked_forward(self) -> tuple[Forward, SlotCache, PrefixCache]:
         model, shape = self._served, cache_shape(self._served)
-        lean = self._config.lean and LeanForward.serves(model)
+        lean = self._config.lean and FusedForward.serves(model)
         reason = ""
-        for make in ([LeanForward] if lean else []) + [GenericForward]:
+        for make in ([FusedForward] if lean else []) + [GenericForward]:
             cache, prefixes = SlotCache(shape), PrefixCache(shape, self._config.prefix_cache_tokens)
             try:
                 forward = make(model)

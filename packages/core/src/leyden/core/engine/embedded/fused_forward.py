@@ -35,7 +35,7 @@ class _Layer(NamedTuple):
     window: int | None
 
 
-class LeanForward:
+class FusedForward:
     """Forward pass of a Llama-like decoder."""
 
     def __init__(self, model: nn.Module) -> None:

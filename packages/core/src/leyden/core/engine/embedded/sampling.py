@@ -12,7 +12,7 @@ from torch import Tensor
 from leyden.core.data.sampling import Sampling
 
 
-class Draw(NamedTuple):
+class SampledTokens(NamedTuple):
     """One sampled token per row."""
 
     ids: list[int]
@@ -44,7 +44,7 @@ def likeliest(raw_BV: Tensor, counts: Sequence[int]) -> list[list[tuple[int, flo
     return [sorted(pairs, key=lambda pair: -pair[1])[:count] for pairs, count in zip(found, counts, strict=True)]
 
 
-def draw(raw_BV: Tensor, sampling: Sequence[Sampling], uniforms: Sequence[float]) -> Draw:
+def draw(raw_BV: Tensor, sampling: Sequence[Sampling], uniforms: Sequence[float]) -> SampledTokens:
     """Return a sampled token per row: the likeliest at temperature 0, else by each row's uniform number and the CDF."""
     if all(s.temperature == 0 for s in sampling):
         raw_B, ids_B = raw_BV.max(-1)
@@ -60,8 +60,8 @@ def draw(raw_BV: Tensor, sampling: Sequence[Sampling], uniforms: Sequence[float]
     return _to_host(ids_B, raw_B, drawn_B)
 
 
-def _to_host(ids_B: Tensor, raw_B: Tensor, drawn_B: Tensor) -> Draw:
-    return Draw(cast(Any, ids_B).tolist(), cast(Any, raw_B).tolist(), cast(Any, drawn_B).tolist())
+def _to_host(ids_B: Tensor, raw_B: Tensor, drawn_B: Tensor) -> SampledTokens:
+    return SampledTokens(cast(Any, ids_B).tolist(), cast(Any, raw_B).tolist(), cast(Any, drawn_B).tolist())
 
 
 def _drawn_from(raw_BV: Tensor, sampling: Sequence[Sampling]) -> Tensor:

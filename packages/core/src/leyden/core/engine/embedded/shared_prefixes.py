@@ -23,7 +23,7 @@ _TOKEN_BYTES = array("i").itemsize
 
 
 @dataclass(frozen=True, slots=True)
-class Common:
+class SharedPrefixes:
     """Rows in classes; the rows of a class begin with the same `length` tokens."""
 
     length: int
@@ -36,7 +36,7 @@ class Common:
     """Index of each row in that order."""
 
     @classmethod
-    def of(cls, classes: Sequence[list[int]], length: int) -> "Common":
+    def of(cls, classes: Sequence[list[int]], length: int) -> "SharedPrefixes":
         """Return the description of `classes`, which together are all rows; those of a class share `length` tokens."""
         order_B = place_B = None
         if len(classes) > 1:
@@ -50,7 +50,7 @@ def packed(ids: Iterable[int]) -> bytes:
     return array("i", ids).tobytes()
 
 
-def find_common(prompts: Sequence[bytes], column_bytes: int) -> Common | None:
+def find_common(prompts: Sequence[bytes], column_bytes: int) -> SharedPrefixes | None:
     """Return the shared beginnings of `prompts` that save most, or None if no saving is large enough.
 
     A token's keys and values take `column_bytes`. All classes are cut at the same length, so that the rest of all rows
@@ -76,10 +76,10 @@ def find_common(prompts: Sequence[bytes], column_bytes: int) -> Common | None:
         if tokens < length:
             classes.append([])
         classes[-1] += rows_of[prompt]
-    return Common.of(classes, length)
+    return SharedPrefixes.of(classes, length)
 
 
-def attend(q_BH1D: Tensor, keys_BKTD: Tensor, values_BKTD: Tensor, mask_B11T: Tensor, common: Common) -> Tensor:
+def attend(q_BH1D: Tensor, keys_BKTD: Tensor, values_BKTD: Tensor, mask_B11T: Tensor, common: SharedPrefixes) -> Tensor:
     """Return scaled dot-product attention of one token a row, (B, H, 1, D); equal to the plain one up to rounding.
 
     Of the first `common.length` columns only those of each class's leader are read, for all rows of the class at once.
@@ -96,7 +96,7 @@ def attend(q_BH1D: Tensor, keys_BKTD: Tensor, values_BKTD: Tensor, mask_B11T: Te
     return (shared_BKRD + own_BKRD).reshape(rows, heads, 1, size)
 
 
-def _by_class(x_BKRX: Tensor, factors_KXY: Sequence[Tensor], common: Common) -> Tensor:
+def _by_class(x_BKRX: Tensor, factors_KXY: Sequence[Tensor], common: SharedPrefixes) -> Tensor:
     """Multiply the rows of each class with the factor of the class, (B, K, R, Y): one product for each class."""
     rows, groups, each, _ = x_BKRX.shape
     ordered_BKRX = x_BKRX if common.order_B is None else x_BKRX[common.order_B]

@@ -1,4 +1,4 @@
-"""`VllmWire`: HTTP client of one vLLM server, which exchanges token ids.
+"""`VllmClient`: HTTP client of one vLLM server, which exchanges token ids.
 
 It uses streamed completions on token ids. The server must return log-probabilities of the distribution that it samples
 from (`--logprobs-mode processed_logprobs`). Raw log-probabilities are then obtained from a prompt's, which vLLM always
@@ -37,11 +37,11 @@ step requests one token's log-probability.
 MOST_TRIES, TRY_SECONDS = 200, 0.02
 
 
-class ServerLost(EngineError):
+class ServerUnreachable(EngineError):
     """The server is unreachable or interrupted its response; the request may be repeated, also on another server."""
 
 
-class Drawn(msgspec.Struct, frozen=True, kw_only=True):
+class GeneratedTokens(msgspec.Struct, frozen=True, kw_only=True):
     """Some tokens of a response, as one server generated them."""
 
     ids: list[int]
@@ -54,7 +54,7 @@ class Drawn(msgspec.Struct, frozen=True, kw_only=True):
     finish_reason: FinishReason | None = None
 
 
-class Scored(msgspec.Struct, frozen=True, kw_only=True):
+class PromptScores(msgspec.Struct, frozen=True, kw_only=True):
     """Raw log-probabilities of a prompt's ids except the first, and the likeliest ids at each position."""
 
     logprobs: list[float]
@@ -102,7 +102,7 @@ class _Models(msgspec.Struct):
     data: list[_Served] = []
 
 
-class VllmWire:
+class VllmClient:
     """Client of one server, at `url` without a trailing slash.
 
     `key` is its API key, and is sent only to it. While the server answers that it is paused, requests are repeated for
@@ -120,10 +120,10 @@ class VllmWire:
 
     async def draw(
         self, model: str, request: GenerateRequest, prompt_ids: Sequence[int], limit: int
-    ) -> AsyncGenerator[Drawn]:
+    ) -> AsyncGenerator[GeneratedTokens]:
         """Yield what `model` generates after `prompt_ids`, at most `limit` tokens; closing it aborts the call.
 
-        Raises ServerLost if the server interrupts the response, and EngineError if it refuses.
+        Raises ServerUnreachable if the server interrupts the response, and EngineError if it refuses.
         """
         body = {
             **_drawing(model, list(prompt_ids), request.sampling),
@@ -140,24 +140,24 @@ class VllmWire:
                     finished, ids = drawn.finish_reason is not None, ids + drawn.ids
                     yield drawn
         if not finished:
-            raise ServerLost(f"the vLLM server at {self.url} ended an answer without its end")
+            raise ServerUnreachable(f"the vLLM server at {self.url} ended an answer without its end")
 
-    async def score(self, model: str, ids: Sequence[int], top: int = 0) -> Scored:
+    async def score(self, model: str, ids: Sequence[int], top: int = 0) -> PromptScores:
         """Return the raw log-probabilities of `ids[1:]`, computed again: vLLM uses no cached prefix for these.
 
-        Raises EngineError if the server refuses or does not return all of them; ServerLost if it is lost.
+        Raises EngineError if the server refuses or does not return all of them; ServerUnreachable if it is lost.
         """
         body = {**_drawing(model, list(ids), Sampling()), "max_tokens": 1, "prompt_logprobs": top}
         places = (await self._one(body)).prompt_logprobs or []
         if len(places) != len(ids) or any(place is None for place in places[1:]):
             raise EngineError(f"the vLLM server at {self.url} told {len(places)} log-probabilities of {len(ids)} ids")
         known = [place or {} for place in places[1:]]
-        return Scored(
+        return PromptScores(
             logprobs=[place[token].logprob for place, token in zip(known, ids[1:], strict=True)],
             top=[_likeliest({token: value.logprob for token, value in place.items()}, top) for place in known],
         )
 
-    async def score_steps(self, model: str, ids: Sequence[int], first: int, top: int = 0) -> Scored:
+    async def score_steps(self, model: str, ids: Sequence[int], first: int, top: int = 0) -> PromptScores:
         """Return the same for `ids[first:]`, each position with its own request, in the same way as responses.
 
         For servers with adapters: on a CPU, vLLM 0.32 crashes if it scores a prompt at the same time as other calls to
@@ -166,12 +166,12 @@ class VllmWire:
         places = range(first, len(ids))
         values = await _together(self.next_log_prob(model, ids[:place], ids[place]) for place in places)
         tops = await _together(self.next_top(model, ids[:place], 1.0, top) for place in places) if top else []
-        return Scored(logprobs=values, top=tops or [[] for _ in places])
+        return PromptScores(logprobs=values, top=tops or [[] for _ in places])
 
     async def next_log_prob(self, model: str, prompt_ids: Sequence[int], token: int) -> float:
         """Return the raw log-probability of `token` after a prompt, computed as for responses: with cached prefixes.
 
-        Raises EngineError if the server refuses or does not return it; ServerLost if it is lost.
+        Raises EngineError if the server refuses or does not return it; ServerUnreachable if it is lost.
         """
         body = {
             **_drawing(model, list(prompt_ids), Sampling()),
@@ -188,7 +188,7 @@ class VllmWire:
     async def next_top(self, model: str, prompt_ids: Sequence[int], temperature: float, count: int) -> Top:
         """Return the `count` likeliest tokens after a prompt, as the server reports them at `temperature`.
 
-        Raises EngineError if the server does not return them after several tries; ServerLost if it is lost.
+        Raises EngineError if the server does not return them after several tries; ServerUnreachable if it is lost.
         """
         sampling = Sampling(temperature=temperature)
         body = {**_drawing(model, list(prompt_ids), sampling), "max_tokens": 1, "logprobs": count}
@@ -199,7 +199,9 @@ class VllmWire:
             await asyncio.sleep(TRY_SECONDS)
         raise EngineError(f"the vLLM server at {self.url} did not tell the {count} likeliest tokens")
 
-    async def _mended(self, model: str, ids: list[int], drawn: Drawn, request: GenerateRequest) -> Drawn:
+    async def _mended(
+        self, model: str, ids: list[int], drawn: GeneratedTokens, request: GenerateRequest
+    ) -> GeneratedTokens:
         """Request the likeliest tokens again for positions without them, which calls of `next_log_prob` can cause."""
         if all(drawn.top):
             return drawn
@@ -234,12 +236,15 @@ class VllmWire:
             return None
 
     async def ask(self, method: str, path: str, body: object = None) -> bytes:
-        """Return the response body; waits while the server is paused. Raises ServerLost, or EngineError if refused."""
+        """Return the response body; waits while the server is paused.
+
+        Raises ServerUnreachable, or EngineError for a refusal.
+        """
         try:
             async with self._asked(method, path, body) as answer:
                 return await answer.read()
         except (aiohttp.ClientError, OSError) as error:
-            raise ServerLost(f"the vLLM server at {self.url} is lost: {_told(error)}") from error
+            raise ServerUnreachable(f"the vLLM server at {self.url} is lost: {_told(error)}") from error
 
     async def close(self) -> None:
         """Close the connections."""
@@ -267,12 +272,12 @@ class VllmWire:
                         raise self._failure(said.error)
                     yield said
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise ServerLost(f"the vLLM server at {self.url} is lost: {_told(error)}") from error
+            raise ServerUnreachable(f"the vLLM server at {self.url} is lost: {_told(error)}") from error
 
     def _failure(self, said: _Failure) -> EngineError:
         """Return the exception for an error in a stream: the server's engine has died, or cannot do the request."""
         text = f"the vLLM server at {self.url} broke off: {_line(said.message)}"
-        return ServerLost(text) if str(said.code or 500).startswith("5") else EngineError(text)
+        return ServerUnreachable(text) if str(said.code or 500).startswith("5") else EngineError(text)
 
     @contextlib.asynccontextmanager
     async def _asked(self, method: str, path: str, body: object) -> AsyncGenerator[aiohttp.ClientResponse]:
@@ -307,7 +312,7 @@ class VllmWire:
             return
         reason = _reason(await answer.read())
         text = f"the vLLM server at {self.url} refused {path} ({answer.status}): {reason}"
-        raise ServerLost(text) if answer.status >= 500 else EngineError(text)
+        raise ServerUnreachable(text) if answer.status >= 500 else EngineError(text)
 
 
 def _drawing(model: str, prompt_ids: list[int], sampling: Sampling) -> dict[str, object]:
@@ -330,14 +335,14 @@ def _drawing(model: str, prompt_ids: list[int], sampling: Sampling) -> dict[str,
     return body if sampling.seed is None else {**body, "seed": sampling.seed}
 
 
-def _drawn(choice: _Choice, top: int) -> Drawn:
+def _drawn(choice: _Choice, top: int) -> GeneratedTokens:
     ids = choice.token_ids or []
     told = choice.logprobs or _Logprobs()
     logprobs = [value for value in told.token_logprobs if value is not None]
     places = told.top_logprobs or []
     if len(logprobs) != len(ids) or (top and len(places) != len(ids)):
         raise EngineError(f"the vLLM server told {len(logprobs)} log-probabilities of {len(ids)} ids")
-    return Drawn(
+    return GeneratedTokens(
         ids=ids,
         logprobs=logprobs,
         top=[_likeliest(_by_id(place or {}), top) for place in places] if top else [],

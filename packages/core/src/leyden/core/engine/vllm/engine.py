@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from leyden.core.engine.base import EngineRecord, ModelInfo
-from leyden.core.engine.vllm.client import ServerLost, VllmWire
+from leyden.core.engine.vllm.client import ServerUnreachable, VllmClient
 from leyden.core.engine.vllm.options import VllmOptions
-from leyden.core.engine.vllm.remote_engine import Place, WiredEngine
+from leyden.core.engine.vllm.remote_engine import RemoteEngine, SegmentServer
 from leyden.core.engine.vllm.server import BASE, VllmServer
 from leyden.core.engine.vllm.sleep import check_awake, put_to_sleep, wake_up
 from leyden.core.engine.vllm.weights import SharedWeights, write_policy
@@ -35,7 +35,7 @@ MOST_LOSSES = 4
 """Number of consecutive server losses, without a token in between, after which a call fails."""
 
 
-class VllmEngine(WiredEngine):
+class VllmEngine(RemoteEngine):
     """Serves the model in a folder, or of a hub name. `log` is the file for the server's output.
 
     `server` runs the server process; by default it is made from `options` and `device`.
@@ -63,7 +63,7 @@ class VllmEngine(WiredEngine):
         self._updates = 0
         self._adapter: Path | None = None
         self._shared = SharedWeights() if self._options.transfer == "ipc" else None
-        self._wire: VllmWire | None = None
+        self._wire: VllmClient | None = None
         self._mending = asyncio.Lock()
         self._watching: asyncio.Task[None] | None = None
         self._broken: EngineError | None = None
@@ -164,7 +164,7 @@ class VllmEngine(WiredEngine):
                 raise
             await self._awake(wire, sleeps=sleeps)
 
-    async def _awake(self, wire: VllmWire | None, *, sleeps: bool) -> None:
+    async def _awake(self, wire: VllmClient | None, *, sleeps: bool) -> None:
         if sleeps and wire is not None and await wake_up(wire):
             return
         if self._stints.closed:
@@ -192,15 +192,17 @@ class VllmEngine(WiredEngine):
             await self._server.stop()
         await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
 
-    async def _place(self, rollout_id: str | None) -> Place:
+    async def _place(self, rollout_id: str | None) -> SegmentServer:
         self.check()
         async with self._mending:  # held while a server is restarted
             self._check_ready()
             if self._wire is None:
                 raise EngineError("the engine is not started")
-            return Place(self._wire, BASE if self._adapter is None else ADAPTER, self._version, self.takes_adapters)
+            return SegmentServer(
+                self._wire, BASE if self._adapter is None else ADAPTER, self._version, self.takes_adapters
+            )
 
-    async def _lost(self, place: Place, error: ServerLost, losses: int) -> None:
+    async def _lost(self, place: SegmentServer, error: ServerUnreachable, losses: int) -> None:
         if losses > MOST_LOSSES:
             raise EngineError(f"the call was given up after {losses} losses in a row: {error}") from error
         await self._mend(place.wire, str(error))
@@ -215,7 +217,7 @@ class VllmEngine(WiredEngine):
             if self._wire is wire:
                 await asyncio.sleep(1)  # an update restarts the server
 
-    async def _mend(self, wire: VllmWire | None, why: str) -> None:
+    async def _mend(self, wire: VllmClient | None, why: str) -> None:
         """Restart the server unless it is healthy, or was already restarted."""
         async with self._mending:
             self.check()
@@ -245,14 +247,14 @@ class VllmEngine(WiredEngine):
         if self._options.sleep:
             await check_awake(wire)
 
-    async def _prove(self, wire: VllmWire) -> None:
+    async def _prove(self, wire: VllmClient) -> None:
         """Generate a token: vLLM crashes only at the first call of a model that it cannot compute on this machine."""
         try:
             await wire.next_log_prob(BASE, [0, 1], 2)
-        except ServerLost as error:
+        except ServerUnreachable as error:
             raise EngineError(f"vLLM came up and broke at its first call: {self._server.reason()}") from error
 
-    async def _load_adapter(self, wire: VllmWire) -> None:
+    async def _load_adapter(self, wire: VllmClient) -> None:
         body = {"lora_name": ADAPTER, "lora_path": str(self._adapter), "load_inplace": True}
         await wire.ask("POST", "/v1/load_lora_adapter", body)
 
@@ -266,13 +268,13 @@ class VllmEngine(WiredEngine):
         if before != self._first:
             shutil.rmtree(before, ignore_errors=True)
 
-    async def _with_server(self, act: Callable[[VllmWire], Awaitable[T]]) -> T:
+    async def _with_server(self, act: Callable[[VllmClient], Awaitable[T]]) -> T:
         """Return the result of `act` with the current server; if that is lost, repeat it with a new server."""
         for losses in range(1, MOST_LOSSES + 1):
             place = await self._place(None)
             try:
                 return await act(place.wire)
-            except ServerLost as error:
+            except ServerUnreachable as error:
                 await self._lost(place, error, losses)
         raise EngineError("the vLLM server was lost again and again during an update")
 

@@ -1,9 +1,9 @@
-"""`WiredEngine`: the common base of engines whose policy is served by vLLM in separate processes.
+"""`RemoteEngine`: the common base of engines whose policy is served by vLLM in separate processes.
 
-A response is generated in segments (`Stint`), each by one server with one version. A segment may end before the
-response, because of new weights, or a server that died or paused. Its tokens are kept, and the next segment continues
-from the prompt and all tokens so far. A call thus survives the loss of a server, and every token's log-probability is
-exact.
+A response is generated in segments (`GenerationSegment`), each by one server with one version. A segment may end before
+the response, because of new weights, or a server that died or paused. Its tokens are kept, and the next segment
+continues from the prompt and all tokens so far. A call thus survives the loss of a server, and every token's
+log-probability is exact.
 """
 
 from abc import abstractmethod
@@ -16,10 +16,10 @@ import msgspec
 
 from leyden.core.data.sampling import Sampling
 from leyden.core.engine.base import Engine, EngineRecord, FinishReason, GenerateRequest, TokenChunk
-from leyden.core.engine.generation_segments import Stint, Stints
+from leyden.core.engine.generation_segments import GenerationSegment, GenerationSegments
 from leyden.core.engine.record import report
 from leyden.core.engine.request_validation import answer_limit, check_request
-from leyden.core.engine.vllm.client import Drawn, ServerLost, VllmWire
+from leyden.core.engine.vllm.client import GeneratedTokens, ServerUnreachable, VllmClient
 from leyden.core.errors import EngineError
 
 T = TypeVar("T")
@@ -30,13 +30,13 @@ SEEDS = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SegmentServer:
     """Where a segment is generated: a server, the policy's name on it, and the version it serves.
 
-    With `steps`, prompts are scored position by position: see `VllmWire.score_steps`.
+    With `steps`, prompts are scored position by position: see `VllmClient.score_steps`.
     """
 
-    wire: VllmWire
+    wire: VllmClient
     model: str
     version: int
     steps: bool = False
@@ -77,7 +77,7 @@ class _Answer:
         return msgspec.structs.replace(self.request, sampling=sampling, top_logprobs=top)
 
 
-class WiredEngine(Engine):
+class RemoteEngine(Engine):
     """Generates responses on the servers that a subclass chooses.
 
     `on_finish` is called on the caller's event loop with the record of each call when it ends.
@@ -85,7 +85,7 @@ class WiredEngine(Engine):
 
     def __init__(self, *, on_finish: Callable[[EngineRecord], None] | None = None) -> None:
         self._on_finish = on_finish
-        self._stints = Stints()
+        self._stints = GenerationSegments()
         self._in_flight = 0
 
     @property
@@ -94,11 +94,11 @@ class WiredEngine(Engine):
         return self._in_flight
 
     @abstractmethod
-    async def _place(self, rollout_id: str | None) -> Place:
+    async def _place(self, rollout_id: str | None) -> SegmentServer:
         """Return the server for a call of this rollout; may wait. Raises EngineError if there will be none."""
 
     @abstractmethod
-    async def _lost(self, place: Place, error: ServerLost, losses: int) -> None:
+    async def _lost(self, place: SegmentServer, error: ServerUnreachable, losses: int) -> None:
         """Handle the `losses`-th consecutive loss of `place`; raises EngineError if the call cannot continue."""
 
     async def generate(self, request: GenerateRequest) -> AsyncIterator[TokenChunk]:
@@ -141,7 +141,7 @@ class WiredEngine(Engine):
         if len(ids) == 1:
             return []
 
-        async def ask(place: Place) -> list[float]:
+        async def ask(place: SegmentServer) -> list[float]:
             if place.steps:
                 return (await place.wire.score_steps(place.model, ids, 1)).logprobs
             last = await place.wire.next_log_prob(place.model, ids[:-1], ids[-1])
@@ -149,7 +149,7 @@ class WiredEngine(Engine):
 
         return await self._insist(ask)
 
-    async def _insist(self, ask: Callable[[Place], Awaitable[T]]) -> T:
+    async def _insist(self, ask: Callable[[SegmentServer], Awaitable[T]]) -> T:
         """Repeat a request until a server has answered it."""
         losses = 0
         while True:
@@ -158,7 +158,7 @@ class WiredEngine(Engine):
             place = await self._place(None)
             try:
                 return await ask(place)
-            except ServerLost as error:
+            except ServerUnreachable as error:
                 losses += 1
                 await self._lost(place, error, losses)
 
@@ -171,7 +171,7 @@ class WiredEngine(Engine):
             await self._stints.wait_open()
             place = None if self._stints.closed else await self._next_place(answer)
             if place is None:
-                yield _chunk(answer, Drawn(ids=[], logprobs=[], top=[]), self.version, "abort")
+                yield _chunk(answer, GeneratedTokens(ids=[], logprobs=[], top=[]), self.version, "abort")
                 return
             if self._stints.changing:
                 continue  # weights changed while the server was chosen
@@ -182,12 +182,12 @@ class WiredEngine(Engine):
                         yield chunk
                         if chunk.finish_reason is not None:
                             return
-            except ServerLost as error:
+            except ServerUnreachable as error:
                 if not self._stints.closed:
                     answer.losses += 1
                     await self._lost(place, error, answer.losses)
 
-    async def _next_place(self, answer: _Answer) -> Place | None:
+    async def _next_place(self, answer: _Answer) -> SegmentServer | None:
         """Return the server on which the response continues; None if the engine was closed in the meantime."""
         try:
             return await self._place(answer.request.rollout_id)
@@ -196,18 +196,18 @@ class WiredEngine(Engine):
                 return None
             raise
 
-    async def _stint(self, place: Place, answer: _Answer) -> AsyncGenerator[TokenChunk]:
+    async def _stint(self, place: SegmentServer, answer: _Answer) -> AsyncGenerator[TokenChunk]:
         """Generate until the response ends or the segment is interrupted."""
         if answer.end is not None:  # the last segment was complete when its server was lost
-            yield _chunk(answer, Drawn(ids=[], logprobs=[], top=[]), place.version, answer.end)
+            yield _chunk(answer, GeneratedTokens(ids=[], logprobs=[], top=[]), place.version, answer.end)
             return
         asked, prompt_ids, top = answer.asked(), answer.prompt_ids, answer.request.top_logprobs
 
-        async def settle(held: list[Drawn]) -> Drawn:
+        async def settle(held: list[GeneratedTokens]) -> GeneratedTokens:
             return await _with_raw(place, prompt_ids, _joined(held), top)
 
         drawing = place.wire.draw(place.model, asked, prompt_ids, answer.left)
-        stint = Stint(self._stints, place.wire, drawing, None if _plain(asked.sampling) else settle)
+        stint = GenerationSegment(self._stints, place.wire, drawing, None if _plain(asked.sampling) else settle)
         try:
             while found := await stint.take():
                 drawn = _joined(found)
@@ -224,8 +224,8 @@ def _plain(sampling: Sampling) -> bool:
     return sampling.temperature == 0 or (sampling.temperature == 1 and sampling.top_p == 1)
 
 
-def _joined(parts: list[Drawn]) -> Drawn:
-    return Drawn(
+def _joined(parts: list[GeneratedTokens]) -> GeneratedTokens:
+    return GeneratedTokens(
         ids=[token for part in parts for token in part.ids],
         logprobs=[value for part in parts for value in part.logprobs],
         raw=None if parts[0].raw is None else [value for part in parts for value in part.raw or ()],
@@ -234,7 +234,7 @@ def _joined(parts: list[Drawn]) -> Drawn:
     )
 
 
-async def _with_raw(place: Place, prompt_ids: list[int], drawn: Drawn, top: int) -> Drawn:
+async def _with_raw(place: SegmentServer, prompt_ids: list[int], drawn: GeneratedTokens, top: int) -> GeneratedTokens:
     """Add raw log-probabilities to tokens that were sampled from another distribution."""
     if not drawn.ids:
         return drawn
@@ -246,7 +246,7 @@ async def _with_raw(place: Place, prompt_ids: list[int], drawn: Drawn, top: int)
     return msgspec.structs.replace(drawn, raw=scored.logprobs[last:], top=scored.top[last:])
 
 
-def _ended(place: Place, drawn: Drawn, answer: _Answer) -> FinishReason | None:
+def _ended(place: SegmentServer, drawn: GeneratedTokens, answer: _Answer) -> FinishReason | None:
     """Return why the response ended, or None; after an abort by the server, the next segment continues."""
     if drawn.finish_reason not in ("stop", "length"):
         return None
@@ -255,7 +255,7 @@ def _ended(place: Place, drawn: Drawn, answer: _Answer) -> FinishReason | None:
     return answer.end
 
 
-def _chunk(answer: _Answer, drawn: Drawn, version: int, finish: FinishReason | None) -> TokenChunk:
+def _chunk(answer: _Answer, drawn: GeneratedTokens, version: int, finish: FinishReason | None) -> TokenChunk:
     return TokenChunk(
         ids=drawn.ids,
         logprobs=drawn.logprobs if drawn.raw is None else drawn.raw,

@@ -13,8 +13,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from leyden.core.engine.base import EngineRecord, ModelInfo
-from leyden.core.engine.vllm.client import ServerLost, VllmWire
-from leyden.core.engine.vllm.remote_engine import Place, WiredEngine
+from leyden.core.engine.vllm.client import ServerUnreachable, VllmClient
+from leyden.core.engine.vllm.remote_engine import RemoteEngine, SegmentServer
 from leyden.core.errors import EngineError
 
 logger = logging.getLogger(__name__)
@@ -30,11 +30,11 @@ MOST_LOSSES = 8
 
 @dataclass(slots=True)
 class _Replica:
-    wire: VllmWire
+    wire: VllmClient
     model: str
 
 
-class ReplicaEngine(WiredEngine):
+class ReplicaEngine(RemoteEngine):
     """Serves `model` with the replicas that are added. Must be used in a single event loop.
 
     A call without a replica waits `wait_seconds` for one. `write` transfers weights to the replicas, for
@@ -87,7 +87,7 @@ class ReplicaEngine(WiredEngine):
         server that is unreachable, has no such model, or does not return the needed log-probabilities.
         """
         self._check_ready()
-        wire = VllmWire(url, key=key)
+        wire = VllmClient(url, key=key)
         try:
             name = await self._name(wire, model)
             await check_told(wire, name)
@@ -146,7 +146,7 @@ class ReplicaEngine(WiredEngine):
         for replica in replicas.values():
             await replica.wire.close()
 
-    async def _place(self, rollout_id: str | None) -> Place:
+    async def _place(self, rollout_id: str | None) -> SegmentServer:
         if not self._there.is_set():
             try:
                 await asyncio.wait_for(self._there.wait(), self._wait_seconds)
@@ -155,9 +155,9 @@ class ReplicaEngine(WiredEngine):
         self._check_ready()
         url = self._home(rollout_id)
         replica = self._replicas[url]
-        return Place(replica.wire, replica.model, self._version)
+        return SegmentServer(replica.wire, replica.model, self._version)
 
-    async def _lost(self, place: Place, error: ServerLost, losses: int) -> None:
+    async def _lost(self, place: SegmentServer, error: ServerUnreachable, losses: int) -> None:
         if losses > MOST_LOSSES:
             raise EngineError(f"the call was given up after {losses} losses in a row: {error}") from error
         replica = self._replicas.get(place.wire.url)
@@ -187,7 +187,7 @@ class ReplicaEngine(WiredEngine):
                 self._lived[self._homes.popitem(last=False)[1]] -= 1
         return url
 
-    async def _name(self, wire: VllmWire, asked: str | None) -> str:
+    async def _name(self, wire: VllmClient, asked: str | None) -> str:
         models = await wire.models()
         names = [asked] if asked in models else [] if asked else list(models)
         if len(names) != 1:
@@ -198,7 +198,7 @@ class ReplicaEngine(WiredEngine):
         return names[0]
 
 
-async def check_told(wire: VllmWire, model: str) -> None:
+async def check_told(wire: VllmClient, model: str) -> None:
     """Raise EngineError unless the server returns log-probabilities of the distribution that it samples from.
 
     At half the temperature, the difference of the two likeliest tokens must double.

@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 
 from leyden.core.engine.base import MOST_TOP_LOGPROBS
-from leyden.core.engine.vllm.client import VllmWire
+from leyden.core.engine.vllm.client import VllmClient
 from leyden.core.engine.vllm.options import PYTHON, VllmOptions
 from leyden.core.errors import EngineError, UsageError
 
@@ -51,7 +51,7 @@ class VllmServer:
         self._log = log
         self._folder: Path | None = None
         """The server's current folder, which only its user can open; created when first needed."""
-        self.wire: VllmWire | None = None
+        self.wire: VllmClient | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._ended: asyncio.Task[str] | None = None
@@ -67,7 +67,7 @@ class VllmServer:
             self._folder = Path(tempfile.mkdtemp(prefix="leyden-vllm-"))
         return self._folder
 
-    async def start(self, source: str) -> VllmWire:
+    async def start(self, source: str) -> VllmClient:
         """Serve the model in a folder, or of a hub name; returns when the server answers.
 
         Raises EngineError, in one line, if it does not start.
@@ -78,7 +78,7 @@ class VllmServer:
             port = int(probe.getsockname()[1])
         key = secrets.token_urlsafe(24)
         self._launch(self.command(source, port), _environment(self.options, self.device, key))
-        wire = VllmWire(f"http://127.0.0.1:{port}", key=key)
+        wire = VllmClient(f"http://127.0.0.1:{port}", key=key)
         try:
             await self._wait_healthy(wire)
         except BaseException:
@@ -149,7 +149,7 @@ class VllmServer:
             )
         self._ended = asyncio.create_task(_read_end(self._control))
 
-    async def _wait_healthy(self, wire: VllmWire) -> None:
+    async def _wait_healthy(self, wire: VllmClient) -> None:
         began = told = time.monotonic()
         assert self._ended is not None
         logger.info("Starting vLLM; it says what it does in %s", self.log)

@@ -8,23 +8,23 @@ import logging
 from importlib import import_module
 from typing import Any
 
-from leyden.core.engine.vllm.client import VllmWire
+from leyden.core.engine.vllm.client import VllmClient
 from leyden.core.errors import EngineError
 
 logger = logging.getLogger(__name__)
 
 
-async def check_awake(wire: VllmWire) -> None:
+async def check_awake(wire: VllmClient) -> None:
     """Raise EngineError, in one line, for a server that cannot be put to sleep."""
     await wire.ask("GET", "/is_sleeping")
 
 
-async def put_to_sleep(wire: VllmWire) -> bool:
+async def put_to_sleep(wire: VllmClient) -> bool:
     """Put the server to sleep, and return whether it sleeps; no call may be in flight."""
     return await _asked(wire, "/sleep?level=1")
 
 
-async def wake_up(wire: VllmWire) -> bool:
+async def wake_up(wire: VllmClient) -> bool:
     """Wake the server, and return whether it is awake; first returns the trainer's cached GPU memory."""
     torch: Any = import_module("torch")
     if torch.cuda.is_available():
@@ -32,7 +32,7 @@ async def wake_up(wire: VllmWire) -> bool:
     return await _asked(wire, "/wake_up")
 
 
-async def _asked(wire: VllmWire, path: str) -> bool:
+async def _asked(wire: VllmClient, path: str) -> bool:
     try:
         await wire.ask("POST", path)
     except EngineError as error:

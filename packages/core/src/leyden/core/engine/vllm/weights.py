@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from leyden.core.engine.vllm.client import VllmWire
+from leyden.core.engine.vllm.client import VllmClient
 from leyden.core.errors import EngineError
 
 _WEIGHTS = {".safetensors", ".bin", ".pt", ".pth", ".h5", ".msgpack", ".gguf", ".onnx"}
@@ -61,13 +61,13 @@ class SharedWeights:
         """Keep copies of these weights as the ones to serve; a restarted server is sent them again."""
         self._held = {name: _tensor(name, value).detach().clone().contiguous() for name, value in weights.items()}
 
-    async def begin(self, wire: VllmWire, version: int) -> None:
+    async def begin(self, wire: VllmClient, version: int) -> None:
         """Prepare a newly started server for updates, and send it the current weights."""
         await wire.ask("POST", "/init_weight_transfer_engine", {"init_info": {"packed": False}})
         if self._held:
             await self.send(wire, version)
 
-    async def send(self, wire: VllmWire, version: int) -> None:
+    async def send(self, wire: VllmClient, version: int) -> None:
         """Make the server load the weights, and clear its prefix cache."""
         handles = [self._handle(tensor) for tensor in self._held.values()]
         info = {

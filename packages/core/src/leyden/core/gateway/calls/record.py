@@ -16,7 +16,7 @@ from leyden.core.data.sampling import Sampling
 from leyden.core.data.span import Attributes, Span, SpanStatus
 from leyden.core.engine.base import FinishReason, TokenChunk
 from leyden.core.gateway.call_identity import Origin
-from leyden.core.gateway.model_request import Asked
+from leyden.core.gateway.model_request import RecordedRequest
 from leyden.core.masking import mask_text
 
 PROVIDER = "leyden"
@@ -34,7 +34,7 @@ class CallRecord(msgspec.Struct, kw_only=True):
     dialect: str = "chat"
     fingerprint: str | None = None
     """Hash of the request; a retry of the request has the same hash. See `retry_cache.fingerprint`."""
-    asked: Asked = Asked()
+    asked: RecordedRequest = RecordedRequest()
     policy: str | None = None
     prompt_ids: Sequence[int] | None = None
     sampling: Sampling | None = None

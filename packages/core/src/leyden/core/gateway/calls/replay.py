@@ -14,14 +14,14 @@ from leyden.core.data.encoding.tokens import unpack_ids, unpack_log_probs
 from leyden.core.data.span import Span
 from leyden.core.gateway.calls.served_policy import ServedPolicy
 from leyden.core.gateway.codecs.answer_reader import AnswerReader
-from leyden.core.gateway.dialect import DrawnChoice, Exchange
+from leyden.core.gateway.dialect import Exchange, FinishedChoice
 
 
 async def replay(policy: ServedPolicy, exchange: Exchange, spans: Sequence[Span], send: Send) -> None:
     """Send the recorded response in the format that `exchange` requests; `spans` has one span per choice, in order."""
     first = spans[0].attributes
     reply = exchange.reply(send, str(first[semconv.RESPONSE_ID]), int(spans[0].start_time))
-    choices: list[DrawnChoice] = []
+    choices: list[FinishedChoice] = []
     for index, span in enumerate(spans):
         reader = AnswerReader(policy.codec, exchange.request, str(span.attributes[semconv.CALL_ID]))
         ids, logprobs, top = _drawn(span)
@@ -29,7 +29,7 @@ async def replay(policy: ServedPolicy, exchange: Exchange, spans: Sequence[Span]
         if reply.live:
             await reply.show(index, parts, reader.tokens())
         finish = cast("Literal['stop', 'length']", span.attributes.get(semconv.ENGINE_FINISH, "stop"))
-        choices.append(DrawnChoice(reader=reader, tokens=len(ids), engine_finish=finish))
+        choices.append(FinishedChoice(reader=reader, tokens=len(ids), engine_finish=finish))
     await reply.end(choices, int(str(first[semconv.INPUT_TOKENS])))
 
 

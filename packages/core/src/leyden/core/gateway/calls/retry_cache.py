@@ -18,7 +18,7 @@ from leyden.core.data.reasons import FROZEN
 from leyden.core.data.span import Span
 from leyden.core.gateway.call_identity import Origin
 from leyden.core.gateway.calls.record import CallRecord
-from leyden.core.gateway.calls.span_writer import Keeper
+from leyden.core.gateway.calls.span_writer import SpanWriter
 from leyden.core.gateway.http.asgi import ClientWatch
 from leyden.core.gateway.http.metrics import GatewayMetrics
 from leyden.core.store.base import LightningStore
@@ -27,10 +27,10 @@ REMEMBERED = 4096
 """Number of undelivered responses that are remembered; the oldest is dropped first."""
 
 
-class Ledger:
+class RetryCache:
     """Retry cache of one gateway: reads spans from `store`, writes them with `keeper`, counts them in `metrics`."""
 
-    def __init__(self, store: LightningStore, keeper: Keeper, metrics: GatewayMetrics) -> None:
+    def __init__(self, store: LightningStore, keeper: SpanWriter, metrics: GatewayMetrics) -> None:
         self._store, self._keeper, self._metrics = store, keeper, metrics
         self._undelivered: OrderedDict[str, None] = OrderedDict()
         self._answering: dict[str, list[_Answering]] = {}

@@ -13,7 +13,7 @@ REMEMBERED = 4096
 """Number of attempts whose prompts are counted; the least recently used attempt is dropped first."""
 
 
-class Draws:
+class CallSeeds:
     """Seeds for the calls of one policy.
 
     A seed is a hash of the run's seed, the rollout id, the prompt, and how often the attempt has sent this prompt.

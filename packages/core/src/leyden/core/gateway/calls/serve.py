@@ -19,14 +19,14 @@ from leyden.core.errors import EngineError, GatewayError
 from leyden.core.gateway.call_identity import Origin
 from leyden.core.gateway.calls.record import CallRecord
 from leyden.core.gateway.calls.replay import replay
-from leyden.core.gateway.calls.retry_cache import Ledger, fingerprint
-from leyden.core.gateway.calls.seeds import Draws
+from leyden.core.gateway.calls.retry_cache import RetryCache, fingerprint
+from leyden.core.gateway.calls.seeds import CallSeeds
 from leyden.core.gateway.calls.served_policy import ServedPolicy, sampling_for, warn_of_untrainable
 from leyden.core.gateway.chat.format import answer_message
 from leyden.core.gateway.codecs.answer_reader import AnswerReader, ReadPart
-from leyden.core.gateway.dialect import Dialect, DrawnChoice, Exchange, Reply
+from leyden.core.gateway.dialect import Dialect, Exchange, FinishedChoice, Reply
 from leyden.core.gateway.http.asgi import ClientGone, ClientWatch
-from leyden.core.gateway.limits.long_work import Slot
+from leyden.core.gateway.limits.long_work import RequestWork
 from leyden.core.gateway.limits.prompt_size import COUNTED, check_elements, least_of_body, least_of_request
 from leyden.core.gateway.model_request import ModelRequest
 from leyden.core.gateway.refusal import Refusal, invalid, server_error
@@ -79,10 +79,10 @@ class _Choice:
             self._note_output()
         self.record.not_trained = reason
 
-    def drawn(self) -> DrawnChoice:
+    def drawn(self) -> FinishedChoice:
         """Return the choice in the form that a `Reply` takes."""
         finish = self.record.engine_finish or "abort"
-        return DrawnChoice(reader=self.reader, tokens=len(self.record.ids), engine_finish=finish)
+        return FinishedChoice(reader=self.reader, tokens=len(self.record.ids), engine_finish=finish)
 
     def _read_rest(self) -> list[ReadPart]:
         record = self.record
@@ -99,10 +99,10 @@ async def serve_call(
     dialect: Dialect,
     origin: Origin,
     body: bytes,
-    ledger: Ledger,
+    ledger: RetryCache,
     watch: ClientWatch,
     send: Send,
-    slot: Slot,
+    slot: RequestWork,
 ) -> None:
     """Answer a call, and record it before the last byte of the response is sent.
 
@@ -141,7 +141,7 @@ async def serve_call(
 
 
 async def _answer(
-    policy: ServedPolicy, exchange: Exchange, record: CallRecord, ledger: Ledger, watch: ClientWatch, send: Send
+    policy: ServedPolicy, exchange: Exchange, record: CallRecord, ledger: RetryCache, watch: ClientWatch, send: Send
 ) -> None:
     reply = exchange.reply(send, record.response_id, int(record.started))
     choices = [
@@ -165,7 +165,7 @@ async def _answer(
 
 
 async def _accept(
-    policy: ServedPolicy, dialect: Dialect, record: CallRecord, request: ModelRequest, slot: Slot
+    policy: ServedPolicy, dialect: Dialect, record: CallRecord, request: ModelRequest, slot: RequestWork
 ) -> None:
     """Encode the request's prompt, choose its sampling, and write both to `record`.
 
@@ -183,7 +183,7 @@ async def _accept(
         _determine(record, record.sampling, dialect, policy.draws)
 
 
-def _determine(record: CallRecord, sampling: Sampling, dialect: Dialect, draws: Draws) -> None:
+def _determine(record: CallRecord, sampling: Sampling, dialect: Dialect, draws: CallSeeds) -> None:
     """Derive the sampling seed and the call id from the prompt, for a deterministic run.
 
     Ids of tool calls derive from the call id, and later prompts may contain them.
@@ -194,7 +194,9 @@ def _determine(record: CallRecord, sampling: Sampling, dialect: Dialect, draws: 
         record.sampling = msgspec.structs.replace(sampling, seed=seed)
 
 
-async def read_request(policy: ServedPolicy, dialect: Dialect, origin: Origin, body: bytes, slot: Slot) -> Exchange:
+async def read_request(
+    policy: ServedPolicy, dialect: Dialect, origin: Origin, body: bytes, slot: RequestWork
+) -> Exchange:
     """Parse and check a request.
 
     Raises Refusal for a request that no response can satisfy. The length is checked first, before the body is parsed.
@@ -209,7 +211,7 @@ async def read_request(policy: ServedPolicy, dialect: Dialect, origin: Origin, b
 
 
 async def read_prompt(
-    policy: ServedPolicy, dialect: Dialect, request: ModelRequest, slot: Slot, room: int
+    policy: ServedPolicy, dialect: Dialect, request: ModelRequest, slot: RequestWork, room: int
 ) -> list[int]:
     """Return the token ids of the prompt.
 
@@ -259,7 +261,7 @@ def _of_choice(sampling: Sampling, n: int) -> Sampling:
 
 
 async def _generate(
-    policy: ServedPolicy, choices: Sequence[_Choice], ledger: Ledger, watch: ClientWatch
+    policy: ServedPolicy, choices: Sequence[_Choice], ledger: RetryCache, watch: ClientWatch
 ) -> Refusal | None:
     """Generate all choices, and stream them where the agent requested it.
 

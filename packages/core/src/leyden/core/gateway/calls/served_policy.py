@@ -10,7 +10,7 @@ from leyden.core.data.rollout import Rollout
 from leyden.core.data.sampling import Sampling
 from leyden.core.engine.base import Engine
 from leyden.core.gateway.call_identity import Origin
-from leyden.core.gateway.calls.seeds import Draws
+from leyden.core.gateway.calls.seeds import CallSeeds
 from leyden.core.gateway.codec import Codec
 
 _log = logging.getLogger("leyden.gateway")
@@ -29,7 +29,7 @@ class ServedPolicy:
     sampling: Sampling = field(default_factory=Sampling)
     trained: bool = True
     """False for a frozen version: its calls are recorded, but never trained on."""
-    draws: Draws | None = None
+    draws: CallSeeds | None = None
     """Source of the seeds and ids of calls in a deterministic run; None in any other run."""
 
 

@@ -27,7 +27,7 @@ _log = logging.getLogger("leyden.gateway")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeeperLimits:
+class SpanWriterLimits:
     """Limits on how long and how many spans may wait to be stored; by default, no span waits."""
 
     within: float = 0.0
@@ -42,12 +42,12 @@ class KeeperLimits:
             raise UsageError("a buffer of records must hold at least one span and one byte")
 
 
-class Keeper:
+class SpanWriter:
     """Span writer that stores spans with `add`; it belongs to one event loop. Close it before the store."""
 
-    def __init__(self, add: Add, limits: KeeperLimits | None = None) -> None:
+    def __init__(self, add: Add, limits: SpanWriterLimits | None = None) -> None:
         self._add = add
-        self._limits = limits or KeeperLimits()
+        self._limits = limits or SpanWriterLimits()
         self._buffer: deque[tuple[Span, int]] = deque()
         self._bytes = 0
         self._writing = asyncio.Lock()

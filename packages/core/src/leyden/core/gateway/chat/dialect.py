@@ -10,8 +10,8 @@ from leyden.core.gateway.call_identity import Origin
 from leyden.core.gateway.chat.format import AnswerHead
 from leyden.core.gateway.chat.reply import PlainReply, StreamReply
 from leyden.core.gateway.chat.request import ChatRequest, parse_chat
-from leyden.core.gateway.dialect import DrawnChoice, Reply
-from leyden.core.gateway.limits.long_work import Slot
+from leyden.core.gateway.dialect import FinishedChoice, Reply
+from leyden.core.gateway.limits.long_work import RequestWork
 from leyden.core.gateway.refusal import Refusal
 
 
@@ -33,7 +33,7 @@ class ChatExchange:
         )
         return (StreamReply if request.stream else PlainReply)(send, head, request)
 
-    def attributes(self, response_id: str, created: int, choices: Sequence[DrawnChoice]) -> Attributes:
+    def attributes(self, response_id: str, created: int, choices: Sequence[FinishedChoice]) -> Attributes:
         """Return no attributes, because the API is stateless."""
         return {}
 
@@ -46,7 +46,7 @@ class ChatDialect:
     id_prefix = "chatcmpl-"
     prompt_field = "messages"
 
-    async def parse(self, body: bytes, origin: Origin, slot: Slot) -> ChatExchange:
+    async def parse(self, body: bytes, origin: Origin, slot: RequestWork) -> ChatExchange:
         """Parse and check a request; raises Refusal for a request that no response can satisfy."""
         return ChatExchange(await slot.run(len(body), lambda: parse_chat(body)))
 

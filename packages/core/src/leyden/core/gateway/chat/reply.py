@@ -23,7 +23,7 @@ from leyden.core.gateway.chat.format import (
 )
 from leyden.core.gateway.chat.request import ChatRequest
 from leyden.core.gateway.codecs.answer_reader import ReadPart, ReadToken
-from leyden.core.gateway.dialect import DrawnChoice
+from leyden.core.gateway.dialect import FinishedChoice
 from leyden.core.gateway.http.asgi import EVENTS, send_json, start_message
 from leyden.core.gateway.refusal import Refusal
 
@@ -39,7 +39,7 @@ class PlainReply:
     async def show(self, choice: int, parts: Sequence[ReadPart], tokens: Sequence[ReadToken] | None) -> None:
         """Send nothing; `end` sends the whole response."""
 
-    async def end(self, choices: Sequence[DrawnChoice], prompt_tokens: int) -> None:
+    async def end(self, choices: Sequence[FinishedChoice], prompt_tokens: int) -> None:
         """Send the document."""
         answers = [
             plain_choice(
@@ -90,7 +90,7 @@ class StreamReply:
             await self._write(delta_event(self._head, choice, name) + delta_event(self._head, choice, arguments))
             self._calls[choice] = self._calls.get(choice, 0) + 1
 
-    async def end(self, choices: Sequence[DrawnChoice], prompt_tokens: int) -> None:
+    async def end(self, choices: Sequence[FinishedChoice], prompt_tokens: int) -> None:
         """Send the finish reason of each choice, the token counts if requested, and the end mark."""
         events: list[bytes] = []
         for index, drawn in enumerate(choices):

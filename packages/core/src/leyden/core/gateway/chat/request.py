@@ -14,8 +14,8 @@ from leyden.core.data.sampling import Sampling
 from leyden.core.gateway.codec import Message, ToolDefinition
 from leyden.core.gateway.model_request import (
     UNREADABLE,
-    Asked,
     ModelRequest,
+    RecordedRequest,
     check_fields,
     check_range,
     checked_sampling,
@@ -128,7 +128,7 @@ class ChatBody(msgspec.Struct, frozen=True, kw_only=True):
 _BODY = msgspec.json.Decoder(ChatBody)
 KNOWN = frozenset(ChatBody.__struct_fields__) | HINTS | NEUTRAL.keys()
 KEPT_APART = frozenset({"messages", "tools", "model", "stream", "stream_options"})
-"""Fields that a record keeps separately, and not in `Asked.rest`."""
+"""Fields that a record keeps separately, and not in `RecordedRequest.rest`."""
 
 
 class ChatRequest(ModelRequest, frozen=True, kw_only=True):
@@ -151,7 +151,7 @@ def parse_chat(body: bytes) -> ChatRequest:
         raise unreadable(error) from None
     tools, forced = apply_tool_choice(read_tool_choice(parsed.tool_choice), _tools(parsed.tools or []))
     return ChatRequest(
-        asked=Asked(
+        asked=RecordedRequest(
             model=parsed.model,
             stream=bool(parsed.stream),
             messages=text_of(fields["messages"]),

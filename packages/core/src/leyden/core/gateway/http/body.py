@@ -12,7 +12,7 @@ from typing import Protocol, TypeAlias
 
 from starlette.types import Message, Receive, Scope
 
-from leyden.core.data.encoding.decompression import DEFLATE, GZIP, Corrupt, Inflater, TooMuch
+from leyden.core.data.encoding.decompression import DEFLATE, GZIP, Corrupt, Inflater, TooLarge
 from leyden.core.gateway.http.asgi import ClientGone
 from leyden.core.gateway.refusal import Refusal, invalid
 
@@ -99,7 +99,7 @@ class _Decoder(Protocol):
         ...
 
     def push(self, data: bytes) -> bytes:
-        """Return the decompressed bytes of `data`; raises Corrupt, or TooMuch if the body exceeds the limit."""
+        """Return the decompressed bytes of `data`; raises Corrupt, or TooLarge if the body exceeds the limit."""
         ...
 
 
@@ -136,7 +136,7 @@ class _ZstdDecoder:
                     raise Corrupt(str(error)) from None
                 self._room -= len(parts[-1])
                 if self._room < 0:
-                    raise TooMuch
+                    raise TooLarge
                 piece = self._frame.unused_data
         return b"".join(parts)
 
@@ -175,7 +175,7 @@ async def _decoded(decoder: _Decoder, part: bytes, limits: BodyLimits, work: Wor
         return decoder.push(part) if len(part) <= _INLINE else await work(limit, partial(decoder.push, part))
     except Corrupt:
         raise invalid("The request body is not in the content encoding that it names.") from None
-    except TooMuch:
+    except TooLarge:
         raise _too_large(limit, "decompressed ") from None
 
 

@@ -14,7 +14,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from leyden.core.gateway.limits.connections import CONNECTION, UNKNOWN, Connections, Unknown
+from leyden.core.gateway.limits.connections import CONNECTION, UNKNOWN, Connections, Unauthenticated
 from leyden.core.gateway.refusal import Refusal, invalid
 
 _END = b"\r\n\r\n"
@@ -45,7 +45,7 @@ class ConnectionLimits:
     """Connections of one attempt; for a further one, an idle one is closed, or else the request is refused."""
 
 
-class PatientProtocol(HttpToolsProtocol):
+class TimeoutProtocol(HttpToolsProtocol):
     """Protocol of one connection; the callback `lost` runs when the connection is closed."""
 
     def __init__(
@@ -59,7 +59,7 @@ class PatientProtocol(HttpToolsProtocol):
     ) -> None:
         super().__init__(config, server_state, app_state)
         self._limits, self._lost, self._all = limits, lost, connections
-        self.owner: str | Unknown | None = UNKNOWN
+        self.owner: str | Unauthenticated | None = UNKNOWN
         """Attempt of the last accepted token on this connection; see `Connection.owner`."""
         self._unread_left, self._unread_since = limits.unread_seconds, 0.0
         self.made = False

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp
 
 from leyden.core.errors import GatewayError
 from leyden.core.gateway.http.host_check import HostCheck
-from leyden.core.gateway.http.protocol import ConnectionLimits, PatientProtocol
+from leyden.core.gateway.http.protocol import ConnectionLimits, TimeoutProtocol
 from leyden.core.gateway.limits.connections import Connections, recognising
 from leyden.core.masking import mask_logs
 
@@ -71,7 +71,7 @@ class GatewayServer:
         config = uvicorn.Config(
             self._app,
             interface="asgi3",
-            http=PatientProtocol,
+            http=TimeoutProtocol,
             ws="none",
             log_config=None,
             log_level="warning",
@@ -141,16 +141,16 @@ class _Server(uvicorn.Server):
             unknown_per_peer=limits.max_unknown_per_peer,
             per_attempt=min(limits.max_per_attempt, max(1, limits.max_connections // 4)),
         )
-        self._doors: list[_Door] = []
+        self._doors: list[_Acceptor] = []
         self._stopping = asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start to accept connections, with a `_Door` for each socket instead of asyncio's servers."""
+        """Start to accept connections, with a `_Acceptor` for each socket instead of asyncio's servers."""
         await self.lifespan.startup()
         if self.lifespan.should_exit:
             self.should_exit = True
             return
-        self._doors = [_Door(listener, self, self._limits) for listener in sockets or ()]
+        self._doors = [_Acceptor(listener, self, self._limits) for listener in sockets or ()]
         self.started = True
 
     def stop(self) -> None:
@@ -188,9 +188,9 @@ class _Server(uvicorn.Server):
                 task.cancel()
         await self.lifespan.shutdown()
 
-    def protocol(self, limits: ConnectionLimits, lost: Callable[[], None]) -> PatientProtocol:
+    def protocol(self, limits: ConnectionLimits, lost: Callable[[], None]) -> TimeoutProtocol:
         """Return the protocol of one new connection."""
-        return PatientProtocol(self.config, self.server_state, self.lifespan.state, limits, lost, self._connections)
+        return TimeoutProtocol(self.config, self.server_state, self.lifespan.state, limits, lost, self._connections)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None]:
@@ -206,7 +206,7 @@ class _Server(uvicorn.Server):
             await asyncio.sleep(0.005)
 
 
-class _Door:
+class _Acceptor:
     """Listener that accepts connections up to the limit; further ones wait in the operating system's queue."""
 
     def __init__(self, listener: socket.socket, server: _Server, limits: ConnectionLimits) -> None:

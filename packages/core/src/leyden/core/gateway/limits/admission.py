@@ -1,10 +1,10 @@
 """Admission control: limits how many model calls run at once, and orders the calls that wait.
 
-A call either has a slot (`Place`) or waits for one. There is one common first-in, first-out queue. Each attempt has a
-share: the number of its calls that may be in the common queue or in a slot. Further calls of the attempt wait in the
+A call either has a slot (`CallSlot`) or waits for one. There is one common first-in, first-out queue. Each attempt has
+a share: the number of its calls that may be in the common queue or in a slot. Further calls of the attempt wait in the
 attempt's own queue until one of those calls leaves. So an attempt with a thousand calls delays the next call of another
-attempt by at most its share. While other attempts call too, a share is at most `fair_share` or twice their average.
-The calls of an attempt then also begin in rounds with those of the others (`Rounds`).
+attempt by at most its share. While other attempts call too, a share is at most `fair_share` or twice their average. The
+calls of an attempt then also begin in rounds with those of the others (`Rounds`).
 
 Invariants: never more calls in slots than `max_concurrent`. While the common queue has a call, all slots are taken or
 admission is paused. A call that is cancelled leaves no state behind, in whichever queue it is. Belongs to one event
@@ -29,7 +29,7 @@ RECENT_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GateLimits:
+class AdmissionLimits:
     """Limits of admission control. With the defaults, a thousand agents with a few calls each wait and do not fail."""
 
     max_concurrent: int = 256
@@ -58,16 +58,16 @@ class GateLimits:
             raise UsageError(f"rate must be above 0 calls a second, or None for any, not {self.rate}")
 
 
-class Gate:
+class AdmissionControl:
     """Admission control within `limits`; `clock` returns seconds."""
 
-    def __init__(self, limits: GateLimits | None = None, clock: Callable[[], float] = time.monotonic) -> None:
-        self._limits = limits or GateLimits()
+    def __init__(self, limits: AdmissionLimits | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._limits = limits or AdmissionLimits()
         self._clock = clock
         self._bucket = None if self._limits.rate is None else _Bucket(self._limits.rate, self._limits.burst, clock)
         self._running = self._waiting = 0
         self._paused = False
-        self._line: OrderedDict[_Turn, None] = OrderedDict()
+        self._line: OrderedDict[_QueuedCall, None] = OrderedDict()
         self._attempts: dict[str, _Attempt] = {}
         self._recent: OrderedDict[str, float] = OrderedDict()
         """Time of the last call of each attempt, the oldest first."""
@@ -91,7 +91,7 @@ class Gate:
         """Whether admission is paused: no waiting call gets a slot."""
         return self._paused
 
-    async def place(self, attempt_id: str) -> "Place":
+    async def place(self, attempt_id: str) -> "CallSlot":
         """Wait for a slot for one call of an attempt; return the slot as a context manager that frees it.
 
         Raises Refusal with status 429 if too many calls wait or the rate is exceeded. Raises Refusal with status 503 if
@@ -102,9 +102,9 @@ class Gate:
         turn = self._enter(attempt_id)
         if turn is not None:
             await self._wait(turn)
-        return Place(self, attempt_id, self._clock())
+        return CallSlot(self, attempt_id, self._clock())
 
-    def give_back(self, place: "Place") -> None:
+    def give_back(self, place: "CallSlot") -> None:
         """Free the slot of a call that has ended, and admit the next call. Call it once for each slot."""
         held = self._clock() - place.since
         self._held += (held - self._held) / 16
@@ -138,7 +138,7 @@ class Gate:
 
     # --- Steps of one call
 
-    def _enter(self, attempt_id: str) -> "_Turn | None":
+    def _enter(self, attempt_id: str) -> "_QueuedCall | None":
         """Return None if the call got a slot, else its entry in a queue; raises Refusal with status 429."""
         limits = self._limits
         attempt = self._attempts.get(attempt_id) or _Attempt()
@@ -161,12 +161,12 @@ class Gate:
         if at_once:
             self._running += 1
             return None
-        turn = _Turn(attempt_id, asyncio.get_running_loop().create_future())
+        turn = _QueuedCall(attempt_id, asyncio.get_running_loop().create_future())
         (self._line if joins else attempt.own)[turn] = None
         self._waiting += 1
         return turn
 
-    async def _wait(self, turn: "_Turn") -> None:
+    async def _wait(self, turn: "_QueuedCall") -> None:
         """Return when the queued call gets a slot; raises Refusal with status 503 if that takes too long."""
         try:
             await asyncio.wait([turn.given], timeout=self._limits.max_wait_seconds)
@@ -179,7 +179,7 @@ class Gate:
             advice = retry_after(self._expected_wait())
             raise Refusal(503, message, type="server_error", code="overloaded", headers=advice)
 
-    def _give_up(self, turn: "_Turn") -> None:
+    def _give_up(self, turn: "_QueuedCall") -> None:
         """Remove a call that stopped waiting from its queue, or free the slot that it got meanwhile."""
         if turn.given.done():
             self._leave(turn.attempt_id)
@@ -246,10 +246,10 @@ class Gate:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Place:
+class CallSlot:
     """Slot of a running call, as a context manager: enter it at once; the end of its block frees the slot."""
 
-    gate: Gate
+    gate: AdmissionControl
     attempt_id: str
     since: float
 
@@ -261,7 +261,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Turn:
+class _QueuedCall:
     """Queue entry of a waiting call."""
 
     attempt_id: str
@@ -277,7 +277,7 @@ class _Attempt:
     def __init__(self) -> None:
         self.share = 0
         """Number of calls in the common queue or in a slot."""
-        self.own: OrderedDict[_Turn, None] = OrderedDict()
+        self.own: OrderedDict[_QueuedCall, None] = OrderedDict()
         """The attempt's own queue: its further calls, in order."""
 
 

@@ -20,7 +20,7 @@ CONNECTION = "leyden.connection"
 class Connection(Protocol):
     """One client's connection."""
 
-    owner: "str | Unknown | None"
+    owner: "str | Unauthenticated | None"
     """Attempt id of its latest request; None for another accepted token, `UNKNOWN` before any accepted token."""
 
     @property
@@ -38,11 +38,11 @@ class Connection(Protocol):
         ...
 
 
-class Unknown:
+class Unauthenticated:
     """Owner of a connection that has not been authenticated yet."""
 
 
-UNKNOWN = Unknown()
+UNKNOWN = Unauthenticated()
 
 
 class Connections:

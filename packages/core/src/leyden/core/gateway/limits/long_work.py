@@ -70,9 +70,9 @@ class LongWork:
         self._pool: ThreadPoolExecutor | None = None
         self._running: set[asyncio.Future[Any]] = set()
 
-    def slot(self, attempt_id: str) -> "Slot":
+    def slot(self, attempt_id: str) -> "RequestWork":
         """Return the object that runs the long work of one request; the caller must free it."""
-        return Slot(self, attempt_id)
+        return RequestWork(self, attempt_id)
 
     async def aclose(self) -> None:
         """Wait for running work, and end the threads."""
@@ -124,7 +124,7 @@ class LongWork:
                 del self._accounts[attempt_id]
 
 
-class Slot:
+class RequestWork:
     """Runs the long work of one request.
 
     It takes the attempt's lock when the request first has long work, and holds the lock until it is freed.
@@ -135,7 +135,7 @@ class Slot:
         self._account: _Account | None = None
         self._job: asyncio.Future[Any] | None = None
 
-    def __enter__(self) -> "Slot":
+    def __enter__(self) -> "RequestWork":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -208,7 +208,7 @@ class _Account:
         self.turn = asyncio.Lock()
 
 
-class _Sharing:
+class _SwitchInterval:
     """Shortens Python's thread switch interval while any thread does long work."""
 
     def __init__(self) -> None:
@@ -229,4 +229,4 @@ class _Sharing:
                 sys.setswitchinterval(self._before)
 
 
-_sharing = _Sharing()
+_sharing = _SwitchInterval()

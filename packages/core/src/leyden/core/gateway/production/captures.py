@@ -37,10 +37,10 @@ from leyden.core.gateway.endpoint import Endpoint, unknown_path
 from leyden.core.gateway.http.asgi import send_json, start_message
 from leyden.core.gateway.http.body import BodyLimits, read_body
 from leyden.core.gateway.http.metrics import CONTENT_TYPE
-from leyden.core.gateway.production.span_sampling import DROPPED, Thinning
+from leyden.core.gateway.production.span_sampling import DROPPED, SpanSampler
 from leyden.core.gateway.refusal import Refusal, invalid
 from leyden.core.store.base import LightningStore
-from leyden.core.store.http.admission import AgentLimits, Intake, ServerLimits, check_values, too_many
+from leyden.core.store.http.admission import AgentLimits, RequestAdmission, ServerLimits, check_values, too_many
 from leyden.core.store.http.long_work import WRITE_SECONDS
 from leyden.core.store.http.refused import Refused
 from leyden.core.store.provenance import without_call_records
@@ -83,7 +83,7 @@ def capture_app(
     token of each request to `/begin`. The other requests need the token of their attempt. `sampling` decides which
     rollouts keep their spans; by default, all do.
     """
-    capture = _Capture(store, key, authorize, limits or CaptureLimits(), Thinning(sampling or ProductionSampling()))
+    capture = _Capture(store, key, authorize, limits or CaptureLimits(), SpanSampler(sampling or ProductionSampling()))
     return Starlette(
         routes=[
             Route("/begin", Endpoint(capture.begin, "POST", refused=_refused)),
@@ -102,11 +102,11 @@ class _Capture:
         key: bytes,
         authorize: Callable[[str], bool],
         limits: CaptureLimits,
-        thinning: Thinning,
+        thinning: SpanSampler,
     ) -> None:
         self._store, self._key, self._authorize, self._body = store, key, authorize, limits.body
         self._thinning = thinning
-        self._intake = Intake(ServerLimits(agent=limits.agent))
+        self._intake = RequestAdmission(ServerLimits(agent=limits.agent))
         self._config = RolloutConfig(
             unresponsive_seconds=limits.unresponsive_seconds, timeout_seconds=limits.timeout_seconds
         )

@@ -19,7 +19,7 @@ DROPPED: Final = "dropped"
 MINUTE = 60.0
 
 
-class Thinning:
+class SpanSampler:
     """Sampler that decides for each rollout whether to keep its spans, and counts its decisions.
 
     `clock` returns seconds. The limit of spans per minute applies to one gateway; several gateways do not share it.

@@ -8,8 +8,8 @@ from starlette.types import Send
 from leyden.core.data import semconv
 from leyden.core.data.span import Attributes
 from leyden.core.gateway.call_identity import Origin
-from leyden.core.gateway.dialect import DrawnChoice, Reply
-from leyden.core.gateway.limits.long_work import Slot
+from leyden.core.gateway.dialect import FinishedChoice, Reply
+from leyden.core.gateway.limits.long_work import RequestWork
 from leyden.core.gateway.refusal import Refusal
 from leyden.core.gateway.responses.format import Head, Response
 from leyden.core.gateway.responses.items import Item
@@ -32,7 +32,7 @@ class ResponsesExchange:
             send, self._answer(response_id, created), self._remember
         )
 
-    def attributes(self, response_id: str, created: int, choices: Sequence[DrawnChoice]) -> Attributes:
+    def attributes(self, response_id: str, created: int, choices: Sequence[FinishedChoice]) -> Attributes:
         """Return what a later request needs to continue the conversation, unless the request has `store: false`.
 
         Also returns the list of items that are left out of the prompt, if there are any.
@@ -77,7 +77,7 @@ class ResponsesDialect:
     def __init__(self, conversations: Conversations) -> None:
         self._conversations = conversations
 
-    async def parse(self, body: bytes, origin: Origin, slot: Slot) -> ResponsesExchange:
+    async def parse(self, body: bytes, origin: Origin, slot: RequestWork) -> ResponsesExchange:
         """Parse and check a request, and load the conversation that it continues.
 
         Raises Refusal for a request that no response can satisfy.

@@ -7,7 +7,7 @@ import msgspec
 from starlette.types import Send
 
 from leyden.core.gateway.codecs.answer_reader import AnswerCall, ReadPart, ReadToken
-from leyden.core.gateway.dialect import DrawnChoice
+from leyden.core.gateway.dialect import FinishedChoice
 from leyden.core.gateway.http.asgi import EVENTS, send_json, start_message
 from leyden.core.gateway.http.padding import padding
 from leyden.core.gateway.refusal import Refusal
@@ -47,7 +47,7 @@ class AnswerWriter:
         """Return a failed response with the output so far."""
         return response(self.head, output, Ending(status="failed", error={"code": "server_error", "message": error}))
 
-    def whole(self, drawn: DrawnChoice, prompt_tokens: int | None = None) -> Response:
+    def whole(self, drawn: FinishedChoice, prompt_tokens: int | None = None) -> Response:
         """Return the whole response; without `prompt_tokens`, it has no token counts."""
         self.take(drawn.reader.tokens())
         if self._completed_at is None:
@@ -74,7 +74,7 @@ class PlainReply:
     async def show(self, choice: int, parts: Sequence[ReadPart], tokens: Sequence[ReadToken] | None) -> None:
         """Send nothing; `end` sends the whole response."""
 
-    async def end(self, choices: Sequence[DrawnChoice], prompt_tokens: int) -> None:
+    async def end(self, choices: Sequence[FinishedChoice], prompt_tokens: int) -> None:
         """Send the document; the callback `ended` runs before."""
         answer = self._writer.whole(choices[0], prompt_tokens)
         self._ended(answer)
@@ -118,7 +118,7 @@ class StreamReply:
         if events:
             await self._write(events)
 
-    async def end(self, choices: Sequence[DrawnChoice], prompt_tokens: int) -> None:
+    async def end(self, choices: Sequence[FinishedChoice], prompt_tokens: int) -> None:
         """Send the events that end the open message, then the event with the whole response."""
         answer = self._writer.whole(choices[0], prompt_tokens)
         events = self._beginning()

@@ -13,8 +13,8 @@ import msgspec
 from leyden.core.gateway.codec import ToolDefinition
 from leyden.core.gateway.model_request import (
     UNREADABLE,
-    Asked,
     ModelRequest,
+    RecordedRequest,
     check_fields,
     checked_sampling,
     checked_top_logprobs,
@@ -104,7 +104,7 @@ class ResponsesBody(msgspec.Struct, frozen=True, kw_only=True):
 
 KNOWN = frozenset(ResponsesBody.__struct_fields__) | HINTS | NEUTRAL.keys()
 KEPT_APART = frozenset({"input", "instructions", "tools", "model", "stream", "stream_options"})
-"""Fields that a record keeps separately, and not in `Asked.rest`."""
+"""Fields that a record keeps separately, and not in `RecordedRequest.rest`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,7 +204,7 @@ def checked_request(draft: Draft, items: list[Item], earlier: list[Item]) -> Res
     tools, forced = apply_tool_choice(read_tool_choice(body.tool_choice), offered)
     logprobs = LOGPROBS in (body.include or ()) or bool(body.top_logprobs)
     return ResponsesRequest(
-        asked=Asked(
+        asked=RecordedRequest(
             model=body.model,
             stream=bool(body.stream),
             messages=msgspec.json.encode(messages).decode(),

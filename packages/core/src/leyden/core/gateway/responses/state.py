@@ -16,7 +16,7 @@ import msgspec
 from leyden.core.data import semconv
 from leyden.core.data.span import Attributes, Span, SpanStatus
 from leyden.core.gateway.call_identity import Origin
-from leyden.core.gateway.calls.retry_cache import Ledger
+from leyden.core.gateway.calls.retry_cache import RetryCache
 from leyden.core.gateway.refusal import Refusal, server_error
 from leyden.core.gateway.responses.format import Response, usage
 from leyden.core.gateway.responses.items import Item, item_id
@@ -105,7 +105,7 @@ async def _read(spans: Sequence[Span]) -> tuple[dict[str, Turn], dict[str, int]]
 class Conversations:
     """Stored responses in the spans of `ledger`; each attempt can access only its own."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: RetryCache) -> None:
         self._ledger = ledger
         self._turns: OrderedDict[tuple[str, str], Turn] = OrderedDict()
 

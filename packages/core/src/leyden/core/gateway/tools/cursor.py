@@ -1,7 +1,8 @@
 """Incremental parsing: a cursor over text that is still arriving, for the parsers of tool calls.
 
 A parser is a generator over a `Cursor`. It yields None when it needs more text, and later continues at the same place,
-so it reads every character once. It yields each complete tool call, and raises `NoCall` if the text is not a call.
+so it reads every character once. It yields each complete tool call, and raises `NotAToolCall` if the text is not a
+call.
 """
 
 from collections.abc import Generator
@@ -15,7 +16,7 @@ Reading: TypeAlias = Generator[ToolCall | None, None, T]
 """A running parser: yields None to request more text, yields each complete tool call, and returns a `T`."""
 
 
-class NoCall(Exception):
+class NotAToolCall(Exception):
     """The text is not a tool call; a normal outcome of parsing, not an error."""
 
 
@@ -30,9 +31,9 @@ class Cursor:
         """Whether the text is complete, so that no more text arrives."""
 
     def more(self) -> Reading[None]:
-        """Wait for more text; raises NoCall if the text is complete."""
+        """Wait for more text; raises NotAToolCall if the text is complete."""
         if self.complete:
-            raise NoCall
+            raise NotAToolCall
         yield None
 
     def peek(self) -> Reading[str]:
@@ -42,12 +43,12 @@ class Cursor:
         return self.text[self.place]
 
     def space(self) -> Reading[None]:
-        """Pass white space up to the next character; raises NoCall if the text ends before one."""
+        """Pass white space up to the next character; raises NotAToolCall if the text ends before one."""
         while (yield from self.peek()).isspace():
             self.place += 1
 
     def one_of(self, *options: str) -> Reading[str]:
-        """Pass and return the option that comes next; raises NoCall if none does.
+        """Pass and return the option that comes next; raises NotAToolCall if none does.
 
         No option may be a prefix of another.
         """
@@ -58,7 +59,7 @@ class Cursor:
                 return found
             rest = self.text[self.place : self.place + max(map(len, options))]
             if not any(option.startswith(rest) for option in options):
-                raise NoCall
+                raise NotAToolCall
             yield from self.more()
 
     def run(self, characters: Pattern[str]) -> Reading[str]:

@@ -19,7 +19,7 @@ from leyden.core.gateway.codec import (
     ToolCall,
     ToolDefinition,
 )
-from leyden.core.gateway.tools.cursor import Cursor, NoCall, Reading
+from leyden.core.gateway.tools.cursor import Cursor, NotAToolCall, Reading
 
 CallReader: TypeAlias = Callable[[Cursor, Sequence[ToolDefinition]], Reading[None]]
 
@@ -129,7 +129,7 @@ class CallParser:
                     return False
                 parts.append(call)
                 self._pass(cursor)
-        except NoCall:
+        except NotAToolCall:
             if not self._called:
                 self._refuse(parts)
         else:

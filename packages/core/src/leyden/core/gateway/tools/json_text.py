@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from leyden.core.gateway.codec import ToolCall
-from leyden.core.gateway.tools.cursor import Cursor, NoCall, Reading
+from leyden.core.gateway.tools.cursor import Cursor, NotAToolCall, Reading
 
 MAX_DEPTH: Final = 100
 """Deepest nesting of a call's arguments: no tool needs more, and agents' own JSON parsers fail on more."""
@@ -22,7 +22,7 @@ _ATOM = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?|true|f
 def read_object(cursor: Cursor, depth: int = 0) -> Reading[dict[str, str]]:
     """Parse an object; return the text of each member's value by name. The last value of a repeated name counts.
 
-    Raises NoCall if the text is not a JSON object.
+    Raises NotAToolCall if the text is not a JSON object.
     """
     yield from cursor.one_of("{")
     members: dict[str, str] = {}
@@ -41,7 +41,7 @@ def read_object(cursor: Cursor, depth: int = 0) -> Reading[dict[str, str]]:
 
 
 def read_object_text(cursor: Cursor) -> Reading[str]:
-    """Parse an object; return its text as written. Raises NoCall if the text is not a JSON object."""
+    """Parse an object; return its text as written. Raises NotAToolCall if the text is not a JSON object."""
     begin = cursor.place
     yield from read_object(cursor)
     return cursor.text[begin : cursor.place]
@@ -50,20 +50,20 @@ def read_object_text(cursor: Cursor) -> Reading[str]:
 def read_json_call(cursor: Cursor, *keys: str) -> Reading[ToolCall]:
     """Parse a call written as one object, with its `name` and its arguments (an object) under one of `keys`.
 
-    Raises NoCall for any other text.
+    Raises NotAToolCall for any other text.
     """
     members = yield from read_object(cursor)
     arguments = next((members[key] for key in keys if key in members), "")
     name = members.get("name", "")
     if not name.startswith('"') or not arguments.startswith("{"):
-        raise NoCall
+        raise NotAToolCall
     return ToolCall(name=call_name(json.loads(name)), arguments=arguments)
 
 
 def call_name(name: str) -> str:
-    """Return `name`; raises NoCall if it is empty or contains an unpaired surrogate."""
+    """Return `name`; raises NotAToolCall if it is empty or contains an unpaired surrogate."""
     if not name or any("\ud800" <= char <= "\udfff" for char in name):
-        raise NoCall
+        raise NotAToolCall
     return name
 
 
@@ -93,7 +93,7 @@ def _leading(text: str, read: Callable[[Cursor], Reading[str]]) -> str | None:
         next(reading)
     except StopIteration as end:
         return end.value
-    except NoCall:
+    except NotAToolCall:
         return None
     raise AssertionError("a complete text was asked for more")
 
@@ -103,7 +103,7 @@ def _value(cursor: Cursor, depth: int) -> Reading[str]:
     yield from _space(cursor)
     begin = cursor.place
     if depth == MAX_DEPTH:
-        raise NoCall
+        raise NotAToolCall
     match (yield from cursor.peek()):
         case '"':
             yield from _string(cursor)
@@ -113,7 +113,7 @@ def _value(cursor: Cursor, depth: int) -> Reading[str]:
             yield from _array(cursor, depth + 1)
         case _:
             if _ATOM.fullmatch((yield from cursor.run(_ATOM_CHARACTERS))) is None:
-                raise NoCall
+                raise NotAToolCall
     end = cursor.place
     yield from _space(cursor)
     return cursor.text[begin:end]
@@ -141,7 +141,7 @@ def _string(cursor: Cursor) -> Reading[str]:
         escape = yield from cursor.one_of(*'"\\/bfnrtu')
         for _ in range(4 if escape == "u" else 0):
             if _HEX.match((yield from cursor.peek())) is None:
-                raise NoCall
+                raise NotAToolCall
             cursor.place += 1
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from leyden.core.gateway.codec import Forced, Message, ToolCall, ToolDefinition
-from leyden.core.gateway.tools.cursor import Cursor, NoCall, Reading
+from leyden.core.gateway.tools.cursor import Cursor, NotAToolCall, Reading
 from leyden.core.gateway.tools.family import ToolFamily
 from leyden.core.gateway.tools.json_text import read_json_call
 from leyden.core.gateway.tools.salvage import salvage_json
@@ -28,7 +28,7 @@ def _read(cursor: Cursor, tools: Sequence[ToolDefinition]) -> Reading[None]:
         yield from cursor.space()
         call = yield from read_json_call(cursor, "parameters", "arguments")
         if not tagged and call.name not in names:
-            raise NoCall
+            raise NotAToolCall
         yield call
         yield from cursor.space()
         yield from cursor.one_of(";")

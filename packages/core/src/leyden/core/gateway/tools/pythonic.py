@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from leyden.core.gateway.codec import Forced, ToolCall, ToolDefinition
-from leyden.core.gateway.tools.cursor import Cursor, NoCall, Reading
+from leyden.core.gateway.tools.cursor import Cursor, NotAToolCall, Reading
 from leyden.core.gateway.tools.family import ToolFamily
 from leyden.core.gateway.tools.llama import TAG, one_call_a_message, passed_tag
 
@@ -35,7 +35,7 @@ def _read(cursor: Cursor, tools: Sequence[ToolDefinition]) -> Reading[None]:
         name = yield from cursor.run(_NAME)
         yield from cursor.one_of("(")
         if not name or (not tagged and name not in names):
-            raise NoCall
+            raise NotAToolCall
         yield ToolCall(name=name, arguments=_arguments((yield from _until_closed(cursor))))
         yield from cursor.space()
         if (yield from cursor.one_of(",", "]")) == "]":
@@ -54,9 +54,9 @@ def _until_closed(cursor: Cursor) -> Reading[str]:
         elif char in _CLOSERS:
             open_brackets.append(_CLOSERS[char])
             if len(open_brackets) > MAX_DEPTH:
-                raise NoCall
+                raise NotAToolCall
         elif char != open_brackets.pop():
-            raise NoCall
+            raise NotAToolCall
         elif not open_brackets:
             return cursor.text[begin : cursor.place - 1]
 
@@ -71,20 +71,20 @@ def _pass_string(cursor: Cursor, quote: str) -> Reading[None]:
 
 
 def _arguments(text: str) -> str:
-    """Return the JSON of a call's keyword arguments; raises NoCall if the text is anything else."""
+    """Return the JSON of a call's keyword arguments; raises NotAToolCall if the text is anything else."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # ignores warnings about invalid escapes, which Python keeps as text
             call = ast.parse(f"f({text})", mode="eval").body
         if not isinstance(call, ast.Call) or call.args or any(keyword.arg is None for keyword in call.keywords):
-            raise NoCall
+            raise NotAToolCall
         values = {str(keyword.arg): _literal(keyword.value) for keyword in call.keywords}
         if len(values) < len(call.keywords):
-            raise NoCall
+            raise NotAToolCall
         written = json.dumps(values, ensure_ascii=False, allow_nan=False)
         written.encode()  # fails for an unpaired surrogate
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
-        raise NoCall from None
+        raise NotAToolCall from None
     return written
 
 
@@ -101,13 +101,13 @@ def _literal(node: ast.expr) -> Any:
         case ast.Dict(keys=keys, values=values):
             return {_key(key): _literal(value) for key, value in zip(keys, values, strict=True)}
         case _:
-            raise NoCall
+            raise NotAToolCall
 
 
 def _key(node: ast.expr | None) -> str:
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value
-    raise NoCall
+    raise NotAToolCall
 
 
 def _opening(forced: Forced) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from leyden.core.gateway.codec import Forced, ToolCall, ToolDefinition
-from leyden.core.gateway.tools.cursor import Cursor, NoCall, Reading
+from leyden.core.gateway.tools.cursor import Cursor, NotAToolCall, Reading
 from leyden.core.gateway.tools.family import ToolFamily
 from leyden.core.gateway.tools.json_text import is_json
 
@@ -45,7 +45,7 @@ def _name(cursor: Cursor) -> Reading[str]:
     name = yield from cursor.run(_NAME)
     yield from cursor.one_of(">")
     if not name:
-        raise NoCall
+        raise NotAToolCall
     return name
 
 

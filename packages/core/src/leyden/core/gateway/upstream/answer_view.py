@@ -19,7 +19,7 @@ _ENDS = (
 )
 
 
-class Seen(msgspec.Struct, frozen=True, kw_only=True):
+class AnswerView(msgspec.Struct, frozen=True, kw_only=True):
     """Parts of a response that a record keeps; None for parts that the response does not have."""
 
     output: str | None = None
@@ -111,13 +111,13 @@ def ended(seen: bytes | bytearray) -> bool:
     return any(mark in seen for mark in _ENDS)
 
 
-def read_answer(body: bytes, *, streamed: bool) -> Seen:
+def read_answer(body: bytes, *, streamed: bool) -> AnswerView:
     """Parse a whole or partial response of Chat Completions or of the Responses API."""
     pieces = list(_data(body)) if streamed else [body]
     return _read_responses(pieces, streamed=streamed) or _read_chat(pieces)
 
 
-def _read_responses(pieces: Sequence[bytes], *, streamed: bool) -> Seen | None:
+def _read_responses(pieces: Sequence[bytes], *, streamed: bool) -> AnswerView | None:
     """Parse a response of the Responses API; None if it is not one."""
     items: dict[int, _Item] = {}
     last: _Response | None = None
@@ -138,7 +138,7 @@ def _read_responses(pieces: Sequence[bytes], *, streamed: bool) -> Seen | None:
     parts = [part for item in output if item.type == "message" for part in item.content or ()]
     text = "".join(part.text or part.refusal or "" for part in parts) or None
     finish = {"incomplete": "length", "completed": "tool_calls" if calls else "stop"}.get(last.status or "")
-    return Seen(
+    return AnswerView(
         output=msgspec.json.encode([answer_message(text, calls)]).decode() if output else None,
         finish_reason=finish,
         usage=(last.usage.input_tokens, last.usage.output_tokens) if last.usage else None,
@@ -161,7 +161,7 @@ def _add(items: dict[int, _Item], event: _Event) -> None:
         item.arguments += event.delta
 
 
-def _read_chat(pieces: Sequence[bytes]) -> Seen:
+def _read_chat(pieces: Sequence[bytes]) -> AnswerView:
     """Parse a response of Chat Completions."""
     answers = [answer for piece in pieces if (answer := _decoded(piece, _Answer))]
     messages: dict[int, dict[str, Any]] = {}
@@ -171,7 +171,7 @@ def _read_chat(pieces: Sequence[bytes]) -> Seen:
         finish_reason = choice.finish_reason or finish_reason
     used = next((answer.usage for answer in reversed(answers) if answer.usage), None)
     ids, logprobs = _drawn(answers) if len(messages) == 1 else (None, [])
-    return Seen(
+    return AnswerView(
         output=msgspec.json.encode([messages[index] for index in sorted(messages)]).decode() if messages else None,
         finish_reason=finish_reason,
         usage=(used.prompt_tokens, used.completion_tokens) if used else None,

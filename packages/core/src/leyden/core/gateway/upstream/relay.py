@@ -17,13 +17,13 @@ from starlette.types import Send
 from leyden.core.data import reasons
 from leyden.core.gateway.call_identity import Origin
 from leyden.core.gateway.calls.record import CallRecord
-from leyden.core.gateway.calls.retry_cache import Ledger
+from leyden.core.gateway.calls.retry_cache import RetryCache
 from leyden.core.gateway.chat.format import server_event
 from leyden.core.gateway.chat.request import KEPT_APART
 from leyden.core.gateway.dialect import Dialect
 from leyden.core.gateway.http.asgi import JSON, ClientGone, ClientWatch, start_message
-from leyden.core.gateway.limits.long_work import Slot
-from leyden.core.gateway.model_request import Asked, read_fields, rest_of, text_of
+from leyden.core.gateway.limits.long_work import RequestWork
+from leyden.core.gateway.model_request import RecordedRequest, read_fields, rest_of, text_of
 from leyden.core.gateway.refusal import Refusal, invalid
 from leyden.core.gateway.upstream.answer_view import ended, read_answer
 from leyden.core.gateway.upstream.token_ids import ASK_FOR_IDS, TokenIdFilter
@@ -69,10 +69,10 @@ class Upstream:
         dialect: Dialect,
         origin: Origin,
         body: bytes,
-        ledger: Ledger,
+        ledger: RetryCache,
         watch: ClientWatch,
         send: Send,
-        slot: Slot,
+        slot: RequestWork,
     ) -> None:
         """Forward a call, send its response to the agent as it arrives, and record the call before the response ends.
 
@@ -171,7 +171,7 @@ class Upstream:
 class _Relay:
     """Relay of one response: sends it to the agent and keeps it for the record."""
 
-    def __init__(self, record: CallRecord, ledger: Ledger, send: Send) -> None:
+    def __init__(self, record: CallRecord, ledger: RetryCache, send: Send) -> None:
         self._record, self._ledger, self._send = record, ledger, send
         self._seen = bytearray()
         self._streamed = self._started = self._recorded = False
@@ -233,14 +233,14 @@ class _Relay:
         await self._send({"type": "http.response.body", "body": data, "more_body": more})
 
 
-def _read(body: bytes) -> tuple[dict[str, msgspec.Raw], Asked]:
+def _read(body: bytes) -> tuple[dict[str, msgspec.Raw], RecordedRequest]:
     fields = read_fields(body)
     return fields, _asked(fields)
 
 
-def _asked(fields: dict[str, msgspec.Raw]) -> Asked:
+def _asked(fields: dict[str, msgspec.Raw]) -> RecordedRequest:
     tools = text_of(fields.get("tools"))
-    return Asked(
+    return RecordedRequest(
         model=bytes(fields.get("model", b"")).decode().strip('"'),
         stream=bytes(fields.get("stream", b"")) == b"true",
         messages=text_of(fields.get("messages") or fields.get("input")),

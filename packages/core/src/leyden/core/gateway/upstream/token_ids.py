@@ -14,14 +14,14 @@ PROMPT_IDS, RESPONSE_IDS = "prompt_token_ids", "token_ids"
 
 
 @dataclass(frozen=True, slots=True)
-class AskForIds:
+class TokenIdRequest:
     """Path and request field that request token ids."""
 
     path: str
     field: str
 
 
-ASK_FOR_IDS = AskForIds("/chat/completions", "return_token_ids")
+ASK_FOR_IDS = TokenIdRequest("/chat/completions", "return_token_ids")
 
 _Fields = dict[str, msgspec.Raw]
 _NULL = msgspec.Raw(b"null")

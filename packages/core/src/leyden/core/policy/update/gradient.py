@@ -10,7 +10,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from leyden.core.policy.capability_checks import Exactness
+from leyden.core.policy.capability_checks import Capabilities
 from leyden.core.policy.logprobs import read_entries
 from leyden.core.policy.losses.base import LossEntries
 from leyden.core.policy.model import PolicyModel
@@ -25,7 +25,7 @@ StateLoss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Accumulated:
+class AccumulatedGradient:
     """Results of one accumulation, in addition to the gradients in the model."""
 
     loss: float
@@ -39,9 +39,9 @@ def accumulate(
     sequences: Sequence[TokenSequence],
     objective: Objective,
     token_budget: int | None,
-    exactness: Exactness,
+    exactness: Capabilities,
     state_loss: StateLoss | None = None,
-) -> Accumulated:
+) -> AccumulatedGradient:
     """Add the gradient of `objective` over all entries of `sequences` to the model's gradients.
 
     `state_loss` is a second objective on the same forward pass. Both share one backward pass, and the returned loss is
@@ -76,4 +76,4 @@ def accumulate(
         diagnostics.append(found.diagnostics)
     if prefix is not None:
         prefix.backward()
-    return Accumulated(loss=total, diagnostics=Diagnostics.combined(diagnostics), tokens_read=tokens_read)
+    return AccumulatedGradient(loss=total, diagnostics=Diagnostics.combined(diagnostics), tokens_read=tokens_read)

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from leyden.core.policy.capability_checks import Exactness
+from leyden.core.policy.capability_checks import Capabilities
 from leyden.core.policy.model import PolicyModel
 from leyden.core.policy.replay import replay
 from leyden.core.policy.update.config import UpdateConfig
-from leyden.core.policy.update.entries import Measured, WeightedTransition, behaviour
+from leyden.core.policy.update.entries import TokenMeasures, WeightedTransition, behaviour
 from leyden.core.policy.update.kl import reward_penalties
 from leyden.core.policy.update.ratios import RatioSpread
 
@@ -40,7 +40,7 @@ def measure(
     reference: PolicyModel | None,
     trained: Sequence[WeightedTransition],
     config: UpdateConfig,
-    exactness: Exactness,
+    exactness: Capabilities,
 ) -> tuple[list[WeightedTransition], Mismatch | None]:
     """Return the transitions with the measurements that `config` needs, and the mismatch if it is corrected.
 
@@ -63,5 +63,5 @@ def measure(
     penalties = [np.zeros_like(own_T) for own_T in behaviours]
     if config.kl_reward:
         penalties = reward_penalties(trained, proximal, references, config.kl_reward)
-    findings = map(Measured, proximal, references, penalties, factors)
+    findings = map(TokenMeasures, proximal, references, penalties, factors)
     return [replace(item, measured=found) for item, found in zip(trained, findings, strict=True)], mismatch

@@ -19,7 +19,7 @@ from leyden.core.policy.replay import replay
 from leyden.core.policy.update.config import UpdateConfig
 from leyden.core.policy.update.diagnostics import Diagnostics
 from leyden.core.policy.update.entries import WeightedTransition, step_weights
-from leyden.core.policy.update.gradient import Accumulated, accumulate
+from leyden.core.policy.update.gradient import AccumulatedGradient, accumulate
 from leyden.core.policy.update.importance_stats import Mismatch, measure
 from leyden.core.policy.update.merge import TokenSequence, merged, unmerged
 from leyden.core.policy.update.objective import Objective
@@ -81,7 +81,7 @@ class UpdateReport:
 class _Pass:
     """One optimizer step."""
 
-    accumulated: Accumulated
+    accumulated: AccumulatedGradient
     grad_norm: float
     is_masked: bool
     """There was nothing to learn, so the optimizer step was skipped: its momentum would still move the weights."""
@@ -244,7 +244,9 @@ class Updater:
                 self.optimizer.step()
         return _Pass(accumulated=accumulated, grad_norm=norm, is_masked=is_masked, sequences=len(sequences))
 
-    def _accumulate(self, trained: Sequence[WeightedTransition], sequences: Sequence[TokenSequence]) -> Accumulated:
+    def _accumulate(
+        self, trained: Sequence[WeightedTransition], sequences: Sequence[TokenSequence]
+    ) -> AccumulatedGradient:
         """Compute the gradient of `sequences`, into which `trained` were merged, and leave it in the model."""
         return accumulate(self.model, sequences, self._objective, self.config.token_budget, self._exactness)
 

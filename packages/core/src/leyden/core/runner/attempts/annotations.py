@@ -9,8 +9,8 @@ from typing import Any
 from leyden.core.data import semconv
 from leyden.core.data.failure import Failure
 from leyden.core.data.plain.own_methods import short_name
-from leyden.core.data.plain.reading import FULL, QUICK, Limits, OverLimits
-from leyden.core.data.plain.values import Kept, message_of, plain, stack_of
+from leyden.core.data.plain.reading import FULL, QUICK, OverLimits, ReadingLimits
+from leyden.core.data.plain.values import PlainResult, message_of, plain, stack_of
 from leyden.core.data.span import Attributes, Span, SpanStatus
 from leyden.core.runner.user_code.reward import Reward
 from leyden.core.tracing.context import OpenAttempt
@@ -67,14 +67,14 @@ async def exception_span(attempt: OpenAttempt, error: BaseException, message: st
     return _span(attempt, semconv.EXCEPTION, attributes, SpanStatus(code="error", description=message))
 
 
-def shortened(result: Any, limits: Limits = FULL) -> Kept:
+def shortened(result: Any, limits: ReadingLimits = FULL) -> PlainResult:
     """Return a result as text of at most `RESULT_CHARACTERS`: a string as it is, any other value as its `repr`."""
     found, reasons = plain(result, semconv.RESULT, limits)
     text = found if type(found) is str else _SHORT.repr(found)
     if len(text) > RESULT_CHARACTERS:
         reasons = [*reasons, f"{semconv.RESULT}: {RESULT_CHARACTERS} of {len(text)} characters are kept"]
         text = f"{text[:RESULT_CHARACTERS]}…"
-    return Kept(text, reasons)
+    return PlainResult(text, reasons)
 
 
 def text_of(error: BaseException) -> str:

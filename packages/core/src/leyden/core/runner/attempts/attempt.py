@@ -20,7 +20,7 @@ from leyden.core.runner.attempts.hooks import HookRunner
 from leyden.core.runner.attempts.loop_watch import LoopWatch
 from leyden.core.runner.attempts.own_failures import log_own_failure, own_failure
 from leyden.core.runner.attempts.record import is_refusal, not_stored, store_notes
-from leyden.core.runner.attempts.resource_cache import KnownResources
+from leyden.core.runner.attempts.resource_cache import ResourceCache
 from leyden.core.runner.config import RunnerConfig
 from leyden.core.runner.isolation.forked_run import ForkedRun
 from leyden.core.runner.user_code.loaded_agent import LoadedAgent
@@ -60,7 +60,7 @@ class AttemptRunner(HookRunner, Protocol):
         ...
 
     @property
-    def resources(self) -> KnownResources:
+    def resources(self) -> ResourceCache:
         """Cache of the resources that rollouts run with."""
         ...
 

@@ -9,7 +9,7 @@ from typing import cast
 from leyden.core.data.plain.own_methods import short_name
 from leyden.core.masking import mask_text
 from leyden.core.tracing.patching.hidden_frames import HIDDEN
-from leyden.core.tracing.wire.routing_decision import Stopped
+from leyden.core.tracing.wire.routing_decision import RequestStopped
 
 LONGEST_TEXT = 600
 """Longest text of one error, in characters."""
@@ -83,7 +83,7 @@ def import_advice(error: BaseException) -> str:
     seen: set[int] = set()
     while cause is not None and id(cause) not in seen:
         seen.add(id(cause))
-        if isinstance(cause, Stopped):
+        if isinstance(cause, RequestStopped):
             return "; it calls its model while it is imported: make the call in the agent's own function"
         cause = cause.__cause__ or cause.__context__
     return ""

@@ -1,4 +1,4 @@
-"""`KnownResources`: cache of the resources that rollouts run with.
+"""`ResourceCache`: cache of the resources that rollouts run with.
 
 A version never changes, so each version is requested once.
 """
@@ -14,7 +14,7 @@ MOST = 64
 _RESOURCES = msgspec.msgpack.Decoder(NamedResources)
 
 
-class KnownResources:
+class ResourceCache:
     """Resource cache of one runner, for one store."""
 
     def __init__(self, store: LightningStore) -> None:

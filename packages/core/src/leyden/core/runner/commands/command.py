@@ -78,7 +78,7 @@ class CommandAgent:
         for name in self.env:
             remember_secret(os.environ.get(name, ""))
         attempt.extra[COMMAND] = self.arguments[0]  # the command's calls bypass this process: the gateway records them
-        output, errors = Tail(), _ErrorLog(attempt.rollout_id, withheld(os.environ, self.env))
+        output, errors = OutputTail(), _ErrorLog(attempt.rollout_id, withheld(os.environ, self.env))
         streams = Streams(stdin=task_json(task), stdout=output, stderr=errors)
         command = self.filled(task)
         ended = await run_process(CommandProcess(command, environment(task, attempt, env=self.env), streams))
@@ -178,7 +178,7 @@ def task_json(task: Task) -> bytes:
     return msgspec.json.encode(task)
 
 
-class Tail:
+class OutputTail:
     """Buffer for the last `OUTPUT_BYTES` of an output."""
 
     def __init__(self) -> None:

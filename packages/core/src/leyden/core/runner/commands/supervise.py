@@ -21,7 +21,7 @@ TERMINAL = "terminal"
 """Value of `WHERE` if the command may use the terminal on standard input. With any other value it may not."""
 
 
-class Supervised:
+class SupervisedCommand:
     """The command, once it runs."""
 
     def __init__(self, command: list[str]) -> None:
@@ -169,7 +169,7 @@ def lend_terminal(group: int) -> int:
 def supervise(control: int, grace: float, command: list[str], *, terminal: bool) -> str:
     """Run `command` to its end and return the line for the worker."""
     try:
-        running = Supervised(command)
+        running = SupervisedCommand(command)
     except (OSError, ValueError) as error:
         return f"error {getattr(error, 'strerror', None) or error}"
     before = lend_terminal(running.group) if terminal else None

@@ -12,7 +12,7 @@ NOTHING_SHARED = "nothing in the agent can pass from one rollout to another"
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class IsolationChoice:
     """The choice, and the objects that rollouts would share in one process."""
 
     processes: bool
@@ -38,11 +38,11 @@ class Choice:
         return f"{self.shared[0]}" + (f" (and {others} more)" if others else "")
 
 
-def choose(isolation: Isolation, loaded: LoadedAgent) -> Choice:
+def choose(isolation: Isolation, loaded: LoadedAgent) -> IsolationChoice:
     """Return the choice for a loaded agent. `auto` chooses processes where rollouts would share an object."""
     if isinstance(loaded.source.agent, CommandAgent):
-        return Choice(False, is_command=True)
+        return IsolationChoice(False, is_command=True)
     shared = tuple(shared_objects(loaded.source))
     if isolation == "auto":
-        return Choice(bool(shared), shared)
-    return Choice(isolation == "process", shared)
+        return IsolationChoice(bool(shared), shared)
+    return IsolationChoice(isolation == "process", shared)

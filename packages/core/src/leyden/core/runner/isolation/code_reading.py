@@ -41,7 +41,7 @@ _FunctionNode: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class FunctionNames:
     """Names that one function, with the functions inside it, uses and writes to."""
 
     global_names: frozenset[str] = frozenset()
@@ -73,7 +73,7 @@ class Reading:
     has_source: bool = True
 
 
-def read_code(function: FunctionType) -> Reading:
+def read_code(function: FunctionType) -> FunctionNames:
     """Analyse `function`. Without its source, its writes are unknown."""
     code = function.__code__
     named = _Names()
@@ -85,7 +85,7 @@ def read_code(function: FunctionType) -> Reading:
     writes = _Writes(outside, first=code.co_varnames[:1], is_method=bool(holder) and not holder.endswith("<locals>"))
     for node in nodes:
         writes.read(node)
-    return Reading(
+    return FunctionNames(
         global_names=frozenset(named.global_names),
         attributes=frozenset(named.attributes),
         imports=frozenset(named.imports),

@@ -20,11 +20,11 @@ from leyden.core.runner.config import RunnerConfig
 from leyden.core.runner.isolation import alone
 from leyden.core.runner.isolation.code_reading import libraries_loaded_since
 from leyden.core.runner.isolation.messages import (
-    Begin,
-    Done,
-    Loaded,
-    Notes,
-    Spans,
+    AgentEnded,
+    AgentLoaded,
+    BeginAttempt,
+    EmittedSpans,
+    FrameworkSpans,
     begin_decoder,
     end_decoder,
     receive,
@@ -61,7 +61,7 @@ def serve_attempt(connection: socket.socket, load: Load) -> None:
     runner.run(agent.serve(begin, loaded, time.monotonic() - began))
 
 
-def _loaded(begin: Begin, load: Load) -> LoadedAgent:
+def _loaded(begin: BeginAttempt, load: Load) -> LoadedAgent:
     alone.begin()
     for adapter in installed_adapters():
         if adapter.module in sys.modules and type(adapter).forked is not Adapter.forked:
@@ -76,16 +76,16 @@ class _ForkedAgent:
         self._modules = set(sys.modules)
         self._reported = 0
 
-    async def receive(self, connection: socket.socket) -> Begin | None:
+    async def receive(self, connection: socket.socket) -> BeginAttempt | None:
         asyncio.get_running_loop().set_default_executor(AgentThreads())
         self._reader, self._writer = await asyncio.open_unix_connection(sock=connection)
         return await receive(self._reader, begin_decoder)
 
     async def refuse(self, error: Exception) -> None:
-        await send(self._writer, Done(own_failure("the agent cannot be loaded in a process of its own", error)))
+        await send(self._writer, AgentEnded(own_failure("the agent cannot be loaded in a process of its own", error)))
 
-    async def serve(self, begin: Begin, loaded: LoadedAgent, seconds: float) -> None:
-        await send(self._writer, Loaded(seconds))
+    async def serve(self, begin: BeginAttempt, loaded: LoadedAgent, seconds: float) -> None:
+        await send(self._writer, AgentLoaded(seconds))
         try:
             run, recorder = await self._begin(begin, loaded)
         except Exception as error:
@@ -97,7 +97,7 @@ class _ForkedAgent:
             if end is not None:
                 await run.end(end.spans)
 
-    async def _begin(self, begin: Begin, loaded: LoadedAgent) -> tuple[AgentRun, Recorder]:
+    async def _begin(self, begin: BeginAttempt, loaded: LoadedAgent) -> tuple[AgentRun, Recorder]:
         rollout = begin.rollout
         attempt = OpenAttempt(
             rollout_id=rollout.rollout_id,
@@ -131,12 +131,12 @@ class _ForkedAgent:
         reporting = asyncio.create_task(self._report(run))
         await asyncio.wait({work})
         reporting.cancel()
-        done = Done(run.failure, [] if run.failure else run.made_no_call, libraries_loaded_since(self._modules))
+        done = AgentEnded(run.failure, [] if run.failure else run.made_no_call, libraries_loaded_since(self._modules))
         try:
             await recorder.stop()
             await self._send_notes(run)
         except Exception as error:  # notes cannot be sent: the attempt's record must show it
-            done = Done(own_failure("what the attempt left cannot be reported", error))
+            done = AgentEnded(own_failure("what the attempt left cannot be reported", error))
         if not run.stopping:
             await send(self._writer, done)
 
@@ -148,13 +148,13 @@ class _ForkedAgent:
     async def _send_notes(self, run: AgentRun) -> None:
         notes = run.attempt.notes[self._reported :]
         self._reported += len(notes)
-        await send(self._writer, Notes(await ready(notes), run.stage))
+        await send(self._writer, EmittedSpans(await ready(notes), run.stage))
 
     async def _send_spans(self, spans: list[Span]) -> None:
-        await send(self._writer, Spans(await ready(spans)))
+        await send(self._writer, FrameworkSpans(await ready(spans)))
 
 
-def _runner(begin: Begin, loaded: LoadedAgent) -> Any:
+def _runner(begin: BeginAttempt, loaded: LoadedAgent) -> Any:
     """Return a runner from which hooks read the store. It claims nothing. None where the runner sent no store."""
     if begin.store is None:
         return None

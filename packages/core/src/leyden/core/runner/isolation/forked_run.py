@@ -14,12 +14,12 @@ from leyden.core.runner.attempts.agent_run import Resources, Stage
 from leyden.core.runner.attempts.annotations import failed_span
 from leyden.core.runner.attempts.own_failures import own_failure
 from leyden.core.runner.isolation.messages import (
-    Begin,
-    End,
-    Loaded,
-    Notes,
+    AgentLoaded,
+    AttemptMarked,
+    BeginAttempt,
+    EmittedSpans,
+    FrameworkSpans,
     Report,
-    Spans,
     receive,
     report_decoder,
     send,
@@ -117,7 +117,7 @@ class ForkedRun:
             return
         try:
             if self._store is not None and spans is not None and not self._process.ended.done():
-                await send(self._writer, End(spans))
+                await send(self._writer, AttemptMarked(spans))
                 await asyncio.shield(self._process.ended)
         except OSError:
             pass  # the process has ended by itself
@@ -126,7 +126,7 @@ class ForkedRun:
 
     async def _begin(self) -> asyncio.StreamReader:
         attempt = self.attempt
-        begin = Begin(
+        begin = BeginAttempt(
             rollout=self.rollout,
             token=attempt.token,
             gateway_url=attempt.gateway_url,
@@ -178,12 +178,12 @@ class ForkedRun:
 
     def _take(self, report: Report) -> bool:
         """Store one report. Returns whether it was the last."""
-        if isinstance(report, Loaded):
+        if isinstance(report, AgentLoaded):
             self._loaded_after = report.seconds
-        elif isinstance(report, Spans):
+        elif isinstance(report, FrameworkSpans):
             for span in self._own(report.spans):
                 self._keep(span)
-        elif isinstance(report, Notes):
+        elif isinstance(report, EmittedSpans):
             self.stage = report.stage
             self.attempt.notes.extend(self._own(report.spans))
         elif not self.stopping:

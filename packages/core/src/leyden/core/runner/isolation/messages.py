@@ -18,7 +18,7 @@ T = TypeVar("T")
 _LENGTH = struct.Struct("<I")
 
 
-class Begin(msgspec.Struct, frozen=True, kw_only=True):
+class BeginAttempt(msgspec.Struct, frozen=True, kw_only=True):
     """First message to the process: the attempt that it runs."""
 
     rollout: AttemptedRollout
@@ -35,32 +35,32 @@ class Begin(msgspec.Struct, frozen=True, kw_only=True):
     """URL and token of the store. None where there are no hooks, which alone use it."""
 
 
-class End(msgspec.Struct, frozen=True):
+class AttemptMarked(msgspec.Struct, frozen=True):
     """Message to a process with hooks: the attempt is marked, and `spans` holds all its stored spans."""
 
     spans: list[Span]
 
 
-class Loaded(msgspec.Struct, frozen=True, tag="loaded"):
+class AgentLoaded(msgspec.Struct, frozen=True, tag="loaded"):
     """Report: the agent is loaded. `seconds` is near 0 where the process inherited the loaded agent."""
 
     seconds: float
 
 
-class Spans(msgspec.Struct, frozen=True, tag="spans"):
+class FrameworkSpans(msgspec.Struct, frozen=True, tag="spans"):
     """Report: spans of frameworks that have ended."""
 
     spans: list[Span]
 
 
-class Notes(msgspec.Struct, frozen=True, tag="notes"):
+class EmittedSpans(msgspec.Struct, frozen=True, tag="notes"):
     """Report: spans that emitters and the run wrote since the last report, and the stage that the run waits for."""
 
     spans: list[Span]
     stage: Stage
 
 
-class Done(msgspec.Struct, frozen=True, tag="done"):
+class AgentEnded(msgspec.Struct, frozen=True, tag="done"):
     """Last report: the agent and its reward function have ended."""
 
     failure: Failure | None
@@ -70,10 +70,10 @@ class Done(msgspec.Struct, frozen=True, tag="done"):
     """Modules of libraries that were imported meanwhile."""
 
 
-Report = Loaded | Spans | Notes | Done
+Report = AgentLoaded | FrameworkSpans | EmittedSpans | AgentEnded
 report_decoder: msgspec.msgpack.Decoder[Report] = msgspec.msgpack.Decoder(Report)
-begin_decoder = msgspec.msgpack.Decoder(Begin)
-end_decoder = msgspec.msgpack.Decoder(End)
+begin_decoder = msgspec.msgpack.Decoder(BeginAttempt)
+end_decoder = msgspec.msgpack.Decoder(AttemptMarked)
 
 
 async def send(writer: asyncio.StreamWriter, message: msgspec.Struct) -> None:

@@ -9,7 +9,7 @@ import types
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from leyden.core.runner.isolation.code_reading import Reading
+from leyden.core.runner.isolation.code_reading import FunctionNames
 
 _CHANGING: Mapping[str, tuple[str, ...]] = {
     "asyncio": ("set_event_loop_policy",),
@@ -43,7 +43,7 @@ _OF_ENVIRON = frozenset({"clear", "pop", "popitem", "setdefault", "update"})
 _OF_LOGGERS = frozenset({"addFilter", "addHandler", "removeFilter", "removeHandler"})
 
 
-def changed_by(reading: Reading, names: Mapping[str, Any]) -> list[str]:
+def changed_by(reading: FunctionNames, names: Mapping[str, Any]) -> list[str]:
     """Return the names of such functions that an analysed function may call, such as `os.chdir`.
 
     `names` are the globals of its module. A call is assumed where a module and a function's name both occur. A false
@@ -59,7 +59,7 @@ def changed_by(reading: Reading, names: Mapping[str, Any]) -> list[str]:
     return sorted(found)
 
 
-def _by_modules(reading: Reading, names: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _by_modules(reading: FunctionNames, names: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield functions that are reached through a module that the function names or imports."""
     values = (names.get(name) for name in reading.global_names)
     named = {value.__name__ for value in values if isinstance(value, types.ModuleType)} | reading.imports
@@ -77,7 +77,7 @@ def _leads_to(module: str, named: str, attributes: frozenset[str]) -> bool:
     return module.startswith(f"{named}.") and attributes.issuperset(module[len(named) + 1 :].split("."))
 
 
-def _by_values(reading: Reading, names: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _by_values(reading: FunctionNames, names: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield functions that are named directly, as after `from os import chdir`."""
     values = [names[name] for name in reading.global_names & names.keys()]
     for module, functions in _CHANGING.items():

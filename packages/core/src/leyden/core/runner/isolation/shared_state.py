@@ -26,7 +26,7 @@ from leyden.core.runner.adapters.base import Adapter
 from leyden.core.runner.adapters.finding import BUILT_IN, AgentSource
 from leyden.core.runner.adapters.lit_agent import LitAgent
 from leyden.core.runner.adapters.registry import installed_adapters
-from leyden.core.runner.isolation.code_reading import Reading, is_library, read_code
+from leyden.core.runner.isolation.code_reading import FunctionNames, is_library, read_code
 from leyden.core.runner.isolation.process_state import changed_by
 
 _DYNAMIC = frozenset({"__import__", "delattr", "eval", "exec", "globals", "setattr", "vars"})
@@ -220,7 +220,7 @@ class _Walk:
             self._add(f"{function.__name__}()", function, "the run", "calls and whose source cannot be read")
         return True
 
-    def _visit_names(self, function: types.FunctionType, reading: Reading, user: str) -> None:
+    def _visit_names(self, function: types.FunctionType, reading: FunctionNames, user: str) -> None:
         """Inspect all outside names that a function uses."""
         names = function.__globals__
         for name in sorted(reading.assigned | {*reading.written} & reading.global_names):
@@ -236,7 +236,7 @@ class _Walk:
         for module in self._modules_of(function, reading, user):
             self._visit_module(module, reading, user)
 
-    def _visit_value(self, value: Any, name: str, user: str, reading: Reading) -> None:
+    def _visit_value(self, value: Any, name: str, user: str, reading: FunctionNames) -> None:
         """Inspect the value of a name. A container that is only read is a constant."""
         if name in reading.written:
             self._add(name, value, user, "changes")
@@ -245,7 +245,9 @@ class _Walk:
         else:
             self.visit(value, name, user)
 
-    def _modules_of(self, function: types.FunctionType, reading: Reading, user: str) -> Iterator[types.ModuleType]:
+    def _modules_of(
+        self, function: types.FunctionType, reading: FunctionNames, user: str
+    ) -> Iterator[types.ModuleType]:
         """Yield the user's own modules among those that a function names or imports."""
         for name in reading.global_names:
             if isinstance(module := function.__globals__.get(name), types.ModuleType) and _is_users_module(module):
@@ -257,7 +259,7 @@ class _Walk:
             elif _would_be_users(name, function):
                 self._add(name, types, user, "imports when it runs")
 
-    def _visit_module(self, module: types.ModuleType, reading: Reading, user: str) -> None:
+    def _visit_module(self, module: types.ModuleType, reading: FunctionNames, user: str) -> None:
         for name in sorted(reading.attributes & vars(module).keys()):
             self.visit(vars(module)[name], f"{module.__name__}.{name}", user)
 
@@ -291,7 +293,7 @@ class _Walk:
         return True
 
 
-_NOTHING = Reading()
+_NOTHING = FunctionNames()
 _EMPTY = object()
 _METHODS = (types.FunctionType, classmethod, staticmethod, property)
 _MAKING = frozenset({"__init__", "__new__", "__post_init__", "__set_name__", "model_post_init"})
@@ -442,7 +444,7 @@ def _is_constant(value: Any, depth: int) -> bool:
     return isinstance(value, (*code, *_IMMUTABLE)) or type(value).__module__ in _IMMUTABLE_MODULES
 
 
-def _depth_of(name: str, container: Any, reading: Reading) -> int:
+def _depth_of(name: str, container: Any, reading: FunctionNames) -> int:
     """Return the smallest depth at which a function lets a part of a container escape."""
     depth = reading.escape_depth.get(name, _DEEPEST)
     return min(depth, 1) if name in reading.iterated and not isinstance(container, dict) else depth

@@ -1,4 +1,4 @@
-"""`LostWorkers`: marks the attempts of dead processes `unresponsive`, so that the store can reassign their rollouts."""
+"""`OrphanedAttempts`: marks the attempts of dead processes `unresponsive`, so that their rollouts run again."""
 
 import asyncio
 import logging
@@ -19,7 +19,7 @@ attempt.
 logger = logging.getLogger(__name__)
 
 
-class LostWorkers:
+class OrphanedAttempts:
     """Searches for attempts of dead workers, and of dead processes of attempts, and marks them `unresponsive`."""
 
     def __init__(self, store: LightningStore) -> None:

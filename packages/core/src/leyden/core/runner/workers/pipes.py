@@ -16,7 +16,7 @@ import msgspec
 from leyden.core.runner.workers.leftovers import end_descendants
 
 
-class Ready(msgspec.Struct, frozen=True, tag="ready"):
+class WorkerReady(msgspec.Struct, frozen=True, tag="ready"):
     """Report: the agent is loaded and the worker begins to claim rollouts."""
 
     adapter: str
@@ -28,21 +28,21 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
     """Resources that the agent's import left open and that a fork would harm. Empty: none."""
 
 
-class Refused(msgspec.Struct, frozen=True, tag="refused"):
+class WorkerRefused(msgspec.Struct, frozen=True, tag="refused"):
     """Report: the worker cannot start. `kind` names a class of `leyden.core.errors`."""
 
     kind: str
     message: str
 
 
-class Beat(msgspec.Struct, frozen=True, tag="beat"):
+class WorkerHeartbeat(msgspec.Struct, frozen=True, tag="beat"):
     """Report: the event loop is not blocked."""
 
     finished: int
     """Number of attempts that have run to their end."""
 
 
-News = Ready | Refused | Beat
+News = WorkerReady | WorkerRefused | WorkerHeartbeat
 _ENCODER = msgspec.json.Encoder()
 _DECODER: msgspec.json.Decoder[News] = msgspec.json.Decoder(News)
 

@@ -17,7 +17,7 @@ import msgspec
 from leyden.core.errors import LeydenError
 from leyden.core.masking import known_secrets, remember_words
 from leyden.core.runner.workers.masked_log import MaskedLog
-from leyden.core.runner.workers.orphaned_attempts import LostWorkers
+from leyden.core.runner.workers.orphaned_attempts import OrphanedAttempts
 from leyden.core.runner.workers.process import WorkerKilled, WorkerProcess
 from leyden.core.runner.workers.spec import WorkerSpec
 from leyden.core.store.http.access import machine_name, worker_token
@@ -59,7 +59,7 @@ class WorkerPool:
         self._started = 0
         self._workers: dict[int, WorkerProcess] = {}
         self._keeping: list[asyncio.Task[None]] = []
-        self._lost = LostWorkers(self._store)
+        self._lost = OrphanedAttempts(self._store)
         if not isinstance(spec.agent, str):
             remember_words(list(spec.agent))
         self._log = MaskedLog(spec.log_file, self._secrets)

@@ -12,7 +12,7 @@ import msgspec
 from leyden.core import errors
 from leyden.core.errors import LeydenError, UsageError
 from leyden.core.masking import without_own_tokens
-from leyden.core.runner.workers.pipes import Beat, Ready, Refused, decode_news
+from leyden.core.runner.workers.pipes import WorkerHeartbeat, WorkerReady, WorkerRefused, decode_news
 from leyden.core.runner.workers.spec import WorkerSpec
 
 START_SECONDS = 120.0
@@ -32,12 +32,12 @@ class WorkerProcess:
     def __init__(self, spec: WorkerSpec, process: asyncio.subprocess.Process) -> None:
         self.worker_id = spec.worker_id
         self.finished = 0
-        """Number of attempts that the worker has run to their end, from its last `Beat`."""
-        self.ready: Ready | None = None
+        """Number of attempts that the worker has run to their end, from its last `WorkerHeartbeat`."""
+        self.ready: WorkerReady | None = None
         """The worker's first report, once the agent is loaded."""
         self.began = self._heard = time.monotonic()
         self._spec, self._process = spec, process
-        self._first: asyncio.Future[Ready | Refused] = asyncio.get_running_loop().create_future()
+        self._first: asyncio.Future[WorkerReady | WorkerRefused] = asyncio.get_running_loop().create_future()
         self._reading = asyncio.create_task(self._read())
 
     @classmethod
@@ -131,7 +131,7 @@ class WorkerProcess:
             kind = WorkerKilled if (self._process.returncode or 0) < 0 else LeydenError
             raise kind(f"a worker did not start {why}{self._see_log()}")
         first = self._first.result()
-        if isinstance(first, Refused):
+        if isinstance(first, WorkerRefused):
             raise same_error(first, self._see_log())
         self.ready = first
 
@@ -147,7 +147,7 @@ class WorkerProcess:
             self._heard = time.monotonic()
             with contextlib.suppress(msgspec.MsgspecError):
                 news = decode_news(line)
-                if isinstance(news, Beat):
+                if isinstance(news, WorkerHeartbeat):
                     self.finished = news.finished
                 elif not self._first.done():
                     self._first.set_result(news)
@@ -162,7 +162,7 @@ class WorkerProcess:
         return f"; see {self._spec.log_file}" if self._spec.log_file else ""
 
 
-def same_error(refused: Refused, see_log: str = "") -> LeydenError:
+def same_error(refused: WorkerRefused, see_log: str = "") -> LeydenError:
     """Return the error of a process that could not start, to be raised in this process."""
     kind = getattr(errors, refused.kind, None)
     if isinstance(kind, type) and issubclass(kind, UsageError):

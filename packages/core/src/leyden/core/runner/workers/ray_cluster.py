@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from leyden.core.errors import LeydenError, UsageError
-from leyden.core.runner.commands.command import Tail, run_process
+from leyden.core.runner.commands.command import OutputTail, run_process
 from leyden.core.runner.commands.process import CommandProcess, Exit, Streams
 
 START_SECONDS = 120.0
@@ -160,7 +160,7 @@ def _join(ray: Any, address: str) -> None:
 
 
 @asynccontextmanager
-async def _own_head(cpus: int) -> "AsyncGenerator[tuple[str, asyncio.Task[Exit], Tail]]":
+async def _own_head(cpus: int) -> "AsyncGenerator[tuple[str, asyncio.Task[Exit], OutputTail]]":
     """Run Ray's head in the block. Yields its address, its task and its output.
 
     A supervisor process ends the head when this process is killed.
@@ -168,7 +168,7 @@ async def _own_head(cpus: int) -> "AsyncGenerator[tuple[str, asyncio.Task[Exit],
     _remove_left_behind()
     folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-"))
     port, ports = _free_ports()
-    output = Tail()
+    output = OutputTail()
     environment = {**os.environ, **_QUIET, **_NONE_IN_RESERVE}
     streams = Streams(stdin=b"", stdout=output, stderr=output)
     command = [*_HEAD, f"--port={port}", *ports, f"--temp-dir={folder}", f"--num-cpus={max(cpus, os.cpu_count() or 1)}"]
@@ -213,7 +213,7 @@ def _free_ports() -> tuple[int, list[str]]:
     return port, [f"--{name}={number}" for name, number in zip(names, others, strict=True)]
 
 
-async def _join_own(ray: Any, address: str, head: "asyncio.Task[Exit]", output: Tail) -> None:
+async def _join_own(ray: Any, address: str, head: "asyncio.Task[Exit]", output: OutputTail) -> None:
     give_up = time.monotonic() + START_SECONDS
     while True:
         if head.done():
@@ -242,7 +242,7 @@ async def _listens(address: str) -> bool:
     return True
 
 
-def _last_line(output: Tail) -> str:
+def _last_line(output: OutputTail) -> str:
     return next((line.strip() for line in reversed(output.text().splitlines()) if line.strip()), "it said nothing")
 
 

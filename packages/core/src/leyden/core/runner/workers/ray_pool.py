@@ -17,8 +17,8 @@ import msgspec
 
 from leyden.core.errors import LeydenError, UsageError
 from leyden.core.runner.workers.masked_log import open_log
-from leyden.core.runner.workers.orphaned_attempts import LostWorkers
-from leyden.core.runner.workers.pipes import Refused
+from leyden.core.runner.workers.orphaned_attempts import OrphanedAttempts
+from leyden.core.runner.workers.pipes import WorkerRefused
 from leyden.core.runner.workers.pool import SHORT_LIFE_SECONDS, SHORT_LIVES, worker_prefix
 from leyden.core.runner.workers.process import same_error
 from leyden.core.runner.workers.ray_cluster import Cluster
@@ -27,7 +27,7 @@ from leyden.core.runner.workers.spec import WorkerSpec
 from leyden.core.store.http.client import HttpStore
 
 PLACE_SECONDS = 60.0
-"""Seconds that Ray gets to place an actor before `NoRoom` is raised."""
+"""Seconds that Ray gets to place an actor before `NoActorInTime` is raised."""
 ALONE_SECONDS = 300.0
 """Longest time that a run continues without any actor."""
 END_SECONDS = 15.0
@@ -35,7 +35,7 @@ END_SECONDS = 15.0
 logger = logging.getLogger(__name__)
 
 
-class NoRoom(LeydenError):
+class NoActorInTime(LeydenError):
     """Ray did not place an actor in time."""
 
 
@@ -63,7 +63,7 @@ class RayPool:
         self._spec = msgspec.structs.replace(spec, python_path=(*spec.python_path, *filter(None, sys.path)))
         self._shares = [size // hosts + (place < size % hosts) for place in range(hosts)]
         self._store = HttpStore(spec.store_url, spec.store_token)
-        self._lost = LostWorkers(self._store)
+        self._lost = OrphanedAttempts(self._store)
         self._actors: dict[int, _Actor] = {}
         self._keeping: list[asyncio.Task[None]] = []
         self._broken: LeydenError | None = None
@@ -76,7 +76,8 @@ class RayPool:
     async def start(self) -> None:
         """Start the actors and wait until the workers of each are ready.
 
-        Raises the UsageError of a worker, NoRoom when Ray has no room, or UsageError when a node cannot reach the run.
+        Raises the UsageError of a worker, NoActorInTime when Ray has no room, or UsageError when a node cannot reach
+        the run.
         """
         starts = [self._start_one(place) for place in range(len(self._shares))]
         failures = [e for e in await asyncio.gather(*starts, return_exceptions=True) if isinstance(e, BaseException)]
@@ -144,7 +145,7 @@ class RayPool:
         while True:
             try:
                 await self._start_one(place)
-            except (NoRoom, ActorLost) as error:
+            except (NoActorInTime, ActorLost) as error:
                 logger.warning("still no actor in the place of one that was lost: %s", error)
                 await asyncio.sleep(1.0)
             except LeydenError as error:
@@ -187,16 +188,16 @@ class _Actor:
         return worker_id.startswith(self._prefix)
 
     async def begin(self) -> None:
-        """Wait until the workers are ready. Raises a worker's error, NoRoom or ActorLost."""
+        """Wait until the workers are ready. Raises a worker's error, NoActorInTime or ActorLost."""
         try:
             self._node = await asyncio.wait_for(self._call("where"), PLACE_SECONDS)
         except (TimeoutError, self._ray.exceptions.ActorUnschedulableError):
             free = self._ray.available_resources().get("CPU", 0.0)
-            raise NoRoom(
+            raise NoActorInTime(
                 f"Ray has no room for {self._share} workers that take {self._options['num_cpus']:g} CPUs of one node "
                 f"({free:g} are free in all): give fewer --workers, more --ray-actors or a smaller --ray-cpus"
             ) from None
-        refused: Refused | None = await self._call("begin")
+        refused: WorkerRefused | None = await self._call("begin")
         if refused is not None:
             raise same_error(refused)
         self.began = time.monotonic()

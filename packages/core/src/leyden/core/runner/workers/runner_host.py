@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from leyden.core.errors import LeydenError, StoreError, UsageError
-from leyden.core.runner.workers.pipes import Refused
+from leyden.core.runner.workers.pipes import WorkerRefused
 from leyden.core.runner.workers.pool import WorkerPool
 from leyden.core.runner.workers.spec import WorkerSpec
 from leyden.core.store.http.client import HttpStore
@@ -34,26 +34,26 @@ class RunnerHost:
     def __init__(self, spec: bytes, size: int, name: str, folder: str) -> None:
         self._spec = msgspec.json.decode(spec, type=WorkerSpec)
         self._size, self._name, self._folder = size, name, folder
-        self._printed: Printed | None = None
+        self._printed: PipeBuffer | None = None
         self._pool: WorkerPool | None = None
 
     async def where(self) -> str:
         """Return the name of the host's machine."""
         return socket.gethostname()
 
-    async def begin(self) -> Refused | None:
+    async def begin(self) -> WorkerRefused | None:
         """Start the workers and wait until each is ready. Returns the reason where they cannot start, else None."""
         try:
             self._enter()
             await self._reach()
-            self._printed = await Printed.open()
+            self._printed = await PipeBuffer.open()
             self._pool = WorkerPool(
                 msgspec.structs.replace(self._spec, log_file=self._printed.path), self._size, name=self._name
             )
             await self._pool.start()
         except LeydenError as error:
             see = f"; see {self._printed.path}" if self._printed is not None else ""
-            return Refused(type(error).__name__, str(error).replace(see, ""))
+            return WorkerRefused(type(error).__name__, str(error).replace(see, ""))
         return None
 
     async def ended(self) -> str:
@@ -108,7 +108,7 @@ class RunnerHost:
             await store.close()
 
 
-class Printed(asyncio.Protocol):
+class PipeBuffer(asyncio.Protocol):
     """Buffer for what processes write to `path`, a pipe of this process that ends with it.
 
     Needs Linux: other processes open the pipe through `/proc`.
@@ -123,7 +123,7 @@ class Printed(asyncio.Protocol):
         self._transport: asyncio.BaseTransport | None = None
 
     @classmethod
-    async def open(cls) -> "Printed":
+    async def open(cls) -> "PipeBuffer":
         """Open the pipe and begin to read. Raises UsageError on a system without `/proc`."""
         if not Path("/proc/self/fd").is_dir():
             raise UsageError(f"runners on other machines need Linux there; {socket.gethostname()} has no /proc")

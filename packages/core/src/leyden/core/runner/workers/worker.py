@@ -24,7 +24,7 @@ from leyden.core.runner.isolation.processes import Processes
 from leyden.core.runner.runner import Runner
 from leyden.core.runner.user_code.loaded_agent import LoadedAgent
 from leyden.core.runner.workers.event_loop import loop_factory, on_sigterm
-from leyden.core.runner.workers.pipes import Beat, ParentPipes, Ready, Refused, flush_output
+from leyden.core.runner.workers.pipes import ParentPipes, WorkerHeartbeat, WorkerReady, WorkerRefused, flush_output
 from leyden.core.runner.workers.spec import WorkerSpec
 from leyden.core.store.http.client import HttpStore
 from leyden.core.tracing import context_propagation
@@ -67,7 +67,7 @@ def main() -> None:
         token = pipes.read_line().decode().strip()  # read only now: hidden from forked processes
         remember_secret(token)
         spec = msgspec.structs.replace(spec, store_token=token)
-        ready = Ready(loaded.source.adapter.name, choice.reason(isolated.imports_again), shares, left_open)
+        ready = WorkerReady(loaded.source.adapter.name, choice.reason(isolated.imports_again), shares, left_open)
         asyncio.Runner(loop_factory=loop_factory()).run(_serve(spec, loaded, pipes, ready, processes))
         code = 0
     except UsageError as error:
@@ -81,10 +81,10 @@ def main() -> None:
     pipes.leave(code, alone=is_command)
 
 
-def _refused(error: BaseException) -> Refused:
+def _refused(error: BaseException) -> WorkerRefused:
     """Return `error` as a report, under its own class name or that of its nearest base class in Leyden."""
     ours = (kind.__name__ for kind in type(error).__mro__ if kind.__module__ == UsageError.__module__)
-    return Refused(next(ours, type(error).__name__), mask_text(str(error))[:MESSAGE_CHARACTERS])
+    return WorkerRefused(next(ours, type(error).__name__), mask_text(str(error))[:MESSAGE_CHARACTERS])
 
 
 def _prepare(spec: WorkerSpec) -> None:
@@ -123,7 +123,7 @@ def _set_aside() -> None:
 
 
 async def _serve(
-    spec: WorkerSpec, loaded: LoadedAgent, pipes: ParentPipes, ready: Ready, processes: ForkServer | None
+    spec: WorkerSpec, loaded: LoadedAgent, pipes: ParentPipes, ready: WorkerReady, processes: ForkServer | None
 ) -> None:
     loop, stopped = asyncio.get_running_loop(), asyncio.Event()
     loop.set_default_executor(AgentThreads())  # for sync agents: asyncio's own pool limits threads
@@ -169,7 +169,7 @@ async def _stop_without(processes: ForkServer, stopped: asyncio.Event) -> None:
 
 async def _beat(runner: Runner, pipes: ParentPipes) -> None:
     while True:
-        pipes.tell(Beat(runner.finished))
+        pipes.tell(WorkerHeartbeat(runner.finished))
         await asyncio.sleep(BEAT_SECONDS)
 
 

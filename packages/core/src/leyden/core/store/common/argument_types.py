@@ -1,4 +1,4 @@
-"""`Checked`: validates the arguments of a store's methods, so that the methods get the types of the interface.
+"""`ArgumentChecks`: validates the arguments of a store's methods, so that the methods get the types of the interface.
 
 Every backend, and the HTTP client, accepts and refuses the same arguments. Documents (task, metadata, config,
 statistics) are read by `data.plain.values`, and their incomplete parts are recorded beside them. An invalid id, number
@@ -19,8 +19,17 @@ import msgspec
 from leyden.core.data import semconv
 from leyden.core.data.plain.class_members import class_of, fields_of
 from leyden.core.data.plain.own_methods import type_name
-from leyden.core.data.plain.reading import FULL, QUICK, Limits, OverLimits
-from leyden.core.data.plain.values import FEW_MEMBERS, MOST_MEMBERS, Kept, is_plain, listed, plain, reading, shown
+from leyden.core.data.plain.reading import FULL, QUICK, OverLimits, ReadingLimits
+from leyden.core.data.plain.values import (
+    FEW_MEMBERS,
+    MOST_MEMBERS,
+    PlainResult,
+    is_plain,
+    listed,
+    plain,
+    reading,
+    shown,
+)
 from leyden.core.errors import CallRefused, WrongType
 from leyden.core.store.arguments import UNSET
 from leyden.core.store.rpc import methods
@@ -33,11 +42,11 @@ _MOST = 1 << 63
 """Whole numbers are below this, which every store can hold."""
 _MAY_BE_INFINITE = frozenset({"timeout"})
 
-Check: TypeAlias = "Callable[[Any, str, Limits], Any]"
+Check: TypeAlias = "Callable[[Any, str, ReadingLimits], Any]"
 """`check(value, place, limits)` returns the value for the method, or raises CallRefused."""
 
 
-class Checked:
+class ArgumentChecks:
     """Checks the arguments of the interface's methods that a subclass defines."""
 
     def __init_subclass__(cls, **named: Any) -> None:
@@ -72,7 +81,7 @@ class _Plan:
     takes_text_alone: bool
     checks: Mapping[str, Check]
 
-    def check(self, given: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
+    def check(self, given: Mapping[str, Any], limits: ReadingLimits) -> dict[str, Any]:
         """Return the arguments for the method."""
         if _METADATA in self.checks and _METADATA not in given:
             given = {**given, _METADATA: self.signature.parameters[_METADATA].default}
@@ -90,13 +99,13 @@ def _plan(name: str) -> _Plan:
 # --- Documents: values that the store keeps for the caller without interpreting them
 
 
-def _document(value: Any, place: str, limits: Limits) -> Any:
-    """Return a document, as `Kept` with the reasons for incomplete parts."""
+def _document(value: Any, place: str, limits: ReadingLimits) -> Any:
+    """Return a document, as `PlainResult` with the reasons for incomplete parts."""
     most = FEW_MEMBERS if limits.raises else MOST_MEMBERS
-    return Kept(value, []) if is_plain(value, most) else plain(value, _field(place), limits, all_fields=True)
+    return PlainResult(value, []) if is_plain(value, most) else plain(value, _field(place), limits, all_fields=True)
 
 
-def _notes(value: Any, place: str, limits: Limits) -> Any:
+def _notes(value: Any, place: str, limits: ReadingLimits) -> Any:
     """Return a dict of plain values; the reasons for incomplete parts are an entry of it."""
     kept = _document(value, place, limits)
     found: Any = kept.value
@@ -105,7 +114,7 @@ def _notes(value: Any, place: str, limits: Limits) -> Any:
     return _with_reasons(cast("dict[Any, Any]", found), kept.reasons)
 
 
-def _texts(value: Any, place: str, limits: Limits) -> Any:
+def _texts(value: Any, place: str, limits: ReadingLimits) -> Any:
     """Return a dict of text; the reasons for incomplete parts are an entry of it."""
     notes = _notes(value, place, limits)
     return {name: note if type(note) is str else _joined(note) for name, note in notes.items()}
@@ -131,7 +140,7 @@ def _with_reasons(notes: dict[Any, Any], reasons: Sequence[str]) -> dict[str, An
 
 
 def _checked_fields(
-    given: Mapping[str, Any], checks: Mapping[str, Check], place: str, limits: Limits
+    given: Mapping[str, Any], checks: Mapping[str, Check], place: str, limits: ReadingLimits
 ) -> dict[str, Any]:
     """Return checked fields; the reasons for a document's incomplete parts are added to the `metadata` beside it.
 
@@ -143,7 +152,7 @@ def _checked_fields(
     }
     reasons: list[str] = []
     for name, value in checked.items():
-        if type(value) is Kept:
+        if type(value) is PlainResult:
             checked[name] = value.value
             reasons += value.reasons
     if not reasons:
@@ -157,13 +166,13 @@ def _checked_fields(
 # --- All other arguments
 
 
-def _text(value: Any, place: str, limits: Limits) -> str:
+def _text(value: Any, place: str, limits: ReadingLimits) -> str:
     if not issubclass(class_of(value), str):
         raise WrongType(f"{place} is {shown(value)}, a {type_name(value)}; it must be text")
     return str.__str__(value)
 
 
-def _whole(value: Any, place: str, limits: Limits) -> int:
+def _whole(value: Any, place: str, limits: ReadingLimits) -> int:
     number = _scalar(value)
     if type(number) is not int:
         raise WrongType(f"{place} is {shown(value)}, a {type_name(value)}; it must be a whole number")
@@ -172,13 +181,13 @@ def _whole(value: Any, place: str, limits: Limits) -> int:
     return number
 
 
-def _truth(value: Any, place: str, limits: Limits) -> bool:
+def _truth(value: Any, place: str, limits: ReadingLimits) -> bool:
     if type(value) is not bool:
         raise WrongType(f"{place} is {shown(value)}, a {type_name(value)}; it must be True or False")
     return value
 
 
-def _real(value: Any, place: str, limits: Limits) -> float:
+def _real(value: Any, place: str, limits: ReadingLimits) -> float:
     number = _scalar(value)
     if type(number) is not int and type(number) is not float:
         raise WrongType(f"{place} is {shown(value)}, a {type_name(value)}; it must be a number")
@@ -192,10 +201,10 @@ def _scalar(value: Any) -> Any:
     return value if type(value) is int or type(value) is float else reading(_ONE, all_fields=False).read(value, "")
 
 
-_ONE = Limits(depth=1, items=2, bytes=1000, seconds=0.0)
+_ONE = ReadingLimits(depth=1, items=2, bytes=1000, seconds=0.0)
 
 
-def _finite(value: Any, place: str, limits: Limits) -> float:
+def _finite(value: Any, place: str, limits: ReadingLimits) -> float:
     number = _real(value, place, limits)
     if math.isnan(number) or (math.isinf(number) and place not in _MAY_BE_INFINITE):
         raise CallRefused(f"{place} is {number}; it must be a finite number")
@@ -203,7 +212,7 @@ def _finite(value: Any, place: str, limits: Limits) -> float:
 
 
 def _one_of(allowed: Sequence[str]) -> Check:
-    def check(value: Any, place: str, limits: Limits) -> str:
+    def check(value: Any, place: str, limits: ReadingLimits) -> str:
         text = _text(value, place, limits)
         if text not in allowed:
             raise CallRefused(f"{place} is {shown(value)}; it must be one of {', '.join(allowed)}")
@@ -213,7 +222,7 @@ def _one_of(allowed: Sequence[str]) -> Check:
 
 
 def _each(check: Check) -> Check:
-    def each(value: Any, place: str, limits: Limits) -> list[Any]:
+    def each(value: Any, place: str, limits: ReadingLimits) -> list[Any]:
         members = listed(value, limits)
         if members is None:
             raise WrongType(f"{place} is {shown(value)}; it must be a list")
@@ -223,7 +232,7 @@ def _each(check: Check) -> Check:
 
 
 def _tuple_of(checks: Sequence[Check]) -> Check:
-    def several(value: Any, place: str, limits: Limits) -> tuple[Any, ...]:
+    def several(value: Any, place: str, limits: ReadingLimits) -> tuple[Any, ...]:
         items = tuple(value) if issubclass(class_of(value), (list, tuple)) else ()
         if len(items) != len(checks):
             raise WrongType(f"{place} is {shown(value)}; it must be {len(checks)} values")
@@ -234,7 +243,7 @@ def _tuple_of(checks: Sequence[Check]) -> Check:
 
 
 def _by_name(check: Check) -> Check:
-    def each(value: Any, place: str, limits: Limits) -> dict[str, Any]:
+    def each(value: Any, place: str, limits: ReadingLimits) -> dict[str, Any]:
         if not issubclass(class_of(value), dict):
             raise WrongType(f"{place} is {shown(value)}; it must be a dict")
         pairs = list(cast("dict[Any, Any]", value).items())
@@ -246,7 +255,7 @@ def _by_name(check: Check) -> Check:
 
 
 def _struct(kind: type[msgspec.Struct]) -> Check:
-    def check(value: Any, place: str, limits: Limits) -> Any:
+    def check(value: Any, place: str, limits: ReadingLimits) -> Any:
         if not issubclass(class_of(value), kind):
             raise WrongType(f"{place} is {shown(value)}; it must be a {kind.__name__}")
         given = {name: item for name, item in fields_of(value).items() if name in _fields(kind)}
@@ -267,7 +276,7 @@ def _fields(kind: type[msgspec.Struct]) -> Mapping[str, Check]:
 
 
 def _any_of(kinds: Sequence[type[msgspec.Struct]]) -> Check:
-    def check(value: Any, place: str, limits: Limits) -> Any:
+    def check(value: Any, place: str, limits: ReadingLimits) -> Any:
         for kind in kinds:
             if issubclass(class_of(value), kind):
                 return _exactly(_struct(kind)(value, place, limits), place)

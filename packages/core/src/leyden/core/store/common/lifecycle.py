@@ -273,8 +273,8 @@ def _move_rollout(
     return replace(row, **changed)
 
 
-def _pulse(attempt: AttemptRow) -> state_rules.Pulse:
-    return state_rules.Pulse(
+def _pulse(attempt: AttemptRow) -> state_rules.Liveness:
+    return state_rules.Liveness(
         status=attempt.status, start_time=attempt.start_time, last_heartbeat_time=attempt.last_heartbeat_time
     )
 

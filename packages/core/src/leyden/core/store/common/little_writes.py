@@ -1,4 +1,4 @@
-"""`LittleWrites`: makes the small changes of several callers in one transaction.
+"""`WriteBatcher`: makes the small changes of several callers in one transaction.
 
 Many attempts that begin or end together each need one small change within one turn of the event loop. A transaction for
 each would double the cost.
@@ -12,7 +12,7 @@ W = TypeVar("W")
 T = TypeVar("T")
 
 
-class LittleWrites(Generic[W, T]):
+class WriteBatcher(Generic[W, T]):
     """Collects changes per turn of an event loop; any number of event loops may use it.
 
     `at_once` makes all of the given changes on the calling thread, in one transaction. It returns None where it made

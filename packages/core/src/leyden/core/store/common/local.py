@@ -31,10 +31,10 @@ from leyden.core.store.common import lifecycle, span_ingest
 from leyden.core.store.common.group_commit import Answer, result_of
 from leyden.core.store.common.local_records import LocalRecords
 from leyden.core.store.common.named_requests import attempts_once, resources_once
-from leyden.core.store.common.notifier import Bell
+from leyden.core.store.common.notifier import Notifier
 from leyden.core.store.common.reading import ReadingStore, rollout_nouns
 from leyden.core.store.common.rows import Changes, ResourcesRow, Rows, encode, resources_noun, worker_noun
-from leyden.core.store.common.span_codec import LatestCalls
+from leyden.core.store.common.span_codec import RecentCalls
 from leyden.core.store.common.span_entry import MENDABLE, entered, mended
 from leyden.core.store.state_rules import check_config, check_mode
 from leyden.core.store.text import check_ids, check_text, check_texts
@@ -61,9 +61,9 @@ class LocalStore(LocalRecords, ReadingStore):
         super().__init__()
         self._clock = clock
         self._recheck = recheck
-        self._bell = Bell()
+        self._bell = Notifier()
         self._closed = False
-        self._latest_calls = LatestCalls()
+        self._latest_calls = RecentCalls()
 
     @abstractmethod
     async def _transact(self, work: Callable[[Rows], T], *, write: bool) -> T:

@@ -10,7 +10,7 @@ from leyden.core.data.run import PolicyVersion, Run, RunStatus, StepMetrics
 from leyden.core.errors import CallRefused
 from leyden.core.store.arguments import UNSET, FilterLogic, SortOrder, Unset
 from leyden.core.store.common import records
-from leyden.core.store.common.argument_types import Checked
+from leyden.core.store.common.argument_types import ArgumentChecks
 from leyden.core.store.common.record_rows import metrics_noun, policy_version_noun, run_noun
 from leyden.core.store.common.rows import Changes, Rows, encode
 from leyden.core.store.query import Query, check, conditions
@@ -23,7 +23,7 @@ RUN_SORTS = frozenset({"run_id", "name", "experiment", "status", "start_time", "
 VERSION_SORTS = frozenset({"run_id", "policy", "version", "parent", "path", "note", "create_time", "update_time"})
 
 
-class LocalRecords(Checked, RunRecords):
+class LocalRecords(ArgumentChecks, RunRecords):
     """The part of `LocalStore` that keeps runs."""
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""`Bell`: notifies waiting callers on any event loop, by topic."""
+"""`Notifier`: notifies waiting callers on any event loop, by topic."""
 
 import asyncio
 import threading
@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterable
 from contextlib import contextmanager, suppress
 
 
-class Ear:
+class Waiter:
     """One waiting caller on one event loop."""
 
     def __init__(self) -> None:
@@ -28,17 +28,17 @@ class Ear:
         self._event.clear()
 
 
-class Bell:
+class Notifier:
     """Notifies the waiters of topics. A notification between `listen` and `wait` is not lost."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._ears: dict[str, set[Ear]] = {}
+        self._ears: dict[str, set[Waiter]] = {}
 
     @contextmanager
-    def listen(self, topics: Iterable[str]) -> Generator[Ear]:
+    def listen(self, topics: Iterable[str]) -> Generator[Waiter]:
         """Return a waiter that is subscribed to `topics` inside the block."""
-        ear, topics = Ear(), set(topics)
+        ear, topics = Waiter(), set(topics)
         with self._lock:
             for topic in topics:
                 self._ears.setdefault(topic, set()).add(ear)

@@ -14,7 +14,7 @@ from leyden.core.data.span import Span
 from leyden.core.data.worker import Worker, WorkerStatus
 from leyden.core.store.arguments import FilterLogic, SortOrder
 from leyden.core.store.base import LightningStore
-from leyden.core.store.common.argument_types import Checked
+from leyden.core.store.common.argument_types import ArgumentChecks
 from leyden.core.store.common.rows import (
     AttemptKey,
     RolloutRow,
@@ -65,7 +65,7 @@ WORKER_SORTS = frozenset(
 )
 
 
-class ReadingStore(Checked, LightningStore):
+class ReadingStore(ArgumentChecks, LightningStore):
     """Runs every reading method in one read transaction, after the health check."""
 
     name = ""

@@ -95,7 +95,7 @@ class _Attempt:
         return self.size - before
 
 
-class LatestCalls:
+class RecentCalls:
     """Cache of recently stored calls by attempt. A removed entry costs space, but no data. Thread-safe."""
 
     def __init__(self, limit: int = LIMIT_BYTES) -> None:

@@ -14,7 +14,7 @@ from leyden.core.errors import CallRefused, IllegalMove, NotFound
 from leyden.core.store import state_rules
 from leyden.core.store.common.lifecycle import change_attempt, missing_attempt, require_rollout
 from leyden.core.store.common.rows import AttemptKey, Changes, Rows, SpanKey, SpanTarget
-from leyden.core.store.common.span_codec import LatestCalls
+from leyden.core.store.common.span_codec import RecentCalls
 from leyden.core.store.common.span_entry import too_large
 
 logger = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ def next_numbers(rows: Rows, rollout_ids: Sequence[str]) -> list[int]:
 
 
 def add_spans(
-    rows: Rows, batches: Sequence[Sequence[Span]], latest: LatestCalls, size: int | None = None
+    rows: Rows, batches: Sequence[Sequence[Span]], latest: RecentCalls, size: int | None = None
 ) -> list[list[Span] | Exception]:
     """Store several callers' spans; return for each caller its stored spans, or the error where none was stored.
 
@@ -62,7 +62,7 @@ def drop(rows: Rows, rollout_id: str) -> int:
 
 
 def _store(
-    rows: Rows, batches: Sequence[Sequence[Span]], targets: Mapping[AttemptKey, SpanTarget], latest: LatestCalls
+    rows: Rows, batches: Sequence[Sequence[Span]], targets: Mapping[AttemptKey, SpanTarget], latest: RecentCalls
 ) -> list[list[Span]]:
     seen = rows.stored_spans([_key(span) for batch in batches for span in batch])
     counters = {rollout_id: target.span_counter for (rollout_id, _), target in targets.items()}

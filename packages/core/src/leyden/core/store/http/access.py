@@ -37,7 +37,7 @@ _STATUS_ALONE = ("worker_id", "metadata")
 
 
 @dataclass(frozen=True, slots=True)
-class Agent:
+class AttemptCaller:
     """The process that runs one attempt, as the holder of that attempt's token."""
 
     rollout_id: str
@@ -52,7 +52,7 @@ class Agent:
 
 
 @dataclass(frozen=True, slots=True)
-class Worker:
+class WorkerCaller:
     """The holder of a token that may claim rollouts: one worker, or a machine with all of its workers."""
 
     name: str
@@ -69,9 +69,9 @@ class Worker:
         return f"{'the machine of workers' if self.is_machine else 'worker'} {self.name}"
 
 
-def limited_as(sender: Agent | Worker | None) -> tuple[str, str] | None:
+def limited_as(sender: AttemptCaller | WorkerCaller | None) -> tuple[str, str] | None:
     """Return the attempt whose limits a request counts against; None for trainers and workers, which share limits."""
-    return sender.key if isinstance(sender, Agent) else None
+    return sender.key if isinstance(sender, AttemptCaller) else None
 
 
 class Access:
@@ -86,7 +86,7 @@ class Access:
         """Whether `given` is the trainer's token, which allows everything."""
         return hmac.compare_digest(given.encode(), self._token.encode())
 
-    def agent(self, given: str) -> Agent | None:
+    def agent(self, given: str) -> AttemptCaller | None:
         """Return the agent of this token, or None; raises Refused for a scope of another version of Leyden."""
         scope, _, signed = given.partition(".")
         ids = verify(_key(self._token, scope), signed)
@@ -94,20 +94,20 @@ class Access:
             return None
         if scope not in SCOPES:
             raise Refused(403, f"the token's scope {scope[:32]!r} is unknown here; there is {', '.join(SCOPES)}")
-        return Agent(*ids, SCOPES[scope])
+        return AttemptCaller(*ids, SCOPES[scope])
 
-    def worker(self, given: str) -> Worker | None:
+    def worker(self, given: str) -> WorkerCaller | None:
         """Return the worker or machine of this token, or None."""
         scope, _, signed = given.partition(".")
         ids = ids_in(signed)
         if ids is None or not ids[0]:
             return None
         if scope == _MACHINE:
-            return Worker(ids[0], is_machine=True) if verify(_key(self._token, _MACHINE), signed) else None
+            return WorkerCaller(ids[0], is_machine=True) if verify(_key(self._token, _MACHINE), signed) else None
         is_signed = scope == _WORKER and verify(self.machine_token(ids[0]).encode(), signed)
-        return Worker("".join(ids)) if is_signed else None
+        return WorkerCaller("".join(ids)) if is_signed else None
 
-    def holder(self, given: str) -> Agent | Worker | None:
+    def holder(self, given: str) -> AttemptCaller | WorkerCaller | None:
         """Return the agent, worker or machine of this token, or None; raises Refused like `agent`."""
         return self.worker(given) or self.agent(given)
 
@@ -155,7 +155,7 @@ def _key(token: str, scope: str) -> bytes:
     return hmac.digest(token.encode(), b"leyden store " + scope.encode(), "sha256")
 
 
-async def check_open(store: LightningStore, agent: Agent) -> None:
+async def check_open(store: LightningStore, agent: AttemptCaller) -> None:
     """Raise Refused when the agent's attempt or its rollout has ended, or is not in the store."""
     found = await store.find_attempt(agent.rollout_id, agent.attempt_id)
     if found is None:
@@ -167,7 +167,7 @@ async def check_open(store: LightningStore, agent: Agent) -> None:
         raise Refused(403, f"rollout {agent.rollout_id} has ended ({rollout.status}); its tokens open nothing any more")
 
 
-def check_call(agent: Agent, method: str, call: Mapping[str, Any]) -> None:
+def check_call(agent: AttemptCaller, method: str, call: Mapping[str, Any]) -> None:
     """Raise Refused, with status 403, for a call that the agent's token does not allow."""
     check = _CHECKS.get(method)
     if check is None:
@@ -177,7 +177,7 @@ def check_call(agent: Agent, method: str, call: Mapping[str, Any]) -> None:
         raise Refused(403, problem)
 
 
-def span_problem(agent: Agent, span: Span) -> str | None:
+def span_problem(agent: AttemptCaller, span: Span) -> str | None:
     """Return why the agent may not store `span`; None if it may."""
     if not _is_own(agent, span.rollout_id, span.attempt_id):
         return f"span {span.span_id} is of attempt {span.attempt_id}; {_only(agent)}"
@@ -192,33 +192,33 @@ def _holds_reward(span: Span) -> bool:
     )
 
 
-def _is_own(agent: Agent, rollout_id: object, attempt_id: object) -> bool:
+def _is_own(agent: AttemptCaller, rollout_id: object, attempt_id: object) -> bool:
     return (rollout_id, attempt_id) == (agent.rollout_id, agent.attempt_id)
 
 
-def _only(agent: Agent) -> str:
+def _only(agent: AttemptCaller) -> str:
     return f"the token is for attempt {agent.attempt_id} alone"
 
 
-def _spans(agent: Agent, spans: Sequence[Span]) -> str | None:
+def _spans(agent: AttemptCaller, spans: Sequence[Span]) -> str | None:
     return next((problem for span in spans if (problem := span_problem(agent, span)) is not None), None)
 
 
-def _attempt(agent: Agent, call: Mapping[str, Any]) -> str | None:
+def _attempt(agent: AttemptCaller, call: Mapping[str, Any]) -> str | None:
     own = _is_own(agent, call["rollout_id"], call["attempt_id"])
     return None if own else f"this is attempt {call['attempt_id']}; {_only(agent)}"
 
 
-def _numbers(agent: Agent, call: Mapping[str, Any]) -> str | None:
+def _numbers(agent: AttemptCaller, call: Mapping[str, Any]) -> str | None:
     return None if all(_is_own(agent, *pair) for pair in call["rollout_attempt_ids"]) else _only(agent)
 
 
-def _status(agent: Agent, call: Mapping[str, Any]) -> str | None:
+def _status(agent: AttemptCaller, call: Mapping[str, Any]) -> str | None:
     changed = [name for name in _STATUS_ALONE if call[name] is not msgspec.UNSET]
     return f"an agent may not change {' and '.join(changed)} of its attempt" if changed else _attempt(agent, call)
 
 
-_CHECKS: Mapping[str, Callable[[Agent, Mapping[str, Any]], str | None]] = {
+_CHECKS: Mapping[str, Callable[[AttemptCaller, Mapping[str, Any]], str | None]] = {
     "add_span": lambda agent, call: span_problem(agent, call["span"]),
     "add_many_spans": lambda agent, call: _spans(agent, call["spans"]),
     "get_next_span_sequence_id": _attempt,

@@ -1,4 +1,4 @@
-"""`Intake`: admission control of a store's server, which limits the requests in progress, in total and per sender.
+"""`RequestAdmission`: limits the requests that a store's server has in progress, in total and per sender.
 
 Invariants, whatever clients send, and however it is compressed: the requests in progress hold at most `max_held` bytes
 and one request for trainers. They hold at most `max_held_by_agents` bytes and one request for agents, and each agent
@@ -14,9 +14,9 @@ from typing import TypeVar
 
 from starlette.requests import Request
 
-from leyden.core.data.encoding.decompression import DEFLATE, GZIP, Corrupt, Inflater, TooMuch
+from leyden.core.data.encoding.decompression import DEFLATE, GZIP, Corrupt, Inflater, TooLarge
 from leyden.core.store.http.body_counting import json_values, msgpack_values
-from leyden.core.store.http.long_work import LARGE, Sender, Turns
+from leyden.core.store.http.long_work import LARGE, FairScheduler, Sender
 from leyden.core.store.http.refused import Refused, come_again
 
 T = TypeVar("T")
@@ -83,7 +83,7 @@ class ServerLimits:
     agent: AgentLimits = field(default_factory=AgentLimits)
 
 
-class _Room:
+class _ByteBudget:
     """A limited number of bytes that requests may hold."""
 
     def __init__(self, most: int) -> None:
@@ -98,7 +98,9 @@ class _Room:
 class _Account:
     """Requests of one sender, and the rooms whose bytes they use."""
 
-    def __init__(self, sender: Sender, rooms: tuple[_Room, ...], owner: Hashable = None, at_once: int = 0) -> None:
+    def __init__(
+        self, sender: Sender, rooms: tuple[_ByteBudget, ...], owner: Hashable = None, at_once: int = 0
+    ) -> None:
         self.sender, self.rooms, self.owner = sender, rooms, owner
         self.requests = 0
         """Number of requests, waiting ones included."""
@@ -106,15 +108,15 @@ class _Account:
         self.small, self.large = asyncio.Lock(), asyncio.Lock()
 
 
-class Intake:
+class RequestAdmission:
     """Counts the requests and spans in progress. Used on one event loop only."""
 
     def __init__(self, limits: ServerLimits) -> None:
         self.limits = limits
-        self.turns = Turns()
+        self.turns = FairScheduler()
         self.spans = 0
         """Number of spans that wait to be written."""
-        self._trainers, self._agents = _Room(limits.max_held), _Room(limits.max_held_by_agents)
+        self._trainers, self._agents = _ByteBudget(limits.max_held), _ByteBudget(limits.max_held_by_agents)
         self._trainer = _Account(self.turns.sender(agent=False), (self._trainers,))
         self._accounts: dict[Hashable, _Account] = {}
 
@@ -138,8 +140,8 @@ class Intake:
             self.spans -= spans
 
     @asynccontextmanager
-    async def place(self, owner: Hashable | None) -> "AsyncGenerator[Place]":
-        """Count a request of the agent `owner`, None for a trainer, inside the block, and give its `Place`.
+    async def place(self, owner: Hashable | None) -> "AsyncGenerator[AdmittedRequest]":
+        """Count a request of the agent `owner`, None for a trainer, inside the block, and give its `AdmittedRequest`.
 
         Requests of an agent above the number that it may make at once wait, since a refused client would only send the
         next one. Raises Refused, with status 429, where the wait takes too long.
@@ -149,7 +151,7 @@ class Intake:
         account.requests += 1
         try:
             async with self._among(account):
-                yield Place(self, account)
+                yield AdmittedRequest(self, account)
         finally:
             account.requests -= 1
             if not self._is_used(account):
@@ -178,7 +180,7 @@ class Intake:
         if account is None:
             if len(self._accounts) >= _KEPT:
                 self._accounts = {key: known for key, known in self._accounts.items() if self._is_used(known)}
-            rooms = self._agents, _Room(self.limits.agent.max_held)
+            rooms = self._agents, _ByteBudget(self.limits.agent.max_held)
             account = _Account(self.turns.sender(agent=True), rooms, owner, self.limits.agent.max_requests)
             self._accounts[owner] = account
         return account
@@ -187,10 +189,10 @@ class Intake:
         return account.requests > 0 or account.sender.owes(self.turns.clock())
 
 
-class Place:
+class AdmittedRequest:
     """One request, and the resources that it uses."""
 
-    def __init__(self, intake: Intake, account: _Account) -> None:
+    def __init__(self, intake: RequestAdmission, account: _Account) -> None:
         self._intake, self._account = intake, account
         self._limits = intake.limits
 
@@ -269,7 +271,7 @@ class Place:
                 return inflate.push(piece)
             except Corrupt as error:
                 raise Refused(400, f"the request is not in the content encoding it names: {error}") from None
-            except TooMuch:
+            except TooLarge:
                 raise too_large(self._limits.max_body, "decompressed ") from None
 
         return push() if len(piece) <= SMALL_PIECE else await self._intake.turns.do(self._account.sender, push)

@@ -1,4 +1,4 @@
-"""`Claims`: ids of claims, with which a client repeats a claim whose answer was lost, and gets the same rollouts."""
+"""`UnansweredClaims`: ids of claims, with which a client gets the rollouts of a claim whose answer was lost."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ MOST = 1024
 """Largest number of workers whose unanswered claims are recorded."""
 
 
-class Claims:
+class UnansweredClaims:
     """Records unanswered claims by worker. Thread-safe if each worker makes one claim at a time.
 
     Parallel claims of one worker get ids of their own.

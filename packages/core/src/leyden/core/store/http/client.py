@@ -28,11 +28,11 @@ from leyden.core.errors import CallRefused, StoreError
 from leyden.core.store.arguments import UNSET, FilterLogic, SortOrder, Unset
 from leyden.core.store.base import LightningStore
 from leyden.core.store.common.lifecycle import new_rollout_id
-from leyden.core.store.http.claims import Claims
+from leyden.core.store.http.claims import UnansweredClaims
 from leyden.core.store.http.client_records import HttpRecords
 from leyden.core.store.http.client_spans import HttpSpans
 from leyden.core.store.http.connection import PATIENCE, Connection
-from leyden.core.store.rpc import LONGEST_WAIT, Failure, methods
+from leyden.core.store.rpc import LONGEST_WAIT, StoreFailure, methods
 
 if TYPE_CHECKING:
     pass
@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 _FINAL = frozenset({400, 403, 413})
 """Statuses of calls that would be refused again."""
-_FAILURE = msgspec.msgpack.Decoder(Failure)
+_FAILURE = msgspec.msgpack.Decoder(StoreFailure)
 
 
 def _new_id() -> str:
@@ -57,7 +57,7 @@ class HttpStore(HttpRecords, HttpSpans):
 
     def __init__(self, url: str, token: str, patience: float = PATIENCE) -> None:
         self._connection = Connection(url, token, patience)
-        self._claims = Claims()
+        self._claims = UnansweredClaims()
 
     @property
     def address(self) -> tuple[str, str]:

@@ -9,14 +9,14 @@ from leyden.core.data.route import POLICY
 from leyden.core.data.run import PolicyVersion, Run, RunStatus, StepMetrics
 from leyden.core.store.arguments import UNSET, FilterLogic, SortOrder, Unset
 from leyden.core.store.base import LightningStore
-from leyden.core.store.common.argument_types import Checked
+from leyden.core.store.common.argument_types import ArgumentChecks
 from leyden.core.store.run_records import RunRecords
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class HttpRecords(Checked, RunRecords):
+class HttpRecords(ArgumentChecks, RunRecords):
     """Stores and reads runs, metrics and policy versions at a server."""
 
     @abstractmethod

@@ -11,7 +11,7 @@ from leyden.core.data.span import Span
 from leyden.core.errors import StoreError
 from leyden.core.store.arguments import FilterLogic, SortOrder
 from leyden.core.store.base import LightningStore
-from leyden.core.store.common.argument_types import Checked
+from leyden.core.store.common.argument_types import ArgumentChecks
 from leyden.core.store.common.span_entry import encoded
 from leyden.core.store.rpc import methods, numbered
 
@@ -26,7 +26,7 @@ _encoded = msgspec.msgpack.encode
 """Encoded forms are compared, since NaN equals itself only there."""
 
 
-class HttpSpans(Checked, LightningStore):
+class HttpSpans(ArgumentChecks, LightningStore):
     """Stores and reads spans at a server."""
 
     @abstractmethod

@@ -14,7 +14,7 @@ import aiohttp
 
 from leyden.core.errors import StoreError
 from leyden.core.store.http.loop_delay import LoopDelay
-from leyden.core.store.http.request_batching import LARGEST, Answer, Together
+from leyden.core.store.http.request_batching import LARGEST, RequestBatcher, ServerAnswer
 from leyden.core.store.rpc import CAPABILITIES, MINIMAL, PREFER, REQUEST_ID, SMALL, writes
 
 PATIENCE = 15.0
@@ -54,7 +54,7 @@ class Connection:
         }
         self._patience = patience
         self._sessions: dict[asyncio.AbstractEventLoop, _Session] = {}
-        self._together: WeakKeyDictionary[asyncio.AbstractEventLoop, Together] = WeakKeyDictionary()
+        self._together: WeakKeyDictionary[asyncio.AbstractEventLoop, RequestBatcher] = WeakKeyDictionary()
         self._delays: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopDelay] = WeakKeyDictionary()
         self._closed = False
         self.capabilities: frozenset[str] = frozenset()
@@ -67,16 +67,16 @@ class Connection:
         if keeper is not None:
             await keeper.aclose()
 
-    async def call(self, method: str, body: bytes) -> Answer:
+    async def call(self, method: str, body: bytes) -> ServerAnswer:
         """Send a call and return its answer. Raises StoreError when no answer comes in time."""
         if method not in SMALL or len(body) > LARGEST:
             return await self.post(method, body, uuid4().hex)
         loop = asyncio.get_running_loop()
         if loop not in self._together:
-            self._together[loop] = Together(self.post)
+            self._together[loop] = RequestBatcher(self.post)
         return await self._together[loop].call(method, body)
 
-    async def post(self, name: str, body: bytes, request_id: str) -> Answer:
+    async def post(self, name: str, body: bytes, request_id: str) -> ServerAnswer:
         """Send a request, repeat it under the same id until an answer comes, and return the answer.
 
         Raises StoreError when none comes in time. The message mentions it where a call that writes may have taken
@@ -97,7 +97,7 @@ class Connection:
                 try:
                     status, answer, later = await self._post_once(name, body, headers)
                     if later is None or (is_last(later) and not doubt):
-                        return Answer(status, answer, bool(doubt))
+                        return ServerAnswer(status, answer, bool(doubt))
                     if is_last(later):
                         raise StoreError(f"the store at {self.url} answers {status} at last{doubt}")
                 except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError) as error:

@@ -1,4 +1,4 @@
-"""`Once`: runs a call that arrives twice under one id only once, and returns the same answer to both requests.
+"""`IdempotentCalls`: runs a call that arrives twice under one id once, and gives both requests the same answer.
 
 Answers are kept for a minute after their call. Where they are large, the oldest are removed earlier.
 """
@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Hashable
 from dataclasses import dataclass
 from typing import Any
 
-from leyden.core.store.rpc import PartAnswer
+from leyden.core.store.rpc import BatchPartAnswer
 
 REMEMBERED_SECONDS = 60.0
 REMEMBERED_BYTES = 64 << 20
@@ -22,11 +22,11 @@ _OVERHEAD = 512
 class _Running:
     """A call, and the number of requests that wait for its answer."""
 
-    task: asyncio.Task[PartAnswer]
+    task: asyncio.Task[BatchPartAnswer]
     requests: int = 0
 
 
-class Once:
+class IdempotentCalls:
     """Used on one event loop only. `most` is the largest number of bytes of answers that are kept."""
 
     def __init__(self, most: int = REMEMBERED_BYTES) -> None:
@@ -43,9 +43,9 @@ class Once:
     async def answer(
         self,
         name: Hashable | None,
-        work: Callable[[], Coroutine[Any, Any, PartAnswer]],
+        work: Callable[[], Coroutine[Any, Any, BatchPartAnswer]],
         gone: Callable[[], Awaitable[object]] | None = None,
-    ) -> PartAnswer | None:
+    ) -> BatchPartAnswer | None:
         """Run `work`, or wait for the call with the same id; return the answer.
 
         `gone` returns when the caller has disconnected. With it, a call for which no request waits any more is
@@ -65,14 +65,14 @@ class Once:
             return None
         return running.task.result()
 
-    def _begin(self, name: Hashable | None, work: Callable[[], Coroutine[Any, Any, PartAnswer]]) -> _Running:
+    def _begin(self, name: Hashable | None, work: Callable[[], Coroutine[Any, Any, BatchPartAnswer]]) -> _Running:
         running = _Running(asyncio.create_task(work()))
         if name is not None:
             self._calls[name] = running
             running.task.add_done_callback(lambda task: self._ended(name, task))
         return running
 
-    def _ended(self, name: Hashable, task: asyncio.Task[PartAnswer]) -> None:
+    def _ended(self, name: Hashable, task: asyncio.Task[BatchPartAnswer]) -> None:
         if task.cancelled() or task.exception() is not None:
             del self._calls[name]
             return
@@ -87,7 +87,7 @@ class Once:
             self._bytes -= held
 
 
-async def _done_or_gone(task: asyncio.Task[PartAnswer], gone: Callable[[], Awaitable[object]] | None) -> None:
+async def _done_or_gone(task: asyncio.Task[BatchPartAnswer], gone: Callable[[], Awaitable[object]] | None) -> None:
     """Return when the call has an answer, or its caller has disconnected."""
     if gone is None:
         await asyncio.wait({task})

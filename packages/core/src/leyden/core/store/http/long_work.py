@@ -1,4 +1,4 @@
-"""`Turns`: runs long work of a store's server on threads, in turns between the senders.
+"""`FairScheduler`: runs long work of a store's server on threads, in turns between the senders.
 
 The work of one token is done piece by piece, and each agent waits for its turn with one piece. Whatever one agent
 sends, the next piece is another agent's. Trainers have a separate queue. While others send requests, an agent pauses
@@ -55,7 +55,7 @@ class Sender:
         return self._owes_until > now
 
 
-class Turns:
+class FairScheduler:
     """Order of the senders' work. Used on one event loop only; `clock` returns seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

@@ -11,7 +11,7 @@ from prometheus_client.core import Metric
 
 from leyden.core.data.rollout import AttemptedRollout, RolloutStatus
 from leyden.core.store.base import LightningStore
-from leyden.core.store.http.admission import Intake
+from leyden.core.store.http.admission import RequestAdmission
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 LATENCY = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
@@ -29,7 +29,7 @@ _STATES: dict[str, tuple[RolloutStatus, ...]] = {
 class StoreMetrics:
     """Metrics of one server, in a registry of their own."""
 
-    def __init__(self, intake: Intake) -> None:
+    def __init__(self, intake: RequestAdmission) -> None:
         self.intake = intake
         self._registry = registry = CollectorRegistry()
         self._asked = float("-inf")

@@ -19,7 +19,7 @@ from starlette.routing import Route
 from leyden.core.store.base import LightningStore
 from leyden.core.store.http.metrics import CONTENT_TYPE, StoreMetrics
 from leyden.core.store.http.otlp import endpoint
-from leyden.core.store.rpc import REQUEST_ID, Failure, Method, methods
+from leyden.core.store.rpc import REQUEST_ID, Method, StoreFailure, methods
 
 logger = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ def page_routes(store: LightningStore, metrics: StoreMetrics) -> list[Route]:
 @cache
 def openapi_document() -> bytes:
     """Return the OpenAPI document as JSON, made from the interface's signatures; it is the same for every store."""
-    types: list[Any] = [Failure]
+    types: list[Any] = [StoreFailure]
     for method in methods().values():
         types += [method.arguments, method.answer]
     schemas, components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")

@@ -1,4 +1,4 @@
-"""`Together`: sends small calls that are made at the same time in one request.
+"""`RequestBatcher`: sends small calls that are made at the same time in one request.
 
 A single call is sent at once. Calls made while a request is in progress wait for its answer, and are sent in the next
 request. A request costs several times as much as a call in it, so many callers are served sooner than with a request
@@ -14,7 +14,7 @@ from uuid import uuid4
 import msgspec
 
 from leyden.core.errors import StoreError
-from leyden.core.store.rpc import TOGETHER, Part, PartAnswer
+from leyden.core.store.rpc import TOGETHER, BatchPart, BatchPartAnswer
 
 MOST = 128
 """Largest number of calls in one request."""
@@ -22,7 +22,7 @@ LARGEST = 64 << 10
 """Bytes of the largest call that is sent with others; larger calls are sent alone."""
 
 
-class Answer(NamedTuple):
+class ServerAnswer(NamedTuple):
     """Answer of a server."""
 
     status: int
@@ -31,19 +31,19 @@ class Answer(NamedTuple):
     """Whether the request was repeated, so that it may have taken effect before."""
 
 
-Post: TypeAlias = Callable[[str, bytes, str], Awaitable[Answer]]
+Post: TypeAlias = Callable[[str, bytes, str], Awaitable[ServerAnswer]]
 """Sends a request to a path, with its body and id; returns the answer, or raises StoreError."""
 
-_ANSWERS = msgspec.msgpack.Decoder(list[PartAnswer])
+_ANSWERS = msgspec.msgpack.Decoder(list[BatchPartAnswer])
 
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    part: Part
-    answer: "asyncio.Future[Answer]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    part: BatchPart
+    answer: "asyncio.Future[ServerAnswer]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
-class Together:
+class RequestBatcher:
     """Sends calls through `post`. Used on one event loop only."""
 
     def __init__(self, post: Post) -> None:
@@ -51,9 +51,9 @@ class Together:
         self._waiting: list[_Waiting] = []
         self._sender: asyncio.Task[None] | None = None
 
-    async def call(self, method: str, body: bytes) -> Answer:
+    async def call(self, method: str, body: bytes) -> ServerAnswer:
         """Send a call and return its answer; raises StoreError when none comes in time."""
-        waiting = _Waiting(Part(method, uuid4().hex, body))
+        waiting = _Waiting(BatchPart(method, uuid4().hex, body))
         self._waiting.append(waiting)
         if self._sender is None:
             self._sender = asyncio.create_task(self._send(), name="leyden calls")
@@ -82,21 +82,21 @@ class Together:
             if not waiting.answer.done():
                 waiting.answer.set_result(answer)
 
-    async def _answers(self, parts: Sequence[Part]) -> list[Answer]:
+    async def _answers(self, parts: Sequence[BatchPart]) -> list[ServerAnswer]:
         if not parts:
             return []
         if len(parts) == 1:
             return [await self._post(parts[0].method, parts[0].call, parts[0].id)]
         status, body, again = await self._post(TOGETHER, msgspec.msgpack.encode(parts), uuid4().hex)
         if status != 200:
-            return [Answer(status, body, again) for _ in parts]
+            return [ServerAnswer(status, body, again) for _ in parts]
         try:
             answers = _ANSWERS.decode(body)
         except msgspec.MsgspecError as error:
             raise StoreError(f"the store's answer to several calls makes no sense: {error}") from error
         if len(answers) != len(parts):
             raise StoreError(f"the store answered {len(answers)} of {len(parts)} calls")
-        return [Answer(answer.status, answer.body, again) for answer in answers]
+        return [ServerAnswer(answer.status, answer.body, again) for answer in answers]
 
 
 def _fail(batch: Sequence[_Waiting], why: str) -> None:

@@ -23,10 +23,10 @@ from leyden.core.data.rollout import AttemptedRollout, ClaimedRollout
 from leyden.core.masking import mask_logs
 from leyden.core.store.base import LightningStore
 from leyden.core.store.http import access, streaming, worker_access
-from leyden.core.store.http.access import Agent, Worker
-from leyden.core.store.http.admission import Intake, Place, ServerLimits, check_values, too_many
+from leyden.core.store.http.access import AttemptCaller, WorkerCaller
+from leyden.core.store.http.admission import AdmittedRequest, RequestAdmission, ServerLimits, check_values, too_many
 from leyden.core.store.http.body_counting import msgpack_length
-from leyden.core.store.http.idempotency import Once
+from leyden.core.store.http.idempotency import IdempotentCalls
 from leyden.core.store.http.long_work import WRITE_SECONDS
 from leyden.core.store.http.metrics import StoreMetrics
 from leyden.core.store.http.otlp import endpoint
@@ -43,10 +43,10 @@ from leyden.core.store.rpc import (
     REQUEST_ID,
     TOGETHER,
     WAITING,
-    Failure,
+    BatchPart,
+    BatchPartAnswer,
     Method,
-    Part,
-    PartAnswer,
+    StoreFailure,
     methods,
     numbers_of,
 )
@@ -58,7 +58,7 @@ _LOGS = tuple(
 """Loggers whose messages may contain texts of a request, or a backend's address and user name; they are masked."""
 
 _MSGPACK, _JSON = "application/msgpack", "application/json"
-_PARTS = msgspec.msgpack.Decoder(list[Part])
+_PARTS = msgspec.msgpack.Decoder(list[BatchPart])
 _Name = tuple[str, int]
 """Id of a call that may be repeated, and a hash of its body, since users may reuse an id."""
 _CLAIMS = frozenset({"dequeue_rollout", "dequeue_many_rollouts"})
@@ -72,7 +72,7 @@ def store_app(
     store: LightningStore,
     *,
     authorize: Callable[[str], bool],
-    agents: Callable[[str], Agent | Worker | None] | None = None,
+    agents: Callable[[str], AttemptCaller | WorkerCaller | None] | None = None,
     limits: ServerLimits | None = None,
     metrics: StoreMetrics | None = None,
     trusted: bool = True,
@@ -90,9 +90,9 @@ def store_app(
     if metrics is not None and limits is not None:
         raise ValueError("the limits are those of the metrics' intake: give one of the two")
     mask_logs(*_LOGS)
-    metrics = metrics or StoreMetrics(Intake(limits or ServerLimits()))
+    metrics = metrics or StoreMetrics(RequestAdmission(limits or ServerLimits()))
     intake = metrics.intake
-    door = _Door(authorize, agents, trusted)
+    door = _Authentication(authorize, agents, trusted)
     calls = _Calls(store, door, intake, metrics, attempt_token)
     traces = endpoint.OtlpEndpoint(store, intake, metrics, door.who, door.trusts)
     return Starlette(
@@ -104,19 +104,22 @@ def store_app(
     )
 
 
-class _Door:
+class _Authentication:
     """Authenticates callers, and decides which of them may store records of model calls."""
 
     def __init__(
-        self, authorize: Callable[[str], bool], agents: Callable[[str], Agent | Worker | None] | None, trusted: bool
+        self,
+        authorize: Callable[[str], bool],
+        agents: Callable[[str], AttemptCaller | WorkerCaller | None] | None,
+        trusted: bool,
     ) -> None:
         self._authorize, self._agents, self._trusted = authorize, agents, trusted
 
-    def trusts(self, holder: Agent | Worker | None) -> bool:
+    def trusts(self, holder: AttemptCaller | WorkerCaller | None) -> bool:
         """Whether `holder`, None for a trainer, may store records of model calls."""
         return holder is None and self._trusted
 
-    def who(self, request: Request) -> Agent | Worker | None:
+    def who(self, request: Request) -> AttemptCaller | WorkerCaller | None:
         """Return the holder of a request's token, None for a trainer; raises Refused with status 401 or 403."""
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer":
@@ -129,10 +132,10 @@ class _Door:
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _Sender:
     """The sender of a request, and the format that it accepts."""
 
-    holder: Agent | Worker | None
+    holder: AttemptCaller | WorkerCaller | None
     """Holder of the token; None for a trainer."""
     json: bool
     minimal: bool
@@ -148,14 +151,14 @@ class _Calls:
     def __init__(
         self,
         store: LightningStore,
-        door: _Door,
-        intake: Intake,
+        door: _Authentication,
+        intake: RequestAdmission,
         metrics: StoreMetrics,
         attempt_token: Callable[[str, str], str] | None,
     ) -> None:
         self._store, self._door, self._intake, self._metrics = store, door, intake, metrics
         self._attempt_token = attempt_token
-        self._once = Once()
+        self._once = IdempotentCalls()
 
     async def answer(self, request: Request) -> Response:
         """Answer one request."""
@@ -163,18 +166,18 @@ class _Calls:
         json_in = given.startswith(_JSON)
         json = accepted.startswith(_JSON) or (json_in and _MSGPACK not in accepted)
         try:
-            asked = _Asked(self._door.who(request), json, request.headers.get(PREFER) == MINIMAL)
+            asked = _Sender(self._door.who(request), json, request.headers.get(PREFER) == MINIMAL)
             return await self._answer(request, asked, json_in=json_in)
         except Refused as refused:
             self._metrics.refused(refused.status)
             if json:
-                body = msgspec.json.encode(Failure("Refused", str(refused)))
+                body = msgspec.json.encode(StoreFailure("Refused", str(refused)))
                 return Response(body, refused.status, refused.headers, _JSON)
             return PlainTextResponse(str(refused), refused.status, refused.headers)
         except ClientDisconnect:
             return PlainTextResponse("the caller has gone", 400)
 
-    async def _answer(self, request: Request, asked: _Asked, *, json_in: bool) -> Response:
+    async def _answer(self, request: Request, asked: _Sender, *, json_in: bool) -> Response:
         name = request.path_params["method"]
         async with self._intake.place(access.limited_as(asked.holder)) as place:
             if name == TOGETHER or name in NUMBERED:
@@ -182,7 +185,7 @@ class _Calls:
             began = time.perf_counter()
             async with place.body(request) as body, place.turn(len(body)):
                 if name == TOGETHER:
-                    answer = PartAnswer(200, msgspec.msgpack.encode(await self._parts(body, asked, place)))
+                    answer = BatchPartAnswer(200, msgspec.msgpack.encode(await self._parts(body, asked, place)))
                 else:
                     method = _method(name)
                     given = request.headers.get(REQUEST_ID)
@@ -193,23 +196,23 @@ class _Calls:
         self._metrics.call(name, answer.status, time.perf_counter() - began)
         return self._response(answer, asked)
 
-    def _response(self, answer: PartAnswer, asked: _Asked) -> Response:
+    def _response(self, answer: BatchPartAnswer, asked: _Sender) -> Response:
         return Response(answer.body, answer.status, self._headers(), _JSON if asked.json else _MSGPACK)
 
     def _headers(self) -> dict[str, str]:
         able = {**self._store.capabilities, "otlp_traces": endpoint.can_read_otlp()}
         return {CAPABILITIES: ",".join(name for name, has in able.items() if has)}
 
-    async def _parts(self, body: bytes, asked: _Asked, place: Place) -> list[PartAnswer]:
+    async def _parts(self, body: bytes, asked: _Sender, place: AdmittedRequest) -> list[BatchPartAnswer]:
         """Run several calls concurrently; those of an agent are started a few at a time."""
-        limits, agent = self._intake.limits, isinstance(asked.holder, Agent)
+        limits, agent = self._intake.limits, isinstance(asked.holder, AttemptCaller)
         if asked.json:
             raise Refused(415, "several calls together travel as MessagePack alone")
         count, most = msgpack_length(body) or 0, limits.agent.max_parts if agent else limits.max_parts
         if count > most:
             raise too_many(str(count), most, "calls")
 
-        def read() -> list[Part]:
+        def read() -> list[BatchPart]:
             try:
                 parts = _PARTS.decode(body)
             except (msgspec.MsgspecError, RecursionError) as error:
@@ -221,7 +224,7 @@ class _Calls:
         parts = await place.do(len(body), read)
         place.charge(_PART_SECONDS * len(parts))
         step = _BEGUN_AT_ONCE if agent else max(len(parts), 1)
-        running: list[asyncio.Task[PartAnswer]] = []
+        running: list[asyncio.Task[BatchPartAnswer]] = []
         try:
             for first in range(0, len(parts), step):
                 some = parts[first : first + step]
@@ -232,7 +235,7 @@ class _Calls:
             for task in running:
                 task.cancel()
 
-    async def _part(self, part: Part, asked: _Asked, place: Place) -> PartAnswer:
+    async def _part(self, part: BatchPart, asked: _Sender, place: AdmittedRequest) -> BatchPartAnswer:
         try:
             method = _method(part.method)
             if method.name in WAITING:
@@ -240,13 +243,20 @@ class _Calls:
             call, name = await self._call(method, part.call, part.id, asked, place)
             return await self._answered(method, call, name, asked)
         except Refused as refused:
-            return PartAnswer(refused.status, str(refused).encode())
+            return BatchPartAnswer(refused.status, str(refused).encode())
 
     async def _call(
-        self, method: Method, body: bytes, given: str | None, asked: _Asked, place: Place, *, json: bool = False
+        self,
+        method: Method,
+        body: bytes,
+        given: str | None,
+        asked: _Sender,
+        place: AdmittedRequest,
+        *,
+        json: bool = False,
     ) -> tuple[dict[str, Any], _Name | None]:
         """Return the arguments of a call after a check that the sender may make it, and its id where one is `given`."""
-        is_agent, most = isinstance(asked.holder, Agent), self._intake.limits.agent
+        is_agent, most = isinstance(asked.holder, AttemptCaller), self._intake.limits.agent
 
         def read() -> tuple[dict[str, Any], _Name | None]:
             if is_agent:
@@ -264,16 +274,16 @@ class _Calls:
         place.charge(WRITE_SECONDS * len(_spans_of(method, call)))
         return call, name
 
-    async def _check_attempts(self, method: Method, call: dict[str, Any], asked: _Asked) -> None:
+    async def _check_attempts(self, method: Method, call: dict[str, Any], asked: _Sender) -> None:
         """Raise Refused where an agent's attempt has ended, or a worker has not claimed the attempt."""
-        if isinstance(asked.holder, Agent):
+        if isinstance(asked.holder, AttemptCaller):
             await access.check_open(self._store, asked.holder)
         elif asked.holder is not None:
             await worker_access.check_claimed(self._store, asked.holder, method.name, call)
 
     async def _answered(
-        self, method: Method, call: dict[str, Any], name: _Name | None, asked: _Asked, request: Request | None = None
-    ) -> PartAnswer:
+        self, method: Method, call: dict[str, Any], name: _Name | None, asked: _Sender, request: Request | None = None
+    ) -> BatchPartAnswer:
         """Run the call, or wait for the same call by its `name`.
 
         With `request`, the call may wait, and a disconnect then cancels it.
@@ -288,7 +298,7 @@ class _Calls:
             raise ClientDisconnect
         return answer
 
-    async def _performed(self, method: Method, call: dict[str, Any], asked: _Asked) -> PartAnswer:
+    async def _performed(self, method: Method, call: dict[str, Any], asked: _Sender) -> BatchPartAnswer:
         spans = _spans_of(method, call)
         try:
             if spans and not self._door.trusts(asked.holder):
@@ -298,19 +308,19 @@ class _Calls:
                 result = await getattr(self._store, method.name)(**call)
         except Exception as error:
             return _failed(method, error, asked)
-        if isinstance(asked.holder, Worker):
+        if isinstance(asked.holder, WorkerCaller):
             result = await worker_access.own_part(self._store, asked.holder, method.name, result)
         if method.name in NUMBERED:
             stored = result if method.name == "add_many_spans" else [result] if result else []
             self._metrics.stored(len(stored))
             if asked.minimal:
-                return PartAnswer(200, asked.encode(numbers_of(spans, stored)))
+                return BatchPartAnswer(200, asked.encode(numbers_of(spans, stored)))
         elif method.name in _CLAIMS and result:
             claimed: list[AttemptedRollout] = [result] if method.name == "dequeue_rollout" else result
             self._metrics.claimed(claimed)
             claimed = [*map(self._with_token, claimed)]
             result = claimed[0] if method.name == "dequeue_rollout" else claimed
-        return PartAnswer(200, asked.encode(result))
+        return BatchPartAnswer(200, asked.encode(result))
 
     def _with_token(self, rollout: AttemptedRollout) -> AttemptedRollout:
         """Return a claimed rollout with its attempt's token, where this server makes tokens."""
@@ -319,13 +329,13 @@ class _Calls:
         given = {name: getattr(rollout, name) for name in AttemptedRollout.__struct_fields__}
         return ClaimedRollout(**given, token=self._attempt_token(rollout.rollout_id, rollout.attempt.attempt_id))
 
-    async def _spans(self, method: Method, call: dict[str, Any], asked: _Asked) -> Response:
+    async def _spans(self, method: Method, call: dict[str, Any], asked: _Sender) -> Response:
         """Answer a query for spans: whole where they are few, otherwise streamed while they are read."""
         await self._check_attempts(method, call, asked)
         began = time.perf_counter()
         try:
             page = await streaming.small(self._store, call)
-            answer = None if page is None else PartAnswer(200, asked.encode(page))
+            answer = None if page is None else BatchPartAnswer(200, asked.encode(page))
         except Exception as error:
             answer = _failed(method, error, asked)
         self._metrics.call(method.name, 200 if answer is None else answer.status, time.perf_counter() - began)
@@ -335,8 +345,8 @@ class _Calls:
         return StreamingResponse(pieces, 200, self._headers(), _JSON if asked.json else _MSGPACK)
 
 
-def _check_call(method: Method, call: dict[str, Any], asked: _Asked) -> None:
-    if isinstance(asked.holder, Agent):
+def _check_call(method: Method, call: dict[str, Any], asked: _Sender) -> None:
+    if isinstance(asked.holder, AttemptCaller):
         access.check_call(asked.holder, method.name, call)
     elif asked.holder is not None:
         worker_access.check_call(asked.holder, method.name, call)
@@ -352,13 +362,13 @@ def _spans_of(method: Method, call: dict[str, Any]) -> list[Any]:
     return [call["span"]] if method.name == "add_span" else call["spans"]
 
 
-def _failed(method: Method, error: Exception, asked: _Asked) -> PartAnswer:
+def _failed(method: Method, error: Exception, asked: _Sender) -> BatchPartAnswer:
     kind = next((kind.__name__ for kind in type(error).__mro__ if kind.__name__ in ERRORS), None)
     if kind is not None:
-        return PartAnswer(422, asked.encode(Failure(kind, str(error))))
+        return BatchPartAnswer(422, asked.encode(StoreFailure(kind, str(error))))
     logger.error("the store failed in %s", method.name, exc_info=error)
     line = "the store failed; its log says why"
-    return PartAnswer(500, asked.encode(Failure("StoreError", line)) if asked.json else line.encode())
+    return BatchPartAnswer(500, asked.encode(StoreFailure("StoreError", line)) if asked.json else line.encode())
 
 
 def _method(name: str) -> Method:

@@ -20,7 +20,7 @@ _TRIES = 10
 """Number of attempts to read two pages between which no span is added."""
 
 
-class Shifted(Exception):
+class PagesShifted(Exception):
     """Spans were added between two pages, and shifted those that follow."""
 
 
@@ -51,9 +51,9 @@ async def whole(store: LightningStore, call: Mapping[str, Any], *, json: bool) -
             break
         items = (await _read(store, call, page.offset + sent, min(SPANS, count - sent))).items
         if not items:
-            raise Shifted
+            raise PagesShifted
     if _key(items[-1]) != last:
-        raise Shifted
+        raise PagesShifted
     yield _tail(page, json=json)
 
 
@@ -64,7 +64,7 @@ async def _settled(store: LightningStore, call: Mapping[str, Any]) -> tuple[Page
         found = await _read(store, call, page.offset + _wanted(page, call) - 1, 1)
         if found.items and found.total == page.total:
             return msgspec.structs.replace(page, limit=call["limit"]), _key(found.items[0])
-    raise Shifted
+    raise PagesShifted
 
 
 def _wanted(page: Page[Span], call: Mapping[str, Any]) -> int:

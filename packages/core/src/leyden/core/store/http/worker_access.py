@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from leyden.core.data.rollout import AttemptedRollout, Rollout
 from leyden.core.store.base import LightningStore
-from leyden.core.store.http.access import Worker
+from leyden.core.store.http.access import WorkerCaller
 from leyden.core.store.http.refused import Refused
 
 _ASKED_FOR = frozenset({"status_in", "rollout_id_in"})
@@ -20,7 +20,7 @@ _ASKED_FOR = frozenset({"status_in", "rollout_id_in"})
 _DEFAULTS: Mapping[str, Any] = {"filter_logic": "and", "sort_order": "asc", "limit": -1, "offset": 0}
 
 
-def check_call(worker: Worker, method: str, call: Mapping[str, Any]) -> None:
+def check_call(worker: WorkerCaller, method: str, call: Mapping[str, Any]) -> None:
     """Raise Refused, with status 403, for a method or arguments that a worker's token does not allow."""
     check = _CHECKS.get(method)
     if check is None:
@@ -30,7 +30,7 @@ def check_call(worker: Worker, method: str, call: Mapping[str, Any]) -> None:
         raise Refused(403, problem)
 
 
-async def check_claimed(store: LightningStore, worker: Worker, method: str, call: Mapping[str, Any]) -> None:
+async def check_claimed(store: LightningStore, worker: WorkerCaller, method: str, call: Mapping[str, Any]) -> None:
     """Raise Refused for a call about an attempt that this worker has not claimed."""
     attempts = _ATTEMPTS.get(method)
     for rollout_id, attempt_id in dict.fromkeys(attempts(call) if attempts is not None else ()):
@@ -45,7 +45,7 @@ async def check_claimed(store: LightningStore, worker: Worker, method: str, call
             raise _not_own_rollout(worker, call["rollout_id"])
 
 
-async def claim_problem(store: LightningStore, worker: Worker, rollout_id: str, attempt_id: str) -> str | None:
+async def claim_problem(store: LightningStore, worker: WorkerCaller, rollout_id: str, attempt_id: str) -> str | None:
     """Return why an attempt is not claimed by the worker; None where it is."""
     found = await store.find_attempt(rollout_id, attempt_id)
     if found is not None and worker.is_own(found[1].worker_id):
@@ -53,7 +53,7 @@ async def claim_problem(store: LightningStore, worker: Worker, rollout_id: str, 
     return f"attempt {attempt_id} of rollout {rollout_id} is not claimed by {worker}; {_only(worker)}"
 
 
-async def own_part(store: LightningStore, worker: Worker, method: str, answer: Any) -> Any:
+async def own_part(store: LightningStore, worker: WorkerCaller, method: str, answer: Any) -> Any:
     """Return the part of an answer that the worker may read; raises Refused where it may read nothing."""
     if method in ("dequeue_rollout", "dequeue_many_rollouts") and answer:
         claimed: list[AttemptedRollout] = [answer] if method == "dequeue_rollout" else answer
@@ -72,7 +72,7 @@ async def own_part(store: LightningStore, worker: Worker, method: str, answer: A
     return answer
 
 
-async def _has_claimed(store: LightningStore, worker: Worker, rollout: Rollout) -> bool:
+async def _has_claimed(store: LightningStore, worker: WorkerCaller, rollout: Rollout) -> bool:
     """Whether the worker has claimed any attempt of a rollout.
 
     A worker must still be able to end an attempt that another attempt has replaced.
@@ -86,21 +86,21 @@ async def _has_claimed(store: LightningStore, worker: Worker, rollout: Rollout) 
     return any(worker.is_own(attempt.worker_id) for attempt in await store.query_attempts(rollout.rollout_id))
 
 
-def _not_own_rollout(worker: Worker, rollout_id: str) -> Refused:
+def _not_own_rollout(worker: WorkerCaller, rollout_id: str) -> Refused:
     return Refused(403, f"rollout {rollout_id} is not claimed by {worker}; {_only(worker)}")
 
 
-def _only(worker: Worker) -> str:
+def _only(worker: WorkerCaller) -> str:
     return f"the token is for what {worker} has claimed alone"
 
 
-def _in_own_name(worker: Worker, call: Mapping[str, Any]) -> str | None:
+def _in_own_name(worker: WorkerCaller, call: Mapping[str, Any]) -> str | None:
     if worker.is_own(call["worker_id"]):
         return None
     return f"worker_id is {call['worker_id']!r}; the token is for {worker} alone"
 
 
-def _put_back_alone(worker: Worker, call: Mapping[str, Any]) -> str | None:
+def _put_back_alone(worker: WorkerCaller, call: Mapping[str, Any]) -> str | None:
     others = [
         name for name, value in call.items() if name not in ("rollout_id", "status") and value is not msgspec.UNSET
     ]
@@ -109,18 +109,18 @@ def _put_back_alone(worker: Worker, call: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _not_the_worker(worker: Worker, call: Mapping[str, Any]) -> str | None:
+def _not_the_worker(worker: WorkerCaller, call: Mapping[str, Any]) -> str | None:
     return None if call["worker_id"] is msgspec.UNSET else "a worker may not change worker_id of its attempts"
 
 
-def _by_id_or_status(worker: Worker, call: Mapping[str, Any]) -> str | None:
+def _by_id_or_status(worker: WorkerCaller, call: Mapping[str, Any]) -> str | None:
     others = [name for name, value in call.items() if name not in _ASKED_FOR and value != _DEFAULTS.get(name)]
     if others or (call["status_in"] is None and call["rollout_id_in"] is None):
         return "a worker may look for its rollouts by rollout_id_in or status_in, and by nothing else"
     return None
 
 
-def _any(worker: Worker, call: Mapping[str, Any]) -> str | None:
+def _any(worker: WorkerCaller, call: Mapping[str, Any]) -> str | None:
     return None
 
 
@@ -128,7 +128,7 @@ def _of_call(call: Mapping[str, Any]) -> Iterable[tuple[str, str | None]]:
     return [(call["rollout_id"], call["attempt_id"])]
 
 
-_CHECKS: Mapping[str, Callable[[Worker, Mapping[str, Any]], str | None]] = {
+_CHECKS: Mapping[str, Callable[[WorkerCaller, Mapping[str, Any]], str | None]] = {
     "add_many_spans": _any,
     "add_span": _any,
     "dequeue_many_rollouts": _in_own_name,

@@ -2,7 +2,7 @@
 
 A transaction that failed because of a concurrent one is repeated at once. One whose connection was lost before the
 commit is repeated for at most `patience` seconds of the server's absence. Where the connection is lost during a commit,
-the result is unknown, and `InDoubt` is raised.
+the result is unknown, and `CommitUnknown` is raised.
 """
 
 import random
@@ -48,7 +48,7 @@ _ALIVE = {"connect_timeout": 5, "keepalives_idle": 10, "keepalives_interval": 5,
 """Parameters of libpq with which a vanished server is detected within half a minute."""
 
 
-class InDoubt(StoreError):
+class CommitUnknown(StoreError):
     """The connection was lost during a commit, so it is unknown whether the data were stored."""
 
     def __init__(self, name: str) -> None:
@@ -94,7 +94,7 @@ class Database:
     ) -> tuple[T, PostgresRows]:
         """Run `work` in a transaction, then notify other processes with the `payload`; return the result and the rows.
 
-        Raises StoreError, or the error of `work`. Nothing is stored then, except perhaps with InDoubt.
+        Raises StoreError, or the error of `work`. Nothing is stored then, except perhaps with CommitUnknown.
         """
         return self._tried(lambda: self._run_once(work, payload, writes))
 
@@ -134,7 +134,7 @@ class Database:
                 if rows.committed:
                     return result, rows
                 if lost and writes:
-                    raise InDoubt(self.name) from error
+                    raise CommitUnknown(self.name) from error
                 raise
         return result, rows
 

@@ -1,4 +1,4 @@
-"""`Line`: a connection on which an event loop itself sends spans to the server, without a switch of threads.
+"""`SpanConnection`: a connection on which an event loop itself sends spans to the server, without a switch of threads.
 
 It runs one statement at a time, which is a transaction by itself: a function from the migrations, with parameters in
 PostgreSQL's binary format. See `spans` for its callers, and for spans that were not stored.
@@ -35,17 +35,17 @@ _ELEMENT = struct.Struct("!iq")
 """An element of an array of numbers: its length, and its value."""
 
 
-class Outcome(Enum):
+class SpanNumbers(Enum):
     """Result for spans whose numbers were not received."""
 
     NOT_STORED = "not stored"
     IN_DOUBT = "in doubt"
 
 
-Answer: TypeAlias = Sequence[int] | Outcome
+Answer: TypeAlias = Sequence[int] | SpanNumbers
 
 
-class Line:
+class SpanConnection:
     """A connection of one event loop. Any thread may create it; the loop's own thread must attach it."""
 
     def __init__(self, connection: "psycopg.Connection[Any]") -> None:
@@ -83,7 +83,7 @@ class Line:
         return self._told is not None
 
     def send(self, rows: Sequence[SpanRow], now: float, told: Callable[[Answer], None]) -> None:
-        """Store spans with the time `now`; `told` is called later with their numbers, or with an `Outcome`.
+        """Store spans with the time `now`; `told` is called later with their numbers, or with an `SpanNumbers`.
 
         Raises UnicodeEncodeError for text that cannot be sent; then nothing was sent.
         """
@@ -108,7 +108,7 @@ class Line:
             self._loop.remove_writer(self._socket)
         self._loop = None
         self._connection.close()
-        self._tell(Outcome.IN_DOUBT)
+        self._tell(SpanNumbers.IN_DOUBT)
 
     def _flush(self) -> None:
         """Send buffered data; the rest is sent when the socket is writable."""
@@ -141,13 +141,13 @@ class Line:
         if not results or self._driver.status != ConnStatus.OK:
             self.close()
         elif any(result.status != ExecStatus.TUPLES_OK for result in results):
-            self._tell(Outcome.NOT_STORED)
+            self._tell(SpanNumbers.NOT_STORED)
         else:
             self._tell(self._numbers(results[0].get_value(0, 0)))
 
     def _numbers(self, value: bytes | None) -> Answer:
         if value is None:
-            return Outcome.NOT_STORED
+            return SpanNumbers.NOT_STORED
         if not self._ranks:
             return _number.unpack(value)
         highest = [number for _, number in _ELEMENT.iter_unpack(value[_ARRAY.size :])]

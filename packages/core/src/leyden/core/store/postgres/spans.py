@@ -1,4 +1,4 @@
-"""`SpanLines`: stores the spans of all callers that wait on an event loop, one statement after another.
+"""`SpanConnections`: stores the spans of all callers that wait on an event loop, one statement after another.
 
 Spans that arrive while a statement is in progress wait for its end, and are stored together by the next. Spans that the
 statement cannot store, and those that arrive before there is a connection, are stored by a thread.
@@ -21,10 +21,10 @@ from leyden.core.errors import StoreError
 from leyden.core.store.common import group_commit
 from leyden.core.store.common.group_commit import MOST_BYTES_HERE, MOST_HERE
 from leyden.core.store.common.rows import AttemptKey
-from leyden.core.store.common.span_codec import LatestCalls
+from leyden.core.store.common.span_codec import RecentCalls
 from leyden.core.store.common.span_ingest import problem
 from leyden.core.store.postgres import raw_connection
-from leyden.core.store.postgres.raw_connection import Line, Outcome
+from leyden.core.store.postgres.raw_connection import SpanConnection, SpanNumbers
 
 _MOST_LOOPS, _LINES = 4, 2
 """Number of event loops with connections of their own, and of connections each; other loops use threads."""
@@ -46,8 +46,8 @@ class _Waiting:
 
 
 @dataclass(frozen=True, slots=True)
-class Ways:
-    """Functions of the store for `SpanLines`. All but `clock` run on threads, and may wait."""
+class StoreFunctions:
+    """Functions of the store for `SpanConnections`. All but `clock` run on threads, and may wait."""
 
     clock: Callable[[], float]
     connect: Callable[[], "psycopg.Connection[object]"]
@@ -59,10 +59,10 @@ class Ways:
     """Called, on any thread, with the attempts of spans stored by a statement; they may have begun to run with it."""
 
 
-class SpanLines:
+class SpanConnections:
     """Thread-safe, for any number of event loops."""
 
-    def __init__(self, ways: Ways, latest: LatestCalls, threads: ThreadPoolExecutor) -> None:
+    def __init__(self, ways: StoreFunctions, latest: RecentCalls, threads: ThreadPoolExecutor) -> None:
         self._ways, self._latest, self._threads = ways, latest, threads
         self._lock = threading.Lock()
         self._closed = False
@@ -109,11 +109,11 @@ class _OfLoop:
     """Waiting callers and connections of one event loop; used on the loop's own thread only."""
 
     loop: asyncio.AbstractEventLoop
-    ways: Ways
-    latest: LatestCalls
+    ways: StoreFunctions
+    latest: RecentCalls
     threads: ThreadPoolExecutor
     may_connect: bool
-    lines: list[Line] = field(default_factory=list[Line])
+    lines: list[SpanConnection] = field(default_factory=list[SpanConnection])
     waiting: list[_Waiting] = field(default_factory=list[_Waiting])
     called: bool = False
     """Whether `_look` is scheduled on the loop."""
@@ -121,7 +121,7 @@ class _OfLoop:
     """Whether the last statement was for one caller only; the next caller then need not wait for others."""
     jobs: int = 0
     """Number of jobs on threads that it waits for."""
-    connecting: "Future[Line | None] | None" = None
+    connecting: "Future[SpanConnection | None] | None" = None
     not_before: float = 0.0
     """Monotonic time of the next attempt to connect."""
     ending: bool = False
@@ -171,7 +171,7 @@ class _OfLoop:
                 return place + 1, True
         return len(self.waiting), False
 
-    def _send(self, line: Line, taken: list[_Waiting]) -> None:
+    def _send(self, line: SpanConnection, taken: list[_Waiting]) -> None:
         batch = [waiting for waiting in taken if not waiting.answer.cancelled()]
         if not batch:
             return
@@ -200,8 +200,8 @@ class _OfLoop:
         keys: Set[AttemptKey],
         answer: raw_connection.Answer,
     ) -> None:
-        if isinstance(answer, Outcome):
-            how = self.ways.settle if answer is Outcome.IN_DOUBT else self.ways.store
+        if isinstance(answer, SpanNumbers):
+            how = self.ways.settle if answer is SpanNumbers.IN_DOUBT else self.ways.store
             self._store_by_thread(batch, how)
         else:
             self.ways.began(keys)
@@ -290,18 +290,18 @@ def _answers(job: "Future[list[group_commit.Answer]]", callers: int) -> list[gro
     return [answer for _ in range(callers)]
 
 
-def _close(line: Line | None) -> None:
+def _close(line: SpanConnection | None) -> None:
     if line is not None:
         line.close()
 
 
-def _connected(connect: "Callable[[], psycopg.Connection[object]]") -> Line | None:
+def _connected(connect: "Callable[[], psycopg.Connection[object]]") -> SpanConnection | None:
     try:
         connection = connect()
     except psycopg.Error:
         return None
     try:
-        return Line(connection)
+        return SpanConnection(connection)
     except psycopg.Error:
         connection.close()
         return None

@@ -25,10 +25,10 @@ from leyden.core.store.common.local import LocalStore, unless_due
 from leyden.core.store.common.reading import finding_attempt
 from leyden.core.store.common.rows import AttemptKey, Rows
 from leyden.core.store.postgres import opening
-from leyden.core.store.postgres.database import CHANNEL, PATIENCE, Database, InDoubt
+from leyden.core.store.postgres.database import CHANNEL, PATIENCE, CommitUnknown, Database
 from leyden.core.store.postgres.listener import Listener
 from leyden.core.store.postgres.rows import PostgresRows
-from leyden.core.store.postgres.spans import SpanLines, Ways
+from leyden.core.store.postgres.spans import SpanConnections, StoreFunctions
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -45,7 +45,7 @@ _MOST_TOLD = 7000
 """Largest payload of a notification in bytes; PostgreSQL's limit is 8000."""
 
 
-class _Told(msgspec.Struct, frozen=True, array_like=True):
+class _CommitNotice(msgspec.Struct, frozen=True, array_like=True):
     """Notification of a commit for the other stores."""
 
     store: str
@@ -53,7 +53,7 @@ class _Told(msgspec.Struct, frozen=True, array_like=True):
     """Topics to notify; None stands for all."""
 
 
-_TOLD = msgspec.json.Decoder(_Told)
+_TOLD = msgspec.json.Decoder(_CommitNotice)
 
 
 class PostgresStore(LocalStore):
@@ -71,8 +71,8 @@ class PostgresStore(LocalStore):
         """Id by which the store recognises its own notifications."""
         self._listening = threading.Lock()
         self._listener: Listener | None = None
-        ways = Ways(clock, database.connect_to_write, self._store_spans, self._settle_spans, self._run_now)
-        self._spans = SpanLines(ways, self._latest_calls, self._writers)
+        ways = StoreFunctions(clock, database.connect_to_write, self._store_spans, self._settle_spans, self._run_now)
+        self._spans = SpanConnections(ways, self._latest_calls, self._writers)
         self._recent = RecentAttempts(_REMEMBER)
         self._ran: set[AttemptKey] = set()
         """Attempts that are known to have begun to run."""
@@ -150,8 +150,10 @@ class PostgresStore(LocalStore):
         topics = rows.rung - {CLOCK} if rows.is_no_sooner() else rows.rung
         if not topics:
             return None
-        payload = msgspec.json.encode(_Told(self._name, sorted(topics)))
-        return (payload if len(payload) <= _MOST_TOLD else msgspec.json.encode(_Told(self._name, None))).decode()
+        payload = msgspec.json.encode(_CommitNotice(self._name, sorted(topics)))
+        return (
+            payload if len(payload) <= _MOST_TOLD else msgspec.json.encode(_CommitNotice(self._name, None))
+        ).decode()
 
     def _heard(self, payload: str) -> None:
         try:
@@ -191,7 +193,7 @@ class PostgresStore(LocalStore):
             return [[] for _ in batches]
         try:
             return self._run_healthy(lambda rows: self._add(rows, batches), True, lambda rows: rows.expect_spans(keys))
-        except InDoubt:
+        except CommitUnknown:
             return self._settle_spans(batches)
         except Exception as error:
             return one_by_one(batches, error, self._store_spans)

@@ -1,4 +1,4 @@
-"""`Memory`: a cache of the rollouts, workers and resources that a store last read or wrote.
+"""`RedisCache`: a cache of the rollouts, workers and resources that a store last read or wrote.
 
 A transaction may use outdated entries, since its commit checks every version it used and is refused where one is old.
 """
@@ -12,7 +12,7 @@ MOST, MOST_BYTES = 4096, 32 << 20
 """Largest number of rollouts and of workers, and of bytes of rollouts; above it, the entries are cleared."""
 
 
-class Bench(msgspec.Struct, frozen=True, kw_only=True):
+class CachedWorker(msgspec.Struct, frozen=True, kw_only=True):
     """Cached entry of a worker and its open attempts."""
 
     version: str = ABSENT
@@ -24,7 +24,7 @@ class Bench(msgspec.Struct, frozen=True, kw_only=True):
     """Whether these are all of its open attempts."""
 
 
-class Shelf(msgspec.Struct, frozen=True, kw_only=True):
+class CachedResources(msgspec.Struct, frozen=True, kw_only=True):
     """Cached entries of resources, all as of one version."""
 
     version: str = ABSENT
@@ -33,13 +33,13 @@ class Shelf(msgspec.Struct, frozen=True, kw_only=True):
     """Current version by id; None where there is no such id."""
 
 
-class Memory:
+class RedisCache:
     """Cache of one store. Not thread-safe."""
 
     def __init__(self) -> None:
         self.rollouts: dict[str, RolloutAtRest] = {}
-        self.benches: dict[str, Bench] = {}
-        self.shelf: Shelf | None = None
+        self.benches: dict[str, CachedWorker] = {}
+        self.shelf: CachedResources | None = None
         self._bytes = 0
 
     def keep(self, rollout: RolloutAtRest) -> None:
@@ -52,7 +52,7 @@ class Memory:
             self.rollouts.clear()
             self._bytes = 0
 
-    def keep_bench(self, worker_id: str, bench: Bench) -> None:
+    def keep_bench(self, worker_id: str, bench: CachedWorker) -> None:
         """Add a worker."""
         if len(self.benches) >= MOST:
             self.benches.clear()

@@ -6,7 +6,7 @@ import msgspec
 from msgspec.structs import replace
 
 from leyden.core.store.common.rows import SpanRow
-from leyden.core.store.redis.cache import Bench, Memory
+from leyden.core.store.redis.cache import CachedWorker, RedisCache
 from leyden.core.store.redis.codec import (
     BETWEEN,
     RolloutAtRest,
@@ -17,7 +17,7 @@ from leyden.core.store.redis.codec import (
     place,
 )
 from leyden.core.store.redis.rows import RedisRows
-from leyden.core.store.redis.scripts import FIRST_ARGUMENT, Head, Message, chunks
+from leyden.core.store.redis.scripts import FIRST_ARGUMENT, CommitHead, CommitMessage, chunks
 
 Argument = bytes | str | int
 """An int is relative to the first serial number of the commit."""
@@ -26,7 +26,7 @@ _LARGE_BYTES = 16 << 10
 """Spans with more bytes are sent before the script, since passing them through it would double their cost."""
 
 
-def message(first: Sequence[str | bytes], rows: RedisRows, *, keep: bool, asks_file: bool) -> Message:
+def message(first: Sequence[str | bytes], rows: RedisRows, *, keep: bool, asks_file: bool) -> CommitMessage:
     """Return a commit whose arguments begin with `first`; without `keep`, it only checks versions that were read."""
     ahead = _large_spans(rows) if keep else {}
     changes = _changes(rows, ahead) if keep else []
@@ -39,7 +39,7 @@ def message(first: Sequence[str | bytes], rows: RedisRows, *, keep: bool, asks_f
                 flat.append(str(argument))
             else:
                 flat.append(argument)
-    head = Head(
+    head = CommitHead(
         checks=_checks(rows),
         absent=_absent(rows) if rows.believes and keep else [],
         lengths=[len(change) for change in changes],
@@ -48,7 +48,7 @@ def message(first: Sequence[str | bytes], rows: RedisRows, *, keep: bool, asks_f
         asks_file=asks_file,
         ahead=[(name, len(packed)) for name, packed in ahead.items()],
     )
-    return Message(
+    return CommitMessage(
         arguments=[*first, msgspec.msgpack.encode(head), *flat],
         ahead=[("RPUSH", name, *packed) for name, packed in ahead.items()],
     )
@@ -59,7 +59,7 @@ def is_empty(rows: RedisRows) -> bool:
     return not (rows.written or rows.written_benches or rows.written_shelf or rows.record_changes)
 
 
-def remember(rows: RedisRows, memory: Memory, base: int) -> None:
+def remember(rows: RedisRows, memory: RedisCache, base: int) -> None:
     """Add what was read and written to the cache, with the positions that the commit assigned from `base` on."""
     for rollout in rows.seen.values():
         if rollout is not None and rollout.row.rollout_id not in rows.written:
@@ -78,7 +78,7 @@ def _placed(rollout: RolloutAtRest, base: int) -> RolloutAtRest:
     return replace(rollout, place=_given(rollout.place, base), places=places)
 
 
-def _placed_bench(bench: Bench, base: int) -> Bench:
+def _placed_bench(bench: CachedWorker, base: int) -> CachedWorker:
     held = {key: _given(number, base) for key, number in bench.open.items()}
     return replace(bench, place=_given(bench.place, base), open=held)
 
@@ -168,7 +168,7 @@ def _large_spans(rows: RedisRows) -> dict[str, list[bytes]]:
     return {rows.keys.spans + name: [pack_span(row) for row in spans] for name, spans in rows.new_spans.items()}
 
 
-def _bench_changes(rows: RedisRows, worker_id: str, old: Bench, new: Bench) -> list[Change]:
+def _bench_changes(rows: RedisRows, worker_id: str, old: CachedWorker, new: CachedWorker) -> list[Change]:
     keys = rows.keys
     fields: list[Argument] = ["v", new.version]
     changes: list[Change] = []

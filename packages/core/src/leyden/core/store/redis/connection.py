@@ -1,4 +1,4 @@
-"""`Link`: one connection to Redis, which reconnects when the connection is lost.
+"""`RedisLink`: one connection to Redis, which reconnects when the connection is lost.
 
 A command may be sent again, because reads change nothing, and each commit has a number by which Redis recognises it.
 """
@@ -38,7 +38,7 @@ _NAMESPACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _SHAPE = "redis://[user:password@]host[:port][/number][?namespace=name]"
 
 
-class Wire(Protocol):
+class RedisConnection(Protocol):
     """The methods of a redis-py connection that are used."""
 
     def connect(self) -> None:
@@ -63,12 +63,12 @@ class Wire(Protocol):
 
 
 @dataclass(frozen=True)
-class Address:
+class RedisAddress:
     """Redis server, database and namespace of a store; its text never contains a password."""
 
     text: str
     """Text for messages."""
-    make: Callable[[], Wire] = field(repr=False, compare=False)
+    make: Callable[[], RedisConnection] = field(repr=False, compare=False)
     namespace: str = "default"
     database: int = 0
     allows_loss: bool = False
@@ -78,7 +78,7 @@ class Address:
         return self.text
 
 
-def address_of(uri: str) -> Address:
+def address_of(uri: str) -> RedisAddress:
     """Return the address in `uri`; raises UsageError without its password."""
     try:
         parts = urlsplit(uri)
@@ -108,9 +108,9 @@ def address_of(uri: str) -> Address:
         kind = SSLConnection
     make: Any = kind
     text = f"{parts.scheme}://{where}" + (f"?db={number}" if is_socket else f"/{number}")
-    return Address(
+    return RedisAddress(
         text=text,
-        make=lambda: cast("Wire", make(**place, **login, db=int(number), **_SETTINGS)),
+        make=lambda: cast("RedisConnection", make(**place, **login, db=int(number), **_SETTINGS)),
         namespace=namespace,
         database=int(number),
         allows_loss=loss == "allow",
@@ -145,12 +145,12 @@ class Outage:
         self._since = None
 
 
-class Link:
+class RedisLink:
     """A connection for one thread at a time. Raises StoreError when Redis is unreachable or returns an error."""
 
-    def __init__(self, address: Address, outage: Outage, closing: threading.Event) -> None:
+    def __init__(self, address: RedisAddress, outage: Outage, closing: threading.Event) -> None:
         self._address, self._outage, self._closing = address, outage, closing
-        self._wire: Wire | None = None
+        self._wire: RedisConnection | None = None
         self._scripts: dict[str, str] = {}
 
     def call(self, *arguments: bytes | str) -> Any:
@@ -268,9 +268,9 @@ def packed(*commands: Sequence[bytes | str]) -> bytes:
     return b"".join(parts)
 
 
-def connected(address: Address) -> Link:
+def connected(address: RedisAddress) -> RedisLink:
     """Return a connected link; raises UsageError with the reason where that fails."""
-    link = Link(address, Outage(), threading.Event())
+    link = RedisLink(address, Outage(), threading.Event())
     try:
         with closed_on_failure(link.drop):
             link.once("PING")

@@ -7,9 +7,9 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from leyden.core.store.redis.changes import is_empty
-from leyden.core.store.redis.connection import Link
+from leyden.core.store.redis.connection import RedisLink
 from leyden.core.store.redis.rows import RedisRows
-from leyden.core.store.redis.scripts import HOLD, READ, Command, Due, Keys, Message
+from leyden.core.store.redis.scripts import HOLD, READ, Command, CommitMessage, HealthCheckDue, RedisKeys
 
 T = TypeVar("T")
 
@@ -17,22 +17,22 @@ _HOLD_MILLISECONDS = "1000"
 """Milliseconds for which others skip a rollout that is about to be claimed; too short a time does no harm."""
 
 
-_NOTHING = Message(())
+_NOTHING = CommitMessage(())
 
 
-class MustAsk(Exception):
+class NotCached(Exception):
     """Work on cached data alone needs data that are not in the cache."""
 
 
 @dataclass
-class Decided(Generic[T]):
+class TransactionResult(Generic[T]):
     """Result of a transaction's work, and the commit that it needs."""
 
     rows: RedisRows
     writes: bool
     result: T | None = None
     problem: Exception | None = None
-    message: Message = _NOTHING
+    message: CommitMessage = _NOTHING
     """The commit, where there is one."""
 
     @property
@@ -47,7 +47,7 @@ class Decided(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
-class Ready(Generic[T]):
+class PreparedCommit(Generic[T]):
     """A commit that is ready to be sent."""
 
     script: str
@@ -62,7 +62,7 @@ class Ready(Generic[T]):
 class LinkSource:
     """Reads over one link; raises Due where the health check must write first."""
 
-    def __init__(self, link: Link, keys: Keys, now: str, name: str | None) -> None:
+    def __init__(self, link: RedisLink, keys: RedisKeys, now: str, name: str | None) -> None:
         """Claims are reserved under `name`; without a name, the queue is only read."""
         self._link, self._keys, self.now, self._name = link, keys, now, name
 
@@ -82,20 +82,20 @@ class LinkSource:
 
 def _found(answer: list[Any]) -> list[Any]:
     if answer[0]:
-        raise Due
+        raise HealthCheckDue
     return answer[1]
 
 
-class NoSource:
+class EmptySource:
     """A source without data, for work on cached data alone."""
 
     def __init__(self, now: str) -> None:
         self.now = now
 
     def ask(self, commands: Sequence[Command]) -> list[Any]:
-        """Raise MustAsk."""
-        raise MustAsk
+        """Raise NotCached."""
+        raise NotCached
 
     def hold(self, limit: int) -> list[Any]:
-        """Raise MustAsk."""
-        raise MustAsk
+        """Raise NotCached."""
+        raise NotCached

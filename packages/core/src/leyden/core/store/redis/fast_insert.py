@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from leyden.core.data.span import Span
-from leyden.core.store.common.span_codec import LatestCalls
+from leyden.core.store.common.span_codec import RecentCalls
 from leyden.core.store.common.span_ingest import problem
-from leyden.core.store.redis.cache import Memory
+from leyden.core.store.redis.cache import RedisCache
 from leyden.core.store.redis.codec import RolloutAtRest, member, pack_attempt, pack_span
-from leyden.core.store.redis.scripts import Keys
+from leyden.core.store.redis.scripts import RedisKeys
 from leyden.core.store.state_rules import heard
 
 
 @dataclass(frozen=True, slots=True)
-class OneMore:
+class SingleSpanInsert:
     """Changes that the span makes."""
 
     span: Span
@@ -28,7 +28,7 @@ class OneMore:
     packed: bytes
     """Stored form of the span."""
 
-    def arguments(self, keys: Keys) -> list[bytes | str]:
+    def arguments(self, keys: RedisKeys) -> list[bytes | str]:
         """Return the arguments of the script `ONE_MORE` for the changes, with the version on which they are based."""
         span, new = self.span, self.new
         rollout_id, attempt = span.rollout_id, new.attempts[span.attempt_id]
@@ -48,8 +48,8 @@ class OneMore:
 
 
 def one_more(
-    memory: Memory, latest: LatestCalls, batches: Sequence[Sequence[Span]], size: int, now: float, version: str
-) -> OneMore | None:
+    memory: RedisCache, latest: RecentCalls, batches: Sequence[Sequence[Span]], size: int, now: float, version: str
+) -> SingleSpanInsert | None:
     """Return the changes for the only span of `batches`; None unless its attempt and its rollout are running."""
     if len(batches) != 1 or len(batches[0]) != 1:
         return None
@@ -69,4 +69,4 @@ def one_more(
     span = replace(span, sequence_id=number)
     beaten = replace(attempt, last_heartbeat_time=heard(attempt.last_heartbeat_time, now))
     new = replace(old, version=version, counter=number, tail=number, attempts={**old.attempts, span.attempt_id: beaten})
-    return OneMore(span, old, new, pack_span(latest.row(span)))
+    return SingleSpanInsert(span, old, new, pack_span(latest.row(span)))

@@ -11,15 +11,15 @@ from typing import Any
 import msgspec
 from redis.exceptions import RedisError
 
-from leyden.core.store.common.notifier import Bell
-from leyden.core.store.redis.connection import Address, Link, Wire, closed_on_failure, packed
+from leyden.core.store.common.notifier import Notifier
+from leyden.core.store.redis.connection import RedisAddress, RedisConnection, RedisLink, closed_on_failure, packed
 
 _PAUSE = 0.1
 """Seconds between two attempts to connect."""
 _LEAVE_SECONDS = 2.0
 
 
-class News(msgspec.Struct, frozen=True, array_like=True):
+class CommitNotice(msgspec.Struct, frozen=True, array_like=True):
     """A published message."""
 
     sender: str
@@ -27,13 +27,15 @@ class News(msgspec.Struct, frozen=True, array_like=True):
     """Topics to notify; empty in the message that a closing store sends to itself."""
 
 
-_READ = msgspec.msgpack.Decoder(News)
+_READ = msgspec.msgpack.Decoder(CommitNotice)
 
 
 class Listener:
     """Listens on a thread of its own, which starts at once."""
 
-    def __init__(self, address: Address, channel: str, name: str, bell: Bell, closing: threading.Event) -> None:
+    def __init__(
+        self, address: RedisAddress, channel: str, name: str, bell: Notifier, closing: threading.Event
+    ) -> None:
         self._address, self._channel, self._name = address, channel, name
         self._bell, self._closing = bell, closing
         self._wire = self._subscribed()
@@ -42,9 +44,9 @@ class Listener:
 
     def message(self, topics: Sequence[str]) -> bytes:
         """Return the message to publish."""
-        return msgspec.msgpack.encode(News(self._name, list(topics)))
+        return msgspec.msgpack.encode(CommitNotice(self._name, list(topics)))
 
-    def leave(self, link: Link) -> None:
+    def leave(self, link: RedisLink) -> None:
         """Stop the thread; `closing` must be set before."""
         try:
             link.once("PUBLISH", self._channel, self.message([]))
@@ -52,7 +54,7 @@ class Listener:
             link.drop()  # the thread detects the same failure
         self._thread.join(_LEAVE_SECONDS)
 
-    def _subscribed(self) -> Wire:
+    def _subscribed(self) -> RedisConnection:
         wire = self._address.make()
         with closed_on_failure(wire.disconnect):
             wire.connect()

@@ -3,15 +3,15 @@
 from typing import Any
 
 from leyden.core.errors import StoreError, UsageError
-from leyden.core.store.redis.connection import Address, Link
-from leyden.core.store.redis.scripts import VERSION, Keys
+from leyden.core.store.redis.connection import RedisAddress, RedisLink
+from leyden.core.store.redis.scripts import VERSION, RedisKeys
 
 OLDEST = (6, 2)
 """First version of Redis with all commands that are used."""
 _SCANNED = 10_000
 
 
-def check_server(link: Link, address: Address) -> bool:
+def check_server(link: RedisLink, address: RedisAddress) -> bool:
     """Return whether Redis may answer before it writes its file; raises UsageError for an unsuitable Redis."""
     server = _facts(link.call("INFO", "server"))
     version = server.get("redis_version", "0")
@@ -25,12 +25,12 @@ def check_server(link: Link, address: Address) -> bool:
     return _setting(link, "appendfsync") not in ("always", "no")
 
 
-def is_durable(link: Link) -> bool:
+def is_durable(link: RedisLink) -> bool:
     """Whether Redis writes its data to a file."""
     return _facts(link.call("INFO", "persistence")).get("aof_enabled") == "1"
 
 
-def _check_durable(link: Link, address: Address) -> None:
+def _check_durable(link: RedisLink, address: RedisAddress) -> None:
     if not is_durable(link):
         raise UsageError(
             f"{address} keeps nothing on disk: set `appendonly yes` in redis.conf (CONFIG SET appendonly yes lasts "
@@ -45,7 +45,7 @@ def _check_durable(link: Link, address: Address) -> None:
         )
 
 
-def claim_namespace(link: Link, address: Address, keys: Keys) -> None:
+def claim_namespace(link: RedisLink, address: RedisAddress, keys: RedisKeys) -> None:
     """Record the version of the store; raises UsageError when it is newer, or the keys are another application's."""
     kind = link.call("TYPE", keys.schema)
     if kind == b"none":
@@ -58,7 +58,7 @@ def claim_namespace(link: Link, address: Address, keys: Keys) -> None:
         raise UsageError(f"the store {address} was written by a newer version of Leyden; update Leyden to open it")
 
 
-def _check_empty(link: Link, address: Address, keys: Keys) -> None:
+def _check_empty(link: RedisLink, address: RedisAddress, keys: RedisKeys) -> None:
     """Check every key, once, when a store is created."""
     cursor = b"0"
     while True:
@@ -69,7 +69,7 @@ def _check_empty(link: Link, address: Address, keys: Keys) -> None:
             return
 
 
-def _foreign(address: Address, keys: Keys) -> str:
+def _foreign(address: RedisAddress, keys: RedisKeys) -> str:
     return f"{address} has keys under {keys.prefix} that are not of a store of Leyden; add ?namespace=name to the URI"
 
 
@@ -78,7 +78,7 @@ def _facts(answer: bytes) -> dict[str, str]:
     return {name: value for name, separator, value in lines if separator}
 
 
-def _setting(link: Link, name: str) -> str | None:
+def _setting(link: RedisLink, name: str) -> str | None:
     """Return a setting, or None where the user may not read it."""
     try:
         found: list[Any] = link.call("CONFIG", "GET", name)

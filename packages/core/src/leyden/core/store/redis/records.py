@@ -15,13 +15,13 @@ from leyden.core.store.common.rows import KEPT_SECONDS
 from leyden.core.store.query import Query, evaluate
 from leyden.core.store.redis.codec import ABSENT, place
 from leyden.core.store.redis.scripts import chunks
-from leyden.core.store.redis.transaction import Picture
+from leyden.core.store.redis.transaction import TransactionSnapshot
 
 _pack = msgspec.msgpack.encode
 _unpack = msgspec.msgpack.Decoder(list[Any]).decode
 
 
-class RedisRecords(Picture):
+class RedisRecords(TransactionSnapshot):
     """The part of `RedisRows` that holds runs, and the results of requests with an id."""
 
     def answered(self, request_id: str) -> bytes | None:

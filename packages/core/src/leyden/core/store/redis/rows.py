@@ -16,7 +16,7 @@ from leyden.core.store.common.rows import (
     WorkerRow,
 )
 from leyden.core.store.query import Query, evaluate
-from leyden.core.store.redis.cache import Shelf
+from leyden.core.store.redis.cache import CachedResources
 from leyden.core.store.redis.codec import (
     UNORDERED,
     RolloutAtRest,
@@ -267,7 +267,7 @@ class RedisRows(RedisRecords):
         shelf = self.shelf(row.resources_id)
         self.new_resources.append((row, self.new_place()))
         current = {**shelf.current, row.resources_id: row}
-        self.written_shelf = Shelf(version=self.version, latest=row, current=current)
+        self.written_shelf = CachedResources(version=self.version, latest=row, current=current)
 
     def select_resources(self, query: Query) -> tuple[list[ResourcesRow], int]:
         """Read all current versions, and evaluate the query."""

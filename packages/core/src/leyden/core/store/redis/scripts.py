@@ -22,15 +22,15 @@ Command = Sequence[str]
 """A command of Redis, or `EACH`."""
 
 
-class Due(Exception):
+class HealthCheckDue(Exception):
     """The health check must write first."""
 
 
-class Stale(Exception):
+class StaleData(Exception):
     """Data on which a transaction is based have changed, so it must be repeated."""
 
 
-class Keys:
+class RedisKeys:
     """Names of keys. Keys of single objects end in an id; the others have no colon after the prefix."""
 
     def __init__(self, prefix: str) -> None:
@@ -287,7 +287,7 @@ def chunks(items: Sequence[T]) -> list[Sequence[T]]:
     return [items[start : start + MOST_ARGUMENTS] for start in range(0, len(items), MOST_ARGUMENTS)]
 
 
-class Message(NamedTuple):
+class CommitMessage(NamedTuple):
     """Arguments and commands that are sent for a commit."""
 
     arguments: Sequence[bytes | str]
@@ -296,7 +296,7 @@ class Message(NamedTuple):
     """Commands that Redis runs in the same transaction, right before the script."""
 
 
-class Head(msgspec.Struct, frozen=True, array_like=True):
+class CommitHead(msgspec.Struct, frozen=True, array_like=True):
     """Description of a commit's arguments."""
 
     checks: list[tuple[str, str]]

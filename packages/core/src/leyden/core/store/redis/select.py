@@ -6,13 +6,13 @@ from leyden.core.data.rollout import ROLLOUT_MOVES
 from leyden.core.store.common.rows import RolloutRow
 from leyden.core.store.query import Condition, Query, evaluate
 from leyden.core.store.redis.codec import row_without_bodies
-from leyden.core.store.redis.scripts import Stale
-from leyden.core.store.redis.transaction import Picture
+from leyden.core.store.redis.scripts import StaleData
+from leyden.core.store.redis.transaction import TransactionSnapshot
 
 Page = tuple[list[RolloutRow], int]
 
 
-def page_of_rollouts(rows: Picture, query: Query) -> Page:
+def page_of_rollouts(rows: TransactionSnapshot, query: Query) -> Page:
     """Return the page, and the number of rows before paging."""
     tests: Mapping[str, Condition] = {}
     if query.logic == "and" or len(query.conditions) == 1:
@@ -30,7 +30,7 @@ def page_of_rollouts(rows: Picture, query: Query) -> Page:
     return _evaluated(rows, query, sets)
 
 
-def _in_order(rows: Picture, query: Query, sets: list[str]) -> Page:
+def _in_order(rows: TransactionSnapshot, query: Query, sets: list[str]) -> Page:
     """Read only the page."""
     first, last = query.offset, -1 if query.limit < 0 else query.offset + query.limit - 1
     sizes = [("ZCARD", name) for name in sets]
@@ -44,7 +44,7 @@ def _in_order(rows: Picture, query: Query, sets: list[str]) -> Page:
     return [at_rest[name].row for name in ids], sum(counted)
 
 
-def _evaluated(rows: Picture, query: Query, sets: list[str]) -> Page:
+def _evaluated(rows: TransactionSnapshot, query: Query, sets: list[str]) -> Page:
     """Read the fields for filters and sorting of all rollouts, then read the page."""
     (found,) = rows.ask(("EACH", "0", "-1", rows.keys.rollout, " ".join(sets), "HMGET", "v", "state"))
     versions = {name.decode(): version.decode() for name, (version, _) in found}
@@ -53,5 +53,5 @@ def _evaluated(rows: Picture, query: Query, sets: list[str]) -> Page:
     at_rest = rows.at_rest([row.rollout_id for row in page])
     for name, rollout in at_rest.items():
         if rollout.version != versions[name]:
-            raise Stale
+            raise StaleData
     return [at_rest[row.rollout_id].row for row in page], total

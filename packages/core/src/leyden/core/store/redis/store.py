@@ -32,15 +32,15 @@ from leyden.core.store.common.local import LocalStore
 from leyden.core.store.common.reading import finding_attempt
 from leyden.core.store.common.rows import Rows
 from leyden.core.store.common.writing_thread import WritingThread
-from leyden.core.store.redis.cache import Memory
+from leyden.core.store.redis.cache import RedisCache
 from leyden.core.store.redis.changes import message, remember
-from leyden.core.store.redis.connection import Address, Link, Outage, address_of, connected
-from leyden.core.store.redis.decision import Decided, LinkSource, MustAsk, NoSource, Ready
+from leyden.core.store.redis.connection import Outage, RedisAddress, RedisLink, address_of, connected
+from leyden.core.store.redis.decision import EmptySource, LinkSource, NotCached, PreparedCommit, TransactionResult
 from leyden.core.store.redis.fast_insert import one_more
 from leyden.core.store.redis.notifier import Listener
 from leyden.core.store.redis.opening import check_server, claim_namespace, is_durable
 from leyden.core.store.redis.rows import RedisRows
-from leyden.core.store.redis.scripts import COMMIT, ONE_MORE, Due, Keys, Message, Stale
+from leyden.core.store.redis.scripts import COMMIT, ONE_MORE, CommitMessage, HealthCheckDue, RedisKeys, StaleData
 
 T = TypeVar("T")
 
@@ -72,10 +72,10 @@ class RedisStore(LocalStore):
 
     name = "redis"
 
-    def __init__(self, address: Address, clock: Callable[[], float], recheck: float) -> None:
+    def __init__(self, address: RedisAddress, clock: Callable[[], float], recheck: float) -> None:
         super().__init__(clock, recheck)
         self._name = uuid4().hex[:16]
-        self._keys = Keys(f"leyden:{address.namespace}:")
+        self._keys = RedisKeys(f"leyden:{address.namespace}:")
         self._channel = f"{self._keys.prefix}bell:{address.database}"
         self._address, self._outage, self._closing = address, Outage(), threading.Event()
         link = connected(address)
@@ -85,7 +85,7 @@ class RedisStore(LocalStore):
             claim_namespace(link, address, self._keys)
         finally:
             link.drop()
-        self._memory, self._commits = Memory(), 0
+        self._memory, self._commits = RedisCache(), 0
         self._writer = WritingThread()
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="leyden-store-read")
         self._write_link, self._idle_links = self._link(), [self._link() for _ in range(_READERS)]
@@ -93,7 +93,7 @@ class RedisStore(LocalStore):
         self._listener = Listener(address, self._channel, self._name, self._bell, self._closing)
         self._turn = threading.Lock()
         """Held by the writer, on any thread."""
-        self._unfinished: tuple[object, Ready[Any], bytes | None] | None = None
+        self._unfinished: tuple[object, PreparedCommit[Any], bytes | None] | None = None
         """Owner and content of a commit that was not done at once; its answer, where only the file is not yet written.
         """
         self._late: tuple[object, Any] | None = None
@@ -119,8 +119,8 @@ class RedisStore(LocalStore):
         """Shared between processes, and durable unless the user accepted a Redis that is not."""
         return {"durable": self._durable, "multi_process": True, "otlp_traces": False}
 
-    def _link(self) -> Link:
-        return Link(self._address, self._outage, self._closing)
+    def _link(self) -> RedisLink:
+        return RedisLink(self._address, self._outage, self._closing)
 
     async def _transact(self, work: Callable[[Rows], T], *, write: bool) -> T:
         if write:
@@ -151,19 +151,19 @@ class RedisStore(LocalStore):
                 return late[1]
             return self._run(self._write_link, work, write=True)
 
-    def _run(self, link: Link, work: Callable[[Rows], T], *, write: bool) -> T:
+    def _run(self, link: RedisLink, work: Callable[[Rows], T], *, write: bool) -> T:
         """Repeat `work` until the data on which it is based are unchanged at its commit."""
         give_up = time.monotonic() + _GIVE_UP_SECONDS
         tries = 0
         while True:
             try:
                 return self._try(link, work, write=write, believes=write and tries == 0)
-            except Due:
+            except HealthCheckDue:
                 if write:
                     self._check(link)
                 else:
                     self._writer.submit(self._check_now).result()
-            except Stale:
+            except StaleData:
                 if time.monotonic() > give_up:
                     raise StoreError(f"{self._address}: others write the same all the time") from None
                 if tries:
@@ -175,12 +175,14 @@ class RedisStore(LocalStore):
             self._finish()
             self._check(self._write_link)
 
-    def _check(self, link: Link) -> None:
+    def _check(self, link: RedisLink) -> None:
         """Run the health check, unless another process has just run it."""
-        with suppress(Stale):
+        with suppress(StaleData):
             self._try(link, check_health, write=True, believes=False, cures=True)
 
-    def _try(self, link: Link, work: Callable[[Rows], T], *, write: bool, believes: bool, cures: bool = False) -> T:
+    def _try(
+        self, link: RedisLink, work: Callable[[Rows], T], *, write: bool, believes: bool, cures: bool = False
+    ) -> T:
         now = self._clock()
         source = LinkSource(link, self._keys, "" if cures else repr(now), self._name if write else None)
         decided = self._decide(now, source, work, write=write, believes=believes, cures=cures)
@@ -193,20 +195,20 @@ class RedisStore(LocalStore):
     def _decide(
         self,
         now: float,
-        source: LinkSource | NoSource,
+        source: LinkSource | EmptySource,
         work: Callable[[Rows], T],
         *,
         write: bool,
         believes: bool,
         cures: bool = False,
-    ) -> Decided[T]:
+    ) -> TransactionResult[T]:
         """Do `work`, and return its result with what must be committed."""
         version = f"{self._name}.{self._commits + 1}"
         rows = RedisRows(now, self._keys, source, self._memory, version, believes=believes, cures=cures)
-        decided = Decided[T](rows, write)
+        decided = TransactionResult[T](rows, write)
         try:
             decided.result = work(rows)
-        except (Due, Stale, MustAsk):
+        except (HealthCheckDue, StaleData, NotCached):
             raise
         except Exception as error:
             decided.problem = error
@@ -214,7 +216,7 @@ class RedisStore(LocalStore):
             decided.message = self._message(decided, source.now)
         return decided
 
-    def _message(self, decided: Decided[Any], now: str) -> Message:
+    def _message(self, decided: TransactionResult[Any], now: str) -> CommitMessage:
         """Return a commit, or a check that what was read is unchanged."""
         keys, rows = self._keys, decided.rows
         news, number = b"", "0"
@@ -225,20 +227,20 @@ class RedisStore(LocalStore):
         first = (keys.deadlines, keys.serial, keys.last + self._name, number, now, self._channel, news)
         return message(first, rows, keep=decided.keeps, asks_file=self._asks_file)
 
-    def _committed(self, link: Link, answer: bytes) -> int:
+    def _committed(self, link: RedisLink, answer: bytes) -> int:
         """Return the first assigned position, once the answered data can no longer be lost."""
         became, _, base = answer.partition(b" ")
         if became == b"due":
-            raise Due
+            raise HealthCheckDue
         if became == b"stale":
-            raise Stale
+            raise StaleData
         if became == b"wait" and self._asks_file:
             give_up = time.monotonic() + _FILE_SECONDS
             while _WAITS.search(link.call("INFO", "persistence")) and time.monotonic() < give_up:
                 time.sleep(0.001)
         return int(base)
 
-    def _settle(self, decided: Decided[Any], base: int) -> None:
+    def _settle(self, decided: TransactionResult[Any], base: int) -> None:
         if decided.writes and decided.problem is None:
             remember(decided.rows, self._memory, base)
             self._recent.forget(decided.rows.changed)
@@ -246,7 +248,7 @@ class RedisStore(LocalStore):
 
     # --- Fast paths for every model call
 
-    def _at_once(self, decide: Callable[[], Ready[T] | None], name: object) -> Ready[T] | None:
+    def _at_once(self, decide: Callable[[], PreparedCommit[T] | None], name: object) -> PreparedCommit[T] | None:
         """Decide from the cache and commit on the calling thread; None where the writing thread must do it.
 
         A commit that was sent, but not done at once, is finished there; `name` identifies its owner.
@@ -258,19 +260,21 @@ class RedisStore(LocalStore):
                 return None
             ready = decide()
             return ready if ready is not None and self._commit_soon(ready, name) else None
-        except Exception:  # the other thread raises the error again; mostly it is `MustAsk`
+        except Exception:  # the other thread raises the error again; mostly it is `NotCached`
             return None
         finally:
             self._turn.release()
 
-    def _from_memory(self, work: Callable[[Rows], T]) -> Ready[T] | None:
+    def _from_memory(self, work: Callable[[Rows], T]) -> PreparedCommit[T] | None:
         now = self._clock()
-        decided = self._decide(now, NoSource(repr(now)), work, write=True, believes=True)
+        decided = self._decide(now, EmptySource(repr(now)), work, write=True, believes=True)
         if not decided.keeps or decided.message.ahead:
             return None
-        return Ready(COMMIT, decided.message.arguments, cast("T", decided.result), partial(self._settle, decided))
+        return PreparedCommit(
+            COMMIT, decided.message.arguments, cast("T", decided.result), partial(self._settle, decided)
+        )
 
-    def _one_more(self, batches: Sequence[Sequence[Span]], size: int) -> Ready[list[Answer]] | None:
+    def _one_more(self, batches: Sequence[Sequence[Span]], size: int) -> PreparedCommit[list[Answer]] | None:
         now, number = self._clock(), str(self._commits + 1)
         added = one_more(self._memory, self._latest_calls, batches, size, now, f"{self._name}.{number}")
         if added is None:
@@ -278,9 +282,9 @@ class RedisStore(LocalStore):
         self._commits += 1
         first = (self._keys.deadlines, self._keys.last + self._name, number, repr(now))
         arguments = [*first, *added.arguments(self._keys), "1" if self._asks_file else "0"]
-        return Ready(ONE_MORE, arguments, [[added.span]], lambda _base: self._memory.keep(added.new))
+        return PreparedCommit(ONE_MORE, arguments, [[added.span]], lambda _base: self._memory.keep(added.new))
 
-    def _commit_soon(self, ready: Ready[Any], name: object) -> bool:
+    def _commit_soon(self, ready: PreparedCommit[Any], name: object) -> bool:
         began = time.monotonic()
         answer = self._write_link.run_soon(_SOON_SECONDS, ready.script, *ready.arguments)
         if answer is None or answer.startswith(b"wait"):
@@ -306,7 +310,7 @@ class RedisStore(LocalStore):
         try:
             answer = answer or self._write_link.run(ready.script, *ready.arguments)
             ready.settle(self._committed(self._write_link, answer))
-        except (Due, Stale):
+        except (HealthCheckDue, StaleData):
             return  # it was not made, and is decided again
         self._late = (name, ready.result)
 
@@ -371,7 +375,7 @@ class RedisStore(LocalStore):
                 link.drop()
 
 
-def _sent(link: Link, commit: Message) -> Any:
+def _sent(link: RedisLink, commit: CommitMessage) -> Any:
     """Send a commit and return the answer."""
     if commit.ahead:
         return link.run_behind(commit.ahead, COMMIT, *commit.arguments)

@@ -1,4 +1,4 @@
-"""`Picture`: the transaction snapshot, with the data that a transaction has read from Redis and written so far.
+"""`TransactionSnapshot`: the data that a transaction has read from Redis and written so far.
 
 Reads are kept, and writes are collected until `changes` makes one commit of them. Redis makes the commit only if
 nothing that was read has changed. A transaction may therefore use cached data of an earlier one without a query. Where
@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from msgspec.structs import replace
 
 from leyden.core.store.common.rows import AttemptKey, AttemptRow, ResourcesRow, Rows, SpanRow
-from leyden.core.store.redis.cache import Bench, Memory, Shelf
+from leyden.core.store.redis.cache import CachedResources, CachedWorker, RedisCache
 from leyden.core.store.redis.codec import (
     ABSENT,
     BETWEEN,
@@ -20,14 +20,14 @@ from leyden.core.store.redis.codec import (
     read_rollout,
     read_worker,
 )
-from leyden.core.store.redis.scripts import Command, Keys, Stale
+from leyden.core.store.redis.scripts import Command, RedisKeys, StaleData
 from leyden.core.store.state_rules import OPEN_ATTEMPT
 
 _NEWEST = 64
 """Number of a worker's newest open attempts that are read and cached; nearly always all of them."""
 
 
-class Source(Protocol):
+class RedisSource(Protocol):
     """A source of data in Redis."""
 
     def ask(self, commands: Sequence[Command]) -> list[Any]:
@@ -39,7 +39,7 @@ class Source(Protocol):
         ...
 
 
-class Picture(Rows):
+class TransactionSnapshot(Rows):
     """The state of a transaction.
 
     With `believes`, cached data are used without a query, spans are assumed to be new, and only the commit checks both.
@@ -47,7 +47,15 @@ class Picture(Rows):
     """
 
     def __init__(
-        self, now: float, keys: Keys, source: Source, memory: Memory, version: str, *, believes: bool, cures: bool
+        self,
+        now: float,
+        keys: RedisKeys,
+        source: RedisSource,
+        memory: RedisCache,
+        version: str,
+        *,
+        believes: bool,
+        cures: bool,
     ) -> None:
         super().__init__(now)
         self.keys, self._source, self._memory = keys, source, memory
@@ -62,10 +70,10 @@ class Picture(Rows):
         """Rollouts that were changed, or whose attempts were, in other fields than the pulse."""
         self.seen: dict[str, RolloutAtRest | None] = {}
         self.written: dict[str, RolloutAtRest] = {}
-        self.seen_benches: dict[str, Bench] = {}
-        self.written_benches: dict[str, Bench] = {}
-        self.seen_shelf: Shelf | None = None
-        self.written_shelf: Shelf | None = None
+        self.seen_benches: dict[str, CachedWorker] = {}
+        self.written_benches: dict[str, CachedWorker] = {}
+        self.seen_shelf: CachedResources | None = None
+        self.written_shelf: CachedResources | None = None
         self.new_resources: list[tuple[ResourcesRow, int]] = []
         self.new_spans: dict[str, list[SpanRow]] = {}
         self.gone_spans: dict[str, int] = {}
@@ -136,7 +144,7 @@ class Picture(Rows):
             others = {name: place for name, place in bench.open.items() if name != key}
             self.write_bench(str(worker_id), bench, open={**others, key: number} if worker_id == after else others)
 
-    def bench(self, worker_id: str) -> Bench:
+    def bench(self, worker_id: str) -> CachedWorker:
         """Return a worker with its open attempts."""
         if worker_id in self.written_benches:
             return self.written_benches[worker_id]
@@ -146,7 +154,7 @@ class Picture(Rows):
             (version, number, packed), flat = self.ask(
                 ("HMGET", self.keys.worker + worker_id, "v", "n", "row"), self._open(worker_id, _NEWEST - 1)
             )
-            self.seen_benches[worker_id] = Bench(
+            self.seen_benches[worker_id] = CachedWorker(
                 version=(version or b"").decode(),
                 place=int(number or 0),
                 row=None if packed is None else read_worker(packed),
@@ -158,7 +166,7 @@ class Picture(Rows):
     def _open(self, worker_id: str, last: int) -> Command:
         return ("ZREVRANGE", self.keys.open + worker_id, "0", str(last), "WITHSCORES")
 
-    def whole_bench(self, worker_id: str) -> Bench:
+    def whole_bench(self, worker_id: str) -> CachedWorker:
         """Return a worker with all open attempts, for the case that all cached ones are closed."""
         bench, closed = self.written_benches[worker_id], self.seen_benches[worker_id].open
         (flat,) = self.ask(self._open(worker_id, -1))
@@ -166,11 +174,11 @@ class Picture(Rows):
         self.write_bench(worker_id, bench, open=rest, whole=True)
         return self.written_benches[worker_id]
 
-    def write_bench(self, worker_id: str, bench: Bench, **changes: Any) -> None:
+    def write_bench(self, worker_id: str, bench: CachedWorker, **changes: Any) -> None:
         """Change a worker or its open attempts."""
         self.written_benches[worker_id] = replace(bench, version=self.version, **changes)
 
-    def shelf(self, resources_id: str | None) -> Shelf:
+    def shelf(self, resources_id: str | None) -> CachedResources:
         """Return the resources' entry, with the current version of `resources_id`."""
         if self.seen_shelf is None and self.believes:
             self.seen_shelf = self._memory.shelf
@@ -181,7 +189,7 @@ class Picture(Rows):
             ("HMGET", self.keys.resources, "v", "row"),
             ("HGET", self.keys.versions + (resources_id or ""), "current"),
         )
-        new = Shelf(
+        new = CachedResources(
             version=ABSENT if version is None else version.decode(),
             latest=None if latest is None else read_resources(latest),
             current={} if shelf is None else shelf.current,
@@ -190,7 +198,7 @@ class Picture(Rows):
             row = None if current is None else read_resources(current)
             new = replace(new, current={**new.current, resources_id: row})
         if self.seen_shelf is not None and self.seen_shelf.version != new.version:
-            raise Stale
+            raise StaleData
         self.seen_shelf = new
         return new
 

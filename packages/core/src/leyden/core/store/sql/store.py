@@ -30,7 +30,7 @@ from leyden.core.errors import StoreError, UsageError
 from leyden.core.store.common.attempt_cache import RecentAttempts
 from leyden.core.store.common.group_commit import Answer, GroupCommit, one_by_one
 from leyden.core.store.common.lifecycle import CLOCK
-from leyden.core.store.common.little_writes import LittleWrites
+from leyden.core.store.common.little_writes import WriteBatcher
 from leyden.core.store.common.local import LocalStore, healthy, unless_due
 from leyden.core.store.common.reading import finding_attempt
 from leyden.core.store.common.rows import AttemptRow, RolloutRow, Rows, attempt_noun, rollout_noun
@@ -82,7 +82,7 @@ class SqlStore(LocalStore):
         self._makes_checkpoint = False
         """Whether a checkpoint is being made; two at once would keep each other from restarting the log."""
         self._spans = GroupCommit(self._store_spans, self._store_spans_here, self._writer.submit)
-        self._along = LittleWrites[Callable[[Rows], Any], Any](self._write_all_here)
+        self._along = WriteBatcher[Callable[[Rows], Any], Any](self._write_all_here)
         self._recent = RecentAttempts(recheck)
 
     @classmethod

@@ -15,7 +15,7 @@ import numpy as np
 from aiohttp import web
 from numpy.typing import NDArray
 
-from leyden.core.engine.vllm.client import ID_PREFIX, UNTOLD, VllmWire
+from leyden.core.engine.vllm.client import ID_PREFIX, UNTOLD, VllmClient
 from leyden.core.engine.vllm.options import VllmOptions
 from leyden.core.engine.vllm.server import BASE, VllmServer
 
@@ -260,7 +260,7 @@ class DoubleServer(VllmServer):
         self.fails = False
         """Whether the next start fails."""
 
-    async def start(self, source: str) -> VllmWire:
+    async def start(self, source: str) -> VllmClient:
         """Start a double with the weights in a folder."""
         await self.stop()
         self.starts.append(source)
@@ -271,7 +271,7 @@ class DoubleServer(VllmServer):
             await self.double.stop()
         else:
             await self.double.start()
-        self.wire = VllmWire(self.double.url or "http://127.0.0.1:1", key="secret")
+        self.wire = VllmClient(self.double.url or "http://127.0.0.1:1", key="secret")
         return self.wire
 
     def reason(self) -> str:

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from leyden.core.masking import PASSWORD_IN_URL, says_secret, without_own_tokens
-from leyden.core.tracing.children.inherited import ENVIRONMENT, Carried
+from leyden.core.tracing.children.inherited import ENVIRONMENT, InheritedState
 from leyden.core.tracing.context import Caller, OpenAttempt, current_attempt, is_outside
 from leyden.core.tracing.wire import routing_decision
 from leyden.core.tracing.wire.unsupported_clients import PROGRAMS
@@ -61,7 +61,7 @@ def for_child(program: Sequence[str] | None, given: Mapping[Any, Any] | None) ->
     attempt = current_attempt()
     if attempt is None and not routing_decision.fails_closed():
         return None
-    hooked = with_hook(base, Carried.now())
+    hooked = with_hook(base, InheritedState.now())
     if attempt is None or attempt.fail_open or runs_hook(program):
         return hooked
     name = "a shell" if program is None else os.path.basename(program[0])
@@ -79,7 +79,7 @@ def of_command(base: Mapping[str, str], attempt: OpenAttempt, given: Sequence[st
     """
     secrets = withheld(base, given)
     kept = {name: value for name, value in base.items() if name not in secrets}
-    kept = guarded(with_hook(kept, Carried.of(attempt, Caller(), fail_closed=True)), attempt)
+    kept = guarded(with_hook(kept, InheritedState.of(attempt, Caller(), fail_closed=True)), attempt)
     return kept | {name: base[name] for name in given if name in base and name not in kept}
 
 
@@ -109,7 +109,7 @@ def guarded(base: Mapping[str, str], attempt: OpenAttempt) -> dict[str, str]:
     return variables
 
 
-def with_hook(base: Mapping[str, str], carried: Carried) -> dict[str, str]:
+def with_hook(base: Mapping[str, str], carried: InheritedState) -> dict[str, str]:
     """Return `base` with the variables by which a Python child joins its attempt."""
     hooked = without_hook(base)
     path = os.pathsep.join(filter(None, [HOOK, hooked.get(PYTHON_PATH)]))

@@ -1,7 +1,7 @@
 """State that a child process inherits from an agent: routing, the attempt that it belongs to, and the caller in it.
 
-`Carried` is pickled with processes that `multiprocessing` starts. It is also written into the environment of other
-programs, where `start_hook` finds it in a Python child.
+`InheritedState` is pickled with processes that `multiprocessing` starts. It is also written into the environment of
+other programs, where `start_hook` finds it in a Python child.
 """
 
 import atexit
@@ -27,12 +27,12 @@ from leyden.core.tracing.wire import routing_decision
 log = logging.getLogger("leyden.routing")
 
 ENVIRONMENT = "LEYDEN_CARRIED"
-"""Environment variable that holds a `Carried`. `start_hook` reads it too."""
+"""Environment variable that holds a `InheritedState`. `start_hook` reads it too."""
 module_files: dict[str, str] = {}
 """Files of modules that were loaded under names that Leyden generated. No other process could import these names."""
 
 
-class CarriedAttempt(msgspec.Struct, frozen=True, kw_only=True):
+class InheritedAttempt(msgspec.Struct, frozen=True, kw_only=True):
     """The fields of an `OpenAttempt` that another process needs."""
 
     rollout_id: str
@@ -45,7 +45,7 @@ class CarriedAttempt(msgspec.Struct, frozen=True, kw_only=True):
     fail_open: bool = False
 
 
-class CarriedCaller(msgspec.Struct, frozen=True, kw_only=True):
+class InheritedCaller(msgspec.Struct, frozen=True, kw_only=True):
     """The fields of a `Caller` that another process needs."""
 
     agent: str | None = None
@@ -54,29 +54,29 @@ class CarriedCaller(msgspec.Struct, frozen=True, kw_only=True):
     span_id: str | None = None
 
 
-class Carried(msgspec.Struct, frozen=True, kw_only=True):
+class InheritedState(msgspec.Struct, frozen=True, kw_only=True):
     """State for a child process."""
 
     fail_closed: bool
-    attempt: CarriedAttempt | None = None
-    caller: CarriedCaller = CarriedCaller()
+    attempt: InheritedAttempt | None = None
+    caller: InheritedCaller = InheritedCaller()
     modules: dict[str, str] = {}
     """Files of modules with generated names, by name."""
 
     @classmethod
-    def now(cls, *, empty: bool = False) -> "Carried":
+    def now(cls, *, empty: bool = False) -> "InheritedState":
         """Return the state for a child process that starts now. With `empty`, the child belongs to no attempt yet."""
         attempt = None if empty else current_attempt()
         return cls.of(attempt, current_caller() or Caller(), fail_closed=routing_decision.fails_closed())
 
     @classmethod
-    def of(cls, attempt: OpenAttempt | None, caller: Caller, *, fail_closed: bool) -> "Carried":
+    def of(cls, attempt: OpenAttempt | None, caller: Caller, *, fail_closed: bool) -> "InheritedState":
         """Return the state for a child process that belongs to `attempt`."""
-        fields, speaking = CarriedAttempt.__struct_fields__, CarriedCaller.__struct_fields__
+        fields, speaking = InheritedAttempt.__struct_fields__, InheritedCaller.__struct_fields__
         return cls(
             fail_closed=fail_closed,
-            attempt=attempt and CarriedAttempt(**{name: getattr(attempt, name) for name in fields}),
-            caller=CarriedCaller(**{name: getattr(caller, name) for name in speaking}),
+            attempt=attempt and InheritedAttempt(**{name: getattr(attempt, name) for name in fields}),
+            caller=InheritedCaller(**{name: getattr(caller, name) for name in speaking}),
             modules=dict(module_files),
         )
 
@@ -123,7 +123,7 @@ class Carried(msgspec.Struct, frozen=True, kw_only=True):
 
 def join(carried: str) -> None:
     """Let this whole process belong to the attempt in `carried`, until its end. Called once, at the process's start."""
-    found = msgspec.json.decode(carried, type=Carried)
+    found = msgspec.json.decode(carried, type=InheritedState)
     found.install()
     working = found.opened()
     if working is not None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, cast
 
-from leyden.core.tracing.children.inherited import Carried, FoundModules
+from leyden.core.tracing.children.inherited import FoundModules, InheritedState
 from leyden.core.tracing.context import current_attempt, is_outside
 from leyden.core.tracing.wire import routing_decision
 
@@ -34,7 +34,7 @@ def wrap(library: ModuleType, name: str, original: Callable[..., Any]) -> Callab
             return original(self)
         fields = cast("dict[str, Any]", vars(self))
         own = dict(fields)
-        fields["run"] = _Run(self, Carried.now(empty=_target_module(self) in POOLS), own.get("run"))
+        fields["run"] = _Run(self, InheritedState.now(empty=_target_module(self) in POOLS), own.get("run"))
         try:
             return original(self)
         finally:
@@ -45,7 +45,7 @@ def wrap(library: ModuleType, name: str, original: Callable[..., Any]) -> Callab
         in_threads = getattr(library, "ThreadPool", ())
         if not routing_decision.is_on() or current_attempt() is None or isinstance(self, in_threads):
             return original(self, work, *args, **kwargs)
-        return original(self, _Work(work, Carried.now()), *args, **kwargs)
+        return original(self, _Work(work, InheritedState.now()), *args, **kwargs)
 
     def get_preparation_data(name: str) -> dict[str, Any]:
         prepared = original(name)
@@ -63,7 +63,7 @@ class _Work:
     """One work item for a pool's process."""
 
     work: Callable[..., Any]
-    carried: Carried
+    carried: InheritedState
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         with self.carried.entered():
@@ -75,7 +75,7 @@ class _Run:
     """Replaces the process's own `run` in the child, for one call."""
 
     process: Any
-    carried: Carried
+    carried: InheritedState
     own: Callable[[], None] | None
     """A `run` that was set on the process object itself."""
 

@@ -47,11 +47,11 @@ _OF_THE_REQUEST = (400, 404, 409, 413)
 T = TypeVar("T")
 
 
-class Failed(Exception):
+class CaptureFailed(Exception):
     """The gateway did not answer as expected. The message is one line."""
 
 
-class Refused(Failed):
+class CaptureRefused(CaptureFailed):
     """The gateway refused this one request."""
 
 
@@ -214,13 +214,13 @@ class _Gateway:
         try:
             return msgspec.msgpack.decode(answer, type=CaptureBegun)
         except msgspec.DecodeError as error:
-            raise Failed(f"its answer makes no sense: {error}") from error
+            raise CaptureFailed(f"its answer makes no sense: {error}") from error
 
     def spans(self, token: str, body: bytes) -> None:
         """Store spans of the attempt that `token` identifies."""
         try:
             self._post("/capture/spans", token, body)
-        except Refused as error:
+        except CaptureRefused as error:
             raise SpansRefused(str(error)) from error
 
     def end(self, token: str, end: CaptureEnd, sender: SpanSender | None = None) -> None:
@@ -238,7 +238,7 @@ class _Gateway:
 
     def failed(self, error: Exception) -> None:
         """Log why nothing is captured. Pause calls to the gateway if the next request would fail too."""
-        if not isinstance(error, Refused):
+        if not isinstance(error, CaptureRefused):
             self.resting_until = time.monotonic() + REST_SECONDS
         _tell(self.url, _line(error))
 
@@ -251,7 +251,7 @@ class _Gateway:
             connection.request("POST", where.path + path, body, headers)
             answer = connection.getresponse()
             if answer.status != 200:
-                kind = Refused if answer.status in _OF_THE_REQUEST else Failed
+                kind = CaptureRefused if answer.status in _OF_THE_REQUEST else CaptureFailed
                 raise kind(f"it answered {answer.status}")
             return answer.read(_MAX_ANSWER)
         finally:
@@ -269,15 +269,15 @@ def _configured(url: str | None, token: str | None) -> _Gateway | None:
     if url is None:
         mode = os.environ.get(MODE, "")
         if mode and mode != "production":
-            raise Failed(f"{MODE} is {mode!r}; there is only 'production'")
+            raise CaptureFailed(f"{MODE} is {mode!r}; there is only 'production'")
         if not mode:
             return None
     url = (url or os.environ.get(GATEWAY_URL, "")).rstrip("/")
     token = token or os.environ.get(TOKEN, "")
     if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
-        raise Failed(f"{GATEWAY_URL} must be the root URL of a gateway, not {url!r}")
+        raise CaptureFailed(f"{GATEWAY_URL} must be the root URL of a gateway, not {url!r}")
     if not token:
-        raise Failed(f"there is no capture token; set {TOKEN}")
+        raise CaptureFailed(f"there is no capture token; set {TOKEN}")
     return _gateways.setdefault((url, token), _Gateway(url, token))
 
 

@@ -25,7 +25,7 @@ from leyden.core.errors import REFUSALS
 from leyden.core.store.provenance import without_call_records
 from leyden.core.store.sdk_spans import span_from_otel
 from leyden.core.tracing.context import current_attempt
-from leyden.core.tracing.spans.lightweight_spans import RESOURCE, OwnSpan, OwnTracer
+from leyden.core.tracing.spans.lightweight_spans import RESOURCE, LightweightSpan, LightweightTracer
 
 log = logging.getLogger("leyden.export")
 
@@ -42,7 +42,7 @@ MOST_REFUSED = 10_000
 """Most attempts for which dropped spans are counted. Beyond it the oldest are forgotten."""
 
 
-class NotStored(NamedTuple):
+class DroppedSpans(NamedTuple):
     """Number of dropped spans of one attempt."""
 
     spans: int
@@ -56,7 +56,7 @@ class Recorder(SpanProcessor):
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
         self._queue: deque[Span] = deque(maxlen=QUEUE_LIMIT)
-        self._refused: dict[str, NotStored] = {}
+        self._refused: dict[str, DroppedSpans] = {}
         self._sending = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
 
@@ -82,7 +82,7 @@ class Recorder(SpanProcessor):
             self._note_refused(oldest.attempt_id, oldest.name, f"more than {QUEUE_LIMIT} spans waited for the store")
         self._queue.append(span)
 
-    def refused(self, attempt_id: str) -> "NotStored | None":
+    def refused(self, attempt_id: str) -> "DroppedSpans | None":
         """Return the count of an attempt's dropped spans since the last call, and reset it.
 
         None: no span was dropped.
@@ -92,7 +92,7 @@ class Recorder(SpanProcessor):
     def _note_refused(self, attempt_id: str, name: str, reason: str) -> None:
         known = self._refused.pop(attempt_id, None)
         spans, first = (0, f"span {name!r} cannot be recorded: {reason}") if known is None else known
-        self._refused[attempt_id] = NotStored(spans + 1, first)
+        self._refused[attempt_id] = DroppedSpans(spans + 1, first)
         if len(self._refused) > MOST_REFUSED:
             del self._refused[next(iter(self._refused))]
 
@@ -179,7 +179,7 @@ class _AttemptIds(RandomIdGenerator):
 
 _switch = _Switch()
 _provider: TracerProvider | None = None
-_own_tracer = OwnTracer(_switch.take)
+_own_tracer = LightweightTracer(_switch.take)
 _tracer: tuple[trace.TracerProvider | None, trace.Tracer] = (None, trace.NoOpTracer())
 """The last chosen provider and its tracer."""
 
@@ -270,7 +270,7 @@ def is_beside(span: trace.Span, given: trace.TracerProvider | None = None) -> bo
 
     Leyden's own spans must not have foreign parents.
     """
-    if not is_ours(given) or isinstance(span, OwnSpan):
+    if not is_ours(given) or isinstance(span, LightweightSpan):
         return True
     return getattr(span, "resource", None) is provider().resource
 

@@ -30,7 +30,7 @@ _STATE = trace.TraceState()
 _UNSET = SpanStatus()
 
 
-class OwnSpan(trace.Span):
+class LightweightSpan(trace.Span):
     """A span of an attempt, which calls `keep` when it ends. It is as thread-safe as a dict."""
 
     __slots__ = (
@@ -147,15 +147,17 @@ class OwnSpan(trace.Span):
         keep(marked(ended, self._reasons) if self._reasons else ended)
 
 
-class OwnTracer(trace.Tracer):
+class LightweightTracer(trace.Tracer):
     """Tracer whose spans call `keep` when they end."""
 
     def __init__(self, keep: Keep) -> None:
         self._keep = keep
 
-    def below(self, under: trace.Span | None, name: str, attributes: Mapping[str, Any] | None, started: int) -> OwnSpan:
+    def below(
+        self, under: trace.Span | None, name: str, attributes: Mapping[str, Any] | None, started: int
+    ) -> LightweightSpan:
         """Start a span below another one, without changing the context. `started` is in Unix nanoseconds."""
-        return OwnSpan(name, under, attributes, started, self._keep)
+        return LightweightSpan(name, under, attributes, started, self._keep)
 
     def start_span(
         self,
@@ -167,7 +169,7 @@ class OwnTracer(trace.Tracer):
         start_time: int | None = None,
         record_exception: bool = True,
         set_status_on_exception: bool = True,
-    ) -> OwnSpan:
+    ) -> LightweightSpan:
         """Start a span below the one in `context`. `kind` and the options for blocks have no effect."""
         started = time.time_ns() if start_time is None else start_time
         span = self.below(trace.get_current_span(context), name, attributes, started)
@@ -194,7 +196,7 @@ class OwnTracer(trace.Tracer):
 
 def ids(span: trace.Span) -> tuple[str | None, str | None]:
     """Return the trace id and span id in hexadecimal digits. None and None for an invalid span."""
-    if type(span) is OwnSpan:
+    if type(span) is LightweightSpan:
         return span.trace_id, span.span_id
     context = span.get_span_context()
     return (f"{context.trace_id:032x}", f"{context.span_id:016x}") if context.is_valid else (None, None)

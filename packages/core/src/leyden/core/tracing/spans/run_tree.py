@@ -17,7 +17,7 @@ from leyden.core.data.plain.values import message_of
 from leyden.core.tracing.context import Caller, OpenAttempt, current_attempt, current_caller, not_ended, set_caller
 from leyden.core.tracing.production.capture import Capture, root_agent
 from leyden.core.tracing.spans.export import is_beside, may_tell_content, start_span
-from leyden.core.tracing.spans.lightweight_spans import OwnSpan, ids
+from leyden.core.tracing.spans.lightweight_spans import LightweightSpan, ids
 
 LIVE_LIMIT = 4096
 """Number of live runs above which those of closed attempts, whose end was never reported, are forgotten."""
@@ -39,7 +39,7 @@ class Run(msgspec.Struct, eq=False):
     """Unix nanoseconds."""
     attempt: OpenAttempt | None
     span: trace.Span | None = None
-    record: OwnSpan | None = None
+    record: LightweightSpan | None = None
     """The run's span for Leyden's store in a capture, where `span` is exported to another place or nowhere."""
     caller: Caller | None = None
     capture: Capture | None = None
@@ -333,7 +333,7 @@ def _recorded(
     attributes: Mapping[str, Any],
     under: trace.Span | None,
     caller: Caller | None,
-) -> OwnSpan | None:
+) -> LightweightSpan | None:
     """Return the span of `run` for Leyden's store, in an attempt whose spans no recorder collects. Else None.
 
     It has the ids of the exported span where there is one. Its parent is always a span that Leyden stores.
@@ -342,7 +342,7 @@ def _recorded(
     if attempt is None or attempt.keep is None or run.span is None:
         return None
     parent = _as_span(caller) if above is None else above.record
-    record = OwnSpan(title, parent, attributes, run.started, attempt.keep)
+    record = LightweightSpan(title, parent, attributes, run.started, attempt.keep)
     exported = run.span.get_span_context()
     # Without an SDK, OpenTelemetry returns the parent span again.
     if exported.is_valid and (under is None or exported.span_id != under.get_span_context().span_id):

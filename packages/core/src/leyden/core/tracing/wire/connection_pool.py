@@ -1,4 +1,4 @@
-"""`Lanes`: a connection pool for httpx and httpx2, made of many pools of one connection each.
+"""`SingleConnectionPools`: a connection pool for httpx and httpx2, made of many pools of one connection each.
 
 For every request, and for every response read to its end, httpcore scans all connections of a pool. It checks the
 socket of each idle one, and scans all connections again for each of those. With a hundred concurrent requests this
@@ -11,7 +11,7 @@ from threading import Lock
 from typing import Any
 
 
-class Lanes:
+class SingleConnectionPools:
     """An httpx transport, sync or async like the transports that `make` returns. Safe for any number of threads."""
 
     def __init__(self, make: Callable[[], Any]) -> None:

@@ -144,12 +144,12 @@ _IGNORED = re.compile(r"[\u00ad\u034f\u180b-\u180f\u200b-\u200f\u2060-\u206f\ufe
 _DOTS = str.maketrans(dict.fromkeys("\u3002\uff0e\uff61", "."))
 _DEFAULT_PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443}
 
-_called: set["Place"] = set()
-_of_clients: set["Place"] = set()
-_gateways: set["Place"] = set()
+_called: set["HostPort"] = set()
+_of_clients: set["HostPort"] = set()
+_gateways: set["HostPort"] = set()
 
 
-class Place(NamedTuple):
+class HostPort(NamedTuple):
     """Host and port of a server. All names of this machine's loopback become one host."""
 
     host: str
@@ -157,15 +157,15 @@ class Place(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def place(url: str) -> Place:
+def place(url: str) -> HostPort:
     """Return the host and port of a request to `url`. Never raises."""
     try:
         where = urlsplit(url if "://" in url else f"http://{url}")
         host, port = where.hostname or "", where.port
     except ValueError:
-        return Place(url, 0)
+        return HostPort(url, 0)
     host = unicodedata.normalize("NFKC", _IGNORED.sub("", unquote(host))).translate(_DOTS).casefold().rstrip(".")
-    return Place(LOOPBACK if _is_loopback(host) else host, port or _DEFAULT_PORTS.get(where.scheme, 0))
+    return HostPort(LOOPBACK if _is_loopback(host) else host, port or _DEFAULT_PORTS.get(where.scheme, 0))
 
 
 def is_provider(url: str) -> bool:
@@ -206,7 +206,7 @@ def forget() -> None:
         places.clear()
 
 
-def _keep(url: str, attempt: OpenAttempt | None, everywhere: set[Place]) -> None:
+def _keep(url: str, attempt: OpenAttempt | None, everywhere: set[HostPort]) -> None:
     where = place(url)
     if attempt is None or where.host != LOOPBACK:
         everywhere.add(where)
@@ -214,7 +214,7 @@ def _keep(url: str, attempt: OpenAttempt | None, everywhere: set[Place]) -> None
         attempt.extra.setdefault(PROVIDERS, set()).add(where)
 
 
-def _of_environment() -> set[Place]:
+def _of_environment() -> set[HostPort]:
     return {place(url) for name in VARIABLES if (url := os.environ.get(name))}
 
 

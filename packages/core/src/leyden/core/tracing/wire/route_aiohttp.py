@@ -14,8 +14,8 @@ from leyden.core.tracing.wire import gateway_pool
 from leyden.core.tracing.wire.routing_decision import (
     REASON_BYTES,
     Destination,
-    Outgoing,
-    Stopped,
+    OutgoingRequest,
+    RequestStopped,
     could_be_routed,
     decide,
     onward,
@@ -59,7 +59,7 @@ class _Middleware:
         try:
             destination = decide(outgoing)
             response = None if destination is None else await self._ask_gateway(request, destination)
-        except Stopped as stop:
+        except RequestStopped as stop:
             raise self._http.ClientConnectionError(str(stop)) from None
         if response is not None:
             return response
@@ -137,11 +137,11 @@ def _framing(request: Any) -> set[str]:
     return {"content-length", "transfer-encoding", *(("content-encoding",) if request.compress else ())}
 
 
-def _outgoing(request: Any) -> Outgoing:
+def _outgoing(request: Any) -> OutgoingRequest:
     payload = request.body
     body: Any = payload if isinstance(payload, bytes) else getattr(payload, "_value", None)
     known = bytes(body) if isinstance(body, bytes | bytearray) else None
-    return Outgoing(method=request.method, url=str(request.url), headers=request.headers, body=known)
+    return OutgoingRequest(method=request.method, url=str(request.url), headers=request.headers, body=known)
 
 
 def _option(session: Any, kwargs: dict[str, Any], name: str) -> Any:

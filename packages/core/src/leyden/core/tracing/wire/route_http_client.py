@@ -14,8 +14,8 @@ from leyden.core.tracing.wire.gateway_pool import is_tls
 from leyden.core.tracing.wire.routing_decision import (
     REASON_BYTES,
     Destination,
-    Outgoing,
-    Stopped,
+    OutgoingRequest,
+    RequestStopped,
     could_be_routed,
     decide,
     header_text,
@@ -64,7 +64,7 @@ def _request(http: Any, original: Callable[..., None]) -> Callable[..., None]:
         headers = cast("Mapping[Any, Any]", {} if headers is None else headers)
         if not could_be_routed(where):
             return original(self, method, url, body, headers, **kwargs)
-        outgoing = Outgoing(method, where, _names(headers), repeatable(body))
+        outgoing = OutgoingRequest(method, where, _names(headers), repeatable(body))
 
         def to_provider() -> None:
             with onward(outgoing):
@@ -83,12 +83,12 @@ def _putrequest(http: Any, original: Callable[..., None]) -> Callable[..., None]
     ) -> None:
         call = _call(self)
         if call is None:
-            outgoing = Outgoing(method, _url(self, url), {}, None)
+            outgoing = OutgoingRequest(method, _url(self, url), {}, None)
             if not could_be_routed(outgoing.url) or not _begin(http, self, outgoing, None):
                 return original(self, method, url, skip_host, skip_accept_encoding)
             call = cast("_Call", _call(self))
         where = urlsplit(call.destination.url)
-        with onward(Outgoing(method, call.destination.url, {}, None)):
+        with onward(OutgoingRequest(method, call.destination.url, {}, None)):
             path = where._replace(scheme="", netloc="").geturl()
             original(call.line, method, path, skip_host=True, skip_accept_encoding=skip_accept_encoding)
         for header, value in call.destination.headers([]):
@@ -144,7 +144,7 @@ def _getresponse(http: Any, original: Callable[..., Any]) -> Callable[..., Any]:
         call.line.close()
         try:
             call.destination.turned_away(response.status, body)
-        except Stopped as stop:
+        except RequestStopped as stop:
             raise _error(stop) from None
         assert call.repeat is not None, "only a request whose body is known is turned away to its provider"
         call.repeat()
@@ -164,12 +164,12 @@ def _close(http: Any, original: Callable[..., None]) -> Callable[..., None]:
     return close
 
 
-def _begin(http: Any, connection: Any, outgoing: Outgoing, repeat: Callable[[], None] | None) -> bool:
+def _begin(http: Any, connection: Any, outgoing: OutgoingRequest, repeat: Callable[[], None] | None) -> bool:
     """Return whether the request that begins on `connection` goes to the gateway. If so, its connection is open."""
     _fields(connection).pop(_CALL, None)  # left by an abandoned request
     try:
         destination = decide(outgoing)
-    except Stopped as stop:
+    except RequestStopped as stop:
         raise _error(stop) from None
     if destination is None:
         return False
@@ -221,5 +221,5 @@ def _names(headers: Mapping[Any, Any]) -> dict[str, str]:
     return {header_text(name).lower(): header_text(value) for name, value in headers.items()}
 
 
-def _error(stop: Stopped) -> OSError:
+def _error(stop: RequestStopped) -> OSError:
     return ConnectionRefusedError(errno.ECONNREFUSED, str(stop))

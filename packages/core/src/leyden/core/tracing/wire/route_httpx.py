@@ -10,13 +10,13 @@ from types import ModuleType
 from typing import Any
 
 from leyden.core.tracing.wire import gateway_pool
-from leyden.core.tracing.wire.connection_pool import Lanes
+from leyden.core.tracing.wire.connection_pool import SingleConnectionPools
 from leyden.core.tracing.wire.provider_hosts import client_made, is_of_sdk
 from leyden.core.tracing.wire.routing_decision import (
     REASON_BYTES,
     Destination,
-    Outgoing,
-    Stopped,
+    OutgoingRequest,
+    RequestStopped,
     could_be_routed,
     decide,
     header_text,
@@ -113,16 +113,16 @@ class RoutedTransport:
         with onward(outgoing):
             return await self._transport.handle_async_request(request)
 
-    def _decide(self, request: Any, outgoing: Outgoing) -> Destination | None:
+    def _decide(self, request: Any, outgoing: OutgoingRequest) -> Destination | None:
         try:
             return decide(outgoing)
-        except Stopped as stop:
+        except RequestStopped as stop:
             raise self._http.ConnectError(str(stop), request=request) from None
 
     def _turned_away(self, request: Any, destination: Destination, status: int, body: bytes) -> None:
         try:
             destination.turned_away(status, body)
-        except Stopped as stop:
+        except RequestStopped as stop:
             raise self._http.ConnectError(str(stop), request=request) from None
 
     def _start_of(self, response: Any) -> bytes:
@@ -168,13 +168,13 @@ class RoutedTransport:
 
     def _open(self, destination: Destination) -> tuple[Any, Callable[[], None]]:
         verify = self._verify(destination)
-        pool = Lanes(lambda: self._http.HTTPTransport(verify=verify, limits=self._limits()))
+        pool = SingleConnectionPools(lambda: self._http.HTTPTransport(verify=verify, limits=self._limits()))
         return pool, pool.close
 
     async def _async_pool(self, destination: Destination) -> Any:
         def make() -> tuple[Any, Callable[[], Awaitable[None]]]:
             verify = self._verify(destination)
-            pool = Lanes(lambda: self._http.AsyncHTTPTransport(verify=verify, limits=self._limits()))
+            pool = SingleConnectionPools(lambda: self._http.AsyncHTTPTransport(verify=verify, limits=self._limits()))
             return pool, pool.aclose
 
         found = await gateway_pool.of_loop(self._http.__name__, destination.gateway_url, make)
@@ -198,9 +198,9 @@ class RoutedTransport:
         )
 
 
-def _outgoing(request: Any) -> Outgoing:
+def _outgoing(request: Any) -> OutgoingRequest:
     body: bytes | None = getattr(request, "_content", None)
-    return Outgoing(method=request.method, url=_url(request), headers=request.headers, body=body)
+    return OutgoingRequest(method=request.method, url=_url(request), headers=request.headers, body=body)
 
 
 def _url(request: Any) -> str:

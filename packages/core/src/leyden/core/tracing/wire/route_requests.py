@@ -15,8 +15,8 @@ from leyden.core.tracing.wire import gateway_pool
 from leyden.core.tracing.wire.routing_decision import (
     REASON_BYTES,
     Destination,
-    Outgoing,
-    Stopped,
+    OutgoingRequest,
+    RequestStopped,
     could_be_routed,
     decide,
     header_text,
@@ -70,7 +70,7 @@ class _Call:
         outgoing = _outgoing(self._request)
         try:
             destination = decide(outgoing)
-        except Stopped as stop:
+        except RequestStopped as stop:
             raise self._error(stop) from None
         if destination is not None:
             response = self._ask_gateway(destination)
@@ -98,7 +98,7 @@ class _Call:
         body = _start_of(response)
         try:
             destination.turned_away(response.status_code, body)
-        except Stopped as stop:
+        except RequestStopped as stop:
             raise self._error(stop) from None
         return None
 
@@ -123,7 +123,7 @@ class _Call:
         copy.hooks = {}
         return copy
 
-    def _error(self, stop: Stopped) -> Exception:
+    def _error(self, stop: RequestStopped) -> Exception:
         error: Exception = self._http.exceptions.ConnectionError(str(stop), request=self._request)
         return error
 
@@ -132,11 +132,11 @@ class _Call:
         return pool, pool.close
 
 
-def _outgoing(request: Any) -> Outgoing:
+def _outgoing(request: Any) -> OutgoingRequest:
     body = request.body
     if body is None or isinstance(body, str):
         body = (body or "").encode()
-    return Outgoing(
+    return OutgoingRequest(
         method=request.method,
         url=str(request.url),
         headers=request.headers,

@@ -12,8 +12,8 @@ from leyden.core.tracing.wire import gateway_pool
 from leyden.core.tracing.wire.routing_decision import (
     REASON_BYTES,
     Destination,
-    Outgoing,
-    Stopped,
+    OutgoingRequest,
+    RequestStopped,
     could_be_routed,
     decide,
     header_text,
@@ -61,10 +61,10 @@ class _Call:
 
     def send(self, where: str) -> Any:
         method, _, body = self._args[:3]
-        outgoing = Outgoing(method, where, self._headers, repeatable(body))
+        outgoing = OutgoingRequest(method, where, self._headers, repeatable(body))
         try:
             destination = decide(outgoing)
-        except Stopped as stop:
+        except RequestStopped as stop:
             raise self._error(stop) from None
         if destination is not None:
             response = self._ask_gateway(destination)
@@ -84,7 +84,7 @@ class _Call:
         given = {"timeout": self._pool.timeout, **given, "redirect": False}
         given["retries"] = self._pool.retries if given.get("retries") is None else given["retries"]
         try:
-            with onward(Outgoing(method, destination.url, {}, None)):
+            with onward(OutgoingRequest(method, destination.url, {}, None)):
                 response = self._original(ours, method, path, body, headers, **given)
         except (self._errors.MaxRetryError, self._errors.NewConnectionError, self._errors.ConnectTimeoutError) as error:
             destination.fall_back(self._as_the_agents(error))
@@ -99,7 +99,7 @@ class _Call:
         response.close()
         try:
             destination.turned_away(response.status, body)
-        except Stopped as stop:
+        except RequestStopped as stop:
             raise self._error(stop) from None
         return None
 
@@ -109,7 +109,7 @@ class _Call:
             return self._errors.MaxRetryError(self._pool, self._url, error.reason)
         return error
 
-    def _error(self, stop: Stopped) -> Exception:
+    def _error(self, stop: RequestStopped) -> Exception:
         """Return the error of a pool that cannot connect.
 
         It is NewConnectionError, or MaxRetryError where retries are allowed.

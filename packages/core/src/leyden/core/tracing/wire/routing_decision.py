@@ -1,6 +1,6 @@
 """Routing decision for a possible model call: it goes to the gateway or to its original destination, or is stopped.
 
-The routing of all HTTP libraries shares this module. A library passes its request as an `Outgoing`.
+The routing of all HTTP libraries shares this module. A library passes its request as an `OutgoingRequest`.
 """
 
 import logging
@@ -49,7 +49,7 @@ _onward: ContextVar[tuple[str, str, OpenAttempt | None] | None] = ContextVar("le
 """Method, address and attempt of the request on its way to its provider, for the library layers below."""
 
 
-class Stopped(Exception):
+class RequestStopped(Exception):
     """This request is stopped. The agent receives the text as its library's own connection error."""
 
 
@@ -68,7 +68,7 @@ class _Refused(msgspec.Struct):
 
 
 @dataclass(frozen=True, slots=True)
-class Outgoing:
+class OutgoingRequest:
     """A request before it is sent."""
 
     method: str
@@ -83,7 +83,7 @@ class Outgoing:
 class Destination:
     """The gateway's side of one model call."""
 
-    request: Outgoing
+    request: OutgoingRequest
     call: ModelCall
     attempt: OpenAttempt
     policy: str
@@ -190,7 +190,7 @@ def whole_url(server: str, target: str) -> str:
     return f"{server}{'' if target.startswith('/') else '/'}{target}"
 
 
-def decide(request: Outgoing) -> Destination | None:
+def decide(request: OutgoingRequest) -> Destination | None:
     """Return the gateway destination of `request`.
 
     None: its original destination. Raises Stopped when it is stopped.
@@ -220,7 +220,7 @@ def decide(request: Outgoing) -> Destination | None:
 
 
 @contextmanager
-def onward(request: Outgoing) -> Generator[None]:
+def onward(request: OutgoingRequest) -> Generator[None]:
     """Exempt `request` from routing in all library layers inside the block."""
     token = _onward.set((request.method, _place(request.url), current_attempt()))
     try:
@@ -230,7 +230,7 @@ def onward(request: Outgoing) -> Generator[None]:
 
 
 def repeatable(body: Any) -> bytes | None:
-    """Return a body that can be sent twice, for `Outgoing`. None for one that can be read only once."""
+    """Return a body that can be sent twice, for `OutgoingRequest`. None for one that can be read only once."""
     if body is None or isinstance(body, str):
         return (body or "").encode()
     return bytes(cast("bytes", body)) if isinstance(body, bytes | bytearray | memoryview) else None
@@ -241,12 +241,12 @@ def header_text(value: Any) -> str:
     return value.decode("latin-1") if isinstance(value, bytes) else str(value)
 
 
-def _is_onward(request: Outgoing, attempt: OpenAttempt) -> bool:
+def _is_onward(request: OutgoingRequest, attempt: OpenAttempt) -> bool:
     method, place, sent_for = _onward.get() or ("", "", None)
     return sent_for is attempt and method == request.method and place == _place(request.url)
 
 
-def _call(request: Outgoing, attempt: OpenAttempt | None) -> ModelCall | None:
+def _call(request: OutgoingRequest, attempt: OpenAttempt | None) -> ModelCall | None:
     """Return the model call that `request` is. None where it is none.
 
     In a runner every request to a provider's host is a model call, unless `not_model_calls` lists it. In other
@@ -275,14 +275,14 @@ def _overriding(headers: Mapping[str, str]) -> list[str]:
     return [header_text(method).strip().upper() for name in OVERRIDES if (method := headers.get(name))]
 
 
-def _without_attempt(request: Outgoing, call: ModelCall) -> None:
+def _without_attempt(request: OutgoingRequest, call: ModelCall) -> None:
     if is_left_over():
         raise _stop(request.url, call, "the attempt that made this call is closed")
     if _fail_closed and not is_outside():
         raise _stop(request.url, call, "no attempt is open here, and this process never calls a provider")
 
 
-def _unspoken(request: Outgoing, call: ModelCall, attempt: OpenAttempt) -> None:
+def _unspoken(request: OutgoingRequest, call: ModelCall, attempt: OpenAttempt) -> None:
     reason = f"the gateway does not take {call.suffix} calls"
     if not call.is_known:
         where = urlsplit(request.url)
@@ -293,7 +293,7 @@ def _unspoken(request: Outgoing, call: ModelCall, attempt: OpenAttempt) -> None:
     _let_go(request.url, call, attempt, reason)
 
 
-def _policy(request: Outgoing, attempt: OpenAttempt) -> str:
+def _policy(request: OutgoingRequest, attempt: OpenAttempt) -> str:
     if not attempt.routes:
         return POLICY
     where = urlsplit(request.url)
@@ -304,7 +304,7 @@ def _policy(request: Outgoing, attempt: OpenAttempt) -> str:
     return first_fitting(attempt.routes, host=host, path=where.path, model=model, agent=agent, node=node)
 
 
-def _model(request: Outgoing, path: str) -> str | None:
+def _model(request: OutgoingRequest, path: str) -> str | None:
     """Return the model that the request names. None where it cannot be determined."""
     if request.body is None:
         return None
@@ -315,9 +315,9 @@ def _model(request: Outgoing, path: str) -> str | None:
     return named or deployment(path)
 
 
-def _stop(url: str, call: ModelCall, reason: str) -> Stopped:
+def _stop(url: str, call: ModelCall, reason: str) -> RequestStopped:
     _tell(url, call, "was stopped", reason)
-    return Stopped(f"model call stopped by Leyden: {reason}")
+    return RequestStopped(f"model call stopped by Leyden: {reason}")
 
 
 def _let_go(url: str, call: ModelCall, attempt: OpenAttempt, reason: str, kind: str | None = None) -> None:

@@ -18,11 +18,11 @@ from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.preflight.report import CheckReport, load_report
 from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trainer.run_folder.report import RunReport
-from leyden.core.trainer.serving.address import Address
+from leyden.core.trainer.serving.address import RunAddress
 
 
 class _Message(msgspec.Struct, frozen=True):
-    address: Address | None = None
+    address: RunAddress | None = None
     finished: bool = False
     done: bool = False
     error: dict[str, str] | None = None
@@ -55,7 +55,7 @@ def _run_child(work: str, folder: RunFolder, config: RunConfig, agent: LoadedAge
 class AgentThread(threading.Thread):
     """Thread that runs a live agent on its own event loop until `ended` is set.
 
-    `address` is that of one machine (see `Address.machine`). `check` raises the error that ended the agent's runner.
+    `address` is that of one machine (see `RunAddress.machine`). `check` raises the error that ended the agent's runner.
     Set `is_lost` before `ended` if the learner process is gone: nothing more is then sent to its store.
     """
 
@@ -63,7 +63,7 @@ class AgentThread(threading.Thread):
 
     def __init__(
         self,
-        address: Address,
+        address: RunAddress,
         agent: LoadedAgent,
         concurrency: int,
         processes: LiveProcesses,

@@ -18,7 +18,7 @@ from leyden.core.runner.user_code.loading import AgentReference
 from leyden.core.trainer.agents.runner_api import TOKEN
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.run_folder.folder import RunFolder
-from leyden.core.trainer.serving.address import Address
+from leyden.core.trainer.serving.address import RunAddress
 
 if TYPE_CHECKING:
     from leyden.core.runner.workers.spec import WorkerSpec
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 CheckAgents = Callable[[], Awaitable[None]]
 """Raises when no agent process can be kept alive."""
-AgentSide = Callable[[Address], AbstractAsyncContextManager[CheckAgents]]
+AgentSide = Callable[[RunAddress], AbstractAsyncContextManager[CheckAgents]]
 """Context manager that starts the agent processes of a session, and stops them on exit."""
 
 
@@ -55,7 +55,7 @@ def worker_agents(plan: AgentPlan) -> AgentSide:
     """Return an agent side that spawns worker processes on this machine, from import strings."""
 
     @asynccontextmanager
-    async def side(address: Address) -> AsyncGenerator[CheckAgents]:
+    async def side(address: RunAddress) -> AsyncGenerator[CheckAgents]:
         from leyden.core.runner.workers.pool import WorkerPool
 
         pool = WorkerPool(worker_spec(plan, address), plan.workers)
@@ -68,7 +68,7 @@ def worker_agents(plan: AgentPlan) -> AgentSide:
     return side
 
 
-def worker_spec(plan: AgentPlan, address: Address) -> "WorkerSpec":
+def worker_spec(plan: AgentPlan, address: RunAddress) -> "WorkerSpec":
     """Return the specification of each worker process that runs `plan` for the run at `address`."""
     from leyden.core.runner.workers.spec import WorkerSpec
 
@@ -91,7 +91,7 @@ def worker_spec(plan: AgentPlan, address: Address) -> "WorkerSpec":
 
 
 @asynccontextmanager
-async def no_agents(address: Address) -> AsyncGenerator[CheckAgents]:
+async def no_agents(address: RunAddress) -> AsyncGenerator[CheckAgents]:
     """Agent side without agents: the run learns from stored rollouts and evaluates nothing."""
 
     async def check() -> None:
@@ -101,7 +101,7 @@ async def no_agents(address: Address) -> AsyncGenerator[CheckAgents]:
 
 
 @asynccontextmanager
-async def remote_agents(address: Address) -> AsyncGenerator[CheckAgents]:
+async def remote_agents(address: RunAddress) -> AsyncGenerator[CheckAgents]:
     """Agent side for remote workers, which `leyden run --server URL` starts on any machine.
 
     Raises UsageError if no token is set, because no worker could then connect.
@@ -127,7 +127,7 @@ def parent_agents(descriptor: int, parent: int) -> AgentSide:
     """
 
     @asynccontextmanager
-    async def side(address: Address) -> AsyncGenerator[CheckAgents]:
+    async def side(address: RunAddress) -> AsyncGenerator[CheckAgents]:
         async def check() -> None:
             if os.getppid() != parent:
                 raise RunError("the process that holds the agent is gone; go on with `Trainer.resume`")
@@ -164,7 +164,7 @@ async def _input_closed() -> None:
     await reader.read()
 
 
-def served_resources(given: NamedResources, address: Address, model: str) -> NamedResources:
+def served_resources(given: NamedResources, address: RunAddress, model: str) -> NamedResources:
     """Return the resources for agents: the given ones, with the gateway as endpoint of each LLM.
 
     Adds an LLM named `main_llm` if none is given.

@@ -17,7 +17,7 @@ _EVERYWHERE = ("0.0.0.0", "::")
 Where = Literal["local", "ray", "remote"]
 
 
-class Runners(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RunnerPlacement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where agent processes run. The defaults keep everything on this machine."""
 
     where: Where = "local"

@@ -7,11 +7,11 @@ from urllib.parse import urlsplit
 
 from leyden.core.errors import UsageError
 from leyden.core.trainer.agents.local import AgentPlan, AgentSide, CheckAgents, worker_spec
-from leyden.core.trainer.agents.placement import LOOPBACK, Runners
-from leyden.core.trainer.serving.address import Address
+from leyden.core.trainer.agents.placement import LOOPBACK, RunnerPlacement
+from leyden.core.trainer.serving.address import RunAddress
 
 
-def ray_agents(plan: AgentPlan, runners: Runners) -> AgentSide:
+def ray_agents(plan: AgentPlan, runners: RunnerPlacement) -> AgentSide:
     """Return an agent side like `worker_agents` whose workers are hosted by actors of a Ray cluster.
 
     The workers' output goes to `plan.log_file`. The side raises UsageError if Ray is missing, no cluster answers, it
@@ -19,7 +19,7 @@ def ray_agents(plan: AgentPlan, runners: Runners) -> AgentSide:
     """
 
     @asynccontextmanager
-    async def side(address: Address) -> AsyncGenerator[CheckAgents]:
+    async def side(address: RunAddress) -> AsyncGenerator[CheckAgents]:
         from leyden.core.runner.workers.ray_cluster import ray_cluster
         from leyden.core.runner.workers.ray_pool import RayPool
 

@@ -18,8 +18,8 @@ from leyden.core.errors import LeydenError, UsageError
 from leyden.core.runner.user_code.loading import AgentReference
 from leyden.core.runner.workers.pool import WorkerPool
 from leyden.core.runner.workers.spec import WorkerSpec
-from leyden.core.trainer.agents.run_proof import PROOF, PROTOCOL, Exchange, read_challenge, same
-from leyden.core.trainer.agents.runner_api import HOLD_SECONDS, OFFER, PATH, TOKEN, Offer, Standing, standing_of
+from leyden.core.trainer.agents.run_proof import PROOF, PROTOCOL, ProofExchange, read_challenge, same
+from leyden.core.trainer.agents.runner_api import HOLD_SECONDS, OFFER, PATH, TOKEN, Offer, SessionStatus, standing_of
 
 T = TypeVar("T")
 PAUSE_SECONDS = 1.0
@@ -31,12 +31,12 @@ OUTDATED = (
 )
 
 
-class NoAnswer(LeydenError):
+class NoServer(LeydenError):
     """Raised when no server answers at the run's address."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ElsewherePlan:
+class RemoteWorkersPlan:
     """Workers to run for a run on another machine. A field that is None uses the run's setting.
 
     Agent, reward, input and hooks that the run names are code or commands from another machine. They are executed only
@@ -126,7 +126,7 @@ class ElsewherePlan:
                 )
 
 
-async def work_for(plan: ElsewherePlan, told: Callable[[str], None], stopped: asyncio.Event) -> None:
+async def work_for(plan: RemoteWorkersPlan, told: Callable[[str], None], stopped: asyncio.Event) -> None:
     """Run workers until the run has ended or `stopped` is set; `told` receives a line for each event.
 
     Raises UsageError for a token or an agent that does not fit the run, or for a server that is not the run. Raises
@@ -186,7 +186,7 @@ async def _first(work: Coroutine[Any, Any, T], stopped: asyncio.Event) -> T | No
 class _Run:
     """Client of the run's runner endpoint."""
 
-    def __init__(self, session: aiohttp.ClientSession, plan: ElsewherePlan) -> None:
+    def __init__(self, session: aiohttp.ClientSession, plan: RemoteWorkersPlan) -> None:
         self._session, self._plan = session, plan
         self._url = plan.server.rstrip("/") + PATH
 
@@ -198,7 +198,7 @@ class _Run:
         """Wait until a session is over; return whether another one resumes the run."""
         while True:
             said = await self._get("standing", standing_of(sitting), sitting=sitting)
-            standing = msgspec.json.decode(said, type=Standing)
+            standing = msgspec.json.decode(said, type=SessionStatus)
             if standing.sitting != sitting:
                 return True
             if standing.ended:
@@ -215,7 +215,7 @@ class _Run:
                     raise self._not_the_run("it answers without asking for a proof")
                 given = read_challenge(headers.get("www-authenticate", "")) if status == 401 else None
                 if given is not None:
-                    exchange = Exchange(asked, given[0])
+                    exchange = ProofExchange(asked, given[0])
                     proof = {"authorization": exchange.authorization(self._plan.token)}
                     status, headers, body = await self._send(what, query, proof)
                     if status == 200:
@@ -233,7 +233,7 @@ class _Run:
             except (aiohttp.ClientError, TimeoutError) as error:
                 problem = str(error) or type(error).__name__
             if time.monotonic() > give_up:
-                raise NoAnswer(
+                raise NoServer(
                     f"nobody has answered at {self._plan.server} for {self._plan.patience:.0f} s: {problem}; "
                     "is the run up, and does it listen on --host 0.0.0.0?"
                 )

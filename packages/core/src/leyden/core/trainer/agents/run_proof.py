@@ -28,7 +28,7 @@ NONCE_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
+class ProofExchange:
     """One request and its answer: the requested item and the nonces of both sides."""
 
     asked: str
@@ -51,7 +51,7 @@ class Exchange:
         return [one.encode() for one in (self.asked, self.server_nonce, self.client_nonce)]
 
 
-class Challenges:
+class NonceIssuer:
     """Nonces of a server. They are signed, so that the server stores a nonce only once it is used."""
 
     def __init__(self) -> None:
@@ -94,12 +94,12 @@ def read_challenge(header: str) -> tuple[str, bool] | None:
     return words[1], words[2:] == ["stale"]
 
 
-def read_proof(header: str, asked: str) -> tuple[Exchange, str] | None:
+def read_proof(header: str, asked: str) -> tuple[ProofExchange, str] | None:
     """Return the exchange and the proof in the header `Authorization`; None for another header."""
     words = header.split(" ")
     if len(words) != 4 or words[0] != SCHEME or not header.isascii():
         return None
-    return Exchange(asked, words[1], words[2]), words[3]
+    return ProofExchange(asked, words[1], words[2]), words[3]
 
 
 def same(one: str, other: str) -> bool:

@@ -22,8 +22,16 @@ from starlette.types import ASGIApp
 from leyden.core.data.isolation import Isolation
 from leyden.core.data.route import Route as CallRoute
 from leyden.core.runner.user_code.loading import AgentReference
-from leyden.core.trainer.agents.placement import Runners
-from leyden.core.trainer.agents.run_proof import PROOF, PROTOCOL, Challenges, Exchange, challenge, read_proof, same
+from leyden.core.trainer.agents.placement import RunnerPlacement
+from leyden.core.trainer.agents.run_proof import (
+    PROOF,
+    PROTOCOL,
+    NonceIssuer,
+    ProofExchange,
+    challenge,
+    read_proof,
+    same,
+)
 
 if TYPE_CHECKING:
     from leyden.core.trainer.config import RunConfig
@@ -63,18 +71,18 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     isolation: Isolation = "auto"
 
 
-class Standing(msgspec.Struct, frozen=True):
+class SessionStatus(msgspec.Struct, frozen=True):
     """Current session, and whether the run has ended."""
 
     sitting: str
     ended: bool
 
 
-class Desk:
+class RunnerEndpoint:
     """Runner endpoint of one session of a run."""
 
     def __init__(self, config: "RunConfig") -> None:
-        self.runners: Runners = config.runners
+        self.runners: RunnerPlacement = config.runners
         self._config = config
         self._sitting = secrets.token_hex(8)
         self._ended, self._closed = False, asyncio.Event()
@@ -89,7 +97,7 @@ class Desk:
 
     def app(self, machine_token: Callable[[], str]) -> ASGIApp:
         """Return the ASGI application to mount at `PATH`; it issues a token of its own to each machine."""
-        door = _Door(os.environ.get(TOKEN, ""))
+        door = _ProofCheck(os.environ.get(TOKEN, ""))
 
         async def offer(request: Request) -> Response:
             exchange = door.exchange(request, OFFER)
@@ -105,7 +113,7 @@ class Desk:
             if sitting == self._sitting:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._closed.wait(), HOLD_SECONDS)
-            return door.answer(exchange, Standing(self._sitting, self._ended))
+            return door.answer(exchange, SessionStatus(self._sitting, self._ended))
 
         return Router([Route("/offer", offer), Route("/standing", standing)])
 
@@ -127,15 +135,15 @@ class Desk:
         )
 
 
-class _Door:
+class _ProofCheck:
     """Authentication: accepts only requests with a proof of the run's token; without a token it accepts none."""
 
     def __init__(self, token: str) -> None:
         self._token = token
-        self._challenges = Challenges()
+        self._challenges = NonceIssuer()
         self._has_warned = False
 
-    def exchange(self, request: Request, asked: str) -> Exchange | Response:
+    def exchange(self, request: Request, asked: str) -> ProofExchange | Response:
         """Return the exchange of a request, or the response that refuses it."""
         header = request.headers.get("authorization", "")
         given = read_proof(header, asked)
@@ -151,7 +159,7 @@ class _Door:
             return self._refused("this nonce is not taken any more", stale=True)
         return exchange
 
-    def answer(self, exchange: Exchange, answer: msgspec.Struct) -> Response:
+    def answer(self, exchange: ProofExchange, answer: msgspec.Struct) -> Response:
         """Return a response with the proof that it is the run's."""
         body = msgspec.json.encode(answer)
         return Response(body, headers={PROOF: exchange.answer_proof(self._token, body)}, media_type="application/json")

@@ -4,7 +4,7 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 
-from leyden.core.algorithm.external_loop import Used
+from leyden.core.algorithm.external_loop import TaskUsage
 from leyden.core.algorithm.learner import LearnerOptions, counts
 from leyden.core.errors import NothingToLearn
 
@@ -14,14 +14,14 @@ MOST_EMPTY = LearnerOptions().max_empty_batches
 """Number of consecutive empty steps that end the run; the same as for batches of loops in the Leyden process."""
 
 
-class Taught:
+class EmptyStepGuard:
     """Counter of empty steps in one session."""
 
     def __init__(self) -> None:
         self._empty = 0
         """Number of consecutive steps that taught nothing."""
 
-    def note(self, step: int, used: Sequence[Used], *, is_last: bool) -> None:
+    def note(self, step: int, used: Sequence[TaskUsage], *, is_last: bool) -> None:
         """Record what a step learned from; log a warning if it was nothing.
 
         Such a step still counts as taken: the loop's optimizer has moved the weights by momentum and weight decay.

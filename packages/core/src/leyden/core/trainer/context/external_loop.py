@@ -10,17 +10,24 @@ import msgspec
 from starlette.types import ASGIApp
 
 from leyden.core.algorithm.account import Account
-from leyden.core.algorithm.external_loop import Asked, Door, LoopPlan, OutsideContext, Taken, Used
+from leyden.core.algorithm.external_loop import (
+    ExternalLoopContext,
+    LoopPlan,
+    RunEndpoint,
+    StepTasks,
+    TaskRequest,
+    TaskUsage,
+)
 from leyden.core.algorithm.learner import collected_numbers
 from leyden.core.data.reasons import LEFT_OUT_BY_LOOP
 from leyden.core.data.transition import TrajectoryGroup
 from leyden.core.errors import TrainingError
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.context.discarded_versions import are_lost
-from leyden.core.trainer.context.empty_step_guard import Taught
-from leyden.core.trainer.monitoring.alerts import Watch
+from leyden.core.trainer.context.empty_step_guard import EmptyStepGuard
+from leyden.core.trainer.monitoring.alerts import AlertDetector
 from leyden.core.trainer.rollouts.collector import Collected
-from leyden.core.trainer.run_folder.model_selection import Scores
+from leyden.core.trainer.run_folder.model_selection import VersionScores
 from leyden.core.trainer.run_folder.report import HeldOutResult, RunReport
 from leyden.core.trainer.run_folder.run_sync import RecordedRun
 from leyden.core.trainer.run_folder.versions import Evaluation
@@ -31,7 +38,7 @@ LEARNED = "learned"
 """Key in a progress file: the tasks that the step learned from."""
 
 
-class OutsideRun(RecordedRun, OutsideContext):
+class ExternalLoopRun(RecordedRun, ExternalLoopContext):
     """One session of a run whose training loop runs in processes of its own."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -46,17 +53,17 @@ class OutsideRun(RecordedRun, OutsideContext):
         """Step after which this session resumes."""
         self._repeats = True
         """Whether the loop repeats the later steps as before."""
-        self._collected: dict[Asked, Collected] = {}
+        self._collected: dict[TaskRequest, Collected] = {}
         """Collected rollouts by task, for tasks that no step has used yet."""
-        self._used: dict[Asked, Used] = {}
+        self._used: dict[TaskRequest, TaskUsage] = {}
         """Trainable data of these tasks."""
-        self._taken: dict[int, tuple[Asked, ...]] = {}
+        self._taken: dict[int, tuple[TaskRequest, ...]] = {}
         """Tasks by step, for future steps whose tasks the loop has reported."""
         self._measured: dict[int, dict[str, dict[int, Collected]]] = {}
         """Collected held-out rollouts by version, held-out set and row."""
-        self._taught = Taught()
+        self._taught = EmptyStepGuard()
 
-    def open(self, app: ASGIApp) -> Door:
+    def open(self, app: ASGIApp) -> RunEndpoint:
         """Serve `app` beside the gateway and return its URL and token."""
         return self._elsewhere.open(app)
 
@@ -68,7 +75,7 @@ class OutsideRun(RecordedRun, OutsideContext):
         """Stop model calls until `serve_from` is called."""
         await self._elsewhere.pause(version)
 
-    async def rollouts(self, asked: Asked) -> TrajectoryGroup:
+    async def rollouts(self, asked: TaskRequest) -> TrajectoryGroup:
         """Run a task and return its group of rollouts; rollouts of an earlier session are read from the store."""
         if (collected := self._collected.get(asked)) is None:
             collected = await self._collect(asked)
@@ -80,7 +87,7 @@ class OutsideRun(RecordedRun, OutsideContext):
             self._evaluate_when_complete(asked.step)
         return collected.groups[0] if collected.groups else TrajectoryGroup(task_id="", trajectories=())
 
-    async def _collect(self, asked: Asked) -> Collected:
+    async def _collect(self, asked: TaskRequest) -> Collected:
         again = 0
         while not self._repeats and await are_lost(
             self.serving.store, self.collector.requests(asked, again), self._first
@@ -91,7 +98,7 @@ class OutsideRun(RecordedRun, OutsideContext):
             self._count(collected)
         return collected
 
-    def used(self, used: Used) -> None:
+    def used(self, used: TaskUsage) -> None:
         """Count what can be trained of a task's rollouts, and what cannot."""
         known = used.asked in self._used
         self._used[used.asked] = used
@@ -102,7 +109,7 @@ class OutsideRun(RecordedRun, OutsideContext):
         if used.group_dropped is not None:
             self.count_dropped({used.group_dropped: 1})
 
-    async def taken(self, taken: Taken) -> None:
+    async def taken(self, taken: StepTasks) -> None:
         """Record the tasks that a step learns from. Rollouts of an earlier session are read from the store."""
         for asked in taken.tasks:
             if asked not in self._collected:
@@ -140,9 +147,9 @@ class OutsideRun(RecordedRun, OutsideContext):
             self.folder.rewind_metrics(step)
             self._standing.restore(step, self.checkpoints / str(step), progress)
             lines = [line for line in self.folder.metrics() if not line.keys() & {"held_out", "alert"}]
-            known = msgspec.convert(progress.get(USED, []), list[Used])
+            known = msgspec.convert(progress.get(USED, []), list[TaskUsage])
             self._used = {used.asked: used for used in known}
-            self._watch = Watch(lines, self.policies, self.config.off_policy)
+            self._watch = AlertDetector(lines, self.policies, self.config.off_policy)
             self.display.say(f"going on after step {step} of {self.steps}")
         self.display.start(self.steps, step)
         await self._recording.begin(step)
@@ -171,13 +178,13 @@ class OutsideRun(RecordedRun, OutsideContext):
         await self._recording.catch_up()
         self._taught.note(step, used, is_last=step >= self.steps)
 
-    def _learned_from(self, step: int) -> Sequence[Asked]:
+    def _learned_from(self, step: int) -> Sequence[TaskRequest]:
         """Return the tasks that a step learns from."""
         if (told := self._taken.pop(step, None)) is not None:
             return told
         return [asked for asked in {**self._collected, **self._used} if asked.step == step]
 
-    def _write_progress(self, step: int, learned_from: Sequence[Asked]) -> None:
+    def _write_progress(self, step: int, learned_from: Sequence[TaskRequest]) -> None:
         """Write what `go_on_after` needs, for the loop's own checkpoint of `step`."""
         file = self._progress_file(step)
         temporary = file.with_name(file.name + ".tmp")
@@ -215,7 +222,7 @@ class OutsideRun(RecordedRun, OutsideContext):
         if any(len(measured.get(name, ())) < len(rows) for name, rows in self.held_out.items()):
             return
         label = "before" if version == 0 else "after" if version >= self.steps else "during"
-        scores = Scores.none(version, ())
+        scores = VersionScores.none(version, ())
         for name in self.held_out:
             whole = Collected()
             for _, collected in sorted(measured[name].items()):

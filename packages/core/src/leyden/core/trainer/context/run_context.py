@@ -12,12 +12,12 @@ import msgspec
 
 from leyden.core.algorithm.account import FOUND_WHILE_LEARNING, Account
 from leyden.core.algorithm.base import Context, StoredRollouts
-from leyden.core.algorithm.staleness import Pace
+from leyden.core.algorithm.staleness import LoopKind
 from leyden.core.data.route import POLICY
 from leyden.core.data.transition import TrajectoryGroup
 from leyden.core.errors import TrainingError, UsageError
 from leyden.core.trainer.config import RunConfig
-from leyden.core.trainer.monitoring.alerts import Watch
+from leyden.core.trainer.monitoring.alerts import AlertDetector
 from leyden.core.trainer.monitoring.display import Display
 from leyden.core.trainer.monitoring.trackers import Trackers
 from leyden.core.trainer.rollouts.collector import Collected, Collector
@@ -25,9 +25,9 @@ from leyden.core.trainer.rollouts.offline import described, read_stored
 from leyden.core.trainer.rollouts.scheduler import Batches, make_batches
 from leyden.core.trainer.run_folder.checkpoint_writer import CheckpointWriter
 from leyden.core.trainer.run_folder.folder import RunFolder
-from leyden.core.trainer.run_folder.model_selection import Scores, Standing
+from leyden.core.trainer.run_folder.model_selection import ModelSelection, VersionScores
 from leyden.core.trainer.run_folder.report import HeldOutResult, KeptVersion, PolicyTotals, RaisedAlert, RunReport
-from leyden.core.trainer.run_folder.timing import Usage
+from leyden.core.trainer.run_folder.timing import TimeUsage
 from leyden.core.trainer.run_folder.versions import Evaluation, VersionFile, earned
 from leyden.core.trainer.serving.serving import Serving
 
@@ -52,7 +52,7 @@ class RunContext(Context):
         display: Display,
         *,
         trackers: Trackers,
-        began: Usage,
+        began: TimeUsage,
     ) -> None:
         self.folder, self.config, self.serving, self.collector = folder, config, serving, collector
         self.display, self.trackers = display, trackers
@@ -60,12 +60,12 @@ class RunContext(Context):
         self.steps, self.seed = config.steps, config.seed
         self.policies = tuple(config.policies)
         self.step = 0
-        self.batches: Batches = make_batches(Pace(), collector, self, {})
+        self.batches: Batches = make_batches(LoopKind(), collector, self, {})
         self.report = RunReport(name=config.name, seed=config.seed)
         """Totals of all sessions. Its seconds cover the earlier sessions only; see `report_now`."""
-        self._standing = Standing(folder, config)
+        self._standing = ModelSelection(folder, config)
         self.writer = CheckpointWriter(folder.checkpoints, self._standing, config.keep_checkpoints)
-        self._watch = Watch((), self.policies, config.off_policy)
+        self._watch = AlertDetector((), self.policies, config.off_policy)
         self._models: dict[str, PolicyModel] = {}
         self._prepared: dict[str, PolicyModel] = {}
         self._position: dict[str, Any] = {}
@@ -126,7 +126,7 @@ class RunContext(Context):
         else:
             progress = load_checkpoint(latest, self._kept_together(updaters))
             self.step, self._position = progress["step"], progress["position"]
-            self.batches = make_batches(Pace(), self.collector, self, self._position)
+            self.batches = make_batches(LoopKind(), self.collector, self, self._position)
             self.report = msgspec.convert(progress["report"], RunReport)
             self.collector.lineage = progress.get("lineage", "")
             if self._standing.restore(self.step, latest, progress):
@@ -136,7 +136,7 @@ class RunContext(Context):
             evaluated = self.step < self.steps or self._standing.is_scored(self.step)
             self.folder.rewind_metrics(self.step, evaluations=evaluated)
             lines = [line for line in self.folder.metrics() if not line.keys() & {"held_out", "alert"}]
-            self._watch = Watch(lines, self.policies, self.config.off_policy)
+            self._watch = AlertDetector(lines, self.policies, self.config.off_policy)
             self.display.say(f"going on after step {self.step} of {self.steps}")
         await self.serving.serve({name: updater.model for name, updater in updaters.items()}, self.step)
         self.display.start(self.steps, self.step)
@@ -205,7 +205,7 @@ class RunContext(Context):
     # --- Rollouts
 
     @asynccontextmanager
-    async def collecting(self, pace: Pace) -> AsyncGenerator[None]:
+    async def collecting(self, pace: LoopKind) -> AsyncGenerator[None]:
         """Context manager: collects at `pace` inside the block, from the position of the last checkpoint.
 
         Raises UsageError for a pace that a deterministic run, or vLLM's sleep mode, does not allow.
@@ -266,8 +266,8 @@ class RunContext(Context):
             self.report.note_held_out(label, scores.held_out, scores.sampled)
             self.report.note_sides(label, scores.sides)
 
-    async def _run_held_out(self, label: str) -> Scores:
-        scores = Scores.none(self.step, self.config.sides)
+    async def _run_held_out(self, label: str) -> VersionScores:
+        scores = VersionScores.none(self.step, self.config.sides)
         for held_out in self.config.held_out:
             for sampled in (False, True) if self.config.evaluate_sampled else (False,):
                 own = scores.sampled if sampled else scores.held_out
@@ -323,7 +323,7 @@ class RunContext(Context):
 
     def report_now(self) -> RunReport:
         """Return the report with the seconds of this session added to those of the earlier ones."""
-        used = Usage.now().since(self._began)
+        used = TimeUsage.now().since(self._began)
         return msgspec.structs.replace(
             self.report,
             seconds=self.report.seconds + used.seconds,

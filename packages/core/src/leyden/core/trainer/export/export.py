@@ -21,9 +21,9 @@ from leyden.core.store.base import LightningStore
 from leyden.core.store.open import open_store
 from leyden.core.trainer.export.files import FORMATS, Format, RowFile, check_installed, open_files
 from leyden.core.trainer.export.records import RECORDS, record_rows
-from leyden.core.trainer.export.rows import ROWS, Table, Told
+from leyden.core.trainer.export.rows import ROWS, RolloutOutcome, Table
 from leyden.core.trainer.rollouts.offline import locate, run_of
-from leyden.core.trainer.why.fates import Circumstances, fate_of
+from leyden.core.trainer.why.fates import RunFacts, fate_of
 from leyden.core.trainer.why.reading import circumstances_of
 
 MANIFEST = "export.json"
@@ -136,7 +136,7 @@ def _folder(target: Path, replace: bool) -> AbstractContextManager[Path]:
     return replaced_folder(target)
 
 
-def _write(told: Told, files: dict[Table, RowFile]) -> None:
+def _write(told: RolloutOutcome, files: dict[Table, RowFile]) -> None:
     for table, rows in ROWS.items():
         if table in files:
             files[table].write(rows(told))
@@ -149,7 +149,7 @@ async def _write_records(store: LightningStore, files: dict[Table, RowFile]) -> 
                 files[table].write([row])
 
 
-async def _read(store: LightningStore, tables: Sequence[Table], known: Circumstances) -> AsyncGenerator[Told]:
+async def _read(store: LightningStore, tables: Sequence[Table], known: RunFacts) -> AsyncGenerator[RolloutOutcome]:
     """Yield every rollout in order of creation, with its attempts and the spans that the tables need."""
     offset = 0
     if not tables:
@@ -160,10 +160,12 @@ async def _read(store: LightningStore, tables: Sequence[Table], known: Circumsta
         offset += len(page)
 
 
-async def _told(store: LightningStore, rollout: Rollout, tables: Sequence[Table], known: Circumstances) -> Told:
+async def _told(store: LightningStore, rollout: Rollout, tables: Sequence[Table], known: RunFacts) -> RolloutOutcome:
     rollout_id = rollout.rollout_id
     # Spans first: for an attempt that starts in between, there are then no spans without an attempt.
     name = semconv.REWARD if tables == ["rollouts"] and known.learning is None else None
     spans = (await store.query_spans(rollout_id, name=name)).items
     attempts = (await store.query_attempts(rollout_id)).items
-    return Told(rollout=rollout, attempts=attempts, spans=spans, fate=fate_of(rollout, attempts, spans, known))
+    return RolloutOutcome(
+        rollout=rollout, attempts=attempts, spans=spans, fate=fate_of(rollout, attempts, spans, known)
+    )

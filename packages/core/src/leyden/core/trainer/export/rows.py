@@ -162,7 +162,7 @@ _ALL = Selector()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Told:
+class RolloutOutcome:
     """Rollout with its attempts, spans and outcome."""
 
     rollout: Rollout
@@ -197,7 +197,7 @@ class Told:
         return {} if self.fate is None else {call.span_id: call for call in self.fate.calls}
 
 
-def rollout_rows(told: Told) -> Iterable[Row]:
+def rollout_rows(told: RolloutOutcome) -> Iterable[Row]:
     """Yield one row: the rollout with its latest attempt and that attempt's reward."""
     rollout = told.rollout
     latest = rollout.attempt if isinstance(rollout, AttemptedRollout) else None
@@ -226,7 +226,7 @@ def rollout_rows(told: Told) -> Iterable[Row]:
     }
 
 
-def span_rows(told: Told) -> Iterable[Row]:
+def span_rows(told: RolloutOutcome) -> Iterable[Row]:
     """Yield a row for each span of every attempt."""
     attempts = {attempt.attempt_id: attempt for attempt in told.attempts}
     for span in told.spans:
@@ -264,7 +264,7 @@ def span_rows(told: Told) -> Iterable[Row]:
         }
 
 
-def transition_rows(told: Told) -> Iterable[Row]:
+def transition_rows(told: RolloutOutcome) -> Iterable[Row]:
     """Yield a row for each trainable call of every attempt, in the order they were made."""
     rollout = told.rollout
     for attempt, trajectory in told.trajectories:
@@ -301,7 +301,7 @@ def transition_rows(told: Told) -> Iterable[Row]:
             }
 
 
-ROWS: Mapping[Table, Callable[[Told], Iterable[Row]]] = {
+ROWS: Mapping[Table, Callable[[RolloutOutcome], Iterable[Row]]] = {
     "rollouts": rollout_rows,
     "spans": span_rows,
     "transitions": transition_rows,

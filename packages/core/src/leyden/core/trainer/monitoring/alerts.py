@@ -20,7 +20,7 @@ Check = Callable[[History], str | None]
 """Returns what is wrong and what to do, or None."""
 
 
-class Watch:
+class AlertDetector:
     """Detector of alerts that begin or end; `policies` and `off_policy` are passed to `active`."""
 
     def __init__(self, history: History = (), policies: Sequence[str] = (), off_policy: Collection[str] = ()) -> None:

@@ -29,7 +29,7 @@ _PROCESS = "give --isolation process, or make it inside the agent's function"
 
 
 @dataclass(frozen=True, slots=True)
-class Crossing:
+class TaskLeak:
     """Rollout that holds words of another task."""
 
     rollout_id: str
@@ -85,7 +85,7 @@ def own_words(rollouts: Sequence[RecordedRollout]) -> dict[str, frozenset[str]]:
     return {task: frozenset(word for word in found if len(tasks_of[word]) == 1) for task, found in words.items()}
 
 
-def crossings(rollouts: Sequence[RecordedRollout]) -> list[Crossing]:
+def crossings(rollouts: Sequence[RecordedRollout]) -> list[TaskLeak]:
     """Return the rollouts that hold words or texts of another task.
 
     A word that occurs in all rollouts of the other tasks belongs to the prompt, if there are at least three of these
@@ -97,16 +97,16 @@ def crossings(rollouts: Sequence[RecordedRollout]) -> list[Crossing]:
     return list(filter(None, (_crossing(one, own, phrases) for one in heard)))
 
 
-def _crossing(heard: _Heard, own: Mapping[str, frozenset[str]], phrases: Mapping[str, str]) -> Crossing | None:
+def _crossing(heard: _Heard, own: Mapping[str, frozenset[str]], phrases: Mapping[str, str]) -> TaskLeak | None:
     for phrase, task in phrases.items():
         if task != heard.task and phrase in heard.text and phrase not in heard.spelled:
-            return Crossing(heard.rollout_id, (phrase,), True)
+            return TaskLeak(heard.rollout_id, (phrase,), True)
     foreign = {task: words & heard.words for task, words in own.items() if task != heard.task}
     task, words = max(foreign.items(), key=lambda item: len(item[1]))
     if not words:
         return None
     certain = len(words) >= max(3, MOST_WORDS * len(own[task]))
-    return Crossing(heard.rollout_id, tuple(sorted(words)), certain)
+    return TaskLeak(heard.rollout_id, tuple(sorted(words)), certain)
 
 
 def _everywhere(task: str, words: frozenset[str], heard: Iterable[_Heard]) -> frozenset[str]:

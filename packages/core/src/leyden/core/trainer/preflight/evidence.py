@@ -145,7 +145,7 @@ def _speaker(agent: object, node: object) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Chance:
+class EqualRewardChance:
     """Probability of equal rewards in `rollouts` by chance, if a `share` of all rollouts earns another reward."""
 
     rollouts: int

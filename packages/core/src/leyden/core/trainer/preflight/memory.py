@@ -90,7 +90,7 @@ def _need_of_one(config: RunConfig, options: Any, size: "PolicySize") -> MemoryN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
+class MemoryEstimate:
     """Memory need of a run, and free memory of its device; None if the free memory is unknown."""
 
     need: MemoryNeed

@@ -14,7 +14,7 @@ from leyden.core.trainer.preflight.evidence import Rehearsal
 from leyden.core.trainer.preflight.report import CheckResult, failure, ok
 
 
-class Watched:
+class OptionReads:
     """Algorithm whose configuration records which of its options are read.
 
     Reads during the configuration's own validation do not count, because the code that uses an option reads it again.

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from leyden.core.algorithm.base import Algorithm, Context, StoredRollouts
-from leyden.core.algorithm.staleness import Pace
+from leyden.core.algorithm.staleness import LoopKind
 from leyden.core.data.route import POLICY
 from leyden.core.data.transition import Trajectory, TrajectoryGroup
 from leyden.core.errors import EngineError, TrainingError
@@ -60,7 +60,7 @@ class TrialContext(Context):
         self.steps, self.seed = real.steps, real.seed
         self.policies = real.policies
         self.step = 0
-        self._pace = Pace()
+        self._pace = LoopKind()
         self._before: dict[str, dict[str, tuple[float, float]]] = {}
 
     def load_policy(self, name: str = POLICY) -> "PolicyModel":
@@ -75,7 +75,7 @@ class TrialContext(Context):
         """Do nothing: there is no checkpoint."""
 
     @asynccontextmanager
-    async def collecting(self, pace: Pace) -> AsyncGenerator[None]:
+    async def collecting(self, pace: LoopKind) -> AsyncGenerator[None]:
         """Record the pace; the rehearsal itself collects batch by batch."""
         self._pace = pace
         yield

@@ -1,6 +1,6 @@
 """Preflight checks of rewards: rollouts have rewards, and the rewards differ within a task."""
 
-from leyden.core.trainer.preflight.evidence import Chance, Evidence
+from leyden.core.trainer.preflight.evidence import EqualRewardChance, Evidence
 from leyden.core.trainer.preflight.report import CheckResult, failure, ok, unchecked, warning
 
 CERTAIN = 0.01
@@ -47,7 +47,7 @@ def check_spread(evidence: Evidence) -> CheckResult:
     seen = _sameness(judged)
     if evidence.rehearsal.metrics is not None:
         return warning("spread", f"{seen}, though the algorithm takes a step from them", _WHERE)
-    chance = Chance(sum(map(len, judged)))
+    chance = EqualRewardChance(sum(map(len, judged)))
     seen += f" (by chance: {100 * chance.probability:.2g} % if 1 rollout in 20 earned another)"
     verdict = failure if chance.probability <= CERTAIN else warning
     return verdict("spread", seen, _WHERE)

@@ -22,8 +22,8 @@ from leyden.core.trainer.preflight.crossings import check_isolation
 from leyden.core.trainer.preflight.evidence import Difference, Evidence
 from leyden.core.trainer.preflight.learning import check_gradient, check_log_probabilities, check_served
 from leyden.core.trainer.preflight.machine import free_memory
-from leyden.core.trainer.preflight.memory import Memory, check_memory, memory_need
-from leyden.core.trainer.preflight.options import Watched, check_options
+from leyden.core.trainer.preflight.memory import MemoryEstimate, check_memory, memory_need
+from leyden.core.trainer.preflight.options import OptionReads, check_options
 from leyden.core.trainer.preflight.rehearsal import rehearse
 from leyden.core.trainer.preflight.report import CheckReport, CheckResult, save_report, unchecked, worst_first
 from leyden.core.trainer.preflight.rewards import check_rewards, check_spread
@@ -58,18 +58,18 @@ NAMES = (
 """Names of all checks, in the order of a report."""
 
 
-def measure_memory(config: RunConfig) -> Memory:
+def measure_memory(config: RunConfig) -> MemoryEstimate:
     """Return the memory that the run needs and the free memory. Raises UsageError for a policy that cannot be read."""
     from leyden.core.policy.size import PolicySize
 
-    watched = Watched(config.algorithm, config.algorithm_config)
+    watched = OptionReads(config.algorithm, config.algorithm_config)
     frozen = [PolicySize.of(source) for source in config.frozen.values()]
     sizes = [PolicySize.of(source) for source in config.policies.values()]
     options = [watched.algorithm.options_of(name) for name in config.policies]
-    return Memory(need=memory_need(config, options, sizes, frozen), free=free_memory(config.device))
+    return MemoryEstimate(need=memory_need(config, options, sizes, frozen), free=free_memory(config.device))
 
 
-def before_loading(config: RunConfig, memory: Memory) -> list[CheckResult]:
+def before_loading(config: RunConfig, memory: MemoryEstimate) -> list[CheckResult]:
     """Run the checks that load nothing: memory and options. Raises UsageError for an unreadable setting."""
     return [check_memory(memory.need, memory.free, config), check_options(config)]
 
@@ -95,7 +95,7 @@ async def preflight(context: "RunContext", before: Sequence[CheckResult]) -> Che
         agents_output=context.collector.agents_output,
         look_closer=context.folder.command("why"),
     )
-    watched = Watched(config.algorithm, config.algorithm_config)
+    watched = OptionReads(config.algorithm, config.algorithm_config)
     await rehearse(watched.algorithm.rehearsed(), context, evidence)
     if evidence.rehearsal.metrics is not None:
         evidence.rehearsal.unread = watched.unread

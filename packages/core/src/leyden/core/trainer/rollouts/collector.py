@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from leyden.core.algorithm.external_loop import Asked
+from leyden.core.algorithm.external_loop import TaskRequest
 from leyden.core.data import semconv
 from leyden.core.data.failure import failure_of
 from leyden.core.data.reasons import EARLIER_ATTEMPT
@@ -27,7 +27,7 @@ from leyden.core.data.transition import Trajectory, TrajectoryGroup
 from leyden.core.store.base import LightningStore
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.monitoring.display import Display
-from leyden.core.trainer.rollouts.idle_timer import Idle
+from leyden.core.trainer.rollouts.idle_timer import IdleTimer
 from leyden.core.trainer.rollouts.interrupted import fatal_error, take_up
 from leyden.core.trainer.rollouts.selection import make_selector
 from leyden.core.trainer.rollouts.tasks import batch
@@ -138,7 +138,7 @@ class Collector:
         self.agents_output = agents_output
         self.lineage = ""
         """Prefix of rollout ids. A rollback changes it, so that repeated steps run new rollouts."""
-        self.idle = Idle()
+        self.idle = IdleTimer()
         """Timer of the seconds in which the trainer waited for no rollout, so that the engine was idle."""
         self._took: dict[str, float] = {}
         """Seconds spent so far, by the id of a batch's first rollout. Training reads again the rollouts of the check,
@@ -191,7 +191,7 @@ class Collector:
         ]
         return await self._run(requests, told)
 
-    async def task(self, asked: Asked, again: int = 0) -> Collected:
+    async def task(self, asked: TaskRequest, again: int = 0) -> Collected:
         """Collect the rollouts of one task that an external loop requests.
 
         The ids contain step, place in the step and row of the task. A later session that requests the same task does
@@ -199,7 +199,7 @@ class Collector:
         """
         return await self._run(self.requests(asked, again), _unseen)
 
-    def requests(self, asked: Asked, again: int = 0) -> list[EnqueueRollout]:
+    def requests(self, asked: TaskRequest, again: int = 0) -> list[EnqueueRollout]:
         """Return the rollouts that `task` enqueues in the store."""
         if asked.held_out is None:
             task, metadata = self.tasks[asked.row], self._answered_by(asked.place)

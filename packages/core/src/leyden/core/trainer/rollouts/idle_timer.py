@@ -1,11 +1,11 @@
-"""Idle timer: `Idle` measures the seconds without any activity."""
+"""Idle timer: `IdleTimer` measures the seconds without any activity."""
 
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 
-class Idle:
+class IdleTimer:
     """Adds up the time outside all `busy` blocks, which may overlap. Use it from one event loop only."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

@@ -33,7 +33,7 @@ from leyden.core.gateway.codec import Codec
 from leyden.core.store.base import LightningStore
 from leyden.core.store.open import open_store
 from leyden.core.trainer.config import RunConfig
-from leyden.core.trainer.rollouts.retokenise import CannotTell, retold
+from leyden.core.trainer.rollouts.retokenise import CannotRetokenise, retold
 from leyden.core.trainer.rollouts.selection import make_selector
 from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trainer.run_folder.report import StoredResult
@@ -186,7 +186,7 @@ class _Told:
     def _tell(self, span: Span, own: Transition | None, told: list[Transition], untrained: dict[str, str]) -> None:
         try:
             transition = retold(span, self._codec)
-        except CannotTell as reason:
+        except CannotRetokenise as reason:
             untrained[span.span_id] = str(reason)
             return
         if transition.retokenised:

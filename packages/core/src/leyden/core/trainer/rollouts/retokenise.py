@@ -36,7 +36,7 @@ _MALFORMED = (KeyError, TypeError, AttributeError)
 """Errors of reading messages that the gateway did not validate, such as those sent to an upstream."""
 
 
-class CannotTell(LeydenError):
+class CannotRetokenise(LeydenError):
     """Call that cannot be converted into the policy's tokens; the text is the reason under which it is counted."""
 
 
@@ -51,7 +51,7 @@ class _Asked(msgspec.Struct, frozen=True):
 def retold(span: Span, codec: Codec) -> Transition:
     """Return the call in `span` as a transition of the policy, at temperature 1 and without log-probabilities.
 
-    Log-probabilities are left out, because another model drew the tokens. Raises CannotTell with the reason.
+    Log-probabilities are left out, because another model drew the tokens. Raises CannotRetokenise with the reason.
     """
     messages, tools, forced = _conversation(span)
     try:
@@ -60,7 +60,7 @@ def retold(span: Span, codec: Codec) -> Transition:
         exact = recorded is not None and recorded[0] == prompt_ids
         response_ids = recorded[1] if exact and recorded else _answer_ids(span, codec, messages, tools, prompt_ids)
     except (LeydenError, *_MALFORMED) as error:
-        raise error if isinstance(error, CannotTell) else CannotTell(NOT_RENDERED) from error
+        raise error if isinstance(error, CannotRetokenise) else CannotRetokenise(NOT_RENDERED) from error
     version = span.attributes.get(semconv.POLICY_VERSION)
     return Transition(
         rollout_id=span.rollout_id,
@@ -95,7 +95,7 @@ def _recorded(span: Span) -> tuple[list[int], list[int]] | None:
 def _conversation(span: Span) -> tuple[list[Message], list[ToolDefinition], Forced | None]:
     """Return messages, tools and forced tool of the request, in the form of Chat Completions.
 
-    This is the conversation that the gateway would pass to the policy. Raises CannotTell with the reason.
+    This is the conversation that the gateway would pass to the policy. Raises CannotRetokenise with the reason.
     """
     try:
         asked = msgspec.json.decode(span.text(semconv.SAMPLING_ASKED) or "{}", type=_Asked)
@@ -105,21 +105,21 @@ def _conversation(span: Span) -> tuple[list[Message], list[ToolDefinition], Forc
             messages, offered = read_messages(span.attributes.get(semconv.INPUT_MESSAGES)), _tools(span)
         tools, forced = apply_tool_choice(read_tool_choice(asked.tool_choice), offered)
     except (LeydenError, *UNREADABLE, *_MALFORMED) as error:
-        raise error if isinstance(error, CannotTell) else CannotTell(NOT_RENDERED) from error
+        raise error if isinstance(error, CannotRetokenise) else CannotRetokenise(NOT_RENDERED) from error
     if not messages:
-        raise CannotTell(NOT_RENDERED)
+        raise CannotRetokenise(NOT_RENDERED)
     if any(part.get("type") not in TEXT_PARTS for message in messages for part in objects(message.get("content"))):
-        raise CannotTell(MORE_THAN_TEXT)
+        raise CannotRetokenise(MORE_THAN_TEXT)
     return messages, tools, forced
 
 
 def _responses(span: Span, asked: _Asked) -> list[Message]:
     """Return the conversation of a request to an upstream's Responses API.
 
-    Raises CannotTell for a continued response.
+    Raises CannotRetokenise for a continued response.
     """
     if asked.previous_response_id is not None:
-        raise CannotTell(CONTINUED)
+        raise CannotRetokenise(CONTINUED)
     given: Any = msgspec.json.decode(span.text(semconv.INPUT_MESSAGES) or "[]")
     instructions: list[Message] = [{"role": "system", "content": asked.instructions}] if asked.instructions else []
     return [*instructions, *chat_messages(read_items(given))]
@@ -141,20 +141,20 @@ def _answer_ids(
     """Return the token ids with which the policy would have written the recorded answer, including the end of turn.
 
     They are the ids that the chat template puts after the prompt, up to the end of the turn, for the conversation with
-    the answer. An answer that was cut off gets no end of turn. Raises CannotTell with the reason.
+    the answer. An answer that was cut off gets no end of turn. Raises CannotRetokenise with the reason.
     """
     answers = read_messages(span.attributes.get(semconv.OUTPUT_MESSAGES))
     if len(answers) > 1:
-        raise CannotTell(SEVERAL_ANSWERS)
+        raise CannotRetokenise(SEVERAL_ANSWERS)
     if not answers or not (answers[0].get("content") or answers[0].get("tool_calls")):
-        raise CannotTell(NO_ANSWER)
+        raise CannotRetokenise(NO_ANSWER)
     answer = cast("Message", {**answers[0], "role": "assistant"})
     whole = codec.encode([*messages, answer], tools)
     ends = [at for at in range(len(prompt_ids), len(whole)) if whole[at] in codec.stop_ids]
     if whole[: len(prompt_ids)] != prompt_ids or not ends:
-        raise CannotTell(CHANGED)
+        raise CannotRetokenise(CHANGED)
     last = ends[0] if finish_reason(span) == _CUT_OFF else ends[0] + 1
     response_ids = whole[len(prompt_ids) : last]
     if not response_ids:
-        raise CannotTell(NO_ANSWER)
+        raise CannotRetokenise(NO_ANSWER)
     return response_ids

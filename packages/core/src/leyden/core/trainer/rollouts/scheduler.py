@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from leyden.core.algorithm.staleness import Pace, Window, restore_window, window_state
+from leyden.core.algorithm.staleness import LoopKind, StalenessWindow, restore_window, window_state
 from leyden.core.trainer.rollouts.collector import Collected, Collector
 
 
@@ -60,7 +60,7 @@ class Batches(ABC):
         return
 
 
-class InStep(Batches):
+class SyncBatches(Batches):
     """Starts each batch on request, so that the weights that learn from it also draw it."""
 
     def __init__(self, collector: Collector, progress: Progress, position: Mapping[str, Any]) -> None:
@@ -80,7 +80,7 @@ class InStep(Batches):
 
 
 @dataclass(frozen=True, slots=True)
-class _Begun:
+class _BatchInFlight:
     """Batch in flight."""
 
     batch: int
@@ -89,7 +89,7 @@ class _Begun:
     collected: asyncio.Task[Collected]
 
 
-class OneAhead(Batches):
+class OneAheadBatches(Batches):
     """Collects the next batch during an update, with the weights from before that update.
 
     New weights are served only after that batch has finished. Each batch therefore has one version, and a checkpoint
@@ -125,24 +125,26 @@ class OneAhead(Batches):
         if self._ahead is not None:
             await _end([self._ahead.collected])
 
-    def _begin_next(self) -> _Begun:
+    def _begin_next(self) -> _BatchInFlight:
         begun = self._begin(self._batch, self._progress.step)
         self._batch += 1
         return begun
 
-    def _begin(self, batch: int, version: int) -> _Begun:
+    def _begin(self, batch: int, version: int) -> _BatchInFlight:
         collecting = self._collector.train(batch, version=version, told=_nobody)
-        return _Begun(batch, version, asyncio.create_task(collecting))
+        return _BatchInFlight(batch, version, asyncio.create_task(collecting))
 
 
-class AsTheyFinish(Batches):
+class AsyncBatches(Batches):
     """Keeps groups in flight all the time, and forms batches of finished groups within the staleness bound.
 
     A group is started when a runner has capacity for one of its rollouts, so that groups do not age in the queue. No
     group is started while a whole batch waits to be learned from: each further group would make it older.
     """
 
-    def __init__(self, collector: Collector, progress: Progress, window: Window, position: Mapping[str, Any]) -> None:
+    def __init__(
+        self, collector: Collector, progress: Progress, window: StalenessWindow, position: Mapping[str, Any]
+    ) -> None:
         self._collector, self._progress, self._window = collector, progress, window
         config = collector.config
         self._places = config.workers * config.concurrency
@@ -248,14 +250,14 @@ class AsTheyFinish(Batches):
         self._news.set()
 
 
-def make_batches(pace: Pace, collector: Collector, progress: Progress, position: Mapping[str, Any]) -> Batches:
+def make_batches(pace: LoopKind, collector: Collector, progress: Progress, position: Mapping[str, Any]) -> Batches:
     """Return the scheduler for `pace`, starting at `position`; an empty mapping is the start of the run."""
     if pace.loop == "sync":
-        return InStep(collector, progress, position)
+        return SyncBatches(collector, progress, position)
     if pace.loop == "one_off":
-        return OneAhead(collector, progress, position)
-    window = Window(size=collector.config.tasks_per_step, max_staleness=pace.max_staleness)
-    return AsTheyFinish(collector, progress, window, position)
+        return OneAheadBatches(collector, progress, position)
+    window = StalenessWindow(size=collector.config.tasks_per_step, max_staleness=pace.max_staleness)
+    return AsyncBatches(collector, progress, window, position)
 
 
 async def _end(tasks: list[asyncio.Task[Collected]]) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from leyden.core.errors import TrainingError
-from leyden.core.trainer.run_folder.model_selection import Standing
+from leyden.core.trainer.run_folder.model_selection import ModelSelection
 
 if TYPE_CHECKING:
     from leyden.core.policy.checkpoints.checkpoint import Trained
@@ -22,7 +22,7 @@ class CheckpointWriter:
     step whose checkpoint was being written.
     """
 
-    def __init__(self, folder: Path, standing: Standing, keep: int) -> None:
+    def __init__(self, folder: Path, standing: ModelSelection, keep: int) -> None:
         self._folder, self._standing, self._keep = folder, standing, keep
         self._writing: asyncio.Task[None] | None = None
 

@@ -1,7 +1,7 @@
 """Early stopping: chooses the version that a run keeps, and when it may stop, from rewards on held-out tasks.
 
 The functions are pure. A version is better when its mean reward is higher. On a tie the earlier version stays, because
-nothing shows that more training helped. For early stopping, a rise counts only beyond chance; see `Kept.judged`.
+nothing shows that more training helped. For early stopping, a rise counts only beyond chance; see `BestVersion.judged`.
 """
 
 import math
@@ -12,7 +12,7 @@ import msgspec
 from leyden.core.trainer.run_folder.versions import Evaluation
 
 
-class Kept(msgspec.Struct, frozen=True, kw_only=True):
+class BestVersion(msgspec.Struct, frozen=True, kw_only=True):
     """The best version so far, and the number of evaluations without a noticeable rise."""
 
     version: int
@@ -26,11 +26,11 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
     """Number of evaluations since that version."""
 
     @classmethod
-    def first(cls, version: int, evaluation: Evaluation) -> "Kept":
+    def first(cls, version: int, evaluation: Evaluation) -> "BestVersion":
         """Return the state after the first evaluated version."""
         return cls(version=version, success=_success(evaluation), reference=evaluation.rewards)
 
-    def judged(self, version: int, evaluation: Evaluation) -> "Kept":
+    def judged(self, version: int, evaluation: Evaluation) -> "BestVersion":
         """Return the state after the evaluation of `version`.
 
         Its rewards are compared with those of the reference, task by task. A rise is noticeable if the mean difference
@@ -41,7 +41,7 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
         success = _success(evaluation)
         better = success > self.success
         rose = rises(self.reference, evaluation.rewards)
-        return Kept(
+        return BestVersion(
             version=version if better else self.version,
             success=success if better else self.success,
             evaluations=self.evaluations + 1,

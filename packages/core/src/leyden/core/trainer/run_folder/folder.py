@@ -29,7 +29,7 @@ RUNS = "runs"
 """Default folder of all runs."""
 
 
-class Learned(msgspec.Struct, frozen=True, kw_only=True):
+class LearnedLine(msgspec.Struct, frozen=True, kw_only=True):
     """Line of `learned.jsonl`: what became of the rollouts of one batch."""
 
     step: int
@@ -230,9 +230,9 @@ class RunFolder:
     def append_learned(self, step: int, accounts: Sequence[Account]) -> None:
         """Append a line to `learned.jsonl` for each account of a batch that was collected for `step`."""
         if accounts:
-            _append(self.learned_file, [msgspec.json.encode(Learned(step=step, account=one)) for one in accounts])
+            _append(self.learned_file, [msgspec.json.encode(LearnedLine(step=step, account=one)) for one in accounts])
 
-    def learned(self) -> list["Learned"]:
+    def learned(self) -> list["LearnedLine"]:
         """Return all complete lines of `learned.jsonl`."""
         return read_learned(self.learned_file)
 
@@ -274,9 +274,9 @@ def is_free(path: Path) -> bool:
     return not path.exists() or RunFolder(path).failed_file.exists()
 
 
-def read_learned(file: Path) -> list[Learned]:
+def read_learned(file: Path) -> list[LearnedLine]:
     """Return all complete lines of a `learned.jsonl`; empty if the file does not exist."""
-    return [msgspec.json.decode(line, type=Learned) for line in _whole_lines(file)]
+    return [msgspec.json.decode(line, type=LearnedLine) for line in _whole_lines(file)]
 
 
 def _append(path: Path, lines: Sequence[bytes]) -> None:

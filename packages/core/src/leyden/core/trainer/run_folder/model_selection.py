@@ -14,14 +14,14 @@ import msgspec
 
 from leyden.core.errors import TrainingError
 from leyden.core.trainer.config import RunConfig
-from leyden.core.trainer.run_folder.early_stopping import Kept
+from leyden.core.trainer.run_folder.early_stopping import BestVersion
 from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trainer.run_folder.report import KeptVersion
 from leyden.core.trainer.run_folder.versions import Evaluation, ModelVersion, SideScores, VersionFile, earned
 
 
 @dataclass(slots=True)
-class Scores:
+class VersionScores:
     """Rewards of a version by held-out set, with the agent's own sampling and with the training sampling."""
 
     version: int
@@ -32,7 +32,7 @@ class Scores:
     sides: dict[str, SideScores] = field(default_factory=dict[str, SideScores])
 
     @classmethod
-    def none(cls, version: int, sides: Sequence[str]) -> "Scores":
+    def none(cls, version: int, sides: Sequence[str]) -> "VersionScores":
         """Return empty scores for a version of a run with these sides."""
         return cls(version, sides={side: SideScores() for side in sides})
 
@@ -55,19 +55,19 @@ def _rank(evaluation: Evaluation) -> float:
 class _State(msgspec.Struct, kw_only=True):
     """State that a checkpoint stores."""
 
-    kept: Kept | None = None
+    kept: BestVersion | None = None
     evaluated: bool = False
     """Whether the version of the checkpoint itself has been evaluated."""
     stopped: int | None = None
     """Number of planned steps when the run stopped early; None if it did not."""
 
 
-class Standing:
+class ModelSelection:
     """Records the versions of the run in `folder` as they are trained, evaluated and saved."""
 
     def __init__(self, folder: RunFolder, config: RunConfig) -> None:
         self.versions = VersionFile(folder.path)
-        self.scores: Scores | None = None
+        self.scores: VersionScores | None = None
         """Scores of the version that was evaluated last."""
         self._folder, self._config = folder, config
         self._state = _State()
@@ -96,7 +96,7 @@ class Standing:
         if found.weights is None:
             self._keep(msgspec.structs.replace(found, weights=self._relative(checkpoint)))
         if self._state.evaluated and found.held_out:
-            self.scores = Scores(version, found.held_out, found.sampled, found.side, found.sides)
+            self.scores = VersionScores(version, found.held_out, found.sampled, found.side, found.sides)
         stays = self._state.stopped is not None and self._config.steps <= self._state.stopped
         if self._state.stopped is not None and not stays:
             self._state.stopped = None
@@ -120,7 +120,7 @@ class Standing:
         """Whether `version` is the one that was evaluated last."""
         return self.scores is not None and self.scores.version == version
 
-    def score(self, scores: Scores) -> None:
+    def score(self, scores: VersionScores) -> None:
         """Take the scores of a version, and add them to its record if it has one.
 
         Raises TrainingError if versions are compared by these scores and no task was rewarded.
@@ -137,7 +137,7 @@ class Standing:
                 "tell the best version by; let the reward function score its tasks, or leave --eval-every out"
             )
         kept, version = self._state.kept, scores.version
-        self._state.kept = Kept.first(version, headline) if kept is None else kept.judged(version, headline)
+        self._state.kept = BestVersion.first(version, headline) if kept is None else kept.judged(version, headline)
 
     def stop_early(self, version: int, steps: int) -> str | None:
         """Return why the run should end with `version`; None if it should continue or ends anyway."""
@@ -202,7 +202,7 @@ class Standing:
             seed=self._config.seed,
             policy=self._config.policy,
             metrics=self._metrics,
-            **_recorded(scores or Scores.none(version, self._config.sides)),
+            **_recorded(scores or VersionScores.none(version, self._config.sides)),
         )
 
     def _relative(self, checkpoint: Path) -> str:
@@ -225,6 +225,6 @@ class Standing:
                 mark.unlink(missing_ok=True)
 
 
-def _recorded(scores: Scores) -> dict[str, Any]:
+def _recorded(scores: VersionScores) -> dict[str, Any]:
     """Return the fields of a version's record that hold its scores."""
     return {"held_out": scores.held_out, "sampled": scores.sampled, "side": scores.side, "sides": scores.sides}

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from leyden.core.data.tally import Counted, Tally
+from leyden.core.data.tally import CountedMessage, Tally
 from leyden.core.trainer.monitoring.as_it_is import CAPTION, TITLE, as_it_is
 from leyden.core.trainer.run_folder.versions import Evaluation, SideScores, earned
 
@@ -100,7 +100,7 @@ class RunReport(msgspec.Struct, kw_only=True):
     rollouts: int = 0
     """Training and held-out rollouts that finished, whatever their outcome."""
     failed_rollouts: int = 0
-    failures: list[Counted] = []
+    failures: list[CountedMessage] = []
     """Reasons of failed rollouts, the most frequent first, each with an example id. Rare reasons are counted
     together."""
     empty_rollouts: int = 0
@@ -139,7 +139,7 @@ class RunReport(msgspec.Struct, kw_only=True):
     """Why the run ended before the planned number of steps, if it did."""
     alerts: list[RaisedAlert] = []
 
-    def note_failures(self, found: Sequence[Counted]) -> None:
+    def note_failures(self, found: Sequence[CountedMessage]) -> None:
         """Add failure reasons. Beyond `MOST_FAILURES` reasons, the rare ones are added up as others."""
         tally = Tally()
         tally.include([*self.failures, *found])
@@ -148,7 +148,7 @@ class RunReport(msgspec.Struct, kw_only=True):
         self.failures = listed[:MOST_FAILURES]
         if rest:
             example = next((one.example for one in listed[MOST_FAILURES:]), "")
-            self.failures.append(Counted(rest, OTHERS, example))
+            self.failures.append(CountedMessage(rest, OTHERS, example))
 
     def note_held_out(
         self, when: Literal["before", "after"], own: Mapping[str, Evaluation], sampled: Mapping[str, Evaluation]
@@ -241,7 +241,7 @@ def _totals(report: RunReport) -> list[tuple[str, str]]:
     return rows + [(label, f"{count:,}") for label, count in counted.items() if count]
 
 
-def _most_frequent(failures: Sequence[Counted]) -> list[Counted]:
+def _most_frequent(failures: Sequence[CountedMessage]) -> list[CountedMessage]:
     """Return the reasons for the table; `leyden why` shows all of them."""
     tally = Tally()
     tally.include(failures)

@@ -16,7 +16,7 @@ from leyden.core.errors import NotFound, RunError, StoreError, UsageError
 from leyden.core.policy.checkpoints.atomic import whole_folder
 from leyden.core.store.open import open_store
 from leyden.core.trainer.rollouts.interrupted import set_aside
-from leyden.core.trainer.run_folder.early_stopping import Kept
+from leyden.core.trainer.run_folder.early_stopping import BestVersion
 from leyden.core.trainer.run_folder.folder import LEARNED, RunFolder
 from leyden.core.trainer.run_folder.models import Models
 from leyden.core.trainer.run_folder.move_journal import NEW, SET_ASIDE, Move, end_moves, plan_moves
@@ -151,5 +151,5 @@ def _kept_now(models: Models, version: ModelVersion, evaluations: int) -> dict[s
     evaluation = version.held_out.get(headline)
     if evaluation is None or evaluation.success is None:
         return None
-    kept = Kept.first(version.version, evaluation)
+    kept = BestVersion.first(version.version, evaluation)
     return msgspec.to_builtins(msgspec.structs.replace(kept, evaluations=evaluations))

@@ -33,8 +33,8 @@ class RecordedRun(RunContext):
     """Session of a run whose store follows its folder."""
 
     @cached_property
-    def _recording(self) -> "Recording":
-        return Recording(self.serving.store, self.folder, self.config)
+    def _recording(self) -> "StoreSync":
+        return StoreSync(self.serving.store, self.folder, self.config)
 
     @asynccontextmanager
     async def recorded(self) -> AsyncGenerator[None]:
@@ -63,7 +63,7 @@ class RecordedRun(RunContext):
         await self._recording.catch_up()
 
 
-class Recording:
+class StoreSync:
     """Store records of the run in `folder`."""
 
     def __init__(self, store: LightningStore, folder: RunFolder, config: RunConfig) -> None:

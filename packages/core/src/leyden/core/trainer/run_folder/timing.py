@@ -5,7 +5,7 @@ import time
 from typing import NamedTuple
 
 
-class Usage(NamedTuple):
+class TimeUsage(NamedTuple):
     """Reading of both clocks, in seconds; the difference of two readings is the time used between them."""
 
     seconds: float
@@ -13,11 +13,11 @@ class Usage(NamedTuple):
     """CPU time of this process and of its ended child processes."""
 
     @classmethod
-    def now(cls) -> "Usage":
+    def now(cls) -> "TimeUsage":
         """Read the clocks."""
         used = (resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN))
         return cls(time.monotonic(), sum(of.ru_utime + of.ru_stime for of in used))
 
-    def since(self, began: "Usage") -> "Usage":
+    def since(self, began: "TimeUsage") -> "TimeUsage":
         """Return the time used between `began` and this reading."""
-        return Usage(self.seconds - began.seconds, self.cpu_seconds - began.cpu_seconds)
+        return TimeUsage(self.seconds - began.seconds, self.cpu_seconds - began.cpu_seconds)

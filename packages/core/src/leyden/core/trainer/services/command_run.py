@@ -10,7 +10,14 @@ from typing import Any
 
 from leyden.core.data.rollout import Task
 from leyden.core.errors import LeydenError, RewardError, UsageError
-from leyden.core.runner.commands.command import CommandAgent, CommandFailed, Tail, environment, run_process, task_json
+from leyden.core.runner.commands.command import (
+    CommandAgent,
+    CommandFailed,
+    OutputTail,
+    environment,
+    run_process,
+    task_json,
+)
 from leyden.core.runner.commands.process import GRACE_SECONDS, CommandProcess, Exit, Streams
 from leyden.core.tracing.context import OpenAttempt
 from leyden.core.tracing.wire.unsupported_clients import COMMAND
@@ -45,7 +52,7 @@ class ForegroundCommand(CommandAgent):
         Raises CommandFailed for a nonzero exit code.
         """
         attempt.extra[COMMAND] = self.arguments[0]
-        kept = Tail()
+        kept = OutputTail()
 
         def keep(piece: bytes) -> None:
             kept(piece)

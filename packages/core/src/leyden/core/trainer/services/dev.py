@@ -23,7 +23,7 @@ from leyden.core.trainer.agents.local import AgentPlan, served_resources, worker
 from leyden.core.trainer.event_loop import run_loop, together
 from leyden.core.trainer.rollouts.recorded import RecordedRollout, read_rollout
 from leyden.core.trainer.rollouts.tasks import not_whole
-from leyden.core.trainer.serving.address import Address, open_gateway
+from leyden.core.trainer.serving.address import RunAddress, open_gateway
 from leyden.core.trainer.serving.serving import embedded_policy
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ async def _dry_run(
     return [await read_rollout(store, rollout_id) for rollout_id in ids]
 
 
-async def _enqueue(plan: DevPlan, tasks: Sequence[Task], store: LightningStore, address: Address) -> list[str]:
+async def _enqueue(plan: DevPlan, tasks: Sequence[Task], store: LightningStore, address: RunAddress) -> list[str]:
     await store.add_resources(served_resources(plan.resources, address, os.path.basename(plan.policy or "policy")))
     config = RolloutConfig(timeout_seconds=plan.timeout_seconds)
     requests = [EnqueueRollout(rollout_id=f"dev-{n}", input=t, mode="test", config=config) for n, t in enumerate(tasks)]
@@ -141,7 +141,9 @@ async def _answering(plan: DevPlan) -> "AsyncGenerator[ServedPolicy | Upstream]"
         yield policy
 
 
-def _agents(plan: DevPlan, agent: Any, reward: Any, store: LightningStore, address: Address, live: _Live | None) -> Any:
+def _agents(
+    plan: DevPlan, agent: Any, reward: Any, store: LightningStore, address: RunAddress, live: _Live | None
+) -> Any:
     if live is not None:
         return _live_agents(plan, live, address)
     if isinstance(agent, str | tuple):
@@ -161,7 +163,7 @@ def _agents(plan: DevPlan, agent: Any, reward: Any, store: LightningStore, addre
 
 @asynccontextmanager
 async def _commands(
-    plan: DevPlan, agent: CommandAgent, reward: Any, store: LightningStore, address: Address
+    plan: DevPlan, agent: CommandAgent, reward: Any, store: LightningStore, address: RunAddress
 ) -> AsyncGenerator[Any]:
     """Context manager: runs commands on this event loop; an agent in a process of its own cannot block it."""
     from leyden.core.runner.config import RunnerConfig
@@ -193,7 +195,7 @@ async def _commands(
 
 
 @asynccontextmanager
-async def _live_agents(plan: DevPlan, live: _Live, address: Address) -> AsyncGenerator[Any]:
+async def _live_agents(plan: DevPlan, live: _Live, address: RunAddress) -> AsyncGenerator[Any]:
     """Context manager: runs the agent in a thread of this process, with an event loop other than the gateway's."""
     import threading
 

@@ -11,8 +11,8 @@ from leyden.core.data.identity import mint, new_key
 from leyden.core.data.route import Route
 from leyden.core.store.base import LightningStore
 from leyden.core.store.http.access import Access, new_machine
-from leyden.core.trainer.agents.placement import Runners
-from leyden.core.trainer.agents.runner_api import PATH, Desk
+from leyden.core.trainer.agents.placement import RunnerPlacement
+from leyden.core.trainer.agents.runner_api import PATH, RunnerEndpoint
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Address:
+class RunAddress:
     """URL, token and signing key of a run. Agent processes receive the result of `machine`."""
 
     url: str
@@ -36,7 +36,7 @@ class Address:
     routes: tuple[Route, ...] = ()
     """Routes of an agent's model calls."""
 
-    def machine(self, kind: str = "worker") -> "Address":
+    def machine(self, kind: str = "worker") -> "RunAddress":
         """Return the address for the workers of one machine, with a token of its own and without the key."""
         return replace(self, token=new_machine(Access(self.token), kind), key=b"")
 
@@ -50,8 +50,8 @@ async def open_gateway(
     limits: "GatewayLimits | None" = None,
     mounts: "Mapping[str, ASGIApp] | None" = None,
     beside: "Mapping[str, Measure] | None" = None,
-    desk: Desk | None = None,
-) -> AsyncGenerator[tuple[Address, "Gateway"]]:
+    desk: RunnerEndpoint | None = None,
+) -> AsyncGenerator[tuple[RunAddress, "Gateway"]]:
     """Context manager: starts the gateway on a free loopback port, with the store's server and further mounts.
 
     Yields the address and the gateway. Without a policy, the gateway waits for one (`Gateway.answer_with`). With
@@ -60,13 +60,13 @@ async def open_gateway(
     """
     from leyden.core.gateway.app import Gateway
     from leyden.core.gateway.http.server import GatewayServer
-    from leyden.core.store.http.admission import Intake, ServerLimits
+    from leyden.core.store.http.admission import RequestAdmission, ServerLimits
     from leyden.core.store.http.metrics import StoreMetrics
     from leyden.core.store.http.server import store_app
 
     key, token = new_key(), secrets.token_urlsafe(24)
     access = Access(token)
-    counted = StoreMetrics(Intake(ServerLimits()))
+    counted = StoreMetrics(RequestAdmission(ServerLimits()))
     stores = store_app(
         store,
         authorize=access.is_trainer,
@@ -85,12 +85,12 @@ async def open_gateway(
         beside={"store": partial(counted.collect, store), **(beside or {})},
         limits=limits,
     )
-    where = Runners() if desk is None else desk.runners
+    where = RunnerPlacement() if desk is None else desk.runners
     server = GatewayServer(door.app, where.host, where.port, allowed_hosts=where.known_hosts)
     url = where.url(await server.start())
     ended = False
     try:
-        yield Address(url=url, token=token, key=key), door
+        yield RunAddress(url=url, token=token, key=key), door
         ended = True
     finally:
         if desk is not None:

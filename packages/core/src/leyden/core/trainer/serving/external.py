@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from leyden.core.algorithm.base import Algorithm
-from leyden.core.algorithm.external_loop import Door
+from leyden.core.algorithm.external_loop import RunEndpoint
 from leyden.core.engine.base import ModelInfo
 from leyden.core.errors import UsageError
-from leyden.core.trainer.agents.runner_api import Desk
+from leyden.core.trainer.agents.runner_api import RunnerEndpoint
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.monitoring.run_metrics import RunMetrics
 from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trainer.serving.address import open_gateway
-from leyden.core.trainer.serving.external_replicas import Elsewhere
+from leyden.core.trainer.serving.external_replicas import ExternalReplicas
 from leyden.core.trainer.serving.serving import Serving
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ async def serve_elsewhere(folder: RunFolder, config: RunConfig, algorithm: Algor
     from leyden.core.engine.vllm.replicas import ReplicaEngine
     from leyden.core.gateway.app import GatewayLimits
     from leyden.core.gateway.calls.served_policy import ServedPolicy
-    from leyden.core.gateway.calls.span_writer import KeeperLimits
+    from leyden.core.gateway.calls.span_writer import SpanWriterLimits
     from leyden.core.gateway.codecs.huggingface import HuggingFaceCodec
     from leyden.core.gateway.http import gc_tuning
     from leyden.core.store.open import open_store
@@ -47,16 +47,16 @@ async def serve_elsewhere(folder: RunFolder, config: RunConfig, algorithm: Algor
         policy = ServedPolicy(name=config.usual, engine=engine, codec=codec, sampling=config.sampling)
         store = await open_store(folder.store_uri)
         closing.push_async_callback(store.close)
-        limits = GatewayLimits(records=KeeperLimits(within=config.record_within))
-        elsewhere = Elsewhere(engine)
+        limits = GatewayLimits(records=SpanWriterLimits(within=config.record_within))
+        elsewhere = ExternalReplicas(engine)
         closing.push_async_callback(elsewhere.close)
         beside = {"run": RunMetrics(folder, config).measure}
         mounts = {PATH: elsewhere}
-        opened = open_gateway(store, policy, limits=limits, mounts=mounts, beside=beside, desk=Desk(config))
+        opened = open_gateway(store, policy, limits=limits, mounts=mounts, beside=beside, desk=RunnerEndpoint(config))
         address, gateway = await closing.enter_async_context(opened)
         # not the store's token, which workers and therefore agents have: the loop's token controls where the policy is
         # served
-        elsewhere.door = Door(url=address.url + PATH, token=secrets.token_urlsafe(24))
+        elsewhere.door = RunEndpoint(url=address.url + PATH, token=secrets.token_urlsafe(24))
         gc_tuning.calm()
         closing.callback(gc_tuning.restore)
         yield Serving(store, replace(address, routes=config.routes), {}, gateway, elsewhere=elsewhere)

@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from leyden.core.algorithm.external_loop import Door
+from leyden.core.algorithm.external_loop import RunEndpoint
 from leyden.core.errors import TrainingError
 
 if TYPE_CHECKING:
     from leyden.core.engine.vllm.replicas import ReplicaEngine
 
 
-class Elsewhere:
+class ExternalReplicas:
     """Replicas of a policy, and the ASGI application for the processes of the external loop."""
 
     def __init__(self, engine: "ReplicaEngine") -> None:
         self._engine = engine
         self._app: ASGIApp | None = None
         self._pause: _Pause | None = None
-        self.door = Door(url="", token="")
+        self.door = RunEndpoint(url="", token="")
 
     async def serve_from(self, urls: Sequence[str], version: int) -> None:
         """Send calls only to the servers at `urls`, which serve `version`; ends a pause.
@@ -56,7 +56,7 @@ class Elsewhere:
         """Raise EngineError when all replicas are lost: a loop does not replace a replica that died."""
         self._engine.check()
 
-    def open(self, app: ASGIApp) -> Door:
+    def open(self, app: ASGIApp) -> RunEndpoint:
         """Answer requests with the token by `app`; return the listener's URL and token."""
         self._app = app
         return self.door

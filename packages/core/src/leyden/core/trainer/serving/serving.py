@@ -16,12 +16,12 @@ from leyden.core.engine.base import Engine, EngineRecord
 from leyden.core.errors import EngineError
 from leyden.core.runner.user_code.loading import importing
 from leyden.core.store.base import LightningStore
-from leyden.core.trainer.agents.runner_api import Desk
+from leyden.core.trainer.agents.runner_api import RunnerEndpoint
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.event_loop import together
 from leyden.core.trainer.monitoring.run_metrics import RunMetrics
 from leyden.core.trainer.run_folder.folder import RunFolder
-from leyden.core.trainer.serving.address import Address, open_gateway
+from leyden.core.trainer.serving.address import RunAddress, open_gateway
 from leyden.core.trainer.serving.determinism import engine_config
 from leyden.core.trainer.serving.vllm import server_options, vllm_policy
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from leyden.core.gateway.codec import Codec
     from leyden.core.policy.model import PolicyModel
     from leyden.core.trainer.agents.local import AgentSide, CheckAgents
-    from leyden.core.trainer.serving.external_replicas import Elsewhere
+    from leyden.core.trainer.serving.external_replicas import ExternalReplicas
 
 SERVED_GAP = {"float32": 1e-4, "bfloat16": 0.15}
 """Largest log-probability difference that rounding explains, by the precision of the trainer. The engine computes in
@@ -59,13 +59,13 @@ class Serving:
     def __init__(
         self,
         store: LightningStore,
-        address: Address,
+        address: RunAddress,
         policies: Mapping[str, Served],
         gateway: "Gateway",
         *,
         drain: bool = False,
         frozen: Sequence[Engine] = (),
-        elsewhere: "Elsewhere | None" = None,
+        elsewhere: "ExternalReplicas | None" = None,
     ) -> None:
         self.store, self.address, self.policies = store, address, policies
         self._frozen = frozen
@@ -148,7 +148,7 @@ async def serve_policies(
     Yields the serving side and the check of the agent side. On exit everything is closed, the agents first.
     """
     from leyden.core.gateway.app import GatewayLimits
-    from leyden.core.gateway.calls.span_writer import KeeperLimits
+    from leyden.core.gateway.calls.span_writer import SpanWriterLimits
     from leyden.core.gateway.http import gc_tuning
     from leyden.core.store.open import open_store
 
@@ -157,9 +157,9 @@ async def serve_policies(
         engines = await closing.enter_async_context(AsyncExitStack())
         store = await open_store(folder.store_uri)
         closing.push_async_callback(store.close)
-        limits = GatewayLimits(records=KeeperLimits(within=config.record_within))
+        limits = GatewayLimits(records=SpanWriterLimits(within=config.record_within))
         beside = {"run": RunMetrics(folder, config).measure}
-        opening = open_gateway(store, limits=limits, beside=beside, desk=Desk(config))
+        opening = open_gateway(store, limits=limits, beside=beside, desk=RunnerEndpoint(config))
         address, door = await closing.enter_async_context(opening)
         address = replace(address, routes=config.routes)
         starting = closing.enter_async_context(agents(address))
@@ -182,10 +182,10 @@ async def _serve_all(
     engines: AsyncExitStack, folder: RunFolder, config: RunConfig, record: "_EngineLog | None"
 ) -> "dict[str, ServedPolicy]":
     """Load the policies of a run one after the other, and serve them until `engines` is closed."""
-    from leyden.core.gateway.calls.seeds import Draws
+    from leyden.core.gateway.calls.seeds import CallSeeds
 
     decoding = engine_config(config)
-    draws = Draws(config.seed) if config.deterministic else None
+    draws = CallSeeds(config.seed) if config.deterministic else None
     served: dict[str, ServedPolicy] = {}
     for name, source in {**config.policies, **config.frozen}.items():
         trained = name in config.policies

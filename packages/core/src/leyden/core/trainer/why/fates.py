@@ -35,7 +35,7 @@ from leyden.core.data.span import Span
 from leyden.core.data.transition import Trajectory
 from leyden.core.trainer.context.discarded_versions import LOST
 from leyden.core.trainer.rollouts.interrupted import ABANDONED
-from leyden.core.trainer.why.learning import Learning, Step
+from leyden.core.trainer.why.learning import LearnedStep, Learning
 from leyden.core.trajectory.assemble import assemble
 from leyden.core.trajectory.calls import is_recorded_call
 from leyden.core.trajectory.select import Selector
@@ -52,7 +52,7 @@ class CallFate(msgspec.Struct, frozen=True, kw_only=True):
     """Number of the attempt that made it, counted from 1."""
     agent: str | None = None
     node: str | None = None
-    steps: list[Step] = []
+    steps: list[LearnedStep] = []
     reason: str | None = None
     detail: str = ""
     """Recorded detail of the reason, such as what the gateway refused."""
@@ -68,7 +68,7 @@ class RolloutFate(msgspec.Struct, frozen=True, kw_only=True):
     mode: str | None = None
     reward: float | None = None
     attempts: int = 0
-    steps: list[Step] = []
+    steps: list[LearnedStep] = []
     reason: str | None = None
     detail: str = ""
     """Recorded detail of the reason, such as the error that the agent raised."""
@@ -87,7 +87,7 @@ class RolloutFate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Circumstances:
+class RunFacts:
     """Facts about the run that a rollout belongs to."""
 
     learning: Learning | None
@@ -103,7 +103,7 @@ class Circumstances:
     """Reason why a run that learns from another store leaves the rollout out, whatever its content."""
 
 
-def fate_of(rollout: Rollout, attempts: Sequence[Attempt], spans: Sequence[Span], known: Circumstances) -> RolloutFate:
+def fate_of(rollout: Rollout, attempts: Sequence[Attempt], spans: Sequence[Span], known: RunFacts) -> RolloutFate:
     """Return the outcome of `rollout`. `attempts` must be in order; `spans` are those of all attempts."""
     latest = rollout.attempt if isinstance(rollout, AttemptedRollout) else None
     failure = None if latest is None else failure_of(latest)
@@ -128,7 +128,7 @@ def fate_of(rollout: Rollout, attempts: Sequence[Attempt], spans: Sequence[Span]
 
 
 def _reason(
-    rollout: Rollout, failure: Failure | None, trajectory: Trajectory | None, known: Circumstances
+    rollout: Rollout, failure: Failure | None, trajectory: Trajectory | None, known: RunFacts
 ) -> tuple[str | None, str]:
     """Return why no step learned from a rollout, and the recorded detail. The reason is None if none is known."""
     detail = "" if failure is None else failure.text
@@ -148,7 +148,7 @@ def _reason(
     return NO_STEP, "the run goes on" if known.runs_now else known.ended
 
 
-def _open_reason(rollout: Rollout, known: Circumstances) -> str | None:
+def _open_reason(rollout: Rollout, known: RunFacts) -> str | None:
     """Return why a rollout that is unfinished, or that no step may learn from, was not trained; else None."""
     if rollout.metadata.get(ABANDONED):
         return INTERRUPTED
@@ -198,7 +198,7 @@ def _calls(
     spans: Sequence[Span],
     trajectory: Trajectory | None,
     reason: str | None,
-    known: Circumstances,
+    known: RunFacts,
 ) -> list[CallFate]:
     """Return the outcomes of the recorded calls, in the order they were made."""
     learning = known.learning
@@ -206,7 +206,7 @@ def _calls(
     latest = attempts[-1].attempt_id if attempts else None
     found: list[CallFate] = []
     for span in sorted(filter(is_recorded_call, spans), key=lambda span: (span.start_time, span.sequence_id)):
-        steps: list[Step] = []
+        steps: list[LearnedStep] = []
         if span.attempt_id != latest:
             why: str | None = EARLIER_ATTEMPT
         else:

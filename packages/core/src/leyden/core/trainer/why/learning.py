@@ -7,11 +7,11 @@ from pathlib import Path
 
 import msgspec
 
-from leyden.core.trainer.run_folder.folder import LEARNED, Learned, RunFolder, read_learned
+from leyden.core.trainer.run_folder.folder import LEARNED, LearnedLine, RunFolder, read_learned
 from leyden.core.trainer.run_folder.move_journal import SET_ASIDE
 
 
-class Step(msgspec.Struct, frozen=True, order=True):
+class LearnedStep(msgspec.Struct, frozen=True, order=True):
     """Step that learned from a rollout or call."""
 
     step: int
@@ -28,7 +28,7 @@ class Learning:
 
     is_recorded: bool = False
     """Whether the run records this. Older versions did not, and a custom algorithm may omit it."""
-    steps: dict[str, list[Step]] = field(default_factory=dict[str, list[Step]])
+    steps: dict[str, list[LearnedStep]] = field(default_factory=dict[str, list[LearnedStep]])
     """By rollout: the steps that learned from one of its calls."""
     reasons: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     """By rollout: why no call of it was learned from, one reason for each side."""
@@ -36,7 +36,7 @@ class Learning:
     """By span: side, and why it did not learn from the call."""
     unmoved: set[str] = field(default_factory=set[str])
     """Spans of trained calls with advantage 0."""
-    rolled_back: dict[str, Step] = field(default_factory=dict[str, Step])
+    rolled_back: dict[str, LearnedStep] = field(default_factory=dict[str, LearnedStep])
     """By rollout: the step that learned from it and was rolled back."""
 
     @classmethod
@@ -50,7 +50,7 @@ class Learning:
             found.rolled_back.update(_trained_in(file))
         return found
 
-    def of_call(self, rollout_id: str, span_id: str) -> list[Step]:
+    def of_call(self, rollout_id: str, span_id: str) -> list[LearnedStep]:
         """Return the steps that learned from a call of a rollout."""
         left_out_by = {side for side, _ in self.calls.get(span_id, ())}
         return [step for step in self.steps.get(rollout_id, ()) if step.side not in left_out_by]
@@ -59,10 +59,10 @@ class Learning:
         """Return why a call was not learned from, if that is recorded for the call itself."""
         return joined((side, reason) for side, reason in self.calls.get(span_id, ()))
 
-    def _add(self, line: Learned) -> None:
+    def _add(self, line: LearnedLine) -> None:
         account, side = line.account, line.account.side or ""
         for rollout_id in account.trained:
-            self.steps.setdefault(rollout_id, []).append(Step(line.step, side))
+            self.steps.setdefault(rollout_id, []).append(LearnedStep(line.step, side))
         for reason, rollouts in account.rollouts.items():
             for rollout_id in rollouts:
                 self.reasons.setdefault(rollout_id, []).append(f"{side}: {reason}" if side else reason)
@@ -82,6 +82,6 @@ def joined(reasons: Iterable[tuple[str, str]]) -> str | None:
     return "; ".join(f"{side}: {reason}" for reason, sides in by_reason.items() for side in sides)
 
 
-def _trained_in(file: Path) -> dict[str, Step]:
+def _trained_in(file: Path) -> dict[str, LearnedStep]:
     lines = read_learned(file)
-    return {name: Step(line.step, line.account.side or "") for line in lines for name in line.account.trained}
+    return {name: LearnedStep(line.step, line.account.side or "") for line in lines for name in line.account.trained}

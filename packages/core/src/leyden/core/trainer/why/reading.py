@@ -16,7 +16,7 @@ from leyden.core.trainer.rollouts.offline import locate, objection
 from leyden.core.trainer.rollouts.recorded import find_rollout, no_rollout
 from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trainer.run_folder.report import RunReport
-from leyden.core.trainer.why.fates import Circumstances, RolloutFate, fate_of
+from leyden.core.trainer.why.fates import RolloutFate, RunFacts, fate_of
 from leyden.core.trainer.why.learning import Learning
 from leyden.core.trajectory.select import Selector
 
@@ -25,7 +25,7 @@ PAGE = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class RolloutSource:
     """Store whose rollouts a run learns from."""
 
     uri: str
@@ -36,30 +36,30 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class RunRecord:
     """Run, as recorded in its folder."""
 
     folder: RunFolder
     config: RunConfig
-    known: Circumstances
+    known: RunFacts
     report: RunReport | None
     """None while the run has not finished."""
-    sources: tuple[Source, ...]
+    sources: tuple[RolloutSource, ...]
     unreadable: tuple[str, ...]
     """Sources that no longer exist, each with the reason and the number of its rollouts that the run read."""
 
     @classmethod
-    def open(cls, runs: Path, name: str) -> "Record":
+    def open(cls, runs: Path, name: str) -> "RunRecord":
         """Open a run. Raises RunError when there is none, or when it has no store yet."""
         folder, config = RunFolder.open(runs, name)
         if not folder.store_file.exists():
             ended = folder.failure()
             raise RunError(f"run {folder.path.name!r} has no rollouts: {ended or 'it has not begun'}")
         found = [(source, folder.read_rollouts(source) or []) for source in folder.sources()]
-        sources, unreadable = [Source(uri=folder.store_uri)], list[str]()
+        sources, unreadable = [RolloutSource(uri=folder.store_uri)], list[str]()
         for source, only in found:
             try:
-                sources.append(Source(uri=locate(source, folder.path.parent), name=source, only=frozenset(only)))
+                sources.append(RolloutSource(uri=locate(source, folder.path.parent), name=source, only=frozenset(only)))
             except UsageError as error:
                 unreadable.append(f"{len(only)} rollouts of {source} cannot be read: {error}")
         return cls(
@@ -71,7 +71,7 @@ class Record:
             unreadable=tuple(unreadable),
         )
 
-    async def fates(self) -> AsyncGenerator[tuple[Source, RolloutFate]]:
+    async def fates(self) -> AsyncGenerator[tuple[RolloutSource, RolloutFate]]:
         """Yield the outcome of every rollout with its source: the run's own rollouts first, in order of creation."""
         for source in self.sources:
             async with _reading(source.uri) as store:
@@ -95,7 +95,7 @@ class Record:
         async with _reading(self.sources[0].uri) as store:
             raise await no_rollout(store, self.folder.path.name, wanted)
 
-    async def _fate(self, store: LightningStore, rollout: Rollout, source: Source) -> RolloutFate:
+    async def _fate(self, store: LightningStore, rollout: Rollout, source: RolloutSource) -> RolloutFate:
         # Spans first: for an attempt that starts in between, there are then no spans without an attempt.
         spans = (await store.query_spans(rollout.rollout_id)).items
         attempts = (await store.query_attempts(rollout.rollout_id)).items
@@ -110,13 +110,13 @@ def own_selector(config: RunConfig) -> Selector:
     )
 
 
-def circumstances_of(folder: RunFolder | None) -> Circumstances:
+def circumstances_of(folder: RunFolder | None) -> RunFacts:
     """Return the facts about rollouts in a run's store; with None, no facts beyond the store's content."""
-    return Circumstances(learning=None) if folder is None else _circumstances(folder, load_config(folder.config_file))
+    return RunFacts(learning=None) if folder is None else _circumstances(folder, load_config(folder.config_file))
 
 
-def _circumstances(folder: RunFolder, config: RunConfig) -> Circumstances:
-    return Circumstances(
+def _circumstances(folder: RunFolder, config: RunConfig) -> RunFacts:
+    return RunFacts(
         learning=Learning.of(folder),
         selector=own_selector(config),
         runs_now=folder.is_in_use(),

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from leyden.core.data.reasons import reason_of
-from leyden.core.data.tally import Counted
+from leyden.core.data.tally import CountedMessage
 from leyden.core.trainer.why.fates import CallFate, RolloutFate
 from leyden.core.trainer.why.summary import ReasonCount, Summary
 
@@ -69,7 +69,7 @@ def _reason_lines(one: ReasonCount) -> Iterable[str]:
     yield f"         see one: {one.command}"
 
 
-def _counted_lines(counted: Iterable[Counted]) -> Iterable[str]:
+def _counted_lines(counted: Iterable[CountedMessage]) -> Iterable[str]:
     for one in counted:
         yield f"{one.count:>7,}  {one.shortened(len(one.text))}" + (f" (such as {one.example})" if one.example else "")
 

@@ -7,11 +7,11 @@ from typing import Literal
 import msgspec
 
 from leyden.core.data.reasons import HELD_OUT, reason_of
-from leyden.core.data.tally import Counted, Tally
+from leyden.core.data.tally import CountedMessage, Tally
 from leyden.core.errors import RunError
 from leyden.core.trainer.agents.local import agents_output
 from leyden.core.trainer.why.fates import NO_GATEWAY_WROTE, CallFate, RolloutFate
-from leyden.core.trainer.why.reading import Record
+from leyden.core.trainer.why.reading import RunRecord
 
 MOST_DETAILS = 10
 """Maximum number of different messages kept for one reason; further ones are only counted."""
@@ -30,7 +30,7 @@ class ReasonCount(msgspec.Struct, frozen=True, kw_only=True):
     """Id of the first rollout with this reason."""
     command: str
     """Command that shows the example."""
-    details: list[Counted] = []
+    details: list[CountedMessage] = []
     """Recorded details, the most frequent first."""
     others: int = 0
     """Number of records with other details, beyond `MOST_DETAILS`."""
@@ -57,14 +57,14 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """Number of trained calls with advantage 0."""
     rollouts_left_out: list[ReasonCount]
     calls_left_out: list[ReasonCount]
-    held_out_failures: list[Counted]
-    remarks: list[Counted]
+    held_out_failures: list[CountedMessage]
+    remarks: list[CountedMessage]
     """Other irregularities, such as spans with forged records, each with the id of its first rollout."""
     agents_output: str | None
     """Clause that states where the agents' output can be read; None for a run without an agent."""
 
 
-async def summarise(record: Record) -> Summary:
+async def summarise(record: RunRecord) -> Summary:
     """Summarise all rollouts of a run. Raises RunError when there is none."""
     counts = _Counts()
     async for _, fate in record.fates():
@@ -182,7 +182,7 @@ def with_rollout(command: str, rollout_id: str) -> str:
     return f"{before} {rollout_id}{runs}{where}"
 
 
-def _state(record: Record) -> State:
+def _state(record: RunRecord) -> State:
     if record.folder.failure() is not None:
         return "ended before its first step"
     if record.known.runs_now:

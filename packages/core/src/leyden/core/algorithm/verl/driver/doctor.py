@@ -59,7 +59,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patient:
+class DoctorOptions:
     """What is checked."""
 
     policy: str | None = None
@@ -69,9 +69,9 @@ class Patient:
     smoke: bool = True
 
 
-def examine(patient: Patient) -> Iterator[Finding]:
+def examine(patient: DoctorOptions) -> Iterator[Finding]:
     """Run all checks and yield their findings; an exception in a check becomes a finding."""
-    checks: list[tuple[str, Callable[[Patient], Iterator[Finding]]]] = [
+    checks: list[tuple[str, Callable[[DoctorOptions], Iterator[Finding]]]] = [
         ("versions", _versions),
         ("GPUs", _gpus),
         ("ports", _ports),
@@ -90,7 +90,7 @@ def examine(patient: Patient) -> Iterator[Finding]:
             yield Finding(check=name, status="unknown", found=found, fix=fix)
 
 
-def _versions(patient: Patient) -> Iterator[Finding]:
+def _versions(patient: DoctorOptions) -> Iterator[Finding]:
     wanted = {**SERIES, "transformers": _TRANSFORMERS, "torch": _TORCH}
     for name, series in wanted.items():
         found, fix = installed(name), f"pip install {name}=={TESTED.get(name, series + '*')}"
@@ -113,7 +113,7 @@ def _versions(patient: Patient) -> Iterator[Finding]:
     )
 
 
-def _gpus(patient: Patient) -> Iterator[Finding]:
+def _gpus(patient: DoctorOptions) -> Iterator[Finding]:
     program = shutil.which("nvidia-smi")
     fix = "VERL trains on GPUs: run it where there is one, with the driver's nvidia-smi on the PATH"
     if program is None and patient.ray_address is not None:
@@ -137,7 +137,7 @@ def _gpus(patient: Patient) -> Iterator[Finding]:
         )
 
 
-def _ports(patient: Patient) -> Iterator[Finding]:
+def _ports(patient: DoctorOptions) -> Iterator[Finding]:
     if patient.ray_address is not None:
         return  # a running cluster already uses these ports
     for port, (what, option) in PORTS.items():
@@ -152,7 +152,7 @@ def _ports(patient: Patient) -> Iterator[Finding]:
                 yield Finding(check=f"port {port}", status="ok", found=f"free ({what})")
 
 
-def _shared_memory(patient: Patient) -> Iterator[Finding]:
+def _shared_memory(patient: DoctorOptions) -> Iterator[Finding]:
     folder = Path("/dev/shm")
     if not folder.is_dir():
         fix = "Ray needs Linux for this: run it there"
@@ -170,7 +170,7 @@ def _shared_memory(patient: Patient) -> Iterator[Finding]:
     )
 
 
-def _disk(patient: Patient) -> Iterator[Finding]:
+def _disk(patient: DoctorOptions) -> Iterator[Finding]:
     folder = patient.runs.absolute()
     there = next(path for path in (folder, *folder.parents) if path.exists())
     policy = Path(patient.policy) if patient.policy else None
@@ -184,7 +184,7 @@ def _disk(patient: Patient) -> Iterator[Finding]:
     )
 
 
-def _policy(patient: Patient) -> Iterator[Finding]:
+def _policy(patient: DoctorOptions) -> Iterator[Finding]:
     if patient.policy is None:
         return
     folder = Path(patient.policy)
@@ -208,7 +208,7 @@ def _has_template(folder: Path, files: set[str]) -> bool:
     return "chat_template.jinja" in files or bool(settings.get("chat_template"))
 
 
-def _ray(patient: Patient) -> Iterator[Finding]:
+def _ray(patient: DoctorOptions) -> Iterator[Finding]:
     """Join the cluster, or start one, and run a task; in a separate process, because Ray's state is process-wide."""
     command = [sys.executable, "-m", __name__, patient.ray_address or ""]
     try:
@@ -251,7 +251,7 @@ print(f"VERL's trainer loads, GRPO's advantages are right, a backward pass ran o
 """
 
 
-def _smoke(patient: Patient) -> Iterator[Finding]:
+def _smoke(patient: DoctorOptions) -> Iterator[Finding]:
     if not patient.smoke:
         return
     try:

@@ -12,22 +12,22 @@ from leyden.core.algorithm.account import failures, lacking
 from leyden.core.algorithm.learner import counts
 from leyden.core.algorithm.verl.rows import PromptRows
 from leyden.core.data.reasons import NO_REWARD, reason_of
-from leyden.core.data.tally import Counted, Tally
+from leyden.core.data.tally import CountedMessage, Tally
 from leyden.core.data.transition import TrajectoryGroup
 
 
-class Missing(msgspec.Struct, frozen=True, kw_only=True):
+class EmptyPrompt(msgspec.Struct, frozen=True, kw_only=True):
     """The reasons why no call of a task's rollouts can be trained."""
 
     rollouts: dict[str, int]
     """Number of rollouts without a trainable call, by the reason why."""
     calls: dict[str, int] = {}
     """Number of calls that cannot be trained, by the reason why; without those of rollouts that have no reward."""
-    failures: tuple[Counted, ...] = ()
+    failures: tuple[CountedMessage, ...] = ()
     """Why rollouts failed."""
 
 
-def missing(found: PromptRows, group: TrajectoryGroup) -> Missing:
+def missing(found: PromptRows, group: TrajectoryGroup) -> EmptyPrompt:
     """Return why `found`, which was made from `group`, has no row."""
     rollouts, calls = Counter(found.rollouts_left_out), Counter(found.calls_left_out)
     for one in group.trajectories:
@@ -35,10 +35,10 @@ def missing(found: PromptRows, group: TrajectoryGroup) -> Missing:
         if one.reward is None and not one.succeeded:
             rollouts.update([lacking(one) or NO_REWARD])
             rollouts -= Counter({NO_REWARD: 1})
-    return Missing(rollouts=dict(rollouts), calls=dict(calls), failures=tuple(failures([group]).most_common()))
+    return EmptyPrompt(rollouts=dict(rollouts), calls=dict(calls), failures=tuple(failures([group]).most_common()))
 
 
-def complaint(step: int, tasks: Sequence[Missing]) -> str:
+def complaint(step: int, tasks: Sequence[EmptyPrompt]) -> str:
     """Return the error message for a batch of `step` without a row: all counts, and what to change."""
     rollouts, calls, failed = Counter[str](), Counter[str](), Tally()
     for task in tasks:

@@ -1,4 +1,4 @@
-"""`Collecting`: the ASGI application from which VERL's processes request rollouts of the run.
+"""`RolloutServer`: the ASGI application from which VERL's processes request rollouts of the run.
 
 A request that is repeated, because its response was late or got lost, is answered with the same rollouts.
 """
@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from leyden.core.algorithm.external_loop import Asked, OutsideContext
+from leyden.core.algorithm.external_loop import ExternalLoopContext, TaskRequest
 from leyden.core.algorithm.verl.wire import (
     FAILED,
     LONGEST_WAIT,
@@ -42,12 +42,12 @@ NOT_YET = 202
 Handler = Callable[[Request], Awaitable[Response]]
 
 
-class Collecting:
+class RolloutServer:
     """Serves rollouts of `context`; each request is answered within `patience` seconds."""
 
-    def __init__(self, context: OutsideContext, patience: float = LONGEST_WAIT) -> None:
+    def __init__(self, context: ExternalLoopContext, patience: float = LONGEST_WAIT) -> None:
         self._context, self._patience = context, patience
-        self._asked: dict[Asked, asyncio.Task[bytes]] = {}
+        self._asked: dict[TaskRequest, asyncio.Task[bytes]] = {}
         self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Gets the exception of the first rollouts that cannot be run, served or given to VERL; never a result."""
         routes = {
@@ -111,7 +111,7 @@ class Collecting:
         log.warning("%s", decode_said(await request.body()).what)
         return Response()
 
-    def _begin(self, asked: Asked) -> "asyncio.Task[bytes]":
+    def _begin(self, asked: TaskRequest) -> "asyncio.Task[bytes]":
         """Start the requested rollouts, and remove finished requests of earlier steps."""
         for old in [other for other, task in self._asked.items() if other.step < asked.step and task.done()]:
             del self._asked[old]
@@ -119,7 +119,7 @@ class Collecting:
         task.add_done_callback(self._ended)
         return task
 
-    async def _run(self, asked: Asked) -> bytes:
+    async def _run(self, asked: TaskRequest) -> bytes:
         return encode_group(await self._context.rollouts(asked))
 
     def _ended(self, task: "asyncio.Task[bytes]") -> None:

@@ -15,7 +15,7 @@ UPDATES = {"sync": 1, "colocate_async": 1, "separate_async": 4}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Files:
+class TrainerFiles:
     """Files that VERL reads, and the folder of its checkpoints."""
 
     training: Path
@@ -100,7 +100,7 @@ def trainer_mode(config: Mapping[str, Any], overrides: Sequence[str]) -> str:
     return mode
 
 
-def own_settings(config: dict[str, Any], plan: LoopPlan, files: Files, step: int) -> dict[str, Any]:
+def own_settings(config: dict[str, Any], plan: LoopPlan, files: TrainerFiles, step: int) -> dict[str, Any]:
     """Return the values that only the run decides.
 
     Removes from `config` the keys that it may set without contradiction. VERL resumes after `step`; 0 is the beginning.

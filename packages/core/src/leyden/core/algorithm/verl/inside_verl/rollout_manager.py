@@ -1,4 +1,4 @@
-"""`RolloutCollection`: gives VERL rollouts that the run's agents make, through VERL's queue.
+"""`RolloutManager`: gives VERL rollouts that the run's agents make, through VERL's queue.
 
 It lives in VERL's task runner, a VERL process that may be on another machine than the run.
 """
@@ -14,17 +14,17 @@ from typing import Any
 
 import msgspec
 
-from leyden.core.algorithm.external_loop import Asked, Door, Taken, Used
+from leyden.core.algorithm.external_loop import RunEndpoint, StepTasks, TaskRequest, TaskUsage
 from leyden.core.algorithm.verl import verl_config
 from leyden.core.algorithm.verl.driver.datasets import RowOrigin
-from leyden.core.algorithm.verl.driver.empty_prompts import Missing, complaint, missing
+from leyden.core.algorithm.verl.driver.empty_prompts import EmptyPrompt, complaint, missing
 from leyden.core.algorithm.verl.driver.launch import TOKEN, URL
 from leyden.core.algorithm.verl.inside_verl import verl_queue
 from leyden.core.algorithm.verl.inside_verl.monitors import watched
-from leyden.core.algorithm.verl.inside_verl.run_client import Driver
+from leyden.core.algorithm.verl.inside_verl.run_client import RunClient
 from leyden.core.algorithm.verl.options import SECTION, LeydenOptions
 from leyden.core.algorithm.verl.rows import PromptRows, Row, RowLimits, training_rows, validation_rows
-from leyden.core.algorithm.verl.wire import Failed, Pause, Replicas
+from leyden.core.algorithm.verl.wire import FailedPrompts, Replicas, WeightChange
 from leyden.core.credit.registry import CREDIT
 from leyden.core.data.encoding.tokens import log_probs, token_ids
 from leyden.core.data.transition import TrajectoryGroup
@@ -44,10 +44,10 @@ MISSING = "leyden_missing"
 Columns = dict[str, Any]
 
 
-class RolloutCollection:
+class RolloutManager:
     """Starts the rollouts of a batch and returns; a prompt's rows are in the queue once its rollouts have finished.
 
-    If VERL's trainer begins batches ahead of its updates, that trainer is a `ToldTrainer`, which reports weight
+    If VERL's trainer begins batches ahead of its updates, that trainer is a `ReportingTrainer`, which reports weight
     changes.
     """
 
@@ -66,16 +66,16 @@ class RolloutCollection:
         self._version = 0
         """Version of the weights that are served."""
         self._is_told = config.trainer.v1.trainer_mode != "sync"
-        self._by_uid: dict[str, Asked] = {}
+        self._by_uid: dict[str, TaskRequest] = {}
         """Requests for training prompts from which no step has learned; used only if VERL begins batches ahead."""
         self._has_ended = False
         """Whether VERL has ended its training, successfully or not."""
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="leyden rollouts", daemon=True).start()
-        self._driver = Driver(Door(url=os.environ[URL], token=os.environ[TOKEN]))
+        self._driver = RunClient(RunEndpoint(url=os.environ[URL], token=os.environ[TOKEN]))
 
     @classmethod
-    def create(cls, config: Any, llm_client: Any, **unused: Any) -> "RolloutCollection":
+    def create(cls, config: Any, llm_client: Any, **unused: Any) -> "RolloutManager":
         """Return a new collection, as VERL calls it; VERL's teachers and reward workers are not used."""
         del unused
         return cls(config, llm_client)
@@ -88,12 +88,14 @@ class RolloutCollection:
     def begin(self, version: int) -> None:
         """Report for the first time where the policy is served; continue with the prompts of a restored queue."""
         tags = verl_queue.prompt_tags(TRAIN)
-        self._by_uid = {uid: msgspec.json.decode(tag[ASKED], type=Asked) for uid, tag in tags.items() if ASKED in tag}
+        self._by_uid = {
+            uid: msgspec.json.decode(tag[ASKED], type=TaskRequest) for uid, tag in tags.items() if ASKED in tag
+        }
         self.serve(version)
 
     def pause(self, version: int) -> None:
         """Stop generation, and return when no token is generated; the weights change to those of `version`."""
-        self._wait(self._driver.pause(Pause(version)))
+        self._wait(self._driver.pause(WeightChange(version)))
 
     def serve(self, version: int) -> None:
         """Route calls to the current replicas, all of which serve `version`; returns when that is done."""
@@ -110,7 +112,7 @@ class RolloutCollection:
         waiting = verl_queue.prompt_tags(TRAIN)
         gone = [uid for uid in list(self._by_uid) if uid not in waiting]
         left_out = tuple(self._by_uid.pop(uid) for uid in gone)
-        self._wait(self._driver.taken(Taken(step=step, tasks=asked, left_out=left_out)))
+        self._wait(self._driver.taken(StepTasks(step=step, tasks=asked, left_out=left_out)))
 
     def sampled(self, step: int, partition: str, tags: Sequence[Mapping[str, Any]]) -> None:
         """End the run if VERL is about to learn from a batch without a row of a call; `tags` are those of its rows.
@@ -119,8 +121,8 @@ class RolloutCollection:
         """
         if partition != TRAIN or any(MISSING not in tag for tag in tags):
             return
-        why = complaint(step, [msgspec.json.decode(tag[MISSING], type=Missing) for tag in tags])
-        self._wait(self._driver.failed(Failed(why, to_mend=True)))
+        why = complaint(step, [msgspec.json.decode(tag[MISSING], type=EmptyPrompt) for tag in tags])
+        self._wait(self._driver.failed(FailedPrompts(why, to_mend=True)))
         raise NothingToLearn(why)
 
     @contextmanager
@@ -138,7 +140,7 @@ class RolloutCollection:
 
     def _queue_lost(self, parts: list[str]) -> None:
         why = f"VERL's queue is lost, {' and '.join(parts)} died: VERL would wait for it, and say nothing"
-        self._wait(self._tell(Failed(why)))
+        self._wait(self._tell(FailedPrompts(why)))
 
     def _wait(self, said: Coroutine[Any, Any, None]) -> None:
         asyncio.run_coroutine_threadsafe(said, self._loop).result()
@@ -182,16 +184,16 @@ class RolloutCollection:
     async def _give_up(self, what: str, error: Exception) -> None:
         """End the run, and VERL with it, because VERL would take a step without the prompts that failed."""
         log.error("%s", what, exc_info=error)
-        await self._tell(Failed(f"{what}: {type(error).__name__}: {verl_config.one_line(error)}"))
+        await self._tell(FailedPrompts(f"{what}: {type(error).__name__}: {verl_config.one_line(error)}"))
 
-    async def _tell(self, failed: Failed) -> None:
+    async def _tell(self, failed: FailedPrompts) -> None:
         try:
             await self._driver.failed(failed)
         except TrainingError:
             log.exception("nobody can be told")
             os._exit(1)
 
-    def _asked(self, prompt: Columns, partition: str) -> Asked:
+    def _asked(self, prompt: Columns, partition: str) -> TaskRequest:
         step, origin = int(prompt["global_steps"]), RowOrigin.of(prompt["extra_info"])
         copies = prompt.pop("__rollout_n__", None)
         if partition == VALIDATE:
@@ -199,7 +201,7 @@ class RolloutCollection:
         else:
             place, usual = self._places[step], self._rollout.n
             self._places[step] += 1
-        return Asked(
+        return TaskRequest(
             step=step,
             place=place,
             row=origin.row,
@@ -219,7 +221,7 @@ class RolloutCollection:
         return found
 
     def _queued(
-        self, found: PromptRows, prompt: Columns, partition: str, why: Missing
+        self, found: PromptRows, prompt: Columns, partition: str, why: EmptyPrompt
     ) -> list[tuple[str, Columns, Columns]]:
         """Return key, fields and tag of every row.
 
@@ -256,9 +258,9 @@ def _stand_in(uid: str, session: int, reward: float, version: int) -> Row:
     )
 
 
-def _used(found: PromptRows, asked: Asked) -> Used:
+def _used(found: PromptRows, asked: TaskRequest) -> TaskUsage:
     reasons = found.calls_left_out
-    return Used(
+    return TaskUsage(
         asked=asked,
         calls=len(found.rows),
         tokens=sum(len(row.response_ids) for row in found.rows),

@@ -1,4 +1,4 @@
-"""`Driver`: the client with which VERL's processes report where the policy is served, and request rollouts.
+"""`RunClient`: the client with which VERL's processes report where the policy is served, and request rollouts.
 
 Requests without a response are sent again; the run treats equal requests as one.
 """
@@ -9,7 +9,7 @@ import time
 import aiohttp
 import msgspec
 
-from leyden.core.algorithm.external_loop import Asked, Door, Taken, Used
+from leyden.core.algorithm.external_loop import RunEndpoint, StepTasks, TaskRequest, TaskUsage
 from leyden.core.algorithm.verl.wire import (
     FAILED,
     LONGEST_WAIT,
@@ -19,10 +19,10 @@ from leyden.core.algorithm.verl.wire import (
     SAID,
     TAKEN,
     USED,
-    Failed,
-    Pause,
+    FailedPrompts,
     Replicas,
-    Said,
+    UserMessage,
+    WeightChange,
     decode_group,
 )
 from leyden.core.data.transition import TrajectoryGroup
@@ -33,10 +33,10 @@ PATIENCE = 60.0
 _PAUSE = 0.5
 
 
-class Driver:
+class RunClient:
     """Client of the run at the endpoint `door`. Must be used in a single event loop."""
 
-    def __init__(self, door: Door, patience: float = PATIENCE) -> None:
+    def __init__(self, door: RunEndpoint, patience: float = PATIENCE) -> None:
         self._door, self._patience = door, patience
         self._session: aiohttp.ClientSession | None = None
 
@@ -44,27 +44,27 @@ class Driver:
         """Report where the policy is served. Raises TrainingError if the run does not respond."""
         await self._post(REPLICAS, msgspec.msgpack.encode(replicas))
 
-    async def pause(self, pause: Pause) -> None:
+    async def pause(self, pause: WeightChange) -> None:
         """Stop generation until `serve_from`. Raises TrainingError if the run does not respond."""
         await self._post(PAUSE, msgspec.msgpack.encode(pause))
 
-    async def rollouts(self, asked: Asked) -> TrajectoryGroup:
+    async def rollouts(self, asked: TaskRequest) -> TrajectoryGroup:
         """Return the rollouts of a task when they have finished. Raises TrainingError if the run has ended."""
         return decode_group(await self._post(ROLLOUTS, msgspec.msgpack.encode(asked)))
 
-    async def used(self, used: Used) -> None:
+    async def used(self, used: TaskUsage) -> None:
         """Report what of a task's rollouts can be trained. Raises TrainingError if the run has ended."""
         await self._post(USED, msgspec.msgpack.encode(used))
 
-    async def taken(self, taken: Taken) -> None:
+    async def taken(self, taken: StepTasks) -> None:
         """Report what a step learns from. Raises TrainingError if the run has ended."""
         await self._post(TAKEN, msgspec.msgpack.encode(taken))
 
-    async def failed(self, failed: Failed) -> None:
+    async def failed(self, failed: FailedPrompts) -> None:
         """End the run, and VERL with it. Raises TrainingError if the run does not respond."""
         await self._post(FAILED, msgspec.msgpack.encode(failed))
 
-    async def said(self, said: Said) -> None:
+    async def said(self, said: UserMessage) -> None:
         """Send a message to the user of the run. Raises TrainingError if the run does not respond."""
         await self._post(SAID, msgspec.msgpack.encode(said))
 

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import wrapt
 
 if TYPE_CHECKING:
-    from leyden.core.algorithm.verl.inside_verl.rollout_manager import RolloutCollection
+    from leyden.core.algorithm.verl.inside_verl.rollout_manager import RolloutManager
 
 _Proxy: Any = wrapt.ObjectProxy
 
 
-class SeenBatches(_Proxy):
+class ObservedBatches(_Proxy):
     """VERL's replay buffer, or the user's; calls `see` with each batch before VERL learns from it."""
 
     def __init__(self, buffer: Any, see: Callable[[Any], None]) -> None:
@@ -31,19 +31,19 @@ class SeenBatches(_Proxy):
         return batch, numbers
 
 
-class ToldSync:
+class ReportingSync:
     """Reports what each batch holds, and when VERL's queue is lost.
 
     The run derives everything else about a step from the time when its rollouts are requested.
     """
 
     global_steps: int
-    agent_loop_manager: "RolloutCollection"
+    agent_loop_manager: "RolloutManager"
     replay_buffer: Any
 
-    def fit(self, agent_loop_manager: "RolloutCollection") -> None:
+    def fit(self, agent_loop_manager: "RolloutManager") -> None:
         """Train, and report every batch to the run."""
-        self.replay_buffer = SeenBatches(self.replay_buffer, self._see)
+        self.replay_buffer = ObservedBatches(self.replay_buffer, self._see)
         verl: Any = super()
         with agent_loop_manager.queue_watched():
             verl.fit(agent_loop_manager)
@@ -52,10 +52,10 @@ class ToldSync:
         self.agent_loop_manager.sampled(self.global_steps, batch.partition_id, batch.tags)
 
 
-class ToldTrainer(ToldSync):
+class ReportingTrainer(ReportingSync):
     """Reports which prompts a step learns from; version n is the weights after n updates."""
 
-    def fit(self, agent_loop_manager: "RolloutCollection") -> None:
+    def fit(self, agent_loop_manager: "RolloutManager") -> None:
         """Train, and first report that the loaded weights are served."""
         agent_loop_manager.begin(self.global_steps)
         verl: Any = super()
@@ -69,7 +69,7 @@ class ToldTrainer(ToldSync):
         return batch
 
 
-class ToldColocated(ToldTrainer):
+class ReportingColocated(ReportingTrainer):
     """Trainer with replicas on the training GPUs, which stop from the complete batch until they have new weights."""
 
     def on_sample_end(self) -> None:
@@ -85,7 +85,7 @@ class ToldColocated(ToldTrainer):
         self.agent_loop_manager.serve(self.global_steps)
 
 
-class ToldSeparate(ToldTrainer):
+class ReportingSeparate(ReportingTrainer):
     """Trainer with replicas on separate GPUs, which stop while they get new weights; training GPUs may also serve."""
 
     _is_updating = False

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from leyden.core.algorithm.external_loop import Door
+from leyden.core.algorithm.external_loop import RunEndpoint
 from leyden.core.algorithm.verl.advantages import is_row, row_advantages
 from leyden.core.algorithm.verl.driver.launch import TOKEN, URL
 from leyden.core.algorithm.verl.inside_verl.monitors import told_of
 from leyden.core.algorithm.verl.inside_verl.ray_capacity import waiting
-from leyden.core.algorithm.verl.inside_verl.run_client import Driver
-from leyden.core.algorithm.verl.inside_verl.trainer_hooks import ToldColocated, ToldSeparate, ToldSync
+from leyden.core.algorithm.verl.inside_verl.run_client import RunClient
+from leyden.core.algorithm.verl.inside_verl.trainer_hooks import ReportingColocated, ReportingSeparate, ReportingSync
 from leyden.core.algorithm.verl.inside_verl.verl_queue import stored_credit
 from leyden.core.algorithm.verl.options import SECTION, LeydenOptions
 from leyden.core.algorithm.verl.verl_config import OmegaConf, plain
-from leyden.core.algorithm.verl.wire import Said
+from leyden.core.algorithm.verl.wire import UserMessage
 from leyden.core.errors import TrainingError
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def train(config: dict[str, Any], environment: dict[str, str], ray_address: str 
     given = {name: value for name, value in plain(whole.ray_kwargs.ray_init).items() if value is not None}
     where = given if ray_address is None else {"address": ray_address}
     ray.init(**where, runtime_env={**runtime, "env_vars": variables})
-    door = Door(url=environment[URL], token=environment[TOKEN])
+    door = RunEndpoint(url=environment[URL], token=environment[TOKEN])
     try:
         with told_of(_waiting, lambda what: asyncio.run(_say(door, what))):
             main.run_ppo(whole, main.TaskRunnerV1)
@@ -88,10 +88,10 @@ def _waiting() -> str | None:
     return waiting([list(one["bundles"].values()) for one in own], ray.available_resources(), ray.cluster_resources())
 
 
-async def _say(door: Door, what: str) -> None:
-    driver = Driver(door)
+async def _say(door: RunEndpoint, what: str) -> None:
+    driver = RunClient(door)
     try:
-        await driver.said(Said(what))
+        await driver.said(UserMessage(what))
     finally:
         await driver.close()
 
@@ -102,9 +102,9 @@ def register_trainers(trainers: Any) -> None:
     The subclasses call VERL's own methods for all work. Raises TrainingError if another plug-in replaced a trainer.
     """
     told = {
-        "sync": (ToldSync, trainers.PPOTrainerSync),
-        "colocate_async": (ToldColocated, trainers.PPOTrainerColocateAsync),
-        "separate_async": (ToldSeparate, trainers.PPOTrainerSeparateAsync),
+        "sync": (ReportingSync, trainers.PPOTrainerSync),
+        "colocate_async": (ReportingColocated, trainers.PPOTrainerColocateAsync),
+        "separate_async": (ReportingSeparate, trainers.PPOTrainerSeparateAsync),
     }
     registry: dict[str, Any] = import_module(f"{trainers.__name__}.trainer_base").TRAINER_REGISTRY
     for name, (ours, theirs) in told.items():

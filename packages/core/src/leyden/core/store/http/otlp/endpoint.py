@@ -16,15 +16,15 @@ from starlette.responses import PlainTextResponse, Response
 from leyden.core.errors import REFUSALS
 from leyden.core.store.base import LightningStore
 from leyden.core.store.http import access, worker_access
-from leyden.core.store.http.access import Agent, Worker
-from leyden.core.store.http.admission import Intake, Place, too_large
+from leyden.core.store.http.access import AttemptCaller, WorkerCaller
+from leyden.core.store.http.admission import AdmittedRequest, RequestAdmission, too_large
 from leyden.core.store.http.long_work import WRITE_SECONDS
 from leyden.core.store.http.metrics import StoreMetrics
 from leyden.core.store.http.refused import Refused
 from leyden.core.store.provenance import without_call_records
 
 if TYPE_CHECKING:
-    from leyden.core.store.http.otlp.reading import Taken
+    from leyden.core.store.http.otlp.reading import ReadRequest
 
 logger = logging.getLogger(__name__)
 
@@ -51,10 +51,10 @@ class OtlpEndpoint:
     def __init__(
         self,
         store: LightningStore,
-        intake: Intake,
+        intake: RequestAdmission,
         metrics: StoreMetrics,
-        who: Callable[[Request], Agent | Worker | None],
-        trusts: Callable[[Agent | Worker | None], bool],
+        who: Callable[[Request], AttemptCaller | WorkerCaller | None],
+        trusts: Callable[[AttemptCaller | WorkerCaller | None], bool],
     ) -> None:
         self._store, self._intake, self._metrics, self._who = store, intake, metrics, who
         self._trusts = trusts
@@ -77,7 +77,7 @@ class OtlpEndpoint:
         if kind not in _KINDS:
             raise Refused(415, f"OTLP comes as {' or '.join(_KINDS)}")
         async with self._intake.place(access.limited_as(sender)) as place:
-            if isinstance(sender, Agent):
+            if isinstance(sender, AttemptCaller):
                 await access.check_open(self._store, sender)
             self._intake.check_room()
             async with place.body(request) as body, place.turn(_WEIGHT * len(body)):
@@ -90,15 +90,17 @@ class OtlpEndpoint:
         self._metrics.stored(stored, taken.refused)
         return Response(taken.answer(kind), 200, media_type=kind)
 
-    async def _read(self, body: bytes, kind: str, sender: Agent | Worker | None, place: Place) -> "Taken":
-        from leyden.core.store.http.otlp.reading import Most, read_request
+    async def _read(
+        self, body: bytes, kind: str, sender: AttemptCaller | WorkerCaller | None, place: AdmittedRequest
+    ) -> "ReadRequest":
+        from leyden.core.store.http.otlp.reading import OtlpLimits, read_request
 
-        agent = sender if isinstance(sender, Agent) else None
+        agent = sender if isinstance(sender, AttemptCaller) else None
         limits = self._intake.limits
         of = limits if agent is None else limits.agent
-        most = Most(of.max_spans, of.max_values, limits.max_span)
+        most = OtlpLimits(of.max_spans, of.max_values, limits.max_span)
 
-        def read(sender: Agent | None = agent) -> "Taken":
+        def read(sender: AttemptCaller | None = agent) -> "ReadRequest":
             if sender is None:
                 return read_request(body, kind, most)
             taken = read_request(body, kind, most, attempt=sender.key)
@@ -107,12 +109,12 @@ class OtlpEndpoint:
 
         taken = await place.do(_WEIGHT * len(body), read)
         if agent is None:
-            worker = sender if isinstance(sender, Worker) else None
+            worker = sender if isinstance(sender, WorkerCaller) else None
             problems = {key: await self._problem(*key, worker) for key in taken.attempts()}
             taken.keep(lambda span: problems[span.rollout_id, span.attempt_id])
         return taken
 
-    async def _problem(self, rollout_id: str, attempt_id: str, worker: Worker | None) -> str | None:
+    async def _problem(self, rollout_id: str, attempt_id: str, worker: WorkerCaller | None) -> str | None:
         """Return why spans of an attempt cannot be stored; None where it exists and, for a worker, is claimed by it."""
         if worker is not None:
             return await worker_access.claim_problem(self._store, worker, rollout_id, attempt_id)
@@ -122,7 +124,7 @@ class OtlpEndpoint:
             return f"rollout {rollout_id} has no attempt {attempt_id}"
         return f"there is no rollout {rollout_id}"
 
-    async def _write(self, taken: "Taken", *, trusted: bool) -> int:
+    async def _write(self, taken: "ReadRequest", *, trusted: bool) -> int:
         """Store the spans, all or none, and return their number.
 
         Raises Refused: with status 400 for invalid spans, and 503 for failures after which the exporter may try again.

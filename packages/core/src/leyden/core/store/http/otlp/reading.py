@@ -58,7 +58,7 @@ _SPANS = (1, 2, 2)
 """Path to the spans of a request: the field numbers of `resource_spans`, `scope_spans` and `spans`."""
 
 
-class Most(NamedTuple):
+class OtlpLimits(NamedTuple):
     """Limits of a request."""
 
     spans: int
@@ -68,7 +68,7 @@ class Most(NamedTuple):
 
 
 @dataclass(slots=True)
-class Taken:
+class ReadRequest:
     """Result of reading a request: its spans, and the number and reasons of refused ones."""
 
     spans: list[Span] = field(default_factory=list[Span])
@@ -114,7 +114,7 @@ def failure(message: str, kind: str) -> bytes:
     return _encoded(Status(message=message), kind)
 
 
-def read_request(body: bytes, kind: str, most: Most, *, attempt: tuple[str, str] | None = None) -> Taken:
+def read_request(body: bytes, kind: str, most: OtlpLimits, *, attempt: tuple[str, str] | None = None) -> ReadRequest:
     """Read a request in protobuf or JSON.
 
     Raises Refused: with status 400 for an invalid request, and 413 for one with too many values, which are counted
@@ -125,7 +125,7 @@ def read_request(body: bytes, kind: str, most: Most, *, attempt: tuple[str, str]
     request = _decoded(body, kind)
     if kind == JSON:
         _check_spans(sum(len(scoped.spans) for of in request.resource_spans for scoped in of.scope_spans), most)
-    taken = Taken()
+    taken = ReadRequest()
     ended: list[tuple[int, Span]] = []
     for of_resource in request.resource_spans:
         resource = _attributes(of_resource.resource.attributes)
@@ -146,7 +146,7 @@ def read_request(body: bytes, kind: str, most: Most, *, attempt: tuple[str, str]
     return taken
 
 
-def _check_count(body: bytes, kind: str, most: Most) -> None:
+def _check_count(body: bytes, kind: str, most: OtlpLimits) -> None:
     if kind != JSON:
         _check_spans(protobuf_messages(body, _SPANS, most.spans), most)
     if len(body) <= most.values:
@@ -156,7 +156,7 @@ def _check_count(body: bytes, kind: str, most: Most) -> None:
         raise too_many("more", most.values, "values")
 
 
-def _check_spans(spans: int, most: Most) -> None:
+def _check_spans(spans: int, most: OtlpLimits) -> None:
     if spans > most.spans:
         raise too_many("more", most.spans, "spans")
 
