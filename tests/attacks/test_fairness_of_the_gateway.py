@@ -230,11 +230,11 @@ async def test_an_attempt_that_has_used_its_cpu_time_is_refused_until_it_has_som
     """The attempt has its prompts encoded one after the other, without end."""
     clocks = Clocks()
     limits = WorkLimits(cpu_seconds=10.0, cpu_rate=0.5)
-    work = LongWork(limits, clock=lambda: clocks.now, cpu_clock=lambda: clocks.cpu)
+    long_work = LongWork(limits, clock=lambda: clocks.now, cpu_clock=lambda: clocks.cpu)
 
     async def long_call(attempt_id: str, seconds: float) -> None:
-        with work.slot(attempt_id) as slot:
-            await slot.run(1 << 20, clocks.use(seconds))
+        with long_work.request(attempt_id) as work:
+            await work.run(1 << 20, clocks.use(seconds))
 
     await long_call("abuser", 9.0)
     await long_call("abuser", 3.0)
@@ -242,20 +242,20 @@ async def test_an_attempt_that_has_used_its_cpu_time_is_refused_until_it_has_som
         await long_call("abuser", 1.0)
     assert (error.value.status, error.value.headers) == (429, {"retry-after": "4"})
     await long_call("other", 1.0)
-    with work.slot("abuser") as slot:
-        await slot.run(1, clocks.use(1.0))  # what is short costs nothing
+    with long_work.request("abuser") as work:
+        await work.run(1, clocks.use(1.0))  # what is short costs nothing
     clocks.now = 4.5
     await long_call("abuser", 1.0)
-    await work.aclose()
+    await long_work.aclose()
 
 
 async def test_threads_take_shorter_turns_only_while_there_is_long_work() -> None:
     """The attempt's prompts are computed on in Python, beside the event loop."""
     before, during = sys.getswitchinterval(), list[float]()
-    work = LongWork()
-    with work.slot("abuser") as slot:
-        await slot.run(1 << 20, lambda: during.append(sys.getswitchinterval()))
-    await work.aclose()
+    long_work = LongWork()
+    with long_work.request("abuser") as work:
+        await work.run(1 << 20, lambda: during.append(sys.getswitchinterval()))
+    await long_work.aclose()
     assert during[0] < before == sys.getswitchinterval()
 
 
@@ -322,15 +322,15 @@ async def test_a_template_that_needs_more_steps_than_the_loop_has_time_for_is_re
     """The messages are short, and the template makes much of them."""
     threads: list[int] = []
     template = ChatTemplate(Tokenizer("{% for a in range(50) %}{{ a }}{% endfor %}"))
-    work = LongWork(WorkLimits(inline_steps=49, steps=50))
+    long_work = LongWork(WorkLimits(inline_steps=49, steps=50))
 
     def render() -> str:
         threads.append(threading.get_ident())
         return template.render([], [])
 
-    with work.slot("attempt") as slot:
-        assert await slot.run(1, render) == "".join(map(str, range(50)))
-    await work.aclose()
+    with long_work.request("attempt") as work:
+        assert await work.render(1, render) == "".join(map(str, range(50)))
+    await long_work.aclose()
     assert [thread == threading.get_ident() for thread in threads] == [True, False]
 
 
@@ -363,7 +363,7 @@ async def test_an_attempt_holds_so_many_bytes_and_no_more() -> None:
 
 async def entered(gate: AdmissionControl, attempt_id: str, calls: int) -> list["asyncio.Task[Any]"]:
     """Make calls that hold their places; return those that have one."""
-    tasks = [asyncio.create_task(gate.place(attempt_id)) for _ in range(calls)]
+    tasks = [asyncio.create_task(gate.slot(attempt_id)) for _ in range(calls)]
     for _ in range(8):
         await asyncio.sleep(0)
     return [task for task in tasks if task.done()]
@@ -375,8 +375,8 @@ async def test_an_attempt_with_many_calls_at_once_has_a_fair_share_beside_others
     alone = await entered(gate, "abuser", 20)
     assert len(alone) == 8
     await entered(gate, "quiet", 1)
-    for place in alone:
-        gate.give_back(await place)
+    for slot in alone:
+        gate.give_back(await slot)
     assert gate.running + gate.waiting == 1 + 12
     assert gate.running == 1 + 2
     assert len(await entered(gate, "busy", 8)) >= 2
@@ -386,8 +386,8 @@ async def test_others_that_are_between_two_calls_count_for_a_while() -> None:
     """The attempt makes its calls while the others think."""
     now = 0.0
     gate = AdmissionControl(AdmissionLimits(max_per_attempt=8, fair_share=2), clock=lambda: now)
-    for place in await entered(gate, "quiet", 1):
-        gate.give_back(await place)
+    for slot in await entered(gate, "quiet", 1):
+        gate.give_back(await slot)
     now = RECENT_SECONDS
     assert len(await entered(gate, "abuser", 20)) == 2
     now += 0.1
@@ -428,12 +428,12 @@ async def test_the_waiting_calls_of_one_attempt_leave_room_for_others() -> None:
     gate = AdmissionControl(
         AdmissionLimits(max_concurrent=1, max_per_attempt=1, max_waiting=4, max_waiting_per_attempt=2)
     )
-    calls = [asyncio.create_task(gate.place("abuser")) for _ in range(4)]
+    calls = [asyncio.create_task(gate.slot("abuser")) for _ in range(4)]
     for _ in range(8):
         await asyncio.sleep(0)
     with pytest.raises(Refusal, match="Too many requests of this attempt"):
         await calls[3]
-    other = asyncio.create_task(gate.place("other"))
+    other = asyncio.create_task(gate.slot("other"))
     for _ in range(8):
         await asyncio.sleep(0)
     gate.give_back(await calls[0])

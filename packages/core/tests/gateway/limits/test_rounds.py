@@ -4,7 +4,8 @@ from leyden.core.gateway.limits.rounds import Rounds
 
 
 async def begin(rounds: Rounds, order: list[str], attempt_id: str, number: int) -> None:
-    await rounds.turn(attempt_id)
+    if (begins := rounds.enter(attempt_id)) is not None:
+        await begins
     order.append(f"{attempt_id}{number}")
 
 

@@ -86,7 +86,7 @@ class Gateway:
         limits = limits or GatewayLimits()
         self._body = limits.body
         self._held = HeldBytes(limits.body.max_bytes_per_attempt)
-        self._work = LongWork(limits.work)
+        self._long_work = LongWork(limits.work)
         self.gate = gate = AdmissionControl(limits.gate)
         """Admission control; it can pause and drain calls, for a weight update that must not overlap with them."""
         self.keeper = SpanWriter(store.add_many_spans, limits.records)
@@ -140,38 +140,39 @@ class Gateway:
         async def serve(scope: Scope, receive: Receive, send: Send) -> None:
             headers, rollout_id, attempt_id = self._caller(scope)
             seen = ObservedSend(send)
-            with self._held.request(attempt_id) as held, self._work.slot(attempt_id) as slot:
-                body = await read_body(scope, receive, self._body, held.add, slot.run_and_free)
+            with self._held.request(attempt_id) as held, self._long_work.request(attempt_id) as work:
+                body = await read_body(scope, receive, self._body, held.add, work.run_and_free)
                 with ClientWatch(receive) as watch:
                     with watch.cancelling():
-                        place = await self._place(attempt_id, len(body), slot)
-                    with place:
+                        slot = await self._slot(attempt_id, len(body), work)
+                    with slot:
                         # Checked only now, because the attempt may have ended while its call was waiting.
                         origin = await open_origin(self._store, rollout_id, attempt_id, headers)
-                        await self._serve(dialect, origin, body, watch, seen, slot)
+                        await self._serve(dialect, origin, body, watch, seen, work)
 
         return serve
 
-    async def _place(self, attempt_id: str, size: int, slot: RequestWork) -> CallSlot:
+    async def _slot(self, attempt_id: str, size: int, work: RequestWork) -> CallSlot:
         """Wait for a policy, for the attempt's lock if the request is long, and then for a slot; return the slot.
 
         The lock comes first, so at most one long request of an attempt has a slot. A weight update, which waits for
         all slots, then waits for only one of them.
         """
-        await self._can_answer.wait()
-        await slot.take(size)
-        return await self.gate.place(attempt_id)
+        if not self._can_answer.is_set():
+            await self._can_answer.wait()
+        await work.take(size)
+        return await self.gate.slot(attempt_id)
 
     async def _serve(
-        self, dialect: Dialect, origin: Origin, body: bytes, watch: ClientWatch, seen: ObservedSend, slot: RequestWork
+        self, dialect: Dialect, origin: Origin, body: bytes, watch: ClientWatch, seen: ObservedSend, work: RequestWork
     ) -> None:
         """Answer a call with its policy, and count it in the metrics."""
         policy = self._named(origin.policy)
         try:
             if isinstance(policy, Upstream):
-                await policy.serve(dialect, origin, body, self._ledger, watch, seen, slot)
+                await policy.serve(dialect, origin, body, self._ledger, watch, seen, work)
             else:
-                await serve_call(policy, dialect, origin, body, self._ledger, watch, seen, slot)
+                await serve_call(policy, dialect, origin, body, self._ledger, watch, seen, work)
         except Refusal as refusal:
             seen.status = refusal.status
             raise
@@ -184,26 +185,26 @@ class Gateway:
 
         async def count(scope: Scope, receive: Receive, send: Send) -> None:
             headers, rollout_id, attempt_id = self._caller(scope)
-            with self._held.request(attempt_id) as held, self._work.slot(attempt_id) as slot:
-                body = await read_body(scope, receive, self._body, held.add, slot.run_and_free)
+            with self._held.request(attempt_id) as held, self._long_work.request(attempt_id) as work:
+                body = await read_body(scope, receive, self._body, held.add, work.run_and_free)
                 with (
                     ClientWatch(receive) as watch,
                     watch.cancelling(),
-                    await self._place(attempt_id, len(body), slot),
+                    await self._slot(attempt_id, len(body), work),
                 ):
                     origin = await open_origin(self._store, rollout_id, attempt_id, headers)
-                    tokens = await self._count(dialect, origin, body, slot)
+                    tokens = await self._count(dialect, origin, body, work)
                 await send_json(send, 200, b'{"object":"response.input_tokens","input_tokens":%d}' % tokens)
 
         return count
 
-    async def _count(self, dialect: Dialect, origin: Origin, body: bytes, slot: RequestWork) -> int:
+    async def _count(self, dialect: Dialect, origin: Origin, body: bytes, work: RequestWork) -> int:
         policy = self._named(origin.policy)
         if isinstance(policy, Upstream):
             raise Refusal(404, "The upstream's tokens cannot be counted here.", code="unknown_url")
-        exchange = await read_request(policy, dialect, origin, body, slot)
+        exchange = await read_request(policy, dialect, origin, body, work)
         room = COUNTED_CONTEXTS * policy.engine.model.context_length
-        return len(await read_prompt(policy, dialect, exchange.request, slot, room))
+        return len(await read_prompt(policy, dialect, exchange.request, work, room))
 
     def _reading(self, methods: Mapping[str, Read]) -> ASGIApp:
         async def serve(scope: Scope, receive: Receive, send: Send) -> None:
@@ -268,7 +269,7 @@ class Gateway:
     @asynccontextmanager
     async def _lifespan(self, _: object) -> AsyncGenerator[None]:
         yield
-        await self._work.aclose()
+        await self._long_work.aclose()
         await self.keeper.aclose()
         for policy in self._answerers.values():
             if isinstance(policy, Upstream):

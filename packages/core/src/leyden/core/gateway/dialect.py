@@ -91,8 +91,8 @@ class Dialect(Protocol):
     prompt_field: str
     """Name of the request field that contains the prompt."""
 
-    async def parse(self, body: bytes, origin: Origin, slot: RequestWork) -> Exchange:
-        """Parse and check a request; a long request is parsed on a thread of `slot`.
+    async def parse(self, body: bytes, origin: Origin, work: RequestWork) -> Exchange:
+        """Parse and check a request; a long request is parsed on a thread of `work`.
 
         Raises Refusal for a request that no response can satisfy.
         """

@@ -6,8 +6,8 @@ import secrets
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
-from typing import cast
+from dataclasses import dataclass, field
+from typing import TypeAlias, cast
 
 import msgspec
 from starlette.types import Send
@@ -23,7 +23,7 @@ from leyden.core.gateway.calls.retry_cache import RetryCache, fingerprint
 from leyden.core.gateway.calls.seeds import CallSeeds
 from leyden.core.gateway.calls.served_policy import ServedPolicy, sampling_for, warn_of_untrainable
 from leyden.core.gateway.chat.format import answer_message
-from leyden.core.gateway.codecs.answer_reader import AnswerReader, ReadPart
+from leyden.core.gateway.codecs.answer_reader import AnswerReader, ReadPart, ReadToken
 from leyden.core.gateway.dialect import Dialect, Exchange, FinishedChoice, Reply
 from leyden.core.gateway.http.asgi import ClientGone, ClientWatch
 from leyden.core.gateway.limits.long_work import RequestWork
@@ -36,6 +36,9 @@ BROKEN_OFF = "the engine broke off the call"
 PACE_SECONDS = 0.001
 
 
+_Unsent: TypeAlias = tuple[list[ReadPart], list[ReadToken] | None]
+
+
 @dataclass(slots=True)
 class _Choice:
     """One choice of a response while it is generated."""
@@ -44,6 +47,8 @@ class _Choice:
     reader: AnswerReader
     request: ModelRequest
     reply: Reply
+    unsent: list[_Unsent] = field(default_factory=list[_Unsent])
+    """Content of a streamed response that is not sent yet, with its tokens if the agent requested them."""
 
     @property
     def read_along(self) -> bool:
@@ -55,22 +60,28 @@ class _Choice:
         """Whether the whole choice was generated and parsed."""
         return self.record.finish_reason is not None
 
-    async def take(self, chunk: TokenChunk) -> None:
-        """Record a chunk of tokens, and send the content that can no longer change if the response is streamed."""
+    def read(self, chunk: TokenChunk) -> FinishReason | None:
+        """Record a chunk of tokens, and parse it if tokens are parsed as they arrive.
+
+        Return the finish reason if the engine or the reader ends the choice with this chunk. For any reason except
+        `abort`, the choice is then complete.
+        """
         self.record.take(chunk)
         if self.read_along:
-            parts = self.reader.push(chunk.ids, chunk.logprobs, chunk.top)
-            if self.reply.live:
-                await self.reply.show(self.record.choice, parts, self.reader.tokens())
+            self._send_later(self.reader.push(chunk.ids, chunk.logprobs, chunk.top))
+        finish = "stop" if self.reader.stopped else chunk.finish_reason
+        if finish is not None and finish != "abort":
+            self._send_later(self._read_rest())
+            self.record.engine_finish = finish
+            self.record.finish_reason = self.finished().finish(self.request)
+            self._note_output()
+        return finish
 
-    async def end(self, finish: FinishReason) -> None:
-        """End the choice: send the remaining content if the response is streamed, and record the finish reason."""
-        parts = self._read_rest()
-        if self.reply.live:
-            await self.reply.show(self.record.choice, parts, self.reader.tokens())
-        self.record.engine_finish = finish
-        self.record.finish_reason = self.drawn().finish(self.request)
-        self._note_output()
+    async def send(self) -> None:
+        """Send the new content that can no longer change; a plain response is sent at its end."""
+        unsent, self.unsent = self.unsent, []
+        for parts, tokens in unsent:
+            await self.reply.show(self.record.choice, parts, tokens)
 
     def cut(self, reason: str) -> None:
         """Record the partial response, with `reason` for not training on it."""
@@ -79,10 +90,14 @@ class _Choice:
             self._note_output()
         self.record.not_trained = reason
 
-    def drawn(self) -> FinishedChoice:
+    def finished(self) -> FinishedChoice:
         """Return the choice in the form that a `Reply` takes."""
         finish = self.record.engine_finish or "abort"
         return FinishedChoice(reader=self.reader, tokens=len(self.record.ids), engine_finish=finish)
+
+    def _send_later(self, parts: list[ReadPart]) -> None:
+        if self.reply.live:
+            self.unsent.append((parts, self.reader.tokens()))
 
     def _read_rest(self) -> list[ReadPart]:
         record = self.record
@@ -102,7 +117,7 @@ async def serve_call(
     ledger: RetryCache,
     watch: ClientWatch,
     send: Send,
-    slot: RequestWork,
+    work: RequestWork,
 ) -> None:
     """Answer a call, and record it before the last byte of the response is sent.
 
@@ -110,11 +125,11 @@ async def serve_call(
     fails later, its client gets the error as an event of the stream.
     """
     with watch.cancelling():
-        mark = await slot.run(len(body), lambda: fingerprint(origin, body))
+        mark = await work.run(len(body), lambda: fingerprint(origin, body))
         earlier = await ledger.earlier(origin, mark)
-        exchange = await dialect.parse(body, origin, slot) if earlier else None
+        exchange = await dialect.parse(body, origin, work) if earlier else None
     if exchange is not None:
-        slot.free()
+        work.free()
         await replay(policy, exchange, earlier, send)
         return
     response_id = f"{dialect.id_prefix}{secrets.token_hex(14)}"
@@ -129,13 +144,13 @@ async def serve_call(
     )
     try:
         with watch.cancelling():
-            exchange = await read_request(policy, dialect, origin, body, slot)
-            await _accept(policy, dialect, record, exchange.request, slot)
+            exchange = await read_request(policy, dialect, origin, body, work)
+            await _accept(policy, dialect, record, exchange.request, work)
     except Refusal as refusal:
         record.fail(reasons.REFUSED, str(refusal), refusal.body.code or refusal.body.type)
         await ledger.keep(record)
         raise
-    slot.free()
+    work.free()
     with ledger.answering(mark, watch):
         await _answer(policy, exchange, record, ledger, watch, send)
 
@@ -150,22 +165,22 @@ async def _answer(
     ]
     records = [choice.record for choice in choices]
     failure = await _generate(policy, choices, ledger, watch)
-    drawn = [choice.drawn() for choice in choices]
+    finished = [choice.finished() for choice in choices]
     whole = all(one.finish_reason for one in records)
     if failure is None and whole:
-        records[0].extra = exchange.attributes(record.response_id, int(record.started), drawn)
+        records[0].extra = exchange.attributes(record.response_id, int(record.started), finished)
     if not await ledger.keep(*records):
         failure = failure or server_error("The call could not be recorded.")
     if failure is not None:
         await reply.fail(failure)
     elif not watch.gone:
-        await reply.end(drawn, len(record.prompt_ids or ()))
+        await reply.end(finished, len(record.prompt_ids or ()))
     elif whole and record.fingerprint:
         ledger.undelivered(record.fingerprint)
 
 
 async def _accept(
-    policy: ServedPolicy, dialect: Dialect, record: CallRecord, request: ModelRequest, slot: RequestWork
+    policy: ServedPolicy, dialect: Dialect, record: CallRecord, request: ModelRequest, work: RequestWork
 ) -> None:
     """Encode the request's prompt, choose its sampling, and write both to `record`.
 
@@ -173,7 +188,7 @@ async def _accept(
     """
     record.asked = request.asked
     room = policy.engine.model.context_length
-    prompt_ids = await read_prompt(policy, dialect, request, slot, room)
+    prompt_ids = await read_prompt(policy, dialect, request, work, room)
     if len(prompt_ids) >= room:
         raise dialect.too_long(room, len(prompt_ids))
     record.prompt_ids = prompt_ids
@@ -195,39 +210,39 @@ def _determine(record: CallRecord, sampling: Sampling, dialect: Dialect, draws: 
 
 
 async def read_request(
-    policy: ServedPolicy, dialect: Dialect, origin: Origin, body: bytes, slot: RequestWork
+    policy: ServedPolicy, dialect: Dialect, origin: Origin, body: bytes, work: RequestWork
 ) -> Exchange:
     """Parse and check a request.
 
     Raises Refusal for a request that no response can satisfy. The length is checked first, before the body is parsed.
     """
-    room = policy.engine.model.context_length
-    least = least_of_body(len(body), policy.codec)
-    if least >= room:
-        raise dialect.too_long(room, least)
     if len(body) > COUNTED:
-        await slot.run(len(body), lambda: check_elements(body, room))
-    return await dialect.parse(body, origin, slot)
+        room = policy.engine.model.context_length
+        least = least_of_body(len(body), policy.codec)
+        if least >= room:
+            raise dialect.too_long(room, least)
+        await work.run(len(body), lambda: check_elements(body, room))
+    return await dialect.parse(body, origin, work)
 
 
 async def read_prompt(
-    policy: ServedPolicy, dialect: Dialect, request: ModelRequest, slot: RequestWork, room: int
+    policy: ServedPolicy, dialect: Dialect, request: ModelRequest, work: RequestWork, room: int
 ) -> list[int]:
     """Return the token ids of the prompt.
 
     Raises Refusal if the prompt has at least `room` tokens by a lower bound that needs no encoding. Also raises
     Refusal if the chat template cannot render the messages.
     """
+    size = len(request.asked.messages or "") + len(request.asked.tools or "")
 
     def encode() -> list[int]:
-        least = least_of_request(request, policy.codec)
+        least = 0 if size < room else least_of_request(request, policy.codec)  # never more than `size`
         if least >= room:
             raise dialect.too_long(room, least)
         return policy.codec.encode(request.messages, request.tools, request.forced)
 
-    size = len(request.asked.messages or "") + len(request.asked.tools or "")
     try:
-        return await slot.run(size, encode)
+        return await work.render(size, encode)
     except Refusal:
         raise
     except (GatewayError, RecursionError) as error:  # RecursionError: messages nested too deeply for the template
@@ -351,21 +366,15 @@ async def _draw(policy: ServedPolicy, choice: _Choice, pace: _Pace | None = None
     async with aclosing(answer):
         async for chunk in answer:
             if pace is None:
-                is_last = await _read(choice, chunk)
+                finish = choice.read(chunk)
+                if choice.unsent:
+                    await choice.send()
             else:
                 async with pace:
-                    is_last = await _read(choice, chunk)
-            if is_last:
+                    finish = choice.read(chunk)
+                    await choice.send()
+            if finish == "abort":
+                break
+            if finish is not None:
                 return
     raise EngineError(BROKEN_OFF)
-
-
-async def _read(choice: _Choice, chunk: TokenChunk) -> bool:
-    """Read a chunk of a choice, and return whether the choice ends with it."""
-    await choice.take(chunk)
-    reason = "stop" if choice.reader.stopped else chunk.finish_reason
-    if reason == "abort":
-        raise EngineError(BROKEN_OFF)
-    if reason is not None:
-        await choice.end(reason)
-    return reason is not None

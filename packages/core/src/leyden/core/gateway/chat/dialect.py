@@ -46,9 +46,9 @@ class ChatDialect:
     id_prefix = "chatcmpl-"
     prompt_field = "messages"
 
-    async def parse(self, body: bytes, origin: Origin, slot: RequestWork) -> ChatExchange:
+    async def parse(self, body: bytes, origin: Origin, work: RequestWork) -> ChatExchange:
         """Parse and check a request; raises Refusal for a request that no response can satisfy."""
-        return ChatExchange(await slot.run(len(body), lambda: parse_chat(body)))
+        return ChatExchange(await work.run(len(body), lambda: parse_chat(body)))
 
     def too_long(self, room: int, tokens: int) -> Refusal:
         """Return the refusal of messages of `tokens` tokens for a context of `room` tokens."""

@@ -91,24 +91,24 @@ class AdmissionControl:
         """Whether admission is paused: no waiting call gets a slot."""
         return self._paused
 
-    async def place(self, attempt_id: str) -> "CallSlot":
+    async def slot(self, attempt_id: str) -> "CallSlot":
         """Wait for a slot for one call of an attempt; return the slot as a context manager that frees it.
 
         Raises Refusal with status 429 if too many calls wait or the rate is exceeded. Raises Refusal with status 503 if
         the call waits longer than `max_wait_seconds`.
         """
-        if len(self._recent) > 1:
-            await self._rounds.turn(attempt_id)
+        if len(self._recent) > 1 and (begins := self._rounds.enter(attempt_id)) is not None:
+            await begins
         turn = self._enter(attempt_id)
         if turn is not None:
             await self._wait(turn)
         return CallSlot(self, attempt_id, self._clock())
 
-    def give_back(self, place: "CallSlot") -> None:
+    def give_back(self, slot: "CallSlot") -> None:
         """Free the slot of a call that has ended, and admit the next call. Call it once for each slot."""
-        held = self._clock() - place.since
+        held = self._clock() - slot.since
         self._held += (held - self._held) / 16
-        self._leave(place.attempt_id)
+        self._leave(slot.attempt_id)
 
     def pause(self) -> None:
         """Stop admitting calls: new calls wait, and running calls keep their slots."""
@@ -205,7 +205,8 @@ class AdmissionControl:
     def _part(self, attempt_id: str) -> None:
         """Lower the attempt's count after a call left the common queue or its slot, and let its next call join."""
         attempt = self._attempts[attempt_id]
-        self._note(attempt_id)
+        self._recent[attempt_id] = self._clock()
+        self._recent.move_to_end(attempt_id)
         attempt.share -= 1
         self._fill(attempt)
         if not attempt.share:

@@ -6,7 +6,7 @@ address, and those of one attempt.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
 from typing import Any, Protocol
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -111,7 +111,7 @@ def accept(scope: Scope, owner: str) -> None:
     Raises Refusal with status 429 if the attempt has too many busy connections.
     """
     connection = connection_of(scope)
-    if connection is not None:
+    if connection is not None and connection.owner != owner:
         connection.accept(owner)
 
 
@@ -126,17 +126,17 @@ def recognising(app: ASGIApp) -> ASGIApp:
     The success (a status below 300) shows that `app` checked the credentials.
     """
 
-    async def recognise(scope: Scope, receive: Receive, send: Send) -> None:
+    def recognise(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         connection = connection_of(scope) if scope["type"] == "http" and scope["method"] == "POST" else None
         if connection is None or connection.owner is not UNKNOWN or not _has_credentials(scope["headers"]):
-            return await app(scope, receive, send)
+            return app(scope, receive, send)
 
         async def seen(message: Message) -> None:
             if message["type"] == "http.response.start" and message["status"] < 300 and connection.owner is UNKNOWN:
                 connection.accept(None)
             await send(message)
 
-        await app(scope, receive, seen)
+        return app(scope, receive, seen)
 
     return recognise
 

@@ -20,7 +20,7 @@ class HeldBytes:
 
     def change(self, attempt_id: str, by: int) -> None:
         """Change an attempt's count by `by` bytes, which may be negative."""
-        held = self.of(attempt_id) + by
+        held = self._held.get(attempt_id, 0) + by
         if held:
             self._held[attempt_id] = held
         else:

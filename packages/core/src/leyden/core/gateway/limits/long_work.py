@@ -70,7 +70,7 @@ class LongWork:
         self._pool: ThreadPoolExecutor | None = None
         self._running: set[asyncio.Future[Any]] = set()
 
-    def slot(self, attempt_id: str) -> "RequestWork":
+    def request(self, attempt_id: str) -> "RequestWork":
         """Return the object that runs the long work of one request; the caller must free it."""
         return RequestWork(self, attempt_id)
 
@@ -164,18 +164,29 @@ class RequestWork:
             self.free()
 
     async def run(self, size: int, call: Callable[[], T]) -> T:
-        """Run `call`, which processes `size` bytes of text; return its result.
+        """Run `call`, which processes `size` bytes of text and renders no chat template; return its result.
 
         Raises the exceptions of `call`, and Refusal with status 429 if the attempt has used up its CPU time.
+        """
+        return call() if size <= self._work.limits.inline_bytes else await self._run_on_thread(call)
+
+    async def render(self, size: int, call: Callable[[], T]) -> T:
+        """Run `call`, which renders a chat template with `size` bytes of text; return its result.
+
+        Raises what `run` raises, and TemplateTooLong.
         """
         limits = self._work.limits
         if size <= limits.inline_bytes:
             try:
                 with limited(Steps(limits.inline_steps)):
                     return call()
-            except TemplateTooLong:
-                size = limits.inline_bytes + 1
-        await self.take(size)
+            except TemplateTooLong:  # a short text, and many steps
+                pass
+        return await self._run_on_thread(call)
+
+    async def _run_on_thread(self, call: Callable[[], T]) -> T:
+        limits = self._work.limits
+        await self.take(limits.inline_bytes + 1)
         assert self._account is not None
         steps = Steps(limits.steps, time.monotonic() + limits.template_seconds)
         job = self._work.start(self._account, steps, call)

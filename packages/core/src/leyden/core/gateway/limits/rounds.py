@@ -18,18 +18,20 @@ class Rounds:
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
         self._is_running = False
 
-    async def turn(self, attempt_id: str) -> None:
-        """Return in the first round in which the attempt may begin a call; its calls keep their order."""
-        loop = asyncio.get_running_loop()
+    def enter(self, attempt_id: str) -> "asyncio.Future[None] | None":
+        """Return None if the attempt may begin a call now, else a future that is done when it may.
+
+        The calls of an attempt keep their order.
+        """
         if not self._is_running:
             self._is_running = True
-            loop.call_soon(self._begin_next)
+            asyncio.get_running_loop().call_soon(self._begin_next)
         if attempt_id not in self._begun and attempt_id not in self._waiting:
             self._begun.add(attempt_id)
-            return
-        given = loop.create_future()
+            return None
+        given: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(attempt_id, deque()).append(given)
-        await given
+        return given
 
     def _begin_next(self) -> None:
         """Begin a round, with the first call of each attempt that waits; end when nothing was begun and none waits."""

@@ -77,16 +77,16 @@ class ResponsesDialect:
     def __init__(self, conversations: Conversations) -> None:
         self._conversations = conversations
 
-    async def parse(self, body: bytes, origin: Origin, slot: RequestWork) -> ResponsesExchange:
+    async def parse(self, body: bytes, origin: Origin, work: RequestWork) -> ResponsesExchange:
         """Parse and check a request, and load the conversation that it continues.
 
         Raises Refusal for a request that no response can satisfy.
         """
-        draft = await slot.run(len(body), lambda: read_draft(body))
+        draft = await work.run(len(body), lambda: read_draft(body))
         earlier = await self._conversations.until(origin, draft.previous) if draft.previous else []
         items = [await self._resolved(item, origin) for item in draft.items]
         size = len(body) + (len(msgspec.json.encode(earlier)) if earlier else 0)
-        request = await slot.run(size, lambda: checked_request(draft, items, earlier))
+        request = await work.run(size, lambda: checked_request(draft, items, earlier))
         return ResponsesExchange(request, origin, self._conversations)
 
     def too_long(self, room: int, tokens: int) -> Refusal:

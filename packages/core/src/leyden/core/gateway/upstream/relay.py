@@ -72,15 +72,15 @@ class Upstream:
         ledger: RetryCache,
         watch: ClientWatch,
         send: Send,
-        slot: RequestWork,
+        work: RequestWork,
     ) -> None:
         """Forward a call, send its response to the agent as it arrives, and record the call before the response ends.
 
         Raises Refusal with status 502 if the endpoint cannot be reached, or with status 400 if no model is named.
         """
         with watch.cancelling():
-            fields, asked = await slot.run(len(body), lambda: _read(body))
-        slot.free()
+            fields, asked = await work.run(len(body), lambda: _read(body))
+        work.free()
         self._check_model(asked.model)
         call_id = f"upstream-{secrets.token_hex(14)}"
         record = CallRecord(
